@@ -131,7 +131,7 @@ def _deliver(life: Life, delivery: Operation, hidden_from: HiddenFrom) -> list[S
         )
         if held.since_ms > held.latest_lease_end_ms:
             continue
-        steps.append((held, max(from_ms, hidden_from(hidden), was.since_ms + between * terms.ttr_ms)))
+        steps.append((held, max(from_ms, hidden_from(hidden), was.since_ms + between * terms.unseen_lease_ms)))
     return steps
 
 

@@ -38,6 +38,11 @@ class Terms(NamedTuple):
     deadline_ms: int = 0
     unique_for_ms: int = 0
 
+    @property
+    def unseen_lease_ms(self) -> int:
+        """How long a delivery lasts whose consumer is not heard of."""
+        return min(self.ttr_ms, self.time_limit_ms or self.ttr_ms)
+
 
 class Life(NamedTuple):
     """One job at an instant.

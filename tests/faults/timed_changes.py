@@ -73,7 +73,7 @@ def _end_of_unseen(waiting: Life, times: int, hidden_from: HiddenFrom) -> float:
     """When the leases of so many unseen deliveries, one after the other, have ended at the earliest."""
     ended_ms = waiting.since_ms
     for number in range(1, times + 1):
-        ended_ms = max(ended_ms, hidden_from(waiting.hidden + number)) + waiting.terms.ttr_ms
+        ended_ms = max(ended_ms, hidden_from(waiting.hidden + number)) + waiting.terms.unseen_lease_ms
     return ended_ms
 
 

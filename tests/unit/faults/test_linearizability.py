@@ -46,6 +46,15 @@ def test_a_pop_without_response_may_have_counted_an_attempt_but_only_one() -> No
     assert not check(history[0], deliver(2, 9, 8000, attempt=3), pops_without_response_s=[2]).is_right
 
 
+def test_a_pop_without_response_held_the_job_no_longer_than_its_time_limit() -> None:
+    def history(at_ms: int) -> list[Operation]:
+        again = replace(deliver(0.9, 1.2, at_ms, attempt=2), lease_end_ms=at_ms + 300)
+        return [put(0, 0.6, at_ms=500, time_limit_ms=300), again, finish(1.25, 1.3, receipt="first.2"), gone()]
+
+    assert check(*history(1000), pops_without_response_s=[0.5]).is_right
+    assert not check(*history(700), pops_without_response_s=[0.5]).is_right
+
+
 def test_the_uncertainty_of_the_clock_is_allowed_for() -> None:
     history = [put(0, 1), deliver(2, 3, 1985)]
     assert not check_job(history, CLOCK).is_right
