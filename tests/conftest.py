@@ -11,7 +11,9 @@ from hypothesis import settings
 
 from tests.drawn_input import FULL
 
-settings.register_profile(FULL)
+settings.register_profile(FULL, deadline=None)  # others use the machine
+settings.register_profile("plain", deadline=None)
+settings.load_profile("plain")
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the tests start deferd hundreds of times: compile it once
 sys.dont_write_bytecode = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from datetime import UTC, datetime
 
 import pytest
@@ -18,7 +17,6 @@ from deferd.engine.script_arguments import NO_BOUNDS, PutBounds
 from deferd.engine.timing.recurrence import run_id
 from tests.integration.engine.engine_driver import TOPIC
 from tests.integration.engine.schedule_driver import DAY_S, NAME, ScheduleDriver, anyone
-from tests.waiting import BUSY_S
 
 
 async def test_the_next_run_is_a_delayed_job_and_the_one_after_follows_it(schedules: ScheduleDriver) -> None:
@@ -42,12 +40,10 @@ async def test_the_next_run_is_a_delayed_job_and_the_one_after_follows_it(schedu
     await schedules.assert_clean()
 
 
-async def test_a_year_of_nights_in_berlin_passes_in_seconds(schedules: ScheduleDriver) -> None:
+async def test_a_year_of_nights_in_berlin_has_365_runs(schedules: ScheduleDriver) -> None:
     """Two o'clock does not exist on the last Sunday of March, and comes once only in October."""
     await schedules.schedule(cron="0 2 * * *", zone="Europe/Berlin")
-    began_s = time.monotonic()
     await schedules.advance(365 * DAY_S)
-    assert time.monotonic() - began_s < BUSY_S
     assert await schedules.counters() == (365, 0, 0, 1)
     ids = schedules.ready_list()
     assert len(set(ids)) == 365
