@@ -18,7 +18,7 @@ from tests.acceptance.service_process import ServiceProcess
 from tests.drawn_input import FACTOR, counted
 
 CONTRACT = Path(__file__).resolve().parents[3] / "openapi" / "openapi.yaml"
-EXAMPLES_PER_OPERATION = 40
+EXAMPLES_PER_OPERATION = 60
 LONGER = max(FACTOR, 1)
 
 

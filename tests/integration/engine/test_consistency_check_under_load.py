@@ -127,7 +127,7 @@ def test_no_order_of_calls_causes_a_finding(running_server: StoreServer) -> None
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=counted(12),
+            max_examples=counted(20),
             stateful_step_count=40,
             deadline=None,
             print_blob=True,

@@ -422,7 +422,7 @@ def test_the_engine_does_what_the_model_does(running_server: StoreServer) -> Non
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=counted(80),
+            max_examples=counted(120),
             stateful_step_count=50,
             deadline=None,
             print_blob=True,
