@@ -259,7 +259,7 @@ class _Kind(ABC):
 class _Puts(_Kind):
     query = {"with_jobs": "true"}  # noqa: RUF012 (never changed)
 
-    def path(self, topic: str) -> str:  # noqa: ARG002
+    def path(self, topic: str) -> str:  # noqa: ARG002 (_Kind's)
         return "/jobs/batch"
 
     def read(self, call: _AnyPut[Any], result: Mapping[str, Any], *, doubtful: bool) -> None:

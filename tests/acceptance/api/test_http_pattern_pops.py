@@ -53,9 +53,10 @@ async def test_a_repeated_request_gets_the_same_jobs_again(http: Http) -> None:
     assert await pop(http, f"{http.topic}.*", request_id="r2") == []
 
 
-async def test_a_new_topic_joins_a_pop_that_waits(http: Http) -> None:
+async def test_a_new_topic_joins_a_pop_that_waits(shared_service: ServiceProcess, http: Http) -> None:
+    await asyncio.to_thread(shared_service.wait_for_parked_pops, 0)
     popping = asyncio.create_task(pop(http, f"{http.topic}.*", wait=20))
-    await asyncio.sleep(0.2)
+    await asyncio.to_thread(shared_service.wait_for_parked_pops, 1)
     await put(http, f"{http.topic}.new")
     async with asyncio.timeout(BUSY_S):
         assert [job["topic"] for job in await popping] == [f"{http.topic}.new"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import subprocess
 import sys
 from datetime import timedelta
@@ -21,6 +22,7 @@ from tests.acceptance.client.lossy_proxy import lossy_proxy
 from tests.acceptance.service_process import ServiceProcess
 from tests.acceptance.worker.worker_runs import WITHIN_S, serving
 from tests.integration.store.store_servers import free_port
+from tests.waiting import until
 
 
 async def registered(client: AsyncClient, name: str) -> None:
@@ -55,8 +57,9 @@ async def test_a_handler_gets_the_runs_of_its_schedule(
 
 
 async def test_schedules_have_names_topics_and_policies(
-    client: AsyncClient, shared_service: ServiceProcess, topic: str
+    client: AsyncClient, shared_service: ServiceProcess, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "deferd.worker")
     worker = Worker(shared_service.url)
 
     @worker.handler(f"{topic}.b")  # in any order
@@ -83,8 +86,9 @@ async def test_schedules_have_names_topics_and_policies(
     # A start changes nothing that is the same, and ends no pause.
     await client.pause_schedule(f"{topic}.weekly")
     before = [one.fields async for one in client.schedules(prefix=topic)]
+    caplog.clear()
     async with serving(worker):
-        await asyncio.sleep(0.2)
+        await until(lambda: caplog.text.count("is registered") == len(named), "all are registered again")
     assert [one.fields async for one in client.schedules(prefix=topic)] == before
     for name in named:
         await client.delete_schedule(name)

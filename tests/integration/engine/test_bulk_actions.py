@@ -20,6 +20,7 @@ from deferd.store.connection import Store
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver
 from tests.integration.store.store_contents import read_contents
 from tests.integration.store.store_servers import StoreServer
+from tests.waiting import until
 
 DELAYED, READY, RESERVED, DEAD, FINISHED = JobState
 
@@ -328,7 +329,7 @@ async def test_ready_jobs_are_moved_by_state(driver: EngineDriver) -> None:
 async def test_waiting_consumers_get_rescheduled_jobs(engine: Engine) -> None:
     await engine.queue.put(PutJob(topic=TOPIC, id="a", delay=3600, tags=["x"]))
     waiting = asyncio.create_task(engine.dispatcher.pop([TOPIC], wait_ms=5000))
-    await asyncio.sleep(0.1)
+    await until(lambda: engine.dispatcher.parked == 1, "it waits")
     await engine.bulk.reschedule(RescheduleSelected.model_validate({"select": {"tag": "x"}, "delay": 0.2}))
     [job] = await waiting
     assert job.id == "a"

@@ -21,7 +21,7 @@ class DirectPut(DirectVerb):
     lines: ClassVar = {"put_job": "POST /jobs"}
     has_same_lines: ClassVar = True
 
-    def begin(self, connection: Connection, head: KnownHead, line: Match[str], body: bytes) -> DirectCall | None:  # noqa: ARG002
+    def begin(self, connection: Connection, head: KnownHead, line: Match[str], body: bytes) -> DirectCall | None:  # noqa: ARG002 (DirectVerb's)
         """See DirectVerb."""
         put = decode_put(body)
         if put is None or not self._app.engine.queue.may_add(put):
