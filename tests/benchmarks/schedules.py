@@ -5,7 +5,8 @@
 
 First many schedules are put of which none runs for months: CPU of the service and its embedded store. Then others that
 all run every five seconds: at first at the same instant, then at random instants of the same second. How late their
-jobs became ready is read from the metrics of the service.
+jobs became ready is read from the metrics of the service. At last a year of nights with two changes of the clock passes
+in a service whose clock is moved.
 """
 
 from __future__ import annotations
@@ -103,6 +104,21 @@ async def _delete(port: int, name: str) -> None:
     connection.close()
 
 
+async def show_year(port: int) -> None:
+    """Move the clock of a service by a year, and print how long that took with a schedule of every night."""
+    connection = await raw_http.connect(port)
+    await connection.call(
+        "PUT", "/schedules/nightly", {"topic": "bench.nights", "cron": "0 2 * * *", "zone": "Europe/Berlin"}
+    )
+    began_s = time.monotonic()
+    await connection.call("POST", "/testing/clock", {"advance": 365 * 86_400})
+    took_s = time.monotonic() - began_s
+    nightly = await connection.call("GET", "/schedules/nightly")
+    connection.close()
+    assert nightly["runs"] == 365, nightly
+    print(f"a year of nights in Berlin: {nightly['runs']} runs in {took_s:.1f} s")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--schedules", type=int, default=100_000)
@@ -125,6 +141,8 @@ def main() -> None:
         show_idle(service, options.schedules, options.seconds)
         show_firing(service, "at-once", 0, options)
         show_firing(service, "spread", 1, options)
+    with measured_service("--test-clock") as service, asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(show_year(service.port))
 
 
 if __name__ == "__main__":
