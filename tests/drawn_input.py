@@ -1,10 +1,11 @@
 """Strategies of the fuzz tests: texts, bytes and JSON values that people, clients and attackers may send.
 
-The draws are the same in each run. A plain run draws a tenth of them, ``--hypothesis-profile full`` all, and
+The draws are the same in each run. ``-m hypothesis`` makes a tenth of them, ``--hypothesis-profile full`` all, and
 ``DEFERD_FUZZ=N`` N times as many, other ones in each run::
 
+    python -m pytest -m hypothesis -n 4
     python -m pytest -m hypothesis --hypothesis-profile full
-    DEFERD_FUZZ=50 python -m pytest tests/unit/*/test_parsers_*.py tests/integration/engine/test_record_round_trip.py
+    DEFERD_FUZZ=50 python -m pytest -m hypothesis tests/unit/*/test_parsers_*.py
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from deferd.contract.flag_fields import accepted_numbers, flag, number, plain, quoted, whole_number
 from deferd.contract.limits import BODY_DEFAULT_BYTES, HEAD_DEFAULT_BYTES, TEN_YEARS_S, UNSENT_DEFAULT_BYTES
+from deferd.contract.push_targets import AllowedTargets
 
 __all__ = [
     "ENV_PREFIX",
@@ -30,6 +31,7 @@ __all__ = [
     "load_settings",
     "path_text",
     "problem",
+    "shown_settings",
     "unknown_variables",
     "variable",
 ]
@@ -38,7 +40,7 @@ ENV_PREFIX = "DEFERD_"
 _HOST_NAME = re.compile(r"(?:\*\.)?[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
 _CLIENT_VARIABLES = {
     *("DEFERD_URL", "DEFERD_KEY", "DEFERD_TIMEOUT", "DEFERD_RETRY_FOR"),
-    *("DEFERD_COPY_FROM", "DEFERD_COPY_TO"),
+    *("DEFERD_COPY_FROM", "DEFERD_COPY_TO", "DEFERD_PUSH_SECRET"),
 }
 """Variables of the client and the command line, which may also be set where a service runs."""
 
@@ -55,6 +57,13 @@ def _split_names(value: object) -> object:
     return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
 
 
+def _mask_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
+    names = [name for pattern in patterns for name in pattern.split(".")]
+    if not all(names) or any(map(str.isspace, "".join(names))):
+        raise ValueError("is not a pattern of a field")
+    return patterns
+
+
 def _host_names(names: tuple[str, ...]) -> tuple[str, ...]:
     if not all(name == "*" or _HOST_NAME.fullmatch(name) for name in names):
         raise ValueError("is not a host name")
@@ -66,6 +75,16 @@ def _from_home(path: Path) -> Path:
         return path.expanduser()
     except RuntimeError as exc:  # there is no such user
         raise ValueError(str(exc)) from None
+
+
+def _target_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
+    AllowedTargets(patterns)
+    return patterns
+
+
+def _networks(networks: tuple[str, ...]) -> tuple[str, ...]:
+    AllowedTargets((), networks)
+    return networks
 
 
 class Settings(BaseSettings):
@@ -84,6 +103,13 @@ class Settings(BaseSettings):
 
     host: str = Field("127.0.0.1", min_length=1, description="Address or host name to listen on.")
     port: int = whole_number(8000, 0, 65535, "TCP port to listen on", "0 picks a free port.")
+    resp_port: int | None = whole_number(
+        None,
+        0,
+        65535,
+        "TCP port for clients of Redis, on the same host",
+        "0 picks a free port. Without it the Redis protocol is not served.",
+    )
     redis_url: SecretStr | None = Field(
         None,
         description="URL of the store: redis://, rediss://, unix://, redis+sentinel://host:port,.../master-name or "
@@ -172,10 +198,44 @@ class Settings(BaseSettings):
         100, 0, 10_000, "Number of topics with their own metrics", "The other topics are counted together."
     )
     drain_timeout: float = _seconds(8.0, 0.0, 60.0, "How long requests in progress may take to finish at shutdown")
+    console_mask: Annotated[
+        tuple[str, ...], NoDecode, BeforeValidator(_split_names), AfterValidator(_mask_patterns)
+    ] = Field(
+        (),
+        description="Fields of bodies, results and headers that the console hides, such as password or *.token: names "
+        "with dots between them, which match the end of a field's path; * stands for any characters. Repeat the flag "
+        "or separate patterns with commas.",
+    )
+    push_allow: Annotated[
+        tuple[str, ...], NoDecode, BeforeValidator(_split_names), AfterValidator(_target_patterns)
+    ] = Field(
+        (),
+        description="Host to which jobs may be pushed: a name, *.example.com for all names below example.com, or * for "
+        "any, with :PORT unless it is that of https, and http:// before it if it has no TLS. Only public addresses are "
+        "connected to, except one that is named here itself, localhost, and --push-network. Without it nothing is "
+        "pushed. Repeat the flag or separate hosts with commas.",
+    )
+    push_network: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_names), AfterValidator(_networks)] = (
+        Field(
+            (),
+            description="Network that is not public, such as 10.1.0.0/16, in which hosts of --push-allow may be. "
+            "Repeat the flag or separate networks with commas.",
+        )
+    )
+    push_ca_file: Annotated[Path, AfterValidator(_from_home)] | None = Field(
+        None,
+        description="PEM file with certificate authorities that may sign the certificates of push targets, beside the "
+        "public ones.",
+    )
     test_clock: bool = Field(
         False,
         description="For tests only: offer POST /testing/clock, which moves the clock of the embedded store; true or "
         "false. It cannot be combined with --redis-url.",
+    )
+    tracing: bool = Field(
+        False,
+        description="Make spans of OpenTelemetry for requests; true or false. Needs opentelemetry-sdk and an exporter, "
+        "which the variables OTEL_* configure.",
     )
     log_format: Annotated[Literal["console", "json"], BeforeValidator(_lower_case)] = Field(
         "console", description="Format of the log lines on standard error: console or json."
@@ -245,6 +305,12 @@ def accepted(name: str) -> str:
     kind = _plain_type(field.annotation)
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(get_args(kind))
+    if name == "console_mask":
+        return "names of fields with dots between them, such as password or *.token"
+    if name == "push_allow":
+        return "hosts such as hooks.example.com, *.example.com:8443, http://10.0.0.7:8080, or *"
+    if name == "push_network":
+        return "networks such as 10.1.0.0/16"
     if get_origin(kind) is tuple:
         return "host names without a port, such as jobs.example.com, *.example.com, or * for any"
     return accepted_numbers(field) or {Path: "a path", bool: "true or false"}.get(kind, "a non-empty text")
@@ -265,6 +331,16 @@ def default_text(name: str) -> str | None:
 def path_text(path: Path) -> str:
     """A path as a user would write it; a relative one begins with ./ to be recognizable."""
     return str(path) if path.is_absolute() else f"./{path}"
+
+
+def shown_settings(settings: Settings) -> dict[str, Any]:
+    """The values that may be shown to who may read everything: all but secrets and paths."""
+    hidden = (SecretStr, Path)
+    return {
+        name: getattr(settings, name)
+        for name, field in Settings.model_fields.items()
+        if _plain_type(field.annotation) not in hidden
+    }
 
 
 def unknown_variables(environment: Iterable[str]) -> list[str]:

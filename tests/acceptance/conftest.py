@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator, Iterator
 
 import httpx
 import pytest
+import redis
 
 from tests.acceptance.cli.damaged_store import BreakableService, breakable_service
 from tests.acceptance.http_calls import NO_TLS, Http, Json
+from tests.acceptance.resp_calls import redis_client
 from tests.acceptance.service_process import ServiceProcess, running_service
 
 CALL_TIMEOUT_S = 30.0
@@ -19,6 +21,20 @@ CALL_TIMEOUT_S = 30.0
 def shared_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     with running_service(data_dir=tmp_path_factory.mktemp("deferd")) as service:
         yield service
+
+
+@pytest.fixture(scope="session")
+def resp_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """Another one, which serves the Redis protocol as well."""
+    with running_service("--resp-port", "0", data_dir=tmp_path_factory.mktemp("resp")) as service:
+        yield service
+
+
+@pytest.fixture(params=[2, 3], ids=["RESP2", "RESP3"])
+def client(resp_service: ServiceProcess, request: pytest.FixtureRequest) -> Iterator[redis.Redis]:
+    """A client of Redis, in each version of its protocol."""
+    with redis_client(resp_service, request.param) as client:
+        yield client
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.integration.store.store_servers import free_port
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 START_S = 10.0

@@ -37,7 +37,7 @@ from tests.benchmarks.measuring import (
     pin,
     show_target,
 )
-from tests.integration.store.store_servers import free_port
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 TOPIC = "bench.single"

@@ -7,8 +7,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, NoReturn
 
 from fastapi import FastAPI
-from starlette.routing import BaseRoute
-from starlette.types import Receive, Scope, Send
+from starlette.routing import BaseRoute, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from deferd.api.auth.browser_guard import BrowserGuard
 from deferd.api.auth.gate import KeyGate
@@ -16,7 +16,27 @@ from deferd.api.auth.key_source import key_source
 from deferd.api.context import AppContext
 from deferd.api.dispatch import RequestHandler
 from deferd.api.openapi import document
-from deferd.api.routes import bulk, calendars, deliveries, docs, health, jobs, pop, schedules, test_clock, topics
+from deferd.api.pushing import pushing
+from deferd.api.routes import (
+    activity,
+    bulk,
+    calendars,
+    deliveries,
+    docs,
+    events,
+    health,
+    history,
+    inspection,
+    jobs,
+    now,
+    pop,
+    push,
+    schedules,
+    system,
+    tasks,
+    test_clock,
+    topics,
+)
 from deferd.engine.engine import Engine
 from deferd.engine.record import to_ms
 from deferd.settings import Settings
@@ -28,8 +48,16 @@ _ROUTES = [
     *pop.router.routes,
     *deliveries.router.routes,
     *topics.router.routes,
+    *push.router.routes,
     *schedules.router.routes,
     *calendars.router.routes,
+    *inspection.router.routes,
+    *history.router.routes,
+    *now.router.routes,
+    *events.router.routes,
+    *activity.router.routes,
+    *tasks.router.routes,
+    *system.router.routes,
     *health.router.routes,
     *docs.PAGES,
 ]
@@ -61,7 +89,7 @@ class Service(FastAPI):
         )
         self.context = context
         self.router.routes.extend(routes)
-        self.request_handler = RequestHandler(context, self.router)
+        self.request_handler = _request_handler(context, self.router)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, without FastAPI's search for a tracer."""
@@ -91,8 +119,17 @@ class Service(FastAPI):
         return self.openapi_schema
 
 
-def create_app(settings: Settings, store_url: str, last_good_keys: str | None = None) -> Service:
+def create_app(
+    settings: Settings,
+    store_url: str,
+    last_good_keys: str | None = None,
+    *,
+    console: Callable[[AppContext, RequestHandler], ASGIApp] | None = None,
+) -> Service:
     """The ASGI application over the store at `store_url`. `last_good_keys`: see `key_source`.
+
+    `console` makes what serves `/` and `/console/...`; without it these paths do not exist. It is a client of the
+    request handler that it is given, in the same process.
 
     Its lifespan connects to the store and runs an Engine. The server calls `app.state.drain()` when it begins to stop:
     waiting pops then return without jobs, and new ones do not wait. It may be called at any time.
@@ -111,10 +148,11 @@ def create_app(settings: Settings, store_url: str, last_good_keys: str | None = 
                 movable_clock=settings.test_clock,
                 embedded=settings.redis_url is None,
             )
+            engine.consumer_registry.sample = context.consumers.sample
             await engine.start()
             app.state.drain = engine.drain
             try:
-                async with context.gate.running(engine.usage):
+                async with pushing(context, app.state), context.gate.running(engine.usage):
                     yield
             finally:
                 await engine.close()
@@ -125,8 +163,18 @@ def create_app(settings: Settings, store_url: str, last_good_keys: str | None = 
     context = AppContext(settings, BrowserGuard(settings.allowed_host) if source is None else KeyGate(source))
     routes = [*_ROUTES, *test_clock.router.routes] if settings.test_clock else _ROUTES
     app = Service(context, routes, lifespan)
+    if console is not None:
+        app.request_handler.console = console(context, app.request_handler)
     app.state.drain = _nothing_to_drain
     return app
+
+
+def _request_handler(context: AppContext, router: Router) -> RequestHandler:
+    if not context.settings.tracing:
+        return RequestHandler(context, router)
+    from deferd.api.tracing import TracedRequestHandler  # noqa: PLC0415 (imports opentelemetry)
+
+    return TracedRequestHandler(context, router)
 
 
 def _nothing_to_drain() -> None:

@@ -7,15 +7,17 @@ place that turns errors into responses; `problem_details` says what they look li
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
+from typing import Any
 from urllib.parse import unquote
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Router
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from deferd.api import metrics, problem_details
+from deferd.api import change_recording, metrics, problem_details
 from deferd.api.auth.admission import WITHOUT_KEY
 from deferd.api.auth.api_keys import Scope as KeyScope
 from deferd.api.context import AppContext
@@ -27,6 +29,8 @@ from deferd.contract.errors import DeferdError, Unauthorized
 
 KEY_NAME = "deferd.key_name"
 """Where the ASGI scope of a request, once it has a response, holds the name of its key, for the server."""
+Run = Callable[[dict[str, Any]], Awaitable[Response]]
+"""What makes the response of an operation from its arguments."""
 _NOT_FOUND, _METHOD_NOT_ALLOWED = 404, 405
 _NO_RESPONSE = 0
 _PATH_LOGGED = 200
@@ -37,8 +41,10 @@ class RequestHandler:
     """Handles the requests of an application.
 
     Operations are found by method and number of path segments; the router, which tries one route after the other, is
-    for pages only.
+    for pages only. `console`, if there is one, serves `/` and all below `/console`, and admits its own requests.
     """
+
+    console: ASGIApp | None = None
 
     def __init__(self, app: AppContext, router: Router) -> None:
         self._app = app
@@ -64,8 +70,11 @@ class RequestHandler:
                 return operation, match.groupdict()
         return None
 
-    async def handle(self, operation: Operation, request: IncomingRequest) -> Response | None:
-        """The response to a request, which may be a problem document; None when the client has disconnected."""
+    async def handle(self, operation: Operation, request: IncomingRequest, run: Run | None = None) -> Response | None:
+        """The response to a request, which may be a problem document; None when the client has disconnected.
+
+        `run` takes the place of the operation's function; all else is as for that.
+        """
         started_s = time.perf_counter()
         permission = operation.permission
         admission = WITHOUT_KEY
@@ -74,13 +83,15 @@ class RequestHandler:
             admission = self._app.gate.admit(permission, request)
             request.key_name = admission.key_name
             admission.authorize()
-            arguments = await operation.bind(RequestContext(self._app, request, admission))
+            context = RequestContext(self._app, request, admission)
+            arguments = await operation.bind(context)
             admission.check_arguments(arguments)
-            if permission.is_audited:
-                with self._app.gate.recording(permission, request, admission, arguments):
-                    response = await operation.run(arguments)
+            run = run or operation.run
+            if permission.recorded is not None and change_recording.is_recorded(permission.recorded, request):
+                with change_recording.recording(operation, context, arguments):
+                    response = await run(arguments)
             else:
-                response = await operation.run(arguments)
+                response = await run(arguments)
             if len(response.body) > LARGE_BYTES:
                 self._app.unsent.claim(len(response.body), request.key_name)
         except ClientDisconnect:
@@ -124,8 +135,11 @@ class RequestHandler:
             await send(message)
 
         try:
-            refusal = self._refusal_of_page(scope, receive)
-            await (refusal or self._router)(scope, receive, send_noting_status)
+            if self.console is not None and is_of_console(scope["path"]):
+                page: ASGIApp = self.console
+            else:
+                page = self._refusal_of_page(scope, receive) or self._router
+            await page(scope, receive, send_noting_status)
         except ClientDisconnect:
             pass
         except Exception as error:
@@ -167,6 +181,11 @@ class RequestHandler:
             if route.matches(scope)[0] is not Match.NONE:
                 methods.update(getattr(route, "methods", None) or ())
         return sorted(methods)
+
+
+def is_of_console(path: str) -> bool:
+    """Whether the console serves this path."""
+    return path in {"/", "/console"} or path.startswith("/console/")
 
 
 def error_response(error: Exception) -> Response:

@@ -34,6 +34,9 @@ class IncomingRequest(ABC):
 
     __slots__ = ("_task", "disconnected", "headers", "key_name", "method", "path_values", "query")
 
+    key_digest: bytes | None = None
+    """The digest of the key that a session of the console was opened with; it stands for a token in the headers."""
+
     def __init__(self, method: str, path_values: dict[str, str], query: bytes, headers: Headers) -> None:
         self.method = method
         self.path_values = path_values

@@ -27,7 +27,8 @@ from starlette.responses import Response
 from deferd.api import put_decoding, request_body
 from deferd.api.auth.admission import WITHOUT_KEY, Admission
 from deferd.api.auth.api_keys import Scope
-from deferd.api.auth.permissions import permission_of
+from deferd.api.auth.permissions import Recorded, permission_of
+from deferd.api.event_stream_response import EventStreamResponse
 from deferd.api.request_body import PARSED_IN_THE_LOOP_BYTES
 from deferd.api.request_context import RequestContext
 from deferd.api.validation_errors import FIELD_ERRORS_MAX, field_errors
@@ -118,7 +119,10 @@ def _list_of_models(model: type[BaseModel]) -> tuple[str, type[BaseModel]] | Non
 
 
 class Operation(APIRoute):
-    """A route whose requests are bound strictly and require a permission."""
+    """A route whose requests are bound strictly and require a permission.
+
+    `streams`: the response has no known length.
+    """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, endpoint, **options)
@@ -127,11 +131,14 @@ class Operation(APIRoute):
         self._query_model: tuple[str, type[BaseModel]] | None = None
         self._body: _Body | None = None
         self._read_signature(endpoint)
+        self.streams = options.get("response_class") is EventStreamResponse
         permission = permission_of(endpoint)
+        is_audited = permission.is_audited or (permission.scope is Scope.ADMIN and self.methods != {"GET"})
         self.permission = replace(
             permission,
             operation=f"{'/'.join(sorted(self.methods or ()))} {path}",
-            is_audited=permission.is_audited or (permission.scope is Scope.ADMIN and self.methods != {"GET"}),
+            is_audited=is_audited,
+            recorded=permission.recorded or (Recorded() if is_audited else None),
         )
 
     def _read_signature(self, endpoint: Callable[..., Any]) -> None:

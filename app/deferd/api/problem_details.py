@@ -18,6 +18,8 @@ import orjson
 from deferd.api.responses import Header, JsonResponse
 from deferd.api.unsent_bytes import TooManyUnsentBytes
 from deferd.contract import errors
+from deferd.engine.events.event_hub import TooManyStreams
+from deferd.engine.scripts import WrongType
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:problem-type:deferd:"
@@ -102,6 +104,9 @@ ROWS: dict[type[errors.DeferdError], Row] = {
     errors.ScheduleNotFound: Row(404, "There is no such schedule"),
     errors.ScheduleExists: Row(412, "The schedule exists"),
     errors.CalendarNotFound: Row(404, "There is no such calendar"),
+    errors.TaskNotFound: Row(404, "There is no such task"),
+    errors.PushNotFound: Row(404, "The topic is not pushed"),
+    errors.TopicPushed: Row(409, "The topic is pushed"),
     errors.JobExists: Row(409, "The id is taken"),
     errors.JobReserved: Row(409, "A consumer holds the job"),
     errors.ReceiptStale: Row(409, "The receipt does not belong to the current delivery"),
@@ -119,10 +124,12 @@ ROWS: dict[type[errors.DeferdError], Row] = {
     UriTooLong: Row(414, "The URL is too long"),
     HeadTooLarge: Row(431, "The request's head is too large"),
     TooManyConnections: Row(503, "Too many connections are open"),
+    TooManyStreams: Row(503, "Too many streams of events are open"),
     TooManyUnsentBytes: Row(503, "Clients have left too many responses unread"),
 }
 INTERNAL = Row(500, "Something went wrong inside the service")
 INTERNAL_CODE = "internal_error"
+_WRONG_TYPE = "another program has damaged a key of the store that this call needs; `deferd audit` finds those of jobs"
 
 BY_CODE: dict[str, Row] = {kind.code: row for kind, row in ROWS.items()} | {INTERNAL_CODE: INTERNAL}
 
@@ -131,6 +138,7 @@ _FACTS = {
     "calendar": "calendar",
     "job_id": "id",
     "schedule": "schedule",
+    "task": "task",
     "limit_bytes": "limit_bytes",
     "max_jobs": "max_jobs",
     "durability": "durability",
@@ -173,7 +181,13 @@ def response(error: errors.DeferdError) -> JsonResponse:
 
 
 def internal_error_response(error: Exception) -> JsonResponse:
-    """The response for an unexpected error: it is logged with its traceback, and the client sees nothing of it."""
+    """The response for an unexpected error: it is logged with its traceback, and the client sees nothing of it.
+
+    A key of the wrong type says enough without a traceback.
+    """
+    if isinstance(error, WrongType):
+        _log.error("another program has damaged a key of the store that a call needs: %s", error)
+        return _problem(document(INTERNAL_CODE, _WRONG_TYPE), [])
     _log.error("unexpected error while handling a request", exc_info=error)
     return _problem(document(INTERNAL_CODE, "the log of the service has the details"), [])
 

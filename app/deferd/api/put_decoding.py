@@ -142,6 +142,19 @@ def decode_batch(raw: bytes) -> EncodedBatch | None:
     return _decoded(_decode_batch, raw)
 
 
+def encode_strings(topic: str, jobs: Sequence[tuple[str, int]]) -> list[EncodedPut]:
+    """Puts of strings, each with its delay in ms, without options; `topic` is valid."""
+    end = PUT_HEAD_END.pack(0, 0)
+    starts: dict[int, bytes] = {}  # by delay: most jobs of a call have the same
+    puts = []
+    for (text, delay_ms), nonce in zip(jobs, new_nonces(len(jobs)), strict=True):
+        start = starts.get(delay_ms)
+        if start is None:
+            start = starts[delay_ms] = PUT_HEAD_START.pack(ON_CONFLICT["reject"], DELAY, delay_ms)
+        puts.append(EncodedPut(topic, new_id(), None, b"".join((start, nonce, end, orjson.dumps(text)))))
+    return puts
+
+
 def decode_finish(raw: bytes, job_id: str) -> EncodedFinish | None:
     """The finish in the body of `POST /jobs/{topic}/{id}/finish`; None when the general path must decide."""
     return _decoded(_decode_finish, raw, job_id) if len(raw) <= _SINGLE_MAX_BYTES else None

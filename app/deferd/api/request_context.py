@@ -19,14 +19,20 @@ _NO_QUOTA = nullcontext()
 
 
 class RequestContext:
-    """One admitted request. The quota that its methods check is that of its key; without a key or quota they pass."""
+    """One admitted request. The quota that its methods check is that of its key; without a key or quota they pass.
 
-    __slots__ = ("admission", "app", "incoming")
+    A route whose changes are recorded sets `changed`, how many jobs it changed, and `changed_topic`, if only the store
+    knew the topic.
+    """
+
+    __slots__ = ("admission", "app", "changed", "changed_topic", "incoming")
 
     def __init__(self, app: AppContext, incoming: IncomingRequest, admission: Admission) -> None:
         self.app = app
         self.incoming = incoming
         self.admission = admission
+        self.changed: int | None = None
+        self.changed_topic: str | None = None
 
     @property
     def engine(self) -> Engine:

@@ -10,16 +10,20 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
+import msgspec
 import orjson
 from orjson import Fragment
 
 from deferd.contract import limits
 from deferd.contract.model import JobState
 from deferd.contract.windows import window_text
-from deferd.engine.bulk_actions import BulkOutcome
+from deferd.engine.bulk_actions import BulkOutcome, BulkPreview
+from deferd.engine.call_results import CancelResult, FinishResult
+from deferd.engine.inspection.standing import Pause
+from deferd.engine.push.push_definition import TargetState
 from deferd.engine.puts import PutOutcome, PutResult
-from deferd.engine.queue import CancelResult, FinishResult
 from deferd.engine.record import NO_ENDINGS, NOT_PLACED, JobRecord, receipt_text
+from deferd.engine.topic_sweeps import SweepPreview
 from deferd.engine.topic_view import TopicView
 
 
@@ -43,6 +47,19 @@ def seconds(duration_ms: int) -> int | float:
 def job(record: JobRecord) -> bytes:
     """The job, without the optional fields that it does not have."""
     return b"".join((*_members(record), b"}"))
+
+
+def job_without_bodies(record: JobRecord) -> bytes:
+    """The job without its body and its result, and how many bytes of JSON these have."""
+    sizes: dict[str, Any] = {"body_bytes": len(record.body)}
+    if record.result is not None:
+        sizes["result_bytes"] = len(record.result)
+    if (follow_up := record.followed_by) is not None:
+        follow_up = msgspec.structs.replace(follow_up, body=b"null")
+    short = msgspec.structs.replace(record, body=b"null", result=None, followed_by=follow_up)
+    _, _, *members = _members(short)
+    start = f'{{"topic":"{record.topic}","id":"{record.id}","state":"{record.state}"'.encode()
+    return b"".join((start, *members, b",", orjson.dumps(sizes)[1:]))
 
 
 def put_job(put: PutOutcome) -> bytes:
@@ -154,6 +171,8 @@ def _rare_members(record: JobRecord) -> bytes:
         members["last_error"] = record.last_error
     if record.reason is not None:
         members["reason"] = record.reason
+        if (dead_at_ms := record.dead_at_ms) is not None:
+            members["dead_at"] = instant(dead_at_ms)
     if record.finished_at_ms is not None:
         members["finished_at"] = instant(record.finished_at_ms)
     if record.result is not None:
@@ -304,6 +323,22 @@ def bulk_outcome(outcome: BulkOutcome) -> dict[str, Any]:
         "done": outcome.done,
         "was": {state.value: count for state, count in outcome.was.items()},
         "complete": outcome.complete,
+        **({} if outcome.preview is None else _bulk_preview(outcome.preview)),
+    }
+
+
+def _bulk_preview(preview: BulkPreview) -> dict[str, Any]:
+    samples = [{"topic": topic, "id": job_id, "state": state} for topic, job_id, state in preview.samples]
+    return {"cutoff": instant(preview.cutoff_ms), "samples": samples}
+
+
+def sweep_preview(topic: str, preview: SweepPreview) -> dict[str, Any]:
+    """The response to a dry run of a redrive or purge."""
+    return {
+        "matched": preview.matched,
+        "complete": preview.is_complete,
+        "cutoff": instant(preview.cutoff_ms),
+        "samples": [{"topic": topic, "id": job_id, "state": state.value} for job_id, state in preview.samples],
     }
 
 
@@ -340,9 +375,11 @@ def topic(view: TopicView) -> dict[str, Any]:
     return {
         "topic": view.topic,
         "paused": view.paused,
+        **({} if view.pause is None else paused(view.pause)),
         "counts": {state.value: view.counts.get(state, 0) for state in JobState},
         **{name: count for name, count in waiting.items() if count},
         "oldest_ready_age": None if age_ms is None else seconds(age_ms),
+        "oldest_ready_at": None if view.oldest_ready_due_at_ms is None else instant(view.oldest_ready_due_at_ms),
         "next_due_at": None if next_due_ms is None else instant(next_due_ms),
         "settings": {
             "ttr": _whole_number(settings.ttr),
@@ -357,8 +394,32 @@ def topic(view: TopicView) -> dict[str, Any]:
             "spread": _whole_number(settings.spread),
             "max_jobs": settings.max_jobs,
             "durability": settings.durability,
+            "events": settings.events,
         },
+        **({} if view.target is None else {"push": push_target(view.target)}),
     }
+
+
+def push_target(target: TargetState) -> dict[str, Any]:
+    """What is known of the target of a pushed topic."""
+    return {
+        "circuit": target.circuit,
+        "failures": target.failures,
+        "in_flight": target.in_flight,
+        "open_until": None if target.open_until_ms is None else instant(target.open_until_ms),
+        "last_error": target.last_error,
+        "last_error_at": None if target.last_error_at_ms is None else instant(target.last_error_at_ms),
+    }
+
+
+def paused(pause: Pause) -> dict[str, str]:
+    """Since when a topic is paused, by whom and why, as far as it is known."""
+    facts = {
+        "paused_at": None if pause.since_ms is None else instant(pause.since_ms),
+        "paused_by": pause.by,
+        "paused_reason": pause.reason,
+    }
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def _whole_numbers(backoff: dict[str, Any]) -> dict[str, Any]:

@@ -16,9 +16,11 @@ FIELD_ERRORS_MAX = 1000
 _SECONDS = frozenset(
     {
         *("delay", "ttr", "ttl", "retain", "dead_retain", "time_limit", "deadline", "max_wait", "unique_for"),
-        *("base", "cap", "seconds", "wait", "advance", "by", "spread", "every"),
+        *("base", "cap", "seconds", "wait", "advance", "by", "spread", "every", "timeout"),
     }
 )
+_SECRETS = "secrets"
+"""A field whose value no response shows, not even one that refuses it."""
 _BACKOFF_KINDS = tuple(
     get_args(kind.model_fields["kind"].annotation)[0] for kind in get_args(get_args(backoff.Backoff)[0])
 )
@@ -100,6 +102,8 @@ def _inside(value: Any, step: str | int) -> Any:
 def _value(detail: ErrorDetails) -> Any:
     if detail["type"] in ("missing", "value_error") and isinstance(detail["input"], dict | BaseModel):
         return None  # the input is then the object around the field
+    if _SECRETS in detail["loc"]:
+        return None
     return detail["input"]
 
 

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from deferd.cli import exit_codes, output, values
+from deferd.cli import exit_codes, output, previews, values
 from deferd.cli.command import command
 from deferd.cli.connection import Connection
 from deferd.cli.exit_codes import UsageError
 from deferd.cli.options import all_of, connection_options, json_option, topic_argument
+from deferd.cli.tasks import show_begun
 
 if TYPE_CHECKING:
     from deferd.client import BulkResult
@@ -25,8 +26,11 @@ _select_options: Final = all_of(
         click.option("--state", type=click.Choice(["delayed", "ready"]), help="all jobs of TOPIC in this state"),
         click.option("--due-after", type=values.instant, metavar="INSTANT", help="with --state: due then or later"),
         click.option("--due-before", type=values.instant, metavar="INSTANT", help="with --state: due before then"),
+        click.option("--cutoff", type=values.instant, metavar="INSTANT", help="only jobs there, or dead, by then"),
         click.option("--limit", type=values.count_from_1, metavar="N", help="most jobs, up to 100000; default: all"),
         click.option("--dry-run", is_flag=True, help="only count the jobs"),
+        click.option("--task", "as_task", is_flag=True, help="do it in the background: see `deferd tasks`"),
+        click.option("--samples", is_flag=True, help="with --dry-run: name ten jobs, and print a cutoff"),
     ]
 )
 
@@ -48,8 +52,11 @@ def cancel(
     *,
     topic: str | None,
     ids: tuple[str, ...],
+    cutoff: datetime | None,
     limit: int | None,
     dry_run: bool,
+    samples: bool,
+    as_task: bool,
     refuse_reserved: bool,
     keep_follow_up: bool,
     as_json: bool,
@@ -63,13 +70,23 @@ def cancel(
     if _selects_many(**selectors):
         if keep_follow_up:
             raise UsageError("--keep-follow-up is for jobs by their ids")
-        select = _selector(topic, ids, **selectors)
+        select = _selector(topic, ids, cutoff, **selectors)
         with connection.with_defaults(timeout=_LONG_TIMEOUT_S).open() as client:
+            if as_task:
+                _refuse_dry_run(dry_run=dry_run)
+                begun = client.start_cancel_all(limit=limit, if_reserved=if_reserved, **select)
+                show_begun(begun, as_json=as_json)
+                return exit_codes.DONE
+            if _shows_samples(dry_run=dry_run, samples=samples):
+                previews.show(client.preview_cancel_all(limit=limit, **select), as_json=as_json)
+                return exit_codes.DONE
             done = client.cancel_all(limit=limit, dry_run=dry_run, if_reserved=if_reserved, **select)
         _show(done, "cancelled", as_json=as_json)
         return exit_codes.DONE
     if limit is not None or dry_run:
         raise UsageError("--limit and --dry-run are for --tag and --state")
+    if cutoff is not None or samples or as_task:
+        raise UsageError("--cutoff, --samples and --task are for --tag and --state")
     if topic is None or not ids:
         raise UsageError(_WHICH)
     options = {"if_reserved": if_reserved, "follow_up": "keep" if keep_follow_up else "cancel"}
@@ -121,8 +138,11 @@ def reschedule(
     by: float | None,
     delay: float | None,
     run_at: datetime | None,
+    cutoff: datetime | None,
     limit: int | None,
     dry_run: bool,
+    samples: bool,
+    as_task: bool,
     request_id: str | None,
     as_json: bool,
     connection: Connection,
@@ -135,12 +155,41 @@ def reschedule(
         raise UsageError("give one of --by, --delay and --run-at")
     if not _selects_many(**selectors) and (topic is None or not ids):
         raise UsageError(_WHICH)
-    select = _selector(topic, ids, **selectors)
+    if as_task and ids:
+        raise UsageError("--task is for --tag and --state")
+    select = _selector(topic, ids, cutoff, **selectors)
     with connection.with_defaults(timeout=_LONG_TIMEOUT_S).open() as client:
+        if as_task:
+            _refuse_dry_run(dry_run=dry_run)
+            begun = client.start_reschedule_all(
+                by=by, delay=delay, run_at=run_at, limit=limit, request_id=request_id, **select
+            )
+            show_begun(begun, as_json=as_json)
+            return
+        if _shows_samples(dry_run=dry_run, samples=samples):
+            previews.show(client.preview_cancel_all(limit=limit, **select), as_json=as_json)
+            return
         done = client.reschedule_all(
-            by=by, delay=delay, run_at=run_at, limit=limit, dry_run=dry_run, request_id=request_id, **select
+            by=by,
+            delay=delay,
+            run_at=run_at,
+            limit=limit,
+            dry_run=dry_run,
+            request_id=request_id,
+            **select,
         )
     _show(done, "rescheduled", as_json=as_json)
+
+
+def _refuse_dry_run(*, dry_run: bool) -> None:
+    if dry_run:
+        raise UsageError("--task is not for --dry-run")
+
+
+def _shows_samples(*, dry_run: bool, samples: bool) -> bool:
+    if samples and not dry_run:
+        raise UsageError("--samples is for --dry-run")
+    return samples
 
 
 def _selects_many(
@@ -153,15 +202,15 @@ def _selects_many(
     return tag is not None or state is not None
 
 
-def _selector(topic: str | None, ids: tuple[str, ...], **selectors: Any) -> Selector:
+def _selector(topic: str | None, ids: tuple[str, ...], cutoff: datetime | None, **selectors: Any) -> Selector:
     """The selectors of the client. Raises UsageError."""
     if not _selects_many(**selectors):
-        return {"ids": [(topic or "", job_id) for job_id in ids]}
+        return {"ids": [(topic or "", job_id) for job_id in ids], "cutoff": cutoff}
     if ids:
         raise UsageError("--tag and --state are for many jobs: leave out ID")
     if topic is None and selectors["state"] is not None:
         raise UsageError("--state needs TOPIC: a topic, or a pattern such as 'orders.*'")
-    return {**selectors, "topics": topic}  # type: ignore[typeddict-item] # their names are those of the options
+    return {**selectors, "topics": topic, "cutoff": cutoff}  # type: ignore[typeddict-item] # their names are those of the options
 
 
 def _show(done: BulkResult, what: str, *, as_json: bool) -> None:

@@ -94,8 +94,10 @@ class Connection:
     def open(self) -> Client:
         """A client; use it as a context manager."""
         from deferd.client import Client
+        from deferd.client.user_agent import called_via
 
-        return Client(self.url, key=self.key, timeout=self.timeout, retry_for=self.retry_for)
+        with called_via("cli"):
+            return Client(self.url, key=self.key, timeout=self.timeout, retry_for=self.retry_for)
 
     def open_async(self, *, retry_for: float | None = None) -> AsyncClient:
         """A client for asyncio; `retry_for` overrides that of the connection."""

@@ -24,7 +24,8 @@ MEANINGS: Final = {
     REFUSED: "conflict with the current state: not found, exists, held, stale, cancelled, full",
     NOTHING_READY: "pop: nothing was ready",
     NOT_ALLOWED: "not allowed: no key, an unknown key, or one without the permission",
-    FINDINGS: "audit: there are findings, or something could not be checked; sync --dry-run: something would change",
+    FINDINGS: "audit: there are findings, or something could not be checked; sync --dry-run: something would change; "
+    "now: something needs a person",
     INTERRUPTED: "ended by Ctrl-C, or not confirmed",
     OUTPUT_CLOSED: "the reader of the output stopped reading (| head)",
 }
@@ -35,7 +36,8 @@ _USAGE_CODES = frozenset({"validation", "payload_too_large", "durability_unavail
 _REFUSED_CODES = frozenset(
     {
         *("job_exists", "job_reserved", "receipt_stale", "job_not_found", "topic_not_found", "job_cancelled"),
-        *("topic_full", "schedule_not_found", "schedule_exists", "calendar_not_found"),
+        *("topic_full", "schedule_not_found", "schedule_exists", "calendar_not_found", "task_not_found"),
+        *("push_not_found", "topic_pushed"),
     }
 )
 

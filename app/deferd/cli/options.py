@@ -151,5 +151,6 @@ topic_options: Final = all_of(
             "of puts that set none: memory, fsync, replicated:N; none: the default of the store",
             "LEVEL",
         ),
+        _field("events", values.whole, "how many events of its jobs to keep for `deferd tail`; 0: none", "N"),
     ]
 )

@@ -39,11 +39,12 @@ def put_lines(common: Mapping[str, Any], *, connection: Connection, whole_jobs: 
     """Put a job for each line of standard input; `common` are the fields that all of them have."""
     connection = connection.with_defaults(retry_for=RETRY_FOR_S)
     descriptor = sys.stdin.fileno()
+    bar = PutProgress(descriptor)
     if sys.stdin.isatty():
         output.hint("one JSON value a line; Ctrl-D ends")
     outcome = _Outcome(as_json=as_json, on_conflict=common.get("on_conflict"))
     try:
-        with PutProgress(descriptor) as progress:
+        with bar as progress:
             lines = JobLines(descriptor, job_fields(common), whole_jobs=whole_jobs)
             asyncio.run(_put_all(connection, lines, outcome, progress))
     except DeferdError:  # before the first line was sent

@@ -38,8 +38,8 @@ _UNLIMITED_WIDTH = 100_000
 @json_option("print the topics once as JSON, and end")
 @connection_options
 def top(interval: float, sort: str, as_json: bool, connection: Connection) -> int:
-    """Watch the topics until q or Ctrl-C; s changes the order. Without a terminal the topics are printed once. Rates
-    come from the services at --url: behind a load balancer, name each replica.
+    """Watch what needs a person, and the topics, until q or Ctrl-C; s changes the order. Without a terminal the topics
+    are printed once. Rates come from the services at --url: behind a load balancer, name each replica.
     """
     if as_json or not sys.stdout.isatty():
         _print(asyncio.run(_read_with_rates(connection, interval)), connection, sort, as_json=as_json)
@@ -68,6 +68,7 @@ def _print(snapshot: Snapshot, connection: Connection, sort: str, *, as_json: bo
                 "silent": snapshot.silent,
                 "unavailable": snapshot.unavailable.topics,
                 "unreadable_shards": snapshot.unavailable.shards,
+                "now": None if snapshot.now is None else snapshot.now.fields,
                 "topics": [one.as_json() for one in topics],
             }
         )

@@ -13,7 +13,7 @@ from typing import Any, Self
 from deferd.cli.connection import Connection
 from deferd.cli.rates import RateMeter, Rates, read_counts
 from deferd.cli.unavailable_topics import UnavailableTopics
-from deferd.client import AsyncClient, TopicView
+from deferd.client import AsyncClient, Now, TopicView
 from deferd.contract.errors import DeferdError
 
 
@@ -49,11 +49,15 @@ class TopicSnapshot:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All topics at one instant. `silent` are services whose counters could not be read: the rates lack them."""
+    """All topics at one instant. `silent` are services whose counters could not be read: the rates lack them.
+
+    `now` is what needs a person; None when that could not be read, as from an older service.
+    """
 
     topics: list[TopicSnapshot]
     silent: list[str]
     unavailable: UnavailableTopics = field(default_factory=UnavailableTopics)
+    now: Now | None = None
 
     def total(self, state: str) -> int:
         """Jobs in a state."""
@@ -97,13 +101,14 @@ class SnapshotReader:
         Raises:
             DeferdError: no replica lists the topics.
         """
-        (views, unavailable), counted = await asyncio.gather(
+        (views, unavailable), now, counted = await asyncio.gather(
             self._views(),
+            self._now(),
             asyncio.gather(*(self._count(url, client) for url, client in self._replicas.items())),
         )
         topics = [TopicSnapshot(view, self._meter.rates(view.topic)) for view in views]
         silent = [url for url, is_counted in zip(self._replicas, counted, strict=True) if not is_counted]
-        return Snapshot(topics, silent, unavailable)
+        return Snapshot(topics, silent, unavailable, now)
 
     async def _views(self) -> tuple[list[TopicView], UnavailableTopics]:
         views: list[TopicView] = []
@@ -112,6 +117,12 @@ class SnapshotReader:
             views += page.topics
             unavailable.note(page)
         return views, unavailable
+
+    async def _now(self) -> Now | None:
+        try:
+            return await self._topics.now()
+        except DeferdError:
+            return None
 
     async def _count(self, url: str, client: AsyncClient) -> bool:
         try:

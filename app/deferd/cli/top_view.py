@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from deferd.cli import output
+from deferd.cli import alert_lines, output
 from deferd.cli.output import Column, make_table
 from deferd.cli.top_snapshot import Snapshot, TopicSnapshot, in_order
 from deferd.contract.model import JobState
@@ -18,6 +18,8 @@ _STATES = [state.value for state in JobState]
 _TOPIC_WIDTH_MIN = 8
 _LINES_AROUND = 4
 """Two above the table, its header, and the keys below."""
+_SHARE_OF_ALERTS = 4
+"""Alerts take at most this part of the lines, but two."""
 
 
 def draw(
@@ -45,6 +47,8 @@ def draw(
             Text(output.printable(sentence), style="bold red", no_wrap=True, overflow="ellipsis")
             for sentence in snapshot.unavailable.sentences()
         )
+        if error is None:
+            parts += _attention(snapshot, max(height // _SHARE_OF_ALERTS, 2))
         rows = max(height - _LINES_AROUND - len(parts) + 1, 1)
         topics = in_order(snapshot.topics, sort)
         more = len(topics) - rows
@@ -119,6 +123,33 @@ def _headline(snapshot: Snapshot | None, where: str, width: int) -> Text:
     if len(text) > width:
         text = "  ".join([parts[0], *parts[2:]])
     return Text(text, style="bold", no_wrap=True, overflow="ellipsis")
+
+
+def _attention(snapshot: Snapshot, most: int) -> list[Text]:
+    """What needs a person in at most so many lines, 2 or more, or that all is quiet; nothing when that is not known."""
+    now = snapshot.now
+    if now is None:
+        return []
+    alerts = now.alerts
+    if not alerts:
+        return [Text(alert_lines.quiet_line(now), style="dim", no_wrap=True, overflow="ellipsis")]
+    in_all = len(alerts) + int(now.fields.get("left_out", 0))
+    shown = alerts if in_all <= most else alerts[: most - 1]
+    lines = [
+        Text(
+            output.printable(alert.text),
+            style="bold red" if alert.severity == alert_lines.CRITICAL else "yellow",
+            no_wrap=True,
+            overflow="ellipsis",
+        )
+        for alert in shown
+    ]
+    if len(shown) < in_all:
+        rest = (
+            f"and {in_all - len(shown):,} more: deferd now" if shown else f"{alert_lines.headline(in_all)} deferd now"
+        )
+        lines.append(Text(rest, style="yellow", no_wrap=True, overflow="ellipsis"))
+    return lines
 
 
 def _rate(rate: float | None) -> str:

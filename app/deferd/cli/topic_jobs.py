@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from deferd.cli import exit_codes, output, values
+from deferd.cli import exit_codes, output, previews, values
 from deferd.cli.command import command
 from deferd.cli.connection import Connection
 from deferd.cli.exit_codes import UsageError
 from deferd.cli.options import REASONS, all_of, connection_options, json_option, state_option, topic_argument
 from deferd.cli.output import Column
+from deferd.cli.tasks import show_begun
 from deferd.cli.topics import list_topics
+from deferd.contract.limits import REDRIVE_DEFAULT
 
 if TYPE_CHECKING:
     from deferd.client import Client, Job, TopicView
@@ -32,6 +35,16 @@ _tag_option: Final = click.option("--tag", metavar="TAG", help="only jobs with t
 _reason_option: Final = click.option(
     "--reason", type=click.Choice(REASONS), help="only jobs that are dead for this reason"
 )
+_conditions: Final = all_of(
+    [
+        _tag_option,
+        _reason_option,
+        click.option("--error", metavar="TEXT", help="only dead jobs with this error, as `deferd dead` shows it"),
+        click.option("--cutoff", type=values.instant, metavar="INSTANT", help="only jobs there, or dead, by then"),
+        click.option("--dry-run", is_flag=True, help="only count the jobs, and print a cutoff"),
+        click.option("--task", "as_task", is_flag=True, help="do it in the background: see `deferd tasks`"),
+    ]
+)
 _list_options: Final = all_of(
     [
         state_option,
@@ -40,6 +53,11 @@ _list_options: Final = all_of(
         click.option("--due-before", type=values.instant, metavar="INSTANT", help="only jobs due before then"),
         click.option("--id-prefix", metavar="TEXT", help="only jobs whose id begins so"),
         click.option("--error", metavar="TEXT", help="only jobs whose last error contains this"),
+        click.option(
+            "--order",
+            type=click.Choice(["asc", "desc"]),
+            help="desc: what happens last comes first, such as the job that died last",
+        ),
         click.option("--limit", type=values.count_from_1, default=100, metavar="N", help="most jobs; default 100"),
         click.option("--all", "no_limit", is_flag=True, help="all of them"),
         json_option(),
@@ -88,38 +106,55 @@ def ls(
     return None
 
 
-@command("deferd redrive orders.close", "deferd redrive orders.close order-1042 order-1043")
+@command(
+    "deferd redrive orders.close",
+    "deferd redrive orders.close order-1042 order-1043",
+    "deferd redrive mail --reason buried --error 'SMTP 421: * try again' --dry-run",
+)
 @topic_argument()
 @click.argument("ids", metavar="[ID]...", nargs=-1, help="these jobs; without any, those that have been dead longest")
-@click.option("--limit", type=values.whole, default=1000, metavar="N", help="most jobs, without ID; default 1000")
-@_tag_option
-@_reason_option
+@click.option("--limit", type=values.whole, metavar="N", help="most jobs, without ID; default 1000, with --task all")
+@_conditions
 @json_option()
 @connection_options
 def redrive(
     *,
     topic: str,
     ids: tuple[str, ...],
-    limit: int,
-    tag: str | None,
-    reason: str | None,
+    limit: int | None,
+    dry_run: bool,
+    as_task: bool,
     as_json: bool,
     connection: Connection,
+    **conditions: Any,
 ) -> None:
     """Make dead jobs ready again."""
+    named = list(ids) or None
+    if as_task and (named or dry_run):
+        raise UsageError("--task is not for ID or --dry-run")
     with connection.with_defaults(timeout=_LONG_TIMEOUT_S).open() as client:
-        count = client.redrive(topic, ids=list(ids) or None, limit=limit, tag=tag, reason=reason)
+        if as_task:
+            show_begun(client.start_redrive(topic, limit=limit, **conditions), as_json=as_json)
+            return
+        limit = REDRIVE_DEFAULT if limit is None else limit
+        if dry_run:
+            previews.show(client.preview_redrive(topic, ids=named, limit=limit, **conditions), as_json=as_json)
+            return
+        count = client.redrive(topic, ids=named, limit=limit, **conditions)
     if as_json:
         output.json_line({"redriven": count})
     else:
         output.line(f"{count:,} dead {_noun(count)} of {topic} ready again")
 
 
-@command("deferd purge orders.close --state dead", "deferd purge orders.close --yes")
+@command(
+    "deferd purge orders.close --state dead",
+    "deferd purge orders.close --yes",
+    "deferd purge mail --reason buried --error 'SMTP 550: *' --dry-run",
+)
 @topic_argument()
 @state_option
-@_tag_option
-@_reason_option
+@_conditions
 @click.option("--yes", is_flag=True, help="do not ask; required where there is no terminal")
 @json_option()
 @connection_options
@@ -127,22 +162,31 @@ def purge(
     *,
     topic: str,
     state: str | None,
-    tag: str | None,
-    reason: str | None,
+    dry_run: bool,
+    as_task: bool,
     yes: bool,
     as_json: bool,
     connection: Connection,
+    **conditions: Any,
 ) -> int:
     """Remove all jobs of a topic, or those in one state, with a tag, or dead for a reason, for good. Asks for
     confirmation. The default of --timeout is 10 minutes here.
     """
-    if not yes and not sys.stdin.isatty():
+    if as_task and dry_run:
+        raise UsageError("--task is not for --dry-run")
+    if not yes and not dry_run and not sys.stdin.isatty():
         raise UsageError("purge asks for confirmation, and standard input is not a terminal: give --yes")
     with connection.with_defaults(timeout=_LONG_TIMEOUT_S).open() as client:
-        if not yes and not _confirmed(client.topic(topic), "dead" if reason is not None else state, tag, reason):
+        if dry_run:
+            previews.show(client.preview_purge(topic, state=state, **conditions), as_json=as_json)
+            return exit_codes.DONE
+        if not yes and not _confirmed(client.topic(topic), state, **conditions):
             output.complain("nothing was removed")
             return exit_codes.INTERRUPTED
-        count = client.purge(topic, state=state, tag=tag, reason=reason)
+        if as_task:
+            show_begun(client.start_purge(topic, state=state, **conditions), as_json=as_json)
+            return exit_codes.DONE
+        count = client.purge(topic, state=state, **conditions)
     if as_json:
         output.json_line({"removed": count})
     else:
@@ -200,16 +244,22 @@ def _row(job: Job) -> list[str]:
     return [job.id, job.state.value, output.where_it_stands(job), str(job.attempts), output.cell(job.body)]
 
 
-def _confirmed(view: TopicView, state: str | None, tag: str | None, reason: str | None) -> bool:
+def _confirmed(view: TopicView, state: str | None, **conditions: Any) -> bool:
+    only = [f"{name} {_shown(value)}" for name, value in conditions.items() if value is not None]
+    if conditions["reason"] is not None or conditions["error"] is not None:
+        state = "dead"
     counts = {name: count for name, count in view.fields["counts"].items() if state in {None, name}}
     total = sum(counts.values())
     parts = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
     what = f"{total:,} {_noun(total)}" + (f" ({parts})" if parts else "")
-    if tag is not None or reason is not None:  # how many match is not known yet
-        only = [f"tag {tag}"] if tag is not None else []
-        what = f"those with {' and '.join([*only, *([f'reason {reason}'] if reason is not None else [])])}, of {what}"
+    if only:  # how many match is not known yet
+        what = f"those with {' and '.join(only)}, of {what}"
     print(f"Remove {what} of {view.topic} for good? [y/N] ", end="", file=sys.stderr, flush=True)  # noqa: T201 (it asks)
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
+def _shown(value: str | datetime) -> str:
+    return value if isinstance(value, str) else output.rfc3339(value)
 
 
 def _noun(count: int) -> str:

@@ -101,14 +101,15 @@ def topic(
         _show_facts(view)
 
 
-@command("deferd pause orders.close")
+@command("deferd pause orders.close", "deferd pause orders.close --reason 'the payment service is down'")
 @topic_argument()
+@click.option("--reason", metavar="TEXT", help="why, shown to people until the topic is resumed")
 @json_option()
 @connection_options
-def pause(topic: str, as_json: bool, connection: Connection) -> None:
+def pause(topic: str, reason: str | None, as_json: bool, connection: Connection) -> None:
     """Stop handing out the jobs of a topic."""
     with connection.open() as client:
-        _show_paused(client.pause(topic), as_json=as_json)
+        _show_paused(client.pause(topic, reason=reason), as_json=as_json)
 
 
 @command("deferd resume orders.close")
@@ -175,6 +176,7 @@ def _show_facts(view: TopicView) -> None:
     output.show_facts(
         [
             ("topic", _name(view)),
+            *((("paused because", output.printable(why)),) if (why := view.fields.get("paused_reason")) else ()),
             *((state, output.number(view.fields["counts"][state])) for state in STATES),
             *((name.replace("_", "-"), output.number(count)) for name, count in waiting.items() if count),
             ("oldest ready", "-" if view.oldest_ready_age is None else output.span(view.oldest_ready_age)),
@@ -191,6 +193,7 @@ def _show_facts(view: TopicView) -> None:
             ("spread", "none" if settings.get("spread") is None else output.span(settings["spread"])),
             ("max_jobs", "no limit" if settings["max_jobs"] is None else output.number(settings["max_jobs"])),
             ("durability", settings["durability"] or "what the store gives by itself"),
+            ("events", output.number(settings["events"]) if settings.get("events") else "none kept"),
         ]
     )
 

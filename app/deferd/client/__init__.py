@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+from deferd.client.activity import Change
 from deferd.client.async_client import AsyncClient
+from deferd.client.attention import Alert, Now
 from deferd.client.blocking_client import Client
 from deferd.client.calendars import Calendar
 from deferd.client.errors import CallFailed, NoAnswer, UnexpectedAnswer, Unreachable
+from deferd.client.events import JobEvent
+from deferd.client.history import History
+from deferd.client.inspection import Consumer, DeadErrors, DeadGroup, Explanation, Forecast, TopicForecast, WhyReason
 from deferd.client.job_definition import AsyncJob, BlockingJob, BoundJob, JobDefinition, job
 from deferd.client.jobs import Delivery, EndedAttempt, Job, JobRef
+from deferd.client.push import Push, PushTest
 from deferd.client.put_options import Backoff, OpeningHours, PutDefaults, PutOptions, WindowDict
-from deferd.client.results import BulkResult, Cancelled, CancelResult, FinishResult, PutResult, Released
+from deferd.client.results import (
+    BulkResult,
+    Cancelled,
+    CancelResult,
+    FinishResult,
+    Preview,
+    PutResult,
+    Released,
+    SampleJob,
+)
 from deferd.client.schedules import Run, Schedule, ScheduledJobOptions, ScheduleOptions
-from deferd.client.topics import StoreAudit, TopicAudit, TopicPage, TopicView
+from deferd.client.tasks import Task
+from deferd.client.topics import PushTarget, StoreAudit, TopicAudit, TopicPage, TopicView
 
 __all__ = [
+    "Alert",
     "AsyncClient",
     "AsyncJob",
     "Backoff",
@@ -24,29 +41,46 @@ __all__ = [
     "CallFailed",
     "CancelResult",
     "Cancelled",
+    "Change",
     "Client",
+    "Consumer",
+    "DeadErrors",
+    "DeadGroup",
     "Delivery",
     "EndedAttempt",
+    "Explanation",
     "FinishResult",
+    "Forecast",
+    "History",
     "Job",
     "JobDefinition",
+    "JobEvent",
     "JobRef",
     "NoAnswer",
+    "Now",
     "OpeningHours",
+    "Preview",
+    "Push",
+    "PushTarget",
+    "PushTest",
     "PutDefaults",
     "PutOptions",
     "PutResult",
     "Released",
     "Run",
+    "SampleJob",
     "Schedule",
     "ScheduleOptions",
     "ScheduledJobOptions",
     "StoreAudit",
+    "Task",
     "TopicAudit",
+    "TopicForecast",
     "TopicPage",
     "TopicView",
     "UnexpectedAnswer",
     "Unreachable",
+    "WhyReason",
     "WindowDict",
     "job",
 ]

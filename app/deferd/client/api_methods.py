@@ -8,26 +8,35 @@ from enum import Enum
 from typing import Any, Final, Literal, TypeVar, Unpack
 
 from deferd.client import requests
+from deferd.client.activity import ActivityMethods
+from deferd.client.attention import AttentionMethods
 from deferd.client.batching import Batching
 from deferd.client.buffer import PutBuffer
 from deferd.client.bulk import BulkMethods
 from deferd.client.calendars import CalendarMethods
 from deferd.client.durations import Seconds
 from deferd.client.errors import NoAnswer
+from deferd.client.events import EventMethods
+from deferd.client.history import HistoryMethods
 from deferd.client.idempotency import finish_once, new_id, put_batch_once, with_id, with_ids
+from deferd.client.inspection import InspectionMethods
 from deferd.client.jobs import Delivery, Job, JobRef
 from deferd.client.joined_calls import JoinedCalls
+from deferd.client.push import PushMethods
 from deferd.client.put_options import Backoff, OpeningHours, PutOptions, put_fields
 from deferd.client.request_body import JobToFinish, JobToPut, set_fields, without_none
-from deferd.client.requests import ApiRequest, JobFilters, Result
-from deferd.client.results import Cancelled, CancelResult, FinishResult, PutResult, Released
+from deferd.client.requests import ApiRequest, JobConditions, JobFilters, Result
+from deferd.client.results import Cancelled, CancelResult, FinishResult, Preview, PutResult, Released
 from deferd.client.schedules import ScheduleMethods
 from deferd.client.sender import Sender
+from deferd.client.spans import NO_SPANS, Spans
+from deferd.client.system import SystemMethods
+from deferd.client.tasks import TaskMethods
 from deferd.client.topics import StoreAudit, TopicAudit, TopicPage, TopicView
-from deferd.client.transport import Transport
+from deferd.client.transport import StreamingTransport
 from deferd.contract.errors import DeferdError, JobNotFound, PayloadTooLarge
 from deferd.contract.limits import BATCH_MAX, REDRIVE_DEFAULT, WAIT_DEFAULT_S
-from deferd.contract.model import DeadReason, JobState, TopicSettings
+from deferd.contract.model import JobState, TopicSettings
 
 Item = TypeVar("Item")
 
@@ -44,16 +53,31 @@ class Unset(Enum):
 UNSET: Final = Unset.UNSET
 
 
-class ApiMethods(BulkMethods, CalendarMethods, ScheduleMethods):
+class ApiMethods(
+    ActivityMethods,
+    AttentionMethods,
+    BulkMethods,
+    CalendarMethods,
+    EventMethods,
+    HistoryMethods,
+    InspectionMethods,
+    PushMethods,
+    ScheduleMethods,
+    SystemMethods,
+    TaskMethods,
+):
     """The operations of the HTTP API. Each raises the error that the service names, or CallFailed.
 
     The base class of AsyncClient; `Client` runs the same coroutines over a blocking transport.
     """
 
-    def __init__(self, transport: Transport, sender: Sender, batching: Batching | None = None) -> None:
+    def __init__(
+        self, transport: StreamingTransport, sender: Sender, batching: Batching | None = None, spans: Spans = NO_SPANS
+    ) -> None:
         self._transport = transport
         self._sender = sender
         self._calls = JoinedCalls(sender, batching)
+        self.spans = spans
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -94,7 +118,9 @@ class ApiMethods(BulkMethods, CalendarMethods, ScheduleMethods):
             PayloadTooLarge: `on_conflict` is `append`, and the job would have too many items, or too large ones.
             NoAnswer: the response to an `append` was lost: it may have added its body or not.
         """
-        return await self._calls.put(with_id(put_fields(topic, body, options)))
+        fields = put_fields(topic, body, options)
+        with self.spans.put((fields,)):
+            return await self._calls.put(with_id(fields))
 
     async def put_many(self, jobs: Iterable[JobToPut] | AsyncIterable[JobToPut]) -> AsyncIterator[PutResult]:
         """Put any number of jobs, and yield the result of each, in order.
@@ -106,14 +132,20 @@ class ApiMethods(BulkMethods, CalendarMethods, ScheduleMethods):
         """
         done = 0
         async for batch in _batches(jobs):
-            fields = with_ids(map(set_fields, batch))
-            for result in await put_batch_once(self._sender, fields, first_index=done):
+            for result in await self._put_batch(batch, first_index=done):
                 yield result
             done += len(batch)
 
     async def put_batch(self, jobs: Sequence[JobToPut]) -> list[PutResult]:
         """Put 1 to 1000 jobs and return a result for each, in order. `put_many` takes any number."""
-        return await put_batch_once(self._sender, with_ids(map(set_fields, jobs)))
+        return await self._put_batch(jobs)
+
+    async def _put_batch(self, jobs: Sequence[JobToPut], first_index: int = 0) -> list[PutResult]:
+        fields = [set_fields(job) for job in jobs]
+        with self.spans.put(fields) as span:
+            results = await put_batch_once(self._sender, with_ids(fields), first_index=first_index)
+            span.refused(result.code for result in results)
+            return results
 
     def buffer(self) -> PutBuffer:
         """Deprecated: concurrent puts share requests by themselves. An object whose `put` returns a PutResult."""
@@ -231,9 +263,10 @@ class ApiMethods(BulkMethods, CalendarMethods, ScheduleMethods):
         Raises:
             InvalidInput: the patterns match more than 1000 topics, or another value is invalid.
         """
-        return await self._sender.send(
-            requests.pop(topics, count=count, wait=wait, ttr=ttr, consumer=consumer, request_id=request_id or new_id())
+        request = requests.pop(
+            topics, count=count, wait=wait, ttr=ttr, consumer=consumer, request_id=request_id or new_id()
         )
+        return await self.spans.pop(self._sender.send(request), topics, consumer)
 
     async def finish(self, job: Delivery | JobRef, result: Any = None, *, put: Sequence[JobToPut] = ()) -> None:
         """Finish a job. `result`, a JSON value, is kept with the job if that has a `retain`.
@@ -248,10 +281,11 @@ class ApiMethods(BulkMethods, CalendarMethods, ScheduleMethods):
             DifferentShard: a job to put is in another shard of the store. Nothing was done.
             DeferdError: as `put`, when one of the jobs is refused. Nothing was done.
         """
-        if put:
-            await finish_once(self._sender, job, result, with_ids(map(set_fields, put)))
-        else:
-            await self._calls.finish(job, result)
+        with self.spans.settle("finish", job.topic, (job,)):
+            if put:
+                await finish_once(self._sender, job, result, with_ids(map(set_fields, put)))
+            else:
+                await self._calls.finish(job, result)
 
     async def finish_many(self, topic: str, jobs: Sequence[JobToFinish]) -> list[FinishResult]:
         """Finish any number of jobs of one topic, in batches of 1000. Returns a result for each, in order.
@@ -260,7 +294,11 @@ class ApiMethods(BulkMethods, CalendarMethods, ScheduleMethods):
         """
         results: list[FinishResult] = []
         for start in range(0, len(jobs), BATCH_MAX):
-            results += await self._finish_batch(topic, jobs[start : start + BATCH_MAX])
+            batch = jobs[start : start + BATCH_MAX]
+            with self.spans.settle("finish", topic, batch) as span:
+                finished = await self._finish_batch(topic, batch)
+                span.refused(result.code for result in finished)
+            results += finished
         return results
 
     async def _finish_batch(self, topic: str, jobs: Sequence[JobToFinish]) -> list[FinishResult]:
@@ -283,7 +321,8 @@ class ApiMethods(BulkMethods, CalendarMethods, ScheduleMethods):
         `error` is kept as its `last_error`. With ``count=False`` the delivery does not count as an attempt, but as one
         of the job's `snoozes`; this needs a `delay` of at least 0.1 s. Raises as `finish`.
         """
-        return await self._sender.send(requests.release(job, delay=delay, error=error, count=count))
+        with self.spans.settle("release", job.topic, (job,)):
+            return await self._sender.send(requests.release(job, delay=delay, error=error, count=count))
 
     async def touch(self, job: Delivery | JobRef, *, ttr: Seconds | None = None) -> datetime:
         """Extend the lease to `ttr` from now, by default the job's, and return its end. Raises as `finish`."""
@@ -291,7 +330,8 @@ class ApiMethods(BulkMethods, CalendarMethods, ScheduleMethods):
 
     async def bury(self, job: Delivery | JobRef, *, error: str | None = None) -> None:
         """Make a job dead. Raises as `finish`."""
-        await self._sender.send(requests.bury(job, error=error))
+        with self.spans.settle("bury", job.topic, (job,)):
+            await self._sender.send(requests.bury(job, error=error))
 
     # Topics
 
@@ -322,12 +362,12 @@ class ApiMethods(BulkMethods, CalendarMethods, ScheduleMethods):
         """Replace all settings of a topic: those left out fall back to the service's defaults."""
         return await self._sender.send(requests.set_topic(topic, settings))
 
-    async def pause(self, topic: str) -> TopicView:
-        """Stop delivering the topic's jobs; everything else continues.
+    async def pause(self, topic: str, *, reason: str | None = None) -> TopicView:
+        """Stop delivering the topic's jobs; everything else continues. `reason` is shown to people meanwhile.
 
         Raises TopicNotFound: a topic that has neither jobs nor settings yet is created by `set_topic`.
         """
-        return await self._sender.send(requests.pause(topic))
+        return await self._sender.send(requests.pause(topic, reason))
 
     async def resume(self, topic: str) -> TopicView:
         """End a pause. Raises TopicNotFound."""
@@ -338,8 +378,8 @@ class ApiMethods(BulkMethods, CalendarMethods, ScheduleMethods):
     ) -> AsyncIterator[Job]:
         """List the jobs of a topic, or those in one state. One whose state changes meanwhile may be missed or repeated.
 
-        The filters, all keyword-only, are the keys of JobFilters: `tag`, `due_after`, `due_before`, `id_prefix` and
-        `error`. Raises TopicNotFound.
+        The filters, all keyword-only, are the keys of JobFilters: `tag`, `due_after`, `due_before`, `id_prefix`,
+        `error`, `order` and `bodies`. Raises TopicNotFound.
         """
         cursor = None
         while True:
@@ -355,28 +395,39 @@ class ApiMethods(BulkMethods, CalendarMethods, ScheduleMethods):
         *,
         ids: Sequence[str] | None = None,
         limit: int = REDRIVE_DEFAULT,
-        tag: str | None = None,
-        reason: DeadReason | str | None = None,
+        **conditions: Unpack[JobConditions],
     ) -> int:
         """Make dead jobs ready: those with these `ids`, otherwise the oldest `limit`. Returns how many.
 
-        `tag` and `reason`: only jobs with this tag, or dead for this reason.
+        The conditions, all keyword-only, are the keys of JobConditions: `tag`, `reason`, `error` and `cutoff`.
         """
-        return await self._sender.send(requests.redrive(topic, ids=ids, limit=limit, tag=tag, reason=reason))
+        return await self._sender.send(requests.redrive(topic, ids=ids, limit=limit, **conditions))
 
-    async def purge(
+    async def preview_redrive(
         self,
         topic: str,
         *,
-        state: JobState | str | None = None,
-        tag: str | None = None,
-        reason: DeadReason | str | None = None,
+        ids: Sequence[str] | None = None,
+        limit: int = REDRIVE_DEFAULT,
+        **conditions: Unpack[JobConditions],
+    ) -> Preview:
+        """Count what `redrive` would do, and change nothing. With the result's `cutoff` it redrives nothing else."""
+        return await self._sender.send(requests.preview_redrive(topic, ids=ids, limit=limit, **conditions))
+
+    async def purge(
+        self, topic: str, *, state: JobState | str | None = None, **conditions: Unpack[JobConditions]
     ) -> int:
         """Remove all jobs of a topic, or those in one state, with a tag, or dead for a reason, and return how many.
 
-        Consumers that hold one get JobCancelled. Raises TopicNotFound.
+        The conditions are those of `redrive`. Consumers that hold one get JobCancelled. Raises TopicNotFound.
         """
-        return await self._sender.send(requests.purge(topic, state=state, tag=tag, reason=reason))
+        return await self._sender.send(requests.purge(topic, state=state, **conditions))
+
+    async def preview_purge(
+        self, topic: str, *, state: JobState | str | None = None, **conditions: Unpack[JobConditions]
+    ) -> Preview:
+        """Count what `purge` would remove, and change nothing. With the result's `cutoff` it removes nothing else."""
+        return await self._sender.send(requests.preview_purge(topic, state=state, **conditions))
 
     # Operations
 

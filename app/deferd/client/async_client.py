@@ -5,13 +5,17 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from deferd.client.api_methods import ApiMethods
 from deferd.client.async_batching import AsyncBatching
 from deferd.client.async_transport import AsyncTransport
 from deferd.client.sender import Sender
+from deferd.client.spans import spans_of
 from deferd.client.transport import HttpSettings
+
+if TYPE_CHECKING:
+    from deferd.client.tracing import Tracing
 
 
 class AsyncClient(ApiMethods):
@@ -34,6 +38,9 @@ class AsyncClient(ApiMethods):
     example to trust a private certificate authority. `proxy` is the URL of an HTTP proxy,
     `http://user:password@host:3128`, for all URLs but unix sockets; proxies named by the environment are not used.
 
+    `tracing`: True for spans of OpenTelemetry from the program's tracer provider, or a `deferd.client.tracing.Tracing`;
+    the default is DEFERD_TRACING, if set, else no spans.
+
     Methods raise the error of `deferd.contract.errors` that the service names, NoAnswer (or Unreachable) when there is
     no response, and UnexpectedAnswer when the response is not one of the API.
     """
@@ -48,10 +55,12 @@ class AsyncClient(ApiMethods):
         connections: int = 100,
         tls: ssl.SSLContext | None = None,
         proxy: str | None = None,
+        tracing: bool | Tracing | None = None,
     ) -> None:
         settings = HttpSettings(url, timeout_s=timeout, key=key, connections=connections, tls=tls, proxy=proxy)
-        transport = AsyncTransport(settings)
-        super().__init__(transport, Sender(transport, settings.urls, retry_for_s=retry_for), AsyncBatching())
+        spans = spans_of(tracing).of_service(settings.urls)
+        transport = spans.transport(AsyncTransport(settings))
+        super().__init__(transport, Sender(transport, settings.urls, retry_for_s=retry_for), AsyncBatching(), spans)
 
     async def close(self) -> None:
         """Close each connection as soon as it is idle. Later calls raise Unreachable."""

@@ -180,16 +180,26 @@ async def connect(
         OSError, MalformedResponse: it failed.
     """
     loop = asyncio.get_running_loop()
+    connected = await connected_socket(endpoint)
+    _, connection = await loop.create_connection(
+        lambda: AsyncConnection(endpoint, on_lost), sock=connected, **encryption(endpoint, tls)
+    )
+    return connection
+
+
+async def connected_socket(endpoint: Endpoint) -> socket.socket:
+    """A socket that is connected to the service, through a tunnel if need be, without TLS. Raises as `connect`."""
     connected = await _socket(endpoint)
     if endpoint.tunnel is not None:
         await _open_tunnel(connected, endpoint.tunnel)
-    encryption: dict[str, Any] = {}
-    if endpoint.server_name is not None:
-        encryption = {"ssl": tls, "server_hostname": endpoint.server_name, "ssl_shutdown_timeout": _TLS_END_S}
-    _, connection = await loop.create_connection(
-        lambda: AsyncConnection(endpoint, on_lost), sock=connected, **encryption
-    )
-    return connection
+    return connected
+
+
+def encryption(endpoint: Endpoint, tls: ssl.SSLContext | None) -> dict[str, Any]:
+    """The arguments for TLS with which asyncio opens a connection; none for plain HTTP."""
+    if endpoint.server_name is None:
+        return {}
+    return {"ssl": tls, "server_hostname": endpoint.server_name, "ssl_shutdown_timeout": _TLS_END_S}
 
 
 async def _socket(endpoint: Endpoint) -> socket.socket:

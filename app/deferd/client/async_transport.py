@@ -11,8 +11,10 @@ from typing import Any
 
 from deferd.client.addresses import Endpoint
 from deferd.client.async_connection import AsyncConnection, connect
+from deferd.client.async_stream import AsyncStream
 from deferd.client.http1 import HttpResponse, MalformedResponse
 from deferd.client.requests import ApiRequest
+from deferd.client.response_stream import ResponseStream
 from deferd.client.transport import HttpSettings, closed, no_answer, not_sent
 
 
@@ -67,6 +69,32 @@ class AsyncTransport:
                 else:
                     connection.end()
             self._end_turn()
+
+    async def open_stream(self, url: str, request: ApiRequest[Any]) -> ResponseStream:
+        settings = self._settings
+        endpoint = settings.endpoints[url]
+        message = endpoint.writer.write(request)
+        if self._closed:
+            raise closed()
+        stream = None
+        try:
+            async with asyncio.timeout(settings.timeout_s):
+                stream = await AsyncStream.open(endpoint, settings.tls)
+        except (OSError, MalformedResponse) as error:
+            raise not_sent(url, request, error) from error
+        try:
+            async with asyncio.timeout(settings.timeout_s):
+                refusal = await stream.begin(message)
+        except (OSError, MalformedResponse) as error:
+            await stream.close()
+            raise no_answer(url, request, error) from error
+        except BaseException:
+            await stream.close()
+            raise
+        if refusal is not None:
+            await stream.close()
+            request.read_response(*refusal)
+        return stream
 
     async def _wait_for_turn(self, request: ApiRequest[Any]) -> None:
         """Wait until another exchange ends. Exchanges take turns in their order.

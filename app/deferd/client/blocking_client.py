@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import functools
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
+from deferd.client.activity import Change
 from deferd.client.api_methods import ApiMethods
 from deferd.client.blocking_batching import BlockingBatching
 from deferd.client.blocking_transport import BlockingTransport, run_blocking
 from deferd.client.buffer import PutBuffer
+from deferd.client.events import JobEvent
 from deferd.client.jobs import Job
 from deferd.client.put_options import PutOptions
 from deferd.client.request_body import JobToPut
@@ -22,9 +24,14 @@ from deferd.client.requests import JobFilters
 from deferd.client.results import PutResult
 from deferd.client.schedules import Schedule
 from deferd.client.sender import Sender
+from deferd.client.spans import spans_of
 from deferd.client.topics import TopicPage, TopicView
 from deferd.client.transport import HttpSettings
+from deferd.contract.errors import DeferdError
 from deferd.contract.model import JobState
+
+if TYPE_CHECKING:
+    from deferd.client.tracing import Tracing
 
 P = ParamSpec("P")
 Value = TypeVar("Value")
@@ -57,11 +64,13 @@ class Client:
         connections: int = 100,
         tls: ssl.SSLContext | None = None,
         proxy: str | None = None,
+        tracing: bool | Tracing | None = None,
     ) -> None:
         settings = HttpSettings(url, timeout_s=timeout, key=key, connections=connections, tls=tls, proxy=proxy)
-        self._transport = BlockingTransport(settings)
+        spans = spans_of(tracing).of_service(settings.urls)
+        self._transport = spans.transport(BlockingTransport(settings))
         sender = Sender(self._transport, settings.urls, retry_for_s=retry_for)
-        self._methods = ApiMethods(self._transport, sender, BlockingBatching())
+        self._methods = ApiMethods(self._transport, sender, BlockingBatching(), spans)
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -76,7 +85,19 @@ class Client:
     cancel = _blocking(ApiMethods.cancel)
     cancel_many = _blocking(ApiMethods.cancel_many)
     cancel_all = _blocking(ApiMethods.cancel_all)
+    preview_cancel_all = _blocking(ApiMethods.preview_cancel_all)
     reschedule_all = _blocking(ApiMethods.reschedule_all)
+    why = _blocking(ApiMethods.why)
+    dead_errors = _blocking(ApiMethods.dead_errors)
+    forecast = _blocking(ApiMethods.forecast)
+    consumers = _blocking(ApiMethods.consumers)
+    history = _blocking(ApiMethods.history)
+    history_of_all = _blocking(ApiMethods.history_of_all)
+    now = _blocking(ApiMethods.now)
+    latest_events = _blocking(ApiMethods.latest_events)
+    overview = _blocking(ApiMethods.overview)
+    system = _blocking(ApiMethods.system)
+    key = _blocking(ApiMethods.key)
     pop = _blocking(ApiMethods.pop)
     finish = _blocking(ApiMethods.finish)
     finish_many = _blocking(ApiMethods.finish_many)
@@ -91,8 +112,14 @@ class Client:
     calendar = _blocking(ApiMethods.calendar)
     calendars = _blocking(ApiMethods.calendars)
     delete_calendar = _blocking(ApiMethods.delete_calendar)
+    set_push = _blocking(ApiMethods.set_push)
+    push = _blocking(ApiMethods.push)
+    remove_push = _blocking(ApiMethods.remove_push)
+    test_push = _blocking(ApiMethods.test_push)
     redrive = _blocking(ApiMethods.redrive)
+    preview_redrive = _blocking(ApiMethods.preview_redrive)
     purge = _blocking(ApiMethods.purge)
+    preview_purge = _blocking(ApiMethods.preview_purge)
     audit = _blocking(ApiMethods.audit)
     repair = _blocking(ApiMethods.repair)
     audit_store = _blocking(ApiMethods.audit_store)
@@ -104,6 +131,13 @@ class Client:
     resume_schedule = _blocking(ApiMethods.resume_schedule)
     run_schedule = _blocking(ApiMethods.run_schedule)
     preview_schedule = _blocking(ApiMethods.preview_schedule)
+    start_cancel_all = _blocking(ApiMethods.start_cancel_all)
+    start_reschedule_all = _blocking(ApiMethods.start_reschedule_all)
+    start_redrive = _blocking(ApiMethods.start_redrive)
+    start_purge = _blocking(ApiMethods.start_purge)
+    tasks = _blocking(ApiMethods.tasks)
+    task = _blocking(ApiMethods.task)
+    stop_task = _blocking(ApiMethods.stop_task)
     is_ready = _blocking(ApiMethods.is_ready)
     metrics = _blocking(ApiMethods.metrics)
 
@@ -123,11 +157,30 @@ class Client:
         """As AsyncClient.jobs."""
         return _each(self._methods.jobs(topic, state=state, **filters))
 
+    def events(
+        self,
+        topics: Sequence[str] | str | None = None,
+        *,
+        last: int = 0,
+        last_event_id: str | None = None,
+        retry_for: float | None = None,
+        on_refusal: Callable[[DeferdError], None] | None = None,
+    ) -> Iterator[JobEvent]:
+        """As AsyncClient.events."""
+        methods = self._methods
+        return _each(
+            methods.events(topics, last=last, last_event_id=last_event_id, retry_for=retry_for, on_refusal=on_refusal)
+        )
+
     def schedules(
         self, *, topic: str | None = None, paused: bool | None = None, prefix: str | None = None, jobs: bool = True
     ) -> Iterator[Schedule]:
         """As AsyncClient.schedules."""
         return _each(self._methods.schedules(topic=topic, paused=paused, prefix=prefix, jobs=jobs))
+
+    def activity(self, *, topics: Sequence[str] | str | None = None, limit: int | None = None) -> Iterator[Change]:
+        """As AsyncClient.activity."""
+        return _each(self._methods.activity(topics=topics, limit=limit))
 
     def buffer(self) -> BlockingPutBuffer:
         """Deprecated: concurrent puts share requests by themselves. An object whose `put` returns a PutResult."""

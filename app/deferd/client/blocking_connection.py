@@ -74,6 +74,16 @@ class BlockingConnection:
         self._idle_until_s = time.monotonic() + IDLE_S
         return response
 
+    def begin_stream(self, message: bytes) -> None:
+        """Send a request whose response is read by `receive`. Raises OSError."""
+        self._is_idle = False
+        self._socket.sendall(message)
+
+    def receive(self, wait_s: float) -> bytes:
+        """The next bytes, b'' at the end. Raises OSError, also when nothing comes within `wait_s`."""
+        self._wait_at_most(wait_s)
+        return self._socket.recv(_READ_BYTES)
+
     def _has_unread_bytes(self) -> bool:
         return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
 

@@ -13,6 +13,7 @@ from deferd.client.addresses import Endpoint
 from deferd.client.blocking_connection import BlockingConnection
 from deferd.client.http1 import HttpResponse, MalformedResponse
 from deferd.client.requests import ApiRequest
+from deferd.client.response_stream import ResponseStream, ServerSentEvent, StreamParser
 from deferd.client.transport import HttpSettings, closed, no_answer, not_sent
 
 Value = TypeVar("Value")
@@ -58,6 +59,27 @@ class BlockingTransport:
                 self._close_idle()
             slots.release()
 
+    async def open_stream(self, url: str, request: ApiRequest[Any]) -> ResponseStream:
+        settings = self._settings
+        endpoint = settings.endpoints[url]
+        message = endpoint.writer.write(request)
+        if self._closed:
+            raise closed()
+        connection = self._new_connection(endpoint, request)
+        stream = BlockingStream(connection)
+        try:
+            refusal = stream.begin(message, settings.timeout_s)
+        except (OSError, MalformedResponse) as error:
+            connection.close()
+            raise no_answer(url, request, error) from error
+        except BaseException:
+            connection.close()
+            raise
+        if refusal is not None:
+            connection.close()
+            request.read_response(*refusal)
+        return stream
+
     def _drop_inherited_connections(self) -> None:
         """Drop the connections of the parent process after a fork."""
         if self._pid != os.getpid():
@@ -93,6 +115,35 @@ class BlockingTransport:
         with contextlib.suppress(IndexError):  # another thread may take the last one
             while True:
                 self._idle.pop().close()
+
+
+class BlockingStream:
+    """A ResponseStream."""
+
+    def __init__(self, connection: BlockingConnection) -> None:
+        self._connection = connection
+        self._parser = StreamParser()
+
+    def begin(self, message: bytes, wait_s: float) -> HttpResponse | None:
+        """Send the request; returns the response if that is no stream. Raises OSError, MalformedResponse."""
+        self._connection.begin_stream(message)
+        end_s = time.monotonic() + wait_s
+        while not self._parser.has_begun and self._parser.refusal is None:
+            left_s = end_s - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError(f"nothing was received for {wait_s:g} s")
+            self._parser.receive(self._connection.receive(left_s))
+        return self._parser.refusal
+
+    async def read(self, wait_s: float) -> list[ServerSentEvent]:
+        messages = self._parser.messages()
+        if not messages:
+            self._parser.receive(self._connection.receive(wait_s))
+            messages = self._parser.messages()
+        return messages
+
+    async def close(self) -> None:
+        self._connection.close()
 
 
 def run_blocking(coroutine: Coroutine[Any, Any, Value]) -> Value:

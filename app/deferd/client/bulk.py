@@ -12,9 +12,9 @@ from deferd.client.idempotency import new_id
 from deferd.client.jobs import Job, JobRef
 from deferd.client.request_body import encode
 from deferd.client.requests import ApiRequest
-from deferd.client.results import BulkResult
+from deferd.client.results import BulkResult, Preview
 from deferd.client.sender import Sender
-from deferd.contract.limits import BULK_DEFAULT, BULK_MAX
+from deferd.contract.limits import BULK_DEFAULT, BULK_MAX, SAMPLES_DEFAULT
 
 _BULK_S = 600.0
 """How long the service may take for 100,000 jobs."""
@@ -33,6 +33,8 @@ class Selector(TypedDict, total=False):
     """With `state`: jobs due at this instant or later."""
     due_before: datetime | None
     """With `state`: jobs due before this instant."""
+    cutoff: datetime | None
+    """Only jobs that were there, or dead, by then: that of a preview."""
     topics: Sequence[str] | str | None
     """Only jobs of these topics: names, or patterns such as `orders.*`. Required with `state`."""
 
@@ -48,7 +50,7 @@ def selection(selector: Selector) -> dict[str, Any]:
         select["ids"] = [_name_of(job) for job in select["ids"]]
     if isinstance(select.get("topics"), str):
         select["topics"] = [select["topics"]]
-    for name in ("due_after", "due_before"):
+    for name in ("due_after", "due_before", "cutoff"):
         if isinstance(select.get(name), datetime):
             select[name] = instant(name, select[name])
     return select
@@ -83,13 +85,18 @@ def reschedule(
     request_id: str | None = None,
 ) -> ApiRequest[BulkResult]:
     """`POST /jobs/reschedule`."""
+    when = reschedule_fields(by, delay, run_at)
+    return _request("/jobs/reschedule", select, when, limit, request_id, dry_run=dry_run)
+
+
+def reschedule_fields(by: Seconds | None, delay: Seconds | None, run_at: datetime | None) -> dict[str, Any]:
+    """When the jobs are to be due, as fields of the API."""
     when: dict[str, Any] = {
         "by": None if by is None else seconds(by),
         "delay": None if delay is None else seconds(delay),
         "run_at": None if run_at is None else instant("run_at", run_at),
     }
-    when = {name: value for name, value in when.items() if value is not None}
-    return _request("/jobs/reschedule", select, when, limit, request_id, dry_run=dry_run)
+    return {name: value for name, value in when.items() if value is not None}
 
 
 def _request(
@@ -104,6 +111,13 @@ def _request(
     return ApiRequest(
         "POST", path, responses.read_bulk_result, body=encode(body), wait_s=_BULK_S, repeatable=repeatable
     )
+
+
+def preview(select: dict[str, Any], *, limit: int | None) -> ApiRequest[Preview]:
+    """`POST /jobs/cancel` as a dry run that names jobs and a cutoff."""
+    size = BULK_MAX if limit is None else limit
+    body = encode({"select": select, "limit": size, "dry_run": True, "samples": SAMPLES_DEFAULT})
+    return ApiRequest("POST", "/jobs/cancel", responses.read_preview, body=body, wait_s=_BULK_S)
 
 
 class BulkMethods:
@@ -187,3 +201,10 @@ class BulkMethods:
             )
             if result.complete or limit is not None or dry_run:
                 return result
+
+    async def preview_cancel_all(self, *, limit: int | None = None, **selector: Unpack[Selector]) -> Preview:
+        """Count the jobs that `cancel_all` would select, at most 100,000 or `limit`, and change nothing.
+
+        With the result's `cutoff` among the selectors, `cancel_all` and `reschedule_all` act on nothing else.
+        """
+        return await self._sender.send(preview(selection(selector), limit=limit))

@@ -208,6 +208,11 @@ class Job(JsonView):
         return None if reason is None else DeadReason(reason)
 
     @property
+    def dead_at(self) -> datetime | None:
+        """When the job became dead; None in other states, or when that is not known."""
+        return self._instant("dead_at")
+
+    @property
     def reserved_until(self) -> datetime | None:
         """When the lease ends; None when no consumer holds the job."""
         return self._instant("reserved_until")

@@ -26,7 +26,7 @@ from deferd.client.request_body import (
     set_fields,
     without_none,
 )
-from deferd.client.results import Cancelled, CancelResult, FinishResult, PutResult, Released
+from deferd.client.results import Cancelled, CancelResult, FinishResult, Preview, PutResult, Released
 from deferd.client.topics import StoreAudit, TopicAudit, TopicPage, TopicView
 from deferd.contract.limits import REDRIVE_DEFAULT, WAIT_DEFAULT_S
 from deferd.contract.model import DeadReason, JobState, TopicSettings
@@ -84,7 +84,7 @@ def _whole_seconds(retry_after: str | None) -> int | None:
 
 
 class JobFilters(TypedDict, total=False):
-    """Which jobs a list shows. Without a `tag`, the others make the service search the topic's jobs."""
+    """Which jobs a list shows, and how. Without a `tag`, the filters make the service search the topic's jobs."""
 
     tag: str | None
     """Jobs with this tag."""
@@ -96,6 +96,10 @@ class JobFilters(TypedDict, total=False):
     """Jobs whose id begins so."""
     error: str | None
     """Jobs whose last error contains this text."""
+    order: Literal["asc", "desc"]
+    """`desc`: what happens last comes first."""
+    bodies: bool
+    """False: without bodies and results; `fields` has their lengths as `body_bytes` and `result_bytes`."""
 
 
 # Producers
@@ -260,9 +264,10 @@ def set_topic(name: str, settings: TopicSettings | Mapping[str, Any]) -> ApiRequ
     return ApiRequest("PUT", _topic_path(name), responses.read_topic, body=encode(in_seconds(set_fields(settings))))
 
 
-def pause(name: str) -> ApiRequest[TopicView]:
+def pause(name: str, reason: str | None = None) -> ApiRequest[TopicView]:
     """`POST /topics/{topic}/pause`."""
-    return ApiRequest("POST", f"{_topic_path(name)}/pause", responses.read_topic)
+    body = None if reason is None else encode({"reason": reason})
+    return ApiRequest("POST", f"{_topic_path(name)}/pause", responses.read_topic, body=body)
 
 
 def resume(name: str) -> ApiRequest[TopicView]:
@@ -283,39 +288,76 @@ def jobs(
     for at in ("due_after", "due_before"):
         if at in query:
             query[at] = instant(at, query[at])
+    if "bodies" in query:
+        query["bodies"] = str(bool(query["bodies"])).lower()
     return ApiRequest("GET", f"{_topic_path(name)}/jobs", responses.read_jobs, query=query)
 
 
+class JobConditions(TypedDict, total=False):
+    """Which jobs of a topic a redrive or purge means, beside ids and states. All keyword-only."""
+
+    tag: str | None
+    """Only jobs with this tag."""
+    reason: DeadReason | str | None
+    """Only jobs that are dead for this reason."""
+    error: str | None
+    """Only dead jobs with this error of a DeadGroup, in which `*` stands for what varies; '' for those without one."""
+    cutoff: datetime | None
+    """Only jobs that were put, and dead ones that died, until this instant: that of a preview."""
+
+
 def redrive(
-    name: str,
-    *,
-    ids: Sequence[str] | None = None,
-    limit: int = REDRIVE_DEFAULT,
-    tag: str | None = None,
-    reason: DeadReason | str | None = None,
+    name: str, *, ids: Sequence[str] | None = None, limit: int = REDRIVE_DEFAULT, **conditions: Unpack[JobConditions]
 ) -> ApiRequest[int]:
     """`POST /topics/{topic}/redrive`: makes dead jobs ready and returns how many.
 
-    Not repeatable: a second one would redrive further jobs.
+    Not repeatable without a cutoff: a second one would redrive further jobs.
     """
-    fields = {"limit": limit} if ids is None else {"ids": list(ids)}
-    body, read = encode({**fields, **without_none(tag=tag, reason=reason)}), responses.read_count("redriven")
+    fields = _redrive_fields(ids, limit, conditions)
+    body, read = encode(fields), responses.read_count("redriven")
     return ApiRequest("POST", f"{_topic_path(name)}/redrive", read, body=body, wait_s=_MANY_JOBS_S, repeatable=False)
 
 
-def purge(
-    name: str,
-    *,
-    state: JobState | str | None = None,
-    tag: str | None = None,
-    reason: DeadReason | str | None = None,
-) -> ApiRequest[int]:
+def preview_redrive(
+    name: str, *, ids: Sequence[str] | None = None, limit: int = REDRIVE_DEFAULT, **conditions: Unpack[JobConditions]
+) -> ApiRequest[Preview]:
+    """`POST /topics/{topic}/redrive` as a dry run."""
+    body = encode({**_redrive_fields(ids, limit, conditions), "dry_run": True})
+    path = f"{_topic_path(name)}/redrive"
+    return ApiRequest("POST", path, responses.read_preview, body=body, wait_s=_MANY_JOBS_S)
+
+
+def _redrive_fields(ids: Sequence[str] | None, limit: int, conditions: JobConditions) -> dict[str, Any]:
+    return {**({"limit": limit} if ids is None else {"ids": list(ids)}), **condition_fields(conditions)}
+
+
+def purge(name: str, *, state: JobState | str | None = None, **conditions: Unpack[JobConditions]) -> ApiRequest[int]:
     """`DELETE /topics/{topic}`: removes all its jobs, or those in one state and so on, and returns how many.
 
     Not repeatable: a second one would remove jobs that were put since, and the count would be wrong.
     """
-    query, read = without_none(state=state, tag=tag, reason=reason), responses.read_count("removed")
+    query, read = without_none(state=state, **condition_fields(conditions)), responses.read_count("removed")
     return ApiRequest("DELETE", _topic_path(name), read, query=query, wait_s=_MANY_JOBS_S, repeatable=False)
+
+
+def preview_purge(
+    name: str, *, state: JobState | str | None = None, **conditions: Unpack[JobConditions]
+) -> ApiRequest[Preview]:
+    """`DELETE /topics/{topic}` as a dry run."""
+    query = without_none(state=state, **condition_fields(conditions), dry_run="true")
+    return ApiRequest("DELETE", _topic_path(name), responses.read_preview, query=query, wait_s=_MANY_JOBS_S)
+
+
+def condition_fields(conditions: JobConditions) -> dict[str, Any]:
+    """The conditions as fields of the API. Raises TypeError for an unknown one."""
+    for name in conditions:
+        if name not in JobConditions.__annotations__:
+            known = ", ".join(JobConditions.__annotations__)
+            raise TypeError(f"unexpected keyword argument {name!r}: the conditions are {known}")
+    fields: dict[str, Any] = without_none(**conditions)
+    if isinstance(fields.get("cutoff"), datetime):
+        fields["cutoff"] = instant("cutoff", fields["cutoff"])
+    return fields
 
 
 # Operations

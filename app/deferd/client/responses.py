@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from operator import itemgetter
 from typing import Any
@@ -12,7 +12,16 @@ from pydantic_core import from_json
 from deferd.client import batch_decoding
 from deferd.client.errors import UnexpectedAnswer
 from deferd.client.jobs import Delivery, Job
-from deferd.client.results import BulkResult, Cancelled, CancelResult, FinishResult, PutResult, Released
+from deferd.client.results import (
+    BulkResult,
+    Cancelled,
+    CancelResult,
+    FinishResult,
+    Preview,
+    PutResult,
+    Released,
+    SampleJob,
+)
 from deferd.client.topics import StoreAudit, TopicAudit, TopicPage, TopicView
 from deferd.contract import errors
 from deferd.contract.errors import DeferdError, FieldError
@@ -33,6 +42,11 @@ _SHOWN_CHARACTERS = 500
 def parsed(content: bytes) -> Any:
     """The JSON value of a body."""
     return from_json(content, cache_strings="keys")
+
+
+def object_with(content: bytes, names: Iterable[str]) -> dict[str, Any]:
+    """The JSON object of a body, which must have at least these fields."""
+    return checked(parsed(content), frozenset(names))
 
 
 def checked(value: Any, names: frozenset[str]) -> dict[str, Any]:
@@ -175,6 +189,14 @@ def read_bulk_result(content: bytes) -> BulkResult:
     return BulkResult(int(fields["matched"]), int(fields["done"]), was, bool(fields["complete"]))
 
 
+def read_preview(content: bytes) -> Preview:
+    """What a redrive, a purge or a call on many jobs would do."""
+    fields = checked(parsed(content), frozenset({"matched", "complete", "cutoff", "samples"}))
+    cutoff = parse_instant(fields["cutoff"])
+    samples = [SampleJob(one["topic"], one["id"], JobState(one["state"])) for one in fields["samples"]]
+    return Preview(int(fields["matched"]), bool(fields["complete"]), cutoff, samples)
+
+
 def read_topic(content: bytes) -> TopicView:
     """A topic."""
     return TopicView(checked(parsed(content), _TOPIC_FIELDS))
@@ -249,6 +271,9 @@ _BY_CODE: dict[str, _MakeError] = {
     "schedule_not_found": lambda problem, _, __: errors.ScheduleNotFound(problem["schedule"]),
     "schedule_exists": lambda problem, _, __: errors.ScheduleExists(problem["schedule"]),
     "calendar_not_found": lambda problem, _, __: errors.CalendarNotFound(problem["calendar"]),
+    "push_not_found": lambda problem, _, __: errors.PushNotFound(problem["topic"]),
+    "topic_pushed": lambda problem, _, __: errors.TopicPushed(problem["topic"]),
+    "task_not_found": lambda problem, _, __: errors.TaskNotFound(problem["task"]),
     "job_exists": lambda problem, _, __: job_exists(problem, problem["topic"], problem["id"]),
     "job_reserved": lambda problem, _, __: errors.JobReserved(
         problem["topic"], problem["id"], problem.get("durability")

@@ -17,7 +17,9 @@ from deferd.client.errors import ClientBusy, ClientClosed, NoAnswer, Unreachable
 from deferd.client.http1 import HttpResponse
 from deferd.client.proxy import parse_proxy_url
 from deferd.client.requests import ApiRequest
+from deferd.client.response_stream import ResponseStream
 from deferd.client.tls import default_context
+from deferd.client.user_agent import identification
 from deferd.contract.service_url import parse_service_url
 
 URL_VARIABLE, KEY_VARIABLE = "DEFERD_URL", "DEFERD_KEY"
@@ -43,6 +45,18 @@ class Transport(Protocol):
 
     async def close(self) -> None:
         """Close each connection as soon as it is idle. Later requests raise Unreachable."""
+
+
+class StreamingTransport(Transport, Protocol):
+    """A transport that also opens streams."""
+
+    async def open_stream(self, url: str, request: ApiRequest[Any]) -> ResponseStream:
+        """Send the request on a connection of its own, which does not count as one of the pool.
+
+        Raises:
+            Unreachable, NoAnswer: as `exchange`.
+            DeferdError: the service refused.
+        """
 
 
 class HttpSettings:
@@ -74,7 +88,7 @@ class HttpSettings:
         key = _checked_key(os.environ.get(KEY_VARIABLE, "") if key is None else key)
         self.timeout_s = timeout_s
         self.connections = connections
-        headers = {"authorization": f"Bearer {key}"} if key else {}
+        headers = {**({"authorization": f"Bearer {key}"} if key else {}), **identification()}
         through = None if proxy is None else parse_proxy_url(proxy)
         self.endpoints = {url: Endpoint(url, headers, through) for url in self.urls}
         # Loading the certificates takes longer than a hundred requests: only once, and not for plain HTTP.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from datetime import datetime
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from deferd.contract import limits
 from deferd.contract.labels import Tag
-from deferd.contract.model import Delay, DueInstant, IfReserved, Instant, JobId, JobState, Topic
+from deferd.contract.model import AsTask, Cutoff, Delay, DueInstant, IfReserved, Instant, JobId, JobState, Topic
 
 
 class _Strict(BaseModel):
@@ -48,6 +49,8 @@ class Select(_Strict):
         description="Only jobs of these topics, 1 to 100 names or patterns. Required with `state`.",
     )
 
+    cutoff: Cutoff | None = None
+
     @model_validator(mode="after")
     def _one_selector(self) -> Select:
         given = [name for name in ("ids", "tag", "state") if getattr(self, name) is not None]
@@ -59,6 +62,11 @@ class Select(_Strict):
         if self.state is None and (self.due_after is not None or self.due_before is not None):
             raise ValueError("must have `due_after` and `due_before` only with `state`")
         return self
+
+    @property
+    def patterns(self) -> set[str]:
+        """The patterns of topics."""
+        return {topic for topic in self.topics or () if "*" in topic}
 
     @property
     def named_topics(self) -> set[str]:
@@ -87,7 +95,29 @@ class _BulkCall(_Strict):
         description="Most jobs to act on, 1 to 100000.",
     )
     dry_run: bool = Field(default=False, strict=True, description="Only count the jobs.")
+    samples: int = Field(
+        default=0,
+        strict=True,
+        ge=0,
+        le=limits.SAMPLES_MAX,
+        description="Only with `dry_run`: how many of the jobs to name, 0 to 100. With samples the response has a "
+        "`cutoff` too: with that in `select`, a call acts on nothing that was not counted.",
+    )
     request_id: RequestId | None = None
+
+    as_task: AsTask = False
+
+    @model_validator(mode="after")
+    def _task_for_many(self) -> Self:
+        if self.as_task and (self.dry_run or self.select.ids is not None):
+            raise ValueError("must have `as_task` only without `dry_run` and `ids`")
+        return self
+
+    @model_validator(mode="after")
+    def _samples_of_a_dry_run(self) -> Self:
+        if self.samples and not self.dry_run:
+            raise ValueError("must have `samples` only with `dry_run`")
+        return self
 
 
 class CancelSelected(_BulkCall):
@@ -136,6 +166,14 @@ class RescheduleSelected(_BulkCall):
         return self
 
 
+class SampleJob(BaseModel):
+    """A job that a call on many jobs would act on."""
+
+    topic: Topic
+    id: JobId
+    state: JobState
+
+
 class BulkResult(BaseModel):
     """What a call on many jobs did."""
 
@@ -149,3 +187,7 @@ class BulkResult(BaseModel):
         description="False when the `limit` was reached and there may be more: repeat the call, a reschedule with the "
         "same `request_id`."
     )
+    cutoff: datetime | None = Field(
+        default=None, description="Only with `samples`: only jobs that were there, or dead, by then were counted."
+    )
+    samples: list[SampleJob] | None = Field(default=None, description="Only with `samples`: some of the jobs.")

@@ -11,12 +11,15 @@
     │   ├── JobNotFound     job_not_found       no such job, or not in a state that allows the call
     │   ├── TopicNotFound   topic_not_found     nothing was ever put into it or set for it
     │   ├── ScheduleNotFound schedule_not_found no schedule has this name
-    │   └── CalendarNotFound calendar_not_found no calendar has this name
+    │   ├── CalendarNotFound calendar_not_found no calendar has this name
+    │   ├── TaskNotFound     task_not_found     no task has this id, or it ended a week ago
+    │   └── PushNotFound     push_not_found     the topic's jobs are not pushed
     ├── Conflict
     │   ├── JobExists       job_exists          the id is taken
     │   ├── JobReserved     job_reserved        a consumer holds the job
     │   └── ReceiptStale    receipt_stale       the receipt is not the one of the live delivery
     ├── ScheduleExists      schedule_exists     the name is taken, and only a new schedule was to be created
+    ├── TopicPushed         topic_pushed        the topic's jobs are pushed, so they cannot be popped
     ├── JobCancelled        job_cancelled       the job was cancelled during the delivery
     ├── DurabilityUnavailable durability_unavailable the store cannot give the requested durability
     ├── DifferentShard      different_shard     the topics are in different shards of the store
@@ -145,6 +148,36 @@ class CalendarNotFound(NotFound):
     def __init__(self, calendar: str) -> None:
         self.calendar = calendar
         super().__init__(f"there is no calendar {calendar!r}")
+
+
+class TaskNotFound(NotFound):
+    """There is no task with this id; one that has ended is kept for a week."""
+
+    code = "task_not_found"
+
+    def __init__(self, task: str) -> None:
+        self.task = task
+        super().__init__(f"there is no task {task!r}")
+
+
+class PushNotFound(NotFound):
+    """The topic has no push: its jobs are popped."""
+
+    code = "push_not_found"
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        super().__init__(f"the jobs of topic {topic!r} are not pushed: set it with PUT /topics/{topic}/push")
+
+
+class TopicPushed(DeferdError):
+    """The jobs of the topic are pushed to a URL, so no consumer can pop them."""
+
+    code = "topic_pushed"
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        super().__init__(f"the jobs of topic {topic!r} are pushed, so they cannot be popped: remove its push first")
 
 
 class Conflict(DeferdError):

@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 _SHOWN_CHARACTERS = 100
 
 
-def whole_number(default: int, low: int, high: int, text: str, more: str = "") -> Any:
+def whole_number(default: int | None, low: int, high: int, text: str, more: str = "") -> Any:
     """A field for an integer from `low` to `high`, described by `text`, the range and the sentences `more`."""
     return Field(default, ge=low, le=high, description=_describe(text, low, high, more))
 
@@ -40,7 +40,8 @@ def accepted_numbers(field: FieldInfo) -> str | None:
     high = next((bound.le for bound in field.metadata if hasattr(bound, "le")), None)
     if low is None or high is None:
         return None
-    return f"a {'whole number' if field.annotation is int else 'number'} from {plain(low)} to {plain(high)}"
+    is_whole = field.annotation in {int, int | None}
+    return f"a {'whole number' if is_whole else 'number'} from {plain(low)} to {plain(high)}"
 
 
 def quoted(value: object) -> str:

@@ -104,6 +104,30 @@ Receipt = Annotated[
     Field(description="Fencing token of one delivery, from the pop. Without it the current delivery is meant."),
 ]
 Instant = Annotated[datetime, BeforeValidator(_rfc3339)]
+Cutoff = Annotated[
+    Instant,
+    Field(
+        description="Only jobs that were put until this instant, and dead ones only if they died until then (of those "
+        "that died before version 0.2 this is not known: they count). A preview returns the one to use.",
+    ),
+]
+NormalizedError = Annotated[
+    str,
+    StringConstraints(max_length=limits.ERROR_PART_MAX),
+    Field(
+        description="Only dead jobs with this `error` of `GET /dead`, in which `*` stands for what varies; an empty "
+        "text for those without one. Without a `cutoff` those that are dead when the call begins."
+    ),
+]
+AsTask = Annotated[
+    bool,
+    Field(
+        strict=True,
+        description="Do it in the background: the response is 202 with a task, whose progress `GET /tasks/{id}` "
+        "shows. Without a `limit` it acts on all jobs. A repetition with the same `request_id`, if the call has one, "
+        "begins no second task.",
+    ),
+]
 DueInstant = Annotated[
     Instant,
     AfterValidator(_not_too_far),
@@ -358,6 +382,26 @@ class TopicSettings(JobPolicy):
         default=None,
         description="Durability of puts that request none. `null`: what the store is configured for.",
     )
+    events: int = Field(
+        default=0,
+        strict=True,
+        ge=0,
+        le=limits.EVENTS_MAX,
+        description="How many of the last events of its jobs the topic keeps for `GET /events`. 0: none.",
+    )
+
+
+class PauseTopic(_Strict):
+    """A pause of a topic. No field is required."""
+
+    reason: (
+        Annotated[
+            str,
+            StringConstraints(min_length=1, max_length=limits.PAUSE_REASON_MAX),
+            Field(description=f"Why, for people; at most {limits.PAUSE_REASON_MAX} characters."),
+        ]
+        | None
+    ) = None
 
 
 class Redrive(_Strict):
@@ -378,3 +422,17 @@ class Redrive(_Strict):
     )
     tag: Tag | None = Field(default=None, description="Only jobs with this tag.")
     reason: DeadReason | None = Field(default=None, description="Only jobs that are dead for this reason.")
+    error: NormalizedError | None = None
+    cutoff: Cutoff | None = None
+    dry_run: bool = Field(
+        default=False, strict=True, description="Change nothing: count the jobs, and name ten of them."
+    )
+    as_task: AsTask = False
+
+    @model_validator(mode="after")
+    def _error_or_ids(self) -> Redrive:
+        if self.ids is not None and self.error is not None:
+            raise ValueError("must not have both `ids` and `error`")
+        if self.as_task and (self.dry_run or self.ids is not None):
+            raise ValueError("must have `as_task` only without `dry_run` and `ids`")
+        return self

@@ -22,6 +22,7 @@ from deferd.engine.bulk_throttle import BulkThrottle
 from deferd.engine.record import instant_ms, json_bytes, to_ms
 from deferd.engine.redis_keys import TAG_PREFIX, Keys
 from deferd.engine.scripts import Scripts
+from deferd.engine.topic_sweeps import SETTLE_S
 from deferd.engine.topic_usage import TopicUsage
 from deferd.engine.topic_view import STATES
 
@@ -30,6 +31,18 @@ _IDS_PER_PAGE = 1000
 _JOBS_PER_STEP = 180
 """About two milliseconds of the store's time: others do not wait long behind a step, nor the call for many fsyncs."""
 _TOPICS_AT_ONCE = 8
+_UNLIMITED = 10**15
+_SAMPLES_AT = 6 + len(STATES)
+"""Where the reply of a step names jobs; see lua/lib/selection.lua."""
+
+
+@dataclass(slots=True)
+class BulkPreview:
+    """What a dry run found: topics, ids and states of up to `most` jobs, all there or dead at the cutoff."""
+
+    cutoff_ms: int
+    most: int
+    samples: list[tuple[str, str, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +53,26 @@ class BulkOutcome:
     done: int
     was: dict[JobState, int]
     complete: bool
+    preview: BulkPreview | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRun:
+    """A call that runs as a task: for jobs of the cutoff, at most `limit`.
+
+    What it does is remembered under `request` for `kept_ms` after its last step. It began at `begun_ms`.
+    """
+
+    request: str
+    kept_ms: int
+    cutoff_ms: int
+    begun_ms: int
+    limit: int | None
+
+
+async def forget_key(scripts: Scripts, key: str, after_ms: int) -> None:
+    """Delete a key of `bulk/` after so long. With 0 now, in a thread of the store: it may have a field for each job."""
+    await (scripts.command("PEXPIRE", key, after_ms) if after_ms else scripts.command("UNLINK", key))
 
 
 class BulkActions:
@@ -51,6 +84,7 @@ class BulkActions:
         self._scripts = scripts
         self._keys = keys
         self._label = labels.label
+        self._counted = labels.counted
         self._throttle = throttle
         self._usage = usage
 
@@ -65,8 +99,7 @@ class BulkActions:
             StoreUnavailable: the call was carried out in part or not at all. To repeat it with its `request_id`, or any
                 cancel, is safe.
         """
-        action: dict[str, Any] = {"refuse_reserved": True} if call.if_reserved == "refuse" else {}
-        return await self._run("bulk_cancel", call, action, visible, caller)
+        return await self._run("bulk_cancel", call, _action(call), visible, caller)
 
     async def reschedule(
         self, call: RescheduleSelected, visible: TopicPatterns | None = None, caller: str | None = None
@@ -75,15 +108,76 @@ class BulkActions:
 
         A repetition without the `request_id` of the first attempt may move a job twice.
         """
-        action: dict[str, Any] = {}
-        if call.by is not None:
-            # Moved jobs land where the call has been already, so it does not meet them again.
-            action = {"by": to_ms(call.by), **({"last_first": True} if call.by > 0 else {})}
-        elif call.delay is not None:
-            action = {"delay": to_ms(call.delay)}
-        elif call.run_at is not None:
-            action = {"at": instant_ms(call.run_at)}
-        return await self._run("bulk_reschedule", call, action, visible, caller)
+        return await self._run("bulk_reschedule", call, _action(call), visible, caller)
+
+    async def numbers(self, call: CancelSelected | RescheduleSelected, named: NamedRun) -> tuple[int, int]:
+        """How many jobs a named run has matched and changed so far. Raises StoreUnavailable."""
+        numbers = await self._begin_named(call, named)
+        done, *states = map(sum, zip(*(some[1:] for some in numbers.values()), strict=True))
+        return sum(states), done
+
+    async def count(
+        self,
+        call: CancelSelected | RescheduleSelected,
+        visible: TopicPatterns | None,
+        named: NamedRun,
+        on_step: Callable[[int], bool],
+    ) -> int:
+        """How many jobs a named run has still to change. `on_step`: as in `run_named`."""
+        run = await self._run_steps(call, visible, named, on_step, {"dry_run": True})
+        _, *states = run.totals
+        was = dict(zip(STATES, states, strict=True))
+        if isinstance(call, RescheduleSelected):
+            return was[JobState.DELAYED] + was[JobState.READY]
+        return sum(states) - (was[JobState.RESERVED] if call.if_reserved == "refuse" else 0)
+
+    async def run_named(
+        self,
+        call: CancelSelected | RescheduleSelected,
+        visible: TopicPatterns | None,
+        named: NamedRun,
+        on_step: Callable[[int], bool],
+    ) -> None:
+        """Do what is left of a named run. `on_step` gets the jobs changed by each step, and returns whether to go on.
+
+        Raises:
+            StoreUnavailable: the call was carried out in part; call this again.
+        """
+        await self._run_steps(call, visible, named, on_step, {})
+
+    async def _run_steps(
+        self,
+        call: CancelSelected | RescheduleSelected,
+        visible: TopicPatterns | None,
+        named: NamedRun,
+        on_step: Callable[[int], bool],
+        more_options: dict[str, Any],
+    ) -> _Run:
+        is_cancel = isinstance(call, CancelSelected)
+        verb = "bulk_cancel" if is_cancel else "bulk_reschedule"
+        count = self._count_cancels if is_cancel else self._count_reschedules
+        options = {**_action(call), **more_options, "cutoff": named.cutoff_ms}
+        if "delay" in options:  # from when the task began, also when another process goes on
+            options["at"] = named.begun_ms + options.pop("delay")
+        options |= {"request": named.request, "kept": named.kept_ms}
+        numbers = await self._begin_named(call, named)
+        left = _UNLIMITED
+        if named.limit is not None:
+            left = max(named.limit - sum(sum(some[2:]) for some in numbers.values()), 0)
+        run = _Run(self, verb, call.select, options, visible, _Budget(left), count, on_step=on_step)
+        await _all(run.in_shard(shard, bound_ms) for shard, (bound_ms, *_) in numbers.items())
+        return run
+
+    async def _begin_named(self, call: CancelSelected | RescheduleSelected, named: NamedRun) -> dict[int, list[int]]:
+        shards = self.shards_of(call.select)
+        keys = [self._keys.of_shard(shard, f"bulk/{named.request}") for shard in shards]
+        runs = (self._scripts.run("bulk_begin", (key,), (1, named.kept_ms)) for key in keys)
+        return dict(zip(shards, await _all(runs), strict=True))
+
+    async def forget(self, call: CancelSelected | RescheduleSelected, named: NamedRun, after_ms: int) -> None:
+        """Forget what a named run has done after so long, 0: now. Raises StoreUnavailable."""
+        keys = [self._keys.of_shard(shard, f"bulk/{named.request}") for shard in self.shards_of(call.select)]
+        await _all(forget_key(self._scripts, key, after_ms) for key in keys)
 
     async def _run(
         self,
@@ -103,7 +197,9 @@ class BulkActions:
             options["request"] = request
         if call.dry_run:
             options["dry_run"] = True
-        shards = self._shards(call.select)
+        if call.select.cutoff is not None:
+            options["cutoff"] = instant_ms(call.select.cutoff)
+        shards = self.shards_of(call.select)
         run = _Run(self, verb, call.select, options, visible, _Budget(call.limit), count)
         keys = {shard: self._keys.of_shard(shard, f"bulk/{request}") for shard in shards}
 
@@ -115,6 +211,11 @@ class BulkActions:
             bound_ms, *_ = await begin(shard)
             await run.in_shard(shard, bound_ms)
 
+        if call.samples:
+            run.preview = BulkPreview(options.get("cutoff", 0), call.samples)
+            if call.select.cutoff is None:
+                run.preview.cutoff_ms = options["cutoff"] = min(bound for bound, *_ in await _all(map(begin, shards)))
+                await asyncio.sleep(SETTLE_S)
         await _all(work(shard) for shard in shards)
         done, *states = run.totals
         if is_named:
@@ -123,9 +224,9 @@ class BulkActions:
         elif is_remembered:
             await _all(self._scripts.command("UNLINK", key) for key in keys.values())
         was = {state: count for state, count in zip(STATES, states, strict=True) if count}
-        return BulkOutcome(sum(states), done, was, not run.budget.is_used_up)
+        return BulkOutcome(sum(states), done, was, not run.budget.is_used_up, run.preview)
 
-    def _shards(self, select: Select) -> list[int]:
+    def shards_of(self, select: Select) -> list[int]:
         """The shards that may hold selected jobs."""
         if select.ids is not None:
             return sorted({self._keys.shard_of(job.topic) for job in select.ids})
@@ -169,10 +270,24 @@ class BulkActions:
             cancelled = number - left if state is JobState.RESERVED else number
             if done and cancelled:
                 metrics.CANCELS.labels(self._label(topic), state.value).inc(cancelled)
+                self._counted.of(topic).cancelled += cancelled
 
     def _count_reschedules(self, topic: str, done: int, _states: Sequence[int]) -> None:
         if done:
             metrics.RESCHEDULES.labels(self._label(topic)).inc(done)
+            self._counted.of(topic)
+
+
+def _action(call: CancelSelected | RescheduleSelected) -> dict[str, Any]:
+    """What to do with the jobs, as the scripts read it."""
+    if isinstance(call, CancelSelected):
+        return {"refuse_reserved": True} if call.if_reserved == "refuse" else {}
+    if call.by is not None:
+        # Moved jobs land where the call has been already, so it does not meet them again.
+        return {"by": to_ms(call.by), **({"last_first": True} if call.by > 0 else {})}
+    if call.delay is not None:
+        return {"delay": to_ms(call.delay)}
+    return {} if call.run_at is None else {"at": instant_ms(call.run_at)}
 
 
 _Count = Callable[[str, int, Sequence[int]], None]
@@ -185,19 +300,24 @@ class _Budget:
         self._left = limit
         self._taken = 0
         self._changed = asyncio.Condition()
+        self._is_stopped = False
         self.is_used_up = False
         """Whether a step was not made because the limit was reached."""
 
     async def take(self, most: int) -> int:
         """Take up to `most`; 0 when the limit is reached."""
         async with self._changed:
-            while self._left == 0 and self._taken > 0:
+            while self._left == 0 and self._taken > 0 and not self._is_stopped:
                 await self._changed.wait()
-            took = min(most, self._left)
+            took = 0 if self._is_stopped else min(most, self._left)
             self._left -= took
             self._taken += took
             self.is_used_up = self.is_used_up or took == 0
             return took
+
+    def stop(self) -> None:
+        """Make no further step."""
+        self._is_stopped = self.is_used_up = True
 
     async def settle(self, took: int, used: int) -> None:
         """Return what was taken and not used."""
@@ -220,6 +340,8 @@ class _Run:
     count: _Count
     totals: list[int] = field(default_factory=lambda: [0] * (1 + len(STATES)))
     """Done, and the matched jobs by state."""
+    preview: BulkPreview | None = None
+    on_step: Callable[[int], bool] = field(default=lambda _: True)
     patterns: TopicPatterns = field(init=False)
 
     def __post_init__(self) -> None:
@@ -273,14 +395,23 @@ class _Run:
 
     async def _step(self, options: dict[str, Any], topic: str, ids: Sequence[str], most: int) -> list[Any]:
         matched = 0
+        preview = self.preview
+        if preview is not None:
+            options = {**options, "samples": preview.most - len(preview.samples)}
         try:
             reply = await self.actions.step(self.verb, topic, options, ids, most)
-            done, *states = reply[5:]
+            done, *states = reply[5:_SAMPLES_AT]
             matched = sum(states)
         finally:
             await self.budget.settle(most, matched)
+        if preview is not None:
+            named = [text.decode() for text in reply[_SAMPLES_AT:]]
+            found = ((topic, job_id, state) for job_id, state in zip(named[::2], named[1::2], strict=True))
+            preview.samples = (preview.samples + list(found))[: preview.most]
         self.totals = [total + number for total, number in zip(self.totals, (done, *states), strict=True)]
         self.count(topic, done, states)
+        if not self.on_step(done):
+            self.budget.stop()
         return reply
 
     async def _at_some(self, topics: Iterable[str], act: Callable[[str], Awaitable[None]]) -> None:

@@ -22,7 +22,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from deferd.contract.errors import DeferdError, StoreUnavailable
+from deferd.contract.errors import DeferdError, StoreUnavailable, TopicPushed
 from deferd.engine import metrics
 from deferd.engine.outage import Outage
 from deferd.engine.pattern_waits import ENOUGH_BYTES, PatternWaits, body_bytes, of_patterns
@@ -79,6 +79,7 @@ class Dispatcher:
 
         Raises:
             InvalidInput: more topics match than a pop may have.
+            TopicPushed: one of `topics` is pushed.
             StoreUnavailable: none of the topics can be reached; waiting pops fail as soon as this is known.
         """
         result: asyncio.Future[list[JobRecord]] = asyncio.get_running_loop().create_future()
@@ -389,12 +390,14 @@ class Dispatcher:
             )
 
     def _on_error(self, queue: WaitQueue, error: Exception) -> None:
-        if isinstance(error, StoreUnavailable):
+        if isinstance(error, TopicPushed):  # nobody may wait for it
+            for waiter in [one for one in queue.waiters if not one.in_call]:
+                self.fail(waiter, error)
+            return
+        is_outage = isinstance(error, StoreUnavailable)
+        if is_outage or not queue.failing:
             self._note_failure(queue.topic, error)
-        else:
-            if not queue.failing:
-                self._note_failure(queue.topic, error)
-            queue.failing = True
+        queue.failing = queue.failing or not is_outage
         for waiter in list(queue.waiters):
             self._drop_topic(waiter, queue, error)
         if queue.failing and queue.waiters:

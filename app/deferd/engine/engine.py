@@ -7,31 +7,53 @@ import logging
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine import metrics
+from deferd.engine.activity_list import ActivityList
 from deferd.engine.bulk_actions import BulkActions
 from deferd.engine.bulk_throttle import BulkThrottle
 from deferd.engine.calendars import Calendars
 from deferd.engine.consistency.checker import ConsistencyChecker
+from deferd.engine.console_sessions import ConsoleSessions
+from deferd.engine.console_undo import ConsoleUndo
 from deferd.engine.dispatcher import Dispatcher
 from deferd.engine.durability import PutSender
+from deferd.engine.events.event_hub import EventHub
+from deferd.engine.events.event_reader import EventReader
+from deferd.engine.history.finish_rates import FinishRates
+from deferd.engine.history.histories import Histories
+from deferd.engine.history.publisher import HistoryPublisher
+from deferd.engine.inspection.alerts import Alerts
+from deferd.engine.inspection.attention_reader import AttentionReader
+from deferd.engine.inspection.consumer_registry import ConsumerRegistry
+from deferd.engine.inspection.consumers import ConsumerList
+from deferd.engine.inspection.dead_errors import DeadJobs
+from deferd.engine.inspection.forecast import Forecasts
+from deferd.engine.inspection.scheduled_runs import ScheduledRuns
+from deferd.engine.inspection.system import SystemReader
 from deferd.engine.known_topics import KnownTopics
 from deferd.engine.movable_clock import MovableClock
 from deferd.engine.notifications import Notifications
 from deferd.engine.placement import Placer
+from deferd.engine.push.push_store import PushStore
 from deferd.engine.queue import JobQueue
 from deferd.engine.redis_keys import Keys
 from deferd.engine.schedules.run_placing import RunPlacer
 from deferd.engine.schedules.schedule_store import ScheduleStore
 from deferd.engine.schedules.scheduler import Scheduler
 from deferd.engine.schedules.schedules import Schedules
-from deferd.engine.scripts import Scripts
+from deferd.engine.scripts import Scripts, observed
 from deferd.engine.store_clock import StoreClock
 from deferd.engine.store_watch import StoreWatch
+from deferd.engine.tasks.task_actions import TaskActions
+from deferd.engine.tasks.task_runner import TaskRunner
+from deferd.engine.tasks.task_store import TaskStore
 from deferd.engine.timer import Timer
 from deferd.engine.topic_list import TopicList
 from deferd.engine.topic_search import TopicSearch
+from deferd.engine.topic_sweeps import TopicSweeps
 from deferd.engine.topic_usage import TopicUsage
 from deferd.engine.topics import Topics
 from deferd.store.connection import Store
+from deferd.store.store_facts import StoreFacts, read_store_facts
 from deferd.store.task_cancellation import cancel_and_wait
 
 _LOG = logging.getLogger(__name__)
@@ -63,10 +85,14 @@ class Engine:
         self._watch = StoreWatch(store, shards, exclusive=embedded)
         self._scripts = Scripts(store, movable_clock=movable_clock, watch=self._watch)
         self.calendars = Calendars(self._scripts, keys)
-        self.placer = Placer(StoreClock(self._scripts, keys, is_movable=movable_clock), self.calendars, keys)
+        self.store_clock = StoreClock(self._scripts, keys, is_movable=movable_clock)
+        self.console_sessions = ConsoleSessions(self._scripts, keys)
+        self.console_undo = ConsoleUndo(self._scripts, keys)
+        self.placer = Placer(self.store_clock, self.calendars, keys)
         put_sender = PutSender(store, self._scripts, keys, self.placer, embedded=embedded)
         self.usage = TopicUsage(self._scripts, keys)
         known_topics = KnownTopics(keys)
+        labels.counted.on_change = known_topics.add
         failure_domain = keys.shard_of if store.cluster else _single_failure_domain
         throttle = BulkThrottle(failure_domain)
         self.queue = JobQueue(
@@ -74,17 +100,44 @@ class Engine:
             keys,
             labels,
             put_sender,
-            known_topics=known_topics,
             bulk_throttle=throttle,
             dead_retention_ms=dead_retention_ms,
         )
+        self.push = PushStore(self._scripts, keys, self.queue, labels.label)
         self.bulk = BulkActions(self._scripts, keys, labels, throttle, self.usage)
-        self.topics = Topics(self._scripts, keys, labels, self.placer)
+        self.activity = ActivityList(self._scripts, keys)
         run_placer = RunPlacer(self.placer, self.calendars)
-        schedule_store = ScheduleStore(self._scripts, keys, run_placer)
+        schedule_store = ScheduleStore(self._scripts, keys, run_placer, labels.counted)
         scheduler = Scheduler(schedule_store, run_placer)
         self.schedules = Schedules(schedule_store, self.queue, run_placer, scheduler)
         self.topic_list = TopicList(self._scripts, keys, known_topics)
+        self.consumer_registry = ConsumerRegistry(self._scripts, keys, self.queue.take_popped)
+        self.consumers = ConsumerList(self._scripts, keys, self.topic_list, self.consumer_registry)
+        self.history_publisher = HistoryPublisher(self._scripts, keys, labels.counted)
+        self.histories = Histories(self._scripts, keys)
+        self.finish_rates = FinishRates(self._scripts, keys)
+        self.forecasts = Forecasts(self._scripts, keys, self.topic_list, ScheduledRuns(schedule_store, run_placer))
+        self.event_reader = EventReader(self._scripts, keys)
+        self.events = EventHub(self.event_reader, keys)
+        self.dead_jobs = DeadJobs(self._scripts, keys, self.topic_list)
+        self.alerts = Alerts(
+            AttentionReader(
+                store,
+                self._scripts,
+                keys,
+                self.topic_list,
+                registry=self.consumer_registry,
+                dead_jobs=self.dead_jobs,
+                finish_rates=self.finish_rates,
+                dead_retention_ms=dead_retention_ms,
+            )
+        )
+        self.sweeps = TopicSweeps(self._scripts, keys, labels, self.dead_jobs)
+        self.topics = Topics(self._scripts, keys, self.placer, self.sweeps)
+        self.task_actions = TaskActions(self._scripts, keys, self.bulk, self.sweeps, throttle)
+        self.tasks = TaskStore(self._scripts, keys)
+        self.task_runner = TaskRunner(self.tasks, self.task_actions, self.activity)
+        self.system = SystemReader(store, self._scripts, keys)
         self.consistency = ConsistencyChecker(self._scripts, keys, self.schedules)
         topic_search = TopicSearch(self._scripts, keys, by_shard=store.cluster)
         self.dispatcher = Dispatcher(self.queue, failure_domain, topic_search)
@@ -102,12 +155,21 @@ class Engine:
             for shard in range(shards)
         ]
         self.clock = (
-            MovableClock(self._scripts, keys, self.timers, schedule_store.first_due_ms) if movable_clock else None
+            MovableClock(
+                self._scripts, keys, self.timers, schedule_store.first_due_ms, self.history_publisher.try_publish
+            )
+            if movable_clock
+            else None
         )
-        self._notifications = Notifications(store, on_ready=self._on_ready, on_due=self._on_due, on_gap=self._on_gap)
-        self._keys = keys
-        self._is_cluster = store.cluster
-        self._scripts.on_late_run = self.dispatcher.on_gap
+        self._notifications = Notifications(
+            store,
+            on_ready=self._on_ready,
+            on_due=self._on_due,
+            on_push=self.push.signals.on_message,
+            on_gap=self._on_gap,
+        )
+        self._store, self._keys, self._is_cluster = store, keys, store.cluster
+        self._scripts.on_late_run = self._on_late_run
         self._tasks: list[asyncio.Task[None]] = []
         self._pings: set[asyncio.Task[StoreUnavailable | None]] = set()
 
@@ -127,19 +189,26 @@ class Engine:
             raise StoreUnavailable("the store does not send messages (PUBLISH and SUBSCRIBE)") from exc
         self._tasks.append(asyncio.create_task(self._watch.run(), name="deferd-store-watch"))
         self._tasks += [asyncio.create_task(timer.run(), name="deferd-timer") for timer in self.timers]
+        self._tasks.append(asyncio.create_task(self.consumer_registry.run(), name="deferd-consumers"))
+        self._tasks.append(asyncio.create_task(self.history_publisher.run(), name="deferd-history"))
+        self._tasks.append(asyncio.create_task(self.events.run(), name="deferd-events"))
+        self._tasks.append(asyncio.create_task(self.task_runner.run(), name="deferd-tasks"))
         for task in self._tasks:
             task.add_done_callback(_report_unexpected_end)
 
     def drain(self) -> None:
-        """End waiting pops at once; new ones do not wait."""
+        """End waiting pops and streams of events at once; new pops do not wait."""
         self.dispatcher.drain()
+        self.events.drain()
 
     async def close(self) -> None:
         """Stop timers and consumers. Takes at most the store's time-out."""
         await self.dispatcher.close()
+        await self.task_runner.close()
+        await self.activity.close()
         await cancel_and_wait(self._tasks)
         self._tasks = []
-        await asyncio.gather(*self._pings, *(timer.resign() for timer in self.timers))
+        await asyncio.gather(*self._pings, self.history_publisher.close(), *(timer.resign() for timer in self.timers))
 
     async def ping(self) -> None:
         """Check that the engine runs and the store responds; of a cluster, any shard. Raises StoreUnavailable."""
@@ -160,6 +229,11 @@ class Engine:
                 return
         raise error or StoreUnavailable("the store has no shard")
 
+    async def store_facts(self) -> StoreFacts:
+        """What the store is and supports now. Raises StoreUnavailable."""
+        with observed("info"):
+            return await read_store_facts(self._store)
+
     async def _ping_shard(self, shard: int) -> StoreUnavailable | None:
         try:
             await self._scripts.command("EXISTS", self._keys.of_shard(shard, "topics"))
@@ -170,11 +244,19 @@ class Engine:
     def _on_promoting(self, topic: str) -> None:
         """Poll for waiting consumers right behind the promotion, so that both share a round trip and an fsync."""
         if not self._is_cluster:
-            self.dispatcher.on_ready(topic)
+            self._announce(topic)
 
     def _on_ready(self, topic: str, mark: str) -> None:
         if self._is_cluster or all(mark != timer.mark for timer in self.timers):
-            self.dispatcher.on_ready(topic)
+            self._announce(topic)
+
+    def _announce(self, topic: str) -> None:
+        self.dispatcher.on_ready(topic)
+        self.push.signals.on_ready(topic)
+
+    def _on_late_run(self) -> None:
+        self.dispatcher.on_gap()
+        self.push.signals.on_gap()
 
     def _on_due(self, key: str) -> None:
         for timer in self.timers:
@@ -182,6 +264,7 @@ class Engine:
 
     def _on_gap(self) -> None:
         self.dispatcher.on_gap()
+        self.push.signals.on_gap()
         for timer in self.timers:
             timer.wake_always()
 

@@ -12,8 +12,11 @@ from functools import cache
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from deferd.engine.history.counts import CountedTopics
+
 OTHER_TOPICS = "_other"
-_LATENESS_BUCKETS = (0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
+LATENESS_BUCKETS = (0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
+"""Ends of the buckets in seconds; what is later is in one more."""
 _CALL_BUCKETS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2)
 
 
@@ -29,17 +32,19 @@ class FastHistogram(Histogram):
 class LatenessHistogram(Histogram):
     """A histogram that records the lateness of all jobs of a store call at once, in a tenth of the time."""
 
-    def observe_all_ms(self, lateness_ms: Iterable[int]) -> None:
-        """Observe each value; one below 0 counts as 0."""
+    def observe_all_ms(self, lateness_ms: Iterable[int]) -> dict[int, int]:
+        """Observe each value; one below 0 counts as 0. Returns how many are in each bucket, by its index."""
         total_ms = 0
-        in_bucket: Count[int] = Count()
+        in_bucket: dict[int, int] = {}
         for late_ms, jobs in Count(lateness_ms).items():
             if late_ms > 0:
                 total_ms += late_ms * jobs
-            in_bucket[bisect_left(self._upper_bounds, late_ms / 1000)] += jobs
+            bucket = bisect_left(self._upper_bounds, late_ms / 1000)
+            in_bucket[bucket] = in_bucket.get(bucket, 0) + jobs
         self._sum.inc(total_ms / 1000)
         for bucket, jobs in in_bucket.items():
             self._buckets[bucket].inc(jobs)
+        return in_bucket
 
 
 PUTS = Counter("deferd_puts", "Jobs put, by outcome.", ["topic", "outcome"])
@@ -65,13 +70,13 @@ PROMOTION_LATENESS = LatenessHistogram(
     "deferd_promotion_lateness_seconds",
     "From due to ready: how late the timer was, for each promoted job.",
     ["topic"],
-    buckets=_LATENESS_BUCKETS,
+    buckets=LATENESS_BUCKETS,
 )
 READY_WAIT = LatenessHistogram(
     "deferd_ready_wait_seconds",
     "From due to popped, for first deliveries: how long jobs waited for a consumer.",
     ["topic"],
-    buckets=_LATENESS_BUCKETS,
+    buckets=LATENESS_BUCKETS,
 )
 PARKED = Gauge("deferd_parked_consumers", "Pops that wait for a job now.", multiprocess_mode="livesum")
 TIMER_TURNS = Counter("deferd_timer_turns", "Turns of the timer, by whether this process held the lock.", ["held"])
@@ -94,9 +99,13 @@ store_calls_of = cache(STORE_CALLS.labels)
 
 
 class TopicLabels:
-    """Gives each topic its metric label: its name for the first `max_labels` topics seen, `_other` for the rest."""
+    """Gives each topic its metric label: its name for the first `max_labels` topics seen, `_other` for the rest.
+
+    `counted` are the counts for the history, which has no such limit.
+    """
 
     def __init__(self, max_labels: int) -> None:
+        self.counted = CountedTopics()
         self._max_labels = max_labels
         self._known: set[str] = set()
 

@@ -32,7 +32,8 @@ class Reading(NamedTuple):
 class MovableClock:
     """Moves the clock of all shards, for all processes on the store, and does what is due by then.
 
-    `first_schedule_ms` returns when the first schedule must be advanced, None when there is none.
+    `first_schedule_ms` returns when the first schedule must be advanced, None when there is none. `before_move` is
+    called before the clock moves, for what belongs to the time before.
     """
 
     def __init__(
@@ -41,8 +42,10 @@ class MovableClock:
         keys: Keys,
         timers: Sequence[Timer],
         first_schedule_ms: Callable[[], Awaitable[int | None]],
+        before_move: Callable[[], Awaitable[None]],
     ) -> None:
         self._scripts = scripts
+        self._before_move = before_move
         self._first_schedule_ms = first_schedule_ms
         self._timers = timers
         self._keys = [clock_key(keys, shard) for shard in range(keys.shards)]
@@ -66,6 +69,7 @@ class MovableClock:
         left_ms, end_s = by_ms, time.monotonic() + _MOST_STEPS_S
         if by_ms > 0:
             _check_bound(await self._move(0), by_ms)
+            await self._before_move()
         for _ in range(_MOST_STEPS):
             first_ms = await self._first_schedule_ms() if left_ms > 0 and time.monotonic() < end_s else None
             if first_ms is None:

@@ -23,7 +23,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Protocol
 
-from deferd.contract.errors import FieldError, InvalidInput, StoreUnavailable
+from deferd.contract.errors import FieldError, InvalidInput, StoreUnavailable, TopicPushed
 from deferd.contract.limits import POP_MATCHES_MAX
 from deferd.engine.pattern_group import PatternGroup
 from deferd.engine.queue import PopRequest
@@ -234,7 +234,7 @@ class PatternWaits:
             group.drop(topic, group.number_of(topic))
             if isinstance(error, StoreUnavailable):
                 polls.store_error = error
-            else:
+            elif not isinstance(error, TopicPushed):  # patterns leave out pushed topics
                 self._search_later(group)
         elif jobs:
             waiter.jobs += jobs

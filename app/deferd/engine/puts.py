@@ -27,7 +27,6 @@ from deferd.engine.batch_results import rows
 from deferd.engine.bulk_throttle import MOST_JOBS, BulkThrottle
 from deferd.engine.durability import PutSender, stored_nothing
 from deferd.engine.group_commit import GroupCommit, OnResult
-from deferd.engine.known_topics import KnownTopics
 from deferd.engine.record import JobRecord, read_record, read_reply
 from deferd.engine.script_arguments import NO_BOUNDS, EncodedPut, Placing, PutBounds, encode_put, size_of_put
 from deferd.store.durability_levels import level_named, name_of
@@ -133,13 +132,11 @@ class PutResult(NamedTuple):
 class Puts:
     """Single puts, which share store calls by group commit, and batches, which use `throttle`."""
 
-    def __init__(
-        self, sender: PutSender, labels: metrics.TopicLabels, throttle: BulkThrottle, known_topics: KnownTopics
-    ) -> None:
+    def __init__(self, sender: PutSender, labels: metrics.TopicLabels, throttle: BulkThrottle) -> None:
         self._sender = sender
         self._label = labels.label
+        self._counted = labels.counted
         self._throttle = throttle
-        self._known_topics = known_topics
         self._commits: dict[str | None, _PutCommit] = {}
         self._commits_to_place: dict[str | None, _PutCommit] = {}
         """Of puts whose due times are to be placed: those of others are not looked at."""
@@ -232,12 +229,14 @@ class Puts:
 
     def count(self, topic: str, codes: Sequence[int]) -> None:
         """Count the outcomes of puts into a topic."""
-        self._known_topics.add(topic)
         label = self._label(topic)
+        counts = self._counted.of(topic)
         created = codes.count(_CREATED)
         if created:
             metrics.puts_of(label, "created").inc(created)
+            counts.put += created
         if created < len(codes):
+            counts.put += codes.count(_REPLACED) + codes.count(_FOLLOWS)
             for code, count in Counter(code for code in codes if code != _CREATED).items():
                 metrics.puts_of(label, _OUTCOMES.get(code, "refused")).inc(count)
 

@@ -15,16 +15,25 @@ from functools import partial
 from itertools import chain, repeat
 from typing import Any, NamedTuple
 
-from deferd.contract.errors import JobCancelled, JobNotFound, JobReserved, ReceiptStale, StoreUnavailable
+from deferd.contract.errors import (
+    JobCancelled,
+    JobNotFound,
+    JobReserved,
+    ReceiptStale,
+    StoreUnavailable,
+    TopicPushed,
+)
 from deferd.contract.model import CancelItem, ChangeJob, FinishItem, JobState, PutJob
 from deferd.engine import metrics
 from deferd.engine.batch_results import rows
 from deferd.engine.bulk_throttle import FROM_JOBS, MOST_JOBS, BulkThrottle
+from deferd.engine.call_results import CancelResult, FinishResult, Released
 from deferd.engine.chained_puts import ChainedPuts
 from deferd.engine.durability import PutSender
 from deferd.engine.group_commit import GroupCommit, OnResult
-from deferd.engine.known_topics import KnownTopics
 from deferd.engine.placement import until_placed
+from deferd.engine.pop_and_finish import PopsAndFinishes
+from deferd.engine.pop_counts import PopCounts
 from deferd.engine.puts import PutOutcome, PutResult, Puts, StoredPut
 from deferd.engine.record import JobRecord, Receipt, json_bytes, read_deliveries, read_record, read_reply
 from deferd.engine.redis_keys import Keys
@@ -49,31 +58,8 @@ _NOT_HELD = {4: JobState.DELAYED, 5: JobState.READY, 6: JobState.DEAD, 7: JobSta
 _CANCELS_PER_CALL = 100
 _RESEND = -1
 """What pop.lua returns for a repeated request whose jobs do not fit into the reply."""
-
-
-class FinishResult(NamedTuple):
-    """One line of a batch finish's response; `status` as in the HTTP contract, `code` None on success."""
-
-    id: str
-    status: int
-    code: str | None
-
-
-class CancelResult(NamedTuple):
-    """One line of a batch cancel's response: `was` is the state of a cancelled job, `code` names the error."""
-
-    id: str
-    status: int
-    was: JobState | None
-    code: str | None
-
-
-class Released(NamedTuple):
-    """The state of a job after its release: delayed until `due_at_ms`, or dead (`due_at_ms` None)."""
-
-    state: JobState
-    due_at_ms: int | None
-    attempts: int
+_IS_PUSHED = -1
+"""What pop.lua returns for a topic whose jobs are pushed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,27 +93,33 @@ class JobQueue:
         labels: metrics.TopicLabels,
         put_sender: PutSender,
         *,
-        known_topics: KnownTopics,
         bulk_throttle: BulkThrottle,
         dead_retention_ms: int,
     ) -> None:
         self._scripts = scripts
         self._keys = keys
         self._label = labels.label
-        self._dead_retention_ms = dead_retention_ms
+        self._counted = labels.counted
+        self.dead_retention_ms = self._dead_retention_ms = dead_retention_ms
         self._bulk_throttle = bulk_throttle
-        self._known_topics = known_topics
         self._pacing = ReplyPacing()
         self._placer = put_sender.placer
-        self._puts = Puts(put_sender, labels, bulk_throttle, known_topics)
+        self._pop_counts = PopCounts(labels)
+        self.take_popped = self._pop_counts.take_popped
+        self._puts = Puts(put_sender, labels, bulk_throttle)
         self._chained = ChainedPuts(scripts, keys, put_sender)
         self._finishes = GroupCommit(self._send_finishes, size=size, most_items=MOST_JOBS)
         self._cancels = GroupCommit(self._send_cancels, size=size, most_items=_CANCELS_PER_CALL)
+        self.pop_and_finish = PopsAndFinishes(self._pop_and_finish).pop
 
     async def _send_finishes(self, topic: str, jobs: list[Args]) -> list[int]:
         codes: list[int] = await self._run("finish", topic, *chain.from_iterable(jobs))
-        metrics.finishes_of(self._label(topic)).inc(codes.count(_OK))
+        self._count_finished(topic, codes.count(_OK))
         return codes
+
+    def _count_finished(self, topic: str, jobs: int) -> None:
+        metrics.finishes_of(self._label(topic)).inc(jobs)
+        self._counted.of(topic).finished += jobs
 
     async def _send_cancels(self, topic: str, jobs: list[Args]) -> list[JobState | int]:
         """For each job the state it was in, or the code that says why it was not cancelled."""
@@ -135,6 +127,7 @@ class JobQueue:
         results: list[JobState | int] = [result if isinstance(result, int) else _STATES[result] for result in reply]
         for was, count in Counter(result for result in results if isinstance(result, JobState)).items():
             metrics.CANCELS.labels(self._label(topic), was.value).inc(count)
+            self._counted.of(topic).cancelled += count
         return results
 
     async def _run(self, verb: str, topic: str, *args: str | bytes | float) -> Any:
@@ -207,6 +200,7 @@ class JobQueue:
             raise JobNotFound(topic, job_id, f"job {job_id!r} of topic {topic!r} is {state} and cannot change: {hint}")
         if code == 1:
             raise JobNotFound(topic, job_id)
+        self._counted.of(topic)
         return read_record(topic, job_id, JobState(state), reply[2])
 
     async def cancel(
@@ -258,42 +252,48 @@ class JobQueue:
     async def pop(self, topic: str, requests: Sequence[PopRequest]) -> PopReply:
         """Hand out ready jobs of one topic without waiting, in the order of `requests`; at most 1000 in all.
 
-        Consumers that wait use the Dispatcher.
+        Consumers that wait use the Dispatcher. Raises TopicPushed.
         """
-        args: list[Any] = [topic, self._dead_retention_ms]
+        args: list[Any] = []
         for request in requests:
             args += (request.count, request.ttr_ms or 0, request.consumer or "", request.request_id or "")
-        if self._pacing.expects_large(topic):
-            await self._pacing.turn(topic)
+        return await self._hand_out("pop", topic, requests, args)
+
+    async def _pop_and_finish(self, topic: str, counts: Sequence[int]) -> tuple[list[list[JobRecord]], bool]:
+        jobs, more, _ = await self._hand_out("pop_and_finish", topic, list(map(PopRequest, counts)), counts)
+        if finished := sum(map(len, jobs)):
+            self._count_finished(topic, finished)
+        return jobs, more
+
+    async def _hand_out(self, verb: str, topic: str, requests: Sequence[PopRequest], args: Sequence[Any]) -> PopReply:
+        """One call of lua/pop.lua, or of one that returns what that does."""
+        await self.wait_turn(topic)
         is_bulk = sum(request.count for request in requests) > FROM_JOBS
         slot: AbstractAsyncContextManager[None] = self._bulk_throttle.slot(topic) if is_bulk else nullcontext()
         async with slot:
-            now_ms, more, expired, replies, overdue = await self._scripts.run("pop", self._keys.of_topic(topic), args)
+            reply = await self._run(verb, topic, self._dead_retention_ms, *args)
+        if reply == _IS_PUSHED:
+            raise TopicPushed(topic)
+        return self.read_pop(topic, requests, reply)
+
+    async def wait_turn(self, topic: str) -> None:
+        """Wait until the topic may be popped, if its replies are large; see ReplyPacing."""
+        if self._pacing.expects_large(topic):
+            await self._pacing.turn(topic)
+
+    def read_pop(self, topic: str, requests: Sequence[PopRequest], reply: Sequence[Any]) -> PopReply:
+        """Read and count what `lua/pop.lua` returned for these requests."""
+        now_ms, more, expired, replies, overdue = reply
         self._pacing.note(topic, sum(len(raw) for reply in replies for raw in reply[2::3]))
-        if not (expired or overdue) and all(
-            len(reply) == 1 for reply in replies
-        ):  # an empty topic uses up no metric label
+        if not (expired or overdue or any(len(reply) > 1 for reply in replies)):  # an empty topic uses no metric label
             return PopReply([[] for _ in requests], bool(more))
         jobs = [
             read_deliveries(topic, reply[1:], request.consumer, request.request_id)
             for request, reply in zip(requests, replies, strict=True)
         ]
         first_time = [job for reply, some in zip(replies, jobs, strict=True) if not reply[0] for job in some]
-        self._count_pops(topic, first_time, now_ms, expired, overdue)
+        self._pop_counts.count(topic, first_time, now_ms, expired, overdue)
         return PopReply(jobs, bool(more), [at for at, reply in enumerate(replies) if reply[0] == _RESEND])
-
-    def _count_pops(self, topic: str, jobs: list[JobRecord], now_ms: int, expired: int, overdue: int) -> None:
-        label = self._label(topic)
-        if expired:
-            metrics.DEATHS.labels(label, "expired").inc(expired)
-        if overdue:
-            metrics.DEATHS.labels(label, "deadline").inc(overdue)
-        if jobs:
-            self._known_topics.add(topic)
-            metrics.pops_of(label).inc(len(jobs))
-            metrics.ready_wait_of(label).observe_all_ms(
-                now_ms - job.due_at_ms for job in jobs if job.attempts == 1 and not job.endings.snoozes
-            )
 
     async def return_to_queue(self, deliveries: Iterable[JobRecord]) -> int:
         """Return deliveries that never reached their consumer to the head of their queues; no attempt is counted.
@@ -311,6 +311,7 @@ class JobQueue:
                 args += (job.id, job.nonce, job.attempts, job.request_id or "")
             count = await self._scripts.run("return_to_queue", self._keys.of_topic(topic), args)
             metrics.GIVEN_BACK.labels(self._label(topic)).inc(count)
+            self._counted.of(topic)
             returned += count
         return returned
 
@@ -350,7 +351,7 @@ class JobQueue:
         chained = await self._chained.finish(topic, job_id, receipt, puts, result=result, bounds=bounds)
         raise_unless_ok(chained.code, topic, job_id)
         if chained.codes:
-            metrics.finishes_of(self._label(topic)).inc()
+            self._count_finished(topic, 1)
         for of_topic, codes in chained.codes.items():
             self._puts.count(of_topic, codes)
         return chained.results
@@ -421,7 +422,10 @@ class JobQueue:
         state = _STATES[reply[1]]
         label = self._label(topic)
         (metrics.RELEASES if counts else metrics.SNOOZES).labels(label).inc()
+        counted = self._counted.of(topic)
+        counted.released += counts
         if state is JobState.DEAD:
+            counted.dead += 1
             metrics.DEATHS.labels(label, reply[4].decode()).inc()
         return Released(state, None if state is JobState.DEAD else reply[2], reply[3])
 
@@ -454,6 +458,7 @@ class JobQueue:
         )
         raise_unless_ok(code, topic, job_id)
         metrics.DEATHS.labels(self._label(topic), "buried").inc()
+        self._counted.of(topic).dead += 1
 
 
 _FINISH_STATUS: dict[int, tuple[int, str | None]] = {

@@ -12,9 +12,9 @@ kept when dead (`k`, a limit of the API key that put it), the trace context of t
 (neither is ever empty), how long its id stays taken after it is finished in ms (`u`), the latest due ms that its
 `max_wait` allows (`w`), the number of items that appends have made of its body (`y`; 0 while they are in a list of
 their own), 1 while a follow-up waits for it (`o`), the receipt of the delivery that finished the job whose place it
-took, as nonce and attempt (`p`), and what happened to the job (`e` last error, `d` why it is dead, `f` finished at ms,
-`n` length of the result in bytes, which then precedes the body, `s` how often it was snoozed, `a` the log of its
-attempts).
+took, as nonce and attempt (`p`), and what happened to the job (`e` last error, `d` why it is dead, `da` since which
+ms, `f` finished at ms, `n` length of the result in bytes, which then precedes the body, `s` how often it was snoozed,
+`a` the log of its attempts).
 The body is kept as the JSON bytes of the put; scripts never parse it.
 
 Of a job with opening hours or a spread, `wi` is the JSON of its `window`, as a string, `sp` its spread in ms, and `sh`
@@ -38,7 +38,7 @@ import pydantic_core
 
 from deferd.contract import limits
 from deferd.contract.backoff import ExponentialBackoff, FixedBackoff, ScheduleBackoff
-from deferd.contract.model import JobPolicy, JobState
+from deferd.contract.model import DeadReason, JobPolicy, JobState
 from deferd.contract.windows import window_text
 
 _HEADER = struct.Struct("<IHIHIHII")
@@ -145,6 +145,8 @@ class JobRecord(msgspec.Struct, gc=False):
     retain_ms: int = 0
     last_error: str | None = None
     reason: str | None = None
+    died_at_ms: int | None = None
+    """When it became dead, as its record says; see `dead_at_ms`."""
     finished_at_ms: int | None = None
     result: bytes | None = None
     traceparent: str | None = None
@@ -176,6 +178,22 @@ class JobRecord(msgspec.Struct, gc=False):
             return None
         first_due_at_ms = endings.first_due_at_ms
         return (self.due_at_ms if first_due_at_ms is None else first_due_at_ms) + endings.deadline_ms
+
+    @property
+    def dead_at_ms(self) -> int | None:
+        """When the job became dead; None for a live one.
+
+        Version 0.1 did not store it. It is then derived: an attempt ended at that time, or its `ttl` or `deadline`
+        passed; None if none of these is known.
+        """
+        if self.reason is None or self.died_at_ms is not None:
+            return self.died_at_ms
+        if self.reason == DeadReason.EXPIRED:
+            return self.due_at_ms + self.ttl_ms
+        if self.reason == DeadReason.DEADLINE:
+            return self.deadline_at_ms
+        log = self.endings.attempts_log
+        return log[-1][1] if log else None
 
     @property
     def effective_backoff(self) -> dict[str, Any]:
@@ -255,6 +273,7 @@ def _read_extra(record: JobRecord, extra: dict[str, Any]) -> None:
     record.is_plain = False
     record.last_error = get("e")
     record.reason = get("d")
+    record.died_at_ms = get("da")
     record.finished_at_ms = get("f")
     record.traceparent = get("c")
     record.tags = get("g")

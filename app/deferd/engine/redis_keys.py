@@ -13,6 +13,8 @@ READY_CHANNEL = b"deferd:ready"
 """Messages: a topic that may have something for a waiting consumer."""
 DUE_CHANNEL = b"deferd:due"
 """Messages: the `due` key of a shard whose timer has earlier work, or a lock key that became free."""
+PUSH_CHANNEL = b"deferd:push"
+"""Messages: a topic whose push was set or removed; or a pushed topic and the id of a held job that was removed."""
 HEARTBEAT_CHANNEL = "deferd:heartbeat"
 """Prefix of each process's own channel, on which it sends messages to itself."""
 
@@ -24,8 +26,18 @@ SCHEDULE_PREFIX = "schedule/"
 """The beginning of the key of a schedule, after the shard."""
 SCHEDULES_MEMBER = ":schedules"
 """The member of a shard's `due` that stands for its schedules; no topic has such a name."""
+EVENTS_PREFIX = "events/"
+"""The beginning of the last word of the keys of a topic's events, and of the list of topics that have some."""
 ITEMS_PREFIX = "items/"
 """The beginning of the last word of a list of the items collected under an id."""
+
+CONSOLE_PREFIX = "console/"
+"""The beginning of the keys of the console, after the shard."""
+HISTORY_PREFIX = "history/"
+"""The beginning of the last word of the keys of histories."""
+
+PUSH_PREFIX = "push/"
+"""The beginning of the last word of what is known of the target of a pushed topic."""
 
 _TOPIC_KEYS = ("pool", "delay", "ready", "reserved", "dead", "finished", "expiry", "holders", "cancelled")
 _SHARD_KEYS = ("settings", "topics", "due")
@@ -59,6 +71,31 @@ class Keys:
         shard = self.shard_of(topic)
         return tuple(f"deferd:{{{shard}}}:{topic}:{name}" for name in (*_TOPIC_KEYS[1:6], "follow", "items"))
 
+    def dead_of(self, topic: str) -> str:
+        """The sorted set of a topic's dead jobs. Not cached."""
+        return f"deferd:{{{self.shard_of(topic)}}}:{topic}:dead"
+
+    def pool_of(self, topic: str) -> str:
+        """A topic's Job Pool. Not cached."""
+        return f"deferd:{{{self.shard_of(topic)}}}:{topic}:pool"
+
+    def reserved_of(self, topic: str) -> str:
+        """The sorted set of a topic's held jobs. Not cached."""
+        return f"deferd:{{{self.shard_of(topic)}}}:{topic}:reserved"
+
+    def delay_of(self, topic: str) -> str:
+        """The sorted set of a topic's delayed jobs. Not cached."""
+        return f"deferd:{{{self.shard_of(topic)}}}:{topic}:delay"
+
+    def of_history(self, shard: int, topic: str) -> tuple[str, str]:
+        """The records of a topic's history by 10 s and by 5 min; with '' the sums over the shard. Not cached."""
+        return f"deferd:{{{shard}}}:{topic}:history/10s", f"deferd:{{{shard}}}:{topic}:history/5m"
+
+    def of_events(self, topic: str) -> tuple[str, str]:
+        """The keys of a topic's events, seq and log; see `lua/lib/events.lua`. Not cached."""
+        prefix = f"deferd:{{{self.shard_of(topic)}}}:{topic}:{EVENTS_PREFIX}"
+        return f"{prefix}seq", f"{prefix}log"
+
     def of_kept(self, shard: int, topic: str) -> tuple[str, ...]:
         """The keys that count what is kept of a topic's jobs in `shard`: pool, cancelled, taken, follow. Not cached."""
         return tuple(f"deferd:{{{shard}}}:{topic}:{name}" for name in ("pool", "cancelled", "taken", "follow"))
@@ -69,7 +106,8 @@ class Keys:
 
     def of_shard(self, shard: int, name: str) -> str:
         """A key of the whole shard: settings, topics, due, lock, clock, aside, idle, tally, tag/<tag>, bulk/<id>,
-        schedules, schedule_due, schedule/<name>.
+        schedules, schedule_due, schedule/<name>, history/topics, history/process/<process>, events/topics, push, and in
+        shard 0 calendars, consumers/<name>, activity, tasks, tasks/running, task/<id>.
         """
         return f"deferd:{{{shard}}}:{name}"
 

@@ -31,6 +31,7 @@ _METRIC_LABELS = {"get": "look", "return_to_queue": "give_back"}
 """Scripts whose `script` label in metrics differs from their name: dashboards use these labels."""
 _FIRST_WORD = re.compile(r"(?:^|: -)([A-Z]+)\b")
 """An error's first word; servers before 7.0 wrap an error inside a script: `Error running script (...): -OOM ...`."""
+_WRONG_TYPE = "WRONGTYPE"
 _REFUSALS = ("MISCONF", "READONLY", "LOADING", "BUSY", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS", "TRYAGAIN")
 """First words of error replies for a call that the store cannot run now."""
 
@@ -60,14 +61,18 @@ _UNAVAILABLE: tuple[tuple[tuple[type[Exception], ...], str, int], ...] = (
 """Errors of the client, subclasses first; the detail for the caller, and the seconds until a retry."""
 
 
+class WrongType(redis_errors.ResponseError):
+    """Another program has replaced a key of the store by one of another type, and the call needs it."""
+
+
 class _Script(NamedTuple):
     source: str
     digest: str
 
 
 @cache
-def _assembled(movable_clock: bool) -> Mapping[str, _Script]:
-    """All scripts by verb."""
+def assembled(movable_clock: bool) -> Mapping[str, _Script]:
+    """All scripts by verb. The first call takes a tenth of a second."""
     scripts = {}
     folder = files("deferd.engine") / "lua"
     for file in folder.iterdir():
@@ -89,7 +94,7 @@ class Scripts:
         self._store = store
         self._watch = watch
         self.on_late_run: Callable[[], None] = lambda: None
-        self._scripts = _assembled(movable_clock)
+        self._scripts = assembled(movable_clock)
 
     async def run(
         self,
@@ -167,6 +172,8 @@ def _failing(call: str) -> Iterator[None]:
         metrics.STORE_ERRORS.labels(call).inc()
         unavailable = translate(exc)
         if unavailable is None:
+            if isinstance(exc, redis_errors.ResponseError) and _WRONG_TYPE in str(exc):
+                raise WrongType(f"{exc} (in a call of {call!r})") from exc
             raise
         raise unavailable from exc
 

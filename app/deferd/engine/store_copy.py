@@ -1,4 +1,6 @@
 """Copies all data of deferd from one store to another: every job in its state, with leases, receipts and settings.
+Events and the history of topics, which is kept for two days, are left behind: both begin again. So are the sessions of
+the console, and what it can undo.
 
 No service may use either store meanwhile. Values are read and written by the commands of their types, in bounded
 steps, so the two servers may have different versions. During the copy the target's `deferd:shards` is negative, which
@@ -18,7 +20,18 @@ from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import RedisError
 
 from deferd.contract.errors import StoreUnavailable
-from deferd.engine.redis_keys import ITEMS_PREFIX, READY_CHANNEL, SCHEDULE_PREFIX, SCHEDULES_MEMBER, TAG_PREFIX, Keys
+from deferd.engine.redis_keys import (
+    CONSOLE_PREFIX,
+    EVENTS_PREFIX,
+    HISTORY_PREFIX,
+    ITEMS_PREFIX,
+    PUSH_PREFIX,
+    READY_CHANNEL,
+    SCHEDULE_PREFIX,
+    SCHEDULES_MEMBER,
+    TAG_PREFIX,
+    Keys,
+)
 from deferd.engine.scripts import Scripts, observed
 from deferd.engine.store_inventory import Inventory, KeyFound, keys_of, take_inventory
 from deferd.store.connection import Store
@@ -29,7 +42,7 @@ _KEYS_AT_ONCE = 16
 _STEP_FIRST, _STEP_MOST = 64, 1000
 _STEP_BYTES_LOW, _STEP_BYTES_HIGH = 1024 * 1024, 4 * 1024 * 1024
 _SUBSCRIBE_S = 5.0
-_KEYED_BY_TOPIC = frozenset({"settings", "topics", "due", "idle"})
+_KEYED_BY_TOPIC = frozenset({"settings", "topics", "due", "idle", "push"})
 """Keys of a shard whose elements are topics."""
 _OF_SCHEDULES = frozenset({"schedules", "schedule_due"})
 """Keys of a shard whose elements are schedules."""
@@ -129,7 +142,8 @@ class _Copy:
         batch: list[KeyFound] = []
         with _named(self._source):
             async for found in keys_of(self._source, from_shards):
-                batch.append(found)
+                if not found.part.startswith((CONSOLE_PREFIX, EVENTS_PREFIX, HISTORY_PREFIX, PUSH_PREFIX)):
+                    batch.append(found)
                 if len(batch) == _KEYS_AT_ONCE:
                     await asyncio.gather(*map(self._copy_key, batch))
                     batch = []
@@ -137,7 +151,7 @@ class _Copy:
 
     async def _copy_key(self, found: KeyFound) -> None:
         match found:
-            case KeyFound(topic="", part="lock"):
+            case KeyFound(topic="", part="lock" | "schedules/missed"):  # what has happened in the source
                 return
             case KeyFound(topic="", part="clock"):
                 raise StoreRefused(

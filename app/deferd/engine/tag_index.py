@@ -10,12 +10,19 @@ from deferd.engine.scripts import Scripts
 IDS_PER_PAGE = 1000
 
 
-async def ids_with_tag(scripts: Scripts, keys: Keys, topic: str, tag: str, after: str = "") -> AsyncIterator[list[str]]:
-    """The ids after `after`, page by page. A job may be gone, or without the tag, when it is acted upon."""
+async def ids_with_tag(
+    scripts: Scripts, keys: Keys, topic: str, tag: str, after: str = "", *, reverse: bool = False
+) -> AsyncIterator[list[str]]:
+    """The ids after `after`, page by page. A job may be gone, or without the tag, when it is acted upon.
+
+    `reverse`: the last id first; `after` is then followed by smaller ones.
+    """
     key = keys.of_shard(keys.shard_of(topic), TAG_PREFIX + tag)
-    start, end = f"({topic} {after}", f"({topic}!"  # the character after the space
+    command, start, end = "ZRANGEBYLEX", f"({topic} {after}", f"({topic}!"  # the character after the space
+    if reverse:
+        command, start, end = "ZREVRANGEBYLEX", f"({topic} {after}" if after else end, f"({topic} "
     while True:
-        page = await scripts.command("ZRANGEBYLEX", key, start, end, "LIMIT", 0, IDS_PER_PAGE)
+        page = await scripts.command(command, key, start, end, "LIMIT", 0, IDS_PER_PAGE)
         yield [member.decode().partition(" ")[2] for member in page]
         if len(page) < IDS_PER_PAGE:
             return

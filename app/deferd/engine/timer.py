@@ -85,6 +85,7 @@ class Timer:
         self._due_key = keys.of_shard(shard, "due")
         self._lock_key = keys.of_shard(shard, "lock")
         self._label = labels.label
+        self._counted = labels.counted
         self._tick_s = tick_s
         self._dead_retention_ms = dead_retention_ms
         self._name = f"{os.getpid()}-{os.urandom(8).hex()}"
@@ -275,6 +276,8 @@ class Timer:
             raise
         redelivered, expired, exhausted, retention_ended, wait_ms, next_topics, overdue, runs, *lateness_ms = reply
         label = self._label(topic)
+        if lateness_ms or redelivered or expired or exhausted or retention_ended or overdue:
+            self._counted.of(topic).dead += expired + exhausted + overdue
         metrics.PROMOTION_LATENESS.labels(label).observe_all_ms(lateness_ms)
         for counter, count in (
             (metrics.REDELIVERIES.labels(label), redelivered),

@@ -43,6 +43,8 @@ def read_settings(stored: dict[str, Any]) -> TopicSettings:
         fields["spread"] = spread_ms / 1000 if spread_ms else None
     if "l" in stored:
         fields["durability"] = name_of(stored["l"])
+    if "ev" in stored:
+        fields["events"] = stored["ev"]
     return TopicSettings.model_validate(fields)
 
 
@@ -58,4 +60,6 @@ def settings_to_store(settings: TopicSettings) -> dict[str, Any]:
         stored["j"] = settings.max_jobs
     if settings.durability is not None:
         stored["l"] = level_named(settings.durability)
+    if settings.events:
+        stored["ev"] = settings.events
     return stored

@@ -9,18 +9,19 @@ from typing import Any, Literal
 
 from deferd.contract.errors import TopicNotFound
 from deferd.contract.model import JobState, TopicSettings
-from deferd.engine import metrics
 from deferd.engine.cursors import bad_cursor, read_cursor, write_cursor
+from deferd.engine.inspection.standing import Missing, Standing, standing_of
 from deferd.engine.placement import Placer
 from deferd.engine.record import JobRecord, json_bytes, read_reply
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.tag_index import ids_with_tag
 from deferd.engine.topic_settings import settings_to_store
+from deferd.engine.topic_sweeps import Sweep, TopicSweeps
 from deferd.engine.topic_view import STATES, TopicView, view_topic
 
-_STEP = 1000
-"""Most jobs that one script call redrives or deletes."""
+_LISTED, _SEARCHED = 100, 250
+"""Most jobs that one script call lists or looks at: less than 5 ms of the store."""
 _SCORE = re.compile(r"(?:-?[0-9]{1,16})?")
 _PAGE_BYTES = 1024 * 1024
 _MOST_LOOKED_AT = 10_000
@@ -30,11 +31,11 @@ _MOST_LOOKED_AT = 10_000
 class Topics:
     """The verbs on a topic; TopicList reads over all topics."""
 
-    def __init__(self, scripts: Scripts, keys: Keys, labels: metrics.TopicLabels, placer: Placer) -> None:
+    def __init__(self, scripts: Scripts, keys: Keys, placer: Placer, sweeps: TopicSweeps) -> None:
         self._placer = placer
         self._scripts = scripts
         self._keys = keys
-        self._label = labels.label
+        self._sweeps = sweeps
 
     async def _run(self, verb: str, topic: str, *args: str | bytes | float) -> Any:
         return await self._scripts.run(verb, self._keys.of_topic(topic), (topic, *args))
@@ -42,6 +43,10 @@ class Topics:
     async def show(self, topic: str) -> TopicView:
         """Return the topic as it is now. Raises TopicNotFound."""
         return await view_topic(self._scripts, self._keys, topic)
+
+    async def standing_of(self, topic: str, job_id: str) -> Standing | Missing:
+        """What decides when a job runs, or what is known of a job that does not exist."""
+        return await standing_of(self._scripts, self._keys, topic, job_id)
 
     async def configure(self, topic: str, settings: TopicSettings) -> TopicView:
         """Replace the defaults for jobs put from now on, and `max_jobs`. Makes the topic known.
@@ -58,23 +63,34 @@ class Topics:
         await self._run("configure", topic, "settings", json_bytes(stored) if stored else "")
         return await self.show(topic)
 
-    async def pause(self, topic: str) -> TopicView:
-        """Stop handing out jobs; everything else goes on. Raises TopicNotFound."""
-        return await self._set_paused(topic, "pause")
+    async def pause(self, topic: str, by: str | None = None, reason: str | None = None) -> TopicView:
+        """Stop handing out jobs; everything else goes on. Raises TopicNotFound.
+
+        `by` is who pauses it, and `reason` why. A topic that is paused already stays paused by the first.
+        """
+        return await self._set_paused(topic, "pause", by or "", reason or "")
 
     async def resume(self, topic: str) -> TopicView:
         """Hand out jobs again, to waiting consumers at once. Raises TopicNotFound."""
         return await self._set_paused(topic, "resume")
 
-    async def _set_paused(self, topic: str, verb: Literal["pause", "resume"]) -> TopicView:
-        if await self._run("configure", topic, verb, "") < 0:
+    async def _set_paused(self, topic: str, verb: Literal["pause", "resume"], *why: str) -> TopicView:
+        if await self._run("configure", topic, verb, *(why or ("", ""))) < 0:
             raise TopicNotFound(topic)
         return await self.show(topic)
 
     async def jobs(
-        self, topic: str, state: JobState | None = None, cursor: str | None = None, limit: int = 100
+        self,
+        topic: str,
+        state: JobState | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
+        *,
+        reverse: bool = False,
     ) -> tuple[list[JobRecord], str | None]:
         """Up to `limit` jobs in `state` (None: in every state, one after the other), and the cursor of the next page.
+
+        `reverse`: within each state in the opposite order.
 
         The cursor is None after the last page. A page with large bodies may be shorter without being the last. Jobs
         that change their state between two pages may be missed or returned twice.
@@ -95,7 +111,7 @@ class Topics:
             while more:
                 if len(jobs) == limit or size >= _PAGE_BYTES:
                     return jobs, write_cursor(current.value, score, last_id)
-                reply = await self._run("list", topic, current.value, score, last_id, limit - len(jobs))
+                reply = await self._run("list", topic, current.value, score, last_id, limit - len(jobs), int(reverse))
                 more = reply[0] == 1
                 score, last_id = _text(reply[1]), _text(reply[2])
                 jobs += (
@@ -113,11 +129,13 @@ class Topics:
         state: JobState | None = None,
         cursor: str | None = None,
         limit: int = 100,
+        *,
+        reverse: bool = False,
     ) -> tuple[list[JobRecord], str | None, int]:
         """As `jobs`, only those that match; and how many jobs were looked at.
 
         Looks at about 10,000 jobs at most: a page may have no job and yet not be the last. With a tag it reads the tag
-        index and looks only at jobs that have the tag.
+        index, in the order of the ids, and looks only at jobs that have the tag.
 
         Raises as `jobs`.
         """
@@ -130,22 +148,24 @@ class Topics:
         found = _Found(limit)
         if by_tag:
             options = wanted.options() | ({} if state is None else {"state": state.value})
-            async for tagged in ids_with_tag(self._scripts, self._keys, topic, wanted.tag or "", last_id):
+            pages = ids_with_tag(self._scripts, self._keys, topic, wanted.tag or "", last_id, reverse=reverse)
+            async for tagged in pages:
                 at = 0
                 while at < len(tagged):
                     if found.is_full():
                         return found.jobs, write_cursor("tag", "", last_id), found.looked_at
-                    reply = await self._run("search", topic, found.page(options), *tagged[at:])
+                    reply = await self._run("search", topic, found.page(options), *tagged[at : at + _SEARCHED])
                     looked, _, last_id = found.add(topic, reply)
                     at += looked
             return found.jobs, None, found.looked_at
+        options = wanted.options() | ({"reverse": True} if reverse else {})
         for current in places[places.index(place) :]:
             more = True
             while more:
                 if found.is_full():
                     return found.jobs, write_cursor(current, score, last_id), found.looked_at
                 position = {"score": score, "id": last_id} if score else {}
-                reply = await self._run("search", topic, found.page({**wanted.options(), "state": current, **position}))
+                reply = await self._run("search", topic, found.page({**options, "state": current, **position}))
                 more = reply[1] == 1
                 _, new_score, new_id = found.add(topic, reply)
                 if new_score:
@@ -167,25 +187,10 @@ class Topics:
         `tag` and `reason`: only jobs with this tag, or dead for this reason. They are due now and have no attempts; the
         last error stays readable. Raises TopicNotFound.
         """
-        await self.show(topic)
-        redriven = 0
-        if ids is not None:
-            redriven, *_ = await self._run("redrive", topic, len(ids), reason or "", tag or "", "", "", *ids)
-        elif tag is not None:
-            async for tagged in ids_with_tag(self._scripts, self._keys, topic, tag):
-                if tagged and redriven < limit:
-                    count, *_ = await self._run("redrive", topic, limit - redriven, reason or "", tag, "", "", *tagged)
-                    redriven += count
-        else:
-            score, last_id, more = "", "", 1
-            while more and redriven < limit:
-                step = min(limit - redriven, _STEP)
-                reply = await self._run("redrive", topic, step, reason or "", "", score, last_id)
-                count, more = reply[:2]
-                redriven += count
-                score, last_id = _text(reply[2]), _text(reply[3])
-        metrics.REDRIVES.labels(self._label(topic)).inc(redriven)
-        return redriven
+        named = None if ids is None else tuple(ids)
+        return await self._sweeps.run(
+            Sweep(verb="redrive", topic=topic, ids=named, limit=limit, tag=tag, reason=reason)
+        )
 
     async def purge(
         self, topic: str, state: JobState | None = None, *, tag: str | None = None, reason: str | None = None
@@ -195,28 +200,7 @@ class Topics:
         `tag` and `reason`: only jobs with this tag, or dead for this reason. Later calls of a reserved job's holder
         raise JobCancelled. A topic without settings is forgotten when all its jobs are purged. Raises TopicNotFound.
         """
-        await self.show(topic)
-        removed = 0
-        if tag is not None:
-            async for ids in ids_with_tag(self._scripts, self._keys, topic, tag):
-                if ids:
-                    wanted = "" if state is None else state.value
-                    count, *_ = await self._run("purge", topic, wanted, _STEP, reason or "", tag, "", "", *ids)
-                    removed += count
-            return removed
-        if reason is not None:
-            state = JobState.DEAD
-        for current in STATES if state is None else (state,):
-            score, last_id, more = "", "", 1
-            while more:
-                reply = await self._run("purge", topic, current.value, _STEP, reason or "", "", score, last_id)
-                count, more = reply[:2]
-                removed += count
-                if reason is not None:
-                    score, last_id = _text(reply[2]), _text(reply[3])
-        if state is None:
-            await self._run("forget", topic)
-        return removed
+        return await self._sweeps.run(Sweep(verb="purge", topic=topic, state=state, tag=tag, reason=reason))
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +239,7 @@ class _Found:
 
     def page(self, options: dict[str, Any]) -> bytes:
         """The argument of lua/search.lua for what is left of the page."""
-        return json_bytes({**options, "limit": self._limit - len(self.jobs), "most": _STEP})
+        return json_bytes({**options, "limit": self._limit - len(self.jobs), "most": _SEARCHED})
 
     def add(self, topic: str, reply: Sequence[Any]) -> tuple[int, str, str]:
         """Add what the script returned: the number of jobs looked at, and the position of the last."""

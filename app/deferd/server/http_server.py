@@ -15,14 +15,18 @@ from typing import Any, cast
 import uvicorn
 
 from deferd.api.app import Service, create_app
+from deferd.api.resp.session import RespApi
+from deferd.console.app import Console
 from deferd.server.credential_files import LastGoodCredentials
 from deferd.server.http.connections import KEEP_ALIVE_S, Connections
 from deferd.server.http.direct_path import DirectPath
 from deferd.server.http.fast_path import FastPathProtocol
 from deferd.server.http.tls_handshake import TlsHandshake
 from deferd.server.listener import BACKLOG
+from deferd.server.resp.connection import RespConnection
 from deferd.server.startup_errors import CannotServe
 from deferd.server.tls import CertificateRefused, certificate
+from deferd.server.tracing import tracing
 from deferd.settings import Settings
 from deferd.stop_signals import StopSignals
 
@@ -44,18 +48,21 @@ async def serve_application(
     on_started: Callable[[], object],
     *,
     last_good: LastGoodCredentials = LastGoodCredentials(),  # noqa: B008 (it is frozen)
+    resp_listener: socket.socket | None = None,
 ) -> None:
     """Run the application on the socket until a stop signal has been handled.
 
-    Keys and certificate come from `last_good` while their files are invalid.
+    `resp_listener` is the socket for the Redis protocol, if that is to be served. Keys and certificate come from
+    `last_good` while their files are invalid.
 
     Raises:
         CannotServe: the application does not start, or the certificate cannot be used.
     """
-    application = create_app(settings, store_url, last_good.keys)
-    server = _HttpServer(application, settings, on_started, last_good)
-    signals.on_stop, signals.on_force = server.stop, server.force
-    await server.serve_until_stopped(listener)
+    with tracing(settings):
+        application = create_app(settings, store_url, last_good.keys, console=Console)
+        server = _HttpServer(application, settings, on_started, last_good)
+        signals.on_stop, signals.on_force = server.stop, server.force
+        await server.serve_until_stopped(listener, resp_listener)
 
 
 class _HttpServer(uvicorn.Server):
@@ -97,9 +104,11 @@ class _HttpServer(uvicorn.Server):
         self._drain_timeout_s = settings.drain_timeout
         self._on_started = on_started
         self._stop_requested = asyncio.Event()
+        self._resp_listener: socket.socket | None = None
 
-    async def serve_until_stopped(self, listener: socket.socket) -> None:
+    async def serve_until_stopped(self, listener: socket.socket, resp_listener: socket.socket | None) -> None:
         """Serve; return when stopped."""
+        self._resp_listener = resp_listener
         async with self._following_certificate():
             try:
                 await self.serve(sockets=[listener])
@@ -139,21 +148,25 @@ class _HttpServer(uvicorn.Server):
         """Start the application and accept connections."""
         await super().startup([])
         for listener in sockets or ():
-            self.servers.append(await self._accept_on(listener))
+            self.servers.append(await self._accept_on(listener, self._make_http))
+        if self._resp_listener is not None:
+            make_resp = partial(RespConnection, RespApi(self._application), self._connections, self.server_state)
+            self.servers.append(await self._accept_on(self._resp_listener, make_resp))
         # Objects made so far live as long as the process: keep the collector from traversing them under load.
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         self._on_started()
 
-    async def _accept_on(self, listener: socket.socket) -> asyncio.Server:
-        """As in uvicorn, but TLS handshakes have the timeout of a request head, TLS shutdowns that of a response."""
-        make_protocol: Callable[[], Any] = partial(
-            cast("Any", self.config.http_protocol_class),
-            config=self.config,
-            server_state=self.server_state,
-            app_state=self.lifespan.state,
+    def _make_http(self) -> asyncio.Protocol:
+        make_protocol = cast("Any", self.config.http_protocol_class)
+        protocol: asyncio.Protocol = make_protocol(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
+        return protocol
+
+    async def _accept_on(self, listener: socket.socket, make_protocol: Callable[[], Any]) -> asyncio.Server:
+        """As in uvicorn, but TLS handshakes have the timeout of a request head, TLS shutdowns that of a response."""
         if self._certificate is not None:
             make_protocol = partial(TlsHandshake, self._connections, self._certificate.context, make_protocol)
         return await asyncio.get_running_loop().create_server(make_protocol, sock=listener, backlog=BACKLOG)

@@ -22,16 +22,17 @@ _KEYS_REQUIRED = (
 
 
 @contextlib.contextmanager
-def listen(host: str, port: int, *, allow_public: bool) -> Iterator[socket.socket]:
+def listen(host: str, port: int, *, allow_public: bool, port_setting: str = "port") -> Iterator[socket.socket]:
     """A bound and listening socket, closed at the end.
 
-    Port 0 takes a free one. For a name with several addresses the first is used. Without `allow_public` it must be a
-    loopback address.
+    Port 0 takes a free one; `port_setting` is the setting that it comes from. For a name with several addresses the
+    first is used. Without `allow_public` it must be a loopback address.
 
     Raises:
         CannotServe: the port is taken, or this machine does not have the address, or it needs `allow_public`.
     """
-    where = f"{host} port {port} ({flag('host')} {variable('host')}, {flag('port')} {variable('port')})"
+    settings = f"{flag('host')} {variable('host')}, {flag(port_setting)} {variable(port_setting)}"
+    where = f"{host} port {port} ({settings})"
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -51,7 +51,14 @@ async def _run(settings: Settings, version: str) -> int:
     try:
         async with open_serve_context(settings, version) as context:
             if settings.workers == 1:
-                await serve_application(settings, context.store_url, context.listener, signals, context.announce)
+                await serve_application(
+                    settings,
+                    context.store_url,
+                    context.listener,
+                    signals,
+                    context.announce,
+                    resp_listener=context.resp_listener,
+                )
             else:
                 await supervise(settings, context, signals)
     except asyncio.CancelledError:

@@ -19,6 +19,7 @@ from deferd.server.http_server import CLOSING_S
 from deferd.server.listener import listen
 from deferd.server.startup_errors import CannotServe
 from deferd.server.tls import CertificateRefused, certificate
+from deferd.server.tracing import check_tracing
 from deferd.settings import Settings, flag, path_text, variable
 from deferd.store.connection import Store, connect
 from deferd.store.embedded import EmbeddedStore
@@ -29,10 +30,11 @@ _log = logging.getLogger("deferd")
 
 @dataclass(frozen=True)
 class ServeContext:
-    """The listening socket and the checked store of a running service.
+    """The listening sockets and the checked store of a running service.
 
-    `greeting` is the log line that reports both, `log_fields` the same for logs in JSON. Only `store_url` may hold a
+    `greeting` is the log line that reports them, `log_fields` the same for logs in JSON. Only `store_url` may hold a
     secret. Server processes keep the file descriptors `inherited` open: an embedded store lives as long as they do.
+    `resp_listener` is the socket for the Redis protocol, None without `--resp-port`.
     """
 
     listener: socket.socket
@@ -40,9 +42,18 @@ class ServeContext:
     greeting: str
     log_fields: dict[str, str]
     inherited: tuple[int, ...] = ()
+    resp_listener: socket.socket | None = None
+
+    @property
+    def listeners(self) -> tuple[socket.socket, ...]:
+        """All listening sockets."""
+        return (self.listener,) if self.resp_listener is None else (self.listener, self.resp_listener)
 
     def announce(self) -> None:
         """Log that the service is up, its URL and its store."""
+        if self.resp_listener is not None:
+            url = _url("rediss" if self.log_fields["url"].startswith("https:") else "redis", self.resp_listener)
+            _log.info("the Redis protocol is served on %s", url, extra={"url": url})
         _log.info("%s", self.greeting, extra=self.log_fields)
 
 
@@ -51,22 +62,23 @@ async def open_serve_context(settings: Settings, version: str) -> AsyncIterator[
     """Claim the data directory, listen, start the store and check it; release everything at the end.
 
     Raises:
-        CannotServe: the port cannot be bound, the keys or the certificate cannot be used, or a service without keys
-            would be reachable from other machines.
+        CannotServe: the port cannot be bound, the keys or the certificate cannot be used, a package for tracing is
+            missing, or a service without keys would be reachable from other machines.
         StoreRefused: the data directory or the store cannot be used.
     """
     allow_public = await _check_keys(settings) or settings.insecure
     scheme = await _check_certificate(settings)
+    check_tracing(settings)
     inherited: tuple[int, ...] = ()
     async with contextlib.AsyncExitStack() as stack:
         if settings.redis_url is not None:
-            listener = stack.enter_context(listen(settings.host, settings.port, allow_public=allow_public))
+            listener, resp_listener = _listen(stack, settings, allow_public=allow_public)
             store_url = settings.redis_url.get_secret_value()
         else:
             embedded = EmbeddedStore(settings.data_dir, drain_s=settings.drain_timeout + CLOSING_S)
             embedded.claim()
             stack.push_async_callback(embedded.stop)
-            listener = stack.enter_context(listen(settings.host, settings.port, allow_public=allow_public))
+            listener, resp_listener = _listen(stack, settings, allow_public=allow_public)
             await embedded.start()
             store_url = embedded.url
             inherited = embedded.inherited
@@ -75,10 +87,22 @@ async def open_serve_context(settings: Settings, version: str) -> AsyncIterator[
         yield ServeContext(
             listener,
             store_url,
-            f"deferd {version} listening on {url}  docs: {url}/docs  store: {store_name}",
-            {"version": version, "url": url, "docs": f"{url}/docs", "store": store_name},
+            f"deferd {version} listening on {url}  console: {url}/  docs: {url}/docs  store: {store_name}",
+            {"version": version, "url": url, "console": f"{url}/", "docs": f"{url}/docs", "store": store_name},
             inherited,
+            resp_listener,
         )
+
+
+def _listen(
+    stack: contextlib.AsyncExitStack, settings: Settings, *, allow_public: bool
+) -> tuple[socket.socket, socket.socket | None]:
+    """The sockets for HTTP and for the Redis protocol."""
+    listener = stack.enter_context(listen(settings.host, settings.port, allow_public=allow_public))
+    if settings.resp_port is None:
+        return listener, None
+    listening = listen(settings.host, settings.resp_port, allow_public=allow_public, port_setting="resp_port")
+    return listener, stack.enter_context(listening)
 
 
 async def _check_keys(settings: Settings) -> bool:

@@ -42,11 +42,12 @@ def run_server_process(channel_fd: int) -> int:
         fcntl.flock(metrics_lock, fcntl.LOCK_SH)
         try:
             with (
-                socket.socket(fileno=configuration["listener"]) as listener,
+                contextlib.ExitStack() as stack,
                 asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
             ):
+                listeners = [stack.enter_context(socket.socket(fileno=fd)) for fd in configuration["listeners"]]
                 last_good = LastGoodCredentials(**configuration["last_good"])
-                orphaned = runner.run(_serve(settings, configuration["store_url"], listener, channel, last_good))
+                orphaned = runner.run(_serve(settings, configuration["store_url"], listeners, channel, last_good))
         except (StoreRefused, CannotServe) as exc:
             log_startup_error(exc)
             return 1
@@ -65,7 +66,7 @@ def _remove_if_unused(metrics_dir: str, metrics_lock: int) -> None:
 async def _serve(
     settings: Settings,
     store_url: str,
-    listener: socket.socket,
+    listeners: list[socket.socket],
     channel: socket.socket,
     last_good: LastGoodCredentials,
 ) -> bool:
@@ -87,7 +88,15 @@ async def _serve(
 
     loop.add_reader(channel, on_channel_end)  # nothing follows the first line: only its end makes it readable
     try:
-        await serve_application(settings, store_url, listener, signals, report_serving, last_good=last_good)
+        await serve_application(
+            settings,
+            store_url,
+            listeners[0],
+            signals,
+            report_serving,
+            last_good=last_good,
+            resp_listener=listeners[1] if len(listeners) > 1 else None,
+        )
     except asyncio.CancelledError:
         if not signals.stopping:
             raise

@@ -76,7 +76,8 @@ async def supervise(settings: Settings, context: ServeContext, signals: StopSign
             await asyncio.wait(tasks)
             # The processes close theirs when they begin to drain: from then on connections are refused, not left
             # waiting.
-            context.listener.close()
+            for listener in context.listeners:
+                listener.close()
             await _end(processes, settings.drain_timeout)
         for keeper in done - {stopping}:  # a keeper only ends with an error
             keeper.result()
@@ -143,7 +144,7 @@ class ProcessPool:
         configuration: dict[str, Any] = {
             "settings": self.settings.model_dump(mode="json") | secrets,
             "store_url": self.context.store_url,
-            "listener": self.context.listener.fileno(),
+            "listeners": [listener.fileno() for listener in self.context.listeners],
             "metrics_dir": self.metrics_dir,
             "last_good": asdict(self.files.last_good),
         }
@@ -233,7 +234,11 @@ class ServerProcess:
                     sys.executable,
                     *("-m", "deferd.server.server_process", str(theirs.fileno())),
                     stdin=asyncio.subprocess.DEVNULL,
-                    pass_fds=(theirs.fileno(), context.listener.fileno(), *context.inherited),
+                    pass_fds=(
+                        theirs.fileno(),
+                        *(listener.fileno() for listener in context.listeners),
+                        *context.inherited,
+                    ),
                     start_new_session=True,  # Ctrl-C goes to the supervisor, which ends its processes
                     env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": self._pool.metrics_dir},
                 )

@@ -203,8 +203,7 @@ class ClusterClient(RedisCluster):
     async def close_all(self) -> None:
         """Close all connections, for good."""
         if self._refresh_task is not None:
-            self._refresh_task.cancel()
-            await asyncio.wait({self._refresh_task})
+            await cancel_and_wait({self._refresh_task})
         self._initialize = True
         for nodes in ("nodes_cache", "startup_nodes"):
             with contextlib.suppress(RedisConnectionError, RedisTimeoutError):

@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 from deferd.store.data_dir import DataDirectory
 from deferd.store.preflight import StoreRefused
 from deferd.store.reaper import StoreReaper
+from deferd.store.task_cancellation import cancel_and_wait
 from deferd.store.valkey_process import ValkeyProcess, socket_client
 
 _log = logging.getLogger("deferd.store")
@@ -92,8 +93,7 @@ class EmbeddedStore:
     async def stop(self) -> None:
         """Stop the store (SIGTERM, after 1 s SIGKILL) and release the directory. Does nothing if it is not running."""
         if self._supervisor is not None:
-            self._supervisor.cancel()
-            await asyncio.wait({self._supervisor})
+            await cancel_and_wait({self._supervisor})
             self._supervisor = None
         if self._process is not None:
             await self._process.stop()

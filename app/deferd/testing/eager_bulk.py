@@ -32,6 +32,8 @@ def checked(model: type[_Call], sent: dict[str, Any]) -> _Call:
 
 def selected(jobs: Iterable[EagerJob], select: Select) -> list[EagerJob]:
     """The live jobs that are meant, in the order of their puts."""
+    if select.cutoff is not None:
+        raise EagerUnsupported("`cutoff` needs a clock: use the fixture `deferd_service`")
     if select.due_after is not None or select.due_before is not None:
         raise EagerUnsupported("`due_after` and `due_before` need a clock: use the fixture `deferd_service`")
     names = None if select.ids is None else {(job.topic, job.id) for job in select.ids}
@@ -76,6 +78,8 @@ class EagerBulk:
         self, call: CancelSelected | RescheduleSelected, jobs: Iterable[EagerJob], act: Callable[[EagerJob], bool]
     ) -> dict[str, Any]:
         """Call `act` for each job that is meant; it returns whether the job was changed. Returns the response."""
+        if call.samples:
+            raise EagerUnsupported("`samples` has a cutoff, which needs a clock: use the fixture `deferd_service`")
         is_named = call.request_id is not None and not call.dry_run
         so_far = self._done.setdefault((type(call), call.request_id or ""), _Done()) if is_named else _Done()
         meant = [job for job in selected(jobs, call.select) if job not in so_far.was]

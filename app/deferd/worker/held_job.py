@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any
 
 from deferd.client.jobs import Delivery
+from deferd.client.spans import Process
 from deferd.worker.context import Context
 from deferd.worker.handlers import Handler
 from deferd.worker.outcomes import Outcome
@@ -38,6 +39,7 @@ class HeldJob(Context):
         "_timer",
         "began_s",
         "handler",
+        "process",
         "received_s",
         "reported",
         "running",
@@ -61,6 +63,7 @@ class HeldJob(Context):
         self.touch_at_s = 0.0
         self.touching = False
         self.began_s: float | None = None
+        self.process: Process | None = None
         self.running = False
         self.settled = False
         self.reported = False

@@ -12,9 +12,8 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from deferd.client import AsyncClient, FinishResult, UnexpectedAnswer, Unreachable, requests
+from deferd.client import AsyncClient, FinishResult, UnexpectedAnswer, Unreachable
 from deferd.client.request_body import JobToFinish
-from deferd.client.requests import ApiRequest
 from deferd.client.retry import RetryPolicy
 from deferd.client.sender import SendOutcome
 from deferd.contract.errors import (
@@ -48,6 +47,7 @@ class Reporter:
 
     def __init__(self, client: AsyncClient, on_reported: Callable[[HeldJob], None]) -> None:
         self._client = client
+        self._spans = client.spans
         self._on_reported = on_reported
         self._finishes: dict[str, list[tuple[HeldJob, Finish]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -111,7 +111,8 @@ class Reporter:
             else {"id": held.job.id, "receipt": held.job.receipt, "result": finish.result}
             for held, finish in batch
         ]
-        outcome = await self._send_until_definite(lambda: self._finish_many(topic, jobs))
+        with self._spans.settling(held.process for held, _ in batch):
+            outcome = await self._send_until_definite(lambda: self._finish_many(topic, jobs))
         if outcome.error is not None:
             # The batch was refused as a whole because one job's result is too large or invalid.
             for held, finish in batch:
@@ -130,14 +131,16 @@ class Reporter:
 
     async def _finish_and_put(self, held: HeldJob, finish: Finish) -> None:
         async with self._slots[held.handler.topic]:
-            outcome = await self._send_until_definite(
-                lambda: self._client.finish(held.job, finish.result, put=finish.put), _REFUSED_PUTS
-            )
+            with self._spans.settling((held.process,)):
+                outcome = await self._send_until_definite(
+                    lambda: self._client.finish(held.job, finish.result, put=finish.put), _REFUSED_PUTS
+                )
         await self._finished(held, outcome, "jobs that the handler put, or its result")
 
     async def _finish_one(self, held: HeldJob, finish: Finish) -> None:
         """Finish a job whose batch was refused, or executed in part by a request without a response."""
-        outcome = await self._send_until_definite(lambda: self._client.finish(held.job, finish.result))
+        with self._spans.settling((held.process,)):
+            outcome = await self._send_until_definite(lambda: self._client.finish(held.job, finish.result))
         await self._finished(held, outcome, "handler's result", doubtful=True)
 
     async def _finished(
@@ -153,21 +156,22 @@ class Reporter:
         self._on_reported(held)
 
     async def _release_or_bury(self, held: HeldJob, outcome: Release | Bury) -> None:
-        request: ApiRequest[Any]
-        if isinstance(outcome, Release):
-            done = "released"
-            request = requests.release(held.job, delay=outcome.delay_s, error=outcome.error, count=outcome.counts)
-        else:
-            done = "buried"
-            request = requests.bury(held.job, error=outcome.error)
+        done = "released" if isinstance(outcome, Release) else "buried"
         async with self._slots[held.handler.topic]:  # per topic, so that an unreachable shard blocks no other topic
-            sent = await self._send_until_definite(lambda: self._client.send(request))
+            with self._spans.settling((held.process,)):
+                sent = await self._send_until_definite(lambda: self._send_outcome(held, outcome))
         if isinstance(sent.error, _REFUSED):
             text = "%s could not be %s and is delivered again when its lease ends: %s"
             LOG.error(text, held, done, sent.error, extra=held.facts())
         elif sent.error is not None:
             _log_over(held, done, sent.error.code, doubtful=sent.doubtful)
         self._on_reported(held)
+
+    async def _send_outcome(self, held: HeldJob, outcome: Release | Bury) -> None:
+        if isinstance(outcome, Release):
+            await self._client.release(held.job, delay=outcome.delay_s, error=outcome.error, count=outcome.counts)
+        else:
+            await self._client.bury(held.job, error=outcome.error)
 
     async def _send_until_definite(
         self, send: Callable[[], Awaitable[Result]], refusals: tuple[type[DeferdError], ...] = _REFUSED

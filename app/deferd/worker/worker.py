@@ -9,7 +9,7 @@ import re
 import signal
 import socket
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from deferd.client import AsyncClient, JobDefinition
 from deferd.client.durations import Seconds, seconds
@@ -22,6 +22,9 @@ from deferd.worker.schedules import DeclaredSchedules, schedules_registered
 from deferd.worker.topic_handlers import TopicHandlers
 from deferd.worker.topic_priority import Priority, topic_order
 from deferd.worker.worker_run import WorkerRun, WorkerSettings
+
+if TYPE_CHECKING:
+    from deferd.client.tracing import Tracing
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Layer = TypeVar("Layer", bound=Middleware)
@@ -57,6 +60,8 @@ class Worker:
     `is_failure` is called with an exception of a handler and decides whether that counts as an attempt; by default all
     do but Snooze. One that does not snoozes the job for as long as its backoff says. It is not asked about Reject.
 
+    `tracing` is that of AsyncClient; of a client that a function makes, its own counts. Handlers run in a span each.
+
     Raises:
         ValueError: a value is out of its range.
     """
@@ -72,9 +77,11 @@ class Worker:
         priority: Priority = "strict",
         grace: Seconds = 30,
         is_failure: Callable[[BaseException], bool] | None = None,
+        tracing: bool | Tracing | None = None,
     ) -> None:
         self._url = url
         self._key = key
+        self._tracing = tracing
         if concurrency < 1:
             raise ValueError(f"the concurrency must be at least 1, not {concurrency}")
         self._concurrency = concurrency
@@ -288,7 +295,7 @@ class Worker:
             return client
         url = self._url if url is None else url
         # The worker retries by itself, without limit, and keeps track of lost responses.
-        return AsyncClient(url, key=self._key if key is None else key, retry_for=0)
+        return AsyncClient(url, key=self._key if key is None else key, retry_for=0, tracing=self._tracing)
 
     def _on_signal(self, number: signal.Signals) -> None:
         LOG.info("%s: stopping, within %g s", number.name, self._grace_s)

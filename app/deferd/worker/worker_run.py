@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deferd.client import AsyncClient, Delivery
-from deferd.client.idempotency import TRACEPARENT
+from deferd.client.spans import NO_PROCESS
 from deferd.contract.errors import DeferdError, JobCancelled
 from deferd.worker.fetcher import Fetcher
 from deferd.worker.handler_threads import DaemonThreads
@@ -61,6 +61,7 @@ class WorkerRun:
 
     def __init__(self, settings: WorkerSettings, client: AsyncClient) -> None:
         self._settings = settings
+        self._spans = client.spans
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[HeldJob] = deque()
         self._held: set[HeldJob] = set()
@@ -130,15 +131,15 @@ class WorkerRun:
         began_s = held.began_s = self._loop.time()
         error: BaseException | None = None
         outcome: Outcome
+        process = held.process = self._spans.process(held.job, self._settings.name)
         try:
-            traceparent = held.job.traceparent
-            if traceparent is not None:
-                TRACEPARENT.set(traceparent)
             outcome = of_value(await self._call(held), held.puts)
         except GeneratorExit:  # the loop was closed
             raise
         except BaseException as exc:  # noqa: BLE001 (no exception of a handler may lose its job or end the worker)
             outcome, error = of_failure(exc, held.job, self._settings.is_failure), exc
+        if process is not NO_PROCESS:  # before the next job starts: its task inherits the context of this one
+            process.end(*_end_of_process(held, outcome, error))
         run_s = self._prefetch.handler_ended(began_s)
         self._busy -= 1
         held.ended()
@@ -240,6 +241,21 @@ class WorkerRun:
             self._handler_ended.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._handler_ended.wait(), left_s)
+
+
+def _end_of_process(held: HeldJob, outcome: Outcome, error: BaseException | None) -> tuple[str, BaseException | None]:
+    """How a process ended, for its span: a word for the outcome, and the error if the attempt failed."""
+    if held.stopped is Stop.OVER:
+        return "lost", None
+    outcome = held.outcome(outcome, error)
+    if isinstance(outcome, Finish):
+        return "finish", None
+    if held.stopped is Stop.TIME_LIMIT:
+        error = TimeoutError(outcome.error)
+    failed = error or RuntimeError(outcome.error)
+    if isinstance(outcome, Bury):
+        return "bury", failed
+    return ("release", failed) if outcome.counts else ("snooze", None)
 
 
 def _log_outcome(held: HeldJob, outcome: Outcome, error: BaseException | None, run_s: float) -> None:

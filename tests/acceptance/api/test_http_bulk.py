@@ -167,12 +167,14 @@ async def test_lists_are_filtered(http: Http, client: AsyncClient, tag: str) -> 
     assert "looked_at" not in ok(await http.get(http.topic_path("jobs")))
     listed = [job.id async for job in client.jobs(http.topic, due_after=datetime.fromisoformat(due), state="delayed")]
     assert listed == ["j1", "j2"]
+    assert [job.id async for job in client.jobs(http.topic, state="delayed", order="desc")] == ["j2", "j1", "j0"]
     for query, field in (
         ({"tag": "a b"}, "query.tag"),
         ({"due_after": "soon"}, "query.due_after"),
         ({"id_prefix": ""}, "query.id_prefix"),
         ({"error": "x" * 1001}, "query.error"),
         ({"reason": "buried"}, "query.reason"),
+        ({"order": "newest"}, "query.order"),
     ):
         refusal(await http.get(http.topic_path("jobs"), params=query), field)
 

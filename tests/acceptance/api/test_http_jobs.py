@@ -16,6 +16,21 @@ async def test_getting_a_job_changes_nothing(http: Http) -> None:
     assert await http.get_job("seen") == job
 
 
+async def test_a_job_can_be_read_without_its_body_and_its_result(http: Http) -> None:
+    job = await http.put_job("long", body={"text": "x" * 100}, retain=60, headers={"a": "b"})
+    shown = ok(await http.get(http.job_path("long"), params={"bodies": "false"}))
+    assert shown == {
+        **{name: value for name, value in job.items() if name not in {"body", "durability"}},
+        "body_bytes": 111,
+    }
+    popped = await http.pop_one()
+    ok(await http.post(http.job_path("long", "finish"), json={"receipt": popped["receipt"], "result": [1, 2]}))
+    [listed] = ok(await http.get(http.topic_path("jobs"), params={"bodies": "false"}))["jobs"]
+    assert (listed["body_bytes"], listed["result_bytes"], listed["state"]) == (111, 5, "finished")
+    assert listed == ok(await http.get(http.job_path("long"), params={"bodies": "false"}))
+    assert not {"body", "result"} & listed.keys()
+
+
 async def test_an_unknown_job_is_not_found(http: Http) -> None:
     await http.put_job("other")
     for call in (http.get, http.delete):

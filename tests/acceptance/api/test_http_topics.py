@@ -10,7 +10,7 @@ import pytest
 from tests.acceptance.http_calls import Http, Json, moment, ok, problem, refusal
 
 _POLICY = ("ttr", "backoff", "max_attempts", "ttl", "retain", "dead_retain", "time_limit", "deadline")
-_NO_SETTINGS = dict.fromkeys((*_POLICY, "window", "spread", "max_jobs", "durability"))
+_NO_SETTINGS = {**dict.fromkeys((*_POLICY, "window", "spread", "max_jobs", "durability")), "events": 0}
 
 
 async def test_a_topic_is_shown_in_its_current_state(http: Http) -> None:
@@ -27,6 +27,7 @@ async def test_a_topic_is_shown_in_its_current_state(http: Http) -> None:
         "paused": False,
         "counts": {"delayed": 1, "ready": 1, "reserved": 1, "dead": 1, "finished": 1},
         "oldest_ready_age": topic["oldest_ready_age"],
+        "oldest_ready_at": ready["due_at"],
         "next_due_at": delayed["due_at"],
         "settings": _NO_SETTINGS,
     }
@@ -74,6 +75,7 @@ async def test_settings_are_replaced_as_a_whole(http: Http) -> None:
         "spread": 60,
         "max_jobs": 10,
         "durability": "memory",
+        "events": 100,
     }
     assert ok(await http.put(http.topic_path(), json=settings))["settings"] == settings
     assert ok(await http.get(http.topic_path()))["settings"] == settings

@@ -27,7 +27,7 @@ from deferd import (
 from deferd.client.errors import ClientBusy
 from tests.acceptance.client.lossy_proxy import lossy_proxy
 from tests.acceptance.service_process import ServiceProcess
-from tests.integration.store.store_servers import free_port
+from tests.ports import free_port
 from tests.waiting import until, wait_until
 
 AT_ONCE_S = 0.2

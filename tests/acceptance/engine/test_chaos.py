@@ -75,9 +75,9 @@ class ChaosWorker:
         return self.run_files[-1].with_suffix(".log")
 
     def kill_at_work(self) -> None:
-        """Kill it when it records a run, so while it holds jobs; after 3 s if it has none."""
-        deadline, size = time.monotonic() + 3, self._noted_bytes()
-        while self._noted_bytes() == size and time.monotonic() < deadline:
+        """Kill it while a handler runs; after 3 s if none does."""
+        deadline = time.monotonic() + 3
+        while not self._runs_a_handler() and time.monotonic() < deadline:
             time.sleep(0.005)
         assert self.kill_at_once() == -signal.SIGKILL, f"it had ended by itself:\n{self._log().read_text()[-3000:]}"
 
@@ -85,8 +85,9 @@ class ChaosWorker:
         self.process.kill()
         return self.process.wait(10)
 
-    def _noted_bytes(self) -> int:
-        return self.run_files[-1].stat().st_size if self.run_files[-1].exists() else 0
+    def _runs_a_handler(self) -> bool:
+        noted = self.run_files[-1].read_bytes() if self.run_files[-1].exists() else b""
+        return noted.count(b'"began"') > noted.count(b'"ended"')
 
     def stop(self) -> int:
         wait_until(lambda: "starts at" in self._log().read_text(), 20, "the worker serves")

@@ -53,7 +53,7 @@ def documented_flags() -> dict[str, set[str]]:
         for line in "\n".join(blocks(document, "sh")).splitlines():
             if line.startswith("deferd "):
                 _, command, *arguments = shlex.split(line)
-                if command in ("key", "schedules"):
+                if command in ("key", "push", "schedules"):
                     command = f"{command} {arguments[0]}"
                 flags.setdefault(command, set()).update(word for word in arguments if word.startswith("--"))
     return flags
@@ -114,6 +114,10 @@ def test_the_shell_snippets_of_a_document_run(document: str, service: ServicePro
     if document == "windows":
         assert '"asked_for":"2030-01-30T23:00:00.000Z"' in ran.stdout
         assert '"deleted":true' in ran.stdout
+        return
+    if document == "events":
+        assert '"events":1000' in ran.stdout
+        assert "retry: 1000" in ran.stdout
         return
     assert '"was":"delayed"' in ran.stdout
     assert '"state":"finished"' in ran.stdout or '"status":200' in ran.stdout
@@ -186,6 +190,13 @@ async def test_the_web_handler_of_the_client_page_puts_and_fails_fast(service: S
         assert first.json() == ({"detail": "please try again"} if down else {"job": "order-1044"})
 
 
+def test_the_program_of_the_events_page_prints_an_event(
+    service: ServiceProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module_of(blocks("events", "python")[0], service)
+    assert re.search(r" orders\.close \S+ \w+\n$", capsys.readouterr().out)
+
+
 async def test_the_worker_page_retries_and_rejects(service: ServiceProcess, capsys: pytest.CaptureFixture[str]) -> None:
     program = module_of(blocks("worker", "python")[0], service)
     async with AsyncClient(service.url) as client, serving(program["worker"]):
@@ -212,11 +223,14 @@ def test_the_programs_of_the_documents_the_docstrings_and_the_examples_are_stric
     programs = {
         f"{document.replace('-', '_')}_{number}": block
         for document in DOCUMENTS
+        if document != "redis-protocol"  # redis-py's `execute_command` has no types
         for number, block in enumerate(blocks(document, "python"))
     }
     counts = {document: len(blocks(document, "python")) for document in DOCUMENTS if blocks(document, "python")}
-    assert counts == {"readme": 2, "client": 8, "worker": 3, "schedules": 2, "testing": 2}, (
-        "each has a test here that runs it"
+    others = {"tracing": 1, "redis-protocol": 1, "push": 1}
+    assert counts == {"readme": 2, "client": 8, "events": 1, "worker": 3, "schedules": 2, "testing": 2, **others}, (
+        "each has a test that runs it, here, of tracing in tests/unit/client/test_spans.py, and of redis-protocol and "
+        "push in test_redis_protocol_page.py and test_push_page.py"
     )
     programs |= {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "tests/examples").glob("*.py")}
     for documented, names in NAMES.items():

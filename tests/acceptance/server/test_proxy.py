@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import httpx
 import pytest
 
 from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.ports import free_port
 from tests.unit.project.test_deployment_files import COMPOSE, nginx_config
 from tests.waiting import wait_until
 
@@ -21,13 +21,6 @@ NGINX = shutil.which("nginx")
 START_S = 20.0
 
 pytestmark = pytest.mark.skipif(NGINX is None, reason="no nginx is installed")
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
 
 
 def on_this_machine(config: str, port: int, service_port: int, folder: Path) -> str:

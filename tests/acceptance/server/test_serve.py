@@ -83,7 +83,8 @@ def test_it_logs_where_it_listens_and_exits_with_0_after_responding_to_waiting_p
 ) -> None:
     with ServiceProcess(tmp_path, "--workers", str(workers)) as service:
         [greeting] = service.lines
-        assert f"listening on {service.url}  docs: {service.url}/docs  store: embedded valkey " in greeting
+        pages = f"console: {service.url}/  docs: {service.url}/docs"
+        assert f"listening on {service.url}  {pages}  store: embedded valkey " in greeting
         assert greeting.endswith(f" in {service.data_dir}\n")
         with httpx.Client() as idle, parked_pops(service, 5) as responses:
             assert idle.get(f"{service.url}/healthz").status_code == 200

@@ -24,7 +24,8 @@ from tests.acceptance.server.tls_files import TlsFiles, tls_in_front_of
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.wire import connected, cut, request
 from tests.integration.store import store_servers
-from tests.integration.store.store_servers import StoreServer, free_port
+from tests.integration.store.store_servers import StoreServer
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 DEBIAN_REDIS = shutil.which("redis-server")

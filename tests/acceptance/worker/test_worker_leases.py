@@ -20,7 +20,7 @@ from deferd.worker import fetcher, reporter
 from tests.acceptance.client.lossy_proxy import lossy_proxy
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.worker.worker_runs import gone, in_state, prefetching_worker, serving, sleeping_handler
-from tests.integration.store.store_servers import free_port
+from tests.ports import free_port
 from tests.waiting import until
 
 TTR_S = 1.0

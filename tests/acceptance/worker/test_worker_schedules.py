@@ -21,7 +21,7 @@ from tests.acceptance.cli.command_line import environment
 from tests.acceptance.client.lossy_proxy import lossy_proxy
 from tests.acceptance.service_process import ServiceProcess
 from tests.acceptance.worker.worker_runs import WITHIN_S, serving
-from tests.integration.store.store_servers import free_port
+from tests.ports import free_port
 from tests.waiting import until
 
 

@@ -11,9 +11,9 @@ from deferd.contract import limits
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import CancelItem, FinishItem, JobState, PutJob
 from deferd.engine.bulk_throttle import FROM_JOBS, SMALL_AT_ONCE
+from deferd.engine.call_results import CancelResult
 from deferd.engine.engine import Engine
 from deferd.engine.puts import KEPT_BYTES
-from deferd.engine.queue import CancelResult
 from deferd.engine.record import ANY_RECEIPT
 from deferd.store.connection import connect
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver

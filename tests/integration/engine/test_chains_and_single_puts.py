@@ -119,7 +119,7 @@ class Twins:
         await self.driver.run_timer()
 
 
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("seed", [*range(20), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(20, 80))])
 async def test_a_chain_ends_as_its_calls_one_by_one(driver: EngineDriver, seed: int) -> None:
     draw = random.Random(seed)
     twins = Twins(driver, PutBounds(body_bytes=BODY_BYTES, max_jobs=draw.choice([None, None, 2])))

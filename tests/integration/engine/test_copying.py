@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from deferd.contract.model import JobState, PutJob
+from deferd.contract.push import SetPush
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
+from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.redis_keys import Keys
 from deferd.engine.store_copy import clock_ms, copy_store
 from deferd.engine.store_inventory import take_inventory
@@ -72,12 +74,14 @@ async def seed(store: Store, *, shards: int = 1, jobs: int = 10, body: Any = Non
 
 
 def contents(*servers: StoreServer) -> dict[str, Any]:
-    """All data of deferd in the store, by key."""
+    """All data of deferd in the store, by key, but for the history of topics, which is left behind."""
     found: dict[str, Any] = {}
     for server in servers:
         with server.client() as client:
             for key in client.scan_iter("deferd:*"):
                 name = key.decode()
+                if ":history/" in name:
+                    continue
                 match client.type(key):
                     case b"hash":
                         found[name] = client.hgetall(key)
@@ -119,6 +123,8 @@ async def test_every_element_of_every_key_is_copied(
         JobState.RESERVED: 8 * 3,
     }
     assert contents(target_server) == contents(server)
+    assert server.command("KEYS", "*:history/*")
+    assert not target_server.command("KEYS", "*:history/*")
     assert reported[-1][0] == reported[-1][1]
     await assert_sound(target, 1, 1500)
 
@@ -200,6 +206,28 @@ async def test_topics_go_to_the_shards_of_the_target(
         assert target_server.command("HLEN", keys.of_topic(topic)[0]) == 20
     await check(target, shards=to_shards)
     await assert_sound(target, to_shards, 10)
+
+
+async def test_pushes_go_to_the_shards_of_the_target_without_what_is_known_of_their_targets(
+    store: Store, target: Store
+) -> None:
+    push = SetPush(url="https://example.com/", secrets=["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"])
+    topics = [f"topic-{number}" for number in range(6)]
+    await check(store, shards=1)
+    source = Engine(store)
+    for topic in topics:
+        await source.push.set(topic, push)
+        await source.push.note_failure(topic, "down", is_probe=False, pause_ms=30_000)
+    report = await copy_store(store, target, shards=3)
+    assert report.adds_up
+    assert report.left_out == []
+    copied = Engine(target, shards=3)
+    assert await copied.push.all() == await source.push.all()
+    for topic in topics:
+        assert (await copied.push.get(topic)).push.url == "https://example.com/"
+        state = (await copied.topics.show(topic)).target
+        assert state is not None
+        assert state.circuit == "closed"
 
 
 @pytest.mark.parametrize(("from_shards", "to_shards"), [(1, 1), (1, 5), (5, 2)])
@@ -388,3 +416,24 @@ async def test_the_inventory_counts_jobs_by_topic_and_state(store: Store) -> Non
         "delay": 80,
         "topics": 8,
     }
+
+
+async def test_what_has_happened_in_the_source_is_not_copied(
+    store: Store, server: StoreServer, target: Store, target_server: StoreServer
+) -> None:
+    """Which schedules missed runs is forgotten; how often a lease was extended is copied, until the lease ends."""
+    await check(store, shards=1)
+    engine = Engine(store)
+    await engine.queue.put(PutJob(topic="t", id="a:b", ttr=600))
+    await engine.queue.pop("t", [PopRequest(1)])
+    await engine.queue.touch("t", "a:b", ANY_RECEIPT)
+    server.command("ZADD", "deferd:{0}:schedules/missed", 1, "s")
+    server.command("SET", "deferd:{0}:console/undo/x", "jobs", "PX", 13_000)
+    server.command("HSET", "deferd:{0}:console/sessions", "cookie", "1")
+    report = await copy_store(store, target)
+    assert report.adds_up
+    assert report.left_out == []
+    assert target_server.command("EXISTS", "deferd:{0}:schedules/missed") == 0
+    assert target_server.command("KEYS", "deferd:{0}:console/*") == []
+    assert 500_000 < target_server.command("PTTL", "deferd:{0}:t:touches/a:b") <= 600_000
+    await engine.close()

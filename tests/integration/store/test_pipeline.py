@@ -13,7 +13,8 @@ from redis.exceptions import InvalidResponse, NoScriptError, ReadOnlyError, Resp
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from deferd.store.connection import Store, connect
-from tests.integration.store.store_servers import StoreServer, free_port
+from tests.integration.store.store_servers import StoreServer
+from tests.ports import free_port
 from tests.waiting import BUSY_S, until
 
 TIMEOUT_S = 0.4

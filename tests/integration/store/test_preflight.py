@@ -9,7 +9,8 @@ import pytest
 from deferd.store.connection import Store, connect
 from deferd.store.preflight import StoreRefused, check
 from deferd.store.shard_guard import SHARDS_KEY
-from tests.integration.store.store_servers import SentinelSet, StoreServer, free_port
+from tests.integration.store.store_servers import SentinelSet, StoreServer
+from tests.ports import free_port
 
 
 async def refusal(url: str, *, shards: int = 1, timeout_s: float = 5.0) -> str:

@@ -19,6 +19,8 @@ class Work:
 
 
 class Connection:
+    client: tuple[str, int] | None = None
+
     def end_call(self, *_args: Any) -> None: ...
 
     def end_call_with(self, *_args: Any) -> None: ...

@@ -12,12 +12,24 @@ from pydantic import BaseModel
 
 from deferd.api import operation, problem_details
 from deferd.api.auth.api_keys import Scope
-from deferd.api.openapi import calendar_schemas, job_schemas, schedule_schemas, schemas
+from deferd.api.openapi import (
+    activity_schemas,
+    calendar_schemas,
+    history_schemas,
+    inspection_schemas,
+    job_schemas,
+    now_schemas,
+    push_schemas,
+    schedule_schemas,
+    schemas,
+    system_schemas,
+    task_schemas,
+)
 from deferd.api.openapi.__main__ import FILE, render
 from deferd.api.openapi.examples import EXAMPLES
-from deferd.contract import bulk_model, model, schedules, windows
+from deferd.contract import bulk_model, model, push, schedules, windows
 
-DOCUMENT: dict[str, Any] = yaml.safe_load(render())
+DOCUMENT: dict[str, Any] = yaml.load(render(), yaml.CSafeLoader)
 SCHEMAS = DOCUMENT["components"]["schemas"]
 _OPERATION_IDS = {
     "put_job",
@@ -49,6 +61,10 @@ _OPERATION_IDS = {
     "get_calendar",
     "list_calendars",
     "delete_calendar",
+    "set_push",
+    "get_push",
+    "remove_push",
+    "test_push",
     "audit_store",
     "repair_store",
     "put_schedule",
@@ -63,6 +79,22 @@ _OPERATION_IDS = {
     "check_health",
     "check_readiness",
     "get_metrics",
+    "explain_job",
+    "list_dead_errors",
+    "get_forecast",
+    "list_consumers",
+    "get_history",
+    "get_history_of_all",
+    "get_now",
+    "list_events",
+    "stream_events",
+    "list_activity",
+    "list_tasks",
+    "get_task",
+    "stop_task",
+    "get_overview",
+    "get_system",
+    "get_key",
 }
 _BODY_MAY_BE_LEFT_OUT = {
     "pop_jobs",
@@ -75,6 +107,7 @@ _BODY_MAY_BE_LEFT_OUT = {
     "redrive_jobs",
     "repair_topic",
     "repair_store",
+    "test_push",
     "pause_schedule",
     "resume_schedule",
     "run_schedule",
@@ -91,7 +124,24 @@ def codes_of(response: dict[str, Any]) -> set[str]:
 
 
 def model_named(name: str) -> type[BaseModel]:
-    for module in (schemas, calendar_schemas, schedule_schemas, model, windows, schedules, bulk_model, operation):
+    for module in (
+        schemas,
+        activity_schemas,
+        calendar_schemas,
+        inspection_schemas,
+        history_schemas,
+        now_schemas,
+        push_schemas,
+        system_schemas,
+        schedule_schemas,
+        task_schemas,
+        model,
+        windows,
+        push,
+        schedules,
+        bulk_model,
+        operation,
+    ):
         found = getattr(module, name, None)
         if isinstance(found, type) and issubclass(found, BaseModel):
             return found

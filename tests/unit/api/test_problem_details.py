@@ -14,6 +14,7 @@ from deferd.api.unsent_bytes import TooManyUnsentBytes
 from deferd.client import CallFailed
 from deferd.contract import errors
 from deferd.contract.errors import FieldError, InvalidInput
+from deferd.engine.events.event_hub import TooManyStreams
 
 _CONTRACT = {
     "validation": 422,
@@ -23,6 +24,7 @@ _CONTRACT = {
     "job_not_found": 404,
     "topic_not_found": 404,
     "calendar_not_found": 404,
+    "task_not_found": 404,
     "job_cancelled": 410,
     "payload_too_large": 413,
     "topic_full": 429,
@@ -41,6 +43,9 @@ _ONE_OF_EACH: list[errors.DeferdError] = [
     errors.ScheduleNotFound("s"),
     errors.ScheduleExists("s"),
     errors.CalendarNotFound("c"),
+    errors.TaskNotFound("t"),
+    errors.PushNotFound("t"),
+    errors.TopicPushed("t"),
     errors.JobExists("t", "j"),
     errors.JobReserved("t", "j"),
     errors.ReceiptStale("t", "j"),
@@ -58,6 +63,7 @@ _ONE_OF_EACH: list[errors.DeferdError] = [
     problem_details.UriTooLong(),
     problem_details.HeadTooLarge(),
     problem_details.TooManyConnections("10 connections are open already"),
+    TooManyStreams("this process serves 100 streams of events already"),
     TooManyUnsentBytes("clients have not read 10 bytes of their responses"),
 ]
 

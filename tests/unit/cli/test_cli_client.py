@@ -150,7 +150,15 @@ def test_every_error_of_the_client_has_its_exit_code() -> None:
 
     assert {name for name, code in codes.items() if code == exit_codes.REFUSED} == {
         *("job_exists", "job_reserved", "receipt_stale", "job_not_found", "topic_not_found", "job_cancelled"),
-        *("topic_full", "schedule_not_found", "schedule_exists", "calendar_not_found"),
+        *(
+            "topic_full",
+            "schedule_not_found",
+            "schedule_exists",
+            "calendar_not_found",
+            "push_not_found",
+            "topic_pushed",
+            "task_not_found",
+        ),
     }
     assert {name for name, code in codes.items() if code == exit_codes.USAGE} == {
         *("validation", "payload_too_large", "durability_unavailable", "different_shard"),

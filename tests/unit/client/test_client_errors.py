@@ -19,6 +19,9 @@ RAISED: list[errors.DeferdError] = [
     errors.ScheduleNotFound("nightly"),
     errors.ScheduleExists("nightly"),
     errors.CalendarNotFound("office"),
+    errors.PushNotFound("orders.close"),
+    errors.TopicPushed("orders.close"),
+    errors.TaskNotFound("5f0c9a3be7d2481c"),
     errors.JobExists("orders", "a"),
     errors.JobReserved("orders", "a"),
     errors.JobExists("orders", "a", "replicated:1"),
@@ -39,6 +42,7 @@ ONLY_HTTP = {
     "uri_too_long",
     "request_header_fields_too_large",
     "too_many_connections",
+    "too_many_streams",
     "too_many_unsent_bytes",
 }
 """Codes without an error class: the client uses the status, or never gets them from a deferd service."""

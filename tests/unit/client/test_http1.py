@@ -17,6 +17,7 @@ from deferd.client.http1 import HttpResponse, MalformedResponse, RequestWriter, 
 from deferd.client.proxy import parse_proxy_url
 from deferd.client.requests import ApiRequest, look, pop
 from deferd.client.transport import HttpSettings
+from deferd.client.user_agent import user_agent
 from tests.drawn_input import drawn
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -254,7 +255,8 @@ def http_settings(url: str, *, proxy: str | None = None, key: str | None = "k3y"
     ],
 )
 def test_a_request_names_host_and_path_of_the_url(url: str, host: str, path: str) -> None:
-    expected = [f"GET {path} HTTP/1.1", f"host: {host}", "authorization: Bearer k3y", "", ""]
+    headers = [f"host: {host}", "authorization: Bearer k3y", f"user-agent: {user_agent()}"]
+    expected = [f"GET {path} HTTP/1.1", *headers, "", ""]
     assert expected == head_lines(http_settings(url), look("t", "a"))
 
 
@@ -262,7 +264,8 @@ def test_query_and_body_are_in_the_request() -> None:
     line, *_ = head_lines(http_settings("http://h"), pop(["a", "b:c"], wait=1.5, consumer="a b&\u00e4\r\n"))
     assert line == "POST /topics/a,b:c/pop?count=1&wait=1.5&consumer=a+b%26%C3%A4%0D%0A HTTP/1.1"
     lines = head_lines(http_settings("http://h", key=""), ApiRequest("PUT", "/x", bytes, body=b"{}"))
-    assert lines == ["PUT /x HTTP/1.1", "host: h", "content-type: application/json", "content-length: 2", "", "{}"]
+    headers = ["host: h", f"user-agent: {user_agent()}", "content-type: application/json", "content-length: 2"]
+    assert lines == ["PUT /x HTTP/1.1", *headers, "", "{}"]
 
 
 @pytest.mark.parametrize("method", ["GET", "GET /x HTTP/1.1\r\nx:", "GE T", "G\u00c4T"])

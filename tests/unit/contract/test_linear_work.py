@@ -8,10 +8,10 @@ the thread, the least of several runs, so a busy machine does not matter.
 from __future__ import annotations
 
 import ast
-import gc
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,15 +25,20 @@ from deferd.api import incoming_request, problem_details, put_decoding, request_
 from deferd.api.app import create_app
 from deferd.api.auth import api_keys, key_file
 from deferd.api.operation import Operation
-from deferd.api.routes import pop, schedules, topics
-from deferd.contract import bulk_model, labels, model, windows
+from deferd.api.resp import command_error, set_commands
+from deferd.api.routes import inspection, pop, schedules, topics
+from deferd.contract import bulk_model, labels, model, push, windows
 from deferd.contract import schedules as schedule_models
 from deferd.contract.errors import DeferdError
+from deferd.contract.push_targets import TargetPattern
 from deferd.engine import scripts
 from deferd.engine.consistency import checker
+from deferd.engine.inspection import error_lines
 from deferd.server.http import request_head
 from deferd.server.http.direct_path import DirectPath
 from deferd.store import acl, server_info, valkey_process
+
+pytestmark = pytest.mark.usefixtures("no_garbage_collection")
 
 SIZES = [32 * 1024 * 2**doubling for doubling in range(5)]
 FACTOR_OVER_LINEAR = 4
@@ -116,6 +121,17 @@ NAMES = {
     "line ends": repeat("\n"),
 }
 HEX = {"zeros": repeat("0", "00-"), "hyphens": repeat("00-"), "letters": repeat("a")}
+ERRORS = NAMES | {
+    "quotes": repeat('"'),
+    "single quotes": repeat("'a", after="a"),
+    "hexadecimal digits": repeat("1a", after="g"),
+    "numbers": repeat("1 "),
+    "stars": repeat("*.", after="a"),
+    "UUIDs": repeat("550e8400-e29b-"),
+    "instants": repeat("2026-11-22T10:20"),
+    "statuses": repeat("with ", after="502"),
+}
+ERROR_LINES = "engine/inspection/error_lines.py"
 JOB = '{"topic":"t","body":'
 BODIES = {
     "unclosed string of escapes": repeat_bytes('\\"', '"'),
@@ -150,6 +166,37 @@ BATCHES = {
         b'{"jobs":[%b]}' % b",".join([numbered('"{0}":0', '{"topic":"t",', "}")(size // 1000)] * 1000)
     ),
 }
+FIELDS = {
+    "digits": repeat("1", "body.jobs."),
+    "jobs": repeat("jobs.1.", "body."),
+    "places": repeat("body."),
+}
+PUSH_URLS = {
+    "letters": repeat("a", "https://"),
+    "dots": repeat("a.", "https://", "!"),
+    "percents": repeat("%41", "https://a/"),
+    "colons": repeat(":", "https://a"),
+    "brackets": repeat("[", "https://"),
+    "at signs": repeat("@", "https://a"),
+    "slashes": repeat("/"),
+}
+PUSH_HEADERS: dict[str, Make] = {
+    "letters": lambda size: {"url": "https://a", "headers": {"a" * size: "b"}},
+    "signs": lambda size: {"url": "https://a", "headers": {"!" * size: "b"}},
+}
+PUSH_HEADER_TEXTS: dict[str, Make] = {
+    "letters": lambda size: {"url": "https://a", "headers": {"a": "b" * size}},
+    "spaces": lambda size: {"url": "https://a", "headers": {"a": "b" + " " * size}},
+}
+
+
+def allowed_host(text: str) -> object:
+    try:
+        return TargetPattern.parse(text)
+    except ValueError as error:
+        return error
+
+
 ROWS = [
     Row("topic", validated(model.Topic), NAMES, ("contract/model.py", "api/routes/pop.py")),
     Row("topics of a pop", validated(pop.PopTopics), NAMES),
@@ -163,6 +210,17 @@ ROWS = [
     Row("topic of a selection", validated(bulk_model.TopicSelector), NAMES, ("contract/bulk_model.py",)),
     Row("request id", validated(bulk_model.RequestId), NAMES, ("contract/bulk_model.py",)),
     Row("text of a header", validated(labels._HeaderText), NAMES, ("contract/labels.py",)),
+    Row("topic of a command", set_commands._TOPIC.fullmatch, NAMES, ("api/resp/set_commands.py",)),
+    Row(
+        "field of a command's error",
+        lambda field: command_error._PLACE.sub("", field),
+        FIELDS,
+        ("api/resp/command_error.py",),
+    ),
+    Row("URL of a push", validated(push.Url), PUSH_URLS, ("contract/push_targets.py",)),
+    Row("name of a push header", validated(push.SetPush), PUSH_HEADERS, ("contract/push.py",)),
+    Row("text of a push header", validated(push.SetPush), PUSH_HEADER_TEXTS, ("contract/push.py",)),
+    Row("host of --push-allow", allowed_host, NAMES, ("contract/push_targets.py",)),
     Row("topic of the store", checker._TOPIC_NAME.fullmatch, NAMES, ("engine/consistency/checker.py",)),
     Row("traceparent of a body", validated(model.Traceparent), HEX, ("contract/model.py",)),
     Row(
@@ -171,6 +229,16 @@ ROWS = [
         {"zeros": repeat_bytes("0")},
         ("api/incoming_request.py",),
     ),
+    Row("topics of a look", validated(inspection.TopicsFilter), NAMES, ("api/routes/inspection.py",)),
+    *(
+        Row(f"value {number} of an error", partial(pattern.sub, "*"), ERRORS, (ERROR_LINES,))
+        for number, pattern in enumerate((error_lines._QUOTED, error_lines._VALUE, error_lines._JOINED))
+    ),
+    *(
+        Row(f"status {number} of an error", pattern.search, ERRORS, (ERROR_LINES,))
+        for number, pattern in enumerate((error_lines._STATUS, error_lines._STATUS_WORDS))
+    ),
+    Row("error of a dead job", error_lines.normalized.__wrapped__, ERRORS),
     Row("durability", validated(model.Durability), {"digits": repeat("1", "replicated:")}, ("contract/model.py",)),
     Row(
         "instant",
@@ -275,14 +343,6 @@ BOUNDED_BEFORE = ("engine/topics.py", "store/server_info.py")
 
 OF_OWN_FILES = "engine/script_source.py"
 """Its regular expressions read the service's own scripts, once at the start."""
-
-
-@pytest.fixture(autouse=True)
-def no_garbage_collection() -> Iterator[None]:
-    """It would traverse all objects of the test run; the service excludes those of its start."""
-    gc.disable()
-    yield
-    gc.enable()
 
 
 def least_time_s(act: Callable[[Any], object], value: Any) -> float:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -108,6 +110,14 @@ print(*{*sys.modules} - before)
     assert ran.stdout.split() == ["deferd"]
 
 
+def test_the_vendored_files_are_those_that_were_fetched() -> None:
+    script = runpy.run_path(str(ROOT / "scripts/vendor_console.py"))
+    folder: Path = script["FOLDER"]
+    sums = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+    assert {file.name: file.sha256 for file in script["FILES"]} == sums
+
+
 def test_the_wheel_has_the_package_with_its_scripts_and_types(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=50)
@@ -115,7 +125,10 @@ def test_the_wheel_has_the_package_with_its_scripts_and_types(tmp_path: Path) ->
     with zipfile.ZipFile(wheel) as archive:
         held = {name for name in archive.namelist() if ".dist-info/" not in name}
     package = ROOT / "app"
-    wanted = {path.relative_to(package).as_posix() for path in package.rglob("*.*") if path.suffix in {".py", ".lua"}}
+    console = package / "deferd/console"
+    pages = [path for name in ("templates", "static") for path in (console / name).rglob("*") if path.is_file()]
+    source = [path for path in package.rglob("*.*") if path.suffix in {".py", ".lua"}]
+    wanted = {path.relative_to(package).as_posix() for path in source + pages}
 
     assert wanted | {"deferd/py.typed"} == held
 
@@ -132,7 +145,7 @@ def test_the_changelog_has_unreleased_changes_on_top_and_then_the_version_of_the
 
 
 def test_the_api_document_has_the_version_of_the_package() -> None:
-    document = yaml.safe_load((ROOT / "openapi/openapi.yaml").read_text(encoding="utf-8"))
+    document = yaml.load((ROOT / "openapi/openapi.yaml").read_bytes(), yaml.CSafeLoader)
 
     assert document["info"]["version"] == PYPROJECT["project"]["version"]
 

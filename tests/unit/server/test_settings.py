@@ -186,3 +186,11 @@ def test_allowed_hosts_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("DEFERD_ALLOWED_HOST", "jobs.example.com, *.Example.org *")
     assert load_settings({}).allowed_host == ("jobs.example.com", "*.Example.org", "*")
     assert load_settings({"allowed_host": "other"}).allowed_host == ("other",)
+
+
+def test_masks_of_the_console_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_settings({}).console_mask == ()
+    monkeypatch.setenv("DEFERD_CONSOLE_MASK", "password, *.token")
+    assert load_settings({}).console_mask == ("password", "*.token")
+    with pytest.raises(SettingsError, match="must be names of fields with dots between them"):
+        load_settings({"console_mask": "a..b"})

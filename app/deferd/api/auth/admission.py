@@ -56,6 +56,10 @@ class Admission:
     def check_topic(self, topic: str) -> None:
         """Check a topic that only the store knew (403); the text of the error does not name it."""
 
+    def current_topics(self) -> TopicPatterns | None:
+        """As `visible_topics`, of the key as it is now. Raises Unauthorized or Forbidden."""
+        return None
+
     def check_again(self, topics: Collection[str]) -> None:
         """Check the key once more after a wait: the keys may have been read again meanwhile (401, 403)."""
 
@@ -95,6 +99,14 @@ class Gate(ABC):
     @abstractmethod
     def admit_page(self, scope: Scope | None, name: str, request: IncomingRequest) -> Admission:
         """Admit a request for a page, or with `scope` None for a path that does not exist. Raises as `admit`."""
+
+    def find_key(self, token: bytes) -> Key | None:  # noqa: ARG002 (a service without keys has none)
+        """The key whose token this is; None if there is none. The console's log-in asks for it."""
+        return None
+
+    def key_of_digest(self, digest: bytes) -> Key | None:  # noqa: ARG002 (as above)
+        """The key whose token has this SHA-256; None when it was revoked."""
+        return None
 
     def audit_refusal(
         self, key_name: str | None, permission: Permission, request: IncomingRequest, topic: str | None, code: str

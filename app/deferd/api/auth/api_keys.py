@@ -160,6 +160,10 @@ class KeyRing:
         """The key that has the token of `key`, which may be of an earlier ring; None when it was revoked."""
         return self._by_digest.get(key.digest)
 
+    def of_digest(self, digest: bytes) -> Key | None:
+        """The key whose token has this SHA-256; None when it was revoked."""
+        return self._by_digest.get(digest)
+
 
 def hash_of(token: str) -> str:
     """The hash that is kept of a token."""

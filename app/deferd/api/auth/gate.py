@@ -24,6 +24,7 @@ from deferd.api.auth.usage_limits import KeyUsage
 from deferd.api.incoming_request import IncomingRequest
 from deferd.api.responses import Header
 from deferd.contract.errors import Forbidden, RateLimited, Unauthorized
+from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine.topic_usage import TopicUsage
 
 _TOPIC_SHOWN = 200
@@ -117,12 +118,24 @@ class KeyGate(Gate):
     def _identify(
         self, permission: Permission, request: IncomingRequest, *, password_allowed: bool = False
     ) -> _KeyAdmission:
-        token = _token(request.headers, password_allowed=password_allowed)
-        key = None if token is None else self._ring.find(token)
+        token: bytes | None = None
+        if request.key_digest is not None:
+            key = self._ring.of_digest(request.key_digest)
+        else:
+            token = _token(request.headers, password_allowed=password_allowed)
+            key = None if token is None else self._ring.find(token)
         if key is None:
             self.audit_refusal(None, permission, request, request.path_values.get("topic"), Unauthorized.code)
             raise _unauthorized(token, password_allowed=password_allowed)
         return _KeyAdmission(self, permission, request, key, self._usages.get(key.name))
+
+    def find_key(self, token: bytes) -> Key | None:
+        """See Gate."""
+        return self._ring.find(token)
+
+    def key_of_digest(self, digest: bytes) -> Key | None:
+        """See Gate."""
+        return self._ring.of_digest(digest)
 
     def current(self, key: Key) -> Key | None:
         """The key as it is now; None when it was revoked."""
@@ -191,6 +204,12 @@ class _KeyAdmission(Admission):
             raise Unauthorized("the key was revoked while the request waited")
         if self._permission.scope not in key.scopes or not all(map(key.topics.match, topics)):
             raise self._forbidden(joined)
+
+    def current_topics(self) -> TopicPatterns | None:
+        """See Admission."""
+        self.check_again(())
+        key = self._gate.current(self.key) or self.key
+        return None if key.topics.everything else key.topics
 
     def _forbidden(self, topic: str | None, scope: Scope | None = None) -> Forbidden:
         self._gate.audit_refusal(self.key_name, self._permission, self._request, topic, Forbidden.code)

@@ -33,12 +33,26 @@ def _no_topics(_arguments: Arguments) -> Collection[str]:
 
 
 @dataclass(frozen=True, slots=True)
+class Recorded:
+    """That an operation's calls are in the list of changes, `GET /activity`.
+
+    `via`: only calls that come this way, as `api.change_recording` tells them apart. `filter` is the argument that
+    selects jobs. `joins`: one entry may stand for many calls of one caller, except in the console.
+    """
+
+    via: frozenset[str] = frozenset(("console", "cli", "api"))
+    filter: str | None = None
+    joins: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Permission:
     """The scope and topics that a key must have. `scope` None: the operation is public.
 
     `topics` gives the topics of a request from its bound arguments; with `all_topics` the key must match every topic
     there can be. `puts_into` gives topics for which the key needs the scope `put` as well. `operation` names the
-    operation in the audit log, which records its requests if `is_audited`.
+    operation in the audit log, which records its requests if `is_audited`. `recorded`: see Recorded; what is audited is
+    recorded too.
     """
 
     scope: Scope | None
@@ -47,6 +61,7 @@ class Permission:
     puts_into: Callable[[Arguments], Collection[str]] = _no_topics
     operation: str = ""
     is_audited: bool = False
+    recorded: Recorded | None = None
 
     def denied_topic(self, key: Key, arguments: Arguments) -> str | None:
         """The first topic of a request that `key` does not match, `*` for all topics; None when it matches all.
@@ -75,9 +90,10 @@ def requires(
     all_topics: bool = False,
     puts_into: Callable[[Arguments], Collection[str]] = _no_topics,
     audited: bool = False,
+    recorded: Recorded | None = None,
 ) -> Callable[[_Function], _Function]:
     """Require a key with `scope`; see Permission. `audited`: as an admin action is."""
-    return _declare(Permission(scope, topics, all_topics, puts_into, is_audited=audited))
+    return _declare(Permission(scope, topics, all_topics, puts_into, is_audited=audited, recorded=recorded))
 
 
 def public(function: _Function) -> _Function:

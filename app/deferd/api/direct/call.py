@@ -15,7 +15,9 @@ from deferd.api.operation import Operation
 
 
 class Connection(Protocol):
-    """The connection that a call came by."""
+    """The connection that a call came by. `client` is the address of its other end, if it has one."""
+
+    client: tuple[str, int] | None
 
     def end_call(self, call: DirectCall, status: int, fields: bytes, body: bytes) -> None:
         """Send JSON with more header `fields`, each ended by CRLF."""

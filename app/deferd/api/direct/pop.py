@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 from pydantic import ValidationError
 
 from deferd.api import serialization
+from deferd.api.consumer_tracker import MOST_NOTES
 from deferd.api.direct.call import Connection, DirectCall
 from deferd.api.direct.verb import TOPIC, DirectVerb, KnownHead
 from deferd.api.operation import query_values
@@ -39,6 +40,7 @@ class DirectPop(DirectVerb):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
+        self._notes = self._app.consumers.notes
         self._refusing: set[asyncio.Task[None]] = set()
 
     def begin(self, connection: Connection, head: KnownHead, line: Match[str], body: bytes) -> DirectCall | None:
@@ -57,6 +59,9 @@ class DirectPop(DirectVerb):
             return None
         call = self._admitted(connection, head, topic)
         if call is not None:
+            notes = self._notes
+            if len(notes) < MOST_NOTES:
+                notes[connection.client or id(connection)] = (head, topic, pop.request, call)
             dispatcher = self._app.engine.dispatcher
             waiter = dispatcher.begin_pop(topic, pop.request, pop.wait_ms, partial(self._respond, call, topic))
             call.abandon = partial(dispatcher.cancel, waiter)

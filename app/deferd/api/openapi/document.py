@@ -77,8 +77,15 @@ TAGS = [
     {"name": "jobs", "description": "For producers: put, get, change and cancel jobs."},
     {"name": "consumers", "description": "For consumers: pop jobs, then finish, release, touch or bury them."},
     {"name": "topics", "description": "Settings, lists, pause, dead jobs and consistency checks of topics."},
+    {"name": "push", "description": "Jobs that the service sends to a URL as signed requests."},
     {"name": "schedules", "description": "Recurring jobs: when they run, and what became of their runs."},
     {"name": "calendars", "description": "Opening hours under names."},
+    {
+        "name": "inspection",
+        "description": "Why a job has not run, dead jobs by error, what comes due and what happened, who consumes, and "
+        "who changed what.",
+    },
+    {"name": "tasks", "description": "Actions on many jobs that run in the background: progress, stop."},
     {"name": "operations", "description": "Health, metrics, and the consistency check of the whole store."},
 ]
 
@@ -91,6 +98,9 @@ _DETAILS = {
     "schedule_not_found": "there is no schedule 'nightly'",
     "schedule_exists": "there is a schedule 'nightly' already",
     "calendar_not_found": "there is no calendar 'office'",
+    "push_not_found": "the jobs of topic 'orders.close' are not pushed: set it with PUT /topics/orders.close/push",
+    "topic_pushed": "the jobs of topic 'orders.close' are pushed, so they cannot be popped: remove its push first",
+    "task_not_found": "there is no task '5f0c9a3be7d2481c'",
     "job_exists": "topic 'orders.close' already has a job 'order-1042'",
     "job_reserved": "a consumer holds job 'order-1042' of topic 'orders.close'",
     "receipt_stale": "nobody holds job 'order-1042' of topic 'orders.close': it is delayed",
@@ -103,6 +113,7 @@ _DETAILS = {
     "unauthorized": "a key is required: send its token as `Authorization: Bearer`",
     "forbidden": "key 'shop' does not have scope pop for topic 'orders.close'",
     "rate_limited": "key 'shop' exceeds its rate limit",
+    "too_many_streams": "this process serves 100 streams of events already",
 }
 _JOB_FACTS = {"topic": "orders.close", "id": "order-1042"}
 _FACTS: dict[str, dict[str, Any]] = {
@@ -112,6 +123,9 @@ _FACTS: dict[str, dict[str, Any]] = {
     "schedule_not_found": {"schedule": "nightly"},
     "schedule_exists": {"schedule": "nightly"},
     "calendar_not_found": {"calendar": "office"},
+    "push_not_found": {"topic": "orders.close"},
+    "topic_pushed": {"topic": "orders.close"},
+    "task_not_found": {"task": "5f0c9a3be7d2481c"},
     "durability_unavailable": {"durability": "replicated:1", "available": ["memory", "fsync"]},
     "different_shard": {"topic": "mail"},
     "topic_full": {"topic": "orders.close", "max_jobs": 100_000},

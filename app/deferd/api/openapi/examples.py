@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from deferd.api.openapi import (
+    activity_schemas,
+    history_examples,
+    inspection_examples,
+    push_examples,
+    system_examples,
+    task_schemas,
+)
 from deferd.engine.consistency.findings import FindingKind
 
 _ID, _TOPIC = "order-1042", "orders.close"
@@ -34,6 +42,7 @@ _DEAD_JOB = {
     "backoff": {"kind": "schedule", "seconds": [120, 600, 3600], "then": "dead", "jitter": 0},
     "last_error": "the payment service responded with 502",
     "reason": "attempts_exhausted",
+    "dead_at": "2026-11-21T08:39:02.415Z",
 }
 _DELIVERY = {
     **_JOB,
@@ -63,12 +72,14 @@ _TOPIC_SETTINGS = {
     "spread": 60,
     "max_jobs": 100000,
     "durability": None,
+    "events": 0,
 }
 _TOPIC_VIEW = {
     "topic": _TOPIC,
     "paused": False,
     "counts": {"delayed": 12, "ready": 0, "reserved": 1, "dead": 0, "finished": 0},
     "oldest_ready_age": None,
+    "oldest_ready_at": None,
     "next_due_at": "2026-11-21T07:26:58.123Z",
     "settings": _TOPIC_SETTINGS,
 }
@@ -172,6 +183,7 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "TouchJob": [{"receipt": _RECEIPT, "ttr": 120}],
     "BuryJob": [{"receipt": _RECEIPT, "error": "there is no such order"}],
     "TopicSettings": [_TOPIC_SETTINGS],
+    "PauseTopic": [{"reason": "the payment service is down"}, {}],
     "Redrive": [{"ids": [_ID]}, {"limit": 100}],
     "EmptyBody": [{}],
     "Job": [_JOB, _DEAD_JOB, _PLACED_JOB],
@@ -237,4 +249,10 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
         {"runs": [{"at": "2026-11-23T03:00:00+01:00", "utc": "2026-11-23T02:00:00Z"}], "tzdata": "2026.3"},
     ],
     "Health": [{"status": "ok"}],
+    **inspection_examples.EXAMPLES,
+    **history_examples.EXAMPLES,
+    **activity_schemas.EXAMPLES,
+    **push_examples.EXAMPLES,
+    **system_examples.EXAMPLES,
+    **task_schemas.EXAMPLES,
 }

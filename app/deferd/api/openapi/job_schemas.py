@@ -41,7 +41,7 @@ class Job(BaseModel):
     topic: str = Field(description="Topic of the job.")
     id: str = Field(description="Id, unique within the topic.")
     state: JobState
-    body: Any = Field(description="JSON value from the producer.")
+    body: Any = Field(default=None, description="JSON value from the producer; left out with `bodies=false`.")
     created_at: datetime = Field(description="When the job was put.")
     due_at: datetime = Field(description="When the job is, or was, due.")
     asked_for: datetime | None = Field(
@@ -78,6 +78,7 @@ class Job(BaseModel):
     )
     last_error: str | None = Field(default=None, description="Error message of the last release or bury.")
     reason: DeadReason | None = Field(default=None, description="Why the job is dead.")
+    dead_at: datetime | None = Field(default=None, description="When the job became dead, as far as it is known.")
     reserved_until: datetime | None = Field(
         default=None, description="When the lease ends unless it is extended by a touch."
     )
@@ -105,11 +106,18 @@ class Job(BaseModel):
         description="When the job is read alone: its follow-up, which becomes the job when this one has ended.",
     )
     result: Any = Field(default=None, description="JSON value from the finish.")
+    body_bytes: int | None = Field(
+        default=None, description="With `bodies=false`: the length of the body's JSON, which is left out."
+    )
+    result_bytes: int | None = Field(
+        default=None, description="With `bodies=false`: the length of the result's JSON, if there is one."
+    )
 
 
 class Delivery(Job):
     """A job that was delivered to a consumer."""
 
+    body: Any = Field(description="JSON value from the producer.")
     receipt: str = Field(description="Fencing token of this delivery; pass it to finish, release, touch and bury.")
     attempt: int = Field(description="Number of this delivery, from 1.")
     reserved_until: datetime = Field(description="When the lease ends unless it is extended by a touch.")

@@ -8,7 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from deferd.api.openapi.job_schemas import Delivery, Job
+from deferd.api.openapi.push_schemas import PushTarget
 from deferd.api.problem_details import BY_CODE
+from deferd.contract.bulk_model import SampleJob
 from deferd.contract.model import JobState, TopicSettings
 from deferd.engine.consistency.findings import FindingKind
 
@@ -44,6 +46,7 @@ class Problem(BaseModel):
     topic: str | None = Field(None, description="The topic concerned.")
     id: str | None = Field(None, description="The job concerned.")
     calendar: str | None = Field(None, description="With `calendar_not_found`: the calendar concerned.")
+    task: str | None = Field(None, description="With `task_not_found`: the task concerned.")
     errors: list[FieldError] | None = Field(None, description="With `validation`: the invalid values, at most 100.")
     limit_bytes: int | None = Field(None, description="With `payload_too_large`: the maximum size of a body.")
     max_jobs: int | None = Field(None, description="With `topic_full`: the maximum number of live jobs in the topic.")
@@ -63,6 +66,7 @@ class Problem(BaseModel):
 class StoredJob(Job):
     """A job as its put returns it."""
 
+    body: Any = Field(description="JSON value from the producer.")
     durability: str = Field(
         description="The level that the job has reached: `memory`, in the memory of the store; `fsync`, on its disk; "
         "`replicated:N`, also in the memory of N replicas.",
@@ -213,6 +217,11 @@ class Topic(BaseModel):
 
     topic: str
     paused: bool = Field(description="Whether the topic is paused: it hands out no jobs.")
+    paused_at: datetime | None = Field(
+        None, description="Since when it is paused; omitted when that is not known, as for pauses by version 0.1."
+    )
+    paused_by: str | None = Field(None, description="Name of the key that paused it, if it was one.")
+    paused_reason: str | None = Field(None, description="Why it is paused, if that was said.")
     counts: Counts
     follow_ups: int | None = Field(
         None, description="How many puts wait until the job with their id has ended; omitted when there are none."
@@ -223,8 +232,13 @@ class Topic(BaseModel):
     oldest_ready_age: float | None = Field(
         description="Seconds since the first job of the Ready list was due; `null` when none is ready."
     )
+    oldest_ready_at: datetime | None = Field(
+        description="When the first job of the Ready list was due, which does not change while it waits; `null` when "
+        "none is ready."
+    )
     next_due_at: datetime | None = Field(description="When the next delayed job is due; `null` when none is delayed.")
     settings: TopicSettings
+    push: PushTarget | None = Field(None, description="The target of a pushed topic; omitted for other topics.")
 
 
 class TopicPage(BaseModel):
@@ -242,13 +256,24 @@ class TopicPage(BaseModel):
     )
 
 
-class Redriven(BaseModel):
+class _Preview(BaseModel):
+    matched: int | None = Field(None, description="Only of a dry run: how many jobs it would be, 0 of others.")
+    complete: bool | None = Field(
+        None, description="Only of a dry run: `false` when the `limit` was reached and there may be more."
+    )
+    cutoff: datetime | None = Field(
+        None, description="Only of a dry run: only jobs that were there, or dead, by then were counted."
+    )
+    samples: list[SampleJob] | None = Field(None, description="Only of a dry run: up to ten of the jobs.")
+
+
+class Redriven(_Preview):
     """The number of dead jobs that are ready again."""
 
     redriven: int
 
 
-class Removed(BaseModel):
+class Removed(_Preview):
     """The number of removed jobs."""
 
     removed: int

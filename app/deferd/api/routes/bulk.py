@@ -5,10 +5,11 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from deferd.api import serialization
+from deferd.api import serialization, task_requests
 from deferd.api.auth.api_keys import Scope
-from deferd.api.auth.permissions import requires
+from deferd.api.auth.permissions import Recorded, requires
 from deferd.api.openapi.document import error_responses
+from deferd.api.openapi.task_schemas import ACCEPTED
 from deferd.api.operation import Operation
 from deferd.api.request_context import CurrentRequest
 from deferd.api.responses import JsonResponse
@@ -16,6 +17,7 @@ from deferd.contract.bulk_model import BulkResult, CancelSelected, RescheduleSel
 
 router = APIRouter(route_class=Operation, tags=["jobs"])
 
+_RECORDED = Recorded(filter="call", joins=True)
 _STEPS = (
     "Each job changes atomically, the whole does not. Only jobs that were put before the call are meant. A key for "
     "some topics must be for those that are named; of a tag or a pattern it gets the jobs in its topics. After a 503 "
@@ -31,12 +33,15 @@ _STEPS = (
     f"index, at a cost that does not depend on the number of other jobs. {_STEPS}.",
     response_model=BulkResult,
     response_description="What was cancelled.",
-    responses=error_responses("validation", "store_unavailable", body=True),
+    responses=ACCEPTED | error_responses("validation", "store_unavailable", body=True),
 )
-@requires(Scope.CANCEL, topics=lambda arguments: arguments["call"].select.named_topics)
+@requires(Scope.CANCEL, topics=lambda arguments: arguments["call"].select.named_topics, recorded=_RECORDED)
 async def cancel_selected_jobs(request: CurrentRequest, call: CancelSelected) -> Response:
+    if call.as_task:
+        return await task_requests.begin_call(request, "cancel", call)
     admission = request.admission
     outcome = await request.engine.bulk.cancel(call, admission.visible_topics, admission.key_name)
+    request.changed = outcome.done
     return JsonResponse(serialization.bulk_outcome(outcome))
 
 
@@ -48,10 +53,13 @@ async def cancel_selected_jobs(request: CurrentRequest, call: CancelSelected) ->
     f"after `delay` seconds, or at `run_at`. {_STEPS} with the same `request_id`, which moves none twice.",
     response_model=BulkResult,
     response_description="What was rescheduled.",
-    responses=error_responses("validation", "store_unavailable", body=True),
+    responses=ACCEPTED | error_responses("validation", "store_unavailable", body=True),
 )
-@requires(Scope.PUT, topics=lambda arguments: arguments["call"].select.named_topics)
+@requires(Scope.PUT, topics=lambda arguments: arguments["call"].select.named_topics, recorded=_RECORDED)
 async def reschedule_selected_jobs(request: CurrentRequest, call: RescheduleSelected) -> Response:
+    if call.as_task:
+        return await task_requests.begin_call(request, "reschedule", call)
     admission = request.admission
     outcome = await request.engine.bulk.reschedule(call, admission.visible_topics, admission.key_name)
+    request.changed = outcome.done
     return JsonResponse(serialization.bulk_outcome(outcome))

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from deferd.api import serialization
 from deferd.api.auth.api_keys import Scope
-from deferd.api.auth.permissions import requires
+from deferd.api.auth.permissions import Recorded, requires
 from deferd.api.openapi import schemas
 from deferd.api.openapi.document import error_responses
 from deferd.api.openapi.job_schemas import Job
@@ -21,6 +21,8 @@ from deferd.contract.collapsing import FollowUp
 from deferd.contract.model import CancelBatch, ChangeJob, IfReserved, JobId, PutBatch, PutJob, Topic
 
 router = APIRouter(route_class=Operation, tags=["jobs"])
+
+_BY_PEOPLE = Recorded(via=frozenset(("console", "cli")), joins=True)
 
 
 @router.post(
@@ -52,7 +54,7 @@ router = APIRouter(route_class=Operation, tags=["jobs"])
         ),
     },
 )
-@requires(Scope.PUT, topics=lambda arguments: (arguments["job"].topic,))
+@requires(Scope.PUT, topics=lambda arguments: (arguments["job"].topic,), recorded=Recorded(via=frozenset(("console",))))
 async def put_job(request: CurrentRequest, job: PutJob) -> Response:
     if job.traceparent is None and (traceparent := request.incoming.traceparent()) is not None:
         job = job.model_copy(update={"traceparent": traceparent})
@@ -102,18 +104,30 @@ async def put_jobs(
     return JsonResponse(serialization.put_results(results))
 
 
+class GetQuery(BaseModel):
+    """The parameters of a get."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    bodies: bool = Field(
+        True,
+        description="`false`: leave out `body` and `result`, and say how long they are: `body_bytes`, `result_bytes`.",
+    )
+
+
 @router.get(
     "/jobs/{topic}/{id}",
     operation_id="get_job",
     summary="Get a job",
-    description="Returns the job in its current state.",
+    description="Returns the job in its current state; with `bodies=false` without its body and its result.",
     response_model=Job,
     response_description="The job.",
     responses=error_responses("job_not_found", "validation", "store_unavailable"),
 )
 @requires(Scope.READ)
-async def get_job(request: CurrentRequest, topic: Topic, id: JobId) -> Response:
-    return JsonResponse(serialization.job(await request.engine.queue.get(topic, id)))
+async def get_job(request: CurrentRequest, topic: Topic, id: JobId, query: Annotated[GetQuery, Query()]) -> Response:
+    serialize = serialization.job if query.bodies else serialization.job_without_bodies
+    return JsonResponse(serialize(await request.engine.queue.get(topic, id)))
 
 
 @router.patch(
@@ -128,7 +142,7 @@ async def get_job(request: CurrentRequest, topic: Topic, id: JobId) -> Response:
     response_description="The changed job.",
     responses=error_responses("job_not_found", "job_reserved", "validation", "store_unavailable", body=True),
 )
-@requires(Scope.PUT)
+@requires(Scope.PUT, recorded=_BY_PEOPLE)
 async def change_job(request: CurrentRequest, topic: Topic, id: JobId, change: ChangeJob) -> Response:
     with request.room_for_change(change):
         return JsonResponse(serialization.job(await request.engine.queue.change(topic, id, change)))
@@ -153,7 +167,7 @@ class CancelQuery(BaseModel):
     response_description="The job was cancelled.",
     responses=error_responses("job_not_found", "job_reserved", "validation", "store_unavailable"),
 )
-@requires(Scope.CANCEL)
+@requires(Scope.CANCEL, recorded=_BY_PEOPLE)
 async def cancel_job(
     request: CurrentRequest, topic: Topic, id: JobId, query: Annotated[CancelQuery, Query()]
 ) -> Response:
@@ -171,6 +185,8 @@ async def cancel_job(
     response_description="The result for each job.",
     responses=error_responses("validation", "store_unavailable", body=True),
 )
-@requires(Scope.CANCEL)
+@requires(Scope.CANCEL, recorded=_BY_PEOPLE)
 async def cancel_jobs(request: CurrentRequest, topic: Topic, batch: CancelBatch) -> Response:
-    return JsonResponse(serialization.cancel_results(await request.engine.queue.cancel_many(topic, batch.jobs)))
+    results = await request.engine.queue.cancel_many(topic, batch.jobs)
+    request.changed = sum(result.was is not None for result in results)
+    return JsonResponse(serialization.cancel_results(results))

@@ -101,19 +101,24 @@ async def _pop(request: RequestContext, topics: str, query: PopQuery) -> Respons
     key_name = request.incoming.key_name
     usage = request.admission.usage
     unsent = request.app.unsent
-    with usage.parked_pop() if query.wait and usage is not None else nullcontext():
-        unsent.check(topics, key_name)
-        jobs = await request.incoming.cancel_on_disconnect(
-            request.engine.dispatcher.pop(
-                names,
-                selection=selection,
-                count=query.count,
-                wait_ms=to_ms(query.wait),
-                ttr_ms=None if query.ttr is None else to_ms(query.ttr),
-                consumer=query.consumer,
-                request_id=query.request_id,
+    seen = request.app.consumers.general_pops(request.incoming, topics, query.consumer)
+    seen.parked += 1
+    try:
+        with usage.parked_pop() if query.wait and usage is not None else nullcontext():
+            unsent.check(topics, key_name)
+            jobs = await request.incoming.cancel_on_disconnect(
+                request.engine.dispatcher.pop(
+                    names,
+                    selection=selection,
+                    count=query.count,
+                    wait_ms=to_ms(query.wait),
+                    ttr_ms=None if query.ttr is None else to_ms(query.ttr),
+                    consumer=query.consumer,
+                    request_id=query.request_id,
+                )
             )
-        )
+    finally:
+        seen.parked -= 1
     try:
         if jobs:
             request.admission.check_again(list(dict.fromkeys([*names, *(job.topic for job in jobs)])))
@@ -161,7 +166,7 @@ those that have jobs. A pop is of at most 1000 topics: with more, the status is 
     "HTTP library may repeat a GET when its response is lost.",
     response_model=schemas.Deliveries,
     response_description=_RESPONSE,
-    responses=error_responses("validation", "store_unavailable"),
+    responses=error_responses("topic_pushed", "validation", "store_unavailable"),
 )
 @requires(Scope.POP)
 async def pop_jobs_by_get(request: CurrentRequest, topic: PopTopics, query: Annotated[PopQuery, Query()]) -> Response:
@@ -175,7 +180,7 @@ async def pop_jobs_by_get(request: CurrentRequest, topic: PopTopics, query: Anno
     description=_DESCRIPTION + "\nGET on the same path does the same.",
     response_model=schemas.Deliveries,
     response_description=_RESPONSE,
-    responses=error_responses("validation", "store_unavailable", body=True),
+    responses=error_responses("topic_pushed", "validation", "store_unavailable", body=True),
 )
 @requires(Scope.POP)
 async def pop_jobs(

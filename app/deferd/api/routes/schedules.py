@@ -151,6 +151,7 @@ async def get_schedule(request: CurrentRequest, name: ScheduleName) -> Response:
 @requires(Scope.PUT, audited=True)
 async def delete_schedule(request: CurrentRequest, name: ScheduleName) -> Response:
     stored = await request.engine.schedules.delete(name, request.admission.check_topic)
+    request.changed_topic = stored.topic
     return JsonResponse(schedule_json.schedule(stored))
 
 
@@ -166,6 +167,7 @@ async def delete_schedule(request: CurrentRequest, name: ScheduleName) -> Respon
 @requires(Scope.PUT, audited=True)
 async def pause_schedule(request: CurrentRequest, name: ScheduleName, _body: EmptyBody = EMPTY_BODY) -> Response:
     stored = await request.engine.schedules.pause(name, request.admission.check_topic)
+    request.changed_topic = stored.topic
     return JsonResponse(schedule_json.schedule(stored))
 
 
@@ -181,6 +183,7 @@ async def pause_schedule(request: CurrentRequest, name: ScheduleName, _body: Emp
 @requires(Scope.PUT, audited=True)
 async def resume_schedule(request: CurrentRequest, name: ScheduleName, _body: EmptyBody = EMPTY_BODY) -> Response:
     stored = await request.engine.schedules.resume(name, request.admission.check_topic)
+    request.changed_topic = stored.topic
     return JsonResponse(schedule_json.schedule(stored))
 
 
@@ -201,6 +204,7 @@ async def resume_schedule(request: CurrentRequest, name: ScheduleName, _body: Em
 async def run_schedule(request: CurrentRequest, name: ScheduleName, _body: EmptyBody = EMPTY_BODY) -> Response:
     stored = await request.engine.schedules.get(name)
     request.admission.check_topic(stored.topic)
+    request.changed_topic = stored.topic
     with request.room_for((put_of(stored.definition),)):
         put = await request.engine.schedules.run(stored, request.put_bounds())
     location = f"/jobs/{put.record.topic}/{put.record.id}".encode()

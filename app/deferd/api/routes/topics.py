@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 from orjson import Fragment
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 from starlette.responses import Response
 
-from deferd.api import consistency_json, serialization
+from deferd.api import consistency_json, serialization, task_requests
 from deferd.api.auth.api_keys import Scope
-from deferd.api.auth.permissions import requires
+from deferd.api.auth.permissions import Recorded, requires
 from deferd.api.auth.visible_topics import list_visible
 from deferd.api.openapi import schemas
 from deferd.api.openapi.document import error_responses
+from deferd.api.openapi.task_schemas import ACCEPTED
 from deferd.api.operation import EMPTY_BODY, EmptyBody, Operation
-from deferd.api.request_context import CurrentRequest
+from deferd.api.request_context import CurrentRequest, RequestContext
 from deferd.api.responses import JsonResponse
 from deferd.contract import limits
 from deferd.contract.labels import Tag
-from deferd.contract.model import DeadReason, Instant, JobState, Redrive, Topic, TopicSettings
+from deferd.contract.model import (
+    Cutoff,
+    DeadReason,
+    Instant,
+    JobState,
+    NormalizedError,
+    PauseTopic,
+    Redrive,
+    Topic,
+    TopicSettings,
+)
 from deferd.engine.record import instant_ms
+from deferd.engine.topic_sweeps import Sweep
 from deferd.engine.topics import JobFilter
 
 router = APIRouter(route_class=Operation, tags=["topics"])
@@ -35,6 +47,7 @@ Cursor = Annotated[
 IdPrefix = Annotated[str, StringConstraints(pattern=limits.ID_PATTERN)]
 ErrorPart = Annotated[str, StringConstraints(min_length=1, max_length=limits.ERROR_PART_MAX)]
 _OLDEST = Redrive()
+_NO_REASON = PauseTopic()
 
 
 class _Strict(BaseModel):
@@ -67,6 +80,15 @@ class JobsQuery(_Strict):
         description="Maximum number of jobs, 1 to 1000.",
     )
 
+    order: Literal["asc", "desc"] = Field(
+        "asc",
+        description="`asc`: what happens first comes first, that is by due time, turn, end of the lease or end of the "
+        "retention; with `tag` by id. `desc`: the opposite.",
+    )
+    bodies: bool = Field(
+        True,
+        description="`false`: leave out `body` and `result`, and say how long they are: `body_bytes`, `result_bytes`.",
+    )
     tag: Tag | None = Field(None, description="Only jobs with this tag, which the tag index finds.")
     due_after: Instant | None = Field(None, description="Only jobs due at this instant or later.")
     due_before: Instant | None = Field(None, description="Only jobs due before this instant.")
@@ -87,10 +109,29 @@ class PurgeQuery(_Strict):
     tag: Tag | None = Field(None, description="Only jobs with this tag.")
     reason: DeadReason | None = Field(None, description="Only jobs that are dead for this reason.")
 
+    error: NormalizedError | None = Field(
+        None, description="Only dead jobs with this `error` of `GET /dead`; empty for those without one."
+    )
+    cutoff: Cutoff | None = Field(
+        None,
+        description="Only jobs that were put until this instant, and dead ones only if they died until then, as far as "
+        "that is known.",
+    )
+    dry_run: bool = Field(False, description="`true`: remove nothing: count the jobs, and name ten of them.")
+    as_task: bool = Field(
+        False,
+        description="`true`: do it in the background: the response is 202 with a task, whose progress "
+        "`GET /tasks/{id}` shows.",
+    )
+
     @model_validator(mode="after")
     def _only_dead_ones(self) -> PurgeQuery:
         if self.reason is not None and self.state not in (None, JobState.DEAD):
             raise ValueError("`reason` is for dead jobs: leave out `state`, or give `dead`")
+        if self.error is not None and self.state not in (None, JobState.DEAD):
+            raise ValueError("`error` is for dead jobs: leave out `state`, or give `dead`")
+        if self.as_task and self.dry_run:
+            raise ValueError("`as_task` and `dry_run` exclude each other")
         return self
 
 
@@ -158,14 +199,16 @@ async def set_topic(request: CurrentRequest, topic: Topic, settings: TopicSettin
     operation_id="pause_topic",
     summary="Pause a topic",
     description="The topic hands out no jobs until it is resumed; everything else, such as put and finish, works as "
-    "before. To pause a topic before its first job, create it with `PUT /topics/{topic}`.",
+    "before. `reason` is shown to people until it is resumed; a pause of a paused topic does not change it. To pause a "
+    "topic before its first job, create it with `PUT /topics/{topic}`.",
     response_model=schemas.Topic,
     response_description="The topic in its new state.",
     responses=error_responses("topic_not_found", "validation", "store_unavailable", body=True),
 )
 @requires(Scope.ADMIN)
-async def pause_topic(request: CurrentRequest, topic: Topic, _body: EmptyBody = EMPTY_BODY) -> Response:
-    return JsonResponse(serialization.topic(await request.engine.topics.pause(topic)))
+async def pause_topic(request: CurrentRequest, topic: Topic, pause: PauseTopic = _NO_REASON) -> Response:
+    by = request.admission.key_name
+    return JsonResponse(serialization.topic(await request.engine.topics.pause(topic, by, pause.reason)))
 
 
 @router.post(
@@ -195,13 +238,15 @@ async def resume_topic(request: CurrentRequest, topic: Topic, _body: EmptyBody =
 )
 @requires(Scope.READ)
 async def list_jobs(request: CurrentRequest, topic: Topic, query: Annotated[JobsQuery, Query()]) -> Response:
-    topics, wanted, looked_at = request.engine.topics, query.wanted(), {}
+    topics, wanted, looked_at, reverse = request.engine.topics, query.wanted(), {}, query.order == "desc"
+    page = (query.state, query.cursor, query.limit)
     if wanted is None:
-        records, next_cursor = await topics.jobs(topic, query.state, query.cursor, query.limit)
+        records, next_cursor = await topics.jobs(topic, *page, reverse=reverse)
     else:
-        records, next_cursor, looked = await topics.search(topic, wanted, query.state, query.cursor, query.limit)
+        records, next_cursor, looked = await topics.search(topic, wanted, *page, reverse=reverse)
         looked_at = {"looked_at": looked}
-    jobs = [Fragment(serialization.job(record)) for record in records]
+    serialize = serialization.job if query.bodies else serialization.job_without_bodies
+    jobs = [Fragment(serialize(record)) for record in records]
     return JsonResponse({"jobs": jobs, "next_cursor": next_cursor, **looked_at})
 
 
@@ -210,16 +255,32 @@ async def list_jobs(request: CurrentRequest, topic: Topic, query: Annotated[Jobs
     operation_id="redrive_jobs",
     summary="Redrive dead jobs",
     description="Makes dead jobs ready again, due now and with no attempts counted: those of `ids`, or up to `limit` "
-    "of those that have been dead longest. With `tag` or `reason` only jobs with this tag, or dead for this reason.",
+    "of those that have been dead longest. With `tag` or `reason` only jobs with this tag, or dead for this reason; "
+    "with `reason` and `error` those of one group of `GET /dead`. A dry run returns a `cutoff`: with it, a redrive "
+    "acts on nothing that was not counted.",
     response_model=schemas.Redriven,
     response_description="The number of jobs that are ready again.",
-    responses=error_responses("topic_not_found", "validation", "store_unavailable", body=True),
+    responses=ACCEPTED | error_responses("topic_not_found", "validation", "store_unavailable", body=True),
 )
-@requires(Scope.ADMIN)
+@requires(Scope.ADMIN, recorded=Recorded(filter="redrive"))
 async def redrive_jobs(request: CurrentRequest, topic: Topic, redrive: Redrive = _OLDEST) -> Response:
-    redriven = await request.engine.topics.redrive(
-        topic, redrive.ids, redrive.limit, tag=redrive.tag, reason=redrive.reason
+    sweep = Sweep(
+        verb="redrive",
+        topic=topic,
+        ids=None if redrive.ids is None else tuple(redrive.ids),
+        limit=redrive.limit,
+        tag=redrive.tag,
+        reason=redrive.reason,
+        error=redrive.error,
+        cutoff_ms=None if redrive.cutoff is None else instant_ms(redrive.cutoff),
     )
+    if redrive.dry_run:
+        return JsonResponse({"redriven": 0, **await _preview(request, sweep)})
+    if redrive.as_task:
+        limit = redrive.limit if "limit" in redrive.model_fields_set else None
+        return await task_requests.begin_sweep(request, sweep.with_limit(limit), redrive)
+    redriven = await request.engine.sweeps.run(sweep)
+    request.changed = redriven
     return JsonResponse({"redriven": redriven})
 
 
@@ -266,13 +327,32 @@ async def repair_topic(request: CurrentRequest, topic: Topic, _body: EmptyBody =
     "/topics/{topic}",
     operation_id="purge_topic",
     summary="Purge a topic",
-    description="Removes all jobs, or all jobs in one `state`, with one `tag`, or dead for one `reason`. Consumers "
-    "that hold one get 410 `job_cancelled`. The topic's settings stay.",
+    description="Removes all jobs, or all jobs in one `state`, with one `tag`, or dead for one `reason`; with `reason` "
+    "and `error` those of one group of `GET /dead`. Consumers that hold one get 410 `job_cancelled`. The topic's "
+    "settings stay. A dry run returns a `cutoff`: with it, a purge removes nothing that was not counted.",
     response_model=schemas.Removed,
     response_description="The number of removed jobs.",
-    responses=error_responses("topic_not_found", "validation", "store_unavailable"),
+    responses=ACCEPTED | error_responses("topic_not_found", "validation", "store_unavailable"),
 )
-@requires(Scope.ADMIN)
+@requires(Scope.ADMIN, recorded=Recorded(filter="query"))
 async def purge_topic(request: CurrentRequest, topic: Topic, query: Annotated[PurgeQuery, Query()]) -> Response:
-    topics = request.engine.topics
-    return JsonResponse({"removed": await topics.purge(topic, query.state, tag=query.tag, reason=query.reason)})
+    sweep = Sweep(
+        verb="purge",
+        topic=topic,
+        state=query.state,
+        tag=query.tag,
+        reason=query.reason,
+        error=query.error,
+        cutoff_ms=None if query.cutoff is None else instant_ms(query.cutoff),
+    )
+    if query.dry_run:
+        return JsonResponse({"removed": 0, **await _preview(request, sweep)})
+    if query.as_task:
+        return await task_requests.begin_sweep(request, sweep, query)
+    removed = await request.engine.sweeps.run(sweep)
+    request.changed = removed
+    return JsonResponse({"removed": removed})
+
+
+async def _preview(request: RequestContext, sweep: Sweep) -> dict[str, Any]:
+    return serialization.sweep_preview(sweep.topic, await request.engine.sweeps.preview(sweep, limits.SAMPLES_DEFAULT))

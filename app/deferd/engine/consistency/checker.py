@@ -37,7 +37,14 @@ _TOPIC_KEY_TYPES = (
     *("hash", *["zset"] * 6, "hash", "zset", "hash", "zset", "zset", *["hash"] * 3, "zset"),  # KEYS of lib/topic.lua
     *("hash", "hash", "hash"),
 )
-_SHARD_KEY_TYPES = {"settings": "hash", "topics": "zset", "due": "zset", "schedules": "zset", "schedule_due": "zset"}
+_SHARD_KEY_TYPES = {
+    "settings": "hash",
+    "topics": "zset",
+    "due": "zset",
+    "schedules": "zset",
+    "schedule_due": "zset",
+    "push": "hash",
+}
 _SETS = (
     *("delayed", "ready", "reserved", "dead", "finished", "expiry", "holders", "requests"),
     *("tagged", "taken", "follow", "items", "runs", "cancelled"),

@@ -3,7 +3,7 @@
 -- taken may have a finished job, but no other; a follow-up needs a job that has not ended; collected items need a job
 -- or a follow-up without a body of its own. A run of a schedule that waits is delayed; only the next one of its schedule
 -- may have been moved to now.
--- @include clock topic tags record transitions time_limits findings consistency
+-- @include clock topic events tags record transitions time_limits findings consistency
 -- KEYS, ARGV[1] topic, ARGV[2] repair: see lib/consistency.lua
 -- ARGV[3] delayed, ready, reserved, dead, finished, expiry, holders, requests, tagged, taken, follow, items, runs, or
 --   cancelled

@@ -18,7 +18,8 @@ local KINDS = {
   tagged = true, taken = true, follow = true, items = true, runs = true,
 }
 local OF_SHARD = { settings = true, topics = true, due = true, lock = true, clock = true, aside = true,
-  idle = true, tally = true, schedules = true, schedule_due = true, calendars = true }
+  idle = true, tally = true, schedules = true, schedule_due = true, calendars = true, activity = true, tasks = true,
+  push = true }
 local names, strays, with_settings, of_tags, lists, schedules = {}, {}, {}, {}, {}, {}
 
 local reply

@@ -1,5 +1,5 @@
 -- Cancel the selected jobs of one topic, in any state; later calls of holders get the code of cancelled jobs.
--- @include clock topic tags record transitions paging selection
+-- @include clock topic events tags record transitions paging bounded_reads selection
 -- KEYS, ARGV: see lib/selection.lua; further in ARGV[2]:
 --     refuse_reserved  true: leave jobs that a consumer holds
 -- Returns: see lib/selection.lua
@@ -15,7 +15,7 @@ return run_step(function(jobs)
     elseif OPTIONS.refuse_reserved then
       held[#held + 1] = jobs.members[index]
     else
-      remove_job(id, state, tonumber(redis.call('ZSCORE', RESERVED, id)), now)
+      remove_job(id, state, tonumber(redis.call('ZSCORE', RESERVED, id)), now, false, '')
       done = done + 1
     end
   end
@@ -31,6 +31,14 @@ return run_step(function(jobs)
     if of_state.finished then redis.call('ZREM', TAKEN, unpack(of_state.finished)) end
     attached().drop(removed)
     tally('cancelled', #removed - #(of_state.finished or {}))
+    local most_events = events_to_keep()
+    if most_events then
+      local noted = {}
+      for state, ids in pairs(of_state) do
+        for _, id in ipairs(ids) do noted[#noted + 1] = string.format('X%.0f %s %s ', now, id, state) end
+      end
+      note_events(most_events, noted)
+    end
   end
   if redis.call('HLEN', POOL) == 0 then schedule(now + FORGET_AFTER_MS) end
   return done + #removed, held

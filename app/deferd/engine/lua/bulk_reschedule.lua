@@ -1,5 +1,5 @@
 -- Reschedule the selected jobs of one topic. Delayed and ready ones get a new due time, others stay as they are.
--- @include clock topic record transitions time_limits paging selection
+-- @include clock topic events record transitions time_limits paging bounded_reads selection
 -- KEYS, ARGV: see lib/selection.lua; further in ARGV[2] one of
 --     by     ms to add to the due time of each job | delay  ms from now | at  an instant, ms
 -- Returns: see lib/selection.lua
@@ -78,6 +78,18 @@ return run_step(function(jobs)
     wake_consumers()
   end
   if #moved > 0 then redis.call('ZADD', EXPIRY, unpack(moved)) end
+  local most_events = events_to_keep()
+  if most_events then
+    local noted = {}
+    for index, id in ipairs(jobs.ids) do
+      local state = jobs.states[index]
+      if state == 'delayed' or state == 'ready' then
+        local due = new_due(jobs.dues[index])
+        noted[#noted + 1] = string.format('C%.0f %s %.0f %s', now, id, due, due > now and 'delayed' or 'ready')
+      end
+    end
+    note_events(most_events, noted)
+  end
   if earliest < math.huge then schedule(earliest) end
   return count, jobs.members
 end)

@@ -1,13 +1,13 @@
 -- Cancel jobs in any state. They are never handed out again; their holders' later calls get the code of cancelled jobs.
 -- An id that `unique_for` keeps taken becomes free, and its state counts as finished.
--- @include clock topic tags record transitions
+-- @include clock topic events tags record transitions
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2..] two for each job: id | + 1: refuse when a consumer holds it, + 2: its follow-up takes its
 --   place; else that is cancelled too
 -- Returns for each job the state it was in, or a code: 1 not found, 2 refused because a consumer holds it
 -- Bound: the jobs in ARGV, at most 100.
 local NOT_FOUND, HELD = 1, 2
-local now = now_ms()
+local now = now_ms()  -- before any write: without the permission for TIME nothing may change
 local ids = {}
 for at = 2, #ARGV, 2 do
   ids[#ids + 1] = ARGV[at]
@@ -21,7 +21,7 @@ local function cancel(id, flags)
   end
   local state, score = state_of(id)
   if state == 'reserved' and flags % 2 == 1 then return HELD end
-  remove_job(id, state, score, now, flags >= 2)
+  remove_job(id, state, score, now, flags >= 2, '')
   return state
 end
 
@@ -44,6 +44,12 @@ if #delayed > 0 then
     attached().drop(delayed)
   end
   tally('cancelled', #delayed)
+  local most_events = events_to_keep()
+  if most_events then
+    local noted, head_of_event = {}, 'X' .. now .. ' '
+    for index, id in ipairs(delayed) do noted[index] = head_of_event .. id .. ' delayed ' end
+    note_events(most_events, noted)
+  end
 end
 local any_cancelled = #delayed > 0
 for index, id in ipairs(ids) do

@@ -1,5 +1,5 @@
 -- Reschedule or change a delayed or ready job.
--- @include clock topic tags record transitions time_limits waiting
+-- @include clock topic events tags record transitions time_limits waiting
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] id | ARGV[3] delay, at, or '' to keep the due time | ARGV[4] that delay or instant, ms
 -- ARGV[5] extra: JSON of the keys to set, null to remove one, '' for none | ARGV[6] 1 when a new body follows | ARGV[7]
@@ -70,5 +70,6 @@ raw = write_record(record)
 redis.call('HSET', POOL, id, raw)
 if has_new_tags then index_tags({ id }, record.extra.g) end
 watch_expiry(id, record)
+note_event('C', id, record.due, state)
 if record.extra.y == 0 then raw = attached().with_items(id, raw) end
 return { 0, state, raw, record.due }

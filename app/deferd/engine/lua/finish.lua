@@ -1,7 +1,7 @@
 -- Finish jobs of one topic. A job with a retain time is kept as finished with its result; others are deleted. The id of
 -- one with `unique_for` stays taken for that time. One with a follow-up is deleted in any case, and that takes its
 -- place.
--- @include clock topic tags record transitions delivery
+-- @include clock topic events tags record transitions delivery
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2..] two for each job: id | nonce u48 | attempt u32 (0: any) | result JSON
 -- Returns a code for each: 0 finished, now or before by the same delivery, 1 not found, 2 held under another receipt,
@@ -9,7 +9,7 @@
 -- Bound: the jobs in ARGV, at most 1000.
 local HEADER_BYTES = 26
 local read = struct.unpack
-local now = now_ms()
+local now = now_ms()  -- before any write: without the permission for TIME nothing may change
 local ids, count = {}, (#ARGV - 1) / 2
 for index = 1, count do
   ids[index] = ARGV[2 * index]
@@ -22,6 +22,8 @@ local done = {}  -- of each job that this call finishes: 'gone', or the state of
 local rare  -- what most calls do not have: the ids that stay taken, and the receipts of jobs with a follow-up by id
 local released_count, gone_count = 0, 0
 local tagged  -- the ids of those gone that have tags
+local most_events = events_to_keep()
+local noted, head_of_event = most_events and {}, most_events and 'F' .. now .. ' '
 
 -- Finish a live delivery; its writes are collected and done at the end.
 local function finish(id, raw, extra_length, argument, result_at)
@@ -96,6 +98,9 @@ for index = 1, count do
     local live_nonce, ended, extra_length = read('<I6I4I4', raw, 13)
     if lease_ends[index] and (attempt == 0 or live_nonce == nonce and ended + 1 == attempt) then
       finish(id, raw, extra_length, argument, result_at)
+      if noted then
+        noted[#noted + 1] = head_of_event .. id .. ' ' .. ended + 1 .. (done[id] == 'finished' and ' 1' or '')
+      end
     else
       code = was_finished_by(id, raw, nonce, attempt) and LIVE or code_for_stale(id)
     end
@@ -107,6 +112,7 @@ if #released > 0 then
   redis.call('ZREM', RESERVED, unpack(released))
   forget_holders(released)
   tally('finished', #released)
+  if noted then note_events(most_events, noted) end
 end
 if #gone > 0 then redis.call('HDEL', POOL, unpack(gone)) end
 if tagged then index_tags(tagged) end

@@ -4,11 +4,11 @@
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] state
 -- ARGV[3] score of the last page's last job (a ready job's position), '' to begin | ARGV[4] its id
--- ARGV[5] most jobs
+-- ARGV[5] most jobs | ARGV[6] '1': in the opposite order, '' or left out: not
 -- Returns { 1 when there is more, else 0, score and id of the last job, then four for each job:
 --   id | record | score | consumer or '' }; for ready jobs the score is the position. Jobs that change their state
 --   meanwhile may be missed or returned twice.
--- Bound: ARGV[5] jobs; the caller sends at most 1000. A page ends early when its records reach 1 MiB.
+-- Bound: ARGV[5] jobs; the caller sends at most 100. A page ends early when its records reach 1 MiB.
 local state, limit = ARGV[2], tonumber(ARGV[5])
 local reply = { 0, '', '' }
 local MOST_BYTES = 1024 * 1024
@@ -25,18 +25,29 @@ local function add(id, score)
     reply[#reply + 1] = id
     reply[#reply + 1] = record
     reply[#reply + 1] = score
-    reply[#reply + 1] = redis.call('HGET', HOLDERS, id) or ''
+    reply[#reply + 1] = state == 'reserved' and redis.call('HGET', HOLDERS, id) or ''
   end
 end
 
 local key = STATE_SETS[state]
-local from = ARGV[3] == '' and 0 or rank_after(key, ARGV[3], ARGV[4])
-local members = redis.call('ZRANGE', key, from, from + limit, 'WITHSCORES')
-for at = 1, #members, 2 do
-  if at > 2 * limit or bytes >= MOST_BYTES then
+local members = {}
+local first, last, step  -- of members
+if ARGV[6] == '1' then
+  local beyond = ARGV[3] == '' and redis.call('ZCARD', key) or rank_before(key, ARGV[3], ARGV[4])
+  if beyond > 0 then members = redis.call('ZRANGE', key, math.max(beyond - limit - 1, 0), beyond - 1, 'WITHSCORES') end
+  first, last, step = #members - 1, 1, -2
+else
+  local from = ARGV[3] == '' and 0 or rank_after(key, ARGV[3], ARGV[4])
+  members = redis.call('ZRANGE', key, from, from + limit, 'WITHSCORES')
+  first, last, step = 1, #members, 2
+end
+local count = 0
+for at = first, last, step do
+  if count == limit or bytes >= MOST_BYTES then
     reply[1] = 1
     break
   end
+  count = count + 1
   add(members[at], members[at + 1])
   reply[2], reply[3] = members[at + 1], members[at]
 end

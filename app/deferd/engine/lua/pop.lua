@@ -1,11 +1,12 @@
 -- Hand out ready jobs of one topic, in the order of the requests, each under a lease.
--- @include clock topic tags record transitions time_limits
+-- @include clock topic events tags record transitions time_limits
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] how long a dead job is kept, ms
--- ARGV[3..] four for each request: count | ttr ms, 0 for the job's own | consumer or '' | request id or ''
+-- ARGV[3..] four for each request: count, negative for the pusher of the topic | ttr ms, 0 for the job's own | consumer or '' | request id or ''
 -- Returns { now ms, 1 when the topic may have more ready jobs, else 0, jobs dropped as expired,
 --   for each request { how often it was repeated (0: first deliveries), or -1 when it must be sent again,
 --     id, record, lease end ms, id, ... }, jobs whose deadline has passed }
+--   or -1 when the jobs of the topic are pushed, and the caller is not its pusher: nothing is done
 -- A repeated request id gets those of its earlier deliveries that are still live; without any it counts as a new
 -- request. It is remembered while one of them lives, for an hour at most. "*" precedes the id of a pop by patterns.
 -- A job whose ttl or deadline has passed is never handed out: it becomes dead. Items that were collected for a job
@@ -17,6 +18,7 @@
 -- what one of them received, and at most 1000 that are not handed out: expired ones, and ids of a damaged store. Each
 -- time that records do not fit, at most READ_AT_ONCE are read in vain.
 local FIRST_TIME, RESEND = 0, -1
+local IS_PUSHED = -1
 local MOST_SKIPPED = 1000
 local REMEMBERED_MS = 3600000
 local MOST_BYTES = 1024 * 1024
@@ -26,7 +28,10 @@ local read = struct.unpack
 local now = now_ms()
 local dead_retention = tonumber(ARGV[2])
 local settings = redis.call('HGET', SETTINGS, TOPIC)
-local paused = settings and settings ~= '' and cjson.decode(settings).p == 1
+settings = settings and settings ~= '' and cjson.decode(settings) or nil
+if settings and settings.pu and tonumber(ARGV[3]) >= 0 then return IS_PUSHED end
+local paused = settings and settings.p == 1
+local noted = settings and settings.ev and {}  -- events
 
 local replayed_bytes = 0
 
@@ -194,7 +199,7 @@ end
 
 local requests, wanted = {}, 0
 for at = 3, #ARGV, 4 do
-  local request = { count = tonumber(ARGV[at]), ttr = tonumber(ARGV[at + 1]), consumer = ARGV[at + 2] }
+  local request = { count = math.abs(ARGV[at]), ttr = tonumber(ARGV[at + 1]), consumer = ARGV[at + 2] }
   if ARGV[at + 3] ~= '' then
     request.id = ARGV[at + 3]
     request.key = request_key(request.id)
@@ -240,6 +245,8 @@ local function serve(request)
   local reply, longest, deliveries, count, at = { FIRST_TIME }, 0, {}, 0, 1
   local consumer, request_id = request.consumer ~= '' and request.consumer, request.id
   local format = request_id and delivery_format()
+  local head_of_event = noted and 'O' .. now .. ' '
+  local end_of_event = noted and ' ' .. request.consumer
   local last_end, last_end_text  -- most leases of a reply end at the same instant
   while count < request.count and taken[next_taken] do
     local id, raw = taken[next_taken], records[next_taken]
@@ -255,6 +262,10 @@ local function serve(request)
     reply[at + 1], reply[at + 2], reply[at + 3] = id, raw, lease_end
     at, count = at + 3, count + 1
     if consumer then holders[#holders + 1], holders[#holders + 2] = id, consumer end
+    if noted then
+      local attempt = read('<I4', raw, 19) + 1
+      noted[#noted + 1] = head_of_event .. id .. ' ' .. attempt .. ' ' .. last_end_text .. end_of_event
+    end
     if request_id then
       local nonce, attempts = read('<I6I4', raw, 13)
       local place = 2 * count - 1
@@ -278,6 +289,7 @@ if #leases > 0 then
   redis.call('ZADD', RESERVED, unpack(leases))
   schedule(earliest)
 end
+if noted then note_events(settings.ev, noted) end
 for index, request in ipairs(requests) do
   if request.repeated then replies[index] = replay(request) or { FIRST_TIME } end
 end

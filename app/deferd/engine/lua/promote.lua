@@ -1,5 +1,5 @@
 -- The timer's visit to one topic: do the work that is due there, in one bounded step.
--- @include clock topic tags record transitions runs time_limits waiting attempts_log
+-- @include clock topic events tags record transitions missed_runs runs time_limits waiting attempts_log
 -- KEYS: see lib/topic.lua; then KEYS[#KEYS] lock STRING, see turn.lua
 -- ARGV[1] topic | ARGV[2] most jobs to move from each sorted set | ARGV[3] how long a dead job is kept, ms
 -- ARGV[4] the timer's mark, part of the message that something is ready | ARGV[5] most topics to return
@@ -32,16 +32,20 @@ local due = redis.call('ZRANGE', DELAY, '-inf', now, 'BYSCORE', 'LIMIT', 0, limi
 local RUNS = string.sub(POOL, 1, -5) .. 'runs'
 local has_more = redis.call('EXISTS', CANCELLED, TAKEN, RUNS) > 0
 if has_more and #due > 0 and redis.call('EXISTS', RUNS) == 1 then due, reply[8] = judge_runs(RUNS, due, now) end
+local most_events = #due > 0 and events_to_keep()
+local noted = most_events and {}
 local last_due, late  -- most jobs of a batch are due at the same instant
 for index = 1, #due / 2 do
   local due_at = due[2 * index]
   if due_at ~= last_due then last_due, late = due_at, now - tonumber(due_at) end
   ready[index] = due[2 * index - 1]
   reply[BEFORE_LATENESS + index] = late
+  if noted then noted[index] = 'R' .. now .. ' ' .. ready[index] .. ' ' .. due_at end
 end
 if #ready > 0 then
   redis.call('ZREMRANGEBYRANK', DELAY, 0, #ready - 1)
   last = append_ready(ready, last)
+  if noted then note_events(most_events, noted) end
 end
 
 -- Read a record; raises an error when what is needed here cannot be read or is not a number.
@@ -104,6 +108,7 @@ if #ended_leases > 0 then  -- most visits have none, and need not make these fun
       redis.call('HSET', POOL, id, write_record(record))
       if record.extra.i or record.extra.l then watch_expiry(id, record) end
       redelivered[#redelivered + 1] = id
+      note_event('E', id, record.attempts, how, consumers[id] or '')
       reply[1] = reply[1] + 1
     end
   end
@@ -112,8 +117,10 @@ end
 if #redelivered > 0 then append_ready(redelivered, last) end
 if #ready + #redelivered > 0 then wake_consumers(ARGV[4]) end
 
+-- Whether there are jobs that become dead or are deleted at some time. Nothing below adds the first one.
+local has_ends = redis.call('EXISTS', EXPIRY, DEAD, FINISHED) > 0
 local overdue = {}
-local due_to_die = due_in(EXPIRY)
+local due_to_die = has_ends and due_in(EXPIRY) or {}
 if #due_to_die > 0 then
   -- Leases end before the time limit and deadline do: a visit that leaves some leases for the next one leaves these
   -- too. A longer lease, from a version without them, ends in the next visit, else this topic would be due meanwhile.
@@ -139,7 +146,7 @@ for _, job in ipairs(take_records(EXPIRY, overdue)) do
   end
 end
 
-for _, key in ipairs({ DEAD, FINISHED }) do
+for _, key in ipairs(has_ends and { DEAD, FINISHED } or {}) do
   local ids = due_in(key)
   if #ids > 0 then
     redis.call('ZREM', key, unpack(ids))
@@ -149,6 +156,7 @@ for _, key in ipairs({ DEAD, FINISHED }) do
       index_tags(ids)
       attached().drop(ids)
     end
+    note_event('Z', '-', #ids, key == DEAD and 'dead' or 'finished', 'retention')
     reply[4] = reply[4] + #ids
   end
 end
@@ -159,7 +167,9 @@ for _, key in ipairs(TOMBSTONES) do
 end
 
 local next_ms = math.huge
-for _, key in ipairs({ DELAY, RESERVED, EXPIRY, DEAD, FINISHED, unpack(TOMBSTONES) }) do
+local timed = has_ends and { DELAY, RESERVED, EXPIRY, DEAD, FINISHED } or { DELAY, RESERVED }
+for _, key in ipairs(TOMBSTONES) do timed[#timed + 1] = key end
+for _, key in ipairs(timed) do
   local head = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
   if head[2] then next_ms = math.min(next_ms, tonumber(head[2])) end
 end

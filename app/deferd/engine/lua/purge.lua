@@ -1,52 +1,61 @@
 -- Delete jobs of one topic in one state, or of some ids; holders of reserved ones get the code of cancelled jobs. With
 -- all finished ones go the ids that `unique_for` keeps taken, which do not count as jobs.
--- @include clock topic tags record transitions paging
+-- @include clock topic events tags record transitions paging sweep
 -- KEYS: see lib/topic.lua
--- ARGV[1] topic | ARGV[2] state; with ids '' for any | ARGV[3] most jobs to look at
--- ARGV[4] only jobs that are dead for this reason, '' for any | ARGV[5] only jobs with this tag, '' for any
--- ARGV[6] with a reason: score of the last job that the step before looked at, '' to begin | ARGV[7] its id | ARGV[8..]
---   ids
--- Returns { jobs deleted, 1 when there may be more, else 0, score and id of the last job looked at }
--- Bound: ARGV[3] jobs, and as many ids that are taken, or the ids; the caller sends at most 1000.
-local wanted_state, limit, now = ARGV[2], tonumber(ARGV[3]), now_ms()
-local reason, tag = ARGV[4], ARGV[5]
-local removed = 0
+-- ARGV[1] topic | ARGV[2] a JSON object: what all sweeps have, see lib/sweep.lua, and
+--     state  only jobs in this state; left out only with ids | most  most jobs to look at, without ids
+--     frees_taken  the ids go also with a cutoff
+-- ARGV[3..] ids
+-- Returns: see lib/sweep.lua
+-- Bound: `most` jobs, and as many ids that are taken, or the ids; the caller sends at most 1000. It ends early when the
+-- records that it has read reach 1 MiB: with a reason or cutoff those of all jobs, else of reserved ones.
+local removed, looked, first, states_of_first = 0, 0, {}, {}
 
-local function has_tag(id)
-  local tags = redis.call('HGET', TAGGED, id)
-  return tags and string.find(' ' .. tags .. ' ', ' ' .. tag .. ' ', 1, true)
-end
-
-local function has_reason(id)
-  local is_read, extra = pcall(read_extra, redis.call('HGET', POOL, id))
-  return is_read and extra.d == reason
+local function matches(id, state)
+  if OPTIONS.tag and not has_tag(id) then return false end
+  if not OPTIONS.reason and not OPTIONS.cutoff then return true end
+  local raw = read_raw(id)
+  local is_read, extra = pcall(read_extra, raw)
+  if not is_read or #raw < 26 or not was_there(struct.unpack('<I6', raw), state == 'dead' and extra or {}) then
+    return false
+  end
+  return not OPTIONS.reason or state == 'dead' and has_reason(extra)
 end
 
 local function purge(id, state, score)
-  if (tag ~= '' and not has_tag(id)) or (reason ~= '' and not (state == 'dead' and has_reason(id))) then return end
-  remove_job(id, state, score, now)
+  if not matches(id, state) then return end
   removed = removed + 1
+  if not OPTIONS.samples then
+    if state == 'reserved' then bytes = bytes + redis.call('HSTRLEN', POOL, id) end  -- remove_job reads it
+    remove_job(id, state, score, now)
+  elseif #first < OPTIONS.samples then
+    first[#first + 1], states_of_first[#first + 1] = id, state
+  end
 end
 
-local members = {}
-if #ARGV > 7 then
-  for at = 8, #ARGV do
-    if redis.call('HEXISTS', POOL, ARGV[at]) == 1 then
-      local state, score = state_of(ARGV[at])
-      if wanted_state == '' or state == wanted_state then purge(ARGV[at], state, score) end
-    end
+local has_ids = #ARGV > 2
+local key = STATE_SETS[OPTIONS.state]
+local ids, scores, more = ids_or_page(key, OPTIONS.most)
+for index, id in ipairs(ids) do
+  if bytes >= MOST_BYTES then
+    more = 1
+    break
   end
-else
-  local key = STATE_SETS[wanted_state]
-  local from = ARGV[6] == '' and 0 or rank_after(key, ARGV[6], ARGV[7])
-  members = redis.call('ZRANGE', key, from, from + limit - 1, 'WITHSCORES')
-  for at = 1, #members, 2 do
-    purge(members[at], wanted_state, tonumber(members[at + 1]))
+  looked = index
+  if not has_ids then
+    purge(id, OPTIONS.state, tonumber(scores[index]))
+  elseif redis.call('HEXISTS', POOL, id) == 1 then
+    local state, score = state_of(id)
+    if not OPTIONS.state or state == OPTIONS.state then purge(id, state, score) end
   end
 end
-if removed > 0 and redis.call('HLEN', POOL) == 0 then schedule(now + FORGET_AFTER_MS) end
-local more = #members / 2 == limit
-if wanted_state == 'finished' and not more and tag == '' and reason == '' and #ARGV <= 7 then
-  more = redis.call('ZREMRANGEBYRANK', TAKEN, 0, limit - 1) == limit
+if removed > 0 and not OPTIONS.samples then
+  note_event('Z', '-', removed, OPTIONS.state or 'any', 'purge')
+  if redis.call('HLEN', POOL) == 0 then schedule(now + FORGET_AFTER_MS) end
 end
-return { removed, more and 1 or 0, members[#members] or '', members[#members - 1] or '' }
+local is_for_all = not OPTIONS.tag and not OPTIONS.reason and not OPTIONS.samples
+  and (not OPTIONS.cutoff or OPTIONS.frees_taken)
+if OPTIONS.state == 'finished' and more == 0 and is_for_all and not has_ids then
+  more = redis.call('ZREMRANGEBYRANK', TAKEN, 0, OPTIONS.most - 1) == OPTIONS.most and 1 or 0
+end
+return sweep_reply(removed, more, ids, scores, looked, first, states_of_first)

@@ -1,5 +1,5 @@
 -- Put jobs into one topic. Each is stored completely, or not at all, with a code for the reason.
--- @include clock topic tags record transitions collapsing
+-- @include clock topic events tags record transitions collapsing
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic
 -- ARGV[2] 0: return only the codes. Otherwise also the jobs as they are stored; of those that existed already only as
@@ -48,6 +48,7 @@ if settings.w or not satisfied then
 end
 if durability > 0 and satisfied >= 0 and durability ~= satisfied then return { now, max_jobs, {}, durability } end
 local live  -- the number of live jobs, counted when first needed
+local noted = settings.ev and { of_put = event_of_put }  -- events; one table, as it is a local of several functions
 
 -- How many more jobs the topic may hold, when the put itself allows `bound` live jobs (0: any number).
 local function room_within(bound)
@@ -215,6 +216,10 @@ local function put_new(from, to, results)
   for index = 1, count do
     local due = dues[index]
     enqueue(ids[index], due, waits[index])
+    if noted then
+      if due ~= noted.due then noted.due, noted.head, noted.rest = due, 'P' .. now .. ' ', ' ' .. due end
+      noted[#noted + 1] = noted.head .. ids[index] .. noted.rest
+    end
     results[done + index] = with_records and { CREATED, due > now and 'delayed' or 'ready', fields[2 * index], 0, '' }
       or CREATED
   end
@@ -257,6 +262,7 @@ local function put_each(from, to)
     local code, record, state, until_ms =
       put(id, options, due, nonce, bound, string.sub(job, extra_at - 4), extra_length)
     if code == CREATED or code == REPLACED then put_now = put_now + 1 end
+    if noted and record and code ~= FOLLOW_UP_KEPT then noted[#noted + 1] = noted.of_put(now, id, code, record) end
     local result = code
     if until_ms then
       result = { code, state, until_ms }
@@ -287,6 +293,7 @@ for from = 4, #ARGV, 2 * TOGETHER do
 end
 flush()
 tally('put', put_now)
+if noted then note_events(settings.ev, noted) end
 if earliest < math.huge then schedule(earliest) end
 if has_ready then wake_consumers() end
 return { now, max_jobs, results, durability }

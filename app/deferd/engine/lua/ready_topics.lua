@@ -5,7 +5,8 @@
 -- ARGV[4] number of patterns | ARGV[5] number of patterns that a topic must match as well, 0 for none such
 -- ARGV[6..] the patterns, then those that must match as well, then the topics that are left out
 -- Returns { the name to continue after, '' after the last step, matching topics in this step,
---   topic with ready jobs, how many, topic, how many, ... in the order of their names }. Paused topics have none.
+--   topic with ready jobs, how many, topic, how many, ... in the order of their names }. Paused and pushed
+--   topics have none.
 -- Bound: the names in ARGV[3], each against the patterns; the caller sends at most 2000 names, fewer with many
 -- patterns.
 local SETTINGS, TOPICS = KEYS[1], KEYS[2]
@@ -69,11 +70,11 @@ for _, name in ipairs(names) do
 end
 
 -- A damaged topic counts as one with ready jobs: its own poll reports the error, and the others are still found.
-local function is_paused(name)
+local function is_paused_or_pushed(name)
   local settings = redis.call('HGET', SETTINGS, name)
   if not settings or settings == '' then return false end
   local is_read, decoded = pcall(cjson.decode, settings)
-  return is_read and type(decoded) == 'table' and decoded.p == 1
+  return is_read and type(decoded) == 'table' and (decoded.p == 1 or decoded.pu ~= nil)
 end
 
 local function count_ready(key)
@@ -87,7 +88,7 @@ for from = 1, #found, KEYS_AT_ONCE do
   if redis.call('EXISTS', unpack(ready_keys, from, to)) > 0 then  -- in an idle service, one call for all of them
     for at = from, to do
       local ready = count_ready(ready_keys[at])
-      if ready > 0 and not is_paused(found[at]) then
+      if ready > 0 and not is_paused_or_pushed(found[at]) then
         reply[#reply + 1] = found[at]
         reply[#reply + 1] = ready
       end

@@ -1,6 +1,6 @@
 -- Release a job for another attempt after a wait; it becomes dead when it has no attempt left. The receipt becomes
 -- void.
--- @include clock topic tags record transitions delivery time_limits waiting attempts_log
+-- @include clock topic events tags record transitions delivery time_limits waiting attempts_log
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] id | ARGV[3] nonce | ARGV[4] attempt (0: any)
 -- ARGV[5] wait ms, -1 for the job's backoff | ARGV[6] 1 when an error text follows | ARGV[7] error
@@ -74,4 +74,9 @@ redis.call('HSET', POOL, id, write_record(record))
 if record.extra.i or record.extra.l then watch_expiry(id, record) end
 redis.call('ZADD', DELAY, record.due, id)
 schedule(record.due)
+if counts then
+  note_event('L', id, record.attempts, record.due, ARGV[7])
+else
+  note_event('S', id, record.attempts, record.due)
+end
 return { 0, 'delayed', record.due, record.attempts }

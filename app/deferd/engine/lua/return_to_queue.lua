@@ -1,12 +1,13 @@
 -- Return deliveries that never reached their consumer to the head of the Ready list, in their order. No attempt is
 -- counted, and their receipts are void.
--- @include clock topic record transitions time_limits waiting
+-- @include clock topic events record transitions time_limits waiting
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2..] four for each delivery: id | nonce | attempt | request id or ''
 -- Returns how many jobs were returned. Skipped: a delivery that is no longer live, and one whose request was repeated
 --   or is forgotten. Another connection may have it then, even when the caller popped last: the first attempt of a
 --   request may reach the store after its repetition.
 -- Bound: the deliveries in ARGV, at most 1000.
+now_ms()  -- before any write: without the permission for TIME nothing may change
 local returned = 0
 for at = #ARGV - 3, 2, -4 do
   local id, nonce, attempt = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
@@ -22,6 +23,7 @@ for at = #ARGV - 3, 2, -4 do
     redis.call('HSET', POOL, id, write_record(record))
     prepend_ready(id)
     watch_expiry(id, record)
+    note_event('B', id)
     returned = returned + 1
   end
 end

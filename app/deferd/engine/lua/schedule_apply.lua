@@ -1,6 +1,6 @@
 -- Create, change, advance or delete a schedule in one step: its next run is put as it moves on, or nothing is done.
 -- @embed put withdraw_run
--- @include clock topic schedules
+-- @include clock topic schedules missed_runs
 -- KEYS: see lib/topic.lua, of the schedule's topic; then the same of the topic of the run to withdraw, if that is another
 -- ARGV[1] topic | ARGV[2] name | ARGV[3] the `rev` that it must have, '': it must not exist
 -- ARGV[4] topic of the run to withdraw | ARGV[5] its id, '' for none; if it does not wait any more, nothing is done, but
@@ -90,7 +90,10 @@ end
 if #jobs == 0 and not has_new_job then redis.call('ZREM', schedule_due, name) end
 local rev = redis.call('HINCRBY', key, 'rev', 1)
 if field_count > 0 then redis.call('HSET', key, unpack(ARGV, 10, first_run - 1)) end
-if tonumber(ARGV[7]) > 0 then redis.call('HINCRBY', key, 'missed', ARGV[7]) end
+if tonumber(ARGV[7]) > 0 then
+  redis.call('HINCRBY', key, 'missed', ARGV[7])
+  note_missed_runs(name, now)
+end
 redis.call('ZADD', of_shard('schedules'), 0, name)
 withdraw()
 if #jobs > 0 then

@@ -1,4 +1,4 @@
--- Extend a lease to a ttr from now, but not beyond the job's time limit and deadline.
+-- Extend a lease to a ttr from now, but not beyond the job's time limit and deadline. Counts the touches.
 -- @include clock topic record transitions delivery
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] id | ARGV[3] nonce | ARGV[4] attempt (0: any)
@@ -18,4 +18,7 @@ if latest then lease_end = math.min(lease_end, tonumber(latest)) end
 redis.call('ZREM', RESERVED, id)  -- delete first: a store that is out of memory allows it
 redis.call('ZADD', RESERVED, lease_end, id)
 schedule(lease_end)
+local touches = touches_key(id)
+redis.call('HINCRBY', touches, string.format('%.0f %.0f', read_nonce_and_attempts(raw)), 1)
+redis.call('PEXPIRE', touches, math.max(lease_end - now, 1))
 return { 0, lease_end }

@@ -3,11 +3,13 @@
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic
 -- Returns { settings JSON or '', delayed, ready, reserved, dead, finished, due ms of the oldest ready job or -1,
---   due ms of the next delayed job or -1, now ms, follow-ups, jobs and follow-ups that collect items }, or nil when the
+--   due ms of the next delayed job or -1, now ms, follow-ups, jobs and follow-ups that collect items,
+--   the fields and values of push/state, none unless the topic is pushed }, or nil when the
 --   topic is not known
 -- Bound: one topic.
 local settings = redis.call('HGET', SETTINGS, TOPIC)
 if not settings then return nil end
+local is_pushed = string.find(settings, '"pu":', 1, true)
 local oldest = -1
 local first = redis.call('ZRANGE', READY, 0, 0)[1]
 local raw = first and redis.call('HGET', POOL, first)
@@ -21,5 +23,5 @@ if here.may_exist() then follow_ups, collections = redis.call('HLEN', here.FOLLO
 return {
   settings, redis.call('ZCARD', DELAY), redis.call('ZCARD', READY), redis.call('ZCARD', RESERVED), redis.call('ZCARD', DEAD),
   redis.call('ZCARD', FINISHED), oldest, next_due and tonumber(next_due) or -1, now_ms(),
-  follow_ups, collections,
+  follow_ups, collections, is_pushed and redis.call('HGETALL', string.sub(POOL, 1, -5) .. 'push/state') or {},
 }

@@ -1,5 +1,5 @@
 -- Cancel a run of a schedule that waits to be due, because the schedule has changed. One that is due runs.
--- @include clock topic tags record transitions
+-- @include clock topic events tags record transitions
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] id
 -- Returns 1 when it was cancelled, else 0
@@ -12,5 +12,5 @@ if not due or tonumber(due) <= now then return 0 end
 redis.call('HDEL', RUNS, id)
 local key = of_shard('schedule/') .. string.match(entry, '^%S*')
 if redis.call('EXISTS', key) == 1 then redis.call('HINCRBY', key, 'waiting', -1) end
-remove_job(id, 'delayed', tonumber(due), now)
+remove_job(id, 'delayed', tonumber(due), now, false, 'withdrawn')
 return 1

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from deferd.contract.schedules import PutSchedule
+from deferd.engine.history.counts import CountedTopics
 from deferd.engine.placement import members_of
 from deferd.engine.redis_keys import Keys
 from deferd.engine.schedules.planning import PlannedRun
@@ -77,8 +78,9 @@ class DueSchedule(NamedTuple):
 class ScheduleStore:
     """Every method raises StoreUnavailable when the store does not respond."""
 
-    def __init__(self, scripts: Scripts, keys: Keys, placer: RunPlacer) -> None:
+    def __init__(self, scripts: Scripts, keys: Keys, placer: RunPlacer, counted: CountedTopics) -> None:
         self._scripts = scripts
+        self._counted = counted
         self._keys = keys
         self._placer = placer
 
@@ -154,7 +156,11 @@ class ScheduleStore:
             raise FullError
         if reply[0] == _OTHER_DEFAULTS:
             self._placer.note_defaults(change.topic, reply[1].decode())
-        return reply[2] if reply[0] == _DONE else None
+        if reply[0] != _DONE:
+            return None
+        self._counted.of(change.topic).put += len(change.runs)
+        rev: int = reply[2]
+        return rev
 
     async def due(self, shard: int, most: int) -> tuple[int, list[DueSchedule]]:
         """The store's time, and up to `most` schedules of a shard that must be advanced."""

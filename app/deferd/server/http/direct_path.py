@@ -11,6 +11,7 @@ import re
 from typing import Any
 
 from deferd.api.app import Service
+from deferd.api.change_recording import VIA_HEADER
 from deferd.api.direct.call import Connection, DirectCall
 from deferd.api.direct.cancel import DirectCancel
 from deferd.api.direct.finish import DirectFinish
@@ -28,8 +29,10 @@ _KNOWN_MAX = 1000
 _SEEN_MAX = 10_000
 _BLOCK_MAX_BYTES = 1024
 _LINE_MAX_BYTES = 256
-_EFFECTIVE_HEADERS = frozenset((b"traceparent",))
-"""Headers on which the effect of a request depends, and which differ each time."""
+_EFFECTIVE_HEADERS = frozenset((b"traceparent", VIA_HEADER))
+"""Headers on which the effect of a request depends: the context of a trace, which differs each time, and the way by
+which people make changes, which are recorded.
+"""
 _VERBS: tuple[type[DirectVerb], ...] = (DirectPut, DirectPop, DirectFinish, DirectCancel)
 
 
@@ -40,7 +43,8 @@ class DirectPath:
         operations = {route.operation_id: route for route in service.routes if isinstance(route, Operation)}
         self._verbs: dict[str | None, DirectVerb] = {}
         patterns = []
-        for kind in _VERBS:
+        # A traced request has headers on which its span depends: all go the general way.
+        for kind in () if service.context.settings.tracing else _VERBS:
             for operation_id, line in kind.lines.items():
                 self._verbs[operation_id] = kind(service.context, operations[operation_id])
                 patterns.append(f"(?P<{operation_id}>{line})")

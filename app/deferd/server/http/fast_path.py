@@ -1,8 +1,8 @@
 """The fast path for requests to operations.
 
-A plain request (HTTP/1.1, not pipelined, a body of known length within the limit) is handled without ASGI: no scope, no
-receive and send, no events, and one write for head and body of the response. All others take uvicorn's way. Both end
-at `deferd.api.dispatch.RequestHandler.handle`.
+A plain request (HTTP/1.1, not pipelined, a body of known length within the limit, no stream) is handled without ASGI:
+no scope, no receive and send, no events, and one write for head and body of the response. All others take uvicorn's
+way. Both end at `deferd.api.dispatch.RequestHandler.handle`.
 """
 
 from __future__ import annotations
@@ -178,6 +178,8 @@ class FastPathProtocol(LimitedProtocol):
             if found is None:
                 return None
             operation, path_values = found
+        if operation.streams:
+            return None
         return FastPathRequest(
             operation,
             path_values,

@@ -18,6 +18,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from deferd.api import metrics, problem_details
+from deferd.api.event_stream_response import CUT_OFF
 from deferd.contract.errors import DeferdError
 from deferd.contract.limits import HEADERS_MAX, URL_MAX_BYTES
 from deferd.server.http.connections import LAST_RESPONSES_S, LINGER_S, REJECTED_MAX, Connections, OpenConnection
@@ -260,6 +261,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._asgi_cycle = cycle
+        cycle.scope["extensions"] = {CUT_OFF: {"call": self.transport.abort}}
         super()._start_asgi_task(
             cycle, _closing_unless_continued(cycle, app) if cycle.waiting_for_100_continue else app
         )

@@ -154,7 +154,7 @@ func setBackoffs(ctx context.Context, client *deferd.ClientWithResponses, topic 
 }
 
 func pauseAndResume(ctx context.Context, client *deferd.ClientWithResponses, topic string, seen *report) error {
-	paused, err := client.PauseTopicWithResponse(ctx, topic, nil) // sends `null`
+	paused, err := client.PauseTopicWithResponse(ctx, topic, deferd.PauseTopicJSONRequestBody{})
 	if err != nil {
 		return err
 	}

@@ -64,7 +64,7 @@ local function read_checked(id, raw)
     local is_right = is_number(extra.t) and is_number(extra.m) and is_number(extra.x) and is_number(extra.r)
       and is_number(extra.f) and is_number(extra.n) and is_number(extra.k) and is_number(extra.s) and is_number(extra.q)
       and is_number(extra.i) and is_number(extra.l) and is_number(extra.v) and is_number(extra.u) and is_number(extra.w)
-      and is_number(extra.y) and is_number(extra.o) and is_text(extra.e) and is_text(extra.d) and is_text(extra.c)
+      and is_number(extra.y) and is_number(extra.o) and is_number(extra.da) and is_text(extra.e) and is_text(extra.d) and is_text(extra.c)
       and is_text(extra.p) and is_backoff(extra.b) and is_log(extra.a) and is_texts(extra.g) and is_texts(extra.h)
     if not is_right then return nil, 'a record whose extra has values of the wrong kind' end
     if extra.n and (extra.n < 0 or at + length + extra.n > #raw) then return nil, 'a record whose result is cut off' end

@@ -20,3 +20,10 @@ local function rank_after(key, score, id)
   end
   return low
 end
+
+-- The number of members before (score, id), which need not be in the set.
+local function rank_before(key, score, id)
+  local rank = rank_after(key, score, id)
+  if rank > 0 and redis.call('ZRANGE', key, rank - 1, rank - 1)[1] == id then return rank - 1 end
+  return rank
+end

@@ -1,4 +1,4 @@
--- Runs of schedules that are due. After record and transitions.
+-- Runs of schedules that are due. After record, transitions and missed_runs.
 
 -- With catch_up none a run that is later than this is missed.
 local MOST_LATE_MS = 60000
@@ -24,8 +24,8 @@ local function judge_runs(runs, due, now)
     ids[index] = due[2 * index - 1]
   end
 
-  local function remove(id, state, score)
-    remove_job(id, state, score, now)
+  local function remove(id, state, score, why)
+    remove_job(id, state, score, now, false, why)
     removed[id] = true
   end
 
@@ -47,7 +47,8 @@ local function judge_runs(runs, due, now)
     local may_be_removed = (is_late or overlap ~= 'allow') and attempts_of(id) == 0
     if is_late and may_be_removed then
       settle_run(prefix, id, entry, 'missed')
-      remove(id, 'delayed', score)
+      note_missed_runs(name, now)
+      remove(id, 'delayed', score, 'missed')
       counts[4] = counts[4] + 1
       return
     end
@@ -56,13 +57,13 @@ local function judge_runs(runs, due, now)
     if before and before ~= id then state, state_score = live_state(before) end
     if state and overlap == 'skip' then
       settle_run(prefix, id, entry, 'skips')
-      remove(id, 'delayed', score)
+      remove(id, 'delayed', score, 'skipped')
       counts[2] = counts[2] + 1
       return
     end
     settle_run(prefix, id, entry, 'runs')
     if state then
-      remove(before, state, state_score)
+      remove(before, state, state_score, 'overlapped')
       counts[3] = counts[3] + 1
     else
       counts[1] = counts[1] + 1

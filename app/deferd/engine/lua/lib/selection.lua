@@ -3,10 +3,13 @@
 --   ARGV[1] topic
 --   ARGV[2] a JSON object:
 --     bound    only jobs put until this ms; also those put later than now, before the store's clock stepped back
+--     cutoff   only jobs that were put until this ms, and dead ones that died until then, as far as it is known
 --     dry_run  true: change nothing
+--     samples  how many of the matched jobs to name
 --     request  for a call that is remembered: the name of its key bulk/<request> of the shard, a HASH. Its fields:
 --                bound | done, delayed, ready, reserved, dead, finished: the numbers of the whole call |
 --                "topic id" of each job that a repetition must leave alone
+--     kept     for how long it is kept after this step, ms; an hour if left out
 --     tag      only jobs with this tag
 --     state    delayed or ready: the jobs of this state, in their order; without it those of ARGV[3..]
 --     from, before   with state: only jobs due from this ms on, before this ms
@@ -15,15 +18,12 @@
 --     score, id, end with state: where the step before ended, as it returned them; left out in the first step
 --   ARGV[3..] ids
 -- and returns { jobs looked at, 1 when the state may have more jobs, score, id, end,
---   done, and of the matched jobs: delayed, ready, reserved, dead, finished }
+--   done, and of the matched jobs: delayed, ready, reserved, dead, finished; then id and state of each sample }
 -- Bound: the ids or `most`, at most 1000, and 1 MiB of records, or one; if their sizes differ much, some more are read.
 local OPTIONS = cjson.decode(ARGV[2])
 local now = now_ms()
 local BULK = OPTIONS.request and of_shard('bulk/' .. OPTIONS.request)
 local REMEMBERED_MS = 3600000
-local MOST_BYTES = 1024 * 1024
-local MOST_READ_AT_ONCE = 64
-local HEADER_BYTES = 26
 local COUNTED = { 'delayed', 'ready', 'reserved', 'dead', 'finished' }
 
 -- The ids of one page of the state with their scores by id, whether there are more behind it, and the score of the last
@@ -63,26 +63,14 @@ local function page()
   return ids, scores, OPTIONS.last_first and first > low or not OPTIONS.last_first and beyond < high, last
 end
 
-local function has_tag(tags) return string.find(' ' .. tags .. ' ', ' ' .. OPTIONS.tag .. ' ', 1, true) end
-
--- Read records until they are a megabyte: `each(index, raw)` gets those of ids that have one. Returns how many ids were
--- looked at. The first is read alone, then as many at a time as fit if they are as large as the largest before.
-local function read_records(ids, each)
-  local at, bytes, largest = 0, 0, 0
-  while at < #ids and (at == 0 or bytes < MOST_BYTES) do
-    local room = largest == 0 and 1 or math.max(1, math.floor((MOST_BYTES - bytes) / largest))
-    local count = math.min(room, MOST_READ_AT_ONCE, #ids - at)
-    for index, raw in ipairs(redis.call('HMGET', POOL, unpack(ids, at + 1, at + count))) do
-      if raw then
-        bytes = bytes + #raw
-        if #raw > largest then largest = #raw end
-        if #raw >= HEADER_BYTES then each(at + index, raw) end
-      end
-    end
-    at = at + count
-  end
-  return at
+-- Whether the job was there at the cutoff, and dead if it is dead. Jobs that died before 0.2 have no `da`.
+local function was_there(created, state, raw)
+  if created > OPTIONS.cutoff or state ~= 'dead' then return created <= OPTIONS.cutoff end
+  local is_read, extra = pcall(read_extra, raw)
+  return is_read and (extra.da or 0) <= OPTIONS.cutoff
 end
+
+local function has_tag(tags) return string.find(' ' .. tags .. ' ', ' ' .. OPTIONS.tag .. ' ', 1, true) end
 
 -- The matching jobs among `ids`, and how many of the ids were looked at. The jobs are lists of the same length: ids,
 -- raws, states, dues, and members, their names "topic id". All cost counts here: a call may have 100,000 jobs.
@@ -107,9 +95,11 @@ local function matching(ids)
     seen[id] = true
     local created, due = struct.unpack('<I6I6', raw)
     if created > bound and created <= now or due < from or due >= before then return end
+    local state = OPTIONS.state or delayed[index] and 'delayed' or state_of(id)
+    if OPTIONS.cutoff and not was_there(created, state, raw) then return end
     count = count + 1
     jobs.ids[count], jobs.raws[count], jobs.dues[count], jobs.members[count] = id, raw, due, members[index]
-    jobs.states[count] = OPTIONS.state or delayed[index] and 'delayed' or state_of(id)
+    jobs.states[count] = state
   end)
   return jobs, looked
 end
@@ -145,13 +135,17 @@ local function run_step(act)
         if matched[state] > 0 then redis.call('HINCRBY', BULK, state, matched[state]) end
       end
       if done > 0 then redis.call('HINCRBY', BULK, 'done', done) end
-      redis.call('PEXPIRE', BULK, REMEMBERED_MS)
+      redis.call('PEXPIRE', BULK, OPTIONS.kept or REMEMBERED_MS)
     end
   end
   local last_id = ids[looked] or ''
   local reply = { looked, (more or looked < #ids) and 1 or 0, scores[last_id] or '', last_id, last, done }
   for _, state in ipairs(COUNTED) do
     reply[#reply + 1] = matched[state]
+  end
+  for index = 1, math.min(OPTIONS.samples or 0, #jobs.ids) do
+    reply[#reply + 1] = jobs.ids[index]
+    reply[#reply + 1] = jobs.states[index]
   end
   return reply
 end

@@ -11,8 +11,11 @@
 --   KEYS[8]  holders   HASH id -> consumer, while reserved by one that gave its name
 --   KEYS[9]  cancelled ZSET "id" and "id nonce attempt" -> ms until which the holder gets the code of cancelled jobs
 --   KEYS[10] settings  HASH topic -> JSON: the policy keys of record.lua, but `d` for the deadline, `j` max_jobs,
---                     `l` durability as a level of store/durability_levels.py, `p` 1 while paused, `w` the defaults
---                     for due times, JSON text that only engine/placement.py reads; or ''
+--                     `l` durability as a level of store/durability_levels.py, `p` 1 while paused, `ps` since which
+--                     ms, `pb` by the key of which name and `pr` why, if that is known, `w` the defaults for due times,
+--                     JSON text that only engine/placement.py reads, `ev` how many events to keep, `pu` while its jobs are pushed
+--                     (push_set.lua): { n most requests under way, j most jobs of one, r most requests a second,
+--                     if there is such a limit }; or ''
 --   KEYS[11] topics    ZSET topic -> 0, all topics of the shard in the order of their names
 --   KEYS[12] due       ZSET topic -> the next ms at which the timer has work there
 --   KEYS[13] tally     HASH what became of all jobs ever put: put, finished, cancelled (by a cancel, a purge or a put
@@ -23,10 +26,19 @@
 --   KEYS[15] tagged    HASH id -> its tags, separated by spaces; only jobs with tags (lib/tags.lua)
 --   KEYS[16] taken     ZSET id -> ms until which it stays taken after its job was finished; only jobs with
 --                      `unique_for`, and only while no other job has the id
+-- Further keys of a topic that keeps events (lib/events.lua): events/log, events/seq
 -- Further keys of the whole shard, named by of_shard():
 --            calendars HASH name -> JSON; only in shard 0 (engine/calendars.py)
 --            idle      HASH topic -> "put ms": how many jobs had been put when it was found empty, and when that was
 --            tally     HASH the sums of the tallies of forgotten topics
+--            schedules/missed  ZSET schedule -> ms at which a run was last missed (lib/missed_runs.lua)
+--            events/topics ZSET topic -> 0, the topics that have events
+--            consumers/reports, consumers/reported, consumers/topics  only in shard 0, see publish_consumers.lua
+--            activity  ZSET JSON -> number; only in shard 0, see record_activity.lua
+--            history/topics, history/process/ID, and for each topic history/10s, history/5m  see publish_history.lua
+--            push      HASH topic -> how its jobs are pushed, see push_set.lua; for each such topic push/state, a HASH,
+--                      see push_take.lua
+--            tasks, tasks/running, task/<id>  only in shard 0, see engine/tasks/task_store.py
 --            :request/*ID  HASH topic -> '': the topics of the shard that remember this request of a pop by patterns,
 --                      so that a repetition finds them. "*" precedes the request ids of such pops, also in request keys
 local ASTERISK = 42
@@ -39,6 +51,9 @@ local TOPIC = ARGV[1]
 -- id -> "place in the response, nonce, attempt, how often the request was repeated". It is not in KEYS, because calls
 -- that end a delivery do not know the request id; it is in the same slot as the others.
 local function request_key(request_id) return string.sub(POOL, 1, -5) .. 'request/' .. request_id end
+
+-- The key of the touches of a job: a HASH "nonce attempts" -> how often that delivery was touched, until its lease ends.
+local function touches_key(id) return string.sub(POOL, 1, -5) .. 'touches/' .. id end
 
 local MOST_IN_LIST = 64
 local LONG_VALUE = '-----------------------------------------------------------------'
@@ -91,6 +106,15 @@ local function forget_holders(ids)
   redis.call('HDEL', REQUESTS, unpack(requested))
 end
 
+-- Tell the processes that push the topic's jobs, if they are pushed, that a job was removed while a consumer held it.
+-- @rare
+local function tell_pushers(id)
+  local settings = redis.call('HGET', SETTINGS, TOPIC)
+  if settings and string.find(settings, '"pu":', 1, true) then
+    redis.call('PUBLISH', 'deferd:push', TOPIC .. ' ' .. id)
+  end
+end
+
 -- Publish that the topic may have something for waiting consumers; `mark` is the timer's, if it is the caller.
 local function wake_consumers(mark)
   redis.call('PUBLISH', 'deferd:ready', mark and TOPIC .. ' ' .. mark or TOPIC)
@@ -118,7 +142,9 @@ local function forget_topic()
   redis.call('ZREM', TOPICS, TOPIC)
   redis.call('HDEL', of_shard('idle'), TOPIC)
   local tally = redis.call('HGETALL', TALLY)
-  redis.call('DEL', TALLY, string.sub(POOL, 1, -5) .. 'runs')
+  local prefix = string.sub(POOL, 1, -5)
+  redis.call('DEL', TALLY, prefix .. 'runs', prefix .. 'events/log', prefix .. 'events/seq')
+  redis.pcall('ZREM', of_shard('events/topics'), TOPIC)  -- an error when another program has damaged it
   for at = 1, #tally, 2 do
     redis.call('HINCRBY', of_shard('tally'), tally[at], tally[at + 1])
   end

@@ -161,6 +161,7 @@ local function attached()
       schedule(record.due + wait)
     end
     tally('put', 1)
+    note_event('P', id, record.due)
     return true
   end
 
@@ -179,16 +180,18 @@ local TOMBSTONE_MS = 60000
 
 -- Delete a job. Later calls of a reserved job's holder get the code of cancelled jobs. What waits for it is deleted
 -- too, or, with `keep_follow_up`, takes its place, but not before the end of its lease: the holder may still be at
--- work. Scripts that call it include tags.
+-- work. With `why`, '' or a word, this is noted as an event. Scripts that call it include events and tags.
 -- @rare
-local function remove_job(id, state, score, now, keep_follow_up)
+local function remove_job(id, state, score, now, keep_follow_up, why)
   redis.call('ZREM', STATE_SETS[state], id)  -- delete first: a store that is out of memory allows it
+  if why then note_event('X', id, state, why) end
   if state == 'reserved' then
     local nonce, attempts = read_nonce_and_attempts(redis.call('HGET', POOL, id))
     local until_ms = math.max(score, now) + TOMBSTONE_MS
     forget_holders({ id })
     redis.call('ZADD', CANCELLED, until_ms, id, until_ms, string.format('%s %.0f %d', id, nonce, attempts + 1))
     schedule(until_ms)
+    tell_pushers(id)
   end
   redis.call('HDEL', POOL, id)
   if state == 'finished' then redis.call('ZREM', TAKEN, id) else tally('cancelled', 1) end
@@ -201,15 +204,17 @@ local function remove_job(id, state, score, now, keep_follow_up)
 end
 
 -- Make a job dead that was just removed from its sorted set. One with a follow-up is dropped: that takes its place. One
--- that is not kept when it is dead is deleted. Scripts that call it include tags.
+-- that is not kept when it is dead is deleted. Scripts that call it include events and tags.
 -- @rare
 local function bury_job(id, record, reason, now, retention_ms)
-  record.extra.d = reason
+  record.extra.d, record.extra.da = reason, now
+  retention_ms = math.min(record.extra.q or retention_ms, record.extra.k or math.huge)
+  local is_kept = retention_ms > 0 and not record.extra.o
+  note_event('D', id, record.attempts, reason, is_kept and 1 or 0, record.extra.e or '')
   if record.extra.o and attached().start_follow_up(id, now, record.extra.e) then
     tally('dropped', 1)
     return
   end
-  retention_ms = math.min(record.extra.q or retention_ms, record.extra.k or math.huge)
   redis.call('ZREM', EXPIRY, id)
   if retention_ms == 0 then
     redis.call('HDEL', POOL, id)

@@ -1,0 +1,135 @@
+"""Records what people and keys change, for `GET /activity`.
+
+A header says by which way a request comes: `Deferd-Via: console` or `cli`; all others count as programs of the `api`.
+It is no proof: a program that sends it only records more of what it does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Literal, cast
+
+from pydantic import BaseModel
+
+from deferd.api.auth.permissions import Recorded
+from deferd.api.incoming_request import IncomingRequest
+from deferd.api.operation import Operation
+from deferd.api.request_context import RequestContext
+from deferd.contract.errors import DeferdError, StoreUnavailable
+from deferd.engine.activity_list import Change
+
+VIA_HEADER = b"deferd-via"
+Via = Literal["console", "cli", "api"]
+_API: Via = "api"
+_FILTER_SHOWN_BYTES = 500
+_NO_FILTER = {"request_id", "dry_run", "as_task"}
+
+
+def is_recorded(recorded: Recorded, request: IncomingRequest) -> bool:
+    """Whether the request is one of those that are recorded. This is asked for each put."""
+    if _API in recorded.via:
+        return True
+    for name, _ in request.headers:
+        if name == VIA_HEADER:
+            return via_of(request) in recorded.via
+    return False
+
+
+def recording(
+    operation: Operation, request: RequestContext, arguments: Mapping[str, Any]
+) -> AbstractContextManager[None]:
+    """Around the call of an operation: record the change, and write admin actions to the audit log.
+
+    A call that was refused, or that changed nothing, is not recorded.
+    """
+    if operation.permission.is_audited:
+        return _recording_and_audit(operation, request, arguments)
+    return _recording(operation, request, arguments)
+
+
+@contextlib.contextmanager
+def _recording_and_audit(operation: Operation, request: RequestContext, arguments: Mapping[str, Any]) -> Iterator[None]:
+    with (
+        request.app.gate.recording(operation.permission, request.incoming, request.admission, arguments),
+        _recording(operation, request, arguments),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _recording(operation: Operation, request: RequestContext, arguments: Mapping[str, Any]) -> Iterator[None]:
+    outcome: str | None = "unknown"
+    try:
+        yield
+        outcome = "done"
+    except StoreUnavailable:
+        raise
+    except DeferdError:
+        outcome = None
+        raise
+    finally:
+        if outcome is not None and request.changed != 0 and not any(_is_dry_run(one) for one in arguments.values()):
+            request.engine.activity.record(_change(operation, request, arguments, outcome))
+
+
+def _change(operation: Operation, request: RequestContext, arguments: Mapping[str, Any], outcome: str) -> Change:
+    recorded = operation.permission.recorded or Recorded()
+    via = via_of(request.incoming)
+    selector = None if recorded.filter is None else arguments[recorded.filter]
+    return Change(
+        operation=operation.operation_id or "",
+        by=who_of(request),
+        via=via,
+        outcome=outcome,
+        topic=request.changed_topic or _topic(operation, arguments),
+        subject=_subject(arguments),
+        filter=None if selector is None else filter_text(selector),
+        count=request.changed,
+        joins=recorded.joins and via != "console",
+    )
+
+
+def who_of(request: RequestContext) -> str | None:
+    """The name of the key, without keys the client's address."""
+    return request.admission.key_name or request.incoming.client_address()
+
+
+def _topic(operation: Operation, arguments: Mapping[str, Any]) -> str | None:
+    """The topic that a request concerns; None when it may concern others too."""
+    topics = operation.permission.topics(arguments)
+    call = arguments.get("call")
+    if len(topics) != 1 or (call is not None and call.select.patterns):
+        return None
+    return next(iter(topics))
+
+
+def _subject(arguments: Mapping[str, Any]) -> str | None:
+    """The name of the job, schedule or calendar in a request."""
+    for name in ("id", "name"):
+        if name in arguments:
+            return str(arguments[name])
+    subject: str | None = getattr(arguments.get("job"), "id", None)
+    return subject
+
+
+def filter_text(selector: BaseModel) -> str | None:
+    """What selects the jobs, as it was given; None for nothing."""
+    text = selector.model_dump_json(exclude_unset=True, exclude=_NO_FILTER)
+    if text == "{}":
+        return None
+    shown = text.encode()[:_FILTER_SHOWN_BYTES].decode(errors="ignore")
+    return text if text == shown else shown + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def _is_dry_run(argument: object) -> bool:
+    return bool(getattr(argument, "dry_run", False))
+
+
+def via_of(request: IncomingRequest) -> Via:
+    """The way by which a request comes."""
+    for name, value in request.headers:
+        if name == VIA_HEADER and value in (b"console", b"cli"):
+            return cast("Via", value.decode())
+    return "api"

@@ -1,0 +1,116 @@
+"""The response that streams events until the client disconnects, the server stops, or the key is revoked."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from deferd.api import event_json
+from deferd.api.auth.admission import Admission
+from deferd.contract.errors import DeferdError
+from deferd.engine.events.event_hub import EventHub
+from deferd.engine.events.event_stream import EventStream
+
+MEDIA_TYPE = "text/event-stream"
+KEEP_ALIVE_S = 15.0
+_CHECK_KEY_S = 1.0
+_RETRY_MS = 1000
+_BEGIN = b"retry: %d\n\n" % _RETRY_MS
+"""How long a browser waits before it connects again; and the head of the response leaves at once."""
+_PIECE_EVENTS = 200
+"""So many events are written without a turn of the event loop."""
+CUT_OFF = "deferd.cut_off"
+"""The extension of the ASGI scope with which a server lets a response close its connection at once; it has a `call`."""
+_LAST_S = 0.5
+"""How long after the end of a stream its client may still read: a shutdown waits for it."""
+_LOG = logging.getLogger(__name__)
+
+
+class EventStreamResponse(Response):
+    """Streams what `hub` reads for `stream`. The key of `admission` is checked again each second.
+
+    Its body has no known length, so any server sends it through ASGI.
+    """
+
+    media_type = MEDIA_TYPE
+
+    def __init__(self, hub: EventHub, stream: EventStream, admission: Admission) -> None:
+        self._hub = hub
+        self._stream = stream
+        self._admission = admission
+        self.status_code = 200
+        self.background = None
+        self.body = b""
+        self.raw_headers = [
+            (b"content-type", MEDIA_TYPE.encode() + b"; charset=utf-8"),
+            (b"cache-control", b"no-store"),
+            (b"x-accel-buffering", b"no"),  # nginx
+        ]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Stream until there is an end. The connection of a client that does not read is closed then."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        watching = asyncio.create_task(_wait_for_disconnect(receive))
+        watching.add_done_callback(lambda _: self._stream.end())
+        try:
+            with self._hub.serving(self._stream):
+                is_complete = await self._send_until_end(send)
+            if not is_complete:
+                if CUT_OFF in scope.get("extensions", ()):
+                    scope["extensions"][CUT_OFF]["call"]()
+                await asyncio.wait((watching,), timeout=_LAST_S)
+        finally:
+            watching.cancel()
+            await asyncio.wait((watching,))
+
+    async def _send_until_end(self, send: Send) -> bool:
+        """Send all; False if the client does not read, so that `send` waits for it after the stream has ended."""
+        sending = asyncio.create_task(self._send_all(send))
+        ending = asyncio.create_task(self._stream.ended.wait())
+        try:
+            await asyncio.wait((sending, ending), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((sending,), timeout=_LAST_S)
+            if sending.done():
+                await sending
+                return True
+            return False
+        finally:
+            for task in (sending, ending):
+                task.cancel()
+            await asyncio.gather(sending, ending, return_exceptions=True)
+
+    async def _send_all(self, send: Send) -> None:
+        await _send_piece(send, _BEGIN)
+        await self._send_events(send)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_events(self, send: Send) -> None:
+        now = asyncio.get_running_loop().time
+        written_s = now()
+        while not self._stream.is_ended:
+            items = await self._stream.read(_CHECK_KEY_S)
+            try:
+                self._stream.restrict(self._admission.current_topics())
+            except DeferdError as error:
+                _LOG.info("a stream of events ends: %s", error)
+                return
+            for at in range(0, len(items), _PIECE_EVENTS):
+                await _send_piece(send, b"".join(map(event_json.message, items[at : at + _PIECE_EVENTS])))
+                await asyncio.sleep(0)
+            if items:
+                written_s = now()
+            elif now() - written_s >= KEEP_ALIVE_S:
+                await _send_piece(send, event_json.KEEP_ALIVE)
+                written_s = now()
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _send_piece(send: Send, piece: bytes) -> None:
+    await send({"type": "http.response.body", "body": piece, "more_body": True})

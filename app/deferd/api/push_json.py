@@ -1,0 +1,40 @@
+"""A topic's push and a test of it in JSON. Secrets, and the values of headers, are never shown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from deferd.engine.push.push_definition import PushDefinition
+
+if TYPE_CHECKING:
+    from deferd.push.pushers import TestResult
+
+
+def definition(stored: PushDefinition) -> dict[str, Any]:
+    """How the jobs of a topic are pushed."""
+    push = stored.push
+    return {
+        "topic": stored.topic,
+        "url": push.url,
+        "secret_count": len(stored.secrets),
+        "timeout": _plain(push.timeout),
+        "max_in_flight": push.max_in_flight,
+        "rate": None if push.rate is None else _plain(push.rate),
+        "header_names": sorted(push.headers),
+        "mode": push.mode,
+    }
+
+
+def test_result(result: TestResult) -> dict[str, Any]:
+    """How a target responded to a test."""
+    return {
+        "message_id": result.message_id,
+        "took": round(result.took_s, 3),
+        "status": result.status,
+        "response": result.excerpt,
+        "error": result.error,
+    }
+
+
+def _plain(number: float) -> float | int:
+    return int(number) if float(number).is_integer() else number

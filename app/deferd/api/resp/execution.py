@@ -1,0 +1,52 @@
+"""Carries out the commands of a client, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+
+from deferd.api.resp.command_error import CommandError, Disconnected, of_exception, wrong_arity
+from deferd.api.resp.command_table import COMMANDS, Command
+from deferd.api.resp.connection_commands import no_key
+from deferd.api.resp.session import Session
+from deferd.contract.flag_fields import quoted
+
+
+async def execute(session: Session, commands: Sequence[list[bytes]]) -> AsyncGenerator[bytes, None]:
+    """The replies to the commands of a pipeline, in their order; one item may have those of several.
+
+    The caller takes the next one when the client has room for it: until then no further command is begun. It ends early
+    after QUIT.
+
+    Raises:
+        Disconnected: the client has gone; the rest of the commands is not carried out.
+    """
+    at = 0
+    while at < len(commands) and not session.has_quit:
+        name = commands[at][0].upper()
+        command = COMMANDS.get(name)
+        end = at + 1
+        if command is not None and command.run_many is not None and session.is_authenticated:
+            while end < len(commands) and commands[end][0].upper() == name:
+                end += 1
+            yield await command.run_many(session, commands[at:end])
+        else:
+            yield await _reply_to(session, command, commands[at])
+        at = end
+
+
+async def _reply_to(session: Session, command: Command | None, words: list[bytes]) -> bytes:
+    name = words[0].decode("utf-8", "replace")
+    if not session.is_authenticated and (command is None or not command.is_open):
+        return no_key().reply()
+    if command is None or command.run is None:
+        return CommandError("ERR", f"unknown command {quoted(name)}").reply()
+    if not command.accepts(len(words)):
+        return wrong_arity(name).reply()
+    try:
+        return await command.run(session, words)
+    except CommandError as error:
+        return error.reply()
+    except Disconnected:
+        raise
+    except Exception as error:  # noqa: BLE001 (every error gets a response)
+        return of_exception(error).reply()

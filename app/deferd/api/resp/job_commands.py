@@ -1,0 +1,164 @@
+"""The DEFERD commands: the full life of a job. Each is one request of the HTTP API, and replies what its response says.
+
+A body or result is a string: it is stored as a JSON string, and comes back as it is. With the option JSON it is the
+JSON text of any value instead, both ways.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.responses import Response
+
+from deferd.api.resp.options import (
+    Option,
+    Options,
+    count,
+    duration,
+    flag,
+    instant,
+    json,
+    json_value,
+    read_options,
+    text,
+)
+from deferd.api.resp.session import Session
+
+ANY = b"*"
+"""In place of an id: one that the service makes. In place of a receipt: that of the delivery under way."""
+_AS_JSON = "as_json"
+"""Not a field of HTTP: how bodies and results are written."""
+_JSON: Options = {b"JSON": flag(_AS_JSON, True)}
+_WHEN: Options = {b"DELAY": duration("delay"), b"AT": instant("run_at")}
+_POLICY: Options = {
+    b"TTR": duration("ttr"),
+    b"MAXATTEMPTS": count("max_attempts"),
+    b"BACKOFF": json("backoff"),
+    b"TTL": duration("ttl"),
+    b"RETAIN": duration("retain"),
+    b"DEADRETAIN": duration("dead_retain"),
+    b"TIMELIMIT": duration("time_limit"),
+    b"DEADLINE": duration("deadline"),
+    b"WINDOW": json("window"),
+    b"SPREAD": duration("spread"),
+    b"TAG": Option("tags", collects=True),
+    b"HEADER": Option("headers", words=2, collects=True),
+}
+PUT_OPTIONS: Options = {
+    **_JSON,
+    **_WHEN,
+    **_POLICY,
+    b"ONCONFLICT": Option("on_conflict"),
+    b"CONFLICTWITH": Option("conflict_with"),
+    b"IFRESERVED": Option("if_reserved"),
+    b"MAXWAIT": duration("max_wait"),
+    b"MAXITEMS": count("max_items"),
+    b"UNIQUEFOR": duration("unique_for"),
+    b"TRACEPARENT": Option("traceparent"),
+    b"DURABILITY": Option("durability"),
+}
+CHANGE_OPTIONS: Options = {**_JSON, **_WHEN, **_POLICY, b"BODY": Option("body", lambda _, value: value)}
+POP_OPTIONS: Options = {
+    **_JSON,
+    b"COUNT": count("count"),
+    b"WAIT": duration("wait"),
+    b"TTR": duration("ttr"),
+    b"CONSUMER": Option("consumer"),
+    b"REQUESTID": Option("request_id"),
+}
+FINISH_OPTIONS: Options = {**_JSON, b"RESULT": Option("result", lambda _, value: value), b"PUT": json("put")}
+RELEASE_OPTIONS: Options = {b"DELAY": duration("delay"), b"ERROR": Option("error"), b"SNOOZE": flag("count", False)}
+TOUCH_OPTIONS: Options = {b"TTR": duration("ttr")}
+BURY_OPTIONS: Options = {b"ERROR": Option("error")}
+CANCEL_OPTIONS: Options = {b"IFRESERVED": Option("if_reserved"), b"FOLLOWUP": Option("follow_up")}
+
+
+async def put(session: Session, command: list[bytes]) -> bytes:
+    """``DEFERD.PUT topic id|* body [options]``: `POST /jobs`."""
+    _, topic, job_id, body, *words = command
+    fields = read_options(words, PUT_OPTIONS)
+    as_json = fields.pop(_AS_JSON, False)
+    job = {"topic": text("topic", topic), "body": _value("body", body, as_json=as_json), **fields}
+    if job_id != ANY:
+        job["id"] = text("id", job_id)
+    return _reply(session, await session.call("put_job", {}, body=job), as_json=as_json)
+
+
+async def pop(session: Session, command: list[bytes]) -> bytes:
+    """``DEFERD.POP topic [topic ...] [COUNT n] [WAIT ms] [TTR ms] ...``: `POST /topics/{topic}/pop`.
+
+    The topics end before the first word that is the name of an option. Without WAIT it does not wait. Replies a list of
+    jobs.
+    """
+    last = next((at for at in range(2, len(command)) if command[at].upper() in POP_OPTIONS), len(command))
+    topics = ",".join(text("topic", topic) for topic in command[1:last])
+    fields = read_options(command[last:], POP_OPTIONS)
+    as_json = fields.pop(_AS_JSON, False)
+    response = await session.call_while_connected("pop_jobs", {"topic": topics}, {"wait": 0, **fields})
+    # The JSON is {"jobs":[...]}; the reply is the list alone.
+    jobs = bytes(response.body)[len(b'{"jobs":') : -1]
+    return session.replies.of_json(jobs, bodies_as_json=as_json)
+
+
+async def look(session: Session, command: list[bytes]) -> bytes:
+    """``DEFERD.LOOK topic id [JSON]``: `GET /jobs/{topic}/{id}`."""
+    fields = read_options(command[3:], _JSON)
+    response = await session.call("get_job", _path(command))
+    return _reply(session, response, as_json=fields.get(_AS_JSON, False))
+
+
+async def change(session: Session, command: list[bytes]) -> bytes:
+    """``DEFERD.CHANGE topic id [BODY body] [options]``: `PATCH /jobs/{topic}/{id}`."""
+    fields = read_options(command[3:], CHANGE_OPTIONS)
+    as_json = fields.pop(_AS_JSON, False)
+    if "body" in fields:
+        fields["body"] = _value("BODY", fields["body"], as_json=as_json)
+    return _reply(session, await session.call("change_job", _path(command), body=fields), as_json=as_json)
+
+
+async def cancel(session: Session, command: list[bytes]) -> bytes:
+    """``DEFERD.CANCEL topic id [IFRESERVED cancel|refuse] [FOLLOWUP cancel|keep]``: `DELETE /jobs/{topic}/{id}`."""
+    fields = read_options(command[3:], CANCEL_OPTIONS)
+    return _reply(session, await session.call("cancel_job", _path(command), fields))
+
+
+async def finish(session: Session, command: list[bytes]) -> bytes:
+    """``DEFERD.FINISH topic id receipt|* [RESULT result] [PUT jobs] [JSON]``: `POST /jobs/{topic}/{id}/finish`."""
+    fields = read_options(command[4:], FINISH_OPTIONS)
+    as_json = fields.pop(_AS_JSON, False)
+    if "result" in fields:
+        fields["result"] = _value("RESULT", fields["result"], as_json=as_json)
+    return await _end_delivery(session, "finish_job", command, fields)
+
+
+async def release(session: Session, command: list[bytes]) -> bytes:
+    """``DEFERD.RELEASE topic id receipt|* [DELAY ms] [ERROR text] [SNOOZE]``: `POST /jobs/{topic}/{id}/release`."""
+    return await _end_delivery(session, "release_job", command, read_options(command[4:], RELEASE_OPTIONS))
+
+
+async def touch(session: Session, command: list[bytes]) -> bytes:
+    """``DEFERD.TOUCH topic id receipt|* [TTR ms]``: `POST /jobs/{topic}/{id}/touch`."""
+    return await _end_delivery(session, "touch_job", command, read_options(command[4:], TOUCH_OPTIONS))
+
+
+async def bury(session: Session, command: list[bytes]) -> bytes:
+    """``DEFERD.BURY topic id receipt|* [ERROR text]``: `POST /jobs/{topic}/{id}/bury`."""
+    return await _end_delivery(session, "bury_job", command, read_options(command[4:], BURY_OPTIONS))
+
+
+async def _end_delivery(session: Session, operation_id: str, command: list[bytes], fields: dict[str, Any]) -> bytes:
+    if command[3] != ANY:
+        fields["receipt"] = text("receipt", command[3])
+    return _reply(session, await session.call(operation_id, _path(command), body=fields))
+
+
+def _path(command: list[bytes]) -> dict[str, str]:
+    return {"topic": text("topic", command[1]), "id": text("id", command[2])}
+
+
+def _value(name: str, value: bytes, *, as_json: bool) -> Any:
+    return json_value(name, value) if as_json else text(name, value)
+
+
+def _reply(session: Session, response: Response, *, as_json: bool = False) -> bytes:
+    return session.replies.of_json(bytes(response.body), bodies_as_json=as_json)

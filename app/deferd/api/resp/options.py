@@ -1,0 +1,133 @@
+"""Reads the options of the DEFERD commands: words in any case, each followed by its values.
+
+An option fills a field of the HTTP request. Times are whole milliseconds in commands and seconds in HTTP; all bounds
+are those of HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+import msgspec
+
+from deferd.api import request_body
+from deferd.api.resp.command_error import invalid
+from deferd.api.resp.numbers import whole_number
+from deferd.contract.errors import InvalidInput
+
+_MOST = 10**15
+"""More than any bound of HTTP, which decides."""
+_one_value = msgspec.json.Decoder(msgspec.Raw)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def text(name: str, value: bytes) -> str:
+    """UTF-8. Raises CommandError for other bytes."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise invalid(name, f"must be UTF-8, and byte {error.start} is not") from None
+
+
+def json_value(name: str, value: bytes) -> Any:
+    """A JSON value of any kind, as HTTP reads it. Raises CommandError for any other text."""
+    try:
+        _one_value.decode(value)  # else it could end the object around it
+        return request_body.parse_object(b'{"value":' + value + b"}")["value"]
+    except (msgspec.MsgspecError, InvalidInput):
+        raise invalid(name, "must be JSON") from None
+
+
+def _seconds(name: str, value: bytes) -> float:
+    return whole_number(name, value, 0, _MOST, " of milliseconds") / 1000
+
+
+def _count(name: str, value: bytes) -> int:
+    return whole_number(name, value, 0, _MOST)
+
+
+def _instant(name: str, value: bytes) -> str:
+    try:
+        at = _EPOCH + timedelta(milliseconds=whole_number(name, value, 0, _MOST, " of milliseconds since 1970"))
+    except OverflowError:
+        raise invalid(name, "is too far in the future") from None
+    return at.isoformat(timespec="milliseconds")
+
+
+class Option(NamedTuple):
+    """`field` of the HTTP request takes what `read` makes of each of `words` words.
+
+    `collects`: the option may be repeated, and the field is a list. Without words the field becomes `constant`.
+    """
+
+    field: str
+    read: Callable[[str, bytes], Any] = text
+    words: int = 1
+    collects: bool = False
+    constant: Any = None
+
+
+def duration(field: str) -> Option:
+    """A time in milliseconds."""
+    return Option(field, _seconds)
+
+
+def instant(field: str) -> Option:
+    """Milliseconds since 1970, UTC."""
+    return Option(field, _instant)
+
+
+def count(field: str) -> Option:
+    """A whole number."""
+    return Option(field, _count)
+
+
+def json(field: str) -> Option:
+    """Any JSON value."""
+    return Option(field, json_value)
+
+
+def flag(field: str, value: Any) -> Option:
+    """An option without a value."""
+    return Option(field, words=0, constant=value)
+
+
+Options = Mapping[bytes, Option]
+
+
+def read_options(words: Sequence[bytes], options: Options) -> dict[str, Any]:
+    """The fields that the options of a command fill.
+
+    Raises:
+        CommandError: an option is unknown, repeated, or lacks its value; or a value cannot be read.
+    """
+    fields: dict[str, Any] = {}
+    at = 0
+    while at < len(words):
+        word = words[at].upper()
+        option = options.get(word)
+        if option is None:
+            known = " ".join(sorted(name.decode() for name in options))
+            raise invalid(_shown(words[at]), f"is not an option of this command; these are: {known}")
+        values = words[at + 1 : at + 1 + option.words]
+        if len(values) < option.words:
+            raise invalid(word.decode(), "lacks its value")
+        if option.field in fields and not option.collects:
+            raise invalid(word.decode(), "is given twice, or together with an option that excludes it")
+        read = [option.read(word.decode(), value) for value in values]
+        if not option.words:
+            fields[option.field] = option.constant
+        elif option.words == 2:  # names with values
+            fields.setdefault(option.field, {})[read[0]] = read[1]
+        elif option.collects:
+            fields.setdefault(option.field, []).append(read[0])
+        else:
+            fields[option.field] = read[0]
+        at += 1 + option.words
+    return fields
+
+
+def _shown(word: bytes) -> str:
+    return repr(word[:50].decode("utf-8", "replace"))

@@ -1,0 +1,172 @@
+"""One client of the Redis protocol: what it has said about itself, and the way of its commands to operations."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Protocol, TypeVar
+from urllib.parse import urlencode
+
+from starlette.responses import Response
+
+from deferd.api.app import Service
+from deferd.api.auth.admission import Admission
+from deferd.api.context import AppContext
+from deferd.api.dispatch import Run
+from deferd.api.operation import Operation
+from deferd.api.resp.command_error import CommandError, Disconnected, of_problem
+from deferd.api.resp.replies import REPLIES, Replies
+from deferd.api.resp.resp_request import RespRequest
+from deferd.api.responses import Header
+from deferd.engine.record import json_bytes
+
+_ERRORS_FROM = 400
+_ids = itertools.count(1)
+Result = TypeVar("Result")
+
+
+class Client(Protocol):
+    """The connection of a session. `address` is that of its other end, if it has one."""
+
+    address: tuple[str, int] | None
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the client has closed its side: it may still read, but it may as well be gone."""
+
+
+class RespApi:
+    """The operations of an application, as the commands call them."""
+
+    def __init__(self, service: Service) -> None:
+        self.context: AppContext = service.context
+        self.handler = service.request_handler
+        self._operations = {route.operation_id: route for route in service.routes if isinstance(route, Operation)}
+        self.has_keys = self.context.gate.has_keys
+        self.has_short_way = not self.context.settings.tracing
+        """As the direct paths of HTTP: a traced request goes the general way."""
+
+    def operation(self, operation_id: str) -> Operation:
+        """The operation with this id."""
+        return self._operations[operation_id]
+
+
+class Session:
+    """A client's version of the protocol, name and key. Its commands are carried out one after the other.
+
+    `headers` are those that a client of HTTP would send: the key, and which program it is.
+    """
+
+    def __init__(self, api: RespApi, client: Client) -> None:
+        self.id = next(_ids)
+        self.api = api
+        self.client = client
+        self.replies: Replies = REPLIES[2]
+        self.name = b""
+        self.headers: list[Header] = []
+        self.key_name: str | None = None
+        self.is_authenticated = not api.has_keys
+        self.has_quit = False
+        self._library: dict[bytes, bytes] = {}
+        self._token: bytes | None = None
+        self._waiting: RespRequest | None = None
+
+    # What the client says about itself
+
+    def use_key(self, token: bytes, key_name: str) -> None:
+        """From now on the commands are those of this key."""
+        self._token, self.key_name, self.is_authenticated = token, key_name, True
+        self._set_headers()
+
+    def note_library(self, attribute: bytes, value: bytes) -> None:
+        """`lib-name` or `lib-ver`: what `CLIENT SETINFO` says."""
+        self._library[attribute] = value
+        self._set_headers()
+
+    def reset(self) -> None:
+        """Forget the version of the protocol, the name, and the key."""
+        self.replies, self.name, self._token, self.key_name = REPLIES[2], b"", None, None
+        self.is_authenticated = not self.api.has_keys
+        self._set_headers()
+
+    def _set_headers(self) -> None:
+        agent = b"/".join([self._library[name] for name in (b"lib-name", b"lib-ver") if name in self._library])
+        self.headers = [(b"user-agent", agent)] if agent else []
+        if self._token is not None:
+            self.headers.append((b"authorization", b"Bearer " + self._token))
+
+    # Requests
+
+    def request(
+        self, path_values: dict[str, str], query: Mapping[str, object] | None = None, body: object = None
+    ) -> RespRequest:
+        """A request of an operation; `body` is any JSON value."""
+        raw = b"" if body is None else json_bytes(body)
+        return RespRequest(path_values, urlencode(query or {}).encode(), raw, self.headers, self.client.address)
+
+    async def call(
+        self,
+        operation_id: str,
+        path_values: dict[str, str],
+        query: Mapping[str, object] | None = None,
+        body: object = None,
+        run: Run | None = None,
+    ) -> Response:
+        """The response of an operation to a request of this client.
+
+        Raises:
+            CommandError: the response is a problem document.
+            Disconnected: the client disconnected, and the work for it was undone.
+        """
+        request = self.request(path_values, query, body)
+        response = await self.api.handler.handle(self.api.operation(operation_id), request, run)
+        return _checked(response)
+
+    async def call_while_connected(
+        self, operation_id: str, path_values: dict[str, str], query: Mapping[str, object]
+    ) -> Response:
+        """As `call`, for a request that may wait: it ends as soon as the client disconnects."""
+        request = self._waiting = self.request(path_values, query)
+        if self.client.is_leaving:
+            request.disconnect()
+        try:
+            return _checked(await self.api.handler.handle(self.api.operation(operation_id), request))
+        finally:
+            self._waiting = None
+
+    def disconnect(self) -> None:
+        """The client has gone: what waits for it ends."""
+        if self._waiting is not None:
+            self._waiting.disconnect()
+
+    def admit_without_limits(self, operation_id: str, topic: str) -> Admission | None:
+        """Admit a request that may take the short way; None when it must go the general one."""
+        if not self.api.has_short_way:
+            return None
+        request = self.api.operation(operation_id)
+        return self.api.context.gate.admit_without_limits(request.permission, "RESP", self.headers, topic)
+
+
+def _checked(response: Response | None) -> Response:
+    if response is None:
+        raise Disconnected
+    if response.status_code >= _ERRORS_FROM:
+        raise of_problem(bytes(response.body))
+    return response
+
+
+async def each(work: list[Coroutine[Any, Any, Result]]) -> list[Result | CommandError]:
+    """The results of several requests at a time, which begin in this order; or their errors."""
+
+    async def one(request: Awaitable[Result]) -> Result | CommandError:
+        try:
+            return await request
+        except CommandError as error:
+            return error
+
+    return await asyncio.gather(*map(one, work))
+
+
+Command = Callable[[Session, list[bytes]], Awaitable[bytes]]
+"""Carries out a command, whose name is the first of its words, and returns the reply."""

@@ -1,0 +1,137 @@
+"""Commands on topics: SCARD, KEYS, SCAN and DEL."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import AsyncIterator
+from functools import partial
+from hashlib import blake2b
+from typing import Any
+
+import orjson
+from starlette.responses import Response
+
+from deferd.api.request_context import RequestContext
+from deferd.api.resp import replies
+from deferd.api.resp.command_error import CommandError, wrong_arity
+from deferd.api.resp.glob_pattern import Pattern, matches, read_pattern
+from deferd.api.resp.numbers import whole_number
+from deferd.api.resp.session import Session
+from deferd.contract import limits
+from deferd.contract.errors import FieldError, InvalidInput, StoreUnavailable
+from deferd.contract.model import JobState
+
+KEYS_MAX = 100_000
+"""Topics that KEYS lists; SCAN lists any number."""
+_SCAN_COUNT = 10
+_CURSOR_BITS = 48
+"""Of the hash of a name: few enough for the numbers of any client."""
+_LIVE = (JobState.DELAYED, JobState.READY, JobState.RESERVED)
+
+
+async def scard(session: Session, command: list[bytes]) -> bytes:
+    """``SCARD topic``: how many live jobs the topic has, that is delayed, ready and reserved ones."""
+    try:
+        response = await session.call("get_topic", {"topic": _name(command[1])})
+    except CommandError as error:
+        if error.code == "TOPIC_NOT_FOUND":
+            return replies.integer(0)
+        raise
+    counts = orjson.loads(response.body)["counts"]
+    return replies.integer(sum(counts[state] for state in _LIVE))
+
+
+async def keys(session: Session, command: list[bytes]) -> bytes:
+    """``KEYS pattern``: the names of all topics that match; without a pattern, all."""
+    if len(command) > 2:
+        raise wrong_arity("keys")
+    pattern = read_pattern(command[1] if len(command) == 2 else b"*")
+    found: list[str] = []
+    await session.call("list_topics", {}, run=partial(_collect, found, pattern))
+    return replies.bulks([name.encode() for name in sorted(found)])
+
+
+async def scan(session: Session, command: list[bytes]) -> bytes:
+    """``SCAN cursor [MATCH pattern] [COUNT n] [TYPE set]``: the names of topics, in the order of their hashes.
+
+    The cursor is the hash at which the next page begins, so any process can continue, and a topic that exists all the
+    time is listed exactly once, also while others come and go.
+    """
+    cursor = whole_number("cursor", command[1], 0, 1 << _CURSOR_BITS)
+    if len(command) % 2:
+        raise CommandError("ERR", "syntax error")
+    pattern, count, is_set = read_pattern(b"*"), _SCAN_COUNT, True
+    for option, value in zip(command[2::2], command[3::2], strict=True):
+        match option.upper():
+            case b"MATCH":
+                pattern = read_pattern(value)
+            case b"COUNT":
+                count = whole_number("COUNT", value, 1, 1_000_000_000)
+            case b"TYPE":
+                is_set = value.lower() == b"set"
+            case _:
+                raise CommandError("ERR", "syntax error")
+    page: list[tuple[int, str]] = []
+    most = min(count, limits.PAGE_MAX)
+    await session.call("list_topics", {}, run=partial(_collect_page, page, cursor, most))
+    next_cursor = b"0"
+    if len(page) > most:
+        next_cursor = b"%d" % page[most][0]
+        page = [entry for entry in page if entry[0] < page[most][0]] or page
+    names = [name.encode() for _, name in page if is_set and matches(pattern, name.encode())]
+    return replies.array([replies.bulk(next_cursor), replies.bulks(names)])
+
+
+async def delete(session: Session, command: list[bytes]) -> bytes:
+    """``DEL topic [topic ...]``: remove all jobs of the topics. Replies from how many topics any were removed.
+
+    The topics are purged one after the other; at the first error the rest is left as it is.
+    """
+    emptied = 0
+    for topic in dict.fromkeys(command[1:]):
+        try:
+            response = await session.call("purge_topic", {"topic": _name(topic)})
+        except CommandError as error:
+            if error.code != "TOPIC_NOT_FOUND":
+                raise
+        else:
+            emptied += orjson.loads(response.body)["removed"] > 0
+    return replies.integer(emptied)
+
+
+async def _collect(found: list[str], pattern: Pattern, arguments: dict[str, Any]) -> Response:
+    async for names in visible_names(arguments["request"]):
+        found += [name for name in names if matches(pattern, name.encode())]
+        if len(found) > KEYS_MAX:
+            raise InvalidInput([FieldError(("pattern",), f"matches more than {KEYS_MAX} topics: use SCAN")])
+    return Response()
+
+
+async def _collect_page(page: list[tuple[int, str]], cursor: int, most: int, arguments: dict[str, Any]) -> Response:
+    """The first names from `cursor` on, one more than `most`, and those with the same hash as the last."""
+    async for names in visible_names(arguments["request"]):
+        page += [entry for entry in ((_hash_of(name), name) for name in names) if entry[0] >= cursor]
+        page[:] = heapq.nsmallest(most + 1, page)
+    return Response()
+
+
+async def visible_names(request: RequestContext) -> AsyncIterator[list[str]]:
+    """The names of the topics that the key may see, page by page. Raises StoreUnavailable if some cannot be read."""
+    visible = request.admission.visible_topics
+    cursor = None
+    while True:
+        page = await request.engine.topic_list.names(cursor, limits.PAGE_MAX)
+        if page.unreadable:
+            raise page.error or StoreUnavailable("a part of the topics cannot be read")
+        yield page.names if visible is None else [name for name in page.names if visible.match(name)]
+        cursor = page.next_cursor
+        if cursor is None:
+            return
+
+
+def _hash_of(name: str) -> int:
+    return int.from_bytes(blake2b(name.encode(), digest_size=_CURSOR_BITS // 8).digest()) + 1
+
+
+def _name(word: bytes) -> str:
+    return word.decode("utf-8", "replace")

@@ -1,0 +1,99 @@
+"""For operators: what people and keys changed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from deferd.api.auth.api_keys import Scope
+from deferd.api.auth.permissions import requires
+from deferd.api.openapi import activity_schemas as schemas
+from deferd.api.openapi.document import error_responses
+from deferd.api.operation import Operation
+from deferd.api.request_context import CurrentRequest
+from deferd.api.responses import JsonResponse
+from deferd.api.routes.inspection import TopicsFilter
+from deferd.api.serialization import instant
+from deferd.contract import limits
+from deferd.contract.topic_patterns import TopicPatterns
+from deferd.engine.activity_list import Change, RecordedChange
+
+router = APIRouter(route_class=Operation, tags=["inspection"])
+
+
+class ActivityQuery(BaseModel):
+    """The parameters of the list of changes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    topics: TopicsFilter | None = Field(
+        None,
+        description=f"Only changes of one of these topics: up to {limits.POP_TOPICS_MAX} names or patterns with commas "
+        "between them.",
+    )
+    cursor: str | None = Field(
+        None,
+        max_length=limits.CURSOR_MAX,
+        description="`next_cursor` of the previous page; omitted for the first.",
+    )
+    limit: int = Field(
+        limits.PAGE_DEFAULT,
+        strict=True,
+        ge=1,
+        le=limits.PAGE_MAX,
+        description="Maximum number of changes, 1 to 1000.",
+    )
+
+    @property
+    def names(self) -> list[str]:
+        """The names and patterns; none for all topics."""
+        return [] if self.topics is None else self.topics.split(",")
+
+
+@router.get(
+    "/activity",
+    operation_id="list_activity",
+    summary="List what people and keys changed",
+    description="Lists changes, the newest first: settings, pauses, redrives, purges, repairs, schedules, calendars "
+    "and calls on many jobs, by whom and how; cancels and changes of single jobs that people make in the "
+    "console or on the command line (a request says so by the header `Deferd-Via: console` or `cli`), and puts in the "
+    "console. Puts and deliveries of programs are not listed, nor calls that were refused or changed nothing. Entries "
+    "are kept for 30 days, and the last 10000. They are written just after the response, so the newest ones of another "
+    "process may be missing for a moment. A key for some topics sees the changes that concern one of these alone.",
+    response_model=schemas.Activity,
+    response_description="One page of changes.",
+    responses=error_responses("validation", "store_unavailable"),
+)
+@requires(Scope.READ, topics=lambda arguments: arguments["query"].names)
+async def list_activity(request: CurrentRequest, query: Annotated[ActivityQuery, Query()]) -> Response:
+    visible = request.admission.visible_topics
+    wanted = TopicPatterns(query.names) if query.names else None
+
+    def is_shown(change: Change) -> bool:
+        return all(
+            some is None or (change.topic is not None and some.match(change.topic)) for some in (visible, wanted)
+        )
+
+    found, next_cursor = await request.engine.activity.page(is_shown, query.cursor, query.limit)
+    return JsonResponse({"activity": [_shown(one) for one in found], "next_cursor": next_cursor})
+
+
+def _shown(recorded: RecordedChange) -> dict[str, Any]:
+    change = recorded.change
+    shown = {
+        "at": instant(recorded.at_ms),
+        "by": change.by,
+        "via": change.via,
+        "operation": change.operation,
+        "outcome": change.outcome,
+        "topic": change.topic,
+        "subject": change.subject,
+        "filter": change.filter,
+        "count": change.count,
+    }
+    if recorded.times > 1:
+        shown |= {"times": recorded.times, "last_at": instant(recorded.last_at_ms)}
+    return {name: value for name, value in shown.items() if value is not None or name == "by"}

@@ -1,0 +1,125 @@
+"""Begins tasks for requests with `as_task`, and shows tasks as JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import asdict
+from typing import Any, Literal
+
+import orjson
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from deferd.api.change_recording import filter_text, via_of, who_of
+from deferd.api.request_context import RequestContext
+from deferd.api.responses import JsonResponse
+from deferd.api.serialization import instant
+from deferd.contract.bulk_model import CancelSelected, RescheduleSelected
+from deferd.contract.errors import FieldError, InvalidInput
+from deferd.engine.record import instant_ms
+from deferd.engine.tasks.task_store import Task
+from deferd.engine.topic_sweeps import Sweep
+
+_ACCEPTED = 202
+_OPERATIONS = {
+    "cancel": "cancel_selected_jobs",
+    "reschedule": "reschedule_selected_jobs",
+    "redrive": "redrive_jobs",
+    "purge": "purge_topic",
+}
+_NOT_OF_THE_ACTION = {"as_task", "dry_run", "samples", "request_id", "limit"}
+_NOT_OF_THE_SELECTION = {"verb", "topic", "ids", "cutoff_ms", "limit", "frees_taken"}
+
+
+async def begin_call(
+    request: RequestContext, kind: Literal["cancel", "reschedule"], call: CancelSelected | RescheduleSelected
+) -> Response:
+    """Begin a call on many jobs, and respond with its task.
+
+    Raises:
+        InvalidInput: the `request_id` is that of a task which does something else, and runs or ended within an hour.
+        RateLimited, StoreUnavailable.
+    """
+    select = call.select
+    now_ms = await request.engine.task_actions.now_ms(request.engine.bulk.shards_of(select))
+    topics, visible = select.named_topics, request.admission.visible_topics
+    fields = call.model_dump(mode="json", exclude_unset=True, exclude=_NOT_OF_THE_ACTION)
+    spec = {
+        "call": fields,
+        "visible": None if visible is None else list(visible.patterns),
+        "select": fields["select"],
+        "action": {name: value for name, value in fields.items() if name != "select"},
+        "topic": next(iter(topics)) if len(topics) == 1 and not select.patterns else None,
+        "begun": now_ms,
+        "cutoff": now_ms if select.cutoff is None else min(instant_ms(select.cutoff), now_ms),
+        "limit": call.limit if "limit" in call.model_fields_set else None,
+    }
+    task = await _begin(request, kind, spec, call, call.request_id)
+    asked = type(call).model_validate(task.spec["call"]), task.spec["limit"]
+    if asked != (type(call).model_validate(fields), spec["limit"]):
+        text = f"is that of task {task.id}, which selects or does something else: use another `request_id`"
+        raise InvalidInput([FieldError(("body", "request_id"), text, call.request_id)])
+    return _accepted(task)
+
+
+async def begin_sweep(request: RequestContext, sweep: Sweep, given: BaseModel) -> Response:
+    """Begin a redrive or purge, and respond with its task. Raises TopicNotFound, RateLimited, StoreUnavailable."""
+    await request.engine.topics.show(sweep.topic)
+    now_ms = await request.engine.sweeps.now_ms(sweep.topic)
+    fields = {name: value for name, value in asdict(sweep).items() if value is not None}
+    of_sweep = {name: value for name, value in fields.items() if name not in {"verb", "cutoff_ms", "limit"}}
+    of_sweep["frees_taken"] = sweep.cutoff_ms is None
+    spec = {
+        "sweep": of_sweep,
+        "select": {name: value for name, value in fields.items() if name not in _NOT_OF_THE_SELECTION},
+        "topic": sweep.topic,
+        "begun": now_ms,
+        "cutoff": now_ms if sweep.cutoff_ms is None else min(sweep.cutoff_ms, now_ms),
+        "limit": sweep.limit,
+    }
+    return _accepted(await _begin(request, sweep.verb, spec, given, None))
+
+
+async def _begin(
+    request: RequestContext, kind: str, spec: dict[str, Any], given: BaseModel, request_id: str | None
+) -> Task:
+    by, via = who_of(request), via_of(request.incoming)
+    change = {
+        "operation": _OPERATIONS[kind],
+        "by": by,
+        "via": via,
+        "topic": spec["topic"],
+        "filter": filter_text(given),
+    }
+    task_id = os.urandom(8).hex()
+    if request_id is not None:
+        name = orjson.dumps([request.admission.key_name, kind, request_id])
+        task_id = hashlib.sha256(name).hexdigest()[:16]
+    request.changed = 0  # what it changes is recorded when it has ended
+    return await request.engine.task_runner.begin(task_id, {**spec, "kind": kind, "by": by, "change": change})
+
+
+def _accepted(task: Task) -> Response:
+    return JsonResponse(shown(task), _ACCEPTED, ((b"location", f"/tasks/{task.id}".encode()),))
+
+
+def shown(task: Task) -> dict[str, Any]:
+    """A task as the JSON of the API."""
+    spec = task.spec
+    fields = {
+        "id": task.id,
+        "kind": spec["kind"],
+        "state": task.state,
+        "topic": spec["topic"],
+        "select": spec["select"],
+        "action": spec.get("action") or None,
+        "cutoff": instant(spec["cutoff"]),
+        "by": spec["by"],
+        "via": spec["change"]["via"],
+        "done": task.done,
+        "of": task.of,
+        "started_at": instant(task.started_ms),
+        "ended_at": None if task.ended_ms is None else instant(task.ended_ms),
+    }
+    return {name: value for name, value in fields.items() if value is not None or name in {"by", "of"}}

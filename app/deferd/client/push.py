@@ -1,0 +1,103 @@
+"""Pushed topics: the methods of both clients, and their requests of the HTTP API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Literal, NamedTuple
+
+from deferd.client import responses
+from deferd.client.durations import seconds
+from deferd.client.request_body import encode
+from deferd.client.requests import ApiRequest, topic_path
+from deferd.client.sender import Sender
+
+
+class Push(NamedTuple):
+    """How the jobs of a topic are pushed. Neither secrets nor the values of headers are ever returned."""
+
+    topic: str
+    url: str
+    secret_count: int
+    timeout: float
+    max_in_flight: int
+    rate: float | None
+    header_names: list[str]
+    mode: str
+
+
+class PushTest(NamedTuple):
+    """What a target responded to a test: a `status` and the first 200 bytes of its body, or an `error`.
+
+    `took` is in seconds.
+    """
+
+    message_id: str
+    took: float
+    status: int | None
+    response: str
+    error: str | None
+
+
+class PushMethods:
+    """The operations on pushed topics. Each raises the error that the service names, or CallFailed."""
+
+    _sender: Sender
+
+    async def set_push(
+        self,
+        topic: str,
+        url: str,
+        secrets: Sequence[str] | None = None,
+        *,
+        timeout: float | timedelta | None = None,
+        max_in_flight: int | None = None,
+        rate: float | None = None,
+        headers: Mapping[str, str] | None = None,
+        mode: Literal["job", "batch"] | None = None,
+    ) -> Push:
+        """Have the service send the topic's jobs to a URL, in place of consumers; replaces what was set before.
+
+        `secrets` are one or two; None keeps those that are stored. Of the other arguments None is the default of the
+        service. Repeating the call after a lost response is safe.
+
+        Raises:
+            InvalidInput: a value is invalid, the service may not push to the URL, or there are no secrets.
+        """
+        given = {
+            "url": url,
+            "secrets": None if secrets is None else list(secrets),
+            "timeout": None if timeout is None else seconds(timeout),
+            "max_in_flight": max_in_flight,
+            "rate": rate,
+            "headers": None if headers is None else dict(headers),
+            "mode": mode,
+        }
+        body = encode({name: value for name, value in given.items() if value is not None})
+        return await self._sender.send(ApiRequest("PUT", _path(topic), _read, body=body, success=(200, 201)))
+
+    async def push(self, topic: str) -> Push:
+        """How the jobs of a topic are pushed. Raises PushNotFound."""
+        return await self._sender.send(ApiRequest("GET", _path(topic), _read))
+
+    async def remove_push(self, topic: str) -> None:
+        """Stop pushing: consumers can pop the jobs again. Raises PushNotFound."""
+        await self._sender.send(ApiRequest("DELETE", _path(topic), responses.read_nothing, repeatable=False))
+
+    async def test_push(self, topic: str) -> PushTest:
+        """Send a signed test to the topic's target. Raises PushNotFound, and InvalidInput if its URL is refused."""
+        return await self._sender.send(ApiRequest("POST", f"{_path(topic)}/test", _read_test, repeatable=False))
+
+
+def _path(topic: str) -> str:
+    return topic_path(topic, "push")
+
+
+def _read(content: bytes) -> Push:
+    fields = responses.parsed(content)
+    return Push(*(fields[name] for name in Push._fields))
+
+
+def _read_test(content: bytes) -> PushTest:
+    fields: Mapping[str, Any] = responses.parsed(content)
+    return PushTest(*(fields[name] for name in PushTest._fields))

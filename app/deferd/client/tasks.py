@@ -1,0 +1,168 @@
+"""Actions on many jobs that run in the background: the methods of both clients, their requests, what they return."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import partial
+from typing import Any, Literal, Unpack
+from urllib.parse import quote
+
+from deferd.client import responses
+from deferd.client.bulk import Selector, reschedule_fields, selection
+from deferd.client.durations import Seconds
+from deferd.client.idempotency import new_id
+from deferd.client.jobs import JsonView
+from deferd.client.request_body import encode, without_none
+from deferd.client.requests import ApiRequest, JobConditions, condition_fields, topic_path
+from deferd.client.sender import Sender
+from deferd.contract.model import JobState
+from deferd.contract.timestamps import parse_instant
+
+_ACCEPTED = (202,)
+_FIELDS = frozenset({"id", "kind", "state", "done", "of", "started_at"})
+
+
+class Task(JsonView):
+    """An action on many jobs that runs in the background. `fields` is its JSON object, as it was received."""
+
+    __slots__ = ()
+
+    @property
+    def id(self) -> str:
+        """Its name."""
+        return str(self.fields["id"])
+
+    @property
+    def kind(self) -> str:
+        """What it does: `cancel`, `reschedule`, `redrive` or `purge`."""
+        return str(self.fields["kind"])
+
+    @property
+    def topic(self) -> str | None:
+        """Its topic, if it concerns one alone."""
+        topic: str | None = self.fields.get("topic")
+        return topic
+
+    @property
+    def state(self) -> str:
+        """`running`, `done`, `stopped` or `failed`."""
+        return str(self.fields["state"])
+
+    @property
+    def done(self) -> int:
+        """How many jobs it has changed, as of the last second."""
+        return int(self.fields["done"])
+
+    @property
+    def of(self) -> int | None:
+        """How many it found to change; None until they are counted."""
+        of: int | None = self.fields["of"]
+        return of
+
+    @property
+    def started_at(self) -> datetime:
+        """When it began."""
+        return parse_instant(self.fields["started_at"])
+
+    @property
+    def ended_at(self) -> datetime | None:
+        """When it ended; None while it runs."""
+        return self._instant("ended_at")
+
+    def __repr__(self) -> str:
+        return f"Task({self.id!r}, {self.kind!r}, {self.state!r}, done={self.done}, of={self.of})"
+
+
+_read_fields = partial(responses.object_with, names=_FIELDS)
+
+
+def _read(content: bytes) -> Task:
+    return Task(_read_fields(content))
+
+
+def start(method: str, path: str, *, body: dict[str, Any] | None = None, **query: Any) -> ApiRequest[Task]:
+    """A call with `as_task`. It is repeatable if it has a request id."""
+    encoded = None if body is None else encode({**body, "as_task": True})
+    repeatable = body is not None and "request_id" in body
+    return ApiRequest(method, path, _read, body=encoded, query=query, success=_ACCEPTED, repeatable=repeatable)
+
+
+def task(id: str) -> ApiRequest[Task]:
+    """`GET /tasks/{id}`."""
+    return ApiRequest("GET", f"/tasks/{quote(id, safe=':')}", _read)
+
+
+def tasks(limit: int | None = None) -> ApiRequest[list[Task]]:
+    """`GET /tasks`."""
+    read = partial(responses.object_with, names=("tasks",))
+    query = without_none(limit=limit)
+    return ApiRequest("GET", "/tasks", lambda content: [Task(one) for one in read(content)["tasks"]], query=query)
+
+
+def stop_task(id: str) -> ApiRequest[Task]:
+    """`DELETE /tasks/{id}`."""
+    return ApiRequest("DELETE", f"/tasks/{quote(id, safe=':')}", _read)
+
+
+class TaskMethods:
+    """Actions on many jobs that run in the background, a part of ApiMethods.
+
+    Those that begin one take the same arguments as the call that waits for the end; without a `limit` they act on all
+    jobs. They return once the task has begun. RateLimited: ten run already.
+    """
+
+    _sender: Sender
+
+    async def start_cancel_all(
+        self,
+        *,
+        limit: int | None = None,
+        if_reserved: Literal["cancel", "refuse"] = "cancel",
+        request_id: str | None = None,
+        **selector: Unpack[Selector],
+    ) -> Task:
+        """Begin to cancel jobs as `cancel_all` does. `ids` cannot be given."""
+        body = without_none(select=selection(selector), limit=limit, request_id=request_id or new_id())
+        if if_reserved != "cancel":
+            body["if_reserved"] = if_reserved
+        return await self._sender.send(start("POST", "/jobs/cancel", body=body))
+
+    async def start_reschedule_all(
+        self,
+        *,
+        by: Seconds | None = None,
+        delay: Seconds | None = None,
+        run_at: datetime | None = None,
+        limit: int | None = None,
+        request_id: str | None = None,
+        **selector: Unpack[Selector],
+    ) -> Task:
+        """Begin to reschedule jobs as `reschedule_all` does. `ids` cannot be given. `delay` counts from now."""
+        body = without_none(select=selection(selector), limit=limit, request_id=request_id or new_id())
+        body |= reschedule_fields(by, delay, run_at)
+        return await self._sender.send(start("POST", "/jobs/reschedule", body=body))
+
+    async def start_redrive(self, topic: str, *, limit: int | None = None, **conditions: Unpack[JobConditions]) -> Task:
+        """Begin to redrive dead jobs as `redrive` does. Raises TopicNotFound."""
+        body = {**without_none(limit=limit), **condition_fields(conditions)}
+        return await self._sender.send(start("POST", topic_path(topic, "redrive"), body=body))
+
+    async def start_purge(
+        self, topic: str, *, state: JobState | str | None = None, **conditions: Unpack[JobConditions]
+    ) -> Task:
+        """Begin to purge jobs as `purge` does. Raises TopicNotFound."""
+        query = without_none(state=state, **condition_fields(conditions))
+        path = f"/topics/{quote(topic, safe=':')}"
+        return await self._sender.send(start("DELETE", path, **query, as_task="true"))
+
+    async def tasks(self, *, limit: int | None = None) -> list[Task]:
+        """List the tasks that began last, the newest first; at most 100 by default."""
+        return await self._sender.send(tasks(limit))
+
+    async def task(self, id: str) -> Task:
+        """Get a task. Raises TaskNotFound: there is none, or it ended a week ago."""
+        return await self._sender.send(task(id))
+
+    async def stop_task(self, id: str) -> Task:
+        """Ask for the end of a task, which may still run for about a second. What is done stays done."""
+        return await self._sender.send(stop_task(id))

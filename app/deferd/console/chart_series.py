@@ -1,0 +1,84 @@
+"""What charts draw, as columns, and the same by the hour for people who read it as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any
+
+FORECAST_BUCKET_S = 300
+Series = dict[str, Any]
+_HOUR_S = 3600
+
+
+def lateness_series(history: dict[str, Any]) -> Series:
+    """Lateness of first deliveries: `at`, `p50`, `p99` in seconds; `hours` with the highest of each hour."""
+    buckets = history["buckets"]
+    columns = {"at": buckets["at"], "p50": buckets["lateness_p50"], "p99": buckets["lateness_p99"]}
+    return {**columns, "hours": _by_hour(columns, _highest)}
+
+
+def due_series(forecast: dict[str, Any]) -> Series:
+    """Jobs due per bucket: `at`, `due`, and `handled` per bucket or None; `before` are due already."""
+    begin_s = round(datetime.fromisoformat(forecast["from"]).timestamp())
+    bucket_s = round(forecast["bucket"])
+    columns = {
+        "at": [begin_s + bucket_s * place for place in range(len(forecast["counts"]))],
+        "due": forecast["counts"],
+    }
+    handled = forecast["handled"]
+    return {
+        **columns,
+        "bucket": bucket_s,
+        "handled": handled,
+        "handled_an_hour": None if handled is None else round(handled * _HOUR_S / bucket_s),
+        "before": forecast["before"],
+        "after": forecast["after"],
+        "hours": _by_hour(columns, sum),
+    }
+
+
+def flow_series(history: dict[str, Any]) -> Series:
+    """What happened in a topic: jobs a minute put, handed out, finished and dead, and how many wait and are held."""
+    buckets, a_minute = history["buckets"], 60 / history["bucket"]
+    columns: Series = {
+        name: [round(value * a_minute, 2) for value in buckets[name]] for name in ("put", "popped", "finished", "dead")
+    }
+    sums = {name: buckets[name] for name in ("put", "popped", "finished", "released", "dead", "cancelled")}
+    return {
+        "at": buckets["at"],
+        **columns,
+        "ready": buckets["ready"],
+        "reserved": buckets["reserved"],
+        "sums": {name: sum(values) for name, values in sums.items()},
+        "table": _by_period(history["bucket"], {"at": buckets["at"], **sums}),
+    }
+
+
+def _by_period(bucket_s: int, columns: Series) -> list[dict[str, Any]]:
+    return _grouped(columns, sum, 600 if bucket_s < FORECAST_BUCKET_S else _HOUR_S)
+
+
+def _by_hour(columns: Series, merge: Any) -> list[dict[str, Any]]:
+    return _grouped(columns, merge, _HOUR_S)
+
+
+def _grouped(columns: Series, merge: Any, period_s: int) -> list[dict[str, Any]]:
+    """The rows of a table: columns merged by periods of the clock."""
+    names = [name for name in columns if name != "at"]
+    rows = []
+    places = range(len(columns["at"]))
+    for begin_s, group in groupby(places, key=lambda place: columns["at"][place] // period_s * period_s):
+        in_group = list(group)
+        values = {name: merge([columns[name][place] for place in in_group]) for name in names}
+        rows.append({"from": _instant(begin_s), "to": _instant(begin_s + period_s), **values})
+    return rows
+
+
+def _highest(values: Sequence[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _instant(at_s: int) -> str:
+    return datetime.fromtimestamp(at_s, UTC).isoformat().replace("+00:00", "Z")

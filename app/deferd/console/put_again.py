@@ -1,0 +1,49 @@
+"""A job as the request that would put it again: for a copy, an undo and a command to copy."""
+
+from __future__ import annotations
+
+import shlex
+from datetime import datetime
+
+from deferd.console.json_text import Members, compact, pretty
+
+_KEPT = (
+    *("tags", "headers", "ttr", "max_attempts", "backoff", "ttl", "retain", "dead_retain", "time_limit", "deadline"),
+    *("window", "spread", "unique_for", "traceparent"),
+)
+_ALWAYS = ("ttr", "max_attempts", "backoff", "ttl", "retain")
+"""A job shows these although they are those of its topic."""
+
+
+def put_fields(job: Members, *, with_id: bool, now_ms: int) -> Members:
+    """The fields of a put with the same effect: due when the job is due, if that is still to come."""
+    fields = Members([("topic", job.get("topic"))])
+    if with_id:
+        fields.append(("id", job.get("id")))
+    fields.append(("body", job.get("body")))
+    due_at = job.get("asked_for") or job.get("due_at")
+    if isinstance(due_at, str) and datetime.fromisoformat(due_at).timestamp() * 1000 > now_ms:
+        fields.append(("run_at", due_at))
+    for name in _KEPT:
+        value = job.get(name)
+        if value is not None or (name in _ALWAYS and name in {"max_attempts", "ttl"}):
+            fields.append((name, value))
+    return fields
+
+
+def curl(job: Members, *, now_ms: int, has_keys: bool, hides: bool) -> str:
+    """A shell command that puts the job. The key is a variable; masked fields are named by a comment."""
+    body, _ = pretty(put_fields(job, with_id=True, now_ms=now_ms))
+    lines = ["# This console masks some fields: replace each •••••."] if hides else []
+    command = ['curl -sS "${DEFERD_URL:-http://localhost:8000}/jobs"']
+    if has_keys:
+        command.append('-H "Authorization: Bearer $DEFERD_KEY"')
+    command.append(f"--json {shlex.quote(body)}")
+    return "\n".join([*lines, " \\\n  ".join(command)])
+
+
+def put_text(job: Members, *, with_id: bool, now_ms: int, **options: str) -> bytes:
+    """The JSON of the put."""
+    fields = put_fields(job, with_id=with_id, now_ms=now_ms)
+    fields.extend(options.items())
+    return compact(fields).encode()

@@ -1,0 +1,182 @@
+"""Templates, and the filters that they share."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.resources import files
+from typing import Any
+from urllib.parse import urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from markupsafe import Markup, escape
+
+from deferd.console.api_calls import page_path
+
+REGION = "region_"
+"""The beginning of the names of the blocks that can be rendered by themselves: see `render_regions`."""
+_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
+
+
+class UnknownRegion(LookupError):
+    """A template has no such region, or it is named twice."""
+
+
+class Renderer:
+    """Renders templates of `console/templates`; they are compiled once.
+
+    A template that uses a name without a value fails. Macros of `ui.html` are there as `ui`.
+    """
+
+    def __init__(self) -> None:
+        self._environment = Environment(
+            loader=FileSystemLoader(str(files("deferd.console") / "templates")),
+            autoescape=True,
+            undefined=StrictUndefined,
+            auto_reload=False,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._environment.filters.update(
+            number=number,
+            duration=duration,
+            instant=instant,
+            pretty_json=pretty_json,
+            compact_json=compact_json,
+            due=due,
+            plain=plain,
+            shortened=shortened,
+            tojson_text=tojson_text,
+            size=size,
+        )
+        self._environment.globals.update(page_path=page_path, count_cell=count_cell, alert_link=alert_link)
+        self._environment.globals["ui"] = self._environment.get_template("ui.html").module
+
+    def render(self, template: str, values: dict[str, Any]) -> str:
+        """A whole page."""
+        return self._environment.get_template(template).render(values)
+
+    def render_regions(self, template: str, regions: Sequence[str], values: dict[str, Any]) -> str:
+        """The block `region_<region>` of the first alone; htmx puts those of the others into the elements of their ids.
+
+        Raises UnknownRegion, also for a region that is named twice.
+        """
+        loaded: Template = self._environment.get_template(template)
+        if len(set(regions)) < len(regions) or not all(REGION + region in loaded.blocks for region in regions):
+            raise UnknownRegion(",".join(regions))
+        first, *others = ("".join(loaded.blocks[REGION + region](loaded.new_context(values))) for region in regions)
+        named = zip(regions[1:], others, strict=True)
+        return first + "".join(f'<div id="{name}" hx-swap-oob="innerHTML">{text}</div>' for name, text in named)
+
+
+def etag_of(text: str) -> str:
+    """An entity tag for this text."""
+    return f'"{hashlib.sha256(text.encode()).hexdigest()[:24]}"'
+
+
+def number(value: float | None) -> str:
+    """A number with thousands separated; a dash for none."""
+    if value is None:
+        return "–"  # noqa: RUF001 (a dash of the width of a digit)
+    return f"{int(value):,}" if value == int(value) else f"{value:,.1f}"
+
+
+def count_cell(value: int, state: str) -> Markup:
+    """A cell with a number of jobs in a state. Tables have thousands of them, and a macro takes three times as long."""
+    kind = f"of-{escape(state)}" if value else "zero"
+    return Markup(f'<td class="num {kind}">{int(value):,}</td>')  # noqa: S704 (both are escaped or numbers)
+
+
+def duration(seconds: float | None) -> str:
+    """A length of time in at most two units, as `4 min 10 s`; a dash for none."""
+    if seconds is None:
+        return "–"  # noqa: RUF001 (as above)
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for unit, unit_s, name, small_s in (
+        ("d", _DAY_S, "h", _HOUR_S),
+        ("h", _HOUR_S, "min", _MINUTE_S),
+        ("min", _MINUTE_S, "s", 1),
+    ):
+        if whole >= unit_s:
+            rest = whole % unit_s // small_s
+            return f"{whole // unit_s} {unit}" + (f" {rest} {name}" if rest else "")
+    return f"{whole} s"
+
+
+def instant(value: str | datetime | None, empty: str = "–") -> Markup:  # noqa: RUF001 (as above)
+    """An instant as `<time>`, in UTC. The browser shows it relative to now, by the store's clock.
+
+    So the text that the server sends does not change while time passes, and an unchanged region stays unchanged.
+    """
+    if value is None:
+        return escape(empty)
+    at = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+    at = at.astimezone(UTC)
+    text = at.isoformat(sep=" ", timespec="milliseconds")
+    # Markup.format would take ten times as long, and a datetime writes nothing to escape.
+    return Markup(f'<time datetime="{text[:10]}T{text[11:23]}Z" data-relative>{text[:19]} UTC</time>')  # noqa: S704 (as above)
+
+
+def pretty_json(value: Any) -> str:
+    """A value as indented JSON."""
+    return json.dumps(value, ensure_ascii=False, indent=2)
+
+
+def compact_json(value: Any) -> str:
+    """A short value as JSON in one line."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def due(value: str | None, empty: str = "–") -> Markup:  # noqa: RUF001 (as above)
+    """As `instant`, of the next due time: just past it, that is now, since the page may be seconds old."""
+    return Markup(instant(value, empty).replace(" data-relative", " data-relative data-due", 1))  # noqa: S704 (as above)
+
+
+def tojson_text(value: Any) -> str:
+    """A value as JSON for an attribute, which the template escapes."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+def plain(value: Any) -> str:
+    """A setting as a person would write it; a dash for none."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "–"  # noqa: RUF001 (as above)
+    if isinstance(value, int | float):
+        return number(value)
+    return str(value or "–")  # noqa: RUF001 (as above)
+
+
+def size(bytes_: int | None) -> str:
+    """A number of bytes, as `1.2 GB`; a dash for none."""
+    if bytes_ is None:
+        return "–"  # noqa: RUF001 (as above)
+    value = float(bytes_)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
+
+
+def alert_link(alert: dict[str, Any]) -> str:
+    """Where somebody who sees this alert goes next."""
+    topic = alert.get("topic")
+    match alert["code"]:
+        case "dying" if topic is not None:
+            return f"console/dead?{urlencode({'topics': topic})}"
+        case "schedules_missed" if alert.get("schedule"):
+            return page_path("console", "schedules", alert["schedule"])
+    return "console/system" if topic is None else page_path("console", "topics", topic)
+
+
+def shortened(text: str, length: int = 120) -> str:
+    """The beginning of a long text."""
+    return text if len(text) <= length else text[: length - 1] + "…"

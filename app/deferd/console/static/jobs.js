@@ -1,0 +1,233 @@
+// The pages of jobs: selection, rows that change in place and never move, undo, and what is copied.
+import { onKey } from "./keyboard.js";
+import { duration, serverNow } from "./times.js";
+
+const zoned = new Intl.DateTimeFormat(undefined, {
+  year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit",
+  hourCycle: "h23", timeZoneName: "short",
+});
+
+function absolute(at) {
+  const part = Object.fromEntries(zoned.formatToParts(at).map(({ type, value }) => [type, value]));
+  return `${part.year}-${part.month}-${part.day} ${part.hour}:${part.minute}:${part.second} ${part.timeZoneName}`;
+}
+
+/** Write absolute times in the zone of the browser, which each of them names. */
+function showAbsolute(within = document) {
+  for (const time of within.querySelectorAll("time[data-absolute]")) {
+    const text = absolute(Date.parse(time.dateTime));
+    if (time.textContent !== text) time.textContent = text;
+  }
+}
+
+// Rows. A refresh changes the cells of rows that are there, marks those that are gone, and counts new ones: to see these
+// is one click. So no row moves while somebody selects or reads.
+
+const form = document.getElementById("rows-form");
+const region = document.getElementById("rows");
+const pill = document.getElementById("new-rows");
+let newest = null; // the region as the server has it now
+
+const rowsOf = (element) => new Map([...element.querySelectorAll("[data-row]")].map((row) => [row.dataset.row, row]));
+
+function merge(html) {
+  const fresh = new DOMParser().parseFromString(html, "text/html").body; // scripts in it don't run
+  const shown = rowsOf(region);
+  const found = rowsOf(fresh);
+  if (shown.size === 0) {
+    region.innerHTML = html;
+    afterSwap();
+    return;
+  }
+  for (const [id, row] of shown) {
+    const now = found.get(id);
+    row.classList.toggle("gone", !now);
+    if (now) updateCells(row, now);
+  }
+  showAbsolute(region);
+  const added = [...found.keys()].filter((id) => !shown.has(id)).length;
+  newest = html;
+  if (pill) {
+    pill.hidden = added === 0;
+    pill.textContent = `${added} new`;
+  }
+}
+
+function updateCells(row, now) {
+  [...row.cells].forEach((cell, index) => {
+    const fresh = now.cells[index];
+    if (cell.querySelector("input") || !fresh) return;
+    const keep = (element) => element.cloneNode(true);
+    const comparable = keep(cell);
+    for (const time of comparable.querySelectorAll("time")) {
+      time.textContent = "";
+      time.removeAttribute("title");
+    }
+    const other = keep(fresh);
+    for (const time of other.querySelectorAll("time")) time.textContent = "";
+    if (comparable.innerHTML !== other.innerHTML && !cell.contains(document.activeElement)) {
+      cell.innerHTML = fresh.innerHTML;
+    }
+  });
+}
+
+function showNew() {
+  if (newest === null || !pill || pill.hidden) return;
+  const checked = new Set([...region.querySelectorAll("input[name=ids]:checked")].map((box) => box.value));
+  region.innerHTML = newest;
+  for (const box of region.querySelectorAll("input[name=ids]")) box.checked = checked.has(box.value);
+  pill.hidden = true;
+  afterSwap();
+}
+
+function afterSwap() {
+  showAbsolute(region);
+  htmx.process(region);
+  countSelected();
+}
+
+// Selection
+
+const boxes = () => [...region.querySelectorAll("input[name=ids]")];
+let lastBox = null;
+
+function countSelected() {
+  const count = document.getElementById("selected-count");
+  if (!count) return;
+  const all = document.getElementById("all-matching").checked;
+  const selected = boxes().filter((box) => box.checked).length;
+  count.textContent = all ? "All pages" : `${selected} selected`;
+  form.classList.toggle("has-selection", all || selected > 0);
+  for (const box of boxes()) box.closest("tr").classList.toggle("selected", box.checked || all);
+  const whole = document.getElementById("check-all");
+  if (whole) {
+    whole.checked = selected > 0 && selected === boxes().length;
+    whole.indeterminate = selected > 0 && selected < boxes().length;
+  }
+  for (const button of form.querySelectorAll("button[name=action]")) {
+    button.classList.toggle("idle", !all && selected === 0);
+  }
+}
+
+function startSelection() {
+  form.classList.add("has-script");
+  form.addEventListener("change", (event) => {
+    if (event.target.matches("[data-all]")) {
+      for (const box of boxes()) box.checked = event.target.checked;
+    }
+    countSelected();
+  });
+  form.addEventListener("click", (event) => {
+    if (!event.target.matches("input[name=ids]")) return;
+    if (event.shiftKey && lastBox?.isConnected) {
+      const all = boxes();
+      const [from, to] = [all.indexOf(lastBox), all.indexOf(event.target)].sort((a, b) => a - b);
+      for (const box of all.slice(from, to + 1)) box.checked = event.target.checked;
+    }
+    lastBox = event.target;
+    countSelected();
+  });
+  region.addEventListener("htmx:beforeSwap", (event) => {
+    if (event.target !== region || event.detail.xhr.status !== 200) return;
+    event.detail.shouldSwap = false;
+    merge(event.detail.serverResponse);
+  });
+  pill?.addEventListener("click", showNew);
+  onKey(".", showNew);
+  countSelected();
+}
+
+// A bar that says until when something can be undone
+
+function startUndo(bar) {
+  const left = bar.querySelector("[data-left]");
+  const ends = Number(bar.dataset.ends);
+  const tick = () => {
+    const seconds = Math.ceil((ends - serverNow()) / 1000);
+    if (seconds <= 0) {
+      bar.remove();
+      clearInterval(timer);
+      const url = new URL(location.href);
+      url.searchParams.delete("undo");
+      history.replaceState(null, "", url);
+    } else if (left) {
+      left.textContent = duration(seconds);
+    }
+  };
+  const timer = setInterval(tick, 250);
+  tick();
+}
+
+function startCopying() {
+  const show = () => {
+    if (!navigator.clipboard) return;
+    for (const button of document.querySelectorAll("[data-copy]")) button.hidden = false;
+  };
+  show();
+  document.addEventListener("htmx:afterSwap", show);
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("[data-copy]");
+    if (!button) return;
+    await navigator.clipboard.writeText(button.closest(".code-box").querySelector("pre").textContent);
+    button.textContent = "Copied";
+    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+  });
+}
+
+// An open menu has a form: its region waits, so that what is typed stays.
+function startMenus() {
+  document.addEventListener("toggle", (event) => {
+    if (!event.target.matches?.("details.menu")) return;
+    const held = event.target.closest("[data-region]");
+    held?.toggleAttribute("data-hold", held.querySelector("details.menu[open]") !== null);
+    if (event.target.open) event.target.querySelector("input:not([type=hidden]), button")?.focus();
+  }, true);
+  document.addEventListener("click", (event) => {
+    for (const menu of document.querySelectorAll("details.menu[open]")) {
+      if (!menu.contains(event.target)) menu.open = false;
+    }
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    for (const menu of document.querySelectorAll("details.menu[open]")) {
+      menu.open = false;
+      menu.querySelector("summary").focus();
+    }
+  });
+  onKey("r", () => {
+    const menu = document.getElementById("reschedule");
+    if (menu) menu.open = true;
+  });
+}
+
+function startTyped() {
+  for (const input of document.querySelectorAll("[data-typed]")) {
+    const button = input.form.querySelector("button:not([type=button])");
+    if (!button || button.disabled) continue;
+    const check = () => { button.disabled = input.value.trim() !== input.dataset.typed; };
+    input.addEventListener("input", check);
+    check();
+  }
+}
+
+function startFilter() {
+  const filter = document.querySelector("form.filter");
+  const more = filter?.querySelector(".filter-more");
+  if (!more) return;
+  more.hidden = false;
+  filter.classList.toggle("collapsed", !("wide" in more.dataset));
+  more.addEventListener("click", () => {
+    const isCollapsed = filter.classList.toggle("collapsed");
+    more.textContent = isCollapsed ? "More filters" : "Fewer filters";
+  });
+}
+
+showAbsolute();
+startFilter();
+document.addEventListener("deferd:refreshed", (event) => showAbsolute(event.target));
+document.addEventListener("htmx:afterSwap", (event) => showAbsolute(event.target));
+if (form && region) startSelection();
+for (const bar of document.querySelectorAll("[data-undo]")) startUndo(bar);
+startCopying();
+startMenus();
+startTyped();

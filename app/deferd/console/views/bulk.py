@@ -1,0 +1,220 @@
+"""Actions on many jobs: a preview with a cutoff, then the action on exactly what was counted."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlencode
+
+from starlette.responses import Response
+
+from deferd.console.api_calls import ApiRefused, page_path
+from deferd.console.bulk_plan import IDS_MAX, SCOPES, TYPED_ABOVE, VERBS, Target, api_call, is_selectable
+from deferd.console.job_filter import JobListFilter, read_filter, read_instant
+from deferd.console.page_routes import PageList
+from deferd.console.undo import UNDO_JOBS_MAX, can_undo, cancel
+from deferd.console.views.jobs import jobs_url, read_rows
+from deferd.console.visit import Visit
+
+pages = PageList()
+_KEPT = ("state", "id", "tag", "error", "due_after", "due_before", "order", "limit")
+"""What the URL of the list has, to which people come back."""
+_PAGES_SEARCHED = 20
+_VALUE_SHOWN = 100
+
+
+@pages.action("/console/topics/{topic}/bulk/preview")
+async def preview(visit: Visit, topic: str) -> Response:
+    """Count what an action would change; nothing changes."""
+    form = await visit.form_lists()
+    fields = {name: values[-1] for name, values in form.items()}
+    action = fields.get("action", "")
+    if action not in SCOPES:
+        return visit.redirect(jobs_url(topic), notice="Choose what to do.")
+    wanted = _filter_of(fields, visit.now_ms)
+    is_complete = True
+    if fields.get("all"):
+        ids = None
+        if not is_selectable(action, wanted):
+            if not wanted.is_search and wanted.state is None:
+                return visit.redirect(jobs_url(topic), notice="Choose a state or a tag first: not all jobs at once.")
+            found, is_complete = await _matching_ids(visit, topic, wanted)
+            ids = tuple(found)
+    else:
+        ids = tuple(dict.fromkeys(form.get("ids", [])))[:IDS_MAX]
+    if ids == ():
+        text = "No job matches." if fields.get("all") else "Select some jobs first."
+        return visit.redirect(_back(topic, fields), notice=text)
+    return await _preview(visit, action, Target(topic, ids, wanted), None, fields, is_complete=is_complete)
+
+
+@pages.action("/console/topics/{topic}/bulk")
+async def act(visit: Visit, topic: str) -> Response:
+    """Carry out what was previewed."""
+    fields = await visit.form()
+    action = fields.get("action", "")
+    if action not in SCOPES:
+        return visit.redirect(jobs_url(topic))
+    ids = tuple(fields["id_list"].split()) if fields.get("id_list") else None
+    frozen = {name: at for name in ("due_after", "due_before") if (at := fields.get(f"frozen_{name}"))}
+    target = Target(topic, ids, _filter_of({**fields, **frozen}, visit.now_ms))
+    if ids is None and not is_selectable(action, target.wanted):
+        raise ApiRefused(422, {"detail": "Nothing was done: for this filter the jobs must be named. Preview it again."})
+    cutoff = fields.get("cutoff", "")
+    if not cutoff:
+        raise ApiRefused(422, {"detail": "Nothing was done: only what a preview has counted is changed. Preview it."})
+    try:
+        options = _options(action, fields, visit.now_ms)
+    except ValueError as error:
+        return await _preview(visit, action, target, cutoff, fields, problem=str(error))
+    matched = (await _count(visit, action, target, cutoff, limit=TYPED_ABOVE + 1))["matched"]
+    if matched > TYPED_ABOVE and fields.get("typed", "").strip() != topic:
+        problem = f"Type the name of the topic, {topic}, to confirm: these are more than {TYPED_ABOVE:,} jobs."
+        return await _preview(visit, action, target, cutoff, fields, problem=problem)
+    back = _back(topic, fields)
+    if action == "cancel" and ids is not None and len(ids) <= UNDO_JOBS_MAX:
+        with_undo, spare_held = can_undo(visit, len(ids)), fields.get("held") == "spare"
+        done = await cancel(visit, topic, list(ids), spare_held=spare_held, cutoff=cutoff, with_undo=with_undo)
+        parts = [f"{done.done:,} of {len(ids):,} cancelled."]
+        parts += [f"{done.held:,} left: a consumer holds them."] if done.held else []
+        parts += [f"{done.was_held:,} were running: their consumers are told."] if done.was_held else []
+        if done.done and not with_undo:
+            parts.append("It can't be undone: the rate limit of your key has no room to keep the jobs.")
+        separator = "&" if "?" in back else "?"
+        to = back if done.undo is None else f"{back}{separator}undo={done.undo}"
+        return visit.redirect(to, notice=None if done.undo and not done.held and not done.was_held else " ".join(parts))
+    as_task = ids is None and matched > TYPED_ABOVE
+    call = api_call(action, target, cutoff=cutoff, options=options, as_task=as_task)
+    if action in {"reschedule", "run_now"} and call.body is not None:
+        call.body["request_id"] = fields.get("request_id") or secrets.token_hex(12)
+    result = await visit.write(call.method, call.path, call.body, **call.query)
+    if as_task:
+        return visit.redirect(page_path("console", "tasks", result["id"]))
+    return visit.redirect(back, notice=_result_text(action, result))
+
+
+async def _preview(
+    visit: Visit,
+    action: str,
+    target: Target,
+    cutoff: str | None,
+    fields: Mapping[str, str],
+    *,
+    problem: str | None = None,
+    is_complete: bool = True,
+) -> Response:
+    """The page that counts. Without a cutoff that of the count holds: it is by the clock of the topic's own shard."""
+    found = await _count(visit, action, target, cutoff)
+    scope = SCOPES[action]
+    return visit.render(
+        "bulk_preview.html",
+        status=200 if problem is None else 422,
+        here="topics",
+        topic=target.topic,
+        action=action,
+        verb=VERBS[action][0],
+        scope=scope,
+        target=target,
+        id_list=" ".join(target.ids or ()),
+        kept={name: value for name, value in fields.items() if name in _KEPT},
+        frozen={"due_after": target.wanted.due_after, "due_before": target.wanted.due_before},
+        found=found,
+        cutoff=found["cutoff"],
+        is_complete=is_complete and found["complete"],
+        typed_above=TYPED_ABOVE,
+        given=fields,
+        problem=problem,
+        request_id=secrets.token_hex(12),
+        back=_back(target.topic, fields),
+        has_undo=action == "cancel" and target.ids is not None and can_undo(visit, len(target.ids), ever=True),
+    )
+
+
+async def _count(
+    visit: Visit, action: str, target: Target, cutoff: str | None, limit: int | None = None
+) -> dict[str, Any]:
+    """What the dry run of the API found: `matched`, `complete`, `cutoff`, `samples`, and `was` by state if known."""
+    options = {"delay": 0} if action in {"reschedule", "run_now"} else {}
+    call = api_call(action, target, cutoff=cutoff, options=options, dry_run=True, limit=limit)
+    found: dict[str, Any] = await visit.write(call.method, call.path, call.body, **call.query)
+    if action in {"reschedule", "run_now"} and "was" in found:
+        found["movable"] = sum(count for state, count in found["was"].items() if state in {"delayed", "ready"})
+    return {"was": {}, "samples": [], "complete": True, **found}
+
+
+async def _matching_ids(visit: Visit, topic: str, wanted: JobListFilter) -> tuple[list[str], bool]:
+    """The ids of jobs that match a filter that only a search knows: the first 1000, and whether these are all."""
+    ids: list[str] = []
+    cursor: str | None = None
+    for _ in range(_PAGES_SEARCHED):
+        rows, page = await read_rows(visit, topic, wanted, order="asc", limit=IDS_MAX - len(ids), cursor=cursor)
+        ids += [row["id"] for row in rows]
+        cursor = page["next_cursor"]
+        if cursor is None or len(ids) >= IDS_MAX:
+            break
+    return list(dict.fromkeys(ids)), cursor is None
+
+
+def _options(action: str, fields: Mapping[str, str], now_ms: int | None) -> dict[str, Any]:
+    """The members of the call that say what happens. Raises ValueError with a sentence."""
+    if action == "run_now":
+        return {"delay": 0}
+    if action == "cancel":
+        return {"if_reserved": "refuse"} if fields.get("held") == "spare" else {}
+    if action != "reschedule":
+        return {}
+    return reschedule_options(fields.get("when", ""), now_ms)
+
+
+def reschedule_options(when: str, now_ms: int | None) -> dict[str, Any]:
+    """`run_at` for an instant, or for one relative to now, such as `+2h`. Raises ValueError with a sentence."""
+    try:
+        return {"run_at": read_instant(when, datetime.fromtimestamp((now_ms or 0) / 1000, UTC))}
+    except ValueError:
+        raise ValueError("Say when: 2030-01-31 09:30 (UTC), 2030-01-31T09:30+01:00, now, +2h or +1d.") from None
+
+
+def _result_text(action: str, result: dict[str, Any]) -> str:
+    done = next(result[name] for name in ("done", "redriven", "removed") if name in result)
+    text = f"{done:,} {'job' if done == 1 else 'jobs'} {VERBS[action][1]}."
+    matched = result.get("matched", done)
+    if matched > done:
+        text += f" {matched - done:,} of {matched:,} stayed as they were."
+    return text if result.get("complete", True) else f"{text} There are more: do it again for them."
+
+
+def _back(topic: str, fields: Mapping[str, str]) -> str:
+    kept = {name: fields[name] for name in _KEPT if fields.get(name)}
+    return f"{jobs_url(topic)}?{urlencode(kept)}" if kept else jobs_url(topic)
+
+
+def _filter_of(fields: Mapping[str, str], now_ms: int | None) -> JobListFilter:
+    """The filter in a form. Raises ApiRefused for a field that can't be read: without it more jobs would match."""
+    wanted = read_filter(fields, now_ms)
+    if wanted.problems:
+        errors = [
+            {"field": name, "message": f"must be {what}: it is “{wanted.given[name][:_VALUE_SHOWN]}”"}
+            for name, what in wanted.problems.items()
+        ]
+        raise ApiRefused(422, {"detail": "Nothing was done: the filter can't be read.", "errors": errors})
+    return wanted
+
+
+@pages.action("/console/undo")
+async def undo(visit: Visit) -> Response:
+    """Put cancelled jobs again, within some seconds of the cancel."""
+    form = await visit.form()
+    undone = await visit.undo.undo(visit, form.get("token", ""))
+    if undone is None:
+        return visit.redirect("./", notice="It is too late to undo this, or that is under way.")
+    failed = [result for result in undone.results if result["status"] != 201]
+    done = len(undone.results) - len(failed)
+    notice = f"Put {done:,} {'job' if done == 1 else 'jobs'} again."
+    if failed:
+        notice += f" {len(failed):,} could not be put: {failed[0].get('code', failed[0]['status'])}."
+    to = jobs_url(undone.topic)
+    if len(undone.results) == 1:
+        to = page_path("console", "topics", undone.topic, "jobs", undone.results[0]["id"])
+    return visit.redirect(to if undone.undo is None else f"{to}?undo={undone.undo}", notice=notice)

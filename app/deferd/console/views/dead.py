@@ -1,0 +1,133 @@
+"""Dead jobs by error, and a redrive or purge of all jobs of one error."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.responses import Response
+
+from deferd.console.api_calls import ApiRefused, api_path, page_path
+from deferd.console.curl_commands import curl
+from deferd.console.page_routes import PageList
+from deferd.console.rendering import number
+from deferd.console.views.filters import LOOKS_BACK, read_filtered, since_instant, topics_filter
+from deferd.console.visit import Visit
+from deferd.contract.limits import REDRIVE_MAX
+
+pages = PageList()
+_SHOWN = 100
+_LOOKED_AT = 5000
+MANY = 1000
+"""For more jobs than these a person types the name of the topic, and a task does it."""
+_NOT_FOUND = 404
+
+
+@pages.page("/console/dead")
+async def dead(visit: Visit) -> Response:
+    """The groups of dead jobs, the largest first."""
+    found, wrong = await read_filtered(
+        visit,
+        api_path("dead"),
+        topics=topics_filter(visit),
+        since=since_instant(visit),
+        limit=_SHOWN,
+        look_at=_LOOKED_AT,
+    )
+    return visit.render(
+        "dead.html",
+        here="dead",
+        found=found,
+        wrong=wrong,
+        command=curl(visit, "/jobs", body={"topic": "hello", "id": "one", "ttl": 1, "delay": 1}),
+        periods=[("Any time", ""), *((text, value) for value, (text, _) in LOOKS_BACK.items())],
+    )
+
+
+@pages.page("/console/dead/redrive")
+async def redrive_page(visit: Visit) -> Response:
+    """What a redrive of a group would do."""
+    return await _preview(visit, "redrive", _without_cutoff(visit.query))
+
+
+@pages.page("/console/dead/purge")
+async def purge_page(visit: Visit) -> Response:
+    """What a purge of a group would do."""
+    return await _preview(visit, "purge", _without_cutoff(visit.query))
+
+
+@pages.action("/console/dead/redrive")
+async def redrive(visit: Visit) -> Response:
+    """Redrive the jobs of a group that were dead at its preview."""
+    return await _act(visit, "redrive")
+
+
+@pages.action("/console/dead/purge")
+async def purge(visit: Visit) -> Response:
+    """Purge the jobs of a group that were dead at its preview."""
+    return await _act(visit, "purge")
+
+
+def _without_cutoff(group: Mapping[str, str]) -> dict[str, str]:
+    """A link can't bring a cutoff: one to come would include jobs that nobody has counted."""
+    return {name: value for name, value in group.items() if name != "cutoff"}
+
+
+async def _preview(visit: Visit, action: str, group: Mapping[str, str], problem: str | None = None) -> Response:
+    topic = group.get("topic", "")
+    preview = await _sweep(visit, action, group, dry_run=True)
+    samples = await asyncio.gather(*(_sample(visit, topic, sample["id"]) for sample in preview["samples"]))
+    return visit.render(
+        "dead_action.html",
+        here="dead",
+        action=action,
+        topic=topic,
+        reason=group.get("reason", ""),
+        error=group.get("error", ""),
+        preview=preview,
+        samples=samples,
+        is_typed=preview["matched"] > MANY,
+        problem=problem,
+    )
+
+
+async def _act(visit: Visit, action: str) -> Response:
+    form = await visit.form()
+    topic, matched = form.get("topic", ""), form.get("matched", "")
+    if not form.get("cutoff"):
+        return await _preview(visit, action, form, "Nothing was done: this is what it would do.")
+    are_many = not matched.isdecimal() or int(matched) > MANY
+    if are_many and form.get("typed", "").strip() != topic:
+        return await _preview(visit, action, form, f"Nothing was done: type {topic} to go on.")
+    result = await _sweep(visit, action, form, as_task=are_many)
+    if are_many:
+        return visit.redirect(page_path("console", "tasks", result["id"]))
+    count = result["redriven" if action == "redrive" else "removed"]
+    done = "ready again" if action == "redrive" else "purged"
+    jobs = "1 job" if count == 1 else f"{number(count)} jobs"
+    verb = ("is" if count == 1 else "are") if action == "redrive" else ("was" if count == 1 else "were")
+    return visit.redirect("console/dead", notice=f"{jobs} of {topic} {verb} {done}.")
+
+
+async def _sweep(visit: Visit, action: str, group: Mapping[str, str], **how: bool) -> Any:
+    """A redrive or purge of the jobs with this topic, reason and error that were dead at the cutoff."""
+    topic = api_path("topics", group.get("topic", ""))
+    wanted = {"reason": group.get("reason") or None, "error": group.get("error", "")}
+    wanted["cutoff"] = group.get("cutoff") or None
+    if action == "purge":
+        return await visit.write("DELETE", topic, state="dead", **wanted, **how)
+    given = {name: value for name, value in wanted.items() if value is not None}
+    limit = {} if how.get("as_task") else {"limit": REDRIVE_MAX}
+    return await visit.write("POST", f"{topic}/redrive", {**given, **how, **limit})
+
+
+async def _sample(visit: Visit, topic: str, job_id: str) -> Mapping[str, Any]:
+    """A job of the group; with its id alone when it was removed just now."""
+    try:
+        job: Mapping[str, Any] = await visit.read(api_path("jobs", topic, job_id), bodies=False)
+    except ApiRefused as refused:
+        if refused.status != _NOT_FOUND:
+            raise
+        return {"id": job_id}
+    return job

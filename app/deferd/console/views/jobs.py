@@ -1,0 +1,124 @@
+"""The jobs of a topic: filters, pages, and which of them to act on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.responses import Response
+
+from deferd.console.api_calls import ApiRefused, api_path, page_path
+from deferd.console.job_filter import STATES, JobListFilter, read_filter
+from deferd.console.page_routes import PageList
+from deferd.console.visit import Visit
+
+pages = PageList()
+PAGE_SIZES = (50, 200, 1000)
+_EVERY_S, _SEARCHED_EVERY_S = 2.0, 20.0
+"""How often the rows are read again; a search reads up to 10,000 jobs."""
+_NO_SEARCH = (
+    "This console masks fields, so it does not search errors: what is found would tell what the masked values are."
+)
+_KEPT_IN_URL = ("state", "id", "tag", "error", "due_after", "due_before", "order", "limit")
+
+
+@pages.page("/console/topics/{topic}/jobs")
+async def jobs(visit: Visit, topic: str) -> Response:
+    """A page of jobs that match the filter in the URL."""
+    wanted = read_filter(visit.query, visit.now_ms)
+    values: dict[str, Any] = {
+        "here": "topics",
+        "topic": topic,
+        "wanted": wanted,
+        "given": wanted.given,
+        "states": (None, *STATES),
+        "problems": wanted.problems,
+        "kept": {name: value for name, value in visit.query.items() if name in _KEPT_IN_URL},
+        "sizes": PAGE_SIZES,
+        "size": _size(visit),
+        "order": visit.query.get("order") if visit.query.get("order") in {"asc", "desc"} else _order_of(wanted),
+        "default_order": _order_of(wanted),
+        "title_state": wanted.state or "all",
+        "undo": await visit.undo.look(visit) if visit.fragment is None else None,
+        "every_s": _SEARCHED_EVERY_S if wanted.is_search and not wanted.tag else _EVERY_S,
+    }
+    if visit.wants("tabs", "rows"):
+        values["view"] = await visit.read(api_path("topics", topic))
+    if visit.wants("rows"):
+        values |= await _read_page(visit, topic, wanted, values)
+    return visit.render("jobs.html", **values)
+
+
+def _size(visit: Visit) -> int:
+    text = visit.query.get("limit", "")
+    return int(text) if text in map(str, PAGE_SIZES) else PAGE_SIZES[0]
+
+
+def _order_of(wanted: JobListFilter) -> str:
+    return "asc" if wanted.is_oldest_first else "desc"
+
+
+async def _read_page(visit: Visit, topic: str, wanted: JobListFilter, values: dict[str, Any]) -> dict[str, Any]:
+    """The rows, where the next page begins, and how much of the topic has been searched."""
+    if wanted.problems:
+        return dict.fromkeys(("exact", "next_url", "first_url", "searched", "of", "refused")) | {"rows": []}
+    refused = None
+    page: dict[str, Any] = {"jobs": [], "next_cursor": None}
+    exact = None
+    try:
+        rows, page = await read_rows(
+            visit, topic, wanted, order=values["order"], limit=values["size"], cursor=visit.query.get("cursor")
+        )
+        if wanted.id and "cursor" not in visit.query and all(row["id"] != wanted.id for row in rows):
+            exact = await _exact(visit, topic, wanted.id)
+    except ApiRefused as error:
+        if error.status != 422:
+            raise
+        rows, refused = [], error.problem
+    before = visit.query.get("searched", "")
+    searched = page.get("looked_at")
+    if searched is not None and before.isdecimal() and "cursor" in visit.query:
+        searched += int(before[:15])
+    next_cursor = page["next_cursor"]
+    counts = values["view"]["counts"]
+    return {
+        "rows": rows,
+        "exact": exact,
+        "refused": refused,
+        "searched": searched,
+        "of": counts[wanted.state] if wanted.state else sum(counts.values()),
+        "next_url": visit.url(cursor=next_cursor, searched=searched) if next_cursor else None,
+        "first_url": visit.url(cursor=None, searched=None) if "cursor" in visit.query else None,
+    }
+
+
+async def read_rows(
+    visit: Visit, topic: str, wanted: JobListFilter, *, order: str, limit: int, cursor: str | None = None
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """One page of the list: the jobs without their bodies, and the response of the API. Raises ApiRefused."""
+    if wanted.error and visit.masks:
+        raise ApiRefused(422, {"title": "Unprocessable Content", "detail": _NO_SEARCH, "errors": []})
+    query = {**wanted.query(), "order": order, "limit": limit, "cursor": cursor}
+    page = await visit.read(api_path("topics", topic, "jobs"), **query, bodies=False)
+    return [_row(job, job["body_bytes"]) for job in page["jobs"]], page
+
+
+def _row(job: dict[str, Any], size: int) -> dict[str, Any]:
+    names = (
+        *("id", "state", "due_at", "attempts", "max_attempts", "tags", "last_error", "reason", "dead_at"),
+        *("finished_at", "reserved_until", "reserved_by", "created_at"),
+    )
+    return {**{name: job.get(name) for name in names}, "size": size}
+
+
+async def _exact(visit: Visit, topic: str, job_id: str) -> str | None:
+    """The id itself, when there is such a job: a search by prefix may take many pages to come to it."""
+    try:
+        await visit.read(api_path("jobs", topic, job_id), bodies=False)
+    except ApiRefused:
+        return None
+    return job_id
+
+
+def jobs_url(topic: str) -> str:
+    """The page of a topic's jobs."""
+    return page_path("console", "topics", topic, "jobs")

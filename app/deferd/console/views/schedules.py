@@ -1,0 +1,113 @@
+"""Schedules, their next runs, what became of the last one, and calendars."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.responses import Response
+
+from deferd.console.api_calls import ApiRefused, api_path, page_path
+from deferd.console.curl_commands import curl
+from deferd.console.page_routes import PageList
+from deferd.console.schedule_words import previewed_runs, rule_words, window_words
+from deferd.console.views.filters import read_filtered
+from deferd.console.visit import Visit
+
+pages = PageList()
+_SHOWN = 100
+_PREVIEWED = 12
+_PAUSED = {"yes": True, "no": False}
+_NOT_FOUND = 404
+_NO_RUNS: dict[str, Any] = {"runs": [], "tzdata": ""}
+_EXAMPLE = {"topic": "hello", "cron": "*/5 * * * *", "job": {"body": {"text": "hi"}}}
+
+
+@pages.page("/console/schedules")
+async def schedules(visit: Visit) -> Response:
+    """Schedules page by page, and all calendars."""
+    found, wrong = await read_filtered(
+        visit,
+        api_path("schedules"),
+        prefix=visit.query.get("prefix", "").strip() or None,
+        topic=visit.query.get("topic") or None,
+        paused=_PAUSED.get(visit.query.get("paused", "")),
+        cursor=visit.query.get("cursor"),
+        limit=_SHOWN,
+        jobs=False,
+    )
+    calendars = await visit.read(api_path("calendars")) if visit.fragment is None else {"calendars": []}
+    return visit.render(
+        "schedules.html",
+        here="schedules",
+        found=found,
+        wrong=wrong,
+        rules={one["name"]: rule_words(one) for one in found["schedules"]} if found else {},
+        calendars={one["name"]: [window_words(window) for window in one["windows"]] for one in calendars["calendars"]},
+        command=curl(visit, "/schedules/every-five-minutes", method="PUT", body=_EXAMPLE),
+    )
+
+
+@pages.page("/console/schedules/{name}")
+async def schedule(visit: Visit, name: str) -> Response:
+    """One schedule."""
+    found = await visit.read(api_path("schedules", name))
+    of_runs, of_facts = visit.wants("runs"), visit.wants("facts")
+    preview = await visit.read(api_path("schedules", name, "preview"), count=_PREVIEWED) if of_runs else _NO_RUNS
+    states = [
+        await _state_of(visit, found["topic"], found[field]) if of_facts else None for field in ("next_job", "last_job")
+    ]
+    return visit.render(
+        "schedule.html",
+        here="schedules",
+        found=found,
+        next_job=states[0],
+        last_job=states[1],
+        runs=previewed_runs(preview),
+        tzdata=preview["tzdata"],
+        rule=rule_words(found),
+        window=window_words(found["window"]) if "window" in found else None,
+    )
+
+
+async def _state_of(visit: Visit, topic: str, job_id: str | None) -> str | None:
+    """The state of a run's job; None when it is not there any more, or the key may not see it."""
+    if job_id is None:
+        return None
+    try:
+        job = await visit.read(api_path("jobs", topic, job_id))
+    except ApiRefused as refused:
+        if refused.status != _NOT_FOUND:
+            raise
+        return None
+    return str(job["state"])
+
+
+@pages.action("/console/schedules/{name}/pause")
+async def pause(visit: Visit, name: str) -> Response:
+    """Cancel the next run, and make no others."""
+    await visit.write("POST", api_path("schedules", name, "pause"))
+    return visit.redirect(page_path("console", "schedules", name), notice=f"Paused {name}.")
+
+
+@pages.action("/console/schedules/{name}/resume")
+async def resume(visit: Visit, name: str) -> Response:
+    """Go on with the next run from now."""
+    await visit.write("POST", api_path("schedules", name, "resume"))
+    return visit.redirect(page_path("console", "schedules", name), notice=f"Resumed {name}.")
+
+
+@pages.action("/console/schedules/{name}/run")
+async def run(visit: Visit, name: str) -> Response:
+    """Put its job now, in addition to its runs."""
+    put = await visit.write("POST", api_path("schedules", name, "run"))
+    return visit.redirect(page_path("console", "schedules", name), notice=f"Put {put['id']}, due now.")
+
+
+@pages.action("/console/schedules/{name}/delete")
+async def delete(visit: Visit, name: str) -> Response:
+    """Delete it, if its name was typed."""
+    if (await visit.form()).get("typed", "").strip() != name:
+        notice = f"Nothing was deleted: type {name} to delete it."
+        return visit.redirect(page_path("console", "schedules", name), notice=notice)
+    await visit.write("DELETE", api_path("schedules", name))
+    return visit.redirect("console/schedules", notice=f"Deleted {name} and cancelled its next run.")

@@ -1,0 +1,1 @@
+"""What happens to jobs, as topics keep it when their settings say so: events, and the streams of them."""

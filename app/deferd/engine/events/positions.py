@@ -1,0 +1,68 @@
+"""Where a reader of events stands in each topic, and the id of an event that says so to any process of the service."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import struct
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+from zlib import crc32
+
+from deferd.contract.errors import FieldError, InvalidInput
+from deferd.contract.limits import EVENT_TOPICS_MAX
+
+_VERSION = b"\x01"
+_ENTRY = struct.Struct("<IHIB")
+"""CRC-32 of the topic, `since`, and the number of the event in 40 bits."""
+LAST_EVENT_ID_MAX = 4 * ((1 + EVENT_TOPICS_MAX * _ENTRY.size + 2) // 3)
+
+
+class Position(NamedTuple):
+    """The last event that was read of a topic; as `lua/events.lua` takes it."""
+
+    since: int
+    number: int
+
+
+FROM_OLDEST, FROM_NOW = Position(-1, 0), Position(-2, 0)
+
+
+def last_events(count: int) -> Position:
+    """The position before the last `count` events."""
+    return Position(-3, count)
+
+
+class LastEventId:
+    """The positions that an id of an event has."""
+
+    def __init__(self, positions: Mapping[int, Position]) -> None:
+        self._positions = positions
+
+    def position_in(self, topic: str) -> Position:
+        """Where to go on in a topic. One that had no event when the id was made begins with its oldest."""
+        return self._positions.get(crc32(topic.encode()), FROM_OLDEST)
+
+
+def write_event_id(positions: Iterable[tuple[str, Position]]) -> str:
+    """The id for a reader that stands at these positions; topics that have no event yet are left out."""
+    entries = (
+        _ENTRY.pack(crc32(topic.encode()), position.since, position.number & 0xFFFFFFFF, position.number >> 32 & 0xFF)
+        for topic, position in positions
+        if position.since >= 0
+    )
+    return base64.urlsafe_b64encode(_VERSION + b"".join(entries)).decode().rstrip("=")
+
+
+def read_event_id(text: str) -> LastEventId:
+    """Read what `write_event_id` wrote. Raises InvalidInput."""
+    raw = b""
+    if len(text) <= LAST_EVENT_ID_MAX:
+        with contextlib.suppress(binascii.Error, ValueError):
+            raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    if raw[:1] != _VERSION or len(raw[1:]) % _ENTRY.size:
+        message = "must be the `id` of an event that an earlier response for the same topics has sent"
+        raise InvalidInput([FieldError(("header", "Last-Event-ID"), message, text[:100])])
+    entries = _ENTRY.iter_unpack(raw[1:])
+    return LastEventId({topic: Position(since, low | high << 32) for topic, since, low, high in entries})

@@ -1,0 +1,1 @@
+"""What happened in each topic over the last two days: counted by every process, added up in the store."""

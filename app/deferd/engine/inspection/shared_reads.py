@@ -1,0 +1,81 @@
+"""Reads that several callers share for a while: an expensive look at the store serves all who ask meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Hashable
+from typing import Any, Generic, TypeVar
+
+Value = TypeVar("Value")
+_TIMES_THE_READ = 200
+"""A value is kept for so many times what it took to read it: reads then take half a percent of the time."""
+
+
+class SharedReads(Generic[Value]):
+    """Keeps up to `most` values for `kept_s` seconds; with `least_s` for less when reading takes little, but for that.
+    With `size` no value is kept that is larger than `largest` by it.
+
+    Callers that ask for one that is being read wait for it, and get its error if it fails: errors are not kept. A read
+    goes on when its callers are cancelled.
+    """
+
+    def __init__(
+        self,
+        kept_s: float,
+        most: int,
+        *,
+        least_s: float | None = None,
+        size: Callable[[Value], int] | None = None,
+        largest: int = 64 * 1024,
+    ) -> None:
+        self._kept_s = kept_s
+        self._least_s = kept_s if least_s is None else least_s
+        self._most = most
+        self._size = size
+        self._largest = largest
+        self._values: dict[Hashable, tuple[float, Value]] = {}
+        self._reading: dict[Hashable, asyncio.Task[Value]] = {}
+
+    async def get(self, key: Hashable, read: Callable[[], Coroutine[Any, Any, Value]]) -> Value:
+        """The value of `key`, which `read` reads if there is none."""
+        kept = self._values.get(key)
+        if kept is not None and asyncio.get_running_loop().time() < kept[0]:
+            return kept[1]
+        task = self._reading.get(key)
+        if task is None:
+            task = self._reading[key] = asyncio.create_task(self._read(key, read))
+            task.add_done_callback(_note_error)
+        return await asyncio.shield(task)
+
+    def forget(self, key: Hashable) -> None:
+        """Read the value of `key` again when it is next wanted. A read under way is only for those who wait for it."""
+        self._values.pop(key, None)
+        self._reading.pop(key, None)
+
+    async def _read(self, key: Hashable, read: Callable[[], Coroutine[Any, Any, Value]]) -> Value:
+        clock = asyncio.get_running_loop().time
+        began_s = clock()
+        try:
+            value = await read()
+            if self._reading.get(key) is not asyncio.current_task():
+                return value
+            self._values.pop(key, None)
+            now_s = clock()
+            for old in [old for old, (ends_s, _) in self._values.items() if ends_s <= now_s]:
+                del self._values[old]
+            if self._size is not None and self._size(value) > self._largest:
+                return value
+            while len(self._values) >= self._most:
+                del self._values[next(iter(self._values))]
+            kept_s = min(max(_TIMES_THE_READ * (now_s - began_s), self._least_s), self._kept_s)
+            self._values[key] = (now_s + kept_s, value)
+            return value
+        finally:
+            if self._reading.get(key) is asyncio.current_task():
+                del self._reading[key]
+
+
+def _note_error(task: asyncio.Task[Any]) -> None:
+    """Else it is logged as an error when all callers were cancelled."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,101 @@
+"""What the store knows of one job and its topic that decides when the job runs, in one call of one script."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from deferd.contract.model import JobState
+from deferd.engine.inspection.near_ids import nearest
+from deferd.engine.record import JobRecord, read_record
+from deferd.engine.redis_keys import Keys
+from deferd.engine.scripts import Scripts
+
+_IDS_OF_EACH_END = 200
+"""How many ids of a state are compared with one that is unknown: the first and the last ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A pause of a topic: since when, the name of the key that asked for it, and why; None when that is not known."""
+
+    since_ms: int | None
+    by: str | None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One job that is in the store. `now_ms` is the store's clock.
+
+    `until_ms` is the end of its lease or of its retention, None in other states. `record` has no body and no result.
+    `ready`, `ahead` and `oldest_due_at_ms` are those of the Ready list, for a ready job. `pause`: that of its topic.
+    `touches`: how often the lease of a held job was extended.
+    """
+
+    now_ms: int
+    record: JobRecord
+    until_ms: int | None
+    pause: Pause | None
+    ready: int = 0
+    ahead: int = 0
+    oldest_due_at_ms: int | None = None
+    has_follow_up: bool = False
+    touches: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A job that is not in the store.
+
+    `cancelled_until_ms`: it was cancelled while a consumer held it, and is remembered until then. `taken_until_ms`: it
+    was finished, and its id stays taken until then. `nearest` are ids of the topic that are like its id, out of
+    `compared` of the topic's `jobs`.
+    """
+
+    topic_is_known: bool
+    cancelled_until_ms: int | None
+    taken_until_ms: int | None
+    jobs: int
+    compared: int
+    nearest: list[str]
+
+
+def pause_of(settings: dict[str, Any]) -> Pause | None:
+    """The pause in a topic's stored settings; None when the topic is not paused."""
+    return Pause(settings.get("ps"), settings.get("pb"), settings.get("pr")) if settings.get("p") == 1 else None
+
+
+async def standing_of(scripts: Scripts, keys: Keys, topic: str, job_id: str) -> Standing | Missing:
+    """Read it. Raises StoreUnavailable."""
+    reply = await scripts.run("why", keys.of_topic(topic), (topic, job_id, _IDS_OF_EACH_END))
+    now_ms, raw_settings, is_known, state, *facts = reply
+    if not state:
+        cancelled_ms, taken_ms, jobs, *ids = facts
+        compared = dict.fromkeys(one.decode() for one in ids)
+        return Missing(
+            bool(is_known),
+            cancelled_ms if cancelled_ms > now_ms else None,
+            taken_ms if taken_ms > now_ms else None,
+            jobs,
+            len(compared),
+            nearest(job_id, compared),
+        )
+    score, consumer, ready, ahead, oldest_ms, has_follow_up, touches, raw = facts
+    in_state = JobState(state.decode())
+    has_end = in_state in {JobState.RESERVED, JobState.DEAD, JobState.FINISHED}
+    until_ms = int(score) if has_end else None
+    lease = (until_ms, consumer.decode() or None) if in_state is JobState.RESERVED else (None, None)
+    return Standing(
+        now_ms,
+        read_record(topic, job_id, in_state, raw, *lease),
+        until_ms,
+        pause_of(orjson.loads(raw_settings)) if raw_settings else None,
+        ready,
+        ahead,
+        None if oldest_ms < 0 else oldest_ms,
+        bool(has_follow_up),
+        touches,
+    )

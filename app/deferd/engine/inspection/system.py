@@ -1,0 +1,115 @@
+"""What the service runs on: the store's server, its durability, and the timers of its shards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from deferd.contract.errors import StoreUnavailable
+from deferd.engine.inspection.shared_reads import SharedReads
+from deferd.engine.redis_keys import Keys
+from deferd.engine.scripts import Scripts
+from deferd.store.connection import Store
+from deferd.store.durability_levels import name_of
+from deferd.store.server_info import server_name
+
+_KEPT_S = 2.0
+
+
+class ShardTimer(NamedTuple):
+    """The timer of a shard: whether one runs, and when it has work next (None: no work). `topics` of the shard."""
+
+    shard: int
+    is_running: bool
+    work_due_ms: int | None
+    topics: int
+
+
+@dataclass(slots=True)
+class System:
+    """What was read. `info` has the server's INFO; it is empty for a cluster, or when the server refuses it.
+
+    `durability` is the level that the store gives by default; `why_not` says why that is not `fsync`.
+    """
+
+    now_ms: int = 0
+    info: dict[str, str] = field(default_factory=dict)
+    durability: str = "memory"
+    why_not: str | None = None
+    timers: list[ShardTimer] = field(default_factory=list)
+    unreadable: set[int] = field(default_factory=set)
+
+    @property
+    def server(self) -> str | None:
+        """Name and version of the store's server."""
+        return server_name(self.info) if self.info else None
+
+    def number(self, name: str) -> int | None:
+        """A field of INFO."""
+        text = self.info.get(name, "")
+        return int(text) if text.isdecimal() else None
+
+
+class SystemReader:
+    """Reads it; kept for 2 s."""
+
+    def __init__(self, store: Store, scripts: Scripts, keys: Keys) -> None:
+        self._store = store
+        self._scripts = scripts
+        self._keys = keys
+        self._reads: SharedReads[System] = SharedReads(_KEPT_S, 1)
+
+    async def read(self) -> System:
+        """Raises StoreUnavailable when no shard of the store can be reached."""
+        return await self._reads.get(None, self._read)
+
+    async def _read(self) -> System:
+        found = System()
+        await asyncio.gather(*(self._read_shard(shard, found) for shard in range(self._keys.shards)))
+        if len(found.unreadable) == self._keys.shards:
+            raise StoreUnavailable("no shard of the store can be reached")
+        found.timers.sort()
+        if not self._store.cluster:
+            found.info = await self._info()
+        durability = self._store.durability
+        try:
+            await durability.probe()
+        except Exception:  # noqa: BLE001 (any error of the store: then only `memory` is certain)
+            return found
+        found.durability = name_of(durability.level)
+        found.why_not = None if found.durability != "memory" else durability.why_not
+        return found
+
+    async def _read_shard(self, shard: int, found: System) -> None:
+        keys = [self._keys.of_shard(shard, name) for name in ("due", "lock", "schedules/missed")]
+        try:
+            now_ms, work_due_ms, has_timer, *_ = await self._scripts.run("attention_shard", keys, (0, 0))
+            topics = await self._scripts.command("ZCARD", self._keys.of_shard(shard, "topics"))
+        except StoreUnavailable:
+            found.unreadable.add(shard)
+            return
+        found.now_ms = max(found.now_ms, now_ms)
+        work_due = None if work_due_ms < 0 else work_due_ms
+        found.timers.append(ShardTimer(shard, has_timer == 1, work_due, topics))
+
+    async def _info(self) -> dict[str, str]:
+        try:
+            text = await self._scripts.command("INFO")
+        except Exception:  # noqa: BLE001 (the user may lack the permission)
+            return {}
+        return fields_of_info(text)
+
+
+def fields_of_info(text: bytes) -> dict[str, str]:
+    """The fields of an INFO reply."""
+    lines = (line.partition(":") for line in text.decode(errors="replace").splitlines())
+    return {name: value for name, _, value in lines}
+
+
+def replicas_of_info(info: Mapping[str, Any]) -> int:
+    """How many replicas are connected and in step."""
+    return sum(
+        name.startswith("slave") and name[5:].isdecimal() and "state=online" in value for name, value in info.items()
+    )

@@ -1,0 +1,81 @@
+-- Hand out ready jobs of a pushed topic to a process that pushes them, as far as the limits of the push allow: requests
+-- under way in all processes, requests a second, and the circuit, which is open while the target fails.
+-- @embed pop
+-- @include clock topic
+-- KEYS: see lib/topic.lua
+-- ARGV[1] topic | ARGV[2] how long a dead job is kept, ms
+-- ARGV[3] process | ARGV[4] its requests under way | ARGV[5] for how long these count, ms
+-- ARGV[6] most further requests | ARGV[7] consumer
+-- ARGV[8] how long a request may take at most, ms: so long no other one probes a target that failed
+-- Returns { what pop.lua returns for one request, or '' when nothing was taken
+--   for how many ms the limits or the circuit allow no further request; 0 when they do, -1 while all are under way,
+--   1 when the jobs are to be a probe: one request to a target that failed | failures in a row }, or nil when the
+--   topic is not pushed
+-- The target's state is in push/state, a HASH of the topic; no field: none, the circuit is closed.
+--   in/PROCESS  "requests until": the requests that a process has under way, and until which ms this counts
+--   next        ms: the time at which the rate allows the next request, if requests were evenly spread
+--   failures    failures in a row; error, at: the last one, and its ms
+--   until       ms: the circuit is open until then; then one request probes the target | pause  ms that it was open
+--   probe       1 while such a request is under way
+-- Bound: as in pop.lua, and the processes, at most 1000 of them.
+local FEWEST_MS_BURST = 100
+local LATER = -1
+local now = now_ms()
+local stored = redis.call('HGET', SETTINGS, TOPIC)
+local settings = stored and stored ~= '' and cjson.decode(stored) or {}
+local push = settings.pu
+if not push then return nil end
+local key, own = string.sub(POOL, 1, -5) .. 'push/state', 'in/' .. ARGV[3]
+local fields, state, others = redis.call('HGETALL', key), {}, 0
+for at = 1, #fields, 2 do
+  local name, value = fields[at], fields[at + 1]
+  state[name] = value
+  if string.sub(name, 1, 3) == 'in/' and name ~= own then
+    local requests, until_ms = string.match(value, '^(%d+) (%d+)$')
+    if requests and tonumber(until_ms) > now then
+      others = others + requests
+    else
+      redis.call('HDEL', key, name)
+    end
+  end
+end
+
+local under_way = tonumber(ARGV[4])
+local room, wait, probe = math.min(tonumber(ARGV[6]), push.n - others - under_way), 0, 0
+if room <= 0 then wait = LATER end
+if state['until'] then
+  local left = state['until'] - now
+  if left > 0 then
+    room, wait = 0, left
+  elseif room > 0 then
+    room, probe = 1, 1
+  end
+end
+local interval = push.r and 1000 / push.r
+local next_at = interval and math.max(tonumber(state.next or 0), now)
+if interval and room > 0 then
+  local ahead = math.max(interval, FEWEST_MS_BURST)
+  room = math.min(room, math.floor((now + ahead - next_at) / interval + 0.000001))
+  if room <= 0 then wait = math.ceil(next_at + interval - now - ahead) end
+end
+
+local popped, requests = '', 0
+if room > 0 then
+  popped = pop(KEYS, { TOPIC, ARGV[2], string.format('%d', -math.min(room * push.j, 1000)), '0', ARGV[7], '' })
+  local jobs = (#popped[4][1] - 1) / 3
+  requests = math.ceil(jobs / push.j)
+end
+if requests > 0 then
+  if probe == 1 then redis.call('HSET', key, 'until', string.format('%.0f', now + ARGV[8]), 'probe', 1) end
+  if interval then redis.call('HSET', key, 'next', string.format('%.0f', next_at + requests * interval)) end
+else
+  probe = 0
+end
+local total = under_way + requests
+local known, known_until = string.match(state[own] or '0 0', '^(%d+) (%d+)$')
+if total == 0 then
+  if state[own] then redis.call('HDEL', key, own) end
+elseif tonumber(known) ~= total or tonumber(known_until) < now + ARGV[5] / 2 then
+  redis.call('HSET', key, own, string.format('%d %.0f', total, now + ARGV[5]))
+end
+return { popped, wait, probe, tonumber(state.failures or 0) }

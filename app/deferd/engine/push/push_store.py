@@ -1,0 +1,152 @@
+"""Stores how topics are pushed, and hands out their jobs to the processes that push them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from deferd.contract import limits
+from deferd.contract.errors import FieldError, InvalidInput, PushNotFound
+from deferd.contract.push import SetPush
+from deferd.engine.push.push_definition import PushDefinition, settings_flag, stored_text
+from deferd.engine.push.push_signals import PushSignals
+from deferd.engine.queue import JobQueue, PopRequest
+from deferd.engine.record import JobRecord
+from deferd.engine.redis_keys import Keys
+from deferd.engine.scripts import Scripts
+
+COUNTED_MS = 10_000
+"""For how long the requests under way of a process count that does not report them again, as one that was killed."""
+OPENS_AFTER = 5
+"""Failures in a row after which the circuit of a target opens."""
+FIRST_PAUSE_MS, LONGEST_PAUSE_MS = 1000, 60_000
+"""How long it is open first, and at most; each failed probe doubles the pause."""
+_NONE, _TOO_MANY = -1, -2
+_CONSUMER_ID_BYTES = 4
+
+
+class Taken(NamedTuple):
+    """What a process may send now.
+
+    `more`: the topic may have further ready jobs. `wait_ms`: for how long the limits or the circuit allow no further
+    request; 0 when they do, -1 while all are under way. `is_probe`: the jobs are to be one request that probes a target
+    that failed. `failures`: failures in a row.
+    """
+
+    jobs: list[JobRecord]
+    now_ms: int
+    more: bool
+    wait_ms: int
+    is_probe: bool
+    failures: int
+
+
+class Noted(NamedTuple):
+    """The circuit after the end of a request: failures in a row, and for how long it is open, 0 when it is closed."""
+
+    failures: int
+    open_ms: int
+
+
+class PushStore:
+    """The pushes of topics in the store. `label` gives the metric label of a topic.
+
+    `process` names this process in the store. `signals` tell it what happens there.
+    """
+
+    def __init__(self, scripts: Scripts, keys: Keys, queue: JobQueue, label: Callable[[str], str]) -> None:
+        self._scripts = scripts
+        self._keys = keys
+        self._queue = queue
+        self.label = label
+        self.signals = PushSignals()
+        self.process = os.urandom(_CONSUMER_ID_BYTES).hex()
+        self.consumer = f"push-{self.process}"
+
+    async def set(self, topic: str, push: SetPush) -> bool:
+        """Set how the jobs of a topic are pushed; True when they were not pushed before. Makes the topic known.
+
+        Without secrets, those that are stored stay. The circuit is closed.
+
+        Raises:
+            InvalidInput: there are no secrets, or as many pushed topics in the topic's shard as there may be.
+        """
+        reply = await self._run(
+            "push_set",
+            topic,
+            settings_flag(push),
+            " ".join(push.secrets),
+            stored_text(push),
+            limits.PUSHED_TOPICS_MAX,
+        )
+        if reply == _NONE:
+            message = "is required: the topic has no secrets that could be kept"
+            raise InvalidInput([FieldError(("body", "secrets"), message)])
+        if reply == _TOO_MANY:
+            message = f"would be one pushed topic more than a shard may have, {limits.PUSHED_TOPICS_MAX}"
+            raise InvalidInput([FieldError(("path", "topic"), message, topic)])
+        return bool(reply)
+
+    async def get(self, topic: str) -> PushDefinition:
+        """Return how the jobs of a topic are pushed. Raises PushNotFound."""
+        stored, _ = await self._run("push_get", topic)
+        if not stored:
+            raise PushNotFound(topic)
+        return PushDefinition.read(topic, stored)
+
+    async def remove(self, topic: str) -> None:
+        """Stop pushing: consumers can pop the jobs again. Requests under way end as they would. Raises PushNotFound."""
+        if await self._run("push_set", topic, "", "", "", limits.PUSHED_TOPICS_MAX) == _NONE:
+            raise PushNotFound(topic)
+
+    async def all(self) -> dict[str, bytes]:
+        """What the store has of all pushed topics, by topic, for `PushDefinition.read`."""
+        found: dict[str, bytes] = {}
+        for shard in range(self._keys.shards):
+            stored: Any = await self._scripts.command("HGETALL", self._keys.of_shard(shard, "push"))
+            pairs = stored.items() if isinstance(stored, dict) else zip(stored[::2], stored[1::2], strict=True)
+            found |= {topic.decode(errors="replace"): value for topic, value in pairs}
+        return found
+
+    async def take(self, topic: str, *, under_way: int, most: int, timeout_ms: int) -> Taken | None:
+        """Hand out ready jobs for at most `most` further requests, fewer if the limits of the push are reached.
+
+        `under_way` are the requests of this process, which count for `COUNTED_MS`. A request ends within `timeout_ms`.
+        Returns None when the
+        topic is not pushed.
+        """
+        request = PopRequest(most, None, self.consumer)
+        await self._queue.wait_turn(topic)
+        reply = await self._run(
+            "push_take",
+            topic,
+            self._queue.dead_retention_ms,
+            self.process,
+            under_way,
+            COUNTED_MS,
+            most,
+            self.consumer,
+            timeout_ms,
+        )
+        if reply is None:
+            return None
+        popped, wait_ms, is_probe, failures = reply
+        if not popped:
+            return Taken([], 0, True, wait_ms, False, failures)
+        read = self._queue.read_pop(topic, [request], popped)
+        return Taken(read.jobs[0], popped[0], read.more, wait_ms, bool(is_probe), failures)
+
+    async def note_success(self, topic: str) -> None:
+        """The target responds: its circuit is closed."""
+        await self._run("push_note", topic, 1, 0, "", 0, OPENS_AFTER, FIRST_PAUSE_MS, LONGEST_PAUSE_MS)
+
+    async def note_failure(self, topic: str, error: str, *, is_probe: bool, pause_ms: int) -> Noted | None:
+        """The target failed. `pause_ms`: what it asked for, 0 for nothing. None when the topic is not pushed."""
+        shortest_ms = min(pause_ms, LONGEST_PAUSE_MS)
+        args = (0, int(is_probe), error, shortest_ms, OPENS_AFTER, FIRST_PAUSE_MS, LONGEST_PAUSE_MS)
+        reply = await self._run("push_note", topic, *args)
+        return None if reply is None else Noted(*reply)
+
+    async def _run(self, verb: str, topic: str, *args: str | bytes | float) -> Any:
+        return await self._scripts.run(verb, self._keys.of_topic(topic), (topic, *args))

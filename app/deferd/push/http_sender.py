@@ -1,0 +1,138 @@
+"""Sends one request to a target and reads a bounded response. No redirects, cookies, proxies or content encodings."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+from yarl import URL
+
+from deferd.client.tls import default_context
+from deferd.contract import limits
+from deferd.contract.push_targets import AllowedTargets
+from deferd.push.address_guard import AddressRefused, GuardedResolver, GuardedSockets, Resolve, system_resolve
+
+_HEAD_FIELD_BYTES = 8190
+_HEAD_FIELDS = 100
+_IDLE_S = 15.0
+_NAMES_KEPT_S = 10
+"""How long a name counts as resolved."""
+_READ_BYTES = limits.PUSH_RESULT_BYTES + 1
+
+
+class PushFailed(Exception):
+    """The target did not respond, or not with HTTP; the text says why, for the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class PushResponse:
+    """The response of a target. `body` ends after 64 KiB and a byte: then `is_whole` is false."""
+
+    status: int
+    body: bytes
+    is_whole: bool
+    content_type: str
+    retry_after: str | None
+
+
+class HttpSender:
+    """The connections of this process to all targets; there is no limit over all, so no target takes another's.
+
+    `ca_file` has further certificate authorities. `resolve` is the resolver, for tests.
+    """
+
+    def __init__(
+        self, allowed: AllowedTargets, *, ca_file: Path | None = None, resolve: Resolve = system_resolve
+    ) -> None:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                resolver=GuardedResolver(allowed, resolve),
+                socket_factory=GuardedSockets(allowed),
+                ssl=tls_context(ca_file),
+                ttl_dns_cache=_NAMES_KEPT_S,
+                keepalive_timeout=_IDLE_S,
+                limit=0,
+            ),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            trust_env=False,
+            max_line_size=_HEAD_FIELD_BYTES,
+            max_field_size=_HEAD_FIELD_BYTES,
+            max_headers=_HEAD_FIELDS,
+            read_bufsize=limits.PUSH_RESULT_BYTES,
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._session.close()
+
+    async def post(self, url: URL, headers: Mapping[str, str], body: bytes, timeout_s: float) -> PushResponse:
+        """Send a POST and read the response.
+
+        It is sent twice when a connection that was idle turns out to be closed by the target before any response.
+
+        Raises:
+            PushFailed: there is no response within `timeout_s`, or it is not HTTP.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                try:
+                    return await self._post(url, headers, body)
+                except aiohttp.ServerDisconnectedError:
+                    return await self._post(url, headers, body)
+        except TimeoutError:
+            raise PushFailed(f"the target did not respond within {timeout_s:g} s") from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise PushFailed(_reason(error)) from None
+
+    async def _post(self, url: URL, headers: Mapping[str, str], body: bytes) -> PushResponse:
+        async with self._session.post(
+            url, data=body, headers=headers, allow_redirects=False, timeout=_NO_TIMEOUT
+        ) as response:
+            content = response.content
+            read = b"" if content.at_eof() else await content.read(_READ_BYTES)
+            while len(read) < _READ_BYTES and not content.at_eof():
+                read += await content.read(_READ_BYTES - len(read))
+            is_whole = len(read) < _READ_BYTES
+            if not is_whole:
+                response.close()
+            response_headers = response.headers
+            return PushResponse(
+                response.status,
+                read,
+                is_whole,
+                response_headers.get("Content-Type", ""),
+                response_headers.get("Retry-After"),
+            )
+
+
+_NO_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=None)
+"""`post` has one over all."""
+
+
+def tls_context(ca_file: Path | None) -> ssl.SSLContext:
+    """A context that checks certificates and names. Raises OSError when the file has no certificates."""
+    context = default_context()
+    if ca_file is not None:
+        context.load_verify_locations(cafile=ca_file)
+    return context
+
+
+def _reason(error: Exception) -> str:
+    cause = getattr(error, "os_error", None) or error.__cause__
+    if isinstance(error, AddressRefused) or isinstance(cause, AddressRefused):
+        refused = error if isinstance(error, AddressRefused) else cause
+        return f"the target is refused: {refused}"
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return f"the name of the target cannot be resolved: {error.os_error}"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return f"the certificate of the target is not valid: {error.certificate_error}"
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "the target closed the connection without a response"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return f"no connection to the target: {error.os_error}"
+    return f"the target's response is not valid: {str(error) or type(error).__name__:.500}"

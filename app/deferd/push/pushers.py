@@ -1,0 +1,201 @@
+"""The pushers of this process: one for each pushed topic whose target this process may push to.
+
+Each process pushes each pushed topic; the leases keep a job from being pushed by two. A change is learned from a
+message at once; because messages may be lost, all pushes are read again after a gap, and twice a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from dataclasses import dataclass
+
+from deferd.contract.errors import DeferdError, PushNotFound
+from deferd.contract.push_targets import AllowedTargets, TargetRefused
+from deferd.engine.engine import Engine
+from deferd.engine.push.push_definition import PushDefinition
+from deferd.engine.record import json_bytes
+from deferd.push.http_sender import HttpSender, PushFailed
+from deferd.push.messages import MessageWriter, SerializeJobs
+from deferd.push.outcomes import excerpt
+from deferd.push.topic_pusher import PushTools, TopicPusher
+from deferd.store.task_cancellation import cancel_and_wait
+
+_LOG = logging.getLogger(__name__)
+_LOOK_S = 30.0
+_RETRY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class TestResult:
+    """How a target responded to a test: `status` and the beginning of the body, or the error."""
+
+    message_id: str
+    took_s: float
+    status: int | None = None
+    excerpt: str = ""
+    error: str | None = None
+
+
+class Pushers:
+    """Pushes the jobs of all pushed topics. `serialize_jobs` writes the jobs of batches."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        allowed: AllowedTargets,
+        sender: HttpSender,
+        *,
+        user_agent: str,
+        serialize_jobs: SerializeJobs,
+        drain_s: float,
+    ) -> None:
+        self._engine = engine
+        self._allowed = allowed
+        self._sender = sender
+        self._drain_s = drain_s
+        self._drain_until_s: float | None = None
+        self._tools = PushTools(engine.push, engine.queue, sender, user_agent, serialize_jobs)
+        self._pushers: dict[str, TopicPusher] = {}
+        self._retired: dict[asyncio.Task[None], TopicPusher] = {}
+        self._refused: dict[str, bytes] = {}
+        self._changed: set[str] = set()
+        self._read_all = True
+        self._reading = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to push."""
+        signals = self._engine.push.signals
+        signals.on_ready = self._on_ready
+        signals.on_change = self._on_change
+        signals.on_removed = self._on_removed
+        signals.on_gap = self._on_gap
+        self._task = asyncio.create_task(self._run(), name="deferd-pushers")
+
+    def drain(self) -> None:
+        """Take no further jobs; requests under way go on."""
+        self._drain_until_s = time.monotonic() + self._drain_s
+        for pusher in self._pushers.values():
+            pusher.stop()
+
+    async def close(self) -> None:
+        """Drain; requests that are still under way after the drain timeout are closed, and their jobs released."""
+        if self._drain_until_s is None:
+            self.drain()
+        if self._task is not None:
+            await cancel_and_wait({self._task})
+        left_s = max((self._drain_until_s or 0) - time.monotonic(), 0)
+        pushers = [*self._pushers.values(), *self._retired.values()]
+        await asyncio.gather(*(pusher.close(left_s) for pusher in pushers))
+        await cancel_and_wait(set(self._retired))
+        await self._sender.close()
+
+    async def test(self, definition: PushDefinition) -> TestResult:
+        """Send a signed request that is about no job. Raises TargetRefused."""
+        self._allowed.check_url(definition.push.url)
+        writer = MessageWriter(definition, self._tools.user_agent, self._tools.serialize_jobs)
+        message_id = f"msg_test_{os.urandom(8).hex()}"
+        message = writer.of_test(message_id, json_bytes({"test": True, "topic": definition.topic}))
+        began_s = time.perf_counter()
+        try:
+            response = await self._sender.post(writer.url, message.headers, message.body, writer.timeout_s)
+        except PushFailed as error:
+            return TestResult(message_id, time.perf_counter() - began_s, error=str(error))
+        took_s = time.perf_counter() - began_s
+        return TestResult(message_id, took_s, response.status, excerpt(response.body))
+
+    # Signals
+
+    def _on_ready(self, topic: str) -> None:
+        pusher = self._pushers.get(topic)
+        if pusher is not None:
+            pusher.wake()
+
+    def _on_change(self, topic: str) -> None:
+        self._changed.add(topic)
+        self._reading.set()
+
+    def _on_removed(self, topic: str, job_id: str) -> None:
+        pusher = self._pushers.get(topic)
+        if pusher is not None:
+            pusher.on_removed(job_id)
+
+    def _on_gap(self) -> None:
+        self._read_all = True
+        self._reading.set()
+        for pusher in self._pushers.values():
+            pusher.wake_now()
+
+    # Which topics are pushed
+
+    async def _run(self) -> None:
+        while True:
+            pause_s = _LOOK_S
+            try:
+                await self._read()
+            except DeferdError as error:
+                _LOG.warning("the pushed topics could not be read; trying again: %s", error)
+                self._read_all = True
+                pause_s = _RETRY_S
+            except Exception:  # noqa: BLE001 (no error may end all pushing)
+                _LOG.exception("the pushed topics could not be read; trying again")
+                self._read_all = True
+                pause_s = _RETRY_S
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._reading.wait()
+            except TimeoutError:
+                self._read_all = True
+            if pause_s == _RETRY_S:
+                await asyncio.sleep(_RETRY_S)
+            self._reading.clear()
+
+    async def _read(self) -> None:
+        if self._read_all:
+            self._read_all = False
+            self._changed.clear()
+            stored = await self._engine.push.all()
+            for topic in [one for one in self._pushers if one not in stored]:
+                self._retire(topic)
+            for topic, text in stored.items():
+                self._apply(topic, text)
+        while self._changed:
+            topic = self._changed.pop()
+            try:
+                definition = await self._engine.push.get(topic)
+            except PushNotFound:
+                self._retire(topic)
+            else:
+                self._apply(topic, definition.stored)
+
+    def _apply(self, topic: str, stored: bytes) -> None:
+        pusher = self._pushers.get(topic)
+        if pusher is not None and pusher.definition.stored == stored:
+            pusher.wake_now()
+            return
+        self._retire(topic)
+        if self._drain_until_s is not None:
+            return
+        try:
+            definition = PushDefinition.read(topic, stored)
+            self._allowed.check_url(definition.push.url)
+        except (TargetRefused, ValueError) as error:
+            if self._refused.get(topic) != stored:
+                self._refused[topic] = stored
+                reason = error if isinstance(error, TargetRefused) else "its push cannot be read"
+                _LOG.warning("this process does not push the jobs of topic %s: its URL %s", topic, reason)
+            return
+        self._refused.pop(topic, None)
+        self._pushers[topic] = TopicPusher(definition, self._tools, self._on_change)
+
+    def _retire(self, topic: str) -> None:
+        """Stop a pusher; what it has under way ends as it would."""
+        pusher = self._pushers.pop(topic, None)
+        if pusher is not None:
+            pusher.stop()
+            task = asyncio.create_task(pusher.close(pusher.definition.push.timeout + self._drain_s))
+            self._retired[task] = pusher
+            task.add_done_callback(self._retired.pop)

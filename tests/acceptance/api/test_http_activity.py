@@ -1,0 +1,198 @@
+"""What people and keys changed: over HTTP, through the client, as a command, and with keys."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deferd import Client
+from tests.acceptance.api.keyed_service import KeysFile, call
+from tests.acceptance.cli.command_line import Shell
+from tests.acceptance.http_calls import Http, Json, moment, ok, problem, refusal
+from tests.acceptance.service_process import ServiceProcess, running_service
+
+CONSOLE = {"Deferd-Via": "console"}
+
+
+async def changes(http: Http, **query: Any) -> list[Json]:
+    found: list[Json] = ok(await http.get("/activity", params={"topics": http.topic, **query}))["activity"]
+    return found
+
+
+async def test_changes_of_a_topic(http: Http) -> None:
+    ok(await http.put(http.topic_path(), json={"ttr": 30}))
+    ok(await http.post(http.topic_path("pause")))
+    ok(await http.post(http.topic_path("resume")))
+    for job_id in ("a", "b"):
+        await http.bury(job_id)
+    ok(await http.post(http.topic_path("redrive"), json={"reason": "buried", "limit": 1}))
+    ok(await http.post(http.topic_path("redrive"), json={"ids": ["no-such-job"]}))
+    ok(await http.post("/jobs/cancel", json={"select": {"state": "ready", "topics": [http.topic]}, "dry_run": True}))
+    select = {"state": "ready", "topics": [http.topic]}
+    ok(await http.post("/jobs/cancel", json={"select": select, "request_id": "r1"}))
+    ok(await http.delete(http.topic_path(), params={"state": "dead"}))
+    purge, cancel, redrive, *others = await changes(http)
+    assert [(one["operation"], one["via"]) for one in others] == [
+        ("resume_topic", "api"),
+        ("pause_topic", "api"),
+        ("set_topic", "api"),
+    ]
+    at = moment(purge.pop("at"))
+    assert abs(time.time() - at) < 60
+    who = {"by": "127.0.0.1", "via": "api", "outcome": "done", "topic": http.topic, "count": 1}
+    assert purge == {**who, "operation": "purge_topic", "filter": '{"state":"dead"}'}
+    assert json.loads(cancel["filter"]) == {"select": select}
+    assert (cancel["operation"], cancel["count"]) == ("cancel_selected_jobs", 1)
+    assert redrive["filter"] == '{"limit":1,"reason":"buried"}'
+
+
+async def test_single_jobs_only_when_people_change_them(http: Http) -> None:
+    for job_id in "abcd":
+        await http.put_job(job_id, delay=60)
+    for _ in range(3):  # the direct path learns the headers of a request that comes again
+        ok(await http.delete(http.job_path("a")))
+        await http.put_job("a", delay=60)
+    ok(await http.patch(http.job_path("b"), json={"delay": 9}))
+    ok(await http.post(http.topic_path("cancel"), json={"jobs": [{"id": "a"}]}))
+    assert await changes(http) == []
+    for job_id in "bcd":
+        ok(await http.delete(http.job_path(job_id), headers=CONSOLE))
+    problem(await http.delete(http.job_path("d"), headers=CONSOLE), 404, "job_not_found")
+    ok(await http.post("/jobs", json={"topic": http.topic, "id": "e", "delay": 60}, headers=CONSOLE), 201)
+    ok(await http.patch(http.job_path("e"), json={"delay": 9, "body": "secret"}, headers={"Deferd-Via": "cli"}))
+    batch = {"jobs": [{"id": "e"}, {"id": "none"}]}
+    ok(await http.post(http.topic_path("cancel"), json=batch, headers=CONSOLE))
+    found = await changes(http)
+    assert [(one["operation"], one.get("subject"), one["via"], one.get("count")) for one in found] == [
+        ("cancel_jobs", None, "console", 1),
+        ("change_job", "e", "cli", None),
+        ("put_job", "e", "console", None),
+        ("cancel_job", "d", "console", None),
+        ("cancel_job", "c", "console", None),
+        ("cancel_job", "b", "console", None),
+    ]
+    assert "secret" not in str(found)
+
+
+async def test_schedules_calendars_and_pages(http: Http) -> None:
+    name = http.topic
+    schedule = {"topic": http.topic, "every": 3600, "job": {"body": "secret"}}
+    ok(await http.put(f"/schedules/{name}", json=schedule), 201)
+    ok(await http.post(f"/schedules/{name}/run"), 201)
+    ok(await http.post(f"/schedules/{name}/pause"))
+    ok(await http.delete(f"/schedules/{name}"))
+    found = await changes(http)
+    assert [(one["operation"], one["subject"]) for one in found] == [
+        (operation, name) for operation in ("delete_schedule", "pause_schedule", "run_schedule", "put_schedule")
+    ]
+    cursor, paged = None, []
+    while True:
+        query = {"topics": http.topic, "limit": "3"} | ({"cursor": cursor} if cursor else {})
+        page = ok(await http.get("/activity", params=query))
+        paged += page["activity"]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    assert paged == found
+    assert "secret" not in str(found)
+    windows = {"windows": [{"from": "09:00", "to": "17:00"}]}
+    ok(await http.put(f"/calendars/{name}", json=windows), 201)
+    newest = ok(await http.get("/activity", params={"limit": 1}))["activity"][0]
+    assert (newest["operation"], newest["subject"], newest.get("topic")) == ("put_calendar", name, None)
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ({"topics": ""}, "query.topics"),
+        ({"limit": "0"}, "query.limit"),
+        ({"limit": "1001"}, "query.limit"),
+        ({"cursor": "x"}, "query.cursor"),
+        ({"since": "x"}, "query.since"),
+    ],
+)
+async def test_invalid_parameters(http: Http, query: dict[str, str], field: str) -> None:
+    refusal(await http.get("/activity", params=query), field)
+
+
+async def test_client_and_command(http: Http, shared_service: ServiceProcess) -> None:
+    shell = Shell(shared_service.url)
+    assert shell.good("activity", http.topic) == ""
+    for job_id in "abc":
+        await http.put_job(job_id, delay=60)
+    shell.good("cancel", http.topic, "a", "b")
+    shell.good("topic", http.topic, "--ttr", "9")
+    with Client(shared_service.url) as client:
+        client.cancel(http.topic, "c")
+        found = list(client.activity(topics=[http.topic]))
+        assert [(one.operation, one.via, one.times, one.subject) for one in found] == [
+            ("set_topic", "cli", 1, None),
+            ("cancel_job", "cli", 2, "b"),
+        ]
+        assert (found[0].by, found[0].topic, found[0].count, found[0].filter) == ("127.0.0.1", http.topic, None, None)
+        assert found[0].at > found[1].at
+        assert [one.operation for one in client.activity(topics=http.topic, limit=1)] == ["set_topic"]
+        assert repr(found[0]).startswith("Change(20")
+    header, *rows = shell.good("activity", http.topic).splitlines()
+    assert header.split() == ["AT", "BY", "VIA", "OPERATION", "TOPIC", "JOBS", "WHAT"]
+    assert len(rows) == 2
+    assert "cancel_job (2 times)" in rows[1]
+    assert [one["operation"] for one in shell.json("activity", http.topic, "--limit", "1")] == ["set_topic"]
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> KeysFile:
+    keys = KeysFile(Path(tmp_path_factory.mktemp("keys")) / "keys.toml")
+    keys.add("ops", "admin", "read", "put", "cancel")
+    keys.add("shop", "read", "cancel", topics=("shop.*",))
+    keys.add("popper", "pop")
+    return keys
+
+
+@pytest.fixture(scope="module")
+def service(keys: KeysFile, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    data_dir = tmp_path_factory.mktemp("deferd")
+    with running_service("--keys-file", str(keys.path), data_dir=data_dir) as service:
+        service.wait_ready()
+        yield service
+
+
+async def test_keys_are_named_and_see_their_topics_only(service: ServiceProcess, keys: KeysFile) -> None:
+    ops, shop = keys.tokens["ops"], keys.tokens["shop"]
+    for topic in ("shop.a", "bank.a"):
+        assert (await call(service, "PUT", f"/topics/{topic}", {"ttr": 9}, token=ops)).status == 200
+        assert (
+            await call(service, "POST", "/jobs", {"topic": topic, "id": "j", "tags": ["x"]}, token=ops)
+        ).status == 201
+    assert (await call(service, "POST", "/topics/bank.a/pause", {}, token=shop)).status == 403
+    assert (await call(service, "POST", "/jobs/cancel", {"select": {"tag": "x"}}, token=shop)).status == 200
+
+    async def seen(name: str, query: str = "") -> tuple[int, list[tuple[str, str, str | None]]]:
+        response = await call(service, "GET", f"/activity{query}", token=keys.tokens[name])
+        found = response.json().get("activity", ())
+        return response.status, [(one["operation"], one["by"], one.get("topic")) for one in found]
+
+    by_tag = ("cancel_selected_jobs", "shop", None)
+    set_bank, set_shop = ("set_topic", "ops", "bank.a"), ("set_topic", "ops", "shop.a")
+    assert await seen("ops") == (200, [by_tag, set_bank, set_shop])
+    assert await seen("shop") == (200, [set_shop])
+    assert await seen("ops", "?topics=*.a") == (200, [set_bank, set_shop])
+    assert await seen("shop", "?topics=bank.a") == (403, [])
+    assert await seen("popper") == (403, [])
+
+
+@pytest.mark.slow
+async def test_changes_are_there_after_a_restart(keys: KeysFile, tmp_path: Path) -> None:
+    token = keys.tokens["ops"]
+    with running_service("--keys-file", str(keys.path), data_dir=tmp_path) as service:
+        service.wait_ready()
+        assert (await call(service, "PUT", "/topics/t", {"ttr": 9}, token=token)).status == 200
+    with running_service("--keys-file", str(keys.path), data_dir=tmp_path) as service:
+        service.wait_ready()
+        found = (await call(service, "GET", "/activity", token=token)).json()["activity"]
+    assert [one["operation"] for one in found] == ["set_topic"]

@@ -1,0 +1,113 @@
+"""Dead jobs by error: over HTTP, through the client, as a command, and with keys."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from deferd import Client
+from tests.acceptance.api.keyed_service import KeysFile, call
+from tests.acceptance.cli.command_line import Shell
+from tests.acceptance.http_calls import Http, moment, ok, refusal
+from tests.acceptance.service_process import ServiceProcess, running_service
+
+
+async def test_groups(http: Http) -> None:
+    for number in range(4):
+        await http.reserve(f"j{number}")
+        error = {"error": f"SMTP 421: message {number} refused"}
+        ok(await http.post(http.job_path(f"j{number}", "bury"), json=error))
+    await http.bury("k")
+    found = ok(await http.get("/dead", params={"topics": http.topic, "group_by": "error"}))
+    assert {name: found[name] for name in ("left_out", "dead", "looked_at", "complete", "unreadable_shards")} == {
+        "left_out": 0, "dead": 5, "looked_at": 5, "complete": True, "unreadable_shards": []
+    }  # fmt: skip
+    first, second = found["groups"]
+    assert (first["error"], first["count"], first["reason"]) == ("SMTP 421: message * refused", 4, "buried")
+    assert moment(first["first_at"]) <= moment(first["last_at"]) < time.time() + 1
+    assert (second["error"], second["samples"]) == ("no use", ["k"])
+    limited = ok(await http.get("/dead", params={"topics": f"{http.topic},x.*", "limit": 1}))
+    assert (len(limited["groups"]), limited["left_out"]) == (1, 1)
+    later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    assert ok(await http.get("/dead", params={"topics": http.topic, "since": later}))["groups"] == []
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ({"group_by": "day"}, "query.group_by"),
+        ({"since": "yesterday"}, "query.since"),
+        ({"topics": "a,a"}, "query.topics"),
+        ({"topics": ""}, "query.topics"),
+        ({"limit": "0"}, "query.limit"),
+        ({"look_at": "100001"}, "query.look_at"),
+        ({"cursor": "x"}, "query.cursor"),
+    ],
+)
+async def test_invalid_parameters(http: Http, query: dict[str, str], field: str) -> None:
+    assert refusal(await http.get("/dead", params=query), field)
+
+
+async def test_client_and_command(http: Http, shared_service: ServiceProcess) -> None:
+    await http.bury("a")
+    shell = Shell(shared_service.url)
+    with Client(shared_service.url) as client:
+        found = client.dead_errors(topics=[http.topic])
+        [group] = found.groups
+        assert (group.topic, group.reason, group.error, group.count) == (http.topic, "buried", "no use", 1)
+        assert group.last_at is not None
+        assert (found.dead, found.looked_at, found.complete) == (1, 1, True)
+        assert not client.dead_errors(topics=http.topic, since=datetime.now(UTC) + timedelta(hours=1)).groups
+    header, row = shell.good("dead", http.topic).splitlines()
+    assert header.split() == ["COUNT", "TOPIC", "REASON", "LAST", "ERROR", "SAMPLE"]
+    assert row.split()[:3] == ["1", http.topic, "buried"]
+    [fields] = shell.json("dead", http.topic, "--since", "2026-01-01T00:00Z")
+    assert fields["dead"] == 1
+    assert shell.good("dead", "no-such-topic") == ""
+
+
+async def test_a_command_says_when_not_all_were_read(http: Http, shared_service: ServiceProcess) -> None:
+    for job_id in ("a", "b"):
+        await http.bury(job_id)
+    done = Shell(shared_service.url).run("dead", http.topic, "--look-at", "1")
+    assert (done.returncode, done.stderr) == (0, "deferd: 1 of 2 dead jobs were read: --look-at reads more\n")
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> KeysFile:
+    keys = KeysFile(Path(tmp_path_factory.mktemp("keys")) / "keys.toml")
+    keys.add("all", "admin", "read", "put", "pop")
+    keys.add("shop", "read", topics=("shop.*",))
+    keys.add("popper", "pop")
+    return keys
+
+
+@pytest.fixture(scope="module")
+def service(keys: KeysFile, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    data_dir = tmp_path_factory.mktemp("deferd")
+    with running_service("--keys-file", str(keys.path), data_dir=data_dir) as service:
+        service.wait_ready()
+        yield service
+
+
+async def test_a_key_sees_its_topics_only(service: ServiceProcess, keys: KeysFile) -> None:
+    token = keys.tokens["all"]
+    for topic in ("shop.a", "bank.a"):
+        assert (await call(service, "POST", "/jobs", {"topic": topic, "id": "j"}, token=token)).status == 201
+        assert len((await call(service, "GET", f"/topics/{topic}/pop", token=token)).json()["jobs"]) == 1
+        assert (await call(service, "POST", f"/jobs/{topic}/j/bury", {"error": "x"}, token=token)).status == 200
+
+    async def topics(name: str, query: str = "") -> tuple[int, list[str], int]:
+        response = await call(service, "GET", f"/dead{query}", token=keys.tokens[name])
+        found = response.json()
+        return response.status, [one["topic"] for one in found.get("groups", ())], found.get("dead", 0)
+
+    assert await topics("all") == (200, ["bank.a", "shop.a"], 2)
+    assert await topics("shop") == (200, ["shop.a"], 1)
+    assert await topics("shop", "?topics=*.a") == (200, ["shop.a"], 1)
+    assert await topics("shop", "?topics=bank.a") == (403, [], 0)
+    assert await topics("popper") == (403, [], 0)

@@ -1,0 +1,385 @@
+"""Streams of events from real services: resumed at another process, slow readers, a store that restarts, shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+
+from deferd.client import AsyncClient, Client, JobEvent
+from deferd.contract.limits import EVENT_STREAMS_MAX
+from tests.acceptance.http_calls import Http, Json, ok
+from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.integration.store.store_servers import StoreServer
+from tests.waiting import wait_until
+
+KEPT = 1000
+
+
+class Message(NamedTuple):
+    id: str | None
+    event: str | None
+    data: Json | None
+
+
+class Reader:
+    """A client of the stream that reads nothing unless it is told to."""
+
+    def __init__(self, lines: AsyncIterator[str]) -> None:
+        self._lines = lines
+
+    async def next(self) -> Message:
+        """The next message, without comments."""
+        fields: dict[str, str] = {}
+        async with asyncio.timeout(20):
+            async for line in self._lines:
+                name, _, value = line.partition(": ")
+                if line:
+                    fields[name] = value
+                elif fields.keys() & {"id", "data"}:
+                    break
+                else:
+                    fields = {}
+            else:
+                raise EOFError
+        return Message(fields.get("id"), fields.get("event"), json.loads(fields.get("data", "null")))
+
+    async def events(self, count: int) -> list[Message]:
+        """The next messages with data."""
+        found: list[Message] = []
+        while len(found) < count:
+            message = await self.next()
+            if message.data is not None:
+                found.append(message)
+        return found
+
+
+@asynccontextmanager
+async def stream(client: httpx.AsyncClient, last_event_id: str | None = None, **query: Any) -> AsyncIterator[Reader]:
+    headers = {} if last_event_id is None else {"Last-Event-ID": last_event_id}
+    async with client.stream("GET", "/events", params=query, headers=headers, timeout=30) as response:
+        assert response.status_code == 200
+        assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+        assert (response.headers["cache-control"], response.headers["x-accel-buffering"]) == ("no-store", "no")
+        yield Reader(response.aiter_lines())
+
+
+async def keep(http: Http, events: int = KEPT) -> None:
+    ok(await http.put(http.topic_path(), json={"events": events}))
+
+
+async def begun(reader: Reader) -> str:
+    """Wait until the stream has begun; the id from which it can be resumed."""
+    message = await reader.next()
+    assert message.data is None
+    assert message.id is not None
+    return message.id
+
+
+@pytest.mark.slow
+async def test_events_arrive_in_order_and_a_stream_is_resumed_behind_each(http: Http) -> None:
+    await keep(http)
+    async with stream(http.client, topics=http.topic) as reader:
+        await begun(reader)
+        await http.put_job("a", delay=0.5)
+        job = await http.pop_one()
+        ok(await http.post(http.job_path("a", "finish"), json={"receipt": job["receipt"]}))
+        messages = await reader.events(4)
+    kinds = ["put", "ready", "popped", "finished"]
+    assert [message.event for message in messages] == kinds
+    assert [message.data["number"] for message in messages if message.data] == [1, 2, 3, 4]
+    assert messages[2].data is not None
+    assert messages[2].data["reserved_until"] == job["reserved_until"]
+    for at, message in enumerate(messages[:-1], 1):
+        async with stream(http.client, message.id, topics=http.topic) as resumed:
+            assert [one.event for one in await resumed.events(4 - at)] == kinds[at:]
+    async with stream(http.client, topics=http.topic, last=2) as late:
+        assert [one.event for one in await late.events(2)] == kinds[2:]
+
+
+@pytest.mark.slow
+async def test_a_pattern_finds_topics_that_have_their_first_event_later(http: Http) -> None:
+    async with stream(http.client, topics=f"{http.topic}.*") as reader:
+        first_id = await begun(reader)
+        topics = [f"{http.topic}.{number}" for number in range(6)]
+        for topic in topics:
+            ok(await http.put(f"/topics/{topic}", json={"events": 10}))
+            await http.post("/jobs", json={"topic": topic, "id": "x"})
+        messages = await reader.events(6)
+    assert [message.data["topic"] for message in messages if message.data] == topics
+    async with stream(http.client, first_id, topics=f"{http.topic}.*") as resumed:
+        assert len(await resumed.events(6)) == 6
+
+
+async def test_dropped_events_are_counted(http: Http) -> None:
+    await keep(http, 5)
+    async with stream(http.client, topics=http.topic) as reader:
+        await begun(reader)
+        await http.put_job("first")
+        (first,) = await reader.events(1)
+    for number in range(8):
+        await http.put_job(f"b{number}")
+    async with stream(http.client, first.id, topics=http.topic) as reader:
+        dropped, *rest = await reader.events(6)
+    assert (dropped.event, dropped.data) == ("dropped", {"topic": http.topic, "count": 3})
+    assert [message.data["id"] for message in rest if message.data] == [f"b{n}" for n in range(3, 8)]
+
+
+@pytest.mark.parametrize("text", ["x", "AQA", "//", "A" * 10_000])
+async def test_a_hostile_id_is_422(http: Http, text: str) -> None:
+    response = await http.get("/events", headers={"Last-Event-ID": text})
+    assert (response.status_code, response.json()["code"]) == (422, "validation")
+    assert response.json()["errors"][0]["field"] == "header.Last-Event-ID"
+
+
+async def test_latest_events_as_json(http: Http) -> None:
+    await keep(http)
+    for job_id in "abc":
+        await http.put_job(job_id)
+    found = ok(await http.get("/events/latest", params={"topics": http.topic, "limit": 2}))
+    assert ([event["id"] for event in found["events"]], found["complete"]) == (["c", "b"], True)
+    async with stream(http.client, found["last_event_id"], topics=http.topic) as reader:
+        await begun(reader)
+        await http.put_job("d")
+        (message,) = await reader.events(1)
+    assert message.data is not None
+    assert message.data["id"] == "d"
+
+
+async def test_at_most_a_hundred_streams(shared_service: ServiceProcess) -> None:
+    opened: list[socket.socket] = []
+    try:
+        for _ in range(101):
+            one = socket.create_connection(("127.0.0.1", shared_service.port), 5)
+            opened.append(one)
+            one.sendall(b"GET /events?topics=none HTTP/1.1\r\nhost: x\r\n\r\n")
+            head = one.recv(4096)
+        assert b" 503 " in head.split(b"\r\n", 1)[0]
+        assert b"retry-after: 5" in head.lower()
+        while b"too_many_streams" not in head:
+            head += one.recv(4096)
+    finally:
+        for one in opened:
+            one.close()
+    async with httpx.AsyncClient(base_url=shared_service.url) as client:
+        for _ in range(50):  # clients that have disconnected leave no stream behind
+            response = await client.get("/events", headers={"Last-Event-ID": "x"})
+            assert response.status_code == 422
+            try:
+                async with stream(client, topics="none") as reader:
+                    await begun(reader)
+                    break
+            except AssertionError:
+                await asyncio.sleep(0.1)
+        else:
+            raise AssertionError("the streams of clients that have disconnected still count")
+
+
+@pytest.mark.slow
+async def test_a_reader_that_stalls_is_told_what_it_has_missed(http: Http, shared_service: ServiceProcess) -> None:
+    await keep(http, 10)
+    reader, writer = await asyncio.open_connection("127.0.0.1", shared_service.port, limit=2**16)
+    writer.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    writer.write(f"GET /events?topics={http.topic} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+    await reader.readuntil(b"id: ")
+    for turn in range(60):  # more than fits into the buffers of the system and of the service
+        jobs = [{"topic": http.topic, "id": f"{turn}-{number}-{'x' * 200}"} for number in range(1000)]
+        ok(await http.post("/jobs/batch", json={"jobs": jobs}))
+    text, has_dropped = b"", False
+    async with asyncio.timeout(20):
+        while b'"number":60000,' not in text:
+            piece = await reader.read(65_536)
+            assert piece
+            text = (text + piece)[-200_000:]
+            has_dropped = has_dropped or b"event: dropped" in text
+    assert has_dropped
+    writer.close()
+
+
+async def test_shutdown_ends_streams_in_time(tmp_path: Path) -> None:
+    with running_service("--drain-timeout", "10", data_dir=tmp_path) as service:
+        async with httpx.AsyncClient(base_url=service.url) as client, stream(client) as one, stream(client) as other:
+            await begun(one)
+            await begun(other)
+            began_s = time.monotonic()
+            stopping = asyncio.create_task(asyncio.to_thread(service.stop))
+            for reader in (one, other):
+                with pytest.raises(EOFError):
+                    await reader.next()
+            assert await stopping == 0
+            assert time.monotonic() - began_s < 5
+
+
+def _unsent_bytes(port: int, client: socket.socket) -> int:
+    """What the system holds of what the service has written to this client."""
+    ends = (f":{port:04X}", f":{client.getsockname()[1]:04X}")
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, remote, _, queues, *_ = line.split()
+        if (local[-5:], remote[-5:]) == ends:
+            return int(queues.partition(":")[0], 16)
+    raise AssertionError("the connection is closed")
+
+
+def _wait_until_blocked(port: int, client: socket.socket) -> None:
+    """Until the system takes no more from the service: it reads from the store three times a second, if it can send."""
+    unsent, since_s = 0, time.monotonic()
+
+    def is_blocked() -> bool:
+        nonlocal unsent, since_s
+        before, unsent = unsent, _unsent_bytes(port, client)
+        if unsent > before:
+            since_s = time.monotonic()
+        return unsent > 0 and time.monotonic() - since_s > 1
+
+    wait_until(is_blocked, 30, "the service can't send more")
+
+
+@pytest.mark.slow
+def test_a_client_that_does_not_read_delays_no_shutdown(tmp_path: Path) -> None:
+    with running_service("--drain-timeout", "10", data_dir=tmp_path) as service, socket.socket() as client:
+        with httpx.Client(base_url=service.url) as http:
+            http.put("/topics/full", json={"events": 10_000}).raise_for_status()
+            for batch in range(10):
+                jobs = [{"topic": "full", "id": f"{batch}-{number}-{'x' * 200}", "delay": 60} for number in range(1000)]
+                http.post("/jobs/batch", json={"jobs": jobs}).raise_for_status()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", service.port))
+        client.sendall(b"GET /events?topics=full&last=10000 HTTP/1.1\r\nHost: x\r\n\r\n")
+        client.recv(100)
+        _wait_until_blocked(service.port, client)
+        began_s = time.monotonic()
+        assert service.stop() == 0
+        assert time.monotonic() - began_s < 5
+        output = service.output()
+        assert "ERROR" not in output
+        assert "Traceback" not in output
+
+
+@pytest.fixture(scope="module")
+def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StoreServer, ServiceProcess, ServiceProcess]]:
+    folder = tmp_path_factory.mktemp("events")
+    with (
+        StoreServer(folder, appendonly="yes", appendfsync="always") as store,
+        running_service("--redis-url", store.url, data_dir=folder / "one") as one,
+        running_service("--redis-url", store.url, data_dir=folder / "two") as two,
+    ):
+        yield store, one, two
+
+
+async def next_events(events: AsyncIterator[JobEvent], count: int) -> list[str | None]:
+    async with asyncio.timeout(30):
+        return [(await anext(events)).id for _ in range(count)]
+
+
+@pytest.mark.slow
+async def test_the_client_goes_on_at_another_process(
+    replicas: tuple[StoreServer, ServiceProcess, ServiceProcess], topic: str
+) -> None:
+    _, one, two = replicas
+    async with AsyncClient([one.url, two.url]) as client, AsyncClient(two.url) as producer:
+        await producer.set_topic(topic, {"events": 100})
+        events = client.events(topic, last=1)
+        reading = asyncio.create_task(next_events(events, 1))
+        await asyncio.sleep(1)
+        await producer.put(topic, id="a")
+        assert await reading == ["a"]
+        one.stop()
+        try:
+            await producer.put(topic, id="b")
+            await producer.put(topic, id="c")
+            assert await next_events(events, 2) == ["b", "c"]
+        finally:
+            one.start()
+        await events.aclose()  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+async def test_streams_survive_a_restart_of_the_store(
+    replicas: tuple[StoreServer, ServiceProcess, ServiceProcess], topic: str
+) -> None:
+    store, _, two = replicas
+    async with AsyncClient(two.url, retry_for=30) as client:
+        await client.set_topic(topic, {"events": 100})
+        await client.put(topic, id="a")
+        events = client.events(topic, last=10)
+        assert await next_events(events, 1) == ["a"]
+        store.stop()
+        await asyncio.sleep(1)
+        store.start()
+        await client.put(topic, id="b")
+        assert await next_events(events, 1) == ["b"]
+        await events.aclose()  # type: ignore[attr-defined]
+
+
+def test_the_blocking_client(shared_service: ServiceProcess, topic: str) -> None:
+    with Client(shared_service.url) as client:
+        client.set_topic(topic, {"events": 100})
+        for job_id in "abc":
+            client.put(topic, id=job_id)
+        events = client.events([topic], last=3)
+        assert [next(events).id for _ in range(3)] == ["a", "b", "c"]
+        client.put(topic, id="d")
+        event = next(events)
+        assert (event.event, event.id, event.topic, event.number) == ("put", "d", topic, 4)
+        events.close()  # type: ignore[attr-defined]
+        assert [event.id for event in client.latest_events(topic, limit=2)] == ["d", "c"]
+
+
+@pytest.mark.slow
+def test_tail_says_why_it_waits_and_goes_on(shared_service: ServiceProcess, topic: str) -> None:
+    with Client(shared_service.url) as client, contextlib.ExitStack() as opened:
+        client.set_topic(topic, {"events": 100})
+        client.put(topic, id="a")
+        for _ in range(EVENT_STREAMS_MAX):
+            one = opened.enter_context(socket.create_connection(("127.0.0.1", shared_service.port), 5))
+            one.sendall(b"GET /events?topics=none HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert b" 200 " in one.recv(4096).split(b"\r\n", 1)[0]
+        command = [sys.executable, "-m", "deferd", "tail", topic, "--last", "1", "--url", shared_service.url]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tail:
+            try:
+                assert tail.stderr is not None
+                assert tail.stdout is not None
+                assert select.select([tail.stderr], [], [], 20)[0], "it says nothing"
+                said = tail.stderr.readline()
+                assert said.startswith("deferd: waiting for events: ")
+                assert "this process serves 100 streams of events already" in said
+                time.sleep(6.5)  # longer than the Retry-After of the first refusal
+                opened.close()
+                assert tail.stdout.readline().split()[1:3] == ["put", f"{topic}/a"]
+            finally:
+                tail.terminate()
+            assert tail.wait(5) == 143
+            assert not tail.stderr.read()
+
+
+@pytest.mark.slow
+def test_tail_prints_lines_until_sigterm(shared_service: ServiceProcess, topic: str) -> None:
+    with Client(shared_service.url) as client:
+        client.set_topic(topic, {"events": 100})
+        client.put(topic, id="a", delay=60)
+        command = [sys.executable, "-m", "deferd", "tail", topic, "--last", "1", "--url", shared_service.url]
+        with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, text=True) as tail:
+            assert tail.stdout is not None
+            assert json.loads(tail.stdout.readline())["id"] == "a"
+            client.put(topic, id="b")
+            assert json.loads(tail.stdout.readline())["id"] == "b"
+            tail.terminate()
+            assert tail.wait(5) == 143
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as tail:
+            assert tail.stdout is not None
+            assert tail.stdout.readline().split()[1:3] == ["put", f"{topic}/b"]
+            tail.stdout.close()
+            client.put(topic, id="c")
+            assert tail.wait(5) == 141

@@ -1,0 +1,138 @@
+"""What comes due: over HTTP, through the client, as a command, and with keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from deferd import Client
+from tests.acceptance.api.keyed_service import KeysFile, call
+from tests.acceptance.cli.command_line import Shell, terminal
+from tests.acceptance.http_calls import Http, moment, ok, refusal
+from tests.acceptance.service_process import ServiceProcess, running_service
+
+
+async def put_delayed(http: Http, *delays_s: float) -> None:
+    for number, delay_s in enumerate(delays_s):
+        await http.put_job(f"j{number}", delay=delay_s)
+
+
+async def test_counts(http: Http) -> None:
+    await put_delayed(http, 30, 90, 100, 500)
+    begin = datetime.now(UTC) + timedelta(seconds=60)
+    query = {"topics": http.topic, "from": begin.isoformat(), "to": (begin + timedelta(seconds=60)).isoformat()}
+    found = ok(await http.get("/forecast", params={**query, "buckets": "2"}))
+    assert moment(found["to"]) - moment(found["from"]) == pytest.approx(60)
+    assert (found["bucket"], found["delayed"], found["before"], found["after"]) == (30, 4, 1, 1)
+    assert sum(found["counts"]) == 2
+    assert found["scheduled"] == [0, 0]
+    due = {"delayed": 4, "before": 1, "after": 1, "counts": found["counts"], "scheduled": [0, 0]}
+    assert found["topics"] == [{"topic": http.topic, **due, "handled": 0}]
+    assert found["handled"] >= 0  # other tests use the service as well
+    assert (found["left_out"], found["complete"], found["unreadable_shards"]) == (0, True, [])
+    short = ok(await http.get("/forecast", params={**query, "limit": "0"}))
+    assert (short["topics"], short["left_out"], short["delayed"]) == ([], 1, 4)
+    everything = ok(await http.get("/forecast"))
+    assert len(everything["counts"]) == 60
+    assert everything["delayed"] == everything["before"] + everything["after"] + sum(everything["counts"])
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ({"from": "2030-01-01T00:00:00Z", "to": "2029-01-01T00:00:00Z"}, "query.to"),
+        ({"to": "2020-01-01T00:00:00Z"}, "query.to"),
+        ({"from": "today"}, "query.from"),
+        ({"from_": "2030-01-01T00:00:00Z"}, "query.from_"),
+        ({"buckets": "0"}, "query.buckets"),
+        ({"buckets": "241"}, "query.buckets"),
+        ({"limit": "1001"}, "query.limit"),
+        ({"topics": "a,"}, "query.topics"),
+    ],
+)
+async def test_invalid_parameters(http: Http, query: dict[str, str], field: str) -> None:
+    assert refusal(await http.get("/forecast", params=query), field)
+
+
+async def test_client_and_command(http: Http, shared_service: ServiceProcess) -> None:
+    await put_delayed(http, 100, 100, 2000, 50_000)
+    shell = Shell(shared_service.url)
+    with Client(shared_service.url) as client:
+        made = client.forecast(topics=[http.topic], buckets=6)
+        assert (made.delayed, made.before, made.after, made.counts[0], len(made.counts)) == (4, 0, 1, 3, 6)
+        assert made.ends_at - made.begins_at == timedelta(hours=6)
+        assert made.bucket == 3600
+        [topic] = made.topics
+        assert (topic.topic, topic.delayed, topic.counts) == (http.topic, 4, made.counts)
+        end = datetime.now(UTC) + timedelta(hours=24)
+        assert client.forecast(topics=http.topic, end=end, limit=0).after == 0
+    lines = shell.good("forecast", http.topic, "--buckets", "36").splitlines()
+    assert len(lines) == 8 + 2 + 1 + 2
+    assert lines[0].startswith("     2 █")
+    assert lines[9] == "3 jobs due, 10m a bar; 1 after"
+    assert lines[-2].split() == ["TOPIC", "DUE", "DELAYED", "WHEN"]
+    assert lines[-1].split()[:3] == [http.topic, "3", "4"]
+    [fields] = shell.json("forecast", http.topic, "--span", "24h")
+    assert (fields["delayed"], fields["after"]) == (4, 0)
+    assert "give one of" in shell.refused(2, "forecast", "--span", "1h", "--to", "2030-01-01T00:00Z")
+    assert shell.good("forecast", "nothing").splitlines()[-1].startswith("0 jobs due")
+
+
+async def test_planned_runs_of_a_schedule(http: Http, shared_service: ServiceProcess) -> None:
+    name = f"s.{http.topic}"
+    ok(await http.put(f"/schedules/{name}", json={"topic": http.topic, "every": 600}), 201)
+    shell = Shell(shared_service.url)
+    with Client(shared_service.url) as client:
+        made = client.forecast(topics=[http.topic], buckets=6)
+        assert (made.delayed, sum(made.counts), sum(made.scheduled)) == (1, 1, 35)
+        assert made.topics[0].scheduled == made.scheduled
+    lines = shell.good("forecast", http.topic, "--buckets", "6").splitlines()
+    assert "1 job due, 1h a bar; 35 planned runs" in lines
+    assert lines[0].startswith("     6 ")
+
+
+@pytest.mark.parametrize("columns", [30, 80, 250])
+def test_it_fits_the_terminal(shared_service: ServiceProcess, columns: int) -> None:
+    with Client(shared_service.url) as client:
+        for number in range(100):
+            client.put(f"fit.{columns}", id=f"j{number}", delay=1 + 100 * number)
+    with terminal(shared_service.url, "forecast", f"fit.{columns}", size=(40, columns)) as shown:
+        assert shown.end() == 0
+        bars = [line for line in shown.text.splitlines() if "█" in line]
+        assert bars
+        assert all(len(line.rstrip()) <= columns for line in bars)
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> KeysFile:
+    keys = KeysFile(Path(tmp_path_factory.mktemp("keys")) / "keys.toml")
+    keys.add("all", "put", "read")
+    keys.add("shop", "read", topics=("shop.*",))
+    keys.add("putter", "put")
+    return keys
+
+
+@pytest.fixture(scope="module")
+def service(keys: KeysFile, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    data_dir = tmp_path_factory.mktemp("deferd")
+    with running_service("--keys-file", str(keys.path), data_dir=data_dir) as service:
+        service.wait_ready()
+        yield service
+
+
+async def test_a_key_sees_its_topics_only(service: ServiceProcess, keys: KeysFile) -> None:
+    for topic in ("shop.a", "bank.a"):
+        body = {"topic": topic, "id": "j", "delay": 60}
+        assert (await call(service, "POST", "/jobs", body, token=keys.tokens["all"])).status == 201
+
+    async def seen(name: str, query: str = "") -> tuple[int, int | None]:
+        response = await call(service, "GET", f"/forecast{query}", token=keys.tokens[name])
+        return response.status, response.json().get("delayed")
+
+    assert [await seen("all"), await seen("shop")] == [(200, 2), (200, 1)]
+    assert await seen("shop", "?topics=*.a") == (200, 1)
+    assert await seen("shop", "?topics=bank.a") == (403, None)
+    assert await seen("putter") == (403, None)

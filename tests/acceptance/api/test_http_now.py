@@ -1,0 +1,118 @@
+"""What needs a person: over HTTP, through the client, as a command, and with keys."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.api.keyed_service import KeysFile, call
+from tests.acceptance.http_calls import Http, Json, moment, ok, refusal
+from tests.acceptance.service_process import ServiceProcess, running_service
+
+KEPT_S = 10.0
+
+
+async def when(http: Http, **wanted: Any) -> Json:
+    """The only alert of the test's topic, once it has these facts: what was read is kept for some seconds."""
+    end_s = time.monotonic() + KEPT_S
+    while True:
+        found = ok(await http.get("/now", params={"topics": http.topic}))
+        own: list[Json] = [one for one in found["alerts"] if one.get("topic") == http.topic]
+        if len(own) == 1 and wanted.items() <= own[0].items():
+            return own[0]
+        assert time.monotonic() < end_s, found
+        await asyncio.sleep(0.2)
+
+
+async def test_ready_jobs_without_a_consumer(http: Http) -> None:
+    await http.put_job("a")
+    await http.put_job("b")
+    alert = await when(http, code="no_consumer", severity="warning", ready=2)
+    assert alert["text"].startswith(f"{http.topic}: 2 ready, oldest ")
+    assert alert["text"].endswith(" s, no consumer")
+    assert 0 <= alert["oldest_age"] < 20
+    assert set(alert) == {"severity", "code", "topic", "text", "ready", "oldest_age"}
+
+
+@pytest.mark.slow
+async def test_a_pause_with_ready_jobs(http: Http) -> None:
+    await http.put_job("a")
+    ok(await http.post(f"/topics/{http.topic}/pause"))
+    alert = await when(http, code="paused", ready=1)
+    assert moment(alert["since"]) == pytest.approx(time.time(), abs=20)
+    assert alert["text"].startswith(f"{http.topic}: paused for ")
+    assert alert["text"].endswith(" s, 1 ready")
+
+
+@pytest.mark.slow
+async def test_dead_jobs(http: Http) -> None:
+    for number in range(3):
+        await http.put_job(f"j{number}")
+        [job] = ok(await http.post(f"/topics/{http.topic}/pop", json={}))["jobs"]
+        error = f"SMTP 421: host {number} is busy" if number else "other"
+        ok(await http.post(f"/jobs/{http.topic}/{job['id']}/bury", json={"receipt": job["receipt"], "error": error}))
+    alert = await when(http, code="dying", dead=3, top_dead=2, exact=True)
+    assert alert["text"] == f"{http.topic}: 3 dead in 1 h, 2 of them SMTP 421: host * is busy"
+    assert (alert["top_error"], alert["top_reason"]) == ("SMTP 421: host * is busy", "buried")
+
+
+@pytest.mark.slow
+async def test_what_is_due_next(http: Http) -> None:
+    job = await http.put_job("a", delay=5000)
+    end_s = time.monotonic() + KEPT_S
+    while (found := ok(await http.get("/now", params={"topics": http.topic})))["next_due_at"] != job["due_at"]:
+        assert time.monotonic() < end_s
+        await asyncio.sleep(0.2)
+    assert (found["next_due_jobs"], found["topics_looked_at"], found["complete"], found["left_out"]) == (1, 1, True, 0)
+    assert found["alerts"] == []
+    assert moment(found["now"]) == pytest.approx(time.time(), abs=KEPT_S)
+
+
+@pytest.mark.parametrize(
+    ("query", "field"), [({"limit": "0"}, "query.limit"), ({"topics": "a,a"}, "query.topics"), ({"x": "1"}, "query.x")]
+)
+async def test_invalid_parameters(http: Http, query: dict[str, str], field: str) -> None:
+    assert refusal(await http.get("/now", params=query), field)
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> KeysFile:
+    keys = KeysFile(Path(tmp_path_factory.mktemp("keys")) / "keys.toml")
+    keys.add("all", "put", "read")
+    keys.add("shop", "read", topics=("shop.*",))
+    keys.add("putter", "put")
+    return keys
+
+
+@pytest.fixture(scope="module")
+def service(keys: KeysFile, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    with running_service("--keys-file", str(keys.path), data_dir=tmp_path_factory.mktemp("deferd")) as service:
+        service.wait_ready()
+        yield service
+
+
+async def test_a_key_sees_its_topics_only(service: ServiceProcess, keys: KeysFile) -> None:
+    for topic, delay in (("shop.a", 0), ("bank.a", 0), ("shop.b", 600), ("bank.b", 60)):
+        body = {"topic": topic, "id": "j", "delay": delay}
+        assert (await call(service, "POST", "/jobs", body, token=keys.tokens["all"])).status == 201
+
+    async def seen(name: str, query: str = "") -> tuple[int, set[str], int | None]:
+        response = await call(service, "GET", f"/now{query}", token=keys.tokens[name])
+        found = response.json()
+        topics = {one["topic"] for one in found.get("alerts", [])}
+        return response.status, topics, found.get("topics_looked_at")
+
+    assert await seen("all") == (200, {"shop.a", "bank.a"}, 4)
+    assert await seen("shop") == (200, {"shop.a"}, 2)
+    assert await seen("shop", "?topics=*.a") == (200, {"shop.a"}, 1)
+    assert await seen("shop", "?topics=bank.a") == (403, set(), None)
+    assert await seen("putter") == (403, set(), None)
+    mine, all_of_them = [
+        (await call(service, "GET", "/now", token=keys.tokens[name])).json()["next_due_at"] for name in ("shop", "all")
+    ]
+    assert moment(mine) - moment(all_of_them) > 500

@@ -1,0 +1,93 @@
+"""Over HTTP: all topics at a glance, the system, the caller's key, and the reason of a pause."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+
+from tests.acceptance.api.keyed_service import call, keys_of_every_kind
+from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.waiting import wait_until
+
+
+def _get(service: ServiceProcess, path: str, **query: str | int) -> httpx.Response:
+    return httpx.get(f"{service.url}{path}", params=query)
+
+
+def _put(service: ServiceProcess, topic: str, count: int, delay: float = 0) -> None:
+    jobs = [{"topic": topic, "delay": delay} for _ in range(count)]
+    httpx.post(f"{service.url}/jobs/batch", json={"jobs": jobs}).raise_for_status()
+
+
+def test_the_overview_sorts_and_finds_topics(shared_service: ServiceProcess) -> None:
+    for at, topic in enumerate(("view.a", "view.b", "view.c")):
+        _put(shared_service, topic, 3 - at, delay=60)
+        _put(shared_service, topic, 1 + at)
+
+    def seen(**query: str | int) -> list[str]:
+        found = _get(shared_service, "/overview", name="VIEW.", **query).json()
+        return [one["topic"] for one in found["topics"]]
+
+    wait_until(lambda: seen(sort="ready") == ["view.c", "view.b", "view.a"], 10, "the topics are read again")
+    assert seen() == seen(sort="delayed") == ["view.a", "view.b", "view.c"]
+    assert seen(offset=1, limit=1) == ["view.b"]
+    found = _get(shared_service, "/overview", name="view.").json()
+    assert (found["matching"], found["complete"]) == (3, True)
+    assert found["totals"] == {"delayed": 6, "ready": 6, "reserved": 0, "dead": 0}
+    first = found["topics"][0]
+    topic = _get(shared_service, "/topics/view.a").json()
+    assert first["oldest_ready_at"] == topic["oldest_ready_at"]
+    assert first["next_due_at"] == topic["next_due_at"]
+    assert _get(shared_service, "/overview", sort="size").status_code == 422
+
+
+def test_a_pause_keeps_its_first_reason_until_it_is_resumed(shared_service: ServiceProcess) -> None:
+    _put(shared_service, "why.paused", 1)
+    job = _get(shared_service, "/topics/why.paused/jobs").json()["jobs"][0]["id"]
+    url = f"{shared_service.url}/topics/why.paused"
+    paused = httpx.post(f"{url}/pause", json={"reason": "the bank is closed"}).json()
+    assert paused["paused_reason"] == "the bank is closed"
+    assert httpx.post(f"{url}/pause", json={"reason": "another"}).json()["paused_reason"] == "the bank is closed"
+    why = _get(shared_service, f"/jobs/why.paused/{job}/why").json()["reasons"]
+    assert any("the bank is closed" in reason["text"] and reason["why"] == "the bank is closed" for reason in why)
+    httpx.put(url, json={"ttr": 5}).raise_for_status()
+    assert _get(shared_service, "/topics/why.paused").json()["paused_reason"] == "the bank is closed"
+    assert "paused_reason" not in httpx.post(f"{url}/resume").json()
+    assert "paused_reason" not in httpx.post(f"{url}/pause").json()
+    for bad in ({"reason": ""}, {"reason": "x" * 201}, {"reason": 5}, {"why": "?"}):
+        assert httpx.post(f"{url}/pause", json=bad).status_code == 422
+
+
+def test_the_system_shows_no_secret_and_no_path(shared_service: ServiceProcess) -> None:
+    found = _get(shared_service, "/system").json()
+    assert found["store"]["embedded"] is True
+    assert found["store"]["durability"] == "fsync"
+    assert found["store"]["memory_bytes"] > 0
+    assert [shard["shard"] for shard in found["shards"]] == [0]
+    assert found["settings"]["workers"] == 1
+    assert not found["settings"].keys() & {"redis_url", "keys", "data_dir", "keys_file", "tls_cert", "tls_key"}
+    assert _get(shared_service, "/key").json()["scopes"] == ["put", "pop", "cancel", "read", "admin"]
+
+
+async def test_a_key_sees_itself_and_only_its_topics(tmp_path: Path) -> None:
+    keys = keys_of_every_kind(tmp_path / "keys.toml")
+    keys.add("few", "read", "put", topics=("mine.*",), more="max_jobs = 7")
+    with running_service("--keys-file", str(keys.path), data_dir=tmp_path / "service") as service:
+        for topic in ("mine.a", "other.a"):
+            await call(service, "POST", "/jobs", {"topic": topic}, token=keys.tokens["put"])
+        few = keys.tokens["few"]
+        found = (await call(service, "GET", "/overview", token=few)).json()
+        assert ([one["topic"] for one in found["topics"]], found["matching"]) == (["mine.a"], 1)
+        assert found["totals"]["ready"] == 1
+        own = (await call(service, "GET", "/key", token=few)).json()
+        assert own == {
+            "name": "few",
+            "scopes": ["put", "read"],
+            "topics": ["mine.*"],
+            "requests_per_second": None,
+            "limits": {"max_jobs": 7},
+        }
+        assert (await call(service, "GET", "/system", token=few)).status == 403
+        assert (await call(service, "GET", "/system", token=keys.tokens["read"])).status == 200
+        assert (await call(service, "GET", "/key", token=keys.tokens["put"])).status == 403

@@ -1,0 +1,78 @@
+"""`deferd now`: what needs a person, with an exit code; and `deferd top`, which shows it too."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from deferd import Client
+from tests.acceptance.cli.command_line import Shell, terminal
+from tests.acceptance.service_process import ServiceProcess, running_service
+
+KEPT_S = 10.0
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """A service of its own: alerts are about all topics."""
+    with running_service(data_dir=tmp_path_factory.mktemp("now")) as service:
+        yield service
+
+
+@pytest.fixture
+def shell(service: ServiceProcess) -> Shell:
+    return Shell(service.url)
+
+
+def until(shell: Shell, *arguments: str, code: int, text: str) -> str:
+    """The output, once it has this text: what was read is kept for some seconds."""
+    end_s = time.monotonic() + KEPT_S
+    while True:
+        result = shell.run("now", *arguments)
+        if text in result.stdout:
+            assert result.returncode == code, result
+            return result.stdout
+        assert time.monotonic() < end_s, result
+        time.sleep(0.2)
+
+
+def test_quiet_and_not(shell: Shell, topic: str) -> None:
+    shell.json("put", topic, "1", "--delay", "2h")
+    assert until(shell, topic, code=0, text="1 job.").startswith("All quiet. Next: ")
+
+    shell.json("put", topic, "1")
+    lines = until(shell, topic, code=6, text="1 ready").splitlines()
+    assert lines[0] == "1 thing needs you:"
+    assert lines[1].startswith(f"  warning   {topic}: 1 ready, oldest ")
+    assert lines[2].startswith("Next: ")
+
+    assert shell.good("now", topic, "--critical").startswith("All quiet.")
+    view = json.loads(shell.run("now", f"{topic}*", "--json").stdout)
+    assert [(one["code"], one["topic"]) for one in view["alerts"]] == [("no_consumer", topic)]
+    assert shell.good("now", "other").startswith("All quiet. No job is delayed.")
+    with Client(shell.url) as client:
+        [alert] = client.now(topics=[topic], limit=5).alerts
+        assert (alert.code, alert.severity, alert.topic) == ("no_consumer", "warning", topic)
+        assert alert.text in lines[1] or "ready" in alert.text
+
+
+def test_more_than_the_limit(shell: Shell, topic: str) -> None:
+    for number in range(3):
+        shell.json("put", f"{topic}.{number}", "1")
+    until(shell, f"{topic}.*", code=6, text="3 things need you:")
+    shown = until(shell, f"{topic}.*", "--limit", "1", code=6, text="3 things need you:")
+    assert "  and 2 more; --limit shows them\n" in shown
+
+
+@pytest.mark.slow
+def test_top_shows_it(shell: Shell, topic: str) -> None:
+    shell.json("put", topic, "1")
+    with terminal(shell.url, "top", "--interval", "0.2", size=(40, 100)) as view:
+        view.wait_for(rf"{topic}: 1 ready, oldest \d+ s, no consumer")
+        view.press("q")
+        assert view.end() == 0
+    now = json.loads(shell.good("top", "--json", "--interval", "0.1"))["now"]
+    assert topic in {alert.get("topic") for alert in now["alerts"]}

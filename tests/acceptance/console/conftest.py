@@ -1,0 +1,191 @@
+"""Real services, and a real Chromium that looks at their consoles.
+
+A test takes `open_page`: a page that fails its test on any console error, violation of the Content-Security-Policy,
+request to another host, and file that does not load. Without Chromium these tests are skipped by name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from tests.acceptance.api.keyed_service import KeysFile, keys_of_every_kind
+from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.waiting import wait_until
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+NGINX = shutil.which("nginx")
+PREFIX = "/x/deferd"
+START_S = 20.0
+OWN_PAGE = {"Sec-Fetch-Site": "same-origin"}
+"""What a browser says of a form of the console's own page."""
+CALL_TIMEOUT_MS = 10_000
+SHOWN_MS = 15_000  # a look at all topics is kept for up to 5 s, and a page polls every 2 s
+_WATCH_POLICY = """
+document.addEventListener("securitypolicyviolation", (event) =>
+  console.error(`CSP: ${event.violatedDirective} blocked ${event.blockedURI} ${event.sample}`));
+"""
+
+
+@dataclass
+class Watched:
+    """A page with what went wrong on it. `expected_statuses` are of responses that the test provokes."""
+
+    page: Page
+    host: str
+    problems: list[str] = field(default_factory=list)
+    expected_statuses: set[int] = field(default_factory=set)
+
+    def watch(self) -> None:
+        """Note problems from now on."""
+        self.page.on("console", lambda message: self._on_console(message.type, message.text))
+        self.page.on("pageerror", lambda error: self.problems.append(f"script: {error}"))
+        self.page.on("request", lambda request: self._on_request(request.url))
+        self.page.on("response", lambda response: self._on_response(response.status, response.url))
+
+    def _on_console(self, kind: str, text: str) -> None:
+        if kind not in {"error", "warning"}:
+            return
+        if any(f"status of {status}" in text or f"Code {status}" in text for status in self.expected_statuses):
+            return
+        if 0 in self.expected_statuses and "net::ERR_" in text:
+            return
+        self.problems.append(f"console: {text}")
+
+    def _on_request(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in {"data", "blob"} and parts.netloc != self.host:
+            self.problems.append(f"request to another host: {url}")
+
+    def _on_response(self, status: int, url: str) -> None:
+        if status >= 400 and status not in self.expected_statuses:
+            self.problems.append(f"{status}: {url}")
+
+
+OpenPage = Callable[..., Watched]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """For modules without async tests: Playwright's event loop runs in this thread until the module ends."""
+    if CHROMIUM is None:
+        pytest.skip("no chromium is installed")
+    with sync_playwright() as playwright:
+        expect.set_options(timeout=SHOWN_MS)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[OpenPage]:
+    """Opens a URL in a context of its own, with options of Playwright's `new_context` (viewport, color_scheme ...)."""
+    opened: list[tuple[BrowserContext, Watched]] = []
+
+    def open_url(url: str, *, token: str | None = None, **options: Any) -> Watched:
+        context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
+        context.set_default_timeout(CALL_TIMEOUT_MS)
+        context.add_init_script(_WATCH_POLICY)
+        watched = Watched(context.new_page(), urlsplit(url).netloc)
+        opened.append((context, watched))
+        watched.watch()
+        watched.page.goto(url)
+        if token is not None:
+            watched.page.get_by_label("Key", exact=True).fill(token)
+            watched.page.get_by_role("button", name="Log in").click()
+            watched.page.wait_for_url(lambda at: not at.endswith("/login") and "/login?" not in at)
+        return watched
+
+    yield open_url
+    problems = [problem for _, watched in opened for problem in watched.problems]
+    for context, _ in opened:
+        context.close()
+    assert problems == []
+
+
+@pytest.fixture(scope="module")
+def without_keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    with running_service(data_dir=tmp_path_factory.mktemp("console")) as service:
+        yield service
+
+
+@dataclass(frozen=True)
+class KeyedService:
+    """A service with a key for each scope, named like it; its tokens are in `keys.tokens`."""
+
+    service: ServiceProcess
+    keys: KeysFile
+
+    @property
+    def url(self) -> str:
+        """Where the service listens."""
+        return self.service.url
+
+
+@contextlib.contextmanager
+def console(service: KeyedService, name: str) -> Iterator[httpx.Client]:
+    """A browser without scripts that has logged in with the key of this name."""
+    with httpx.Client(base_url=service.url, headers=OWN_PAGE, timeout=10) as client:
+        client.post("/console/login", data={"key": service.keys.tokens[name]})
+        yield client
+
+
+@pytest.fixture(scope="module")
+def with_keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyedService]:
+    folder = tmp_path_factory.mktemp("console-keys")
+    keys = keys_of_every_kind(folder / "keys.toml")
+    with running_service("--log-format", "json", "--keys-file", str(keys.path), data_dir=folder / "service") as service:
+        yield KeyedService(service, keys)
+
+
+@pytest.fixture(scope="module")
+def behind_prefix(with_keys: KeyedService, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of the service with keys behind an nginx that strips PREFIX."""
+    folder = tmp_path_factory.mktemp("console-proxy")
+    folder.chmod(0o755)
+    with running_prefix_proxy(with_keys.service, folder) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def running_prefix_proxy(service: ServiceProcess, folder: Path) -> Iterator[str]:
+    """An nginx that passes what is below PREFIX, without it, to the service."""
+    if NGINX is None:
+        pytest.skip("no nginx is installed")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    paths = "".join(f"{kind}_temp_path {folder};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+    file = folder / "nginx.conf"
+    file.write_text(
+        f"daemon off; pid {folder}/pid; error_log stderr; events {{}} http {{ {paths} access_log off; "
+        f"server {{ listen 127.0.0.1:{port}; location {PREFIX}/ {{ proxy_pass http://127.0.0.1:{service.port}/; "
+        "proxy_set_header Host $http_host; proxy_http_version 1.1; } } }",
+        encoding="utf-8",
+    )
+    process = subprocess.Popen([NGINX, "-p", folder, "-c", file], stderr=subprocess.PIPE, text=True)
+    url = f"http://127.0.0.1:{port}{PREFIX}"
+
+    def is_ready() -> bool:
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        with contextlib.suppress(httpx.TransportError):
+            return httpx.get(f"{url}/readyz").status_code == 200
+        return False
+
+    try:
+        wait_until(is_ready, START_S, "the proxy forwards requests")
+        yield url
+    finally:
+        process.terminate()
+        process.communicate(timeout=START_S)

@@ -1,0 +1,111 @@
+"""A service with something of everything to see, in which each text that anybody may write tries to become a script."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import httpx
+
+from deferd.console.page_routes import PageRoute
+from deferd.console.views import ROUTES
+
+TOPIC, FINISHED_JOB, DEAD_JOB, SCHEDULE, CALENDAR = "shop.orders", "done-1", "dead-1", "nightly", "office"
+HOSTILE = '"\'><img src=x data-hacked onerror="window.hacked=1;alert(1)"></script><script>window.hacked=1</script>'
+ERROR = f"HTTP 503 {HOSTILE}"
+CLIENT = "evil/1.0 <img src=x data-hacked onerror=window.hacked=1>"
+_TIMEOUT_S = 10.0
+_DEAD_GROUP = {"topic": TOPIC, "reason": "buried"}
+_VALUES = {"topic": TOPIC, "id": DEAD_JOB, "job": DEAD_JOB, "name": SCHEDULE, "part": "body"}
+_QUERIES: dict[str, dict[str, str]] = {"/console/dead/redrive": _DEAD_GROUP, "/console/dead/purge": _DEAD_GROUP}
+"""What a page must have in its URL."""
+
+
+def path_of(route: PageRoute) -> str:
+    """The URL of a route in this world. A new name in a path needs a value in `_VALUES`."""
+
+    def value(found: re.Match[str]) -> str:
+        name = found[1].partition(":")[0]
+        assert name in _VALUES, f"{route.path}: say in hostile_world.py which {name} a test of every page should see"
+        return quote(_VALUES["task" if name == "id" and "/tasks/" in route.path else name], safe="")
+
+    path = re.sub(r"\{([^}]+)\}", value, route.path)
+    query = _QUERIES.get(route.path)
+    return f"{path}?{urlencode(query)}" if query else path
+
+
+def page_paths(client: httpx.Client) -> list[str]:
+    """The URLs of all routes that respond with a whole page: not streams, parts of pages and redirects."""
+    found = []
+    task = re.search(r'"console/tasks/(\w+)"', client.get("/console/tasks", timeout=_TIMEOUT_S).text)
+    assert task is not None
+    _VALUES["task"] = task[1]  # each service has its own
+    for route in ROUTES:
+        if route.method != "GET":
+            continue
+        path = path_of(route)
+        with client.stream("GET", path, timeout=_TIMEOUT_S) as response:
+            if not response.headers.get("content-type", "").startswith("text/html"):
+                continue
+            text = response.read().decode()
+        if text.lstrip().lower().startswith("<!doctype"):
+            assert response.status_code == 200, f"{path}: {response.status_code} {text[:2000]}"
+            found.append(path)
+    assert len(found) >= 9, found
+    return found
+
+
+def fill(url: str, headers: Mapping[str, str] | None = None) -> None:
+    """Put everything into the service at `url`."""
+    with httpx.Client(base_url=url, headers=dict(headers or {}), timeout=_TIMEOUT_S) as client:
+
+        def call(method: str, path: str, body: Any = None) -> Any:
+            response = client.request(method, path, json=body)
+            assert response.status_code < 300, f"{method} {path}: {response.text}"
+            return response.json() if response.content else None
+
+        call("PUT", f"/topics/{TOPIC}", {"events": 1000, "max_attempts": 3})
+        job = {"body": {HOSTILE: HOSTILE, "text": "</pre>"}, "headers": {"x-note": HOSTILE}, "tags": ["vip"]}
+        call("POST", "/jobs", {"topic": TOPIC, "id": FINISHED_JOB, "retain": 3600, **job})
+        [popped] = call("POST", f"/topics/{TOPIC}/pop?wait=5&consumer=closer-1")["jobs"]
+        call("POST", f"/jobs/{TOPIC}/{FINISHED_JOB}/finish", {"receipt": popped["receipt"], "result": HOSTILE})
+        for job_id in (DEAD_JOB, "dead-2"):
+            call("POST", "/jobs", {"topic": TOPIC, "id": job_id, **job})
+            [popped] = call("POST", f"/topics/{TOPIC}/pop?wait=5&consumer=closer-1")["jobs"]
+            call("POST", f"/jobs/{TOPIC}/{job_id}/bury", {"receipt": popped["receipt"], "error": ERROR})
+        call("POST", "/jobs", {"topic": TOPIC, "id": "held-1", **job})
+        call("POST", f"/topics/{TOPIC}/pop?wait=5&consumer=closer-2")
+        call("POST", "/jobs", {"topic": TOPIC, "id": "delayed-1", "delay": 3600, **job})
+        call("POST", "/jobs", {"topic": TOPIC, "id": "ready-1", **job})
+        call("PUT", f"/calendars/{CALENDAR}", {"windows": [{"zone": "Europe/Berlin", "from": "08:00", "to": "18:00"}]})
+        call("PUT", f"/schedules/{SCHEDULE}", {"topic": "shop.reports", "cron": "0 3 * * *", "job": job})
+        call("POST", f"/schedules/{SCHEDULE}/run")
+        call("POST", f"/topics/{TOPIC}/pause")
+        call("POST", "/topics/shop.reports/redrive", {})
+        purge = "state=dead&reason=expired&as_task=true"
+        call("DELETE", f"/topics/{TOPIC}?{purge}")
+        _DEAD_GROUP["error"] = call("GET", "/dead")["groups"][0]["error"]
+
+
+@contextlib.contextmanager
+def hostile_consumer(url: str, headers: Mapping[str, str] | None = None) -> Iterator[None]:
+    """A consumer without a name that waits for a job; the name of its client is hostile."""
+    is_over = threading.Event()
+
+    def pop() -> None:
+        sent = {**(headers or {}), "User-Agent": CLIENT}
+        while not is_over.is_set():
+            with contextlib.suppress(httpx.HTTPError):
+                httpx.post(f"{url}/topics/nothing.here/pop?wait=2", headers=sent, timeout=_TIMEOUT_S)
+
+    thread = threading.Thread(target=pop)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()

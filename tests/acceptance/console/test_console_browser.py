@@ -1,0 +1,161 @@
+"""The console in a real Chromium: the skeleton that all pages share."""
+
+from __future__ import annotations
+
+import os
+import signal
+import uuid
+
+import httpx
+import pytest
+from playwright.sync_api import expect
+
+from tests.acceptance.console.conftest import KeyedService, OpenPage
+from tests.acceptance.service_process import ServiceProcess
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+
+
+def put(service: ServiceProcess, topic: str, token: str | None = None) -> None:
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    body = {"topic": topic, "id": "a", "body": 1, "delay": 3600}
+    httpx.post(f"{service.url}/jobs", json=body, headers=headers).raise_for_status()
+
+
+def new_topic() -> str:
+    return f"t-{uuid.uuid4().hex[:12]}"
+
+
+def test_now_lists_the_topics_and_shows_a_new_one_by_itself(without_keys: ServiceProcess, open_page: OpenPage) -> None:
+    first, second = new_topic(), new_topic()
+    put(without_keys, first)
+    page = open_page(f"{without_keys.url}/").page
+
+    expect(page).to_have_title("Now · deferd")
+    expect(page.get_by_role("link", name=first)).to_be_visible()
+    expect(page.locator(f"[data-row='{first}'] time")).to_contain_text("in ")
+    put(without_keys, second)
+
+    expect(page.get_by_role("link", name=second)).to_be_visible()
+
+
+@pytest.mark.parametrize("path", ["console/topics", ""])  # Now brings its topics with another region
+def test_a_refresh_keeps_the_current_row_and_the_focus(
+    without_keys: ServiceProcess, open_page: OpenPage, path: str
+) -> None:
+    first, later = f"b-{new_topic()}", f"a-{new_topic()}"
+    put(without_keys, first)
+    page = open_page(f"{without_keys.url}/{path}").page
+    link = page.locator("#topics").get_by_role("link", name=first)
+    expect(link).to_be_visible()
+    for _ in range(page.locator("[data-row]").count()):
+        page.keyboard.press("j")
+        if page.locator("[data-row][data-current]").get_attribute("data-row") == first:
+            break
+    put(without_keys, later)  # a row above it
+
+    expect(page.locator("#topics").get_by_role("link", name=later)).to_be_visible()
+    expect(page.locator("[data-row][data-current]")).to_have_attribute("data-row", first)
+    expect(link).to_be_focused()
+
+
+def test_an_unchanged_region_gets_304(without_keys: ServiceProcess, open_page: OpenPage) -> None:
+    put(without_keys, new_topic())
+    page = open_page(f"{without_keys.url}/").page
+    with page.expect_response(lambda response: "fragment=" in response.url and response.status == 304) as unchanged:
+        pass
+
+    assert unchanged.value.headers["etag"].startswith('"')
+
+
+def test_the_theme_is_kept(without_keys: ServiceProcess, open_page: OpenPage) -> None:
+    page = open_page(f"{without_keys.url}/", color_scheme="light").page
+    page.get_by_role("button", name="Switch between light and dark").click()
+    page.reload()
+
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+
+
+def test_the_keyboard_opens_help_and_pages(without_keys: ServiceProcess, open_page: OpenPage) -> None:
+    page = open_page(f"{without_keys.url}/").page
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.press("g")
+    page.keyboard.press("t")
+
+    expect(page.get_by_role("heading", name="Topics", level=1)).to_be_visible()
+
+
+def test_a_person_logs_in_and_out(with_keys: KeyedService, open_page: OpenPage) -> None:
+    watched = open_page(f"{with_keys.url}/console/topics?cursor=", token=None)
+    watched.expected_statuses = {401, 422}
+    page = watched.page
+    page.get_by_label("Key", exact=True).fill("wrong")
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("alert")).to_have_text("This key is not known to the service.")
+
+    page.goto(f"{with_keys.url}/")
+    page.get_by_label("Key", exact=True).fill(with_keys.keys.tokens["admin"])
+    page.get_by_role("button", name="Log in").click()
+    expect(page).to_have_title("Now · deferd")
+    [cookie] = [one for one in page.context.cookies() if one["name"] == "deferd_session"]
+    assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Strict", "/")
+
+    page.get_by_role("button", name="Log out").click()
+    expect(page).to_have_title("Log in · deferd")
+    page.goto(f"{with_keys.url}/")
+    expect(page).to_have_title("Log in · deferd")
+
+
+def test_it_works_below_a_prefix(with_keys: KeyedService, behind_prefix: str, open_page: OpenPage) -> None:
+    topic = new_topic()
+    put(with_keys.service, topic, with_keys.keys.tokens["admin"])
+    page = open_page(f"{behind_prefix}/console/topics", token=with_keys.keys.tokens["read"]).page
+
+    expect(page).to_have_url(f"{behind_prefix}/console/topics")
+    expect(page.get_by_role("link", name=topic)).to_be_visible()
+    [cookie] = [one for one in page.context.cookies() if one["name"] == "deferd_session"]
+    assert cookie["path"] == "/x/deferd/"
+    page.get_by_role("link", name="Now", exact=True).click()
+    expect(page).to_have_url(f"{behind_prefix}/")
+    page.get_by_role("button", name="Log out").click()
+    expect(page).to_have_url(f"{behind_prefix}/console/login")
+    assert [one for one in page.context.cookies() if one["name"] == "deferd_session"] == []
+
+
+def test_a_region_dims_while_the_store_is_down_and_recovers(without_keys: ServiceProcess, open_page: OpenPage) -> None:
+    topic = new_topic()
+    put(without_keys, topic)
+    watched = open_page(f"{without_keys.url}/")
+    watched.expected_statuses = {503}
+    page = watched.page
+    expect(page.get_by_role("link", name=topic)).to_be_visible()
+    store = without_keys.store_pid()
+    assert store is not None
+    os.kill(store, signal.SIGSTOP)
+    try:
+        # At most a poll (2 s), and two time-outs of the store (1.5 s each): the clock's and the page's.
+        expect(page.locator(".stale-note")).to_contain_text("old; trying again", timeout=10_000)
+        expect(page.get_by_role("link", name=topic)).to_be_visible()
+    finally:
+        os.kill(store, signal.SIGCONT)
+
+    expect(page.locator(".stale-note")).to_have_count(0, timeout=5000)
+
+
+def test_without_javascript_a_person_logs_in_and_reads(with_keys: KeyedService, open_page: OpenPage) -> None:
+    topic = new_topic()
+    put(with_keys.service, topic, with_keys.keys.tokens["admin"])
+    url = f"{with_keys.url}/console/topics"
+    page = open_page(url, token=with_keys.keys.tokens["read"], java_script_enabled=False).page
+
+    row = page.locator(f"[data-row='{topic}'] time")
+
+    def is_listed() -> bool:  # the look at all topics is some seconds old, and nothing reloads the page
+        page.reload()
+        return row.count() > 0
+
+    wait_until(is_listed, 15, "the topic is listed")
+    expect(row).to_contain_text("UTC")

@@ -1,0 +1,257 @@
+"""The console as other programs see it: headers, sessions, guards, errors, caching."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+
+from tests.acceptance.api.keyed_service import audit_lines, keys_of_every_kind
+from tests.acceptance.console.conftest import OWN_PAGE, KeyedService
+from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.waiting import wait_until
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'self'; frame-ancestors 'none'"
+)
+
+
+@contextlib.contextmanager
+def log_in(service: KeyedService, name: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=service.url) as client:
+        sent = {"key": service.keys.tokens[name], "next": "console/topics"}
+        response = client.post("/console/login", data=sent, headers=OWN_PAGE)
+        assert (response.status_code, response.headers["location"]) == (303, "../console/topics"), response.text
+        yield client
+
+
+@pytest.fixture
+def reader(with_keys: KeyedService) -> Iterator[httpx.Client]:
+    with log_in(with_keys, "read") as client:
+        yield client
+
+
+@pytest.mark.parametrize("path", ["/", "/console/topics", "/console/login", "/console/nothing", "/console/static/x"])
+def test_every_response_has_the_security_headers(without_keys: ServiceProcess, path: str) -> None:
+    headers = httpx.get(without_keys.url + path).headers
+
+    assert headers["content-security-policy"] == POLICY
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["x-frame-options"] == "DENY"
+    assert headers["cache-control"] == "no-store"
+
+
+def test_pages_have_no_inline_script_or_style(without_keys: ServiceProcess) -> None:
+    text = httpx.get(f"{without_keys.url}/").text
+
+    assert re.findall(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)", text) == []
+
+
+def test_static_files_are_kept_for_ever_and_compressed(without_keys: ServiceProcess) -> None:
+    text = httpx.get(f"{without_keys.url}/").text
+    links = re.findall(r'(?:src|href)="(console/static/[^"]+)"', text)
+    assert len(links) >= 5
+    size = len(text)
+    for link in links:
+        response = httpx.get(f"{without_keys.url}/{link}", headers={"Accept-Encoding": "gzip"})
+        assert response.headers["cache-control"] == "public, max-age=31536000, immutable"
+        assert response.headers["content-encoding"] == "gzip"
+        size += int(response.headers["content-length"])
+    assert size < 80_000
+    assert httpx.get(f"{without_keys.url}/{links[0].replace('/static/', '/static/0')}").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/console/static/../app.py", "/console/static/0/%2e%2e/app.py", "/console/static/"])
+def test_nothing_else_is_served_as_a_file(without_keys: ServiceProcess, path: str) -> None:
+    assert httpx.get(without_keys.url + path).status_code == 404
+
+
+def test_an_unchanged_region_gets_304_and_a_changed_one_its_content(without_keys: ServiceProcess) -> None:
+    url = f"{without_keys.url}/console/topics?fragment=topics"
+    first = httpx.get(url)
+    again = httpx.get(url, headers={"If-None-Match": first.headers["etag"]})
+    assert (first.status_code, again.status_code, again.content) == (200, 304, b"")
+    assert "<html" not in first.text
+
+    httpx.post(f"{without_keys.url}/jobs", json={"topic": "changed", "body": 1, "delay": 60})
+    unchanged = {"If-None-Match": first.headers["etag"]}
+    wait_until(lambda: httpx.get(url, headers=unchanged).status_code == 200, 15, "a change shows")
+
+
+def test_one_request_brings_several_regions(without_keys: ServiceProcess) -> None:
+    httpx.post(f"{without_keys.url}/jobs", json={"topic": "together", "delay": 600}).raise_for_status()
+    url = f"{without_keys.url}/console/topics/together?fragment="
+    counts, consumers = (httpx.get(url + region).text for region in ("counts", "consumers"))
+
+    together = f'{counts}<div id="consumers" hx-swap-oob="innerHTML">{consumers}</div>'
+    assert httpx.get(f"{url}counts,consumers").text == together
+
+
+def test_errors_are_pages_and_those_of_the_api_stay_documents(without_keys: ServiceProcess) -> None:
+    page = httpx.get(f"{without_keys.url}/console/nothing")
+    assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    wrong = httpx.delete(f"{without_keys.url}/")
+    assert (wrong.status_code, wrong.headers["allow"]) == (405, "GET")
+    assert httpx.get(f"{without_keys.url}/console/topics/a%20b/jobs").status_code == 422
+    for wrong_regions in ("wrong", "", "topics,wrong", "topics,topics"):
+        assert httpx.get(f"{without_keys.url}/console/topics?fragment={wrong_regions}").status_code == 404
+    assert httpx.get(f"{without_keys.url}/nothing").headers["content-type"] == "application/problem+json"
+
+
+def test_a_rebound_name_is_refused_without_keys(without_keys: ServiceProcess) -> None:
+    response = httpx.get(f"{without_keys.url}/", headers={"Host": "rebound.example.com"})
+
+    assert response.status_code == 403
+    assert "--allowed-host" in response.text
+
+
+def test_a_page_without_a_session_leads_to_the_log_in(with_keys: KeyedService) -> None:
+    page = httpx.get(f"{with_keys.url}/console/topics?cursor=a")
+    assert (page.status_code, page.headers["location"]) == (
+        303,
+        "../console/login?next=console%2Ftopics%3Fcursor%3Da",
+    )
+    region = httpx.get(f"{with_keys.url}/console/topics?fragment=topics")
+    assert (region.status_code, region.headers["hx-redirect"]) == (401, "console/login?next=console%2Ftopics")
+    assert httpx.get(f"{with_keys.url}/console/nothing").status_code == 303
+
+
+def test_a_session_sees_pages_until_it_ends(with_keys: KeyedService, reader: httpx.Client) -> None:
+    assert reader.get("/").status_code == 200
+    cookie = reader.cookies["deferd_session"]
+    assert reader.post("/console/logout", headers=OWN_PAGE).status_code == 303
+
+    assert httpx.get(f"{with_keys.url}/", headers={"Cookie": f"deferd_session={cookie}"}).status_code == 303
+
+
+@pytest.mark.slow
+def test_a_log_out_deletes_the_cookie_although_the_store_is_unavailable(tmp_path: Path) -> None:
+    keys = keys_of_every_kind(tmp_path / "keys.toml")
+    flags = ("--keys-file", str(keys.path), "--store-timeout", "0.3")
+    with (
+        running_service(*flags, data_dir=tmp_path / "service") as service,
+        log_in(KeyedService(service, keys), "read") as client,
+    ):
+        store = service.store_pid()
+        assert store is not None
+        os.kill(store, signal.SIGSTOP)
+        try:
+            response = client.post("/console/logout", headers=OWN_PAGE)
+            page = client.get("/console/login").text
+        finally:
+            os.kill(store, signal.SIGCONT)
+
+    assert (response.status_code, response.headers["location"]) == (303, "../console/login")
+    assert "deferd_session" not in client.cookies
+    assert "The store can&#39;t be reached; if it still has the session, that ends within 12 hours." in page
+
+
+def test_a_command_to_copy_has_the_prefix_of_the_proxy(without_keys: ServiceProcess) -> None:
+    headers = {"X-Forwarded-Prefix": "/x/deferd", "Host": "localhost"}
+    for query in ("", "?fragment=schedules"):
+        page = httpx.get(f"{without_keys.url}/console/schedules{query}", headers=headers).text
+        assert "http://localhost/x/deferd/schedules/every-five-minutes" in page
+
+
+def test_a_removed_key_ends_its_sessions(with_keys: KeyedService) -> None:
+    with_keys.keys.add("passing", "read")
+    token = with_keys.keys.tokens["passing"]
+    with httpx.Client(base_url=with_keys.url) as client:
+        known = {"Authorization": f"Bearer {token}"}
+        wait_until(lambda: client.get("/topics", headers=known).status_code == 200, 10, "the key is known")
+        client.post("/console/login", data={"key": token}, headers=OWN_PAGE)
+        assert client.get("/").status_code == 200
+        with_keys.keys.remove("passing")
+
+        wait_until(lambda: client.get("/").status_code == 303, 10, "the session has ended")
+
+
+def test_a_page_names_the_scope_that_a_key_lacks(with_keys: KeyedService) -> None:
+    with log_in(with_keys, "put") as client:
+        response = client.get("/console/topics")
+
+    assert response.status_code == 403
+    assert "needs scope <code>read</code>" in response.text
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": "none"},
+        {"Origin": "https://example.com"},
+        {"Origin": "null"},
+        {},
+    ],
+)
+def test_a_write_of_another_site_is_refused(with_keys: KeyedService, headers: dict[str, str]) -> None:
+    with log_in(with_keys, "read") as client:
+        assert client.post("/console/logout", headers=headers).status_code == 403
+        assert client.get("/").status_code == 200
+
+
+def test_an_old_browser_writes_from_the_services_own_page(with_keys: KeyedService, reader: httpx.Client) -> None:
+    origin = f"http://{urlsplit(with_keys.url).netloc}"
+
+    assert reader.post("/console/logout", headers={"Origin": origin}).status_code == 303
+
+
+def test_the_cookie_is_secure_over_https(with_keys: KeyedService) -> None:
+    sent = {"key": with_keys.keys.tokens["read"]}
+    headers = {**OWN_PAGE, "X-Forwarded-Proto": "https", "Referer": "https://a.example/x/deferd/console/login?next=b"}
+    cookie = httpx.post(f"{with_keys.url}/console/login", data=sent, headers=headers).headers["set-cookie"]
+
+    assert re.sub(r"=[\w-]{43};", "=...;", cookie) == (
+        "deferd_session=...; HttpOnly; Path=/x/deferd/; SameSite=strict; Secure"
+    )
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "https://example.com",
+        "//example.com",
+        "console/../..//example.com",
+        "\\a",
+        "/a",
+        "console/topics/漢",
+        "console/a b",
+    ],
+)
+def test_the_log_in_leads_to_no_other_site(with_keys: KeyedService, after: str) -> None:
+    sent = {"key": with_keys.keys.tokens["read"], "next": after}
+    response = httpx.post(f"{with_keys.url}/console/login", data=sent, headers=OWN_PAGE)
+
+    assert (response.status_code, response.headers["location"]) == (303, "../")
+
+
+def test_a_page_with_any_name_comes_back_after_the_log_in(with_keys: KeyedService) -> None:
+    asked = httpx.get(f"{with_keys.url}/console/topics/漢?q=漢")
+    [after] = parse_qs(urlsplit(asked.headers["location"]).query)["next"]
+    sent = {"key": with_keys.keys.tokens["read"], "next": after}
+    response = httpx.post(f"{with_keys.url}/console/login", data=sent, headers=OWN_PAGE)
+
+    assert response.headers["location"] == "../console/topics/%E6%BC%A2?q=%E6%BC%A2"
+
+
+def test_attempts_are_audited_and_limited(with_keys: KeyedService) -> None:
+    def attempt() -> int:
+        return httpx.post(f"{with_keys.url}/console/login", data={"key": "no"}, headers=OWN_PAGE).status_code
+
+    assert attempt() in {401, 429}
+    wait_until(lambda: attempt() == 429, 10, "attempts are limited")
+    with log_in(with_keys, "read"):
+        """The key that exists is admitted all the same."""
+    outcomes = {(line["call"], line["key"], line["outcome"]) for line in audit_lines(with_keys.service)}
+
+    assert {("POST /console/login", None, "unauthorized"), ("POST /console/login", "read", "done")} <= outcomes
+    assert all(token not in with_keys.service.output() for token in with_keys.keys.tokens.values())

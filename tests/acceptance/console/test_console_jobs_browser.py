@@ -1,0 +1,259 @@
+"""The pages of jobs in a real Chromium."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.acceptance.console.conftest import KeyedService, OpenPage
+from tests.acceptance.console.job_pages import Producer
+from tests.acceptance.service_process import ServiceProcess
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+HOSTILE = """<script>window.hacked=1</script>"><img src=x onerror="window.hacked=2"><a href="javascript:hacked=3">x</a>
+{{ 7 * 7 }} </textarea></pre><svg onload=window.hacked=4>"""
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    return re.sub(r"\W", "-", request.node.name)[:100]
+
+
+@pytest.fixture
+def jobs(without_keys: ServiceProcess, topic: str) -> Iterator[Producer]:
+    with Producer(without_keys.url, topic) as producer:
+        yield producer
+
+
+@pytest.fixture
+def root(without_keys: ServiceProcess, topic: str) -> str:
+    return f"{without_keys.url}/console/topics/{topic}/jobs"
+
+
+def ids_on(page: Page) -> list[str]:
+    rows: list[str] = page.locator("[data-row]").evaluate_all("rows => rows.map(row => row.dataset.row)")
+    return rows
+
+
+def test_jobs_are_filtered_ordered_and_paged(jobs: Producer, root: str, open_page: OpenPage) -> None:
+    jobs.put(*(f"a-{number:03}" for number in range(120)), delay=600)
+    jobs.put("b-1", delay=900, tags=["vip"], body={"x": "y" * 2000})
+    page = open_page(f"{root}?state=delayed").page
+    expect(page.get_by_role("link", name=re.compile("^delayed"))).to_have_attribute("aria-current", "page")
+    assert ids_on(page) == [f"a-{number:03}" for number in range(50)]
+    page.get_by_role("link", name="Next").click()
+    assert ids_on(page)[0] == "a-050"
+    page.go_back()
+    assert ids_on(page)[0] == "a-000"
+    page.get_by_label("Order").select_option("Due last")
+    page.get_by_role("button", name="Filter").click()
+    assert ids_on(page)[:2] == ["b-1", "a-119"]
+    expect(page.locator("[data-row='b-1']")).to_contain_text("2.0 kB")
+    page.locator("[data-row='b-1']").get_by_role("link", name="vip").click()
+    assert ids_on(page) == ["b-1"]
+    page.goto(root)
+    page.keyboard.press("/")
+    page.keyboard.type("a-11")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("id=a-11"))
+    assert len(ids_on(page)) == 10
+
+
+def test_refreshes_never_move_a_selection(jobs: Producer, root: str, open_page: OpenPage) -> None:
+    jobs.put("m-1", "m-2", "m-3", delay=600)
+    page = open_page(f"{root}?state=delayed").page
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("x")
+    expect(page.get_by_label("Select m-2")).to_be_checked()
+    expect(page.locator("#selected-count")).to_have_text("1 selected")
+    jobs.put("earlier-1", "earlier-2", delay=300)
+    jobs.http.delete(f"/jobs/{jobs.topic}/m-1").raise_for_status()
+    jobs.http.patch(f"/jobs/{jobs.topic}/m-2", json={"max_attempts": 77}).raise_for_status()
+    expect(page.get_by_role("button", name="2 new")).to_be_visible()
+    expect(page.locator("[data-row='m-1']")).to_have_class(re.compile("gone"))
+    expect(page.locator("[data-row='m-2']")).to_contain_text("0/77")
+    assert ids_on(page) == ["m-1", "m-2", "m-3"]
+    expect(page.locator("[data-current]")).to_have_attribute("data-row", "m-2")
+    page.keyboard.press(".")
+    assert ids_on(page) == ["earlier-1", "earlier-2", "m-2", "m-3"]
+    expect(page.get_by_label("Select m-2")).to_be_checked()
+    expect(page.get_by_role("button", name="2 new")).to_be_hidden()
+
+
+def test_rows_between_are_selected_and_acted_on(jobs: Producer, root: str, open_page: OpenPage) -> None:
+    jobs.put(*(f"r-{number}" for number in range(6)), delay=600)
+    page = open_page(f"{root}?state=delayed").page
+    page.get_by_label("Select r-1").check()
+    page.get_by_label("Select r-4").click(modifiers=["Shift"])
+    expect(page.locator("#selected-count")).to_have_text("4 selected")
+    page.get_by_role("button", name="Cancel…").click()
+    expect(page.get_by_role("heading", name="Cancel 4 jobs")).to_be_visible()
+    page.get_by_role("button", name="Cancel 4").click()
+    expect(page.get_by_text("Cancelled 4 jobs.")).to_be_visible()
+    assert ids_on(page) == ["r-0", "r-5"]
+    page.get_by_role("button", name="Undo").click()
+    expect(page.get_by_role("status").first).to_contain_text("Put 4 jobs again.")
+    assert jobs.counts()["delayed"] == 6
+
+
+def test_all_that_match_need_the_name_when_they_are_many(jobs: Producer, root: str, open_page: OpenPage) -> None:
+    jobs.put(*(f"a{number}" for number in range(1000)), delay=600)
+    jobs.put("one-more", delay=600)
+    page = open_page(f"{root}?state=delayed").page
+    page.get_by_label("all that match").check()
+    page.get_by_role("button", name="Purge…").click()
+    button = page.get_by_role("button", name="Purge 1,001")
+    expect(button).to_be_disabled()
+    page.get_by_label("type the name of the topic").fill(jobs.topic)
+    button.click()
+    expect(page.locator(".task-count")).to_have_text("1,001 of 1,001 removed")
+    expect(page.locator(".task")).to_contain_text("All of them.")
+    page.get_by_role("link", name="Jobs of").click()
+    expect(page).to_have_url(re.compile("/jobs$"))
+
+
+def test_a_cancel_is_undone_within_ten_seconds(jobs: Producer, root: str, open_page: OpenPage) -> None:
+    jobs.put("one", delay=600, body={"n": 12345678901234567890})
+    watched = open_page(f"{root}/one")
+    watched.expected_statuses.add(404)
+    page = watched.page
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_text("Cancelled 1 job.")).to_be_visible()
+    assert jobs.get("one") is None
+    page.get_by_role("button", name="Undo").click()
+    expect(page.locator(".job-title")).to_contain_text("delayed")
+    expect(page.locator("pre.json")).to_contain_text("12345678901234567890")
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("button", name="Undo")).to_be_hidden(timeout=13_000)
+    expect(page).to_have_url(f"{root}/one")
+
+
+def test_a_job_shows_its_life_and_can_be_changed(jobs: Producer, root: str, open_page: OpenPage) -> None:
+    jobs.fail("j", "SMTP 421: later", max_attempts=3, body={"rows": list(range(30_000))}, tags=["vip"])
+    page = open_page(f"{root}/j", timezone_id="America/New_York").page
+    timeline = page.get_by_role("region", name="Timeline")
+    expect(timeline).to_contain_text("Attempt 1 failed")
+    expect(timeline).to_contain_text("SMTP 421: later")
+    expect(timeline).to_contain_text("if attempt 2 fails at once")
+    expect(timeline).to_contain_text(re.compile("E[SD]T"))
+    expect(page.get_by_role("region", name="Why it has not run")).to_contain_text("Attempt 1 of 3 failed")
+    expect(page.locator("pre.json")).to_contain_text("29")
+    shown = page.locator("pre.json").inner_text()
+    assert 60_000 < len(shown) <= 64_000
+    page.get_by_role("link", name=re.compile("^All")).click()
+    expect(page.locator("pre.json")).to_contain_text("29999")
+    page.goto(f"{root}/j")
+    page.keyboard.press("r")
+    page.get_by_label("New due time").fill("+3d")
+    page.wait_for_timeout(2500)  # a refresh would empty the field
+    page.get_by_label("New due time").press("Enter")
+    expect(page.locator(".countdown")).to_contain_text(re.compile("in (3 d|2 d 23 h)"))
+    page.get_by_role("button", name="Run now").click()
+    expect(page.locator(".job-title")).to_contain_text("ready")
+    assert (jobs.get("j") or {})["state"] == "ready"
+
+
+def test_a_page_follows_its_job(jobs: Producer, root: str, open_page: OpenPage) -> None:
+    jobs.put("j", retain=60)
+    page = open_page(f"{root}/j").page
+    expect(page.locator(".job-title")).to_contain_text("ready")
+    [popped] = jobs.pop()
+    expect(page.locator(".job-title")).to_contain_text("held by w1")
+    jobs.http.post(f"/jobs/{jobs.topic}/j/finish", json={"receipt": popped["receipt"]}).raise_for_status()
+    expect(page.locator(".job-title")).to_contain_text("finished")
+
+
+@pytest.fixture
+def operator(with_keys: KeyedService, topic: str) -> Iterator[Producer]:
+    """Jobs of the service with keys, put with a key that may do everything: `tokens["everything"]`."""
+    with_keys.keys.add("everything", "read", "put", "pop", "cancel", "admin")
+    with Producer(with_keys.url, topic, with_keys.keys.tokens["everything"]) as jobs:
+        wait_until(lambda: jobs.http.get("/topics").status_code == 200, 15, "the new key is read")
+        yield jobs
+
+
+def test_pages_work_behind_a_prefix(
+    behind_prefix: str, with_keys: KeyedService, operator: Producer, open_page: OpenPage
+) -> None:
+    operator.put("a", "b", delay=600, body={"n": 1})
+    url = f"{behind_prefix}/console/topics/{operator.topic}/jobs"
+    page = open_page(url, token=with_keys.keys.tokens["everything"]).page
+    page.get_by_role("link", name="a", exact=True).click()
+    expect(page.locator("pre.json")).to_contain_text('"n": 1')
+    page.get_by_role("link", name="jobs").click()
+    page.get_by_label("Select a", exact=True).check()
+    page.get_by_role("button", name="Cancel…").click()
+    page.get_by_role("button", name="Cancel 1").click()
+    expect(page).to_have_url(re.compile(f"^{re.escape(url)}"))
+    page.get_by_role("button", name="Undo").click()
+    expect(page.get_by_role("status").first).to_contain_text("Put 1 job again.")
+    expect(page).to_have_url(f"{url}/a")
+
+
+def test_a_command_is_copied_without_the_key(with_keys: KeyedService, operator: Producer, open_page: OpenPage) -> None:
+    token = with_keys.keys.tokens["everything"]
+    operator.put("j", delay=600, body={"text": "it's"})
+    page = open_page(f"{with_keys.url}/console/topics/{operator.topic}/jobs/j", token=token).page
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("link", name="Copy as curl").click()
+    page.get_by_role("button", name="Copy").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert "Bearer $DEFERD_KEY" in copied
+    assert token not in page.content()
+
+
+def test_hostile_texts_are_only_shown(jobs: Producer, root: str, open_page: OpenPage) -> None:
+    body = {HOSTILE: HOSTILE}
+    jobs.put("waits", delay=600, body=body, headers={"x": HOSTILE.replace("\n", " ")})
+    jobs.fail("failed", HOSTILE, body=body)
+    jobs.fail("died", HOSTILE, body=body, dead=True)
+    jobs.put("done", body=body, retain=600)
+    [popped] = jobs.pop()
+    sent = {"receipt": popped["receipt"], "result": body}
+    jobs.http.post(f"/jobs/{jobs.topic}/done/finish", json=sent).raise_for_status()
+    watched = open_page(f"{root}?state=dead")
+    watched.expected_statuses |= {404, 422}
+    page = watched.page
+    pages = ["?error=%3Cscript%3E", "?id=%22%3E%3Cscript%3Ewindow.hacked%3D1%3C/script%3E", "?tag=%3Cscript%3E"]
+    for job_id in ("waits", "failed", "died", "done"):
+        pages += [f"/{job_id}{more}" for more in ("", "/part/body", "/part/curl", "/edit", "/raw/body")]
+    pages += ["/done/part/result", "/%3Cscript%3Ewindow.hacked=1%3C%2Fscript%3E"]
+    for path in pages:
+        page.goto(root + path)
+        page.wait_for_load_state("networkidle")
+        assert page.evaluate("window.hacked") is None, path
+        assert page.locator("main img, main svg").count() == 0, path
+        assert page.locator("main a[href^='javascript']").count() == 0, path
+    page.goto(f"{root}/died")
+    expect(page.locator(".tl-error").first).to_contain_text("<script>window.hacked=1</script>")
+
+
+@pytest.mark.parametrize("path", ["?state=delayed", "?state=dead", "/waits", "/waits/part/curl", "/waits/edit"])
+def test_a_phone_shows_all_of_it(path: str, jobs: Producer, root: str, open_page: OpenPage) -> None:
+    jobs.put("waits", delay=600, body={"x": "y" * 500}, tags=["a" * 60])
+    jobs.fail("died" + "x" * 200, "z" * 900, dead=True)
+    page = open_page(root + path, viewport={"width": 360, "height": 740}).page
+    page.wait_for_load_state("networkidle")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_without_scripts_jobs_are_found_and_cancelled(jobs: Producer, root: str, open_page: OpenPage) -> None:
+    jobs.put("a-1", "a-2", "b-1", delay=600, body={"n": 1})
+    page = open_page(root, java_script_enabled=False).page
+    page.get_by_label("Id or its beginning").fill("a-")
+    page.get_by_role("button", name="Filter").click()
+    assert page.locator("tbody tr").count() == 2
+    page.get_by_label("Select a-1").check()
+    page.get_by_role("button", name="Cancel…").click()
+    page.get_by_role("button", name="Cancel 1").click()
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.get_by_role("link", name="a-2").click()
+    page.get_by_role("link", name="Show the body").click()
+    expect(page.locator("pre")).to_contain_text('"n": 1')
+    assert jobs.get("a-1") is None

@@ -1,0 +1,385 @@
+"""The pages of jobs without a browser: forms, masks, scopes, cutoffs."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+import httpx
+import pytest
+
+from tests.acceptance.api.keyed_service import KeysFile
+from tests.acceptance.console.conftest import OWN_PAGE, KeyedService, console
+from tests.acceptance.console.job_pages import SECRETS, Producer
+from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def masking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyedService]:
+    """A service that masks fields, with keys that may read, and everything."""
+    folder = tmp_path_factory.mktemp("console-masks")
+    keys = KeysFile(folder / "keys.toml")
+    keys.add("reader", "read")
+    keys.add("operator", "read", "put", "pop", "cancel", "admin")
+    keys.add("canceller", "read", "cancel")
+    flags = ("--keys-file", str(keys.path), "--console-mask", "password,*.token")
+    with running_service(*flags, data_dir=folder / "service") as service:
+        yield KeyedService(service, keys)
+
+
+@pytest.fixture
+def browser_like(without_keys: ServiceProcess) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=without_keys.url, headers=OWN_PAGE, timeout=10) as client:
+        yield client
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    return re.sub(r"\W", "-", request.node.name)[:100]
+
+
+@pytest.fixture
+def jobs(without_keys: ServiceProcess, topic: str) -> Iterator[Producer]:
+    with Producer(without_keys.url, topic) as producer:
+        yield producer
+
+
+@pytest.fixture
+def masked_jobs(masking: KeyedService, topic: str) -> Iterator[Producer]:
+    with Producer(masking.url, topic, masking.keys.tokens["operator"]) as producer:
+        yield producer
+
+
+def fields_of(page: str, action: str) -> dict[str, str]:
+    """The fields that the form with this action sends as it is."""
+    form = re.search(rf'<form[^>]*action="{re.escape(action)}"[^>]*>(.*?)</form>', page, re.DOTALL)
+    assert form is not None, page
+    hidden = re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)">', form[1])
+    checked = re.findall(r'<input type="radio" name="([^"]+)" value="([^"]*)" checked>', form[1])
+    return {name: html.unescape(value) for name, value in hidden + checked}
+
+
+def act(client: httpx.Client, topic: str, action: str, sent: dict[str, Any], **more: str) -> tuple[str, httpx.Response]:
+    """Preview an action and confirm it: the preview, and the response to the confirmation."""
+    preview = client.post(f"/console/topics/{topic}/bulk/preview", data={"action": action, **sent})
+    assert preview.status_code == 200, preview.headers
+    fields = fields_of(preview.text, f"console/topics/{topic}/bulk")
+    return preview.text, client.post(f"/console/topics/{topic}/bulk", data={**fields, **more})
+
+
+def seen(client: httpx.Client, response: httpx.Response) -> str:
+    """The page that a response leads to."""
+    assert response.status_code == 303, response.text
+    page = client.get(urljoin(str(response.request.url), response.headers["location"])).text
+    return html.unescape(page)
+
+
+def crawl(client: httpx.Client, *starts: str) -> dict[str, str]:
+    """All pages, regions and files below the pages of jobs that links lead to."""
+    found: dict[str, str] = {}
+    left = list(starts)
+    while left:
+        path = left.pop()
+        if path in found:
+            continue
+        response = client.get(f"/{path}")
+        found[path] = response.text
+        if "html" not in response.headers["content-type"]:
+            continue
+        links = re.findall(r'(?:href|hx-get)="(console/topics/[^"#]+)"', response.text)
+        left += [html.unescape(link) for link in links if len(found) < 300]
+    return found
+
+
+@pytest.mark.slow
+def test_masked_values_are_in_no_response(masking: KeyedService, masked_jobs: Producer) -> None:
+    jobs, root = masked_jobs, f"console/topics/{masked_jobs.topic}"
+    password, token, pin = SECRETS
+    body = {"user": "ada", "password": {"now": password, "pin": int(pin)}, "auth": [{"token": token}]}
+    jobs.put("plain", body=body, delay=600, headers={"password": password})
+    error = f'no user {password} with pin {pin}; sent {{"token": "other-value"}}, password={token}'
+    jobs.fail("failed", error, body=body)
+    jobs.fail("died", error, body=body, dead=True)
+    jobs.put("done", body=body, retain=600)
+    [popped] = jobs.pop()
+    result = {"receipt": popped["receipt"], "result": {"answer": 42, "token": token, "x": {"token": token}}}
+    jobs.http.post(f"/jobs/{jobs.topic}/done/finish", json=result).raise_for_status()
+    with console(masking, "operator") as client:
+        pages = crawl(client, f"{root}/jobs", f"{root}/jobs?state=dead")
+        preview = client.post(f"/{root}/bulk/preview", data={"action": "cancel", "ids": ["plain", "died", "failed"]})
+        cancelled = client.post(f"/{root}/jobs/plain/cancel")
+        pages |= {"preview": preview.text, "cancelled": seen(client, cancelled)}
+
+    assert {f"{root}/jobs/plain/raw/body", f"{root}/jobs/done/part/result"} <= pages.keys()
+    assert "ada" in pages[f"{root}/jobs/plain/part/body"]
+    assert '"answer":42,"token":"•••••"' in pages[f"{root}/jobs/done/raw/result"]
+    for path in ("part/curl", "edit", "raw/body"):
+        assert f"{root}/jobs/failed/{path}" in pages
+    assert "This console masks some fields" in html.unescape(pages[f"{root}/jobs/failed/part/curl"])
+    assert "masked fields, so the console can't write it" in pages[f"{root}/jobs/failed/edit"].replace("&#39;", "'")
+    for path, text in pages.items():
+        for secret in (*SECRETS, "other-value"):
+            assert secret not in text, (path, secret)
+
+
+def test_a_copy_and_an_undo_have_what_is_masked(masking: KeyedService, masked_jobs: Producer) -> None:
+    jobs, root = masked_jobs, f"console/topics/{masked_jobs.topic}"
+    body = {"password": SECRETS[0], "n": 1}
+    jobs.put("plain", body=body, delay=600)
+    with console(masking, "operator") as client:
+        copied = client.post(f"/{root}/jobs/plain/copy")
+        copy_id = copied.headers["location"].rpartition("/")[2]
+        cancelled = client.post(f"/{root}/jobs/plain/cancel")
+        assert jobs.get("plain") is None
+        token = cancelled.headers["location"].partition("undo=")[2]
+        client.post("/console/undo", data={"token": token})
+        saved = client.post(f"/{root}/jobs/plain/edit", data={"body": '{"password":"•••••"}'})
+
+    for job_id in ("plain", copy_id):
+        job = jobs.get(job_id)
+        assert job is not None
+        assert job["body"] == body
+    assert saved.status_code == 422
+
+
+def test_an_undo_that_is_refused_keeps_the_jobs(masking: KeyedService, masked_jobs: Producer) -> None:
+    jobs, root = masked_jobs, f"console/topics/{masked_jobs.topic}"
+    jobs.put("kept", delay=600, body={"n": 1})
+    with console(masking, "canceller") as client:
+        token = client.post(f"/{root}/jobs/kept/cancel").headers["location"].partition("undo=")[2]
+        assert client.post("/console/undo", data={"token": token}).status_code == 403
+        masking.keys.add("canceller", "read", "cancel", "put")
+        wait_until(lambda: client.post("/console/undo", data={"token": token}).status_code == 303, 8, "the undo")
+
+    assert (jobs.get("kept") or {})["body"] == {"n": 1}
+
+
+def test_a_key_that_only_reads_sees_which_scopes_are_missing(masking: KeyedService, masked_jobs: Producer) -> None:
+    jobs, root = masked_jobs, f"console/topics/{masked_jobs.topic}"
+    jobs.put("a", delay=600)
+    jobs.fail("b", "x", dead=True)
+    with console(masking, "reader") as client:
+        for path, scopes in (
+            ("jobs", {"put", "cancel", "admin"}),
+            ("jobs/a", {"put", "cancel"}),
+            ("jobs/b", {"admin"}),
+        ):
+            page = client.get(f"/{root}/{path}").text
+            disabled = set(re.findall(r'<button[^>]*disabled title="needs scope (\w+)"', page))
+            assert scopes <= disabled, path
+        for path, data, scope in (
+            ("jobs/a/cancel", {}, "cancel"),
+            ("jobs/a/run", {}, "put"),
+            ("jobs/a/copy", {}, "put"),
+            ("jobs/a/reschedule", {"when": "+1h"}, "put"),
+            ("jobs/b/redrive", {}, "admin"),
+            ("bulk/preview", {"action": "cancel", "ids": "a"}, "cancel"),
+            ("bulk", {"action": "redrive", "id_list": "b", "cutoff": "2030-01-01T00:00:00Z"}, "admin"),
+        ):
+            refused = client.post(f"/{root}/{path}", data=data)
+            assert (refused.status_code, f"needs scope <code>{scope}</code>" in refused.text) == (403, True), path
+    assert jobs.counts()["delayed"] == 1
+    assert jobs.counts()["dead"] == 1
+
+
+def test_an_action_needs_a_page_of_the_console(browser_like: httpx.Client, jobs: Producer) -> None:
+    jobs.put("a", delay=600)
+    refused = browser_like.post(f"/console/topics/{jobs.topic}/jobs/a/cancel", headers={"Sec-Fetch-Site": "cross-site"})
+    assert refused.status_code == 403
+    assert jobs.get("a") is not None
+
+
+def test_a_selection_is_cancelled_and_undone_once(browser_like: httpx.Client, jobs: Producer) -> None:
+    jobs.put("a", "b", "c", delay=600, body={"n": 12345678901234567890}, tags=["x"], max_attempts=4)
+    preview, done = act(browser_like, jobs.topic, "cancel", {"ids": ["a", "b", "nothing"]})
+    assert "Cancel 2 jobs" in " ".join(preview.split())
+    assert jobs.counts()["delayed"] == 1
+    page = seen(browser_like, done)
+    assert "Cancelled 2 jobs." in page
+    token = re.findall(r'name="token" value="([^"]+)"', page)[0]
+    assert "Put 2 jobs again." in seen(browser_like, browser_like.post("/console/undo", data={"token": token}))
+    again = jobs.get("a")
+    assert again is not None
+    assert (again["tags"], again["max_attempts"], again["state"]) == (["x"], 4, "delayed")
+    raw = browser_like.get(f"/console/topics/{jobs.topic}/jobs/a/raw/body").text
+    assert raw == '{"n":12345678901234567890}'
+    assert "too late" in seen(browser_like, browser_like.post("/console/undo", data={"token": token}))
+
+
+def test_what_an_undo_could_not_put_can_be_put_later_and_the_rest_not_twice(
+    browser_like: httpx.Client, jobs: Producer
+) -> None:
+    jobs.put("a", "b", delay=600)
+    _, done = act(browser_like, jobs.topic, "cancel", {"ids": ["a", "b"]})
+    token = done.headers["location"].partition("undo=")[2]
+    jobs.http.put(f"/topics/{jobs.topic}", json={"max_jobs": 1}).raise_for_status()
+    page = seen(browser_like, browser_like.post("/console/undo", data={"token": token}))
+    assert "Put 1 job again. 1 could not be put: topic_full." in page
+    assert f'value="{token}"' in page
+    jobs.http.put(f"/topics/{jobs.topic}", json={"max_jobs": None}).raise_for_status()
+    page = seen(browser_like, browser_like.post("/console/undo", data={"token": token}))
+    assert "Put 1 job again." in page
+    assert "could not" not in page
+    assert jobs.counts()["delayed"] == 2
+
+
+def test_an_undo_never_replaces_a_job(browser_like: httpx.Client, jobs: Producer) -> None:
+    jobs.put("a", delay=600, body="old")
+    cancelled = browser_like.post(f"/console/topics/{jobs.topic}/jobs/a/cancel")
+    token = cancelled.headers["location"].partition("undo=")[2]
+    jobs.put("a", delay=600, body="new")
+    page = seen(browser_like, browser_like.post("/console/undo", data={"token": token}))
+    assert "1 could not be put: job_exists" in page
+    assert (jobs.get("a") or {})["body"] == "new"
+
+
+def test_what_a_consumer_holds_is_spared_unless_asked(browser_like: httpx.Client, jobs: Producer) -> None:
+    jobs.put("held")
+    jobs.pop()
+    jobs.put("delayed", delay=600)
+    preview, done = act(browser_like, jobs.topic, "cancel", {"ids": ["held", "delayed"]})
+    assert "Consumers hold 1 of them" in preview
+    assert "1 left: a consumer holds them." in seen(browser_like, done)
+    assert jobs.counts() == {"delayed": 0, "ready": 0, "reserved": 1, "dead": 0, "finished": 0}
+    cancelled = browser_like.post(f"/console/topics/{jobs.topic}/jobs/held/cancel")
+    assert "undo" not in cancelled.headers["location"]
+    assert jobs.counts()["reserved"] == 0
+
+
+def test_jobs_that_come_or_die_after_the_preview_are_not_touched(browser_like: httpx.Client, jobs: Producer) -> None:
+    jobs.put("a", delay=600)
+    jobs.fail("dead-1", "x", dead=True)
+    first, second = (
+        browser_like.post(f"/console/topics/{jobs.topic}/bulk/preview", data=data)
+        for data in (
+            {"action": "cancel", "state": "delayed", "all": "1"},
+            {"action": "redrive", "state": "dead", "all": "1"},
+        )
+    )
+    jobs.put("later", delay=600)
+    jobs.fail("dead-2", "x", dead=True)
+    for preview in (first, second):
+        fields = fields_of(preview.text, f"console/topics/{jobs.topic}/bulk")
+        assert browser_like.post(f"/console/topics/{jobs.topic}/bulk", data=fields).status_code == 303
+    assert jobs.get("a") is None
+    states = {job_id: (jobs.get(job_id) or {})["state"] for job_id in ("later", "dead-1", "dead-2")}
+    assert states == {"later": "delayed", "dead-1": "ready", "dead-2": "dead"}
+
+
+def test_a_relative_time_means_what_it_meant_in_the_preview(browser_like: httpx.Client, jobs: Producer) -> None:
+    jobs.put("within", delay=590)
+    jobs.put("beyond", delay=601)
+    sent = {"action": "cancel", "state": "delayed", "due_before": "+600s", "all": "1"}
+    preview = browser_like.post(f"/console/topics/{jobs.topic}/bulk/preview", data=sent)
+    path = f"/console/topics/{jobs.topic}/jobs?state=delayed&due_before=%2B600s&id=beyond"
+    wait_until(lambda: 'data-row="beyond"' in browser_like.get(path).text, 10, "the other one comes within the time")
+    fields = fields_of(preview.text, f"console/topics/{jobs.topic}/bulk")
+    done = browser_like.post(f"/console/topics/{jobs.topic}/bulk", data=fields)
+    assert "1 job cancelled." in seen(browser_like, done)
+    assert jobs.get("beyond") is not None
+
+
+def test_more_than_a_thousand_jobs_need_the_name_of_the_topic(browser_like: httpx.Client, jobs: Producer) -> None:
+    for start in (0, 1000):
+        jobs.put(*(f"j{number}" for number in range(start, start + 600)), delay=600)
+    sent = {"state": "delayed", "all": "1"}
+    preview, refused = act(browser_like, jobs.topic, "cancel", sent)
+    assert "Cancel 1,200 jobs" in " ".join(preview.split())
+    assert preview.count("/jobs/j") == 10
+    assert (refused.status_code, "Type the name of the topic" in refused.text) == (422, True)
+    assert jobs.counts()["delayed"] == 1200
+    _, done = act(browser_like, jobs.topic, "cancel", sent, typed=jobs.topic)
+    assert done.status_code == 303
+    wait_until(lambda: jobs.counts()["delayed"] == 0, 15, "the task cancels all")
+    task_page = seen(browser_like, done)
+    assert "Cancel jobs of" in task_page
+    task_path = urlsplit(urljoin(str(done.request.url), done.headers["location"])).path
+    wait_until(lambda: ">1,200</strong> of 1,200 cancelled" in browser_like.get(task_path).text, 15, "the task ends")
+    assert task_path[1:] in browser_like.get("/console/tasks").text
+    assert browser_like.post(f"{task_path}/stop").status_code == 303
+
+
+def test_what_only_a_search_finds_can_be_acted_on(browser_like: httpx.Client, jobs: Producer) -> None:
+    jobs.fail("a-1", "SMTP 421", dead=True)
+    jobs.fail("a-2", "other", dead=True)
+    preview, done = act(browser_like, jobs.topic, "redrive", {"state": "dead", "error": "SMTP", "all": "1"})
+    assert "Redrive 1 job" in " ".join(preview.split())
+    assert "1 job ready again" in seen(browser_like, done)
+    assert (jobs.get("a-1") or {})["state"] == "ready"
+    assert (jobs.get("a-2") or {})["state"] == "dead"
+
+
+def test_a_selection_is_rescheduled_run_and_purged(browser_like: httpx.Client, jobs: Producer) -> None:
+    jobs.put("a", "b", delay=600)
+    _, bad = act(browser_like, jobs.topic, "reschedule", {"ids": ["a"]}, when="soon")
+    assert (bad.status_code, "Say when" in bad.text) == (422, True)
+    act(browser_like, jobs.topic, "reschedule", {"ids": ["a"]}, when="2035-01-31 09:30")
+    assert (jobs.get("a") or {})["due_at"] == "2035-01-31T09:30:00.000Z"
+    act(browser_like, jobs.topic, "run_now", {"ids": ["b"]})
+    assert (jobs.get("b") or {})["state"] == "ready"
+    _, done = act(browser_like, jobs.topic, "purge", {"state": "ready", "all": "1"})
+    assert "1 job removed." in seen(browser_like, done)
+    assert jobs.get("b") is None
+
+
+def test_nothing_is_done_without_a_choice(browser_like: httpx.Client, jobs: Producer) -> None:
+    jobs.put("a", delay=600)
+    path = f"/console/topics/{jobs.topic}/bulk/preview"
+    for data, text in (
+        ({"action": "cancel"}, "Select some jobs first."),
+        ({"action": "cancel", "all": "1"}, "Choose a state or a tag first"),
+        ({"action": "format"}, "Choose what to do."),
+    ):
+        assert text in seen(browser_like, browser_like.post(path, data=data))
+    assert jobs.get("a") is not None
+
+
+def test_a_body_is_edited_unless_it_changed_meanwhile(browser_like: httpx.Client, jobs: Producer) -> None:
+    jobs.put("a", delay=600, body={"n": 1})
+    path = f"/console/topics/{jobs.topic}/jobs/a/edit"
+    base = fields_of(browser_like.get(path).text, path[1:])["base"]
+    exact = '{"n": 1.25, "b": 12345678901234567890123}'
+    assert browser_like.post(path, data={"body": "{", "base": base}).status_code == 422
+    assert "The body was changed." in seen(browser_like, browser_like.post(path, data={"body": exact, "base": base}))
+    raw = browser_like.get(f"/console/topics/{jobs.topic}/jobs/a/raw/body").text
+    assert raw == exact.replace(" ", "")
+    late = browser_like.post(path, data={"body": '{"n": 2}', "base": base})
+    assert (late.status_code, "changed meanwhile" in late.text) == (422, True)
+    assert browser_like.get(f"/console/topics/{jobs.topic}/jobs/a/raw/body").text == raw
+
+
+def test_a_list_goes_on_where_the_search_ended(browser_like: httpx.Client, jobs: Producer) -> None:
+    for start in range(0, 12_000, 1000):
+        jobs.put(*(f"j{number:05}" for number in range(start, start + 1000)), delay=600)
+    jobs.put("last", delay=700)
+    page = browser_like.get(f"/console/topics/{jobs.topic}/jobs?state=delayed&id=las").text
+    assert "searched 10,000 of 12,001" in page
+    link = re.findall(r'href="([^"]+)" rel="next"', page)[0]
+    page = browser_like.get("/" + html.unescape(link)).text
+    assert 'data-row="last"' in page
+    assert "searched 12,001" in page
+    newest = browser_like.get(f"/console/topics/{jobs.topic}/jobs?state=delayed&order=desc").text
+    assert re.findall(r'data-row="([^"]+)"', newest)[:2] == ["last", "j11999"]
+    exact = browser_like.get(f"/console/topics/{jobs.topic}/jobs?id=last").text
+    assert "There is a job with this id" in exact
+
+
+def test_a_wrong_filter_is_explained(browser_like: httpx.Client, jobs: Producer) -> None:
+    jobs.put("a", delay=600)
+    page = browser_like.get(f"/console/topics/{jobs.topic}/jobs?due_after=soon").text
+    assert "Due from must be an instant" in page
+    page = browser_like.get(f"/console/topics/{jobs.topic}/jobs?tag=a+b").text
+    assert "query.tag" in page
+    assert browser_like.get("/console/topics/no-such-topic/jobs").status_code == 404
+    assert browser_like.get(f"/console/topics/{jobs.topic}/jobs?cursor=x").status_code == 200
+
+
+def test_a_job_that_is_gone_says_what_is_known(browser_like: httpx.Client, jobs: Producer) -> None:
+    jobs.put("order-1041", delay=600)
+    gone = browser_like.get(f"/console/topics/{jobs.topic}/jobs/order-1042")
+    assert gone.status_code == 404
+    assert f'href="console/topics/{jobs.topic}/jobs/order-1041"' in gone.text

@@ -1,0 +1,97 @@
+"""What a service with masks shows beyond the pages of jobs: events, groups of dead jobs, alerts, filters."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from deferd.engine.inspection.error_lines import normalized
+from tests.acceptance.console.conftest import OWN_PAGE
+from tests.acceptance.console.job_pages import SECRETS, Producer
+from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.waiting import wait_until
+
+SECRET = SECRETS[0]
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """A service that masks passwords, with a dead job whose error quotes its own, and one whose error does not."""
+    with running_service("--console-mask", "password", data_dir=tmp_path_factory.mktemp("masks")) as service:
+        with Producer(service.url, "t") as jobs:
+            jobs.http.put("/topics/t", json={"events": 100}).raise_for_status()
+            for job_id in ("why", "b"):
+                jobs.fail(job_id, f"no user {SECRET}", dead=True, body={"password": SECRET})
+            jobs.fail("plain", "SMTP 421", dead=True, body={"password": SECRET})
+        yield service
+
+
+@pytest.fixture
+def browser_like(service: ServiceProcess) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=service.url, headers=OWN_PAGE, timeout=10) as client:
+        yield client
+
+
+def test_no_page_has_a_part_of_the_value(browser_like: httpx.Client) -> None:
+    wait_until(lambda: "dead in 1 h" in browser_like.get("/").text, 15, "Now has the alert")
+    for path in ("", "console/dead", "console/events", "console/topics/t/jobs?state=dead", "console/topics/t/jobs/why"):
+        page = html.unescape(browser_like.get(f"/{path}").text)
+        assert "hunter" not in page, path
+        assert "SMTP 421" in page or path in {"", "console/events", "console/topics/t/jobs/why"}, path
+
+
+def test_the_stream_has_no_errors(service: ServiceProcess, browser_like: httpx.Client) -> None:
+    latest = browser_like.get("/events/latest", params={"limit": 1000}).json()
+    assert SECRET in str(latest)
+    received = ""
+    after = latest["last_event_id"]
+    with browser_like.stream("GET", "/console/events/stream", params={"after": after}) as stream:
+        with Producer(service.url, "t") as jobs:
+            jobs.fail("later", f"no user {SECRET}", dead=True, body={"password": SECRET})
+        for line in stream.iter_lines():
+            received += line
+            if "see the page of the job" in received:
+                break
+    assert SECRET not in received
+
+
+def test_a_group_with_a_changed_error_has_no_buttons(browser_like: httpx.Client) -> None:
+    page = browser_like.get("/console/dead").text
+    changed, plain = sorted(page.split('<li class="group"')[1:], key=lambda group: "SMTP" in group)
+    assert changed.count('disabled title="its error has masked values"') == 2
+    assert "can't name this group to the API" in html.unescape(changed)
+    assert "disabled" not in plain
+
+
+def test_errors_are_not_searched(browser_like: httpx.Client) -> None:
+    for error in (SECRET, "nothing"):
+        page = browser_like.get("/console/topics/t/jobs", params={"state": "dead", "error": error}).text
+        assert "does not search errors" in page
+        assert 'data-row="' not in page
+    data = {"action": "redrive", "state": "dead", "error": SECRET, "all": "1"}
+    refused = browser_like.post("/console/topics/t/bulk/preview", data=data)
+    assert (refused.status_code, "does not search errors" in refused.text) == (422, True)
+
+
+def test_filters_of_actions_have_no_part_of_the_value(browser_like: httpx.Client) -> None:
+    """What a key with another scope has redriven or purged by its error."""
+    error = f"no user {SECRET}"
+    group = {"reason": "buried", "error": normalized(error)}
+    with Producer(str(browser_like.base_url), "swept") as jobs:
+        jobs.fail("a", error, dead=True, body={"password": SECRET})
+        purged = jobs.http.request("DELETE", "/topics/swept", params={"state": "dead", **group})
+        assert purged.raise_for_status().json()["removed"] == 1
+        jobs.fail("b", error, dead=True, body={"password": SECRET})
+        task = jobs.http.post("/topics/swept/redrive", json={**group, "as_task": True}).raise_for_status().json()
+        wait_until(lambda: (jobs.get("b") or {})["state"] == "ready", 10, "the task redrives")
+
+    def activity() -> str:
+        return html.unescape(browser_like.get("/console/activity?topics=swept").text)
+
+    wait_until(lambda: activity().count("•••••") == 2, 10, "both are listed, without their errors")
+    for path in ("console/activity", f"console/tasks/{task['id']}", "console/tasks"):
+        page = html.unescape(html.unescape(browser_like.get(f"/{path}").text))
+        assert "hunter" not in page, path

@@ -1,0 +1,185 @@
+"""The Redis protocol beside HTTP: pipelined SADD, SPOP of 100 jobs, and the latency of one SPOP.
+
+    python -m tests.benchmarks.resp [--jobs 100000] [--connections 4] [--rounds 3] [--in-memory]
+
+One service process on one core; its embedded store (append-only file, fsync always) and this process, the clients,
+share the other one. With `--in-memory` the store writes no file. In each round the same jobs go, from the same
+connections, through HTTP as batches of 100, put, popped and finished, and through the Redis protocol as pipelines of
+100 SADDs and as SPOPs of 100; then single SPOPs come one after the other. The figures are medians over the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import hiredis
+
+from tests.acceptance.resp_calls import packed, resp_port
+from tests.benchmarks import raw_http
+from tests.benchmarks.measuring import (
+    CpuMeter,
+    DiskMeter,
+    MeasuredService,
+    measured_service,
+    new_event_loop,
+    percentile,
+    show_target,
+)
+
+TOPIC = "bench.resp"
+BODY = '{"order":1042,"customer":"c-17"}'
+BATCH = 100
+SINGLES = 5000
+RATE_TARGET = 40_000
+P99_TARGET_MS = 10
+
+
+class RespClient:
+    """A pipelining client of one connection: bytes out, parsed replies in."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._parser = hiredis.Reader()
+
+    async def send(self, commands: bytes, replies: int) -> list[Any]:
+        """Send commands and return their replies. An error ends the benchmark."""
+        self._writer.write(commands)
+        found: list[Any] = []
+        while len(found) < replies:
+            data = await self._reader.read(1 << 18)
+            if not data:
+                raise SystemExit("the service closed the connection")
+            self._parser.feed(data)
+            while (reply := self._parser.gets()) is not False:
+                if isinstance(reply, hiredis.ReplyError):
+                    raise SystemExit(f"the service replied {reply}")
+                found.append(reply)
+        return found
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._writer.close()
+
+
+async def drain(connections: int, take: Callable[[int], Awaitable[int]], jobs: int) -> None:
+    """Let each connection take jobs until all are taken."""
+    left = jobs
+
+    async def work(number: int) -> None:
+        nonlocal left
+        while left > 0:
+            taken = await take(number)
+            left -= taken
+
+    await asyncio.gather(*(work(number) for number in range(connections)))
+    if left < 0:
+        raise SystemExit(f"{-left} jobs more were taken than put")
+
+
+class Round:
+    """One round on a running service; `figures` has its rates and CPU times by step."""
+
+    def __init__(self, service: MeasuredService, options: argparse.Namespace, figures: dict[str, list[float]]) -> None:
+        self._service = service
+        self._jobs: int = options.jobs
+        self._connections: int = options.connections
+        self._figures = figures
+
+    async def _measure(self, step: str, work: Awaitable[None]) -> None:
+        with CpuMeter(self._service.pid, self._service.store_pid) as cpu:
+            await work
+        self._figures[step].append(self._jobs / cpu.seconds)
+        for name, pid in (("service", self._service.pid), ("store", self._service.store_pid)):
+            self._figures[f"{step} {name}"].append(cpu.us_each(pid, self._jobs))
+
+    async def _each(self, one: Callable[[int], Awaitable[None]]) -> None:
+        await asyncio.gather(*(one(number) for number in range(self._connections)))
+
+    async def run(self) -> None:
+        """Everything in turn."""
+        http = [await raw_http.connect(self._service.port) for _ in range(self._connections)]
+        port = resp_port(self._service.process)
+        resp = [RespClient(*await asyncio.open_connection("127.0.0.1", port)) for _ in range(self._connections)]
+        calls = self._jobs // BATCH // self._connections
+        puts = {"jobs": [{"topic": TOPIC, "body": BODY}] * BATCH}
+        sadds = packed(b"SADD", TOPIC.encode(), BODY.encode(), b"0") * BATCH
+        spop = packed(b"SPOP", TOPIC.encode(), b"%d" % BATCH)
+
+        async def put(number: int) -> None:
+            request = raw_http.request_bytes("POST", "/jobs/batch", puts)
+            for _ in range(calls):
+                results = (await http[number].send(request)).json()["results"]
+                assert len(results) == BATCH
+                assert results[0]["status"] == 201
+
+        async def pop_and_finish(number: int) -> int:
+            popped = await http[number].call("POST", f"/topics/{TOPIC}/pop?count={BATCH}&wait=0")
+            jobs = [{"id": job["id"], "receipt": job["receipt"]} for job in popped["jobs"]]
+            if jobs:
+                await http[number].call("POST", f"/topics/{TOPIC}/finish", {"jobs": jobs})
+            return len(jobs)
+
+        async def sadd(number: int) -> None:
+            for _ in range(calls):
+                assert await resp[number].send(sadds, BATCH) == [1] * BATCH
+
+        async def spop_many(number: int) -> int:
+            [bodies] = await resp[number].send(spop, 1)
+            return len(bodies)
+
+        await self._measure("HTTP put", self._each(put))
+        await self._measure("HTTP pop and finish", drain(self._connections, pop_and_finish, self._jobs))
+        await self._measure("SADD", self._each(sadd))
+        await self._measure("SPOP 100", drain(self._connections, spop_many, self._jobs))
+        await self._singles(resp[0], sadds)
+        for of_http, of_resp in zip(http, resp, strict=True):
+            of_http.close()
+            of_resp.close()
+
+    async def _singles(self, client: RespClient, sadds: bytes) -> None:
+        one = packed(b"SPOP", TOPIC.encode())
+        for _ in range(SINGLES // BATCH):
+            await client.send(sadds, BATCH)
+        taken_ms = []
+        for _ in range(SINGLES):
+            began = time.perf_counter()
+            assert await client.send(one, 1) == [BODY.encode()]
+            taken_ms.append((time.perf_counter() - began) * 1000)
+        assert await client.send(one, 1) == [None]
+        self._figures["single p50"].append(percentile(taken_ms, 0.5))
+        self._figures["single p99"].append(percentile(taken_ms, 0.99))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=100_000)
+    parser.add_argument("--connections", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--in-memory", action="store_true", help="a store that writes no file")
+    options = parser.parse_args()
+    options.jobs -= options.jobs % (BATCH * options.connections)
+    figures: dict[str, list[float]] = defaultdict(list)
+    with measured_service("--resp-port", "0", in_memory=options.in_memory) as service, DiskMeter() as disk:
+        for _ in range(options.rounds):
+            with asyncio.Runner(loop_factory=new_event_loop) as runner:
+                runner.run(Round(service, options, figures).run())
+    middle = {step: statistics.median(values) for step, values in figures.items()}
+    print(f"{options.jobs} jobs over {options.connections} connections, median of {options.rounds} rounds; {disk}")
+    for step in ("HTTP put", "HTTP pop and finish", "SADD", "SPOP 100"):
+        cpu = f"{middle[f'{step} service']:5.1f} and {middle[f'{step} store']:5.1f} us of CPU a job, service and store"
+        print(f"  {step:20}{middle[step]:9.0f} jobs/s   {cpu}")
+    print(f"  one SPOP: p50 {middle['single p50']:.2f} ms")
+    show_target("SADD, pipelined x100", middle["SADD"], at_least=RATE_TARGET)
+    show_target("SPOP 100", middle["SPOP 100"], at_least=RATE_TARGET)
+    show_target("one SPOP, p99 in ms", middle["single p99"], at_most=P99_TARGET_MS)
+
+
+if __name__ == "__main__":
+    main()

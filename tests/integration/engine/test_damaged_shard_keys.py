@@ -1,0 +1,203 @@
+"""Another program has damaged keys of a whole shard: calls on jobs work, and operators' reads say what is missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from deferd.contract.errors import StoreUnavailable
+from deferd.contract.model import ChangeJob, FinishItem, JobState, PutJob, TopicSettings
+from deferd.contract.topic_patterns import TopicPatterns
+from deferd.engine.inspection.consumer_registry import Sample, SeenConsumer
+from deferd.engine.record import ANY_RECEIPT
+from deferd.engine.scripts import WrongType
+from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver
+from tests.integration.engine.schedule_driver import NAME, ScheduleDriver
+
+SHARD = "deferd:{0}:"
+
+
+def damage(driver: EngineDriver, name: str) -> None:
+    driver.server.command("SET", SHARD + name, "x")
+
+
+def type_of(driver: EngineDriver, name: str) -> bytes:
+    kind: bytes = driver.server.command("TYPE", SHARD + name)
+    return kind
+
+
+async def keep_events(driver: EngineDriver, topic: str = TOPIC) -> None:
+    await driver.topics.configure(topic, TopicSettings(events=100))
+
+
+async def listed(driver: EngineDriver) -> list[str]:
+    return await driver.engine.event_reader.topics_of(0)
+
+
+@pytest.mark.parametrize("call", ["put", "promote", "lease end", "pop", "finish", "cancel", "change", "bury", "purge"])
+async def test_a_damaged_list_of_topics_with_events_stops_no_call(driver: EngineDriver, call: str) -> None:
+    """The first event of a topic is that of the call."""
+    await keep_events(driver, "other")
+    await driver.queue.put(PutJob(topic="other", id="a"))
+    if call != "put":
+        await driver.put("a", delay=5 if call in {"promote", "change"} else 0, ttr=2)
+    if call in {"lease end", "finish", "bury"}:
+        await driver.pop_one()
+    await keep_events(driver)
+    damage(driver, "events/topics")
+    expected = {call: {"ready": 1} for call in ("put", "promote", "lease end", "change")}
+    expected |= {"pop": {"reserved": 1}, "bury": {"dead": 1}}
+    match call:
+        case "put":
+            await driver.put("a")
+        case "promote":
+            await driver.pass_time(6)
+        case "lease end":
+            await driver.pass_time(3)
+        case "pop":
+            await driver.pop_one()
+        case "finish":
+            await driver.queue.finish_many(TOPIC, [FinishItem(id="a")])
+        case "cancel":
+            await driver.queue.cancel(TOPIC, "a")
+        case "change":
+            await driver.queue.change(TOPIC, "a", ChangeJob(delay=0))
+            await driver.run_timer()
+        case "bury":
+            await driver.queue.bury(TOPIC, "a", ANY_RECEIPT)
+        case "purge":
+            await driver.topics.purge(TOPIC, state=JobState.READY)
+    assert await driver.counts() == expected.get(call, {})
+    assert type_of(driver, "events/topics") == b"zset"
+    assert await listed(driver) == [TOPIC, "other"]
+    report = await driver.engine.consistency.check_topic(TOPIC)
+    assert report.findings.counts == {}
+
+
+async def test_a_topic_ends_its_events_with_a_damaged_list(driver: EngineDriver) -> None:
+    for topic in ("other", TOPIC):
+        await keep_events(driver, topic)
+        await driver.queue.put(PutJob(topic=topic, id="a"))
+    damage(driver, "events/topics")
+    await driver.topics.configure(TOPIC, TopicSettings(ttr=30))
+    assert (await driver.topics.show(TOPIC)).settings.ttr == 30
+    assert driver.server.command("EXISTS", f"{KEY}:events/log") == 0
+    assert await listed(driver) == ["other"]
+
+
+async def test_a_topic_is_forgotten_with_a_damaged_list(driver: EngineDriver) -> None:
+    await driver.put("a", delay=60)
+    damage(driver, "events/topics")
+    await driver.topics.purge(TOPIC)
+    assert driver.server.command("KEYS", f"{KEY}:*") == []
+    assert driver.server.command("HEXISTS", f"{SHARD}settings", TOPIC) == 0
+    assert await listed(driver) == []
+
+
+async def test_a_reader_repairs_a_damaged_list_of_topics_with_events(driver: EngineDriver) -> None:
+    for topic in ("b", "a", "none"):
+        if topic != "none":
+            await keep_events(driver, topic)
+        await driver.queue.put(PutJob(topic=topic, id="x"))
+    damage(driver, "events/topics")
+    found = await driver.engine.event_reader.latest(None, None, 10)
+    assert {event.topic for event in found.events} == {"a", "b"}
+    assert found.is_complete
+    assert type_of(driver, "events/topics") == b"zset"
+
+
+@pytest.mark.parametrize("catch_up", ["none", "last"])
+async def test_missed_runs_with_a_damaged_list(schedules: ScheduleDriver, catch_up: str) -> None:
+    await schedules.schedule(catch_up=catch_up)
+    damage(schedules, "schedules/missed")
+    await schedules.pass_outage(600)
+    found = await schedules.get()
+    assert found.missed > 0
+    assert schedules.server.command("ZRANGE", f"{SHARD}schedules/missed", 0, -1) == [NAME.encode()]
+    assert schedules.server.command("PTTL", f"{SHARD}schedules/missed") > 0
+    await schedules.until_due()
+    assert (await schedules.get()).runs == found.runs + 1
+    report = await schedules.engine.consistency.check_topic(TOPIC)
+    assert report.findings.counts == {}
+
+
+CONSUMERS = ("consumers/reports", "consumers/reported", "consumers/topics")
+
+
+@pytest.mark.parametrize("name", ["schedules/missed", *CONSUMERS])
+async def test_what_needs_a_person_is_shown_without_what_is_damaged(driver: EngineDriver, name: str) -> None:
+    engine = driver.engine
+    await driver.put("a")
+    await engine.consumer_registry.publish(Sample([SeenConsumer("w", None, "other", None, 1, 0)]))
+    whole = await engine.alerts._reader.read()
+    assert whole.is_complete
+    damage(driver, name)
+    engine.consumer_registry._reads._values.clear()
+    found = await engine.alerts._reader.read()
+    assert not found.is_complete
+    assert found.topics[TOPIC].ready == 1
+    engine.consumer_registry._reads._values.clear()
+    await engine.system.read()
+    consumers = await engine.consumers.all(lambda _: True)
+    assert consumers.is_complete == (name not in {"consumers/reports", "consumers/reported"})
+
+
+@pytest.mark.parametrize("name", CONSUMERS)
+async def test_the_next_report_repairs_what_is_known_of_consumers(driver: EngineDriver, name: str) -> None:
+    registry = driver.engine.consumer_registry
+    sample = Sample([SeenConsumer("w", None, TOPIC, None, 1, 0)])
+    await registry.publish(sample)
+    damage(driver, name)
+    if name == "consumers/topics":
+        assert (await registry.read()).consumers
+        with pytest.raises(StoreUnavailable, match="damaged"):
+            await registry.last_seen([TOPIC])
+    else:
+        with pytest.raises(StoreUnavailable, match="damaged"):
+            await registry.read()
+    registry._reads._values.clear()
+    assert (await registry.activity_of(TOPIC)) is None
+    registry._reads._values.clear()
+    await registry.publish(sample)
+    assert [one.name for one in (await registry.read(TOPIC)).consumers] == ["w"]
+    assert set(await registry.last_seen([TOPIC])) == {TOPIC}
+
+
+async def test_an_error_says_in_which_call_a_key_is_damaged(driver: EngineDriver) -> None:
+    damage(driver, "activity")
+    with pytest.raises(WrongType, match=r"WRONGTYPE.*'activity'"):
+        await driver.engine.activity.page(lambda _: True, None, 10)
+
+
+@pytest.mark.parametrize("name", ["tasks", "tasks/running"])
+async def test_tasks_begin_and_go_on(driver: EngineDriver, name: str) -> None:
+    tasks = driver.engine.tasks
+    spec = {"kind": "purge", "cutoff": 0, "limit": None, "sweep": {"topic": "gone"}, "change": {}}
+    assert await tasks.begin("before", spec, "me")
+    damage(driver, name)
+    assert await tasks.extend(await tasks.get("before"), "me") == 1
+    damage(driver, name)
+    assert await tasks.claim("other") == []
+    damage(driver, name)
+    assert await tasks.begin("after", spec, "me")
+    assert type_of(driver, name) == b"zset"
+    assert (await tasks.newest(10))[0].id == "after"
+    assert await tasks.extend(await tasks.get("before"), "me") == 1
+    driver.move_clock(60)
+    assert {task.id for task in await tasks.claim("other")} == {"before", "after"}
+    assert await tasks.end(await tasks.get("after"), "other", "done")
+
+
+async def test_a_damaged_list_of_histories_leaves_rates_and_history(driver: EngineDriver) -> None:
+    engine = driver.engine
+    await driver.put("a")
+    await engine.history_publisher.publish()
+    damage(driver, "history/topics")
+    found = await engine.histories.of_all(TopicPatterns([TOPIC]), 10)
+    assert (found.is_complete, found.unreadable) == (False, set())
+    rates = await engine.finish_rates.read([TOPIC, "none"], [TOPIC], lambda _: True)
+    assert (rates.of_topic, rates.in_all) == ({TOPIC: 0.0}, None)
+    assert len((await engine.histories.of_topic(TOPIC, 10)).buckets) > 0
+    await driver.put("b")
+    await engine.history_publisher.publish()
+    engine.histories._reads_of_many._values.clear()
+    assert (await engine.histories.of_all(TopicPatterns([TOPIC]), 10)).is_complete

@@ -1,0 +1,168 @@
+"""What happened in a topic: every count once, in the bucket in which it was published."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from deferd.contract.bulk_model import CancelSelected
+from deferd.contract.errors import TopicNotFound
+from deferd.contract.model import CancelItem, FinishItem
+from deferd.engine.history.histories import History
+from deferd.engine.history.records import COUNTS, GAUGES
+from deferd.engine.queue import PopRequest
+from deferd.engine.record import ANY_RECEIPT
+from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
+from tests.integration.engine.schedule_driver import ScheduleDriver
+
+
+async def begin_bucket(driver: EngineDriver) -> None:
+    """Move the clock to a bucket of which seconds are left, for tests that say what is in which bucket."""
+    assert driver.engine.clock is not None
+    in_bucket_ms = (await driver.engine.clock.read()).now_ms % 10_000
+    if in_bucket_ms > 4000:
+        driver.move_clock(10 - in_bucket_ms / 1000)
+
+
+async def history(driver: EngineDriver, minutes: int = 60, topic: str = TOPIC) -> History:
+    """What was published until now; the clock moves to the end of the bucket."""
+    await begin_bucket(driver)
+    await driver.engine.history_publisher.publish()
+    driver.engine.histories._reads._values.clear()
+    driver.engine.histories._reads_of_many._values.clear()
+    driver.move_clock(10)
+    return await driver.engine.histories.of_topic(topic, minutes)
+
+
+def sums(found: History) -> dict[str, int]:
+    """The counts over all buckets, without those that are 0."""
+    of_all = [sum(bucket.counts[at] for bucket in found.buckets) for at in range(len(COUNTS))]
+    return {name: count for name, count in zip(COUNTS, of_all, strict=True) if count}
+
+
+def gauges(found: History, at: int = -1) -> dict[str, int]:
+    of_bucket = found.buckets[at].gauges
+    assert of_bucket is not None
+    return {name: count for name, count in zip(GAUGES, of_bucket, strict=True) if count}
+
+
+async def everything_once(driver: EngineDriver) -> dict[str, int]:
+    """Do a bit of everything; returns what must have been counted."""
+    queue = driver.queue
+    await queue.put_many([job(f"j{number}") for number in range(10)])
+    await driver.put("late", delay=3)
+    await driver.put("j9", on_conflict="replace")
+    await driver.put("j9", on_conflict="keep")
+    popped = {delivery.id: delivery for delivery in await driver.pop(8)}
+    await queue.finish(TOPIC, "j0", popped["j0"].receipt)
+    await queue.finish_many(TOPIC, [FinishItem(id="j1"), FinishItem(id="unknown")])
+    await queue.release(TOPIC, "j2", ANY_RECEIPT, delay_ms=60_000)
+    await queue.release(TOPIC, "j3", ANY_RECEIPT, delay_ms=60_000, counts=False)
+    await queue.bury(TOPIC, "j4", ANY_RECEIPT)
+    await queue.cancel(TOPIC, "j5")
+    await queue.cancel_many(TOPIC, [CancelItem(id="j6"), CancelItem(id="unknown")])
+    await driver.put("tagged", delay=60, tags=["x"])
+    await driver.engine.bulk.cancel(CancelSelected.model_validate({"select": {"tag": "x"}}))
+    await queue.finish_and_put(TOPIC, "j7", ANY_RECEIPT, [job("next", delay=60)])
+    await driver.pass_time(3)
+    return {"put": 14, "popped": 8, "finished": 3, "released": 1, "dead": 1, "cancelled": 3}
+
+
+async def test_everything_is_counted_once(driver: EngineDriver) -> None:
+    expected = await everything_once(driver)
+    found = await history(driver)
+    assert sums(found) == expected
+    assert found.buckets[-1].counts == list(expected.values())
+    assert sum(found.buckets[-1].lateness.values()) == 8
+    assert gauges(found) == {"delayed": 3, "ready": 3, "dead": 1}
+
+
+async def test_what_is_published_later_is_in_a_later_bucket(driver: EngineDriver) -> None:
+    await begin_bucket(driver)
+    await driver.put("a")
+    await driver.engine.history_publisher.publish()
+    driver.move_clock(20)
+    await driver.put("b")
+    await driver.put("c")
+    found = await history(driver)
+    assert [bucket.counts[0] for bucket in found.buckets][-4:] == [0, 1, 0, 2]
+    assert [bucket.gauges and bucket.gauges[1] for bucket in found.buckets][-4:] == [None, 1, 1, 3]
+    driver.move_clock(3_700)
+    found = await history(driver)
+    assert sums(found) == {}
+    assert gauges(found, 0) == gauges(found) == {"ready": 3}  # by the buckets of 5 min
+    assert sums(await history(driver, 90)) == {"put": 3}
+
+
+@pytest.mark.slow
+async def test_an_hour_of_short_buckets_and_two_days_of_long_ones(driver: EngineDriver) -> None:
+    """Each count is in both exactly once, also while the last one of 10 s is not complete."""
+    published: list[int] = []  # when, in 10 s
+    for step in range(700):
+        await driver.engine.queue.put(job(f"j{step}", delay=86_400 * 3))
+        await driver.engine.history_publisher.publish()
+        [record] = driver.server.command("LRANGE", f"{KEY}:history/10s", -1, -1)
+        published.append(msgspec.msgpack.decode(record)[0])
+        driver.move_clock(10 if step < 400 else 601)
+        for minutes in (60, 61, 2880) if step % 50 == 49 else ():
+            driver.engine.histories._reads._values.clear()
+            found = await driver.engine.histories.of_topic(TOPIC, minutes)
+            period = found.period
+            assert len(found.buckets) == 360 if minutes == 60 else len(found.buckets) in {13, 14, 576, 577}
+            wanted = [0] * period.buckets
+            for at in published:
+                if period.from_ms <= at * 10_000 < period.to_ms:
+                    wanted[(at * 10_000 - period.from_ms) // period.bucket_ms] += 1
+            assert [bucket.counts[0] for bucket in found.buckets] == wanted
+            assert gauges(found) == {"delayed": len(published)}
+    assert driver.server.command("LLEN", f"{KEY}:history/10s") <= 362
+    assert driver.server.command("LLEN", f"{KEY}:history/5m") <= 578
+    ttl_ms = driver.server.command("PTTL", f"{KEY}:history/10s")
+    assert 172_000_000 < ttl_ms <= 172_800_000
+
+
+async def test_idle_topics_cost_nothing(driver: EngineDriver) -> None:
+    await driver.put("a", delay=60)
+    await history(driver)
+    calls = driver.server.command("INFO", "commandstats")
+    await driver.engine.history_publisher.publish()
+    await driver.engine.history_publisher.publish()
+    after = driver.server.command("INFO", "commandstats")
+    assert calls["cmdstat_evalsha"]["calls"] == after["cmdstat_evalsha"]["calls"]
+
+
+async def test_a_topic_without_a_history(driver: EngineDriver) -> None:
+    with pytest.raises(TopicNotFound):
+        await driver.engine.histories.of_topic("unknown", 60)
+    await driver.put("a", delay=600)
+    driver.engine.history_publisher._counted.take()  # as by a service without histories
+    found = await history(driver)
+    assert sums(found) == {}
+    assert {bucket.gauges for bucket in found.buckets} == {(1, 0, 0, 0)}
+
+
+async def test_runs_of_schedules_are_counted(schedules: ScheduleDriver) -> None:
+    await schedules.schedule(every=60)
+    await schedules.advance(190)
+    assert sums(await history(schedules)) == {"put": 4}  # one of them waits
+
+
+async def test_a_forgotten_topic_keeps_its_history(driver: EngineDriver) -> None:
+    await driver.put("a")
+    await driver.queue.cancel(TOPIC, "a")
+    await driver.topics.purge(TOPIC)
+    found = await history(driver)
+    assert sums(found) == {"put": 1, "cancelled": 1}
+    with pytest.raises(TopicNotFound):
+        await driver.topics.show(TOPIC)
+
+
+async def test_all_topics_together(driver: EngineDriver) -> None:
+    expected = await everything_once(driver)
+    await driver.queue.put_many([job(topic=f"t{number}") for number in range(30)])
+    await driver.queue.pop("t7", [PopRequest(1)])
+    await history(driver)
+    of_all = await driver.engine.histories.of_all(None, 60)
+    assert of_all.is_complete
+    assert sums(of_all) == {**expected, "put": expected["put"] + 30, "popped": expected["popped"] + 1}
+    assert sum(sum(bucket.lateness.values()) for bucket in of_all.buckets) == 9

@@ -1,0 +1,216 @@
+"""How much is sent at a time: requests under way, rate, batches, the circuit; and over several processes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+
+import pytest
+
+from deferd.contract.errors import InvalidInput, PushNotFound
+from deferd.contract.model import JobState, PutJob, TopicSettings
+from deferd.contract.push import SetPush
+from deferd.engine.engine import Engine
+from deferd.engine.push import push_store
+from tests.integration.engine.engine_driver import TOPIC, started_engine
+from tests.integration.push.pushing_engine import PushingEngine, pushing_engine
+from tests.integration.store.store_servers import StoreServer
+from tests.push_receiver import Received, Receiver, Reply, json_reply, receiver
+from tests.waiting import until
+
+NEVER = {"kind": "fixed", "seconds": 600}
+
+
+async def put_many(pushing: PushingEngine, number: int, topic: str = TOPIC) -> None:
+    fields = {"topic": topic, "backoff": NEVER}
+    jobs = [PutJob.model_validate({**fields, "id": f"j{at}", "body": at}) for at in range(number)]
+    await pushing.engine.queue.put_many(jobs)
+
+
+async def slowly(_request: Received) -> Reply:
+    await asyncio.sleep(0.05)
+    return Reply()
+
+
+@pytest.mark.parametrize("most", [1, 4])
+async def test_no_more_requests_are_under_way_than_allowed(pushing: PushingEngine, most: int) -> None:
+    pushing.target.respond = slowly
+    await pushing.push(max_in_flight=most)
+    await put_many(pushing, 5 * most)
+    await pushing.until_received(5 * most)
+    await until(lambda: pushing.target.under_way == 0, "all responses were sent")
+    assert pushing.target.most_under_way == most
+    assert sorted(pushing.target.ids) == sorted(f"j{at}" for at in range(5 * most))
+
+
+async def test_all_processes_together_keep_the_limit_and_each_job_is_sent_once(
+    pushing: PushingEngine, server: StoreServer, target: Receiver
+) -> None:
+    target.respond = slowly
+    async with started_engine(server.url) as other, pushing_engine(other, target):
+        await pushing.push(max_in_flight=6)
+        await put_many(pushing, 60)
+        await pushing.until_received(60)
+        await until(lambda: target.under_way == 0, "all responses were sent")
+        assert target.most_under_way == 6
+        assert Counter(Counter(target.ids).values()) == {1: 60}
+        assert (await pushing.state()).in_flight <= 6
+
+
+async def test_requests_of_a_process_that_is_gone_stop_counting(
+    engine: Engine, server: StoreServer, target: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(push_store, "COUNTED_MS", 300)
+    async with pushing_engine(engine, target) as pushing:
+        await pushing.push(max_in_flight=1)
+        server.command("HSET", f"deferd:{{0}}:{TOPIC}:push/state", "in/gone", f"1 {int(time.time() * 1000) + 400}")
+        began_s = time.monotonic()
+        await pushing.put()
+        await pushing.until_gone()
+        assert time.monotonic() - began_s >= 0.3
+        fields = server.command("HKEYS", f"deferd:{{0}}:{TOPIC}:push/state")
+        assert b"in/gone" not in fields
+
+
+async def test_the_rate_is_kept(pushing: PushingEngine) -> None:
+    await pushing.push(rate=40, max_in_flight=100)
+    await put_many(pushing, 30)
+    await pushing.until_received(30)
+    times = [one.at_s for one in pushing.target.requests]
+    assert times[-1] - times[0] >= (30 - 4 - 1) / 40 - 0.05  # 4 come in the first burst of 0.1 s
+    for first, later in zip(times, times[14:], strict=False):
+        assert later - first >= 10 / 40 - 0.05
+
+
+async def test_a_batch_is_one_request(pushing: PushingEngine) -> None:
+    pushing.target.reply_with(json_reply({"failures": [{"id": "j3", "error": "no stock"}, {"id": "unknown"}, 7]}))
+    await put_many(pushing, 150)
+    await pushing.push(mode="batch", max_in_flight=10)
+    await pushing.until_received(2)
+    bodies = [one.json["jobs"] for one in pushing.target.requests]
+    assert [len(jobs) for jobs in bodies] == [100, 50]
+    assert bodies[0][0]["id"] == "j0"
+    assert bodies[0][0]["receipt"]
+    assert pushing.target.requests[0].headers["deferd-jobs"] == "100"
+    failed = await pushing.until_state(JobState.DELAYED, "j3")
+    assert failed.last_error == "no stock"
+    for job_id in ("j0", "j99", "j149"):
+        await pushing.until_gone(job_id)
+
+
+async def test_a_cancelled_job_of_a_batch_stays_cancelled_and_the_others_finish(pushing: PushingEngine) -> None:
+    responding = asyncio.Event()
+
+    async def later(_request: Received) -> Reply:
+        await responding.wait()
+        return Reply()
+
+    pushing.target.respond = later
+    await put_many(pushing, 3)
+    await pushing.push(mode="batch", timeout=30)
+    await pushing.until_received(1)
+    await pushing.engine.queue.cancel(TOPIC, "j1")
+    responding.set()
+    await pushing.until_gone("j0")
+    await pushing.until_gone("j2")
+    assert pushing.target.closed == 0
+
+
+async def test_the_circuit_opens_after_five_failures_and_one_request_closes_it(
+    pushing: PushingEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(push_store, "FIRST_PAUSE_MS", 300)
+    pushing.target.reply_with(Reply(500, b"down"))
+    await pushing.push(max_in_flight=1)
+    await put_many(pushing, 20)
+    await pushing.until_received(5)
+    state = await pushing.until_circuit("open")
+    assert state.failures == 5
+    assert state.last_error == "the target responded with status 500: down"
+    assert state.open_until_ms is not None
+    await pushing.until_received(7)
+    times = [one.at_s for one in pushing.target.requests]
+    assert times[5] - times[4] >= 0.28
+    assert times[6] - times[5] >= 0.58  # the pause has doubled
+    pushing.target.reply_with(Reply())
+    await pushing.until_received(20)
+    assert (await pushing.until_circuit("closed")).failures == 0
+    assert (await pushing.state()).last_error is None
+
+
+async def test_all_processes_together_send_one_probe(
+    pushing: PushingEngine, server: StoreServer, target: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(push_store, "FIRST_PAUSE_MS", 400)
+    target.reply_with(Reply(500))
+    async with started_engine(server.url) as other, pushing_engine(other, target):
+        await pushing.push(max_in_flight=1)
+        await put_many(pushing, 40)
+        await pushing.until_circuit("open")
+        before = len(target.requests)
+        assert before in {5, 6}
+        target.hang()
+        await pushing.until_received(before + 1)
+        assert (await pushing.state()).circuit == "half_open"
+        await asyncio.sleep(1.0)  # real time: nothing else may be sent meanwhile
+        assert len(target.requests) == before + 1
+
+
+async def test_errors_of_jobs_do_not_open_the_circuit(pushing: PushingEngine) -> None:
+    pushing.target.reply_with(Reply(422))
+    await pushing.push(max_in_flight=1)
+    await put_many(pushing, 12)
+    await pushing.until_received(12)
+    assert (await pushing.state()).circuit == "closed"
+
+
+async def test_a_hanging_target_delays_no_other(pushing: PushingEngine) -> None:
+    async with receiver() as hanging:
+        hanging.hang()
+        await pushing.engine.push.set(
+            "slow", SetPush.model_validate({"url": hanging.url, "secrets": ["whsec_" + "A" * 32], "max_in_flight": 50})
+        )
+        await pushing.push(max_in_flight=10)
+        await put_many(pushing, 200, "slow")
+        await until(lambda: hanging.under_way == 50, "the target hangs")
+        began_s = time.monotonic()
+        await put_many(pushing, 200)
+        await pushing.until_received(200)
+        assert time.monotonic() - began_s < 5
+        assert hanging.under_way == 50
+
+
+async def test_a_push_that_does_not_exist_is_not_found(pushing: PushingEngine) -> None:
+    for call in (pushing.engine.push.get, pushing.engine.push.remove):
+        with pytest.raises(PushNotFound):
+            await call("none")
+    with pytest.raises(InvalidInput, match="is required"):
+        await pushing.set_again("none")
+    assert await pushing.engine.push.all() == {}
+    assert (await pushing.engine.topic_list.page(None, 10)).views == []
+
+
+async def test_settings_and_push_do_not_disturb_each_other(pushing: PushingEngine) -> None:
+    await pushing.push()
+    await pushing.engine.topics.configure(TOPIC, TopicSettings(ttr=7))
+    assert (await pushing.engine.push.get(TOPIC)).push.max_in_flight == 10
+    await pushing.set_again(max_in_flight=3)
+    assert (await pushing.engine.topics.show(TOPIC)).settings.ttr == 7
+    await pushing.engine.push.remove(TOPIC)
+    view = await pushing.engine.topics.show(TOPIC)
+    assert (view.settings.ttr, view.target) == (7, None)
+
+
+async def test_a_consistency_check_finds_nothing(pushing: PushingEngine) -> None:
+    pushing.target.reply_with(Reply(), Reply(500), Reply(410), Reply())
+    await pushing.push()
+    await put_many(pushing, 20)
+    await pushing.until_received(20)
+    await until(lambda: pushing.target.under_way == 0, "all responses were sent")
+    await pushing.until_gone("j19")
+    report = await pushing.engine.consistency.check_topic(TOPIC)
+    assert report.clean
+    store = await pushing.engine.consistency.check_store()
+    assert store.clean
+    assert (store.stray_count, store.unlisted) == (0, [])

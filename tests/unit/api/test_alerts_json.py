@@ -1,0 +1,128 @@
+"""Alerts as JSON: each code has a text and facts that the OpenAPI document knows."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+
+from deferd.api import alerts_json
+from deferd.api.openapi.now_schemas import Alert as AlertSchema
+from deferd.api.openapi.now_schemas import AlertCode
+from deferd.engine.inspection.alerts import CODES, Alert
+
+NOW_MS = 1_800_000_000_000
+MIN, HOUR = 60_000, 3_600_000
+TEXTS: list[tuple[str, str | None, dict[str, Any], str]] = [
+    (
+        "no_consumer",
+        "orders.close",
+        {"ready": 1204, "oldest_age_ms": 4 * MIN + 9, "last_consumer_at_ms": None},
+        "orders.close: 1,204 ready, oldest 4 min, no consumer",
+    ),
+    (
+        "no_consumer",
+        "a",
+        {"ready": 1, "oldest_age_ms": 200, "last_consumer_at_ms": NOW_MS - 2 * HOUR},
+        "a: 1 ready, oldest 0 s, no consumer for 2 h",
+    ),
+    (
+        "behind",
+        "a",
+        {"ready": 5000, "oldest_age_ms": 90 * MIN, "rate": 2.5, "estimated_wait_ms": 2_000_000, "reserved": 3},
+        "a: 5,000 ready, oldest 1 h 30 min, consumers take 2.5 a second, so the last waits 33 min",
+    ),
+    (
+        "behind",
+        "a",
+        {"ready": 5, "oldest_age_ms": 61_000, "rate": 0, "estimated_wait_ms": None, "reserved": 3},
+        "a: 5 ready, oldest 1 min, 3 held",
+    ),
+    (
+        "dying",
+        "mail.remind",
+        {"dead": 312, "top_error": "SMTP 421", "top_reason": "attempts_exhausted", "top_dead": 298, "exact": True},
+        "mail.remind: 312 dead in 1 h, 298 of them SMTP 421",
+    ),
+    (
+        "dying",
+        "a",
+        {"dead": 7, "top_error": "x" * 101, "top_reason": "buried", "top_dead": 7, "exact": False},
+        f"a: about 7 dead in 1 h, all of them {'x' * 99}…",
+    ),
+    (
+        "dying",
+        "a",
+        {"dead": 7, "top_error": None, "top_reason": "expired", "top_dead": 4, "exact": True},
+        "a: 7 dead in 1 h, 4 of them expired without an error",
+    ),
+    (
+        "paused",
+        "a",
+        {"ready": 4, "due": 2, "by": "ops", "since_at_ms": NOW_MS - 26 * HOUR},
+        "a: paused for 1 d 2 h by ops, 4 ready, 2 due",
+    ),
+    ("paused", "a", {"ready": 4, "due": None, "by": None, "since_at_ms": None}, "a: paused, 4 ready"),
+    (
+        "late",
+        "a",
+        {"jobs": 1000, "overdue_ms": 12_000},
+        "a: 1,000 delayed and due, oldest 12 s late: the timer does not keep up",
+    ),
+    (
+        "durability",
+        "a",
+        {"durability": "fsync", "available": "memory", "why": "appendonly is no"},
+        (
+            "a: asks for durability fsync, the store gives memory (appendonly is no): puts without a level of their "
+            "own are refused"
+        ),
+    ),
+    (
+        "timer",
+        None,
+        {"shard": 3, "running": False, "overdue_ms": 9000},
+        "shard 3: work is overdue by 9 s, no timer runs",
+    ),
+    (
+        "timer",
+        None,
+        {"shard": 3, "running": True, "overdue_ms": 61_000},
+        "shard 3: work is overdue by 1 min, the timer does not get to it",
+    ),
+    (
+        "shard_unavailable",
+        None,
+        {"shards": [1, 5]},
+        "the store cannot be reached for shards 1, 5: topics are missing here",
+    ),
+    (
+        "schedules_missed",
+        "a",
+        {"schedule": "nightly", "missed": 12, "last_missed_at_ms": NOW_MS - 3 * MIN},
+        "a: schedule nightly missed a run 3 min ago, 12 in all",
+    ),
+    ("topic_full", "a", {"jobs": 9, "max_jobs": 10}, "a: 9 of 10 jobs: nearly full"),
+    ("topic_full", "a", {"jobs": 10, "max_jobs": 10}, "a: 10 of 10 jobs: full, puts are refused"),
+    (
+        "overload",
+        "a",
+        {"due": 5000, "handled": 3600},
+        "a: 5,000 due in the next hour, consumers handle 3,600 an hour",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("code", "topic", "facts", "text"), TEXTS, ids=[f"{one[0]}-{at}" for at, one in enumerate(TEXTS)]
+)
+def test_each_alert_says_what_it_is(code: str, topic: str | None, facts: dict[str, Any], text: str) -> None:
+    made = alerts_json.alert(Alert("warning", code, topic, 1, facts), NOW_MS)
+    assert made["text"] == text
+    assert None not in made.values()
+    assert set(made) <= set(AlertSchema.model_fields)
+    AlertSchema.model_validate(made)
+
+
+def test_all_codes_are_known() -> None:
+    assert {code for code, *_ in TEXTS} == set(CODES) == set(get_args(AlertCode))

@@ -1,0 +1,131 @@
+"""Filters of lists of jobs, calls on many jobs, and jobs as puts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from deferd.console.bulk_plan import Target, api_call, is_selectable
+from deferd.console.job_filter import read_filter, read_instant
+from deferd.console.json_text import Members, parse
+from deferd.console.put_again import curl, put_text
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+NOW_MS = round(NOW.timestamp() * 1000)
+
+
+@pytest.mark.parametrize(
+    ("typed", "instant"),
+    [
+        ("now", "2026-03-01T12:00:00.000Z"),
+        ("+2h", "2026-03-01T14:00:00.000Z"),
+        ("now - 30 min", "2026-03-01T11:30:00.000Z"),
+        ("-1d", "2026-02-28T12:00:00.000Z"),
+        ("2030-01-31", "2030-01-31T00:00:00.000Z"),
+        ("2030-01-31 09:30", "2030-01-31T09:30:00.000Z"),
+        ("2030-01-31T09:30+01:00", "2030-01-31T08:30:00.000Z"),
+    ],
+)
+def test_instants_are_typed_as_people_think(typed: str, instant: str) -> None:
+    assert read_instant(typed, NOW) == instant
+
+
+@pytest.mark.parametrize("typed", ["", "soon", "+2", "2h", "31.1.2030", "+999999999w"])
+def test_other_instants_are_refused(typed: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 (the page writes the sentence)
+        read_instant(typed, NOW)
+
+
+def test_a_filter_is_read_from_a_url() -> None:
+    wanted = read_filter({"state": "dead", "id": " a ", "error": "x", "due_after": "soon", "other": "1"}, NOW_MS)
+    assert (wanted.state, wanted.id, wanted.due_after, list(wanted.problems)) == ("dead", "a", None, ["due_after"])
+    assert wanted.query() == {
+        "state": "dead", "id_prefix": "a", "tag": None, "error": "x", "due_after": None, "due_before": None
+    }  # fmt: skip
+    assert not wanted.is_oldest_first
+    assert read_filter({"state": "nothing"}, NOW_MS).state is None
+
+
+@pytest.mark.parametrize(
+    ("action", "fields", "selectable"),
+    [
+        ("cancel", {"state": "delayed", "due_before": "+1h"}, True),
+        ("cancel", {"state": "dead"}, False),
+        ("cancel", {"tag": "a"}, True),
+        ("cancel", {"tag": "a", "state": "ready"}, False),
+        ("cancel", {}, False),
+        ("run_now", {"state": "delayed", "id": "x"}, False),
+        ("redrive", {"state": "dead", "tag": "a"}, True),
+        ("redrive", {"state": "ready"}, False),
+        ("redrive", {"state": "dead", "error": "x"}, False),
+        ("purge", {"state": "finished"}, True),
+        ("purge", {"state": "delayed", "due_after": "now"}, False),
+    ],
+)
+def test_what_the_api_can_select_itself(action: str, fields: dict[str, str], selectable: bool) -> None:
+    assert is_selectable(action, read_filter(fields, NOW_MS)) == selectable
+
+
+def call(action: str, fields: dict[str, str], ids: tuple[str, ...] | None = None, **more: Any) -> Any:
+    target = Target("t", ids, read_filter(fields, NOW_MS))
+    return api_call(action, target, **{"cutoff": "C", "options": {}, "dry_run": False, **more})
+
+
+def test_every_call_has_the_cutoff() -> None:
+    delayed = {"state": "delayed", "due_before": "+1h"}
+    select = {"cutoff": "C", "state": "delayed", "topics": ["t"], "due_before": "2026-03-01T13:00:00.000Z"}
+    assert call("cancel", delayed) == ("POST", "/jobs/cancel", {"select": select, "limit": 100_000}, {})
+    moved = call("reschedule", {"tag": "a"}, options={"delay": 0}, dry_run=True, limit=7)
+    assert moved.body == {
+        "select": {"cutoff": "C", "tag": "a", "topics": ["t"]}, "limit": 7, "delay": 0, "dry_run": True, "samples": 10
+    }  # fmt: skip
+    assert call("redrive", {"state": "dead"}, ("x",)).body == {"cutoff": "C", "ids": ["x"]}
+    assert call("redrive", {"tag": "a"}).body == {"cutoff": "C", "limit": 1_000_000, "tag": "a"}
+    purge = call("purge", {"state": "dead"}, dry_run=True)
+    assert purge[:2] == ("DELETE", "/topics/t")
+    assert purge.query == {"state": "dead", "tag": None, "cutoff": "C", "dry_run": True}
+    task = call("cancel", delayed, as_task=True).body
+    assert (task["as_task"], "limit" in task) == (True, False)
+    assert call("purge", {"state": "dead"}, as_task=True).query["as_task"]
+    assert call("redrive", {"state": "dead"}, as_task=True).body == {"cutoff": "C", "as_task": True}
+    assert call("purge", {}, ("x", "y")).body["select"] == {
+        "cutoff": "C", "ids": [{"topic": "t", "id": "x"}, {"topic": "t", "id": "y"}]
+    }  # fmt: skip
+
+
+JOB = """{"topic":"t","id":"a","state":"delayed","body":{"it's":12345678901234567890.10},
+"due_at":"2026-03-01T13:00:00Z","created_at":"2026-03-01T10:00:00Z","attempts":2,"ttr":60,"max_attempts":null,"backoff":{"kind":"fixed","seconds":1},
+"ttl":null,"retain":0,"tags":["x"],"attempts_log":[],"last_error":"bad"}"""
+
+
+def shown() -> Members:
+    job = parse(JOB)
+    assert isinstance(job, Members)
+    return job
+
+
+def test_a_job_is_put_again_as_it_was() -> None:
+    text = put_text(shown(), with_id=True, now_ms=NOW_MS).decode()
+    assert '"body":{"it\'s":12345678901234567890.10}' in text
+    assert json.loads(text) == {
+        "topic": "t", "id": "a", "body": {"it's": 12345678901234567890.10}, "run_at": "2026-03-01T13:00:00Z",
+        "tags": ["x"], "ttr": 60, "max_attempts": None, "backoff": {"kind": "fixed", "seconds": 1},
+        "ttl": None, "retain": 0
+    }  # fmt: skip
+    later = json.loads(put_text(shown(), with_id=False, now_ms=NOW_MS + 10_000_000))
+    assert "run_at" not in later
+    assert "id" not in later
+
+
+def test_the_command_is_one_that_a_shell_reads() -> None:
+    text = curl(shown(), now_ms=NOW_MS, has_keys=True, hides=True)
+    assert text.startswith("# This console masks some fields")
+    script = text.replace("curl -sS", "printf '%s\\n'")
+    printed = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, env={}).stdout
+    assert "Authorization: Bearer \n" in printed
+    assert '"it\'s": 12345678901234567890.10' in printed
+    assert "Bearer" not in curl(shown(), now_ms=NOW_MS, has_keys=False, hides=False)
