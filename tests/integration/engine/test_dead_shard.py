@@ -31,6 +31,8 @@ pytestmark = pytest.mark.slow
 
 SHARDS = 12
 STORE_TIMEOUT_S = 1.0
+LONG_STORE_TIMEOUT_S = 20.0
+"""Longer than a busy machine stops a process for."""
 WOKEN_S = 3 * HEARTBEAT_S + 2 * STORE_TIMEOUT_S
 """The node that hangs may be the one of the engine's subscription."""
 SETTLE_S = 30.0
@@ -100,8 +102,10 @@ class Deployment:
 
 
 @asynccontextmanager
-async def deployed(cluster: ClusterSet, url: str | None = None) -> AsyncIterator[Deployment]:
-    async with started_engine(url or cluster.url, timeout_s=STORE_TIMEOUT_S, shards=SHARDS) as engine:
+async def deployed(
+    cluster: ClusterSet, url: str | None = None, timeout_s: float = STORE_TIMEOUT_S
+) -> AsyncIterator[Deployment]:
+    async with started_engine(url or cluster.url, timeout_s=timeout_s, shards=SHARDS) as engine:
         yield Deployment(cluster, engine)
 
 
@@ -298,11 +302,14 @@ async def test_a_list_fails_when_no_shard_can_be_read(deployment: Deployment) ->
         await deployment.engine.ping()
 
 
-async def test_the_service_is_ready_while_one_shard_is(deployment: Deployment) -> None:
-    deployment.fail("pause")
-    async with asyncio.timeout(10 * STORE_TIMEOUT_S):
-        for _ in range(20):
-            await deployment.engine.ping()
+async def test_the_service_is_ready_while_one_shard_is(cluster: ClusterSet) -> None:
+    """No ping waits for the node that hangs: all of them together take less than the time-out of a single call."""
+    async with deployed(cluster, timeout_s=LONG_STORE_TIMEOUT_S) as deployment:
+        deployment.fail("pause")
+        async with asyncio.timeout(LONG_STORE_TIMEOUT_S):
+            for _ in range(20):
+                await deployment.engine.ping()
+        bring_back(deployment.failing)
 
 
 async def test_a_quota_keeps_counting_without_the_dead_shard(deployment: Deployment) -> None:
