@@ -13,13 +13,12 @@ from deferd.stop_signals import stop_signals
 _LEFT_TASKS_S = 1.0
 
 
-def runs_in_this_thread() -> bool:
-    """Whether an event loop runs in this thread."""
+def running_here() -> asyncio.AbstractEventLoop | None:
+    """The event loop that runs in this thread, if one does."""
     try:
-        asyncio.get_running_loop()
+        return asyncio.get_running_loop()
     except RuntimeError:
-        return False
-    return True
+        return None
 
 
 @contextlib.contextmanager

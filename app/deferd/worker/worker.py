@@ -203,7 +203,7 @@ class Worker:
             RuntimeError: an event loop runs in this thread already: use `await worker.serve()` there.
             ValueError, InvalidInput: as for `serve`.
         """
-        if event_loop.runs_in_this_thread():
+        if event_loop.running_here() is not None:
             raise RuntimeError(
                 "Worker.run() starts an event loop, and one is running in this thread already: "
                 "use `await worker.serve()` here, and `worker.stop()` to end it"
@@ -229,14 +229,17 @@ class Worker:
     def stop(self) -> None:
         """End `serve` or `run`; from any thread. Returns at once.
 
-        No further job is fetched, and those that wait are released. Running handlers have the grace time; then async
-        ones are cancelled, plain ones see `context.cancelled`, and their jobs are released. Released jobs are delivered
-        again at once, and the attempt counts. The end is some seconds after the grace time at the latest, even if a
-        handler does not end. A stop before the start ends the next `serve` at once.
+        No further job is fetched, no further handler starts, and those that wait are released. Running handlers have
+        the grace time; then async ones are cancelled, plain ones see `context.cancelled`, and their jobs are released.
+        Released jobs are delivered again at once, and the attempt counts. The end is some seconds after the grace time
+        at the latest, even if a handler does not end. A stop before the start ends the next `serve` at once.
         """
         self._stop_requested = True
         if self._running is not None:
             loop, stop = self._running
+            if event_loop.running_here() is loop:
+                stop.set()
+                return
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(stop.set)
 
@@ -260,7 +263,7 @@ class Worker:
                 topics = ", ".join(self._handlers)
                 LOG.info("worker %s starts at %s: %s", settings.name, facts["url"], topics, extra=facts)
                 async with schedules_registered(client, schedules, stop):
-                    left = await WorkerRun(settings, client).serve(stop)
+                    left = await WorkerRun(settings, client, stop).serve()
         finally:
             self._running = None
             self._stop_requested = False
@@ -298,8 +301,8 @@ class Worker:
         return AsyncClient(url, key=self._key if key is None else key, retry_for=0, tracing=self._tracing)
 
     def _on_signal(self, number: signal.Signals) -> None:
-        LOG.info("%s: stopping, within %g s", number.name, self._grace_s)
         self.stop()
+        LOG.info("%s: stopping, within %g s", number.name, self._grace_s)
 
 
 def _default_name() -> str:

@@ -57,30 +57,30 @@ class WorkerSettings:
 
 
 class WorkerRun:
-    """Runs handlers on the jobs that it fetches."""
+    """Runs handlers on the jobs that it fetches, until `stop` is set: from then on no handler starts."""
 
-    def __init__(self, settings: WorkerSettings, client: AsyncClient) -> None:
+    def __init__(self, settings: WorkerSettings, client: AsyncClient, stop: asyncio.Event) -> None:
         self._settings = settings
+        self._stopping = stop
         self._spans = client.spans
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[HeldJob] = deque()
         self._held: set[HeldJob] = set()
         self._busy = 0
         self._prefetch = Prefetch(settings.concurrency, settings.prefetch)
-        self._stopping = False
         self._handler_ended = asyncio.Event()
         self._threads = DaemonThreads(self._loop)
         self._leases = LeaseKeeper(client, self._on_delivery_over)
         self._reporter = Reporter(client, self._on_reported)
         self._fetcher = Fetcher(client, order=settings.order, consumer=settings.name, room=self._room, take=self._take)
 
-    async def serve(self, stop: asyncio.Event) -> int:
-        """Work until `stop` is set. Returns how many jobs could not be reported or released in time.
+    async def serve(self) -> int:
+        """Work until the stop. Returns how many jobs could not be reported or released in time.
 
         When this is cancelled, handlers get no grace time.
         """
         fetching = self._fetcher.start()
-        stopped = asyncio.create_task(stop.wait())
+        stopped = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait({fetching, stopped}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -98,7 +98,7 @@ class WorkerRun:
 
     def _room(self) -> int:
         """How many jobs to fetch: none until half of the prefetch is used, so that pops are not small."""
-        if self._stopping:
+        if self._stopping.is_set():
             return 0
         prefetch = self._prefetch.count(self._busy)
         slots = self._settings.concurrency + prefetch
@@ -116,7 +116,7 @@ class WorkerRun:
         self._start_waiting()
 
     def _start_waiting(self) -> None:
-        while self._waiting and self._busy < self._settings.concurrency and not self._stopping:
+        while self._waiting and self._busy < self._settings.concurrency and not self._stopping.is_set():
             held = self._waiting.popleft()
             if not held.settled:
                 self._busy += 1
@@ -210,7 +210,7 @@ class WorkerRun:
 
     async def _shut_down(self, grace_s: float) -> int:
         """End within `grace_s`, plus some seconds for cancelled handlers and the last reports."""
-        self._stopping = True
+        self._stopping.set()
         end_s = self._loop.time() + grace_s
         try:
             await self._fetcher.stop()

@@ -9,11 +9,11 @@ import time
 
 import pytest
 
-from deferd import AsyncClient, Worker
+from deferd import AsyncClient, Context, Worker
 from tests.acceptance.client.lossy_proxy import lossy_proxy
 from tests.acceptance.service_process import ServiceProcess
 from tests.acceptance.worker.worker_process import WorkerProcess
-from tests.acceptance.worker.worker_runs import in_state, prefetching_worker, serving, sleeping_handler
+from tests.acceptance.worker.worker_runs import WITHIN_S, in_state, prefetching_worker, serving, sleeping_handler
 from tests.waiting import BUSY_S, until
 
 with_and_without_signal_handlers = pytest.mark.parametrize(
@@ -124,6 +124,25 @@ async def test_prefetched_jobs_are_released_when_the_worker_stops(
             assert (released.attempts, released.last_error) == (1, "the worker stopped")
         may_end.set()
     assert began == ["quick", "slow"]
+
+
+async def test_no_handler_starts_after_one_has_stopped_its_worker(
+    client: AsyncClient, shared_service: ServiceProcess, topic: str
+) -> None:
+    worker = Worker(shared_service.url, concurrency=1)
+    began: list[str] = []
+
+    @worker.handler(topic)
+    async def handle(context: Context) -> None:
+        began.append(context.job.id)
+        if context.job.id == "last":
+            worker.stop()
+
+    await client.put_batch([{"topic": topic, "id": name} for name in ("first", "last", "waiting", "fetched")])
+    async with asyncio.timeout(WITHIN_S):
+        await worker.serve()
+    assert began == ["first", "last"]
+    assert (await client.topic(topic)).counts["ready"] == 2
 
 
 async def test_a_cancelled_serve_releases_its_jobs_without_grace_time(
