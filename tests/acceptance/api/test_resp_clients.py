@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,7 +14,9 @@ import redis.asyncio
 
 from tests.acceptance.resp_calls import Version, resp_port
 from tests.acceptance.service_process import ServiceProcess
+from tests.go_toolchain import go
 
+BUILD_S = 280.0
 COMMAND_S = 60
 GO = Path(__file__).with_name("resp_go")
 CLI = shutil.which("redis-cli") or shutil.which("valkey-cli")
@@ -57,8 +58,7 @@ def test_redis_cli(resp_service: ServiceProcess, topic: str, version: str) -> No
 @pytest.mark.skipif(shutil.which("go") is None, reason="there is no Go toolchain")
 def test_go_redis(resp_service: ServiceProcess, topic: str, tmp_path: Path) -> None:
     program = tmp_path / "program"
-    build = ["go", "build", "-o", str(program), "."]
-    subprocess.run(build, cwd=GO, check=True, timeout=500, env={**os.environ, "GOFLAGS": "-mod=readonly"})
+    go(GO, "build", "-o", str(program), ".", timeout_s=BUILD_S)
     for version in (2, 3):
         arguments = [str(program), f"127.0.0.1:{resp_port(resp_service)}", f"{topic}.{version}", str(version)]
         found = subprocess.run(arguments, capture_output=True, text=True, timeout=COMMAND_S, check=False)

@@ -7,10 +7,10 @@ import contextlib
 from datetime import datetime, timedelta
 from pathlib import Path
 
-import httpx
 import pytest
 
 from deferd import AsyncClient, DeferdError
+from tests.acceptance.engine.rescheduling import has_begun_to_reschedule
 from tests.acceptance.service_process import ServiceProcess
 
 pytestmark = pytest.mark.slow
@@ -24,13 +24,6 @@ async def due_times(client: AsyncClient) -> dict[str, datetime]:
     return {job.id: job.due_at async for job in client.jobs(TOPIC)}
 
 
-async def has_begun(url: str) -> None:
-    """Wait until the first jobs are rescheduled."""
-    async with asyncio.timeout(20), httpx.AsyncClient(base_url=url) as client:
-        while '"bulk_reschedule"' not in (await client.get("/metrics")).text:
-            await asyncio.sleep(0)
-
-
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("selector", [{"tag": "x"}, {"state": "delayed", "topics": [TOPIC]}])
 async def test_a_reschedule_that_is_killed_is_continued(tmp_path: Path, selector: dict[str, object]) -> None:
@@ -41,7 +34,7 @@ async def test_a_reschedule_that_is_killed_is_continued(tmp_path: Path, selector
             assert {result.status async for result in client.put_many(jobs)} == {201}
             before = await due_times(client)
             call = asyncio.create_task(client.reschedule_all(by=BY, request_id="r", **selector))  # type: ignore[arg-type]
-            await has_begun(service.url)
+            await has_begun_to_reschedule(service.url)
             service.kill()
             with contextlib.suppress(DeferdError):
                 await call
