@@ -29,7 +29,7 @@ from deferd.api.openapi.__main__ import FILE, render
 from deferd.api.openapi.examples import EXAMPLES
 from deferd.contract import bulk_model, model, push, schedules, windows
 
-DOCUMENT: dict[str, Any] = yaml.load(render(), yaml.CSafeLoader)
+DOCUMENT: dict[str, Any] = yaml.load(FILE.read_bytes(), yaml.CSafeLoader)
 SCHEMAS = DOCUMENT["components"]["schemas"]
 _OPERATION_IDS = {
     "put_job",

@@ -17,6 +17,7 @@ from tests.drawn_input import drawn
 
 MINUTE = 60
 HOUR = 3600
+DAY = 24 * HOUR
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 ZONES = (
     "Europe/Berlin",
@@ -38,7 +39,9 @@ def offset(zone: str, second: int) -> int:
 
 
 def changes(zone: str, year: int) -> list[int]:
-    hours = range(START[year], START[year + 1], HOUR)
+    days = range(START[year], START[year + 1], DAY)
+    with_change = (day for day in days if offset(zone, day - 1) != offset(zone, day + DAY - 1))
+    hours = (hour for day in with_change for hour in range(day, day + DAY, HOUR))
     return [hour for hour in hours if offset(zone, hour) != offset(zone, hour - 1)]
 
 
