@@ -13,7 +13,7 @@ from deferd.api.resp import replies
 from deferd.api.resp.command_error import CommandError, of_exception, wrong_arity
 from deferd.api.resp.replies import OK, PONG, REPLIES
 from deferd.api.resp.session import Session
-from deferd.api.resp.topic_commands import visible_names
+from deferd.api.resp.topic_commands import count_visible
 from deferd.contract.errors import DeferdError, Unauthorized
 from deferd.contract.flag_fields import quoted
 
@@ -173,5 +173,5 @@ async def info(session: Session, _command: list[bytes]) -> bytes:
 
 
 async def _count_topics(topics: list[int], arguments: dict[str, Any]) -> Response:
-    topics.append(sum([len(names) async for names in visible_names(arguments["request"])]))
+    topics.append(await count_visible(arguments["request"]))
     return Response()
