@@ -88,7 +88,7 @@ class RespConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (the reason makes no difference)
         """The connection is closed, by either side."""
-        self._is_closed = self.is_leaving = True
+        self._is_closed = True
         self._transport.connection_lost()
         self._limits.clear_deadline(self)
         self._limits.remove(self)
