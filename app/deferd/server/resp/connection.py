@@ -155,6 +155,8 @@ class RespConnection(asyncio.Protocol):
         self._read_on()
         if self.is_leaving:
             self._end()
+        elif self._room is not None:
+            return  # the client has to read first; then this is called again
         elif not len(self._reader):
             self._limits.set_deadline(self, KEEP_ALIVE_S)
         elif not self._awaits_rest:
@@ -230,6 +232,7 @@ class RespConnection(asyncio.Protocol):
     def _pause(self) -> None:
         """The client does not read its replies as fast as they are sent."""
         self._room = asyncio.Event()
+        self._awaits_rest = False
         self._limits.set_deadline(self, self._limits.response_timeout_s)
         self._api.context.unsent.note(self, self._session.key_name)
 
