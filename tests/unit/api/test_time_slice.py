@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
-from deferd.api.resp import time_slice
 from deferd.api.resp.time_slice import SLICE_S, TimeSlice
 
 
 async def test_others_get_a_turn_when_a_slice_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 100.0
-    monkeypatch.setattr(time_slice.time, "perf_counter", lambda: now_s)
+    monkeypatch.setattr(time, "perf_counter", lambda: now_s)
     turns = 0
 
     async def other() -> None:
