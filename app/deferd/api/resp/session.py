@@ -47,6 +47,8 @@ class RespApi:
         self.handler = service.request_handler
         self._operations = {route.operation_id: route for route in service.routes if isinstance(route, Operation)}
         self.has_keys = self.context.gate.has_keys
+        self.fits_as_json_bytes = self.context.settings.max_body_bytes // _JSON_CHARACTER_BYTES
+        """Text of so many bytes is within the limit of a request in any case."""
         self.has_short_way = not self.context.settings.tracing
         """As the direct paths of HTTP: a traced request goes the general way."""
 
@@ -107,7 +109,7 @@ class Session:
         A control character has one byte in a command, and six as JSON.
         """
         most = self.api.context.settings.max_body_bytes
-        if _JSON_CHARACTER_BYTES * sum(map(len, texts)) > most and sum(len(json_bytes(one)) for one in texts) > most:
+        if sum(map(len, texts)) > self.api.fits_as_json_bytes and sum(len(json_bytes(one)) for one in texts) > most:
             code = PayloadTooLarge.code.upper()
             raise CommandError(code, f"as JSON, in which it is stored, the text is larger than {most} bytes")
 

@@ -90,7 +90,8 @@ def _read_sadd(session: Session, command: list[bytes]) -> _Puts:
         (text("body", body), milliseconds("delay", delay, limits.DELAY_MAX_S))
         for body, delay in zip(texts, delays, strict=True)
     ]
-    session.check_size_as_json([body for body, _ in jobs])
+    if sum(map(len, texts)) > session.api.fits_as_json_bytes:
+        session.check_size_as_json([body for body, _ in jobs])
     return _Puts(_name(command[1]), jobs)
 
 
