@@ -5,7 +5,8 @@
 One service process on one core; its embedded store (append-only file, fsync always) and this process, the clients,
 share the other one. With `--in-memory` the store writes no file. In each round the same jobs go, from the same
 connections, through HTTP as batches of 100, put, popped and finished, and through the Redis protocol as pipelines of
-100 SADDs and as SPOPs of 100; then single SPOPs come one after the other. The figures are medians over the rounds.
+100 SADDs and as SPOPs of 100; then single SPOPs come one after the other, first alone, then from a topic of their own
+while the other connections go on with pipelines of 100 SADDs and SPOPs of 100. The figures are medians over the rounds.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ TOPIC = "bench.resp"
 BODY = '{"order":1042,"customer":"c-17"}'
 BATCH = 100
 SINGLES = 5000
+SINGLES_BESIDE = 2000
+TOPIC_BESIDE = f"{TOPIC}.single"
 RATE_TARGET = 40_000
 P99_TARGET_MS = 10
 
@@ -138,23 +141,41 @@ class Round:
         await self._measure("HTTP pop and finish", drain(self._connections, pop_and_finish, self._jobs))
         await self._measure("SADD", self._each(sadd))
         await self._measure("SPOP 100", drain(self._connections, spop_many, self._jobs))
-        await self._singles(resp[0], sadds)
+        await self._singles("single", resp[0], TOPIC, SINGLES)
+        await self._singles_beside(resp, sadds, spop)
         for of_http, of_resp in zip(http, resp, strict=True):
             of_http.close()
             of_resp.close()
 
-    async def _singles(self, client: RespClient, sadds: bytes) -> None:
-        one = packed(b"SPOP", TOPIC.encode())
-        for _ in range(SINGLES // BATCH):
+    async def _singles_beside(self, clients: list[RespClient], sadds: bytes, spop: bytes) -> None:
+        """Single SPOPs of the first client while the others put and pop as fast as they can."""
+        ends = asyncio.Event()
+
+        async def load(client: RespClient) -> None:
+            while not ends.is_set():
+                await client.send(sadds, BATCH)
+                await client.send(spop, 1)
+
+        loads = [asyncio.create_task(load(client)) for client in clients[1:]]
+        await self._singles("beside", clients[0], TOPIC_BESIDE, SINGLES_BESIDE)
+        ends.set()
+        await asyncio.gather(*loads)
+        while (await clients[0].send(spop, 1))[0]:
+            pass
+
+    async def _singles(self, step: str, client: RespClient, topic: str, count: int) -> None:
+        one = packed(b"SPOP", topic.encode())
+        sadds = packed(b"SADD", topic.encode(), BODY.encode(), b"0") * BATCH
+        for _ in range(count // BATCH):
             await client.send(sadds, BATCH)
         taken_ms = []
-        for _ in range(SINGLES):
+        for _ in range(count):
             began = time.perf_counter()
             assert await client.send(one, 1) == [BODY.encode()]
             taken_ms.append((time.perf_counter() - began) * 1000)
         assert await client.send(one, 1) == [None]
-        self._figures["single p50"].append(percentile(taken_ms, 0.5))
-        self._figures["single p99"].append(percentile(taken_ms, 0.99))
+        self._figures[f"{step} p50"].append(percentile(taken_ms, 0.5))
+        self._figures[f"{step} p99"].append(percentile(taken_ms, 0.99))
 
 
 def main() -> None:
@@ -175,7 +196,8 @@ def main() -> None:
     for step in ("HTTP put", "HTTP pop and finish", "SADD", "SPOP 100"):
         cpu = f"{middle[f'{step} service']:5.1f} and {middle[f'{step} store']:5.1f} us of CPU a job, service and store"
         print(f"  {step:20}{middle[step]:9.0f} jobs/s   {cpu}")
-    print(f"  one SPOP: p50 {middle['single p50']:.2f} ms")
+    beside = f"p50 {middle['beside p50']:.2f} ms, p99 {middle['beside p99']:.2f} ms"
+    print(f"  one SPOP: p50 {middle['single p50']:.2f} ms; beside pipelines on the other connections {beside}")
     show_target("SADD, pipelined x100", middle["SADD"], at_least=RATE_TARGET)
     show_target("SPOP 100", middle["SPOP 100"], at_least=RATE_TARGET)
     show_target("one SPOP, p99 in ms", middle["single p99"], at_most=P99_TARGET_MS)

@@ -147,6 +147,28 @@ class TopicList:
         self._raise_if_all(page.unreadable, page.error)
         return page
 
+    async def scan(self, cursor: int = 0, count: int = 1000) -> tuple[int, list[str]]:
+        """About `count` names in no order, and the cursor of the next page; 0 begins, and is that of the last page.
+
+        As SCAN of Redis: a topic that exists all the time is listed, perhaps twice. A page costs the same however many
+        topics there are.
+
+        Raises:
+            StoreUnavailable: the shard of this page cannot be read.
+        """
+        position, shard = divmod(cursor, self._keys.shards)
+        key = self._keys.of_shard(shard, "topics")
+        next_position, found = await self._scripts.run("key_elements", [key], ("zset", position, count))
+        names = [name.decode() for name in found[::2]]
+        if int(next_position):
+            return int(next_position) * self._keys.shards + shard, names
+        return (shard + 1) % self._keys.shards, names
+
+    async def count(self) -> int:
+        """How many topics there are. Raises StoreUnavailable if a shard cannot be read."""
+        keys = [self._keys.of_shard(shard, "topics") for shard in range(self._keys.shards)]
+        return sum(await asyncio.gather(*(self._scripts.command("ZCARD", key) for key in keys)))
+
     async def _read_sizes(self, sizes: dict[int, int], page: TopicNames) -> None:
         async def read(shard: int, _: int) -> None:
             try:

@@ -78,6 +78,19 @@ def test_bodies_are_exact_both_ways(client: redis.Redis, resp_service: ServicePr
     assert [job["body"] for job in pop(client, topic, "COUNT", 2, "JSON")] == [b'"{\\"a\\":1}"', b'{"a":1}']
 
 
+def test_a_header_may_have_the_name_of_a_field(client: redis.Redis, topic: str) -> None:
+    job = call(client, "DEFERD.PUT", topic, "a", "1", "JSON", "HEADER", "body", "b", "HEADER", "result", "r")
+    assert (fields(job["headers"]), job["body"]) == ({"body": b"b", "result": b"r"}, b"1")
+
+
+def test_large_json_is_stored_as_it_is(client: redis.Redis, topic: str) -> None:
+    body = b"[%b]" % b",".join([b"12345678901234567890"] * 10_000)
+    client.execute_command("DEFERD.PUT", topic, "a", body, "JSON")
+    assert pop(client, topic, "JSON")[0]["body"] == body
+    with pytest.raises(ResponseError, match=r"^VALIDATION body: .*is a number beyond 1\.8e308"):
+        client.execute_command("DEFERD.PUT", topic, "b", body.replace(b"12345678901234567890", b"1e999"), "JSON")
+
+
 def test_release_touch_bury_change_cancel(client: redis.Redis, resp_service: ServiceProcess, topic: str) -> None:
     client.execute_command("DEFERD.PUT", topic, "a", "x", "DELAY", 60_000)
     assert call(client, "DEFERD.CHANGE", topic, "a", "DELAY", 0, "BODY", "y")["body"] == b"y"
@@ -190,7 +203,20 @@ INVALID: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
     "a repeated name": (("DEFERD.PUT", "TOPIC", "a", '1,"value":2', "JSON"), "VALIDATION body: must be JSON"),
     "NaN": (("DEFERD.PUT", "TOPIC", "a", "NaN", "JSON"), "VALIDATION body: must be JSON"),
-    "a number beyond a float": (("DEFERD.PUT", "TOPIC", "a", "1e999", "JSON"), "VALIDATION body: must be JSON"),
+    "a number beyond a float": (("DEFERD.PUT", "TOPIC", "a", "1e999", "JSON"), "VALIDATION body: is a number beyond"),
+    "JSON that is nested too deep": (
+        ("DEFERD.PUT", "TOPIC", "a", "[" * 300 + "]" * 300, "JSON"),
+        "VALIDATION body: is nested deeper than 200 levels",
+    ),
+    "JSON that is nested deeper than any parser goes": (
+        ("DEFERD.PUT", "TOPIC", "a", "[" * 100_000 + "]" * 100_000, "JSON"),
+        "VALIDATION body: is nested deeper than 200 levels",
+    ),
+    "a body that is too large as JSON": (("DEFERD.PUT", "TOPIC", "a", "\1" * 200_000), "PAYLOAD_TOO_LARGE as JSON"),
+    "a result that is too large as JSON": (
+        ("DEFERD.FINISH", "TOPIC", "a", "*", "RESULT", "\1" * 200_000),
+        "PAYLOAD_TOO_LARGE as JSON",
+    ),
     "a body that is not UTF-8": (("DEFERD.PUT", "TOPIC", "a", b"\xff"), "VALIDATION body: must be UTF-8"),
     "an invalid id": (("DEFERD.PUT", "TOPIC", "a b", "x"), "VALIDATION id: must match"),
     "an unknown conflict": (("DEFERD.PUT", "TOPIC", "a", "x", "ONCONFLICT", "?"), "VALIDATION on_conflict: must be"),

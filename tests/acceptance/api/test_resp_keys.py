@@ -22,6 +22,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> KeysFile:
     keys.add("all", "put", "pop", "cancel", "read", "admin")
     keys.add("orders", "put", "pop", "read", topics=("orders.*",))
     keys.add("slow", "put", "read", more="requests_per_second = 1\nburst = 3")
+    keys.add("slow-pops", "pop", more="requests_per_second = 1\nburst = 3")
     keys.add("small", "put", "pop", "read", topics=("small.*",), more="max_jobs_total = 3")
     keys.add("short", "put", "read", more="max_body_bytes = 300\nmax_batch = 2")
     return keys
@@ -44,6 +45,25 @@ def test_without_a_key_only_a_greeting_is_carried_out(service: ServiceProcess, t
         connection.sendall(b"".join(packed(*some) for some in words) + packed(b"QUIT"))
         lines = read_to_end(connection).splitlines()
     assert [line[:8] for line in lines] == [b"-NOAUTH "] * 5 + [b"+OK"]
+
+
+def test_a_command_without_a_key_is_in_the_audit_log(service: ServiceProcess) -> None:
+    with connected(service) as connection:
+        connection.sendall(packed(b"DEL", b"t") + packed(b"NONE") + packed(b"HELLO", b"3") + packed(b"QUIT"))
+        read_to_end(connection)
+    refused = {("RESP DEL", "unauthorized"), ("RESP", "unauthorized"), ("RESP HELLO", "unauthorized")}
+    wait_until(
+        lambda: refused <= {(line["call"], line["outcome"]) for line in audit_lines(service)}, 10, "it is logged"
+    )
+
+
+def test_a_greeting_with_an_error_changes_nothing(service: ServiceProcess, keys: KeysFile) -> None:
+    hello = (b"HELLO", b"3", b"AUTH", b"default", keys.tokens["all"].encode())
+    with connected(service) as connection:
+        connection.sendall(packed(*hello, b"SETNAME", b"a b") + packed(*hello, b"NONE") + packed(b"PING"))
+        connection.sendall(packed(b"QUIT"))
+        lines = read_to_end(connection).splitlines()
+    assert [line[:8] for line in lines] == [b"-ERR the", b"-ERR syn", b"-NOAUTH ", b"+OK"]
 
 
 @pytest.mark.parametrize("data", [b"*11\r\n", b"*2\r\n$4\r\nECHO\r\n$20000\r\n"])
@@ -126,6 +146,15 @@ def test_a_rate_limit_counts_commands(service: ServiceProcess, keys: KeysFile, t
         replies = pipeline.execute(raise_on_error=False)
         assert 1 <= replies.count(1) <= 5
         assert all(reply == 1 or str(reply).startswith("RATE_LIMITED ") for reply in replies)
+
+
+def test_a_rate_limit_counts_each_pop_of_a_pipeline(service: ServiceProcess, keys: KeysFile, topic: str) -> None:
+    with of_key(service, keys, "all") as client:
+        client.sadd(topic, *["a", 0] * 10)
+    with of_key(service, keys, "slow-pops") as client:
+        replies = _replies(client, *[["SPOP", topic]] * 10)
+    assert 1 <= replies.count(b"a") <= 5
+    assert all(reply == b"a" or str(reply).startswith("RATE_LIMITED ") for reply in replies)
 
 
 def test_a_quota_and_bounds_hold(service: ServiceProcess, keys: KeysFile, topic: str) -> None:

@@ -92,6 +92,8 @@ HOSTILE = {
     "a null": b"*1\r\n$-1\r\n",
     "zeros": b"\0" * 1000,
     "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    "a length with a zero in front": b"*1\r\n$04\r\nPING\r\n",
+    "a size with a zero in front": b"*01\r\n$4\r\nPING\r\n",
     "a wrong end": b"*1\r\n$4\r\nPINGxx",
 }
 
@@ -139,6 +141,24 @@ def test_a_client_that_reads_nothing_is_not_read(resp_service: ServiceProcess, t
                 connection.sendall(looks * 1000)  # 40 MB: more than the buffers of the system
             assert client.ping()
             assert resident_bytes(pid) - before < 30 * 1024 * 1024
+
+
+def test_a_client_that_reads_nothing_takes_few_jobs(resp_service: ServiceProcess, topic: str) -> None:
+    jobs = 40
+    with redis_client(resp_service) as client, socket.socket() as connection:
+        for _ in range(jobs):
+            client.sadd(topic, "x" * 900_000, 0)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        connection.connect(("127.0.0.1", resp_port(resp_service)))
+        connection.sendall(packed(b"SPOP", topic.encode()) * jobs + packed(b"SPOP", topic.encode(), b"1") * jobs)
+        lefts: list[int] = []
+
+        def no_more_are_taken() -> bool:
+            lefts.append(client.scard(topic))
+            return lefts[-1] < jobs and len(set(lefts[-20:])) == 1 and len(lefts) >= 20
+
+        wait_until(no_more_are_taken, 20, "the service waits for the client")
+        assert lefts[-1] > jobs / 2
 
 
 def test_the_rest_of_a_large_command_is_read_after_a_command_that_waits(

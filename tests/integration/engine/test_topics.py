@@ -140,6 +140,23 @@ async def test_topics_are_listed_in_pages(driver: EngineDriver) -> None:
     assert pages == [names[:3], names[3:6], names[6:]]
 
 
+async def test_a_scan_lists_the_topics_of_all_shards(store: Store) -> None:
+    """With more topics in a shard than the store returns at once."""
+    engine = Engine(store, shards=3)
+    assert await engine.topic_list.scan() == (1, [])
+    names = {f"t{number:03}" for number in range(500)}
+    await engine.queue.put_many([PutJob(topic=name) for name in sorted(names)])
+    assert await engine.topic_list.count() == 500
+    listed: list[str] = []
+    cursor, pages = 0, 0
+    while cursor or not pages:
+        cursor, page = await engine.topic_list.scan(cursor, 10)
+        listed += page
+        pages += 1
+    assert set(listed) == names
+    assert pages > 10
+
+
 async def test_topics_of_many_shards_are_all_listed(store: Store) -> None:
     engine = Engine(store, shards=7)
     names = {f"t{number:02}" for number in range(30)}

@@ -81,8 +81,9 @@ def test_a_lock_works_on_any_machine(lock: str) -> None:
     assert all(line.startswith("    --hash=sha256:") or line.endswith(" \\") for line in entries)
 
 
-def test_the_npm_lock_works_with_any_registry() -> None:
-    folder = ROOT / "tests/acceptance/api/typescript"
+@pytest.mark.parametrize("name", ["typescript", "resp_node"])
+def test_the_npm_lock_works_with_any_registry(name: str) -> None:
+    folder = ROOT / "tests/acceptance/api" / name
     lock = json.loads((folder / "package-lock.json").read_text(encoding="utf-8"))
     wanted = json.loads((folder / "package.json").read_text(encoding="utf-8"))["devDependencies"]
     locked = {name.removeprefix("node_modules/"): entry for name, entry in lock["packages"].items() if name}

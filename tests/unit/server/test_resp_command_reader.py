@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tracemalloc
 
-import hiredis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +15,7 @@ MOST_WORDS, MOST_BYTES = 10, 1000
 
 
 def reader(most_words: int = MOST_WORDS, most_bytes: int = MOST_BYTES) -> CommandReader:
-    return CommandReader(hiredis.Reader(), most_words, most_bytes)
+    return CommandReader(most_words, most_bytes)
 
 
 def packed(*words: bytes) -> bytes:
@@ -25,7 +24,7 @@ def packed(*words: bytes) -> bytes:
 
 def take_all(reading: CommandReader, data: bytes) -> list[list[bytes]]:
     reading.add(data)
-    return reading.take(10_000, 1 << 30)
+    return reading.take(10_000, 1 << 30, 1 << 30)
 
 
 def test_a_pipeline_is_split_into_its_commands() -> None:
@@ -36,9 +35,11 @@ def test_a_pipeline_is_split_into_its_commands() -> None:
 def test_at_most_so_many_commands_are_taken() -> None:
     reading = reader()
     reading.add(packed(b"PING") * 5)
-    assert [len(reading.take(2, 1 << 30)) for _ in range(4)] == [2, 2, 1, 0]
+    assert [len(reading.take(2, 1 << 30, 1 << 30)) for _ in range(4)] == [2, 2, 1, 0]
     reading.add(packed(b"ECHO", b"x" * 500) * 5)
-    assert [len(reading.take(10, 600)) for _ in range(4)] == [2, 2, 1, 0]
+    assert [len(reading.take(10, 3, 1 << 30)) for _ in range(4)] == [2, 2, 1, 0]
+    reading.add(packed(b"ECHO", b"x" * 500) * 5)
+    assert [len(reading.take(10, 1 << 30, 600)) for _ in range(4)] == [2, 2, 1, 0]
     assert len(reading) == 0
 
 
@@ -68,6 +69,9 @@ REFUSED = {
     "a long number": b"*" + b"1" * 20,
     "no number": b"*x\r\n",
     "a sign": b"*+1\r\n",
+    "a zero in front": b"*01\r\n$4\r\nPING\r\n",
+    "a zero in front of a length": b"*1\r\n$04\r\nPING\r\n",
+    "two zeros": b"*1\r\n$00\r\n\r\n",
     "an underscore": b"*1_0\r\n",
     "a space": b"* 1\r\n",
     "half of a wrong number": b"*1x",
@@ -95,7 +99,7 @@ def test_commands_before_it_are_returned_first(data: bytes) -> None:
     reading = reader()
     assert take_all(reading, packed(b"PING") * 2 + data) == [[b"PING"], [b"PING"]]
     with pytest.raises(ProtocolViolation):
-        reading.take(10, 1000)
+        reading.take(10, 1000, 1000)
 
 
 @drawn(2000)

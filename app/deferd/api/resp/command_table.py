@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from deferd.api.resp import connection_commands as connection
@@ -12,14 +13,15 @@ from deferd.api.resp.command_error import CommandError
 from deferd.api.resp.session import Session
 
 Run = Callable[[Session, list[bytes]], Awaitable[bytes]]
-RunMany = Callable[[Session, Sequence[list[bytes]]], Awaitable[bytes]]
+RunMany = Callable[[Session, Sequence[list[bytes]]], AsyncGenerator[bytes, None]]
 
 
 class Command(NamedTuple):
     """A command: `arity` is the number of its words with its name, negative for at least so many, as Redis counts them.
 
     `run_many` replaces `run` for commands of which a run in a pipeline is carried out together; it checks the number of
-    words itself. `is_open`: also for a client that has given no key.
+    words itself, and goes on when the client has room for the replies so far. `is_open`: also for a client that has
+    given no key.
     """
 
     arity: int
@@ -45,11 +47,12 @@ async def _describe(session: Session, command: list[bytes]) -> bytes:
     if subcommand != b"INFO":
         raise CommandError("ERR", "unknown subcommand of COMMAND: COUNT, DOCS, INFO and LIST are known")
     names = [name.upper() for name in command[2:]] or list(COMMANDS)
-    described = [_description(name, COMMANDS[name]) if name in COMMANDS else session.replies.null for name in names]
-    return replies.array(described)
+    return replies.array([_description(name) if name in COMMANDS else session.replies.null for name in names])
 
 
-def _description(name: bytes, command: Command) -> bytes:
+@cache
+def _description(name: bytes) -> bytes:
+    command = COMMANDS[name]
     first = 1 if command.has_topic else 0
     last = -1 if name == b"DEL" else first
     numbers = [replies.integer(number) for number in (first, last, 1 if first else 0)]

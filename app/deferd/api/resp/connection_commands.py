@@ -8,11 +8,12 @@ from typing import Any
 from starlette.responses import Response
 
 from deferd import __version__
+from deferd.api.auth.permissions import Permission
 from deferd.api.resp import replies
 from deferd.api.resp.command_error import CommandError, of_exception, wrong_arity
 from deferd.api.resp.replies import OK, PONG, REPLIES
 from deferd.api.resp.session import Session
-from deferd.api.resp.topic_commands import visible_names
+from deferd.api.resp.topic_commands import count_visible
 from deferd.contract.errors import DeferdError, Unauthorized
 from deferd.contract.flag_fields import quoted
 
@@ -41,17 +42,21 @@ async def hello(session: Session, command: list[bytes]) -> bytes:
         if words[0] not in (b"2", b"3"):
             raise CommandError("NOPROTO", "unsupported protocol version: 2 and 3 are supported")
         version = 3 if words.pop(0) == b"3" else 2
+    token: bytes | None = None
     name: bytes | None = None
     while words:
         option = words.pop(0).upper()
         if option == b"AUTH" and len(words) >= 2:
-            _authenticate(session, words[1])
+            token = words[1]
             del words[:2]
         elif option == b"SETNAME" and words:
             name = _attribute("name", words.pop(0))
         else:
             raise CommandError("ERR", f"syntax error in HELLO option {quoted(option.decode('utf-8', 'replace'))}")
-    if not session.is_authenticated:
+    if token is not None:
+        _authenticate(session, token)
+    elif not session.is_authenticated:
+        audit_without_key(session, "RESP HELLO")
         raise no_key("HELLO must be called with the key: HELLO 3 AUTH default TOKEN")
     session.replies = REPLIES[version]
     session.name = session.name if name is None else name
@@ -79,6 +84,12 @@ async def auth(session: Session, command: list[bytes]) -> bytes:
 def no_key(text: str = "Authentication required.") -> CommandError:
     """The error of a service with keys for a client that has given none, as Redis has it."""
     return CommandError("NOAUTH", text)
+
+
+def audit_without_key(session: Session, operation: str) -> None:
+    """Write to the audit log that a command of a client without a key was refused, as HTTP does for a request."""
+    permission = Permission(None, operation=operation)
+    session.api.context.gate.audit_refusal(None, permission, session.request({}), None, Unauthorized.code)
 
 
 def _authenticate(session: Session, token: bytes) -> None:
@@ -162,5 +173,5 @@ async def info(session: Session, _command: list[bytes]) -> bytes:
 
 
 async def _count_topics(topics: list[int], arguments: dict[str, Any]) -> Response:
-    topics.append(sum([len(names) async for names in visible_names(arguments["request"])]))
+    topics.append(await count_visible(arguments["request"]))
     return Response()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncGenerator, Sequence
 
 from deferd.api.resp.command_error import CommandError, Disconnected, of_exception, wrong_arity
 from deferd.api.resp.command_table import COMMANDS, Command
-from deferd.api.resp.connection_commands import no_key
+from deferd.api.resp.connection_commands import audit_without_key, no_key
 from deferd.api.resp.session import Session
 from deferd.contract.flag_fields import quoted
 
@@ -28,7 +29,9 @@ async def execute(session: Session, commands: Sequence[list[bytes]]) -> AsyncGen
         if command is not None and command.run_many is not None and session.is_authenticated:
             while end < len(commands) and commands[end][0].upper() == name:
                 end += 1
-            yield await command.run_many(session, commands[at:end])
+            async with contextlib.aclosing(command.run_many(session, commands[at:end])) as written:
+                async for replies in written:
+                    yield replies
         else:
             yield await _reply_to(session, command, commands[at])
         at = end
@@ -37,6 +40,7 @@ async def execute(session: Session, commands: Sequence[list[bytes]]) -> AsyncGen
 async def _reply_to(session: Session, command: Command | None, words: list[bytes]) -> bytes:
     name = words[0].decode("utf-8", "replace")
     if not session.is_authenticated and (command is None or not command.is_open):
+        audit_without_key(session, "RESP" if command is None else f"RESP {name.upper()}")
         return no_key().reply()
     if command is None or command.run is None:
         return CommandError("ERR", f"unknown command {quoted(name)}").reply()

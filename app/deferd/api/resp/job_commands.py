@@ -22,7 +22,9 @@ from deferd.api.resp.options import (
     read_options,
     text,
 )
+from deferd.api.resp.replies import array, items_of
 from deferd.api.resp.session import Session
+from deferd.api.resp.time_slice import TimeSlice
 
 ANY = b"*"
 """In place of an id: one that the service makes. In place of a receipt: that of the delivery under way."""
@@ -78,7 +80,7 @@ async def put(session: Session, command: list[bytes]) -> bytes:
     _, topic, job_id, body, *words = command
     fields = read_options(words, PUT_OPTIONS)
     as_json = fields.pop(_AS_JSON, False)
-    job = {"topic": text("topic", topic), "body": _value("body", body, as_json=as_json), **fields}
+    job = {"topic": text("topic", topic), "body": _value(session, "body", body, as_json=as_json), **fields}
     if job_id != ANY:
         job["id"] = text("id", job_id)
     return _reply(session, await session.call("put_job", {}, body=job), as_json=as_json)
@@ -97,7 +99,11 @@ async def pop(session: Session, command: list[bytes]) -> bytes:
     response = await session.call_while_connected("pop_jobs", {"topic": topics}, {"wait": 0, **fields})
     # The JSON is {"jobs":[...]}; the reply is the list alone.
     jobs = bytes(response.body)[len(b'{"jobs":') : -1]
-    return session.replies.of_json(jobs, bodies_as_json=as_json)
+    slice_, written = TimeSlice(), []
+    for job in items_of(jobs):
+        written.append(session.replies.of_json(job, bodies_as_json=as_json))
+        await slice_.end_if_over()
+    return array(written)
 
 
 async def look(session: Session, command: list[bytes]) -> bytes:
@@ -112,7 +118,7 @@ async def change(session: Session, command: list[bytes]) -> bytes:
     fields = read_options(command[3:], CHANGE_OPTIONS)
     as_json = fields.pop(_AS_JSON, False)
     if "body" in fields:
-        fields["body"] = _value("BODY", fields["body"], as_json=as_json)
+        fields["body"] = _value(session, "BODY", fields["body"], as_json=as_json)
     return _reply(session, await session.call("change_job", _path(command), body=fields), as_json=as_json)
 
 
@@ -127,7 +133,7 @@ async def finish(session: Session, command: list[bytes]) -> bytes:
     fields = read_options(command[4:], FINISH_OPTIONS)
     as_json = fields.pop(_AS_JSON, False)
     if "result" in fields:
-        fields["result"] = _value("RESULT", fields["result"], as_json=as_json)
+        fields["result"] = _value(session, "RESULT", fields["result"], as_json=as_json)
     return await _end_delivery(session, "finish_job", command, fields)
 
 
@@ -156,8 +162,12 @@ def _path(command: list[bytes]) -> dict[str, str]:
     return {"topic": text("topic", command[1]), "id": text("id", command[2])}
 
 
-def _value(name: str, value: bytes, *, as_json: bool) -> Any:
-    return json_value(name, value) if as_json else text(name, value)
+def _value(session: Session, name: str, value: bytes, *, as_json: bool) -> Any:
+    if as_json:
+        return json_value(name, value)
+    string = text(name, value)
+    session.check_size_as_json([string])
+    return string
 
 
 def _reply(session: Session, response: Response, *, as_json: bool = False) -> bytes:

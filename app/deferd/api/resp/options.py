@@ -11,14 +11,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import msgspec
+import orjson
 
 from deferd.api import request_body
 from deferd.api.resp.command_error import invalid
 from deferd.api.resp.numbers import whole_number
+from deferd.contract import limits
 from deferd.contract.errors import InvalidInput
 
 _MOST = 10**15
 """More than any bound of HTTP, which decides."""
+_NOT_VALID = "is not valid JSON"
+"""What follows says where, in text around the value that the client did not send."""
 _one_value = msgspec.json.Decoder(msgspec.Raw)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -31,13 +35,23 @@ def text(name: str, value: bytes) -> str:
         raise invalid(name, f"must be UTF-8, and byte {error.start} is not") from None
 
 
-def json_value(name: str, value: bytes) -> Any:
-    """A JSON value of any kind, as HTTP reads it. Raises CommandError for any other text."""
+def json_value(name: str, value: bytes) -> orjson.Fragment:
+    """A JSON value of any kind, for a request of HTTP, which checks it as any. Raises CommandError for other text.
+
+    A large value is parsed there only, in another thread: that takes too long for the event loop.
+    """
     try:
         _one_value.decode(value)  # else it could end the object around it
-        return request_body.parse_object(b'{"value":' + value + b"}")["value"]
-    except (msgspec.MsgspecError, InvalidInput):
+        if len(value) <= request_body.PARSED_IN_THE_LOOP_BYTES:
+            request_body.parse_object(b'{"value":' + value + b"}")
+    except msgspec.MsgspecError:
         raise invalid(name, "must be JSON") from None
+    except RecursionError:
+        raise invalid(name, f"is nested deeper than {limits.JSON_DEPTH_MAX} levels") from None
+    except InvalidInput as error:
+        message = error.field_errors[0].message
+        raise invalid(name, "must be JSON" if message.startswith(_NOT_VALID) else message) from None
+    return orjson.Fragment(value)
 
 
 def _seconds(name: str, value: bytes) -> float:

@@ -6,7 +6,8 @@ and one null, so a map is a flat list of names and values, a boolean is 1 or 0, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
@@ -18,12 +19,14 @@ Version = Literal[2, 3]
 OK = b"+OK\r\n"
 PONG = b"+PONG\r\n"
 _ERROR_TEXT_MAX = 1000
-_BODIES = frozenset(("body", "result"))
+_BODIES = ("body", "result")
 """Fields of a job that hold any JSON value of a client."""
+_NAMED_BY_CLIENTS = frozenset(("headers",))
+"""Fields whose values have names of clients, which may be those of other fields."""
 _QUOTE = b'"'
+_BOOLEANS = {b"true": True, b"false": False}
 _object = msgspec.json.Decoder(dict[str, Raw])
 _array = msgspec.json.Decoder(list[Raw])
-_scalar = msgspec.json.Decoder(Any)
 
 
 def bulk(text: bytes) -> bytes:
@@ -61,6 +64,21 @@ def text_of(body: bytes) -> bytes:
     return body[1:-1] if b"\\" not in body else orjson.loads(body).encode()
 
 
+def items_of(raw: bytes) -> list[bytes]:
+    """The items of a JSON list, each as JSON."""
+    return [bytes(one) for one in _array.decode(raw)]
+
+
+@lru_cache(maxsize=500)
+def _name(name: str) -> bytes:
+    return bulk(name.encode())
+
+
+_NONE: dict[str, Callable[[bytes], bytes]] = {}
+_WITH_BODIES = dict.fromkeys(_BODIES, text_of)
+_WITH_BODIES_AS_JSON: dict[str, Callable[[bytes], bytes]] = dict.fromkeys(_BODIES, bytes)
+
+
 class Replies:
     """What the version of the protocol decides."""
 
@@ -80,33 +98,38 @@ class Replies:
     def mapping(self, pairs: Mapping[str, bytes]) -> bytes:
         """A map of names to replies."""
         head = b"%%%d\r\n" % len(pairs) if self.version == 3 else b"*%d\r\n" % (2 * len(pairs))
-        return head + b"".join([bulk(name.encode()) + reply for name, reply in pairs.items()])
+        return head + b"".join([_name(name) + reply for name, reply in pairs.items()])
 
     def of_json(self, raw: bytes, *, bodies_as_json: bool = False) -> bytes:
         """A reply with what the JSON of an HTTP response says, with the same names, order and units.
 
         The bodies and results of jobs are strings, see `text_of`; with `bodies_as_json` they are the JSON as it is.
         """
+        return self._of_json(raw, _WITH_BODIES_AS_JSON if bodies_as_json else _WITH_BODIES)
+
+    def _of_json(self, raw: bytes, exceptions: Mapping[str, Callable[[bytes], bytes]]) -> bytes:
         first = raw[:1]
+        if first == _QUOTE:
+            return bulk(text_of(raw))
         if first == b"{":
-            pairs = {
-                name: bulk(bytes(value) if bodies_as_json else text_of(bytes(value)))
-                if name in _BODIES
-                else self.of_json(bytes(value), bodies_as_json=bodies_as_json)
-                for name, value in _object.decode(raw).items()
-            }
+            pairs = {}
+            for name, value in _object.decode(raw).items():
+                write = exceptions.get(name)
+                if write is not None:
+                    pairs[name] = bulk(write(bytes(value)))
+                else:
+                    pairs[name] = self._of_json(bytes(value), _NONE if name in _NAMED_BY_CLIENTS else exceptions)
             return self.mapping(pairs)
         if first == b"[":
-            return array([self.of_json(bytes(one), bodies_as_json=bodies_as_json) for one in _array.decode(raw)])
-        return self._scalar(_scalar.decode(raw))
+            return array([self._of_json(one, exceptions) for one in items_of(raw)])
+        return b":%b\r\n" % raw if raw.isdigit() else self._number_or_constant(raw)
 
-    def _scalar(self, value: Any) -> bytes:
-        if isinstance(value, str):
-            return bulk(value.encode())
-        if value is None:
+    def _number_or_constant(self, raw: bytes) -> bytes:
+        if raw == b"null":
             return self.null
-        if isinstance(value, bool):
-            return self.boolean(value)
+        if raw in _BOOLEANS:
+            return self.boolean(_BOOLEANS[raw])
+        value = orjson.loads(raw)
         return integer(value) if isinstance(value, int) else self.fraction(value)
 
 

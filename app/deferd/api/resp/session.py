@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlencode
 
@@ -19,9 +19,12 @@ from deferd.api.resp.command_error import CommandError, Disconnected, of_problem
 from deferd.api.resp.replies import REPLIES, Replies
 from deferd.api.resp.resp_request import RespRequest
 from deferd.api.responses import Header
+from deferd.contract.errors import PayloadTooLarge
 from deferd.engine.record import json_bytes
 
 _ERRORS_FROM = 400
+_JSON_CHARACTER_BYTES = 6
+"""The most that a character takes in JSON: `\\u0000`."""
 _ids = itertools.count(1)
 Result = TypeVar("Result")
 
@@ -44,6 +47,8 @@ class RespApi:
         self.handler = service.request_handler
         self._operations = {route.operation_id: route for route in service.routes if isinstance(route, Operation)}
         self.has_keys = self.context.gate.has_keys
+        self.fits_as_json_bytes = self.context.settings.max_body_bytes // _JSON_CHARACTER_BYTES
+        """Text of so many bytes is within the limit of a request in any case."""
         self.has_short_way = not self.context.settings.tracing
         """As the direct paths of HTTP: a traced request goes the general way."""
 
@@ -97,6 +102,16 @@ class Session:
             self.headers.append((b"authorization", b"Bearer " + self._token))
 
     # Requests
+
+    def check_size_as_json(self, texts: Sequence[str]) -> None:
+        """Raise CommandError when the JSON of these texts is larger than a request of HTTP may be.
+
+        A control character has one byte in a command, and six as JSON.
+        """
+        most = self.api.context.settings.max_body_bytes
+        if sum(map(len, texts)) > self.api.fits_as_json_bytes and sum(len(json_bytes(one)) for one in texts) > most:
+            code = PayloadTooLarge.code.upper()
+            raise CommandError(code, f"as JSON, in which it is stored, the text is larger than {most} bytes")
 
     def request(
         self, path_values: dict[str, str], query: Mapping[str, object] | None = None, body: object = None

@@ -7,9 +7,10 @@ topics, and traced requests go the general way, one request each.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from deferd.api.request_context import RequestContext
 from deferd.api.resp import replies
 from deferd.api.resp.command_error import CommandError, Disconnected, invalid, of_problem, wrong_arity
 from deferd.api.resp.numbers import milliseconds, whole_number
+from deferd.api.resp.options import text
 from deferd.api.resp.session import Session, each
 from deferd.contract import limits
 from deferd.contract.errors import FieldError, InvalidInput
@@ -48,10 +50,10 @@ class _Puts(NamedTuple):
     jobs: list[tuple[str, int]]
 
 
-async def sadd(session: Session, commands: Sequence[list[bytes]]) -> bytes:
+async def sadd(session: Session, commands: Sequence[list[bytes]]) -> AsyncGenerator[bytes, None]:
     """``SADD topic body delay [body delay ...]``, each of them: put strings, due after as many milliseconds.
 
-    Replies how many were put: all of them, else it is an error. Two jobs with the same body are two jobs.
+    Each replies how many were put: all of them, else it is an error. Two jobs with the same body are two jobs.
     """
     done: list[bytes] = [b""] * len(commands)
     general: list[tuple[int, _Puts]] = []
@@ -59,7 +61,7 @@ async def sadd(session: Session, commands: Sequence[list[bytes]]) -> bytes:
     is_short: dict[str, bool] = {}
     for index, command in enumerate(commands):
         try:
-            puts = _read_sadd(command)
+            puts = _read_sadd(session, command)
         except CommandError as error:
             done[index] = error.reply()
             continue
@@ -75,27 +77,22 @@ async def sadd(session: Session, commands: Sequence[list[bytes]]) -> bytes:
         results = await each([_put_generally(session, puts) for _, puts in part])
         for (index, _), result in zip(part, results, strict=True):
             done[index] = result.reply() if isinstance(result, CommandError) else result
-    return b"".join(done)
+    yield b"".join(done)
 
 
-def _read_sadd(command: list[bytes]) -> _Puts:
+def _read_sadd(session: Session, command: list[bytes]) -> _Puts:
     if len(command) < 4 or len(command) % 2:
         raise wrong_arity("sadd")
     if len(command) > 2 + 2 * limits.BATCH_MAX:
         raise invalid("body", f"a command puts at most {limits.BATCH_MAX} jobs")
     texts, delays = command[2::2], command[3::2]
     jobs = [
-        (_text("body", body), milliseconds("delay", delay, limits.DELAY_MAX_S))
+        (text("body", body), milliseconds("delay", delay, limits.DELAY_MAX_S))
         for body, delay in zip(texts, delays, strict=True)
     ]
-    return _Puts(command[1].decode("utf-8", "replace"), jobs)
-
-
-def _text(name: str, value: bytes) -> str:
-    try:
-        return value.decode()
-    except UnicodeDecodeError as error:
-        raise invalid(name, f"must be UTF-8, and byte {error.start} is not") from None
+    if sum(map(len, texts)) > session.api.fits_as_json_bytes:
+        session.check_size_as_json([body for body, _ in jobs])
+    return _Puts(_name(command[1]), jobs)
 
 
 def _batches(puts: list[tuple[int, _Puts]]) -> list[list[tuple[int, _Puts]]]:
@@ -156,62 +153,88 @@ async def _run_puts(session: Session, arguments: dict[str, Any]) -> Response:
         return Response(_reply(await session.api.context.engine.queue.put_many(jobs, request.put_bounds())))
 
 
-async def spop(session: Session, commands: Sequence[list[bytes]]) -> bytes:
+async def spop(session: Session, commands: Sequence[list[bytes]]) -> AsyncGenerator[bytes, None]:
     """``SPOP topic [count]``, each of them: take due jobs, which are finished in the same step; replies their bodies.
 
     Without a count the reply is one body, or null when no job is due; with one, 1 to 1000, a list. Delivery is at most
-    once: what the client does not receive is lost.
+    once: what the client does not receive is lost. So each pop is made when the client has room for its reply.
     """
-    written: list[bytes] = []
     at = 0
     while at < len(commands):
         command = commands[at]
         end = at + 1
-        if len(command) == 2:
+        if len(command) != 2:
+            yield await _spop(session, command)
+        else:
             while end < len(commands) and commands[end] == command and end - at < _SINGLES_AT_ONCE:
                 end += 1
-        written.append(await _spop(session, command, end - at))
+            async with contextlib.aclosing(_spop_singles(session, command[1], end - at)) as written:
+                async for reply in written:
+                    yield reply
         at = end
-    return b"".join(written)
 
 
-async def _spop(session: Session, command: list[bytes], times: int) -> bytes:
-    """The replies to the same command, `times` after each other."""
+async def _spop(session: Session, command: list[bytes]) -> bytes:
+    """The reply to one with a count."""
+    try:
+        if len(command) != 3:
+            raise wrong_arity("spop")
+        count = whole_number("count", command[2], 1, limits.POP_COUNT_MAX)
+        return replies.bulks([replies.text_of(job.body) for job in await _pop(session, command[1], count)])
+    except CommandError as error:
+        return error.reply()
+
+
+async def _spop_singles(session: Session, name: bytes, times: int) -> AsyncGenerator[bytes, None]:
+    """The replies to so many SPOPs of one job. A pop for several may return fewer jobs than are due: those of 1 MiB."""
+    topic = _name(name)
+    while times:
+        together = times if _takes_short_way(session, topic) else 1  # each is a request for the limits of its key
+        done = together
+        try:
+            jobs = await _pop(session, name, together, are_singles=True)
+        except CommandError as error:
+            yield error.reply() * together
+        else:
+            done = len(jobs) or together
+            yield b"".join([replies.bulk(replies.text_of(job.body)) for job in jobs]) or session.replies.null * together
+        times -= done
+
+
+async def _pop(session: Session, name: bytes, count: int, *, are_singles: bool = False) -> list[JobRecord]:
+    """Up to `count` jobs for one command; with `are_singles` for as many commands of one job."""
     if session.client.is_leaving:
         raise Disconnected  # its jobs would be lost
-    try:
-        if not 2 <= len(command) <= 3:
-            raise wrong_arity("spop")
-        is_single = len(command) == 2
-        count = times if is_single else whole_number("count", command[2], 1, limits.POP_COUNT_MAX)
-        bodies = [replies.text_of(job.body) for job in await _pop(session, command[1], count)]
-    except CommandError as error:
-        return error.reply() * times
-    if not is_single:
-        return replies.bulks(bodies)
-    return b"".join([replies.bulk(body) for body in bodies]) + session.replies.null * (count - len(bodies))
-
-
-async def _pop(session: Session, name: bytes, count: int) -> list[JobRecord]:
-    topic = name.decode("utf-8", "replace")
+    topic = _name(name)
     context = session.api.context
-    if _TOPIC.fullmatch(topic) is None or session.admit_without_limits(POP, topic) is None:
+    if not _takes_short_way(session, topic):
         taken: list[JobRecord] = []
         await session.call(POP, {"topic": topic}, {"count": count}, run=partial(_run_pop, session, taken))
         return taken
     began_s = time.perf_counter()
     status = _OK
+    jobs: list[JobRecord] = []
     try:
         context.unsent.claim(_REPLY_BYTES, session.key_name)
         _note_consumer(session, topic)
-        return await context.engine.queue.pop_and_finish(topic, count)
+        jobs = await context.engine.queue.pop_and_finish(topic, count)
     except Exception as exc:
         response = error_response(exc)
         status = response.status_code
         raise of_problem(bytes(response.body)) from exc
     finally:
-        path = session.api.operation(POP).path
-        metrics.observe_request(path, metrics.RESP_METHOD, status, time.perf_counter() - began_s)
+        path, took_s = session.api.operation(POP).path, time.perf_counter() - began_s
+        for _ in range((len(jobs) or count) if are_singles else 1):
+            metrics.observe_request(path, metrics.RESP_METHOD, status, took_s)
+    return jobs
+
+
+def _takes_short_way(session: Session, topic: str) -> bool:
+    return _TOPIC.fullmatch(topic) is not None and session.admit_without_limits(POP, topic) is not None
+
+
+def _name(word: bytes) -> str:
+    return word.decode("utf-8", "replace")
 
 
 async def _run_pop(session: Session, taken: list[JobRecord], arguments: dict[str, Any]) -> Response:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import AsyncIterator
 from functools import partial
-from hashlib import blake2b
 from typing import Any
 
 import orjson
@@ -17,6 +15,7 @@ from deferd.api.resp.command_error import CommandError, wrong_arity
 from deferd.api.resp.glob_pattern import Pattern, matches, read_pattern
 from deferd.api.resp.numbers import whole_number
 from deferd.api.resp.session import Session
+from deferd.api.resp.time_slice import TimeSlice
 from deferd.contract import limits
 from deferd.contract.errors import FieldError, InvalidInput, StoreUnavailable
 from deferd.contract.model import JobState
@@ -24,8 +23,8 @@ from deferd.contract.model import JobState
 KEYS_MAX = 100_000
 """Topics that KEYS lists; SCAN lists any number."""
 _SCAN_COUNT = 10
-_CURSOR_BITS = 48
-"""Of the hash of a name: few enough for the numbers of any client."""
+_CURSOR_MAX = 2**53
+"""The cursors of a store are below twice the number of topics; clients in JavaScript have numbers up to this."""
 _LIVE = (JobState.DELAYED, JobState.READY, JobState.RESERVED)
 
 
@@ -52,12 +51,12 @@ async def keys(session: Session, command: list[bytes]) -> bytes:
 
 
 async def scan(session: Session, command: list[bytes]) -> bytes:
-    """``SCAN cursor [MATCH pattern] [COUNT n] [TYPE set]``: the names of topics, in the order of their hashes.
+    """``SCAN cursor [MATCH pattern] [COUNT n] [TYPE set]``: the names of topics, page by page.
 
-    The cursor is the hash at which the next page begins, so any process can continue, and a topic that exists all the
-    time is listed exactly once, also while others come and go.
+    The cursors are those of the store, so any process can continue. A topic that exists all the time is listed, perhaps
+    twice, also while others come and go.
     """
-    cursor = whole_number("cursor", command[1], 0, 1 << _CURSOR_BITS)
+    cursor = whole_number("cursor", command[1], 0, _CURSOR_MAX)
     if len(command) % 2:
         raise CommandError("ERR", "syntax error")
     pattern, count, is_set = read_pattern(b"*"), _SCAN_COUNT, True
@@ -71,15 +70,12 @@ async def scan(session: Session, command: list[bytes]) -> bytes:
                 is_set = value.lower() == b"set"
             case _:
                 raise CommandError("ERR", "syntax error")
-    page: list[tuple[int, str]] = []
-    most = min(count, limits.PAGE_MAX)
-    await session.call("list_topics", {}, run=partial(_collect_page, page, cursor, most))
-    next_cursor = b"0"
-    if len(page) > most:
-        next_cursor = b"%d" % page[most][0]
-        page = [entry for entry in page if entry[0] < page[most][0]] or page
-    names = [name.encode() for _, name in page if is_set and matches(pattern, name.encode())]
-    return replies.array([replies.bulk(next_cursor), replies.bulks(names)])
+    page: list[tuple[int, list[str]]] = []
+    read = partial(_collect_page, page, cursor, min(count, limits.PAGE_MAX), pattern)
+    await session.call("list_topics", {}, run=read)
+    [(next_cursor, names)] = page
+    listed = [name.encode() for name in names] if is_set else []
+    return replies.array([replies.bulk(b"%d" % next_cursor), replies.bulks(listed)])
 
 
 async def delete(session: Session, command: list[bytes]) -> bytes:
@@ -101,36 +97,54 @@ async def delete(session: Session, command: list[bytes]) -> bytes:
 
 async def _collect(found: list[str], pattern: Pattern, arguments: dict[str, Any]) -> Response:
     async for names in visible_names(arguments["request"]):
-        found += [name for name in names if matches(pattern, name.encode())]
+        found += await _matching(names, pattern)
         if len(found) > KEYS_MAX:
             raise InvalidInput([FieldError(("pattern",), f"matches more than {KEYS_MAX} topics: use SCAN")])
     return Response()
 
 
-async def _collect_page(page: list[tuple[int, str]], cursor: int, most: int, arguments: dict[str, Any]) -> Response:
-    """The first names from `cursor` on, one more than `most`, and those with the same hash as the last."""
-    async for names in visible_names(arguments["request"]):
-        page += [entry for entry in ((_hash_of(name), name) for name in names) if entry[0] >= cursor]
-        page[:] = heapq.nsmallest(most + 1, page)
+async def _collect_page(
+    page: list[tuple[int, list[str]]], cursor: int, count: int, pattern: Pattern, arguments: dict[str, Any]
+) -> Response:
+    request: RequestContext = arguments["request"]
+    next_cursor, names = await request.engine.topic_list.scan(cursor, count)
+    page.append((next_cursor, await _matching(_visible(request, names), pattern)))
     return Response()
+
+
+async def _matching(names: list[str], pattern: Pattern) -> list[str]:
+    """Those that match. A long pattern may take some ms for one name."""
+    slice_, found = TimeSlice(), []
+    for name in names:
+        if matches(pattern, name.encode()):
+            found.append(name)
+        await slice_.end_if_over()
+    return found
+
+
+async def count_visible(request: RequestContext) -> int:
+    """How many topics the key may see. Raises StoreUnavailable if some cannot be read."""
+    if request.admission.visible_topics is None:
+        return await request.engine.topic_list.count()
+    return sum([len(names) async for names in visible_names(request)])
 
 
 async def visible_names(request: RequestContext) -> AsyncIterator[list[str]]:
     """The names of the topics that the key may see, page by page. Raises StoreUnavailable if some cannot be read."""
-    visible = request.admission.visible_topics
     cursor = None
     while True:
         page = await request.engine.topic_list.names(cursor, limits.PAGE_MAX)
         if page.unreadable:
             raise page.error or StoreUnavailable("a part of the topics cannot be read")
-        yield page.names if visible is None else [name for name in page.names if visible.match(name)]
+        yield _visible(request, page.names)
         cursor = page.next_cursor
         if cursor is None:
             return
 
 
-def _hash_of(name: str) -> int:
-    return int.from_bytes(blake2b(name.encode(), digest_size=_CURSOR_BITS // 8).digest()) + 1
+def _visible(request: RequestContext, names: list[str]) -> list[str]:
+    visible = request.admission.visible_topics
+    return names if visible is None else [name for name in names if visible.match(name)]
 
 
 def _name(word: bytes) -> str:

@@ -2,14 +2,15 @@
 
 A command is an array of strings: ``*2\\r\\n$4\\r\\nPING\\r\\n$2\\r\\nhi\\r\\n``. hiredis parses it, and would reserve
 room for as many items, and wait for as many bytes, as are announced. So it gets complete commands only, whose announced
-sizes were checked here as they came.
+sizes were checked here as they came. A parser of hiredis that has met an error parses nothing more, so each gets one
+piece of one connection.
 """
 
 from __future__ import annotations
 
 import hiredis
 
-_ARRAY, _STRING = ord("*"), ord("$")
+_ARRAY, _STRING, _ZERO = b"*$0"
 _SIZE_DIGITS_MAX = 10
 _SIZE_LINE_MAX_BYTES = 1 + _SIZE_DIGITS_MAX + 2
 
@@ -24,18 +25,18 @@ class ProtocolViolation(Exception):
 class CommandReader:
     """The received bytes of one connection that are not carried out yet.
 
-    A command may have `most_words` words of `most_bytes` together. `parser` may be shared: between calls it is empty.
+    A command may have `most_words` words of `most_bytes` together.
     """
 
-    __slots__ = ("_at", "_buffer", "_bytes", "_parser", "_words_left", "most_bytes", "most_words")
+    __slots__ = ("_at", "_buffer", "_bytes", "_words", "_words_left", "most_bytes", "most_words")
 
-    def __init__(self, parser: hiredis.Reader, most_words: int, most_bytes: int) -> None:
-        self._parser = parser
+    def __init__(self, most_words: int, most_bytes: int) -> None:
         self._buffer = bytearray()
         self.most_words = most_words
         self.most_bytes = most_bytes
         self._at = 0  # how far the buffer was checked
         self._words_left = 0  # of the command that begins at the start of the buffer and was checked in part
+        self._words = 0  # of that command
         self._bytes = 0  # of its words
 
     def __len__(self) -> int:
@@ -51,18 +52,19 @@ class CommandReader:
         self._buffer = bytearray()
         self._at = self._words_left = self._bytes = 0
 
-    def take(self, most: int, most_bytes: int) -> list[list[bytes]]:
-        """The next complete commands: at most `most`, and no further one once they have `most_bytes`.
+    def take(self, most: int, most_words: int, most_bytes: int) -> list[list[bytes]]:
+        """The next complete commands: at most `most`, and no further one once they have `most_words` or `most_bytes`.
 
         Raises:
             ProtocolViolation: what follows the commands before is no command, or exceeds a limit. Those are returned
                 first; the next call raises.
         """
-        complete = count = 0
+        complete = count = words = 0
         try:
-            while count < most and complete < most_bytes and self._check_command():
+            while count < most and words < most_words and complete < most_bytes and self._check_command():
                 complete = self._at
                 count += 1
+                words += self._words
         except ProtocolViolation:
             if not count:
                 raise
@@ -70,10 +72,11 @@ class CommandReader:
             self._words_left = self._bytes = 0
         if not count:
             return []
-        self._parser.feed(bytes(self._buffer[:complete]))
+        parser = hiredis.Reader()
+        parser.feed(bytes(self._buffer[:complete]))
         del self._buffer[:complete]
         self._at -= complete
-        return [self._parser.gets() for _ in range(count)]
+        return [parser.gets() for _ in range(count)]
 
     def _check_command(self) -> bool:
         """Check the command at the current position as far as it was received; whether it is complete."""
@@ -84,7 +87,7 @@ class CommandReader:
                 return False
             if not 1 <= size <= self.most_words:
                 raise ProtocolViolation(f"a command has 1 to {self.most_words} words, not {size}")
-            self._words_left = size
+            self._words = self._words_left = size
             self._bytes = 0
         while self._words_left:
             start = self._at
@@ -124,7 +127,7 @@ class CommandReader:
                 raise ProtocolViolation("invalid length")
             return None
         digits = buffer[at + 1 : end]
-        if not digits.isdigit():
+        if not digits.isdigit() or (digits[0] == _ZERO and len(digits) > 1):  # hiredis refuses a zero in front
             raise ProtocolViolation("invalid length")
         self._at = end + 2
         return int(digits)

@@ -11,13 +11,13 @@ import contextlib
 import logging
 from typing import cast
 
-import hiredis
 from uvicorn.server import ServerState
 
 from deferd.api.resp import replies
 from deferd.api.resp.command_error import Disconnected
 from deferd.api.resp.execution import execute
 from deferd.api.resp.session import RespApi, Session
+from deferd.api.resp.time_slice import TimeSlice
 from deferd.contract.limits import BATCH_MAX
 from deferd.server.http.connections import KEEP_ALIVE_S, LINGER_S, REJECTED_MAX, Connections, OpenConnection
 from deferd.server.http.paced_transport import PacedTransport
@@ -32,11 +32,10 @@ BYTES_MAX_WITHOUT_KEY = 16 * 1024
 READ_AHEAD_BYTES = 64 * 1024
 """How much of further commands is read while one is carried out."""
 _COMMANDS_AT_ONCE = 1000
+_WORDS_AT_ONCE = 4000
 _AT_ONCE_BYTES = 1024 * 1024
 
 _log = logging.getLogger("deferd.connections")
-_parser = hiredis.Reader()
-"""For all connections: it is empty after each call."""
 
 
 class RespConnection(asyncio.Protocol):
@@ -49,7 +48,7 @@ class RespConnection(asyncio.Protocol):
         self._api = api
         self._limits = limits
         self._server_state = server_state
-        self._reader = CommandReader(_parser, WORDS_MAX_WITHOUT_KEY, BYTES_MAX_WITHOUT_KEY)
+        self._reader = CommandReader(WORDS_MAX_WITHOUT_KEY, BYTES_MAX_WITHOUT_KEY)
         self.address: tuple[str, int] | None = None
         self.is_leaving = False
         self._task: asyncio.Task[None] | None = None
@@ -144,7 +143,7 @@ class RespConnection(asyncio.Protocol):
 
     def _take(self) -> list[list[bytes]]:
         try:
-            return self._reader.take(_COMMANDS_AT_ONCE, _AT_ONCE_BYTES)
+            return self._reader.take(_COMMANDS_AT_ONCE, _WORDS_AT_ONCE, _AT_ONCE_BYTES)
         except ProtocolViolation as violation:
             _log.debug("invalid Redis protocol from %s: %s", self.address, violation)
             self._transport.write(replies.error("ERR", str(violation)))
@@ -156,6 +155,8 @@ class RespConnection(asyncio.Protocol):
         self._read_on()
         if self.is_leaving:
             self._end()
+        elif self._room is not None:
+            return  # the client has to read first; then this is called again
         elif not len(self._reader):
             self._limits.set_deadline(self, KEEP_ALIVE_S)
         elif not self._awaits_rest:
@@ -164,16 +165,18 @@ class RespConnection(asyncio.Protocol):
 
     async def _carry_out(self, commands: list[list[bytes]]) -> None:
         """Carry out commands until there are no further complete ones."""
+        slice_ = TimeSlice()
         try:
             while commands and not self._is_stopping:
                 async with contextlib.aclosing(execute(self._session, commands)) as written:
                     async for reply in written:
                         if not await self._send(reply):
                             return
+                        await slice_.end_if_over()
                 if self._session.has_quit:
                     self._end()
                     return
-                await asyncio.sleep(0)  # others get their turn
+                await slice_.end()
                 self._set_limits()
                 commands = self._take()
                 self._read_on()
@@ -229,6 +232,7 @@ class RespConnection(asyncio.Protocol):
     def _pause(self) -> None:
         """The client does not read its replies as fast as they are sent."""
         self._room = asyncio.Event()
+        self._awaits_rest = False
         self._limits.set_deadline(self, self._limits.response_timeout_s)
         self._api.context.unsent.note(self, self._session.key_name)
 
@@ -240,7 +244,9 @@ class RespConnection(asyncio.Protocol):
         self._limits.clear_deadline(self)
         if room is not None:
             room.set()
-        if self._task is None:
+        if self._has_ended:
+            self._limits.set_deadline(self, LINGER_S)
+        elif self._task is None:
             self._await_rest()
 
     def unsent_bytes(self) -> int:
