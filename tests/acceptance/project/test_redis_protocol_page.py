@@ -15,6 +15,7 @@ from deferd.api.resp.job_commands import PUT_OPTIONS
 from tests.acceptance.project.test_readme import DOCUMENTS, ROOT, blocks
 from tests.acceptance.resp_calls import resp_port
 from tests.acceptance.service_process import ServiceProcess
+from tests.go_toolchain import go
 
 CLIENTS = ROOT / "tests/acceptance/api"
 BUILD_S = 280
@@ -60,13 +61,13 @@ def test_the_program_for_node_runs(resp_service: ServiceProcess, tmp_path: Path)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)  # it may wait for other tests that build Go programs
 def test_the_program_for_go_runs(resp_service: ServiceProcess, tmp_path: Path) -> None:
     skip_without("go")
     for name in ("go.mod", "go.sum"):
         shutil.copy(CLIENTS / "resp_go" / name, tmp_path)
     write_program(tmp_path / "main.go", "go", resp_service)
-    run(tmp_path, "go", "build", "-mod=readonly", "-buildvcs=false", "-o", "program", ".", timeout_s=BUILD_S)
+    go(tmp_path, "build", "-mod=readonly", "-buildvcs=false", "-o", "program", ".", timeout_s=BUILD_S)
     assert run(tmp_path, "./program") == ["[hello ada hello grace]", "closing order-1042"]
 
 
