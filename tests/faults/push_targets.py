@@ -14,6 +14,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Sequence
+from email.utils import formatdate
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -34,11 +35,15 @@ MAX_IN_FLIGHT = 8
 LOOK_S = 0.3
 """How often the lease of a request under way is looked up."""
 LOOK_TIMEOUT_S = 0.4
+SOON_S = TIMEOUT_S / 2
+"""Before that no service gives up."""
+NOTICED_S = BACKOFF_MS / 1000 / 2
+"""How long after its sender the target may notice that a connection is closed: well before the next attempt."""
 LATE_S = (0.05, 0.4)
 TOO_LATE_S = TIMEOUT_S * 1.2
 FINISHES = 3
-RETRY_AFTER_MS = {"0": 100, "1": 1000}
-"""How long jobs are snoozed, by the header."""
+RETRY_AFTER_MS = {"0": 100, "1": 1000, "date": 100}
+"""How long jobs are snoozed at least, by the header; a date is that of the next second."""
 
 
 class Behaviour(StrEnum):
@@ -65,6 +70,7 @@ _OF_STATUS_200 = {Behaviour.OK, Behaviour.LATE, Behaviour.PARTLY, Behaviour.TOO_
 _DECK = [*Behaviour, *[Behaviour.OK] * 10, *[Behaviour.LATE] * 3]
 """The mixed targets behave like each of these before any comes again."""
 _FINISHING = {*_OF_STATUS_200, Behaviour.ENDLESS, Behaviour.TOO_LONG}
+_LEAVES_LEASE = {Behaviour.ACCEPTED, Behaviour.ABANDONED}
 _REPLIES = {
     Behaviour.GONE: Reply(410),
     Behaviour.ACCEPTED: Reply(202),
@@ -93,6 +99,8 @@ class PushTargets:
         self.requests: Counter[Behaviour] = Counter()
         self.repeated = 0
         """Requests that were sent twice, because the target had closed the connection."""
+        self.beside = 0
+        """Requests that arrived while another one of the same job was under way."""
         self.wrong: list[str] = []
         """Requests that are not what the service promises, and errors of the targets themselves."""
         self.delays_s: list[float] = []
@@ -107,7 +115,8 @@ class PushTargets:
         self._is_settled = False
         self._receipts: set[str] = set()
         self._under_way: set[str] = set()
-        self._messages: dict[str, str] = {}
+        self._names: dict[str, str] = {}
+        self._message_ids: dict[str, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -176,6 +185,7 @@ class PushTargets:
         receipts = {str(one["receipt"]) for one in deliveries}
         if receipts & self._under_way:
             self.wrong.append(f"{topic}: the same delivery is sent twice at a time: {receipts}")
+        self.beside += bool({_job_of(one) for one in receipts} & {_job_of(one) for one in self._under_way})
         self._under_way |= receipts
         new = [one for one in deliveries if one["receipt"] not in self._receipts]
         self.repeated += not new
@@ -186,7 +196,15 @@ class PushTargets:
                 watches += await self._record_delivery(one, arrived_s, arrived_ms)
             behaviour = self._behaviour(topic)
             self.requests[behaviour] += 1
-            return await self._reply(behaviour, deliveries)
+            reply = await self._reply(behaviour, deliveries)
+        except asyncio.CancelledError:  # the sender has closed the connection: because it waited for too long, or died
+            if time.monotonic() > arrived_s + SOON_S:
+                self._may_release(deliveries, max(arrived_s, time.monotonic() - NOTICED_S))
+            raise
+        else:
+            if behaviour not in _LEAVES_LEASE or time.monotonic() > arrived_s + SOON_S:
+                self._may_release(deliveries, time.monotonic())
+            return reply
         finally:
             self._under_way -= receipts
             for watch in watches:
@@ -201,17 +219,17 @@ class PushTargets:
             self.wrong.append(f"{topic} {headers}: {error}")
         if topic == BATCH_TOPIC:
             return [delivery_facts(Delivery(fields)) for fields in request.json["jobs"]]
-        receipt = headers["deferd-receipt"]
-        name = f"{topic}/{request.job_id} {_job_of(receipt)}"
-        if headers["deferd-topic"] != topic or self._messages.setdefault(headers["webhook-id"], name) != name:
-            self.wrong.append(f"{topic} {headers}: this was the id of {self._messages[headers['webhook-id']]}")
+        name, message_id = f"{topic}/{request.job_id} {request.json}", headers["webhook-id"]
+        earlier = self._names.setdefault(message_id, name), self._message_ids.setdefault(name, message_id)
+        if headers["deferd-topic"] != topic or earlier != (name, message_id):
+            self.wrong.append(f"{name} {headers}: the message and its id were {earlier} before")
         return [
             {
                 "topic": topic,
                 "job": request.job_id,
                 "tag": request.json,
                 "attempt": int(headers["deferd-attempt"]),
-                "receipt": receipt,
+                "receipt": headers["deferd-receipt"],
                 "lease_end_ms": 0,
                 "created_ms": 0,
                 "at_ms": None,
@@ -223,8 +241,6 @@ class PushTargets:
     ) -> list[asyncio.Task[None]]:
         """Record a delivery, made at some time before it arrived; the task that watches its lease."""
         topic = facts["topic"]
-        # Whatever the target responds: for a service that waited for too long the request has failed.
-        self._begin("release", facts, delay_ms=BACKOFF_MS)
         number = self._recorder.begin("pop", topic, request=facts["receipt"], call_s=0.0)
         watches = []
         if not facts["lease_end_ms"]:
@@ -237,6 +253,11 @@ class PushTargets:
                     self.delays_s.append((arrived_ms - ms(job.due_at)) / 1000)
         self._recorder.end(number, "jobs", jobs=[facts], end_s=arrived_s)
         return watches
+
+    def _may_release(self, deliveries: list[dict[str, Any]], from_s: float) -> None:
+        """For the service the request may have failed, whatever the response: it may have come too late."""
+        for one in deliveries:
+            self._begin("release", one, delay_ms=BACKOFF_MS, call_s=from_s)
 
     async def _look(self, facts: dict[str, Any]) -> Job | None:
         """The job, if it is held by this delivery and a service responds."""
@@ -318,6 +339,8 @@ class PushTargets:
         retry_after, delay_ms = self._chance.choice(list(RETRY_AFTER_MS.items()))
         for one in deliveries:
             self._begin("snooze", one, delay_ms=delay_ms)
+        if retry_after == "date":
+            retry_after = formatdate(time.time() + 1, usegmt=True)
         return Reply(self._chance.choice((429, 503)), headers={"retry-after": retry_after})
 
     async def _finish_later(self, facts: dict[str, Any]) -> None:

@@ -48,6 +48,7 @@ def _lines(outcome: Outcome) -> Iterator[str]:
     yield ""
     closed = f"requests to push targets; {outcome.pushes_closed} were given up, or ended with their service"
     yield f"{outcome.pushes.total():6}  {closed}"
+    yield f"{outcome.pushes_beside:6}  of them while another one of the same job, whose lease had ended, was under way"
     for behaviour, count in outcome.pushes.most_common():
         yield f"{count:6}  {behaviour}"
     delays_s = sorted(outcome.push_delays_s)

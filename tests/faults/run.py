@@ -74,6 +74,8 @@ class Outcome:
     """Requests to the push targets, by what they did with them."""
     pushes_closed: int = 0
     """Requests that the service gave up, or that ended with it."""
+    pushes_beside: int = 0
+    """Requests that arrived while an earlier one of the same job, whose lease had ended, was still under way."""
     push_delays_s: list[float] = field(default_factory=list)
     """How late the jobs of the target were that always responds at once."""
     wrong_pushes: list[str] = field(default_factory=list)
@@ -135,7 +137,8 @@ async def run(folder: Path, seed: int, plan: Sequence[Fault], *, until_s: float 
         files = [*deployment.files, deployment.targets.file, drained]
         targets = deployment.targets
         outcome.pushes, outcome.pushes_closed = targets.requests, targets.closed
-        outcome.push_delays_s, outcome.wrong_pushes = targets.delays_s, targets.wrong
+        outcome.pushes_beside, outcome.push_delays_s = targets.beside, targets.delays_s
+        outcome.wrong_pushes = targets.wrong
     clock = StoreClock((offset_ms + offset_before_ms) / 2, half_trip_ms + abs(offset_ms - offset_before_ms))
     outcome.uncertainty_ms = clock.uncertainty_ms
     await asyncio.to_thread(_check, outcome, read_history(files), contents, read_s, clock)
