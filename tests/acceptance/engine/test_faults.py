@@ -29,6 +29,7 @@ OUTCOMES_SEEN = [
     ("finish, put", "done"),
     *(("release", outcome) for outcome in ("done", "dead")),
     *((kind, "done") for kind in ("snooze", "touch", "bury", "redrive", "deliver")),
+    *(("sadd", "stored"), ("spop", "done"), ("spop", "unknown")),
     *(("look", outcome) for outcome in ("delayed", "finished", "not found")),
 ]
 
