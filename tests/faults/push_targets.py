@@ -86,7 +86,6 @@ _REPLIES = {
     ),
 }
 
-
 _REFUSALS: dict[type[DeferdError], str] = {JobCancelled: "cancelled", JobNotFound: "not found", ReceiptStale: "stale"}
 
 
@@ -97,8 +96,6 @@ class PushTargets:
         self.file = file
         self.port = 0
         self.requests: Counter[Behaviour] = Counter()
-        self.repeated = 0
-        """Requests that were sent twice, because the target had closed the connection."""
         self.beside = 0
         """Requests that arrived while another one of the same job was under way."""
         self.wrong: list[str] = []
@@ -187,8 +184,8 @@ class PushTargets:
             self.wrong.append(f"{topic}: the same delivery is sent twice at a time: {receipts}")
         self.beside += bool({_job_of(one) for one in receipts} & {_job_of(one) for one in self._under_way})
         self._under_way |= receipts
+        # A request is sent again when the target had closed its connection.
         new = [one for one in deliveries if one["receipt"] not in self._receipts]
-        self.repeated += not new
         self._receipts |= receipts
         watches: list[asyncio.Task[None]] = []
         try:
@@ -276,7 +273,7 @@ class PushTargets:
             next_touch = self._begin("touch", facts)
             job = await self._look(facts)
             if job is None or job.reserved_until is None:
-                return
+                continue
             if ms(job.reserved_until) > lease_end_ms:
                 lease_end_ms = ms(job.reserved_until)
                 self._recorder.end(touch, "done", lease_end_ms=lease_end_ms)
