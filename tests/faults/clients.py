@@ -203,10 +203,10 @@ class Clients:
     async def interfere(self, pause_s: float) -> None:
         """Cancel, reschedule, redrive, get and finish jobs in any state, until `stopping` is set."""
         while not self.stopping.is_set():
-            topic, job = self._chance.choice((*TOPICS, *PUSHED_TOPICS)), self._puts.job_id()
+            topic, job = self._chance.choice((*TOPICS, *TOPICS, *PUSHED_TOPICS)), self._puts.job_id()
             what = self._chance.random()
-            if what < 0.02 and topic in TOPICS:
-                await self._sweep(topic)
+            if what < 0.02:
+                await self._sweep(self._chance.choice(TOPICS))
             elif what < 0.6:
                 await self._cancel(topic, job)
             elif what < 0.7:
@@ -234,7 +234,7 @@ class Clients:
         """Reschedule, or now and then cancel, all jobs of a topic in one state."""
         states: tuple[Literal["delayed", "ready"], ...] = ("delayed", "ready")
         state, delay_ms = self._chance.choice(states), self._chance.choice(DELAYS_MS)
-        if self._chance.random() < 0.2:
+        if self._chance.random() < 0.3:
             number = self._recorder.begin("cancel", topic, by="state")
             call = self._client().cancel_all(state=state, topics=topic)
         else:
