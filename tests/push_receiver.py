@@ -32,12 +32,17 @@ class Received:
 
 @dataclass(frozen=True)
 class Reply:
-    """A response; `raw` is sent as it is, in place of all else."""
+    """A response; `raw` is sent as it is, in place of all else.
+
+    `closes`: then the receiver closes the connection. `endless` is sent again and again, until the sender closes it.
+    """
 
     status: int = 200
     body: bytes = b""
     headers: dict[str, str] = field(default_factory=dict)
     raw: bytes | None = None
+    closes: bool = False
+    endless: bytes = b""
 
     def write(self) -> bytes:
         if self.raw is not None:
@@ -127,8 +132,14 @@ class Receiver:
             if not responding.done():
                 self.closed += 1
                 raise ConnectionResetError("the sender has closed the connection")
-            writer.write(responding.result().write())
+            reply = responding.result()
+            writer.write(reply.write())
             await writer.drain()
+            while reply.endless:
+                writer.write(reply.endless)
+                await writer.drain()
+            if reply.closes:
+                raise ConnectionAbortedError("the receiver closes the connection")
         finally:
             self.under_way -= 1
             for task in (responding, ending):

@@ -14,7 +14,9 @@ from tests.faults.history import Recorder
 PRODUCERS = 3
 INTERFERERS = 1
 CONSUMERS_A_TOPIC = 2
+SET_USERS = 2
 PUT_PAUSE_S = 0.07
+SET_PAUSE_S = 0.1
 INTERFERE_PAUSE_S = 0.04
 
 
@@ -28,6 +30,8 @@ async def work(file: str, seed: str, began_s: str, *urls: str) -> None:
             tasks.create_task(clients.produce(PUT_PAUSE_S))
         for _ in range(INTERFERERS):
             tasks.create_task(clients.interfere(INTERFERE_PAUSE_S))
+        for _ in range(SET_USERS):
+            tasks.create_task(clients.use_set(SET_PAUSE_S))
         for topic in TOPICS * CONSUMERS_A_TOPIC:
             tasks.create_task(clients.consume(topic))
     await clients.close()

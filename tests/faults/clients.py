@@ -1,7 +1,8 @@
 """Clients that make every kind of call on a few topics and record each attempt as one operation.
 
 Several of them use the same job ids at the same time, put ids that exist or existed before, let leases expire, and use
-receipts of deliveries that have ended. Each client talks to one service and never retries on its own.
+receipts of deliveries that have ended. Each client talks to one service, over HTTP or the Redis protocol, and never
+retries on its own.
 """
 
 from __future__ import annotations
@@ -36,13 +37,16 @@ from tests.faults.drawn_puts import (
     DELAYS_MS,
     FOLLOWED,
     PATTERNS,
+    PUSHED_TOPICS,
     TOPICS,
     WORKER_TOPIC,
     DrawnPuts,
     tag_of,
 )
 from tests.faults.history import NOT_SENT, UNKNOWN, Recorder
+from tests.faults.resp_client import RespClient
 from tests.faults.response_facts import CREATED, delivery_facts, ms, outcome_in_batch, put_facts, shown_facts
+from tests.faults.set_commands import SetClients
 
 RESPONSE_S = 2.5
 PAUSE_AFTER_ERROR_S = 0.25
@@ -66,25 +70,38 @@ _REFUSALS: dict[type[DeferdError], str] = {
 
 
 class Clients:
-    """The clients of one process. `began_s` is the start of the run, the same in all of its processes."""
+    """The clients of one process. `began_s` is the start of the run, the same in all of its processes.
+
+    `urls` are those of the API and, with the scheme redis, of the Redis protocol.
+    """
 
     def __init__(self, name: str, seed: str, began_s: float, urls: Iterable[str], recorder: Recorder) -> None:
         self._name = name
         self._chance = random.Random(seed)
         self._puts = DrawnPuts(name, self._chance, began_s)
-        self._clients = [AsyncClient(url, retry_for=0, timeout=RESPONSE_S) for url in urls]
+        listed = list(urls)
+        self._clients = [AsyncClient(url, retry_for=0, timeout=RESPONSE_S) for url in listed if url.startswith("http")]
+        resp_urls = [url for url in listed if not url.startswith("http")]
+        self._resp_clients = [RespClient(url, timeout_s=RESPONSE_S) for url in resp_urls]
+        self._all_clients: list[AsyncClient | RespClient] = [*self._clients, *self._resp_clients]
         self._recorder = recorder
+        self._sets = SetClients(name, seed, (self._resp_clients, self._clients), recorder, self._record)
         self._requests = 0
         self._finishes = 0
         self.stopping = asyncio.Event()
 
     async def close(self) -> None:
         """Close the connections."""
-        for client in self._clients:
+        for client in self._all_clients:
             await client.close()
 
     def _client(self) -> AsyncClient:
         return self._chance.choice(self._clients)
+
+    def _any_client(self) -> tuple[AsyncClient | RespClient, dict[str, str]]:
+        """A client for a call that both protocols have, and what the history has of the choice."""
+        client = self._chance.choice(self._all_clients)
+        return client, {"via": "resp"} if isinstance(client, RespClient) else {}
 
     async def _record(
         self,
@@ -141,16 +158,29 @@ class Clients:
             if self._chance.random() < 0.1:
                 await self._put_batch(self._chance.choice(TOPICS))
             else:
-                await self._put(self._chance.choice((*TOPICS, *TOPICS, WORKER_TOPIC)))
+                await self._put(self._chance.choice((*TOPICS, *TOPICS, WORKER_TOPIC, *PUSHED_TOPICS)))
             await asyncio.sleep(self._chance.expovariate(1 / pause_s))
 
     async def _put(self, topic: str) -> None:
         job, terms, known = self._puts.draw(topic)
         if topic in TOPICS and "on_conflict" not in known and self._chance.random() < 0.1:
             terms["on_conflict"] = known["on_conflict"] = "replace"
-        number = self._recorder.begin("put", topic, job, **known)
-        call = self._client().put(topic, known["tag"], id=job, **terms)
+        client, via = self._any_client()
+        number = self._recorder.begin("put", topic, job, **known, **via)
+        call = client.put(topic, known["tag"], id=job, **terms)
         await self._record(number, call, lambda put: put_facts(put, known))
+
+    async def use_set(self, pause_s: float) -> None:
+        """Put members and take some again, until `stopping` is set."""
+        while not self.stopping.is_set():
+            await self._sets.add()
+            await asyncio.sleep(self._chance.expovariate(1 / pause_s))
+            await self._sets.take()
+
+    async def take_remaining(self) -> None:
+        """Take members until there are none."""
+        while await self._sets.take():
+            pass
 
     async def _put_batch(self, topic: str) -> None:
         drawn = {job: (terms, known) for job, terms, known in (self._puts.draw(topic) for _ in range(4))}
@@ -173,10 +203,10 @@ class Clients:
     async def interfere(self, pause_s: float) -> None:
         """Cancel, reschedule, redrive, get and finish jobs in any state, until `stopping` is set."""
         while not self.stopping.is_set():
-            topic, job = self._chance.choice(TOPICS), self._puts.job_id()
+            topic, job = self._chance.choice((*TOPICS, *TOPICS, *PUSHED_TOPICS)), self._puts.job_id()
             what = self._chance.random()
             if what < 0.02:
-                await self._sweep(topic)
+                await self._sweep(self._chance.choice(TOPICS))
             elif what < 0.6:
                 await self._cancel(topic, job)
             elif what < 0.7:
@@ -191,19 +221,20 @@ class Clients:
 
     async def _change(self, topic: str, job: str, delay_ms: int) -> None:
         by = self._chance.choice(("", "", "ids", "tag"))
-        number = self._recorder.begin("change", topic, job, delay_ms=delay_ms, by=by)
-        if by:
+        client, via = self._any_client() if not by else (None, {})
+        number = self._recorder.begin("change", topic, job, delay_ms=delay_ms, by=by, **via)
+        if client is None:
             many = self._client().reschedule_all(**_selector(topic, job, by), delay=delay_ms / 1000)
             await self._record(number, many, lambda done: {"outcome": _outcome_of_reschedule(done)})
             return
-        call = self._client().change(topic, job, delay=delay_ms / 1000)
+        call = client.change(topic, job, delay=delay_ms / 1000)
         await self._record(number, call, lambda now: _changed(now, delay_ms))
 
     async def _sweep(self, topic: str) -> None:
         """Reschedule, or now and then cancel, all jobs of a topic in one state."""
         states: tuple[Literal["delayed", "ready"], ...] = ("delayed", "ready")
         state, delay_ms = self._chance.choice(states), self._chance.choice(DELAYS_MS)
-        if self._chance.random() < 0.2:
+        if self._chance.random() < 0.3:
             number = self._recorder.begin("cancel", topic, by="state")
             call = self._client().cancel_all(state=state, topics=topic)
         else:
@@ -217,9 +248,9 @@ class Clients:
         await self._record(number, call, lambda count: {"outcome": "done" if count else "none"})
 
     async def _look(self, topic: str, job: str) -> None:
-        number = self._recorder.begin("look", topic, job)
-        call = self._client().look(topic, job)
-        await self._record(number, call, lambda there: {**shown_facts(there), "outcome": "there"})
+        client, via = self._any_client()
+        number = self._recorder.begin("look", topic, job, **via)
+        await self._record(number, client.look(topic, job), lambda there: {**shown_facts(there), "outcome": "there"})
 
     async def _cancel(self, topic: str, job: str) -> None:
         by, keeps = self._chance.choice(("", "", "ids", "tag")), self._chance.random() < 0.4
@@ -228,8 +259,9 @@ class Clients:
             many = self._client().cancel_all(**_selector(topic, job, by))
             await self._record(number, many, lambda done: {"outcome": str(next(iter(done.was), UNKNOWN))})
             return
-        number = self._recorder.begin("cancel", topic, job, keeps_follow_up=keeps)
-        call = self._client().cancel(topic, job, follow_up="keep" if keeps else "cancel")
+        client, via = self._any_client()
+        number = self._recorder.begin("cancel", topic, job, keeps_follow_up=keeps, **via)
+        call = client.cancel(topic, job, follow_up="keep" if keeps else "cancel")
         await self._record(number, call, lambda cancelled: {"outcome": str(cancelled.was)})
 
     # Consumers
@@ -263,8 +295,9 @@ class Clients:
         self._requests += 1
         request = f"{self._name}-{self._requests}"
         for _ in range(3):
-            number = self._recorder.begin("pop", ",".join(topics), request=request, count=count)
-            call = self._client().pop(popped, count=count, wait=wait_s, request_id=request, consumer=self._name)
+            client, via = self._any_client()
+            number = self._recorder.begin("pop", ",".join(topics), request=request, count=count, **via)
+            call = client.pop(popped, count=count, wait=wait_s, request_id=request, consumer=self._name)
             jobs: list[Delivery] | None = await self._record(
                 number, call, lambda popped: {"outcome": "jobs", "jobs": [delivery_facts(job) for job in popped]}
             )
@@ -314,9 +347,9 @@ class Clients:
 
     async def _finish(self, job: Delivery | JobRef) -> None:
         """Finish the delivery, or without a receipt the live one."""
-        number, item = self._begin_finish(job)
-        client, result = self._client(), item["result"]
-        await self._record(number, client.finish(job, result), lambda _: {"outcome": "done"})
+        client, via = self._any_client()
+        number, item = self._begin_finish(job, **via)
+        await self._record(number, client.finish(job, item["result"]), lambda _: {"outcome": "done"})
 
     async def _finish_and_put(self, job: Delivery) -> None:
         """Finish the delivery and put another job in one step: two operations."""
@@ -362,7 +395,8 @@ class Clients:
     async def _release(self, job: Delivery) -> None:
         is_by_backoff = isinstance(job.backoff, FixedBackoff)
         delay_ms = BACKOFF_MS if is_by_backoff else self._chance.choice((0, 50, 700))
-        number = self._recorder.begin("release", job.topic, job.id, receipt=job.receipt, delay_ms=delay_ms)
+        client, via = self._any_client()
+        number = self._recorder.begin("release", job.topic, job.id, receipt=job.receipt, delay_ms=delay_ms, **via)
         delay_s = None if is_by_backoff else delay_ms / 1000
 
         def facts(released: Released) -> dict[str, Any]:
@@ -370,12 +404,13 @@ class Clients:
                 return {"outcome": str(released.state)}
             return {"outcome": "done", "at_ms": ms(released.due_at) - delay_ms}
 
-        await self._record(number, self._client().release(job, delay=delay_s, error="not now"), facts)
+        await self._record(number, client.release(job, delay=delay_s, error="not now"), facts)
 
     async def _snooze(self, job: Delivery) -> None:
         delay_ms = self._chance.choice((100, 500))
-        number = self._recorder.begin("snooze", job.topic, job.id, receipt=job.receipt, delay_ms=delay_ms)
-        call = self._client().release(job, delay=delay_ms / 1000, count=False)
+        client, via = self._any_client()
+        number = self._recorder.begin("snooze", job.topic, job.id, receipt=job.receipt, delay_ms=delay_ms, **via)
+        call = client.release(job, delay=delay_ms / 1000, count=False)
         await self._record(
             number,
             call,
@@ -387,8 +422,8 @@ class Clients:
         )
 
     async def _touch_or_bury(self, kind: Literal["touch", "bury"], job: Delivery) -> None:
-        number = self._recorder.begin(kind, job.topic, job.id, receipt=job.receipt)
-        client, ttr_ms = self._client(), round(job.ttr * 1000)
+        (client, via), ttr_ms = self._any_client(), round(job.ttr * 1000)
+        number = self._recorder.begin(kind, job.topic, job.id, receipt=job.receipt, **via)
         if kind == "bury":
             await self._record(number, client.bury(job), lambda _: {"outcome": "done"})
         else:

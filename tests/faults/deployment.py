@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,13 @@ from tests.acceptance.api.keyed_service import KeysFile
 from tests.acceptance.service_process import ServiceProcess
 from tests.faults.job_state import DEAD_RETENTION_MS
 from tests.faults.orphans import no_orphans
+from tests.faults.push_targets import PushTargets
 from tests.faults.tcp_proxy import TcpProxy, tcp_proxy
+from tests.in_thread import in_thread
 from tests.integration.store.store_contents import KEYS
 from tests.integration.store.store_rights import as_user, user_line
 from tests.integration.store.store_servers import StoreServer
+from tests.ports import held_port
 
 SERVICES = 2
 KEYED = 1
@@ -132,15 +135,23 @@ class Deployment:
     store_proxies: list[TcpProxy]
     services: list[ServiceProcess]
     service_proxies: list[TcpProxy]
+    resp_proxies: list[TcpProxy]
+    targets: PushTargets
     clock_files: list[Path]
-    clients: list[RecordingProcess]
-    worker: RecordingProcess
     keys: KeysFile
+    clients: list[RecordingProcess] = field(init=False)
+    worker: RecordingProcess = field(init=False)
 
     @property
     def urls(self) -> list[str]:
         """The services' URLs for clients, through the proxies."""
         return [f"http://127.0.0.1:{proxy.port}" for proxy in self.service_proxies]
+
+    @property
+    def resp_urls(self) -> list[str]:
+        """The URLs of the Redis protocol, through the proxies; those of a service with keys have a user."""
+        users = ["key@" if number == KEYED else "" for number in range(SERVICES)]
+        return [f"redis://{user}127.0.0.1:{one.port}" for user, one in zip(users, self.resp_proxies, strict=True)]
 
     @property
     def users(self) -> list[RecordingProcess]:
@@ -227,25 +238,39 @@ def deployed(folder: Path, seed: int) -> Iterator[Deployment]:
         flags = [
             ("--workers", "2", "--keys-file", str(keys.path)) if number == KEYED else () for number in range(SERVICES)
         ]
+        targets = stack.enter_context(in_thread(PushTargets(folder / "targets.jsonl", seed)))
+        resp_ports = [held_port(proxy) for proxy in store_proxies]
         services = [
-            _service(folder / f"service-{number}", store_proxies[number], clock_files[number], flags[number])
+            _service(
+                folder / f"service-{number}",
+                store_proxies[number],
+                clock_files[number],
+                (
+                    *flags[number],
+                    *("--resp-port", str(resp_ports[number]), "--push-allow", f"http://127.0.0.1:{targets.port}"),
+                ),
+            )
             for number in range(SERVICES)
         ]
         with ThreadPoolExecutor() as at_once:
             for service in at_once.map(ServiceProcess.start, services):
                 stack.push(service.__exit__)
         service_proxies = [stack.enter_context(tcp_proxy("127.0.0.1", service.port)) for service in services]
-        urls = [f"http://127.0.0.1:{proxy.port}" for proxy in service_proxies]
-        began_s = str(time.monotonic())
-        clients = [
+        resp_proxies = [stack.enter_context(tcp_proxy("127.0.0.1", port)) for port in resp_ports]
+        targets.look_at([service.url for service in services])
+        deployment = Deployment(
+            folder, store, store_proxies, services, service_proxies, resp_proxies, targets, clock_files, keys
+        )
+        began_s, urls = str(time.monotonic()), (*deployment.urls, *deployment.resp_urls)
+        deployment.clients = [
             RecordingProcess("tests.faults.client_process", folder, f"clients-{number}", str(seed), began_s, *urls)
             for number in range(CLIENT_PROCESSES)
         ]
-        worker = RecordingProcess("tests.faults.worker_process", folder, "worker", *urls)
-        for process in (*clients, worker):
+        deployment.worker = RecordingProcess("tests.faults.worker_process", folder, "worker", *deployment.urls)
+        for process in deployment.users:
             process.start()
             stack.callback(process.kill)
-        yield Deployment(folder, store, store_proxies, services, service_proxies, clock_files, clients, worker, keys)
+        yield deployment
 
 
 @contextlib.contextmanager

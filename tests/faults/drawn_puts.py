@@ -11,6 +11,11 @@ from deferd.engine.timing.openings import spread_of
 
 TOPICS = ("faults.a", "faults.b", "faults.c")
 WORKER_TOPIC = "faults.worker"
+FAST_TOPIC, MIXED_TOPIC, BATCH_TOPIC, HANGING_TOPIC = (
+    f"faults.push.{name}" for name in ("fast", "mixed", "batch", "hanging")
+)
+PUSHED_TOPICS = (FAST_TOPIC, MIXED_TOPIC, BATCH_TOPIC, HANGING_TOPIC)
+"""Topics that are pushed, by how their targets behave; see `push_targets`."""
 PATTERNS = ("*s.a", "*s.b", "*.c")
 """They match TOPICS together."""
 IDS_A_SECOND = 6
@@ -63,22 +68,10 @@ class DrawnPuts:
         else:
             known["delay_ms"] = delay_ms
             terms["delay"] = delay_ms / 1000
-        what = self._chance.random()
-        if topic in TOPICS and what < 0.1:
-            known["ttl_ms"] = self._chance.choice(TTLS_MS)
-            terms["ttl"] = known["ttl_ms"] / 1000
-        elif topic in TOPICS and what < 0.3:
-            known["max_attempts"] = terms["max_attempts"] = self._chance.choice((1, 2, 3))
+        if topic in TOPICS:
+            self._draw_limits(terms, known)
+        elif topic in PUSHED_TOPICS:
             terms["backoff"] = {"kind": "fixed", "seconds": BACKOFF_MS / 1000}
-        elif topic in TOPICS and what < 0.4:
-            known["deadline_ms"] = self._chance.choice(DEADLINES_MS)
-            terms["deadline"] = known["deadline_ms"] / 1000
-        elif topic in TOPICS and what < 0.5:
-            known["time_limit_ms"] = self._chance.choice(TIME_LIMITS_MS)
-            terms["time_limit"] = known["time_limit_ms"] / 1000
-        if topic in TOPICS and self._chance.random() < 0.1:
-            known["dead_retain_ms"] = self._chance.choice(DEAD_RETAINS_MS)
-            terms["dead_retain"] = known["dead_retain_ms"] / 1000
         if self._chance.random() < 0.3:
             known["retain_ms"] = self._chance.choice(RETAINS_MS)
             terms["retain"] = known["retain_ms"] / 1000
@@ -92,6 +85,25 @@ class DrawnPuts:
             if collapses:
                 self._draw_collapsing_terms(job, terms, known)
         return job, terms, known
+
+    def _draw_limits(self, terms: dict[str, Any], known: dict[str, Any]) -> None:
+        """When the job dies at the latest, how long an attempt may run, and how long a dead job is kept."""
+        what = self._chance.random()
+        if what < 0.1:
+            known["ttl_ms"] = self._chance.choice(TTLS_MS)
+            terms["ttl"] = known["ttl_ms"] / 1000
+        elif what < 0.3:
+            known["max_attempts"] = terms["max_attempts"] = self._chance.choice((1, 2, 3))
+            terms["backoff"] = {"kind": "fixed", "seconds": BACKOFF_MS / 1000}
+        elif what < 0.4:
+            known["deadline_ms"] = self._chance.choice(DEADLINES_MS)
+            terms["deadline"] = known["deadline_ms"] / 1000
+        elif what < 0.5:
+            known["time_limit_ms"] = self._chance.choice(TIME_LIMITS_MS)
+            terms["time_limit"] = known["time_limit_ms"] / 1000
+        if self._chance.random() < 0.1:
+            known["dead_retain_ms"] = self._chance.choice(DEAD_RETAINS_MS)
+            terms["dead_retain"] = known["dead_retain_ms"] / 1000
 
     def _spread(self, job: str, terms: dict[str, Any], known: dict[str, Any]) -> None:
         """A spread moves the due time, by as much in each put of this id."""

@@ -19,12 +19,29 @@ from pathlib import Path
 from typing import Any, Literal
 
 Kind = Literal[
-    "put", "change", "cancel", "pop", "deliver", "finish", "release", "snooze", "touch", "bury", "redrive", "look"
+    "put",
+    "change",
+    "cancel",
+    "pop",
+    "deliver",
+    "finish",
+    "release",
+    "snooze",
+    "touch",
+    "bury",
+    "redrive",
+    "look",
+    "sadd",
+    "spop",
 ]
+SET_KINDS = frozenset(("sadd", "spop"))
+"""Calls on topics that are used as sets: `set_commands` checks them."""
 UNKNOWN = "unknown"
 """Outcome of an operation without a response, or with 503: it may have been executed, or may still be."""
 DELIVERED = "delivered"
 """Outcome of a put without a response that a delivery proves, if it may have become a job, an item or a follow-up."""
+NOT_SHOWN = "not shown"
+"""The durability level of a job that is in the way, in an error of the Redis protocol."""
 NOT_SENT = "not sent"
 """Outcome of an operation without a connection: it was not executed."""
 
@@ -145,7 +162,7 @@ def read_history(files: Iterable[Path]) -> History:
     without_response: list[PopWithoutResponse] = []
     sweeps = []
     for line in lines:
-        if line["outcome"] == NOT_SENT:
+        if line["outcome"] == NOT_SENT or line["kind"] in SET_KINDS:
             continue
         if line.get("by") == "state":
             sweeps.append(line)
@@ -180,7 +197,8 @@ def _completed_by_deliveries(operations: list[Operation]) -> list[Operation]:
     for one in operations:
         if one.kind == "deliver":
             tags = tags_of(one.tag)
-            created_ms[tags[0]] = one.created_ms
+            if one.created_ms:
+                created_ms[tags[0]] = one.created_ms
             delivered.update(tags)
     return sorted(
         (_completed(one, created_ms.get(one.tag)) if one.tag in delivered else one for one in operations),

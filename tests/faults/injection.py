@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -41,6 +42,9 @@ REVOCABLE = ("time", "evalsha")
 
 Without a permission such as zadd a script fails halfway, and until a repair no promise holds for the jobs of the calls
 that were in progress. `integration/store/test_store_watch.py` tests that repair."""
+
+
+_IN_FLIGHT = re.compile(r"^deferd_push_in_flight (\S+)", re.MULTILINE)
 
 
 class FaultNotInjected(Exception):
@@ -272,6 +276,26 @@ async def _cut(cut_responses: Callable[[int], None], cuts: Callable[[], int]) ->
         cut_responses(0)
 
 
+async def _cut_resp_connections(fault: Fault, deployment: Deployment) -> None:
+    proxy = deployment.resp_proxies[fault.which]
+    await _cut(proxy.cut_requests, lambda: proxy.request_cuts)
+    await _cut(proxy.cut_responses, lambda: proxy.cuts)
+
+
+async def _kill_pusher(fault: Fault, deployment: Deployment) -> None:
+    service, targets = deployment.services[fault.which], deployment.targets
+    await _until(lambda: _pushes_under_way(service, deployment.keys.tokens[KEY_NAME]) > 0, "the service pushes")
+    before = targets.closed
+    await _kill(service)
+    _require(targets.closed > before, "no request ended with the service")
+
+
+def _pushes_under_way(service: ServiceProcess, token: str) -> int:
+    headers = {"Authorization": f"Bearer {token}"}
+    metrics = httpx.get(f"{service.url}/metrics", headers=headers, trust_env=False, timeout=NOTICED_S).text
+    return sum(int(float(count)) for count in _IN_FLIGHT.findall(metrics))
+
+
 async def _delay_store_responses(fault: Fault, deployment: Deployment) -> None:
     proxy = deployment.store_proxies[fault.which]
     before = proxy.delayed
@@ -369,6 +393,8 @@ _INJECTORS: dict[FaultKind, Callable[[Fault, Deployment], Coroutine[Any, Any, No
     FaultKind.FILL_MEMORY: _fill_memory,
     FaultKind.CUT_STORE_RESPONSES: _cut_store_responses,
     FaultKind.CUT_SERVICE_RESPONSES: _cut_service_responses,
+    FaultKind.CUT_RESP_CONNECTIONS: _cut_resp_connections,
+    FaultKind.KILL_PUSHER: _kill_pusher,
     FaultKind.DELAY_STORE_RESPONSES: _delay_store_responses,
     FaultKind.BLOCK_STORE: _block_store,
     FaultKind.PAUSE_STORE: _pause_store,

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tests.faults.history import History
 
 Line = dict[str, Any]
+_RESP_KINDS = ("put", "pop", "finish", "release", "snooze", "touch", "bury", "cancel", "change", "look")
+
+
+def _is_over_resp(kind: str, line: Line) -> bool:
+    return line["kind"] == kind and line.get("via") == "resp"
+
+
 _VERBS: dict[str, Callable[[Line], bool]] = {
     "append": lambda line: line.get("on_conflict") == "append",
     "follow-up": lambda line: bool(line.get("follows")),
@@ -30,6 +38,7 @@ _VERBS: dict[str, Callable[[Line], bool]] = {
     "bulk reschedule by tag": lambda line: line["kind"] == "change" and line.get("by") == "tag",
     "bulk reschedule by state": lambda line: line["kind"] == "change" and line.get("by") == "state",
     "pop by patterns": lambda line: line["kind"] == "pop" and "," in line["topic"],
+    **{f"{kind} over the Redis protocol": partial(_is_over_resp, kind) for kind in _RESP_KINDS},
 }
 """The lines of a history that make use of a verb or option."""
 

@@ -25,6 +25,8 @@ class FaultKind(StrEnum):
     FILL_MEMORY = "the store has reached its memory limit"
     CUT_STORE_RESPONSES = "connections to the store break in the middle of a reply"
     CUT_SERVICE_RESPONSES = "connections to a service break in the middle of a response"
+    CUT_RESP_CONNECTIONS = "connections of the Redis protocol break in the middle of commands and replies"
+    KILL_PUSHER = "a service is killed while it pushes"
     DELAY_STORE_RESPONSES = "the store's replies are delayed"
     BLOCK_STORE = "the store is blocked (DEBUG SLEEP)"
     PAUSE_STORE = "the store makes clients wait (CLIENT PAUSE)"

@@ -13,7 +13,7 @@ from math import inf
 
 from deferd.contract.model import JobState
 from tests.faults.collapsed_puts import lost_items, may_follow, put_while_taken, split_items
-from tests.faults.history import DELIVERED, UNKNOWN, History, Operation, tags_of
+from tests.faults.history import DELIVERED, NOT_SHOWN, UNKNOWN, History, Operation, tags_of
 from tests.faults.linearizability import StoreClock
 from tests.integration.store.store_contents import Contents
 
@@ -49,10 +49,11 @@ def broken_promises(history: History, clock: StoreClock) -> Broken:
         broken.split_items.extend(f"{name} {tag}" for tag in split_items(operations))
         broken.lost_items.extend(f"{name} {tag}" for tag in lost_items(operations, clock))
         broken.put_while_taken.extend(f"{name} {tag}" for tag in put_while_taken(operations, clock))
-        deliveries = sorted((one for one in operations if one.kind == "deliver"), key=lambda one: one.at_ms or 0)
-        dated = [one for one in deliveries if one.at_ms is not None]
+        deliveries = sorted(
+            (one for one in operations if one.kind == "deliver"), key=lambda one: _made_by_ms(one, clock)
+        )
         ends = [one for one in operations if one.kind in _ENDS and one.outcome not in {"stale", "not found"}]
-        for first, second in pairwise(dated):
+        for first, second in pairwise(deliveries):
             if second.receipt != first.receipt and _is_overlapping(first, second, operations, ends, clock):
                 broken.overlapping_leases.append(f"{name} {first.receipt} and {second.receipt}")
         of_receipt: dict[str, Operation] = {}
@@ -183,7 +184,10 @@ def _is_overlapping(
     first: Operation, second: Operation, of_job: Iterable[Operation], ends: Iterable[Operation], clock: StoreClock
 ) -> bool:
     """Whether the second delivery was made during the first one's lease, which no operation can have ended."""
-    made_ms, first_ms = second.at_ms or 0, first.at_ms or 0
+    is_of_same_job = second.receipt.split(".")[0] == first.receipt.split(".")[0]
+    if is_of_same_job and second.attempt < first.attempt:  # it was made earlier, and its message took longer
+        return False
+    made_ms, first_ms = _made_by_ms(second, clock), first.at_ms or 0
     touches = [one for one in of_job if one.kind == "touch" and one.receipt == first.receipt and one.outcome == "done"]
     if made_ms >= max([first.lease_end_ms, *(one.lease_end_ms for one in touches if (one.at_ms or 0) < made_ms)]):
         return False
@@ -193,6 +197,11 @@ def _is_overlapping(
         and clock.latest(end.end_s) >= first_ms
         for end in ends
     )
+
+
+def _made_by_ms(delivery: Operation, clock: StoreClock) -> float:
+    """When it was made: if that is not shown, at the latest."""
+    return clock.latest(delivery.end_s) if delivery.at_ms is None else delivery.at_ms
 
 
 def _is_after(delivery: Operation, end: Operation, puts_ms: Mapping[str, float], clock: StoreClock) -> bool:
@@ -215,6 +224,7 @@ def wrong_responses(history: History) -> list[str]:
             and line["outcome"] in _SHOWN_LEVEL
             and line.get("level") != "fsync"
             and not (line["outcome"] == "exists" and "chain" in line)  # it refuses the finish and acknowledges no put
+            and not (line["outcome"] == "exists" and line.get("level") == NOT_SHOWN)
         ):
             found.append(f"{name} was acknowledged as {line.get('level')}, not as fsync")
     return found

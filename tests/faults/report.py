@@ -46,6 +46,19 @@ def _lines(outcome: Outcome) -> Iterator[str]:
         counts = ", ".join(f"{what} {count}" for what, count in of_verb.most_common())
         yield f"{verb:31} {of_verb.total():7}: {counts}"
     yield ""
+    closed = f"requests to push targets; {outcome.pushes_closed} were given up, or ended with their service"
+    yield f"{outcome.pushes.total():6}  {closed}"
+    yield f"{outcome.pushes_beside:6}  of them while another one of the same job, whose lease had ended, was under way"
+    for behaviour, count in outcome.pushes.most_common():
+        yield f"{count:6}  {behaviour}"
+    delays_s = sorted(outcome.push_delays_s)
+    if delays_s:
+        slowest = f"half within {delays_s[len(delays_s) // 2] * 1000:.0f} ms, all within {delays_s[-1]:.1f} s"
+        yield f"{len(delays_s):6}  jobs of the target that always responds were pushed, {slowest} of being due"
+    members = outcome.members
+    yield f"{members.acknowledged:6}  members of a set acknowledged, {members.taken} taken"
+    yield f"{members.unknown:6}  of them finished by an SPOP whose reply was lost"
+    yield ""
     broken = outcome.broken
     for count, what in (
         (len(broken.lost), "acknowledged jobs lost"),
@@ -59,6 +72,15 @@ def _lines(outcome: Outcome) -> Iterator[str]:
         (len(broken.lost_items), "acknowledged items that the delivery of their collection lacks"),
         (len(broken.put_while_taken), "jobs put while `unique_for` kept the id taken"),
         (len(outcome.wrong_responses), "internal errors, and puts acknowledged below fsync"),
+        (
+            len(outcome.wrong_pushes),
+            "push requests that were not signed, or had the id of another job, or came twice at a time",
+        ),
+        (len(members.lost), "acknowledged members of a set lost"),
+        (len(members.taken_twice), "members of a set taken twice"),
+        (len(members.early), "members of a set taken before they were due"),
+        (len(members.never_put), "members of a set taken that nobody had put"),
+        (len(members.miscounted), "members of a set miscounted"),
         (outcome.left, "jobs left at the end"),
         (len(outcome.audit), f"findings of {outcome.audits} consistency checks, and in the store's counters"),
         (len(outcome.violations), "violations of the model"),
@@ -68,9 +90,14 @@ def _lines(outcome: Outcome) -> Iterator[str]:
         ),
     ):
         yield f"{count:6}  {what}"
-    details = (outcome.not_injected, *vars(broken).values(), outcome.wrong_responses)
+    details = (outcome.not_injected, *vars(broken).values(), *_findings(outcome))
     for lines in (*details, outcome.audit, outcome.undecided, outcome.violations):
         yield from lines
+
+
+def _findings(outcome: Outcome) -> tuple[list[str], ...]:
+    """What must be empty beside the broken promises."""
+    return outcome.wrong_responses, outcome.wrong_pushes, *outcome.members.broken
 
 
 def _named(kinds: Iterable[FaultKind]) -> str:
@@ -108,6 +135,6 @@ def are_clean(failovers: Failovers) -> bool:
 
 def is_clean(outcome: Outcome) -> bool:
     """Whether all kinds of faults were injected, every promise was kept, and every job was decided."""
-    shown = (outcome.never_injected, outcome.not_injected, outcome.wrong_responses)
+    shown = (outcome.never_injected, outcome.not_injected, *_findings(outcome))
     found = (*shown, *vars(outcome.broken).values(), outcome.audit, outcome.undecided, outcome.violations)
     return not any(found) and not outcome.left

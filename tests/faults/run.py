@@ -14,7 +14,7 @@ from deferd import AsyncClient
 from tests.acceptance.service_process import ServiceProcess
 from tests.faults.clients import Clients
 from tests.faults.deployment import Deployment, FaultyStore, RecordingProcess, clock_error_h, deployed
-from tests.faults.drawn_puts import TOPICS, WORKER_TOPIC
+from tests.faults.drawn_puts import PUSHED_TOPICS, TOPICS, WORKER_TOPIC
 from tests.faults.history import History, Operation, Recorder, read_history
 from tests.faults.injection import FaultNotInjected, inject
 from tests.faults.linearizability import StoreClock, check_job
@@ -22,14 +22,19 @@ from tests.faults.operation_counts import count_outcomes, count_verbs
 from tests.faults.plan import Fault, FaultKind
 from tests.faults.progress import Progress
 from tests.faults.promises import Broken, broken_promises, check_store_contents, wrong_responses
+from tests.faults.push_targets import Behaviour
+from tests.faults.set_commands import SET_TOPIC, Members, check_members
 from tests.integration.store.store_contents import Contents, read_contents
 
 RECOVERY_S = 30.0
 """How soon after a fault all kinds of calls must succeed again."""
 DRAIN_S = 30.0
-ALL_TOPICS = (*TOPICS, WORKER_TOPIC)
-CALLS_BETWEEN_FAULTS = {"put": 10, "cancel": 3, "pop": 5, "finish": 5}
+JOB_TOPICS = (*TOPICS, WORKER_TOPIC, *PUSHED_TOPICS)
+ALL_TOPICS = (*JOB_TOPICS, SET_TOPIC)
+CALLS_BETWEEN_FAULTS = {"put": 10, "cancel": 3, "pop": 5, "finish": 5, "sadd": 2, "spop": 2}
 """How many calls of each kind must succeed between two faults."""
+UNSEEN_POPS = {WORKER_TOPIC, *PUSHED_TOPICS}
+"""Here jobs are handed out without a record, to a worker, or to a service that was killed before it sent them."""
 
 
 class InjectedFault(NamedTuple):
@@ -64,6 +69,16 @@ class Outcome:
     violations: list[str] = field(default_factory=list)
     broken: Broken = field(default_factory=lambda: Broken([], [], [], [], [], [], [], [], [], []))
     wrong_responses: list[str] = field(default_factory=list)
+    members: Members = field(default_factory=Members)
+    pushes: Counter[Behaviour] = field(default_factory=Counter)
+    """Requests to the push targets, by what they did with them."""
+    pushes_closed: int = 0
+    """Requests that the service gave up, or that ended with it."""
+    pushes_beside: int = 0
+    """Requests that arrived while an earlier one of the same job, whose lease had ended, was still under way."""
+    push_delays_s: list[float] = field(default_factory=list)
+    """How late the jobs of the target were that always responds at once."""
+    wrong_pushes: list[str] = field(default_factory=list)
     audits: int = 0
     audit: list[str] = field(default_factory=list)
     left: int = 0
@@ -84,6 +99,7 @@ async def run(folder: Path, seed: int, plan: Sequence[Fault], *, until_s: float 
     outcome = Outcome(seed)
     began_s = time.monotonic()
     with deployed(folder, seed) as deployment:
+        await deployment.targets.set_pushes(deployment.services[0].url)
         offset_before_ms, _ = await asyncio.to_thread(_clock_offset, deployment.store)
         await _wait_for_recovery(deployment, await _progress(deployment), "at the start")
         for fault in plan:
@@ -107,6 +123,8 @@ async def run(folder: Path, seed: int, plan: Sequence[Fault], *, until_s: float 
             await asyncio.to_thread(clock_error_h, service.url) for service in deployment.services
         ]
         await _stop(outcome, {f"clients {n}": process for n, process in enumerate(deployment.clients)})
+        deployment.targets.settle()
+        await deployment.targets.set_pushes(deployment.services[0].url)  # closes the circuits
         drained = await _drain(deployment, seed, began_s)
         await _audit(deployment, outcome, ALL_TOPICS)
         await _stop(outcome, {"the worker": deployment.worker})
@@ -116,7 +134,11 @@ async def run(folder: Path, seed: int, plan: Sequence[Fault], *, until_s: float 
                 outcome.violations.append(f"service {number} logged:\n{service.output()[max(at - 500, 0) : at + 3000]}")
         contents, read_s = await asyncio.to_thread(_read_store, deployment.store)
         offset_ms, half_trip_ms = await asyncio.to_thread(_clock_offset, deployment.store)
-        files = [*deployment.files, drained]
+        files = [*deployment.files, deployment.targets.file, drained]
+        targets = deployment.targets
+        outcome.pushes, outcome.pushes_closed = targets.requests, targets.closed
+        outcome.pushes_beside, outcome.push_delays_s = targets.beside, targets.delays_s
+        outcome.wrong_pushes = targets.wrong
     clock = StoreClock((offset_ms + offset_before_ms) / 2, half_trip_ms + abs(offset_ms - offset_before_ms))
     outcome.uncertainty_ms = clock.uncertainty_ms
     await asyncio.to_thread(_check, outcome, read_history(files), contents, read_s, clock)
@@ -154,12 +176,13 @@ async def _wait_for_recovery(deployment: Deployment, progress: Progress, when: s
 
 
 async def _drain(deployment: Deployment, seed: int, began_s: float) -> Path:
-    """Finish all remaining jobs, except the worker's own; return the file with the history of this."""
+    """Finish all remaining jobs, except the worker's own and pushed ones; return the file with the history of this."""
     file = deployment.folder / "drain.jsonl"
-    clients = Clients("drain", str(seed), began_s, deployment.urls, Recorder(file))
+    urls = (*deployment.urls, *deployment.resp_urls)
+    clients = Clients("drain", str(seed), began_s, urls, Recorder(file))
     end_s = time.monotonic() + DRAIN_S
     while time.monotonic() < end_s:
-        await asyncio.gather(*map(clients.finish_remaining, TOPICS))
+        await asyncio.gather(*map(clients.finish_remaining, TOPICS), clients.take_remaining())
         contents, _ = await asyncio.to_thread(_read_store, deployment.store)
         if not any(of_topic.pool for of_topic in contents.values()):
             break
@@ -214,12 +237,13 @@ def _check(
     outcome.verbs = count_verbs(history)
     outcome.broken = broken_promises(history, clock)
     outcome.wrong_responses = wrong_responses(history)
-    outcome.audit += [error for topic in ALL_TOPICS for error in check_store_contents(topic, contents[topic], history)]
+    outcome.members = check_members(history.lines, contents[SET_TOPIC], clock)
+    outcome.audit += [error for topic in JOB_TOPICS for error in check_store_contents(topic, contents[topic], history)]
     pops_s = {
         topic: [pop.call_s for pop in history.pops_without_response if pop.topic == topic] for topic in ALL_TOPICS
     }
     for (topic, job), operations in history.of_job.items():
-        verdict = check_job(operations, clock, pops_s[topic], hides_any=topic == WORKER_TOPIC)
+        verdict = check_job(operations, clock, pops_s[topic], hides_any=topic in UNSEEN_POPS)
         outcome.jobs_checked += 1
         outcome.longest = max(outcome.longest, len(operations))
         if not verdict.is_decided:

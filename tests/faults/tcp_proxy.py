@@ -1,4 +1,5 @@
-"""A TCP proxy that cuts or delays responses on demand, or silently drops everything on some connections."""
+"""A TCP proxy that cuts requests or responses and delays responses on demand, or silently drops everything on some
+connections."""
 
 from __future__ import annotations
 
@@ -23,7 +24,10 @@ class TcpProxy(ProxyServer):
         """Responses that were cut so far."""
         self.delayed = 0
         """Pieces of responses that were delayed so far, including those that nobody waited for."""
+        self.request_cuts = 0
+        """Requests that were cut so far."""
         self._to_cut = 0
+        self._requests_to_cut = 0
         self._delay_s = 0.0
         self._silent_word: bytes | None = None
         self._watched: dict[bytes, asyncio.Event] = {}
@@ -31,6 +35,10 @@ class TcpProxy(ProxyServer):
     def cut_responses(self, count: int) -> None:
         """Cut the next responses in the middle, and close their connections."""
         self._to_cut = count
+
+    def cut_requests(self, count: int) -> None:
+        """Cut the next requests in the middle, and close their connections."""
+        self._requests_to_cut = count
 
     def delay_responses(self, seconds: float) -> None:
         """Delay each piece of a response by so much from now on; 0 ends that."""
@@ -79,6 +87,12 @@ class TcpProxy(ProxyServer):
                 for word, seen in self._watched.items():
                     if word in before:
                         seen.set()
+            if self._requests_to_cut and len(piece) > 1:
+                self._requests_to_cut -= 1
+                self.request_cuts += 1
+                writer.write(piece[: len(piece) // 2])
+                await writer.drain()
+                return
             writer.write(piece)
             await writer.drain()
 

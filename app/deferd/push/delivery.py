@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 
 from deferd.contract.errors import JobCancelled, JobNotFound, ReceiptStale, StoreUnavailable
@@ -17,11 +18,12 @@ _RETRY_S = 0.25
 
 
 class Delivery:
-    """Jobs that are sent in one request. `lease_s` is the shortest lease that they have now."""
+    """Jobs that are sent in one request. `lease_s` is the shortest lease that they have, at `now_ms` of the store."""
 
-    __slots__ = ("held", "is_probe", "is_sending", "is_withdrawn", "jobs", "lease_s", "task")
+    __slots__ = ("_ahead_ms", "held", "is_probe", "is_sending", "is_withdrawn", "jobs", "lease_s", "task")
 
-    def __init__(self, jobs: list[JobRecord], lease_s: float, *, is_probe: bool) -> None:
+    def __init__(self, jobs: list[JobRecord], lease_s: float, now_ms: int, *, is_probe: bool) -> None:
+        self._ahead_ms = now_ms - time.monotonic() * 1000
         self.jobs = jobs
         self.held = {job.id: job for job in jobs}
         self.lease_s = lease_s
@@ -29,6 +31,10 @@ class Delivery:
         self.is_sending = True
         self.is_withdrawn = False
         self.task: asyncio.Task[None] | None = None
+
+    def now_s(self) -> float:
+        """The time of the store's clock, in seconds since the epoch."""
+        return (time.monotonic() * 1000 + self._ahead_ms) / 1000
 
     def needs_touch(self, timeout_s: float) -> bool:
         """Whether the request may take longer than the lease."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -27,7 +26,7 @@ class Message(NamedTuple):
 
 
 class MessageWriter:
-    """Writes the requests of one version of a topic's push."""
+    """Writes the requests of one version of a topic's push. `now_s` is the time of the store's clock."""
 
     def __init__(self, definition: PushDefinition, user_agent: str, serialize_jobs: SerializeJobs) -> None:
         push = definition.push
@@ -44,11 +43,11 @@ class MessageWriter:
             "deferd-topic": definition.topic,
         }
 
-    def of_jobs(self, jobs: list[JobRecord]) -> Message:
+    def of_jobs(self, jobs: list[JobRecord], now_s: float) -> Message:
         """The request for these jobs; in the mode `job` there is one."""
         if self._is_batch:
             message_id = message_id_of(jobs)
-            return self._signed(message_id, self._serialize_jobs(jobs), {"deferd-jobs": str(len(jobs))})
+            return self._signed(message_id, self._serialize_jobs(jobs), now_s, {"deferd-jobs": str(len(jobs))})
         (job,) = jobs
         of_job = {
             "deferd-job-id": job.id,
@@ -57,14 +56,14 @@ class MessageWriter:
         }
         if job.traceparent is not None:
             of_job["traceparent"] = job.traceparent
-        return self._signed(message_id_of(jobs), job.body, of_job)
+        return self._signed(message_id_of(jobs), job.body, now_s, of_job)
 
-    def of_test(self, message_id: str, body: bytes) -> Message:
+    def of_test(self, message_id: str, body: bytes, now_s: float) -> Message:
         """A request that is about no job."""
-        return self._signed(message_id, body, {TEST_HEADER: "true"})
+        return self._signed(message_id, body, now_s, {TEST_HEADER: "true"})
 
-    def _signed(self, message_id: str, body: bytes, more: dict[str, str]) -> Message:
-        timestamp = int(time.time())
+    def _signed(self, message_id: str, body: bytes, now_s: float, more: dict[str, str]) -> Message:
+        timestamp = int(now_s)
         headers = {
             **self._headers,
             **more,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 
@@ -43,8 +43,8 @@ def failed(error: str) -> Outcome:
     return Outcome("released", error, is_target_failure=True)
 
 
-def judge(response: PushResponse, *, is_batch: bool, now: datetime | None = None) -> Outcome:
-    """What a response means; `now` is the time that a date in its Retry-After is compared with."""
+def judge(response: PushResponse, now_s: float, *, is_batch: bool) -> Outcome:
+    """What a response means; `now_s` is the time that a date in its Retry-After is compared with."""
     status = response.status
     if status == _ACCEPTED:
         return Outcome("accepted")
@@ -57,7 +57,7 @@ def judge(response: PushResponse, *, is_batch: bool, now: datetime | None = None
     if status == _GONE:
         return Outcome("buried", error)
     if status in _UNAVAILABLE:
-        wait_s = retry_after_s(response.retry_after, now or datetime.now(UTC))
+        wait_s = retry_after_s(response.retry_after, now_s)
         if wait_s is not None:
             return Outcome("snoozed", error, wait_s=wait_s, is_target_failure=True)
     if 300 <= status < 400:
@@ -65,7 +65,7 @@ def judge(response: PushResponse, *, is_batch: bool, now: datetime | None = None
     return Outcome("released", error, is_target_failure=status in _OF_TARGET or not 400 <= status < 500)
 
 
-def retry_after_s(value: str | None, now: datetime) -> float | None:
+def retry_after_s(value: str | None, now_s: float) -> float | None:
     """The seconds of a Retry-After header, from 0.1 to a day; None without one that can be read."""
     if value is None:
         return None
@@ -77,7 +77,7 @@ def retry_after_s(value: str | None, now: datetime) -> float | None:
             at = parsedate_to_datetime(text)
         except ValueError:
             return None
-        seconds = (at.replace(tzinfo=at.tzinfo or UTC) - now).total_seconds()
+        seconds = at.replace(tzinfo=at.tzinfo or UTC).timestamp() - now_s
     return min(max(seconds, limits.SNOOZE_MIN_S), _SNOOZE_MAX_S)
 
 

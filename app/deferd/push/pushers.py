@@ -94,11 +94,12 @@ class Pushers:
         await self._sender.close()
 
     async def test(self, definition: PushDefinition) -> TestResult:
-        """Send a signed request that is about no job. Raises TargetRefused."""
+        """Send a signed request that is about no job. Raises TargetRefused, StoreUnavailable."""
         self._allowed.check_url(definition.push.url)
         writer = MessageWriter(definition, self._tools.user_agent, self._tools.serialize_jobs)
         message_id = f"msg_test_{os.urandom(8).hex()}"
-        message = writer.of_test(message_id, json_bytes({"test": True, "topic": definition.topic}))
+        now_s = await self._engine.store_clock.now_ms(0) / 1000
+        message = writer.of_test(message_id, json_bytes({"test": True, "topic": definition.topic}), now_s)
         began_s = time.perf_counter()
         try:
             response = await self._sender.post(writer.url, message.headers, message.body, writer.timeout_s)

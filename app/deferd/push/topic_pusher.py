@@ -186,7 +186,7 @@ class TopicPusher:
     def _begin(self, jobs: list[JobRecord], taken: Taken) -> None:
         lease_ends_ms = min(job.reserved_until_ms or 0 for job in jobs)
         lease_s = max(lease_ends_ms - taken.now_ms, 1) / 1000
-        delivery = Delivery(jobs, lease_s, is_probe=taken.is_probe)
+        delivery = Delivery(jobs, lease_s, taken.now_ms, is_probe=taken.is_probe)
         self._deliveries.add(delivery)
         self._bytes += _size(jobs)
         metrics.IN_FLIGHT.inc()
@@ -224,7 +224,7 @@ class TopicPusher:
             keeping = asyncio.create_task(self._leases.keep(delivery))
         began_s = time.perf_counter()
         try:
-            message = writer.of_jobs(delivery.jobs)
+            message = writer.of_jobs(delivery.jobs, delivery.now_s())
             response = await self._tools.sender.post(writer.url, message.headers, message.body, writer.timeout_s)
         except PushFailed as error:
             return failed(str(error))
@@ -238,7 +238,7 @@ class TopicPusher:
             self._observe_s(time.perf_counter() - began_s)
             if keeping is not None:
                 keeping.cancel()
-        return judge(response, is_batch=self._push.mode == "batch")
+        return judge(response, delivery.now_s(), is_batch=self._push.mode == "batch")
 
     async def _note(self, delivery: Delivery, outcome: Outcome) -> None:
         """Tell the circuit of the target how the request ended."""

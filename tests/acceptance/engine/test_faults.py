@@ -11,6 +11,7 @@ import pytest
 
 import deferd
 from tests.faults.plan import FaultKind, draw_plan
+from tests.faults.push_targets import Behaviour
 from tests.faults.report import report
 from tests.faults.run import ALL_TOPICS, run
 
@@ -28,6 +29,7 @@ OUTCOMES_SEEN = [
     ("finish, put", "done"),
     *(("release", outcome) for outcome in ("done", "dead")),
     *((kind, "done") for kind in ("snooze", "touch", "bury", "redrive", "deliver")),
+    *(("sadd", "stored"), ("spop", "done"), ("spop", "unknown")),
     *(("look", outcome) for outcome in ("delayed", "finished", "not found")),
 ]
 
@@ -74,6 +76,8 @@ async def test_no_promise_is_broken_while_each_kind_of_fault_comes_once(tmp_path
     assert outcome.broken.lost_items == []
     assert outcome.broken.put_while_taken == []
     assert outcome.wrong_responses == []
+    assert outcome.wrong_pushes == []
+    assert [found for found in outcome.members.broken if found] == []
     assert outcome.audit == []
     assert outcome.violations == []
     assert outcome.undecided == []
@@ -83,6 +87,9 @@ async def test_no_promise_is_broken_while_each_kind_of_fault_comes_once(tmp_path
     assert outcome.uncertainty_ms < 50, "the store's clock was moved during the run, so that the check allows too much"
     assert outcome.jobs_checked > 50 * len(ALL_TOPICS)
     assert outcome.longest > 8
+    assert set(Behaviour) == set(outcome.pushes), "a behaviour of the push targets did not come"
+    assert outcome.pushes_closed > 0
+    assert outcome.members.taken > 100
     assert [verb for verb, outcomes in outcome.verbs.items() if not outcomes] == []
     for call in OUTCOMES_SEEN:
         assert outcome.operations[call] > 0, call

@@ -58,6 +58,25 @@ async def test_both_secrets_sign_while_they_are_rotated(pushing: PushingEngine) 
         Webhook(SECRET).verify(request.body + b" ", request.headers)
 
 
+async def test_a_host_whose_clock_is_wrong_signs_and_reads_dates_by_the_stores_clock(
+    pushing: PushingEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right_s = time.time
+    at = datetime.now(UTC) + timedelta(seconds=120)
+    pushing.target.reply_with(Reply(503, headers={"retry-after": format_datetime(at, usegmt=True)}))
+    await pushing.push()
+    with monkeypatch.context() as wrong:
+        wrong.setattr(time, "time", lambda: right_s() + 3 * 3600)
+        await pushing.put()
+        job = await pushing.until_state(JobState.DELAYED)
+        definition = await pushing.engine.push.get(TOPIC)
+        await pushing.pushers.test(definition)
+    assert 100 < job.due_at_ms / 1000 - time.time() < 130
+    for request in pushing.target.requests:
+        assert abs(int(request.headers["webhook-timestamp"]) - time.time()) < 60
+    assert len(pushing.target.requests) == 2
+
+
 async def test_a_new_secret_signs_from_then_on_and_none_keeps_the_old_one(pushing: PushingEngine) -> None:
     await pushing.push()
     await pushing.push(secrets=[OTHER_SECRET])

@@ -41,6 +41,12 @@ def deliver(
     )
 
 
+def pushed(arrived_s: float, *, lease_end_ms: int, attempt: int = 1) -> Operation:
+    """A delivery that shows only until when its lease is; it was made at some time before it arrived."""
+    made = deliver(0, arrived_s, 0, attempt=attempt)
+    return replace(made, at_ms=None, lease_end_ms=lease_end_ms)
+
+
 def finish(
     call_s: float, end_s: float | None, outcome: str = "done", receipt: str = "first.1", result: str = ""
 ) -> Operation:
@@ -58,6 +64,22 @@ def gone(at_s: float = 1000) -> Operation:
 RIGHT = {
     "nothing": [],
     "put, delivered, finished": [put(0, 1, at_ms=500), deliver(1, 3, 2500), finish(3, 4), gone()],
+    "a delivery, made at an unknown time, after the first one's lease": [
+        put(0, 1),
+        pushed(2, lease_end_ms=3000),
+        op("touch", 2.5, 2.8, receipt="first.1", lease_end_ms=4000),
+        pushed(4.1, lease_end_ms=6000, attempt=2),
+        finish(5, None, UNKNOWN, receipt="first.2"),
+        gone(),
+    ],
+    "a first delivery that arrives after the second one": [
+        put(0, 1),
+        pushed(4, lease_end_ms=3000),
+        pushed(3.1, lease_end_ms=5000, attempt=2),
+        finish(4.5, 4.6, "stale", receipt="first.1"),
+        finish(5, 6, receipt="first.2"),
+        gone(),
+    ],
     "a delivery that ends before its put": [put(0, 9), deliver(1, 3, 2500), finish(4, 5), gone()],
     "an unseen put": [put(0, None, UNKNOWN), gone()],
     "a put that took effect late": [put(0, None, UNKNOWN), gone(2), deliver(5, 6, 5500), finish(7, 8), gone()],

@@ -149,6 +149,8 @@ def test_a_history_is_read_back_per_job_with_what_was_under_way_at_a_kill(tmp_pa
         ("a delivery after a finish without a receipt", "delivered_after_finish"),
         ("a retained job that is delivered", "delivered_after_finish"),
         ("a finished job that was not kept", "forgotten"),
+        ("a second delivery, made at an unknown time, under a live lease", "overlapping_leases"),
+        ("a second delivery, made at an unknown time, under a lease that was extended", "overlapping_leases"),
         ("a retained job whose id is free", "forgotten"),
     ],
 )

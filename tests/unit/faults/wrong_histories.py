@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.unit.faults.job_histories import deliver, finish, gone, look, op, put
+from tests.faults.history import UNKNOWN
+from tests.unit.faults.job_histories import deliver, finish, gone, look, op, pushed, put
 
 WRONG = {
     "a second delivery under a live lease": [
@@ -15,6 +16,29 @@ WRONG = {
         deliver(2, 3, 2500),
         op("touch", 3, 4, receipt="first.1", at_ms=3400, lease_end_ms=4400),
         deliver(2, 5, 4000, attempt=2),
+    ],
+    "a second delivery, made at an unknown time, under a live lease": [
+        put(0, 1),
+        pushed(2, lease_end_ms=3000),
+        pushed(2.9, lease_end_ms=5000, attempt=2),
+    ],
+    "a second delivery, made at an unknown time, under a lease that was extended": [
+        put(0, 1),
+        pushed(2, lease_end_ms=3000),
+        op("touch", 2.5, 2.8, receipt="first.1", lease_end_ms=4000),
+        pushed(3.9, lease_end_ms=6000, attempt=2),
+    ],
+    "a second delivery, made at an unknown time, too soon after the first one's release": [
+        put(0, 1),
+        pushed(2, lease_end_ms=4000),
+        op("release", 2.5, None, UNKNOWN, receipt="first.1", delay_ms=300),
+        pushed(2.7, lease_end_ms=5000, attempt=2),
+    ],
+    "a delivery that came before it was due": [put(0, 1, delay_ms=5000), pushed(3, lease_end_ms=4000)],
+    "a delivery, made at an unknown time, of a job that was cancelled while it was ready": [
+        put(0, 1),
+        op("cancel", 2, 3, "ready"),
+        pushed(4, lease_end_ms=6000),
     ],
     "the same attempt delivered twice": [
         put(0, 1),
