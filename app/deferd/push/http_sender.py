@@ -78,9 +78,7 @@ class HttpSender:
     `ca_file` has further certificate authorities. `resolve` is the resolver, for tests; None: that of the system.
     """
 
-    def __init__(
-        self, allowed: AllowedTargets, *, ca_file: Path | None = None, resolve: Resolve | None = None
-    ) -> None:
+    def __init__(self, allowed: AllowedTargets, *, ca_file: Path | None = None, resolve: Resolve | None = None) -> None:
         self._session = aiohttp.ClientSession(
             connector=_Connections(
                 resolver=GuardedResolver(allowed, resolve or SystemResolver()),

@@ -57,6 +57,7 @@ class TopicState(NamedTuple):
     pause: Pause | None
     level: int
     max_jobs: int
+    is_pushed: bool
 
 
 class ShardState(NamedTuple):
@@ -77,7 +78,8 @@ class ShardState(NamedTuple):
 class Attention:
     """What was read. `now_ms` is the store's clock, `names` are the topics that were read, `topics` those with jobs.
 
-    `unconsumed` are topics with ready jobs of which no consumer was seen within a minute; `popped` are the jobs of each
+    `unconsumed` are topics with ready jobs of which no consumer was seen within a minute, and which are not pushed;
+    `popped` are the jobs of each
     topic that are handed out per second, None when that is not known; `finished` are jobs per second in the last hour,
     of topics in which many are due soon, as far as that is known.
     `in_step` replicas of the store are connected; None when that is not known, or no topic asks for replicas.
@@ -201,7 +203,8 @@ class AttentionReader:
             return
         named, patterns = _topics_of(reports, self._registry)
         for at, (name, state) in enumerate(found.topics.items()):
-            if state.ready and state.pause is None and name not in named and not patterns.match(name):
+            needs_consumer = state.ready and state.pause is None and not state.is_pushed
+            if needs_consumer and name not in named and not patterns.match(name):
                 found.unconsumed.add(name)
             if at % _TOPICS_PER_CALL == 0:
                 await asyncio.sleep(0)
@@ -263,7 +266,7 @@ def _topics_of(reports: Reports, registry: ConsumerRegistry) -> tuple[set[str], 
 def _topic_state(name: str, row: Sequence[Any]) -> TopicState:
     raw, *facts = row
     settings = _settings(raw)
-    asked = (pause_of(settings), _whole(settings.get("l")), _whole(settings.get("j")))
+    asked = (pause_of(settings), _whole(settings.get("l")), _whole(settings.get("j")), "pu" in settings)
     return TopicState._make((name, *facts, *asked))
 
 
