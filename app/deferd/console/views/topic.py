@@ -51,6 +51,7 @@ async def _page(visit: Visit, topic: str, *, status: int = 200, **more: Any) -> 
         values |= await _read_series(visit, topic, span)
     if visit.wants("consumers"):
         values |= await _read_consumers(visit, topic)
+        values["is_pushed"] = "push" in (values.get("view") or await visit.read(api_path("topics", topic)))
     return visit.render("topic.html", status=status, **values)
 
 

@@ -38,7 +38,8 @@ _DEAD_LOOKED_AT = 2000
 class TopicState(NamedTuple):
     """One topic that has jobs. Times are ms; -1: there is none. `lua/attention.lua` says what each is.
 
-    `level` is the durability level that it asks for, `max_jobs` 0 for no limit.
+    `level` is the durability level that it asks for, `max_jobs` 0 for no limit, `circuit` 0
+    unless it is pushed.
     """
 
     topic: str
@@ -54,10 +55,10 @@ class TopicState(NamedTuple):
     due_soon: int
     oldest_ready_due_ms: int
     live: int
+    circuit: int
     pause: Pause | None
     level: int
     max_jobs: int
-    is_pushed: bool
 
 
 class ShardState(NamedTuple):
@@ -203,7 +204,7 @@ class AttentionReader:
             return
         named, patterns = _topics_of(reports, self._registry)
         for at, (name, state) in enumerate(found.topics.items()):
-            needs_consumer = state.ready and state.pause is None and not state.is_pushed
+            needs_consumer = state.ready and state.pause is None and not state.circuit
             if needs_consumer and name not in named and not patterns.match(name):
                 found.unconsumed.add(name)
             if at % _TOPICS_PER_CALL == 0:
@@ -266,7 +267,7 @@ def _topics_of(reports: Reports, registry: ConsumerRegistry) -> tuple[set[str], 
 def _topic_state(name: str, row: Sequence[Any]) -> TopicState:
     raw, *facts = row
     settings = _settings(raw)
-    asked = (pause_of(settings), _whole(settings.get("l")), _whole(settings.get("j")), "pu" in settings)
+    asked = (pause_of(settings), _whole(settings.get("l")), _whole(settings.get("j")))
     return TopicState._make((name, *facts, *asked))
 
 
