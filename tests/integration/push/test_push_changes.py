@@ -115,11 +115,11 @@ async def test_a_response_that_arrived_before_the_end_is_settled_before_the_end(
 async def test_a_probe_whose_job_was_cancelled_makes_room_for_another(
     pushing: PushingEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(push_store, "FIRST_PAUSE_MS", 100)
+    monkeypatch.setattr(push_store, "FIRST_PAUSE_MS", 500)
     pushing.target.reply_with(Reply(500))
     await pushing.push(max_in_flight=1, timeout=300)
     await put_many(pushing, 20)
-    await pushing.until_received(5)
+    await pushing.until_circuit("open")
     pushing.target.hang()
     await until(lambda: pushing.target.under_way == 1, "the target is tested")
     received, failures = len(pushing.target.requests), (await pushing.state()).failures
