@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -10,6 +11,9 @@ from starlette.datastructures import State
 from deferd.api import serialization
 from deferd.api.context import AppContext
 from deferd.api.openapi.document import VERSION
+from deferd.contract.errors import DeferdError
+
+_LOG = logging.getLogger(__name__)
 
 
 @asynccontextmanager
@@ -17,6 +21,7 @@ async def pushing(context: AppContext, state: State) -> AsyncIterator[None]:
     """Push meanwhile, if the settings allow any target; `state.drain` then ends pushing too."""
     settings = context.settings
     if not settings.push_allow:
+        await _warn_of_pushed_topics(context)
         yield
         return
     from deferd.push.http_sender import HttpSender  # noqa: PLC0415 (aiohttp takes time and memory)
@@ -43,3 +48,17 @@ async def pushing(context: AppContext, state: State) -> AsyncIterator[None]:
     finally:
         context.pushers = None
         await pushers.close()
+
+
+async def _warn_of_pushed_topics(context: AppContext) -> None:
+    """Say so if jobs wait for a process that pushes, as this one does not: nobody can pop them either."""
+    try:
+        pushed = await context.engine.push.all()
+    except DeferdError:
+        return  # the store is unavailable, which is logged elsewhere
+    if pushed:
+        _LOG.warning(
+            "topics are pushed, but this process pushes nothing because it has no --push-allow: %d topics, such as %s",
+            len(pushed),
+            min(pushed),
+        )

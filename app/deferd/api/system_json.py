@@ -27,6 +27,7 @@ def _row(row: OverviewRow) -> dict[str, Any]:
         "topic": row.topic,
         "paused": row.pause is not None,
         **({} if row.pause is None else paused(row.pause)),
+        **({} if row.circuit is None else {"circuit": row.circuit}),
         "counts": dict(zip(STATES, row.counts, strict=True)),
         "oldest_ready_at": _instant_or_none(row.oldest_ready_ms),
         "next_due_at": _instant_or_none(row.next_due_ms),

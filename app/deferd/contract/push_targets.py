@@ -153,15 +153,20 @@ def target_of(url: str) -> Target:
         raise TargetRefused("must have visible ASCII characters only; write others as %XX, names as xn--")
     try:
         parts = urlsplit(url)
-        host, port = (parts.hostname or "").removesuffix("."), parts.port
+        host, port = parts.hostname or "", parts.port
     except ValueError as error:
         raise TargetRefused(f"is not a URL: {error}") from None
     if parts.scheme not in _DEFAULT_PORTS:
         raise TargetRefused("must begin with https:// or http://")
     _check_parts(parts, host, port)
     address = address_of(host)
-    if address is None and not _NAME.fullmatch(host):
-        raise TargetRefused(f"has {host!r:.100} in place of a host name")
+    if address is None:
+        host = host.removesuffix(".")
+        last = host.rpartition(".")[2]
+        if not _NAME.fullmatch(host) or last.isdigit() or last.startswith("0x"):  # some read these as IPv4 addresses
+            raise TargetRefused(f"has {host!r:.100} in place of a host name")
+    elif "%" in host:
+        raise TargetRefused("must have no zone in its address")
     return Target(
         parts.scheme,
         host if address is None else str(address),

@@ -7,8 +7,10 @@ DNS is not asked a second time. Each address is checked once more when its socke
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import socket
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -16,6 +18,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from deferd.contract.push_targets import AllowedTargets, IpAddress, TargetRefused
 
+_RESOLVING_AT_ONCE = 64
 Resolve = Callable[[str, int], Awaitable[Sequence[tuple[Any, ...]]]]
 """As `loop.getaddrinfo` returns it for a name and a port."""
 
@@ -24,15 +27,44 @@ class AddressRefused(OSError):
     """A target has an address to which nothing may be pushed."""
 
 
-async def system_resolve(host: str, port: int) -> Sequence[tuple[Any, ...]]:
-    """Ask the resolver of the system. Raises OSError."""
-    return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+class SystemResolver:
+    """Asks the resolver of the system, each name in a thread of its own.
+
+    A name server that does not respond keeps the thread for many seconds. So neither the threads that the event loop
+    has for all else are used, nor does the end of the process wait for such a thread.
+    """
+
+    def __init__(self) -> None:
+        self._turns = asyncio.Semaphore(_RESOLVING_AT_ONCE)
+
+    async def __call__(self, host: str, port: int) -> Sequence[tuple[Any, ...]]:
+        """The addresses of a name. Raises OSError."""
+        async with self._turns:
+            found: asyncio.Future[Sequence[tuple[Any, ...]]] = asyncio.get_running_loop().create_future()
+            threading.Thread(target=_resolve, args=(host, port, found), daemon=True, name="deferd-resolver").start()
+            return await found
+
+
+def _resolve(host: str, port: int, found: asyncio.Future[Sequence[tuple[Any, ...]]]) -> None:
+    result: Sequence[tuple[Any, ...]] = ()
+    error: Exception | None = None
+    try:
+        result = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as failed:  # a label that is too long is a UnicodeError
+        error = failed if isinstance(failed, OSError) else OSError(f"{host} is not a name")
+
+    def tell() -> None:
+        if not found.done():
+            found.set_result(result) if error is None else found.set_exception(error)
+
+    with contextlib.suppress(RuntimeError):  # the event loop was closed meanwhile
+        found.get_loop().call_soon_threadsafe(tell)
 
 
 class GuardedResolver(AbstractResolver):
     """Resolves names; refuses one that has any address which is not allowed."""
 
-    def __init__(self, allowed: AllowedTargets, resolve: Resolve = system_resolve) -> None:
+    def __init__(self, allowed: AllowedTargets, resolve: Resolve) -> None:
         self._allowed = allowed
         self._resolve = resolve
 

@@ -5,16 +5,23 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from weakref import WeakSet
 
 import aiohttp
+from aiohttp.client import ClientTimeout
+from aiohttp.client_reqrep import ClientRequest
+from aiohttp.connector import Connection
+from aiohttp.tracing import Trace
 from yarl import URL
 
 from deferd.client.tls import default_context
 from deferd.contract import limits
 from deferd.contract.push_targets import AllowedTargets
-from deferd.push.address_guard import AddressRefused, GuardedResolver, GuardedSockets, Resolve, system_resolve
+from deferd.push.address_guard import AddressRefused, GuardedResolver, GuardedSockets, Resolve, SystemResolver
 
 _HEAD_FIELD_BYTES = 8190
 _HEAD_FIELDS = 100
@@ -39,18 +46,42 @@ class PushResponse:
     retry_after: str | None
 
 
+_is_reused: ContextVar[bool] = ContextVar("is_reused", default=False)
+"""Whether the connection of the request that this task sends has carried another one before."""
+
+
+class _Connections(aiohttp.TCPConnector):
+    """The pool of connections. An idle one on which the target has sent something is closed, not used again.
+
+    Otherwise that would count as the response to the next request, which the target has not read.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._used: WeakSet[Any] = WeakSet()
+
+    async def connect(self, req: ClientRequest, traces: list[Trace], timeout: ClientTimeout) -> Connection:
+        """A connection for a request; `_is_reused` says whether it is a new one."""
+        while True:
+            connection = await super().connect(req, traces, timeout)
+            protocol = connection.protocol
+            if protocol is None or not protocol.should_close:
+                _is_reused.set(protocol in self._used)
+                self._used.add(protocol)
+                return connection
+            connection.close()
+
+
 class HttpSender:
     """The connections of this process to all targets; there is no limit over all, so no target takes another's.
 
-    `ca_file` has further certificate authorities. `resolve` is the resolver, for tests.
+    `ca_file` has further certificate authorities. `resolve` is the resolver, for tests; None: that of the system.
     """
 
-    def __init__(
-        self, allowed: AllowedTargets, *, ca_file: Path | None = None, resolve: Resolve = system_resolve
-    ) -> None:
+    def __init__(self, allowed: AllowedTargets, *, ca_file: Path | None = None, resolve: Resolve | None = None) -> None:
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                resolver=GuardedResolver(allowed, resolve),
+            connector=_Connections(
+                resolver=GuardedResolver(allowed, resolve or SystemResolver()),
                 socket_factory=GuardedSockets(allowed),
                 ssl=tls_context(ca_file),
                 ttl_dns_cache=_NAMES_KEPT_S,
@@ -73,7 +104,7 @@ class HttpSender:
     async def post(self, url: URL, headers: Mapping[str, str], body: bytes, timeout_s: float) -> PushResponse:
         """Send a POST and read the response.
 
-        It is sent twice when a connection that was idle turns out to be closed by the target before any response.
+        It is sent twice when a connection that was used before turns out to be closed by the target without a response.
 
         Raises:
             PushFailed: there is no response within `timeout_s`, or it is not HTTP.
@@ -83,6 +114,8 @@ class HttpSender:
                 try:
                     return await self._post(url, headers, body)
                 except aiohttp.ServerDisconnectedError:
+                    if not _is_reused.get():
+                        raise
                     return await self._post(url, headers, body)
         except TimeoutError:
             raise PushFailed(f"the target did not respond within {timeout_s:g} s") from None
@@ -135,4 +168,6 @@ def _reason(error: Exception) -> str:
         return "the target closed the connection without a response"
     if isinstance(error, aiohttp.ClientConnectorError):
         return f"no connection to the target: {error.os_error}"
-    return f"the target's response is not valid: {str(error) or type(error).__name__:.500}"
+    # The text of some errors has the URL, whose query may be a secret.
+    said = error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)
+    return f"the target's response is not valid: {said or type(error).__name__:.500}"

@@ -17,6 +17,7 @@ from deferd.contract.push_targets import AllowedTargets, TargetRefused
 from deferd.engine.engine import Engine
 from deferd.engine.push.push_definition import PushDefinition
 from deferd.engine.record import json_bytes
+from deferd.push.delivery import Leases, UnderWay
 from deferd.push.http_sender import HttpSender, PushFailed
 from deferd.push.messages import MessageWriter, SerializeJobs
 from deferd.push.outcomes import excerpt
@@ -60,6 +61,9 @@ class Pushers:
         self._tools = PushTools(engine.push, engine.queue, sender, user_agent, serialize_jobs)
         self._pushers: dict[str, TopicPusher] = {}
         self._retired: dict[asyncio.Task[None], TopicPusher] = {}
+        self._under_way: dict[str, UnderWay] = {}
+        self._checks: set[asyncio.Task[bool]] = set()
+        self._leases = Leases(engine.queue)
         self._refused: dict[str, bytes] = {}
         self._changed: set[str] = set()
         self._read_all = True
@@ -90,7 +94,7 @@ class Pushers:
         left_s = max((self._drain_until_s or 0) - time.monotonic(), 0)
         pushers = [*self._pushers.values(), *self._retired.values()]
         await asyncio.gather(*(pusher.close(left_s) for pusher in pushers))
-        await cancel_and_wait(set(self._retired))
+        await cancel_and_wait({*self._retired, *self._checks})
         await self._sender.close()
 
     async def test(self, definition: PushDefinition) -> TestResult:
@@ -120,9 +124,14 @@ class Pushers:
         self._reading.set()
 
     def _on_removed(self, topic: str, job_id: str) -> None:
-        pusher = self._pushers.get(topic)
-        if pusher is not None:
-            pusher.on_removed(job_id)
+        """A job was cancelled while somebody held it: close its request, if it is one of these."""
+        under_way = self._under_way.get(topic)
+        for delivery in () if under_way is None else under_way.deliveries:
+            job = delivery.held.get(job_id)
+            if job is not None and delivery.is_sending:
+                check = asyncio.create_task(self._leases.touch(delivery, job))
+                self._checks.add(check)
+                check.add_done_callback(self._checks.discard)
 
     def _on_gap(self) -> None:
         self._read_all = True
@@ -190,7 +199,8 @@ class Pushers:
                 _LOG.warning("this process does not push the jobs of topic %s: its URL %s", topic, reason)
             return
         self._refused.pop(topic, None)
-        self._pushers[topic] = TopicPusher(definition, self._tools, self._on_change)
+        under_way = self._under_way.setdefault(topic, UnderWay())
+        self._pushers[topic] = TopicPusher(definition, self._tools, self._on_change, under_way)
 
     def _retire(self, topic: str) -> None:
         """Stop a pusher; what it has under way ends as it would."""
@@ -199,4 +209,10 @@ class Pushers:
             pusher.stop()
             task = asyncio.create_task(pusher.close(pusher.definition.push.timeout + self._drain_s))
             self._retired[task] = pusher
-            task.add_done_callback(self._retired.pop)
+            task.add_done_callback(self._on_retired)
+
+    def _on_retired(self, task: asyncio.Task[None]) -> None:
+        topic = self._retired.pop(task).topic
+        left = self._under_way.get(topic)
+        if left is not None and topic not in self._pushers and not left.deliveries:
+            del self._under_way[topic]

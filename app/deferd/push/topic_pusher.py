@@ -19,7 +19,7 @@ from deferd.engine.queue import JobQueue
 from deferd.engine.record import JobRecord, to_ms
 from deferd.engine.script_arguments import encode_finish
 from deferd.push import metrics
-from deferd.push.delivery import Delivery, Leases, settled
+from deferd.push.delivery import Delivery, Leases, UnderWay, settled
 from deferd.push.http_sender import HttpSender, PushFailed
 from deferd.push.messages import MessageWriter, SerializeJobs
 from deferd.push.outcomes import Outcome, failed, judge
@@ -34,6 +34,8 @@ _OTHERS_FIRST_S, _OTHERS_MOST_S = 0.05, 1.0
 _STORE_FIRST_S, _STORE_MOST_S = 0.1, 2.0
 _STOPPED = "the service stopped before the target responded"
 _PROBE_MARGIN_S = 5.0
+_SETTLING_S = 5.0
+"""How long the end of the service waits for the calls that finish or release the jobs of ended requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +50,14 @@ class PushTools:
 
 
 class TopicPusher:
-    """The pusher of one version of a topic's push. `on_gone` is called when the topic is not pushed any more."""
+    """The pusher of one version of a topic's push. `on_gone` is called when the topic is not pushed any more.
 
-    def __init__(self, definition: PushDefinition, tools: PushTools, on_gone: Callable[[str], None]) -> None:
+    `under_way` are the requests of the topic in this process, also those of earlier versions.
+    """
+
+    def __init__(
+        self, definition: PushDefinition, tools: PushTools, on_gone: Callable[[str], None], under_way: UnderWay
+    ) -> None:
         self.definition = definition
         self.topic = definition.topic
         self._push = definition.push
@@ -58,9 +65,9 @@ class TopicPusher:
         self._on_gone = on_gone
         self._writer = MessageWriter(definition, tools.user_agent, tools.serialize_jobs)
         self._leases = Leases(tools.queue)
-        self._deliveries: set[Delivery] = set()
-        self._checks: set[asyncio.Task[None]] = set()
-        self._bytes = 0
+        self.under_way = under_way
+        under_way.on_end = self._on_end
+        self._tasks: set[asyncio.Task[None]] = set()
         self._report_at_s = 0.0
         self._waking = asyncio.Event()
         self._may_have_more = False
@@ -85,15 +92,6 @@ class TopicPusher:
         self._not_before_s = 0.0
         self.wake()
 
-    def on_removed(self, job_id: str) -> None:
-        """A job was cancelled while somebody held it: close its request, if it is one of these."""
-        for delivery in self._deliveries:
-            job = delivery.held.get(job_id)
-            if job is not None and delivery.is_sending:
-                check = asyncio.create_task(self._leases.touch(delivery, job))
-                self._checks.add(check)
-                check.add_done_callback(self._checks.discard)
-
     def stop(self) -> None:
         """Take no further jobs; requests under way go on."""
         self._is_closing = True
@@ -103,14 +101,20 @@ class TopicPusher:
     async def close(self, wait_s: float) -> None:
         """Stop; wait for the requests under way, then close those that are left and release their jobs."""
         self.stop()
-        tasks = [one.task for one in self._deliveries if one.task is not None]
-        if tasks:
-            _, late = await asyncio.wait(tasks, timeout=wait_s)
-            for task in late:
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=wait_s)
+            for delivery in self.under_way.deliveries:
+                if delivery.task in self._tasks:
+                    delivery.task.cancel()
+            if self._tasks:  # their jobs are finished or released
+                await asyncio.wait(self._tasks, timeout=_SETTLING_S)
+            for task in self._tasks:
                 task.cancel()
-            if late:
-                await asyncio.wait(late)
-        await asyncio.gather(self._loop_task, *self._checks, return_exceptions=True)
+        await asyncio.gather(self._loop_task, *self._tasks, return_exceptions=True)
+
+    def _on_end(self) -> None:
+        if self._may_have_more:
+            self._waking.set()
 
     # Taking jobs
 
@@ -131,22 +135,29 @@ class TopicPusher:
                 await self._wait(pause_s)
 
     async def _wait(self, pause_s: float | None) -> None:
-        """Wait until something is to be taken: `pause_s` at most, and not before `_not_before_s`."""
+        """Wait until something is to be taken: `pause_s` at most, and not before `_not_before_s`.
+
+        But requests under way are reported meanwhile: otherwise they would no longer count.
+        """
         if self._not_before_s <= time.monotonic():
             await _wait(self._waking, pause_s)
             return
-        while (closed_s := self._not_before_s - time.monotonic()) > 0:
+        while (closed_s := self._not_before_s - (now_s := time.monotonic())) > 0:
+            if self.under_way.deliveries:
+                closed_s = min(closed_s, self._report_at_s - now_s)
+                if closed_s <= 0:
+                    return
             self._waking.clear()
             await _wait(self._waking, closed_s)
 
     def _room(self) -> int:
-        if self._bytes >= _MOST_BYTES:
+        if self.under_way.bytes >= _MOST_BYTES:
             return 0
-        return self._push.max_in_flight - len(self._deliveries)
+        return self._push.max_in_flight - len(self.under_way.deliveries)
 
     async def _take(self) -> float | None:
         """Take jobs and begin to send them; returns for how long there is nothing to do, None: until a signal."""
-        under_way, room, now_s = len(self._deliveries), self._room(), time.monotonic()
+        under_way, room, now_s = len(self.under_way.deliveries), self._room(), time.monotonic()
         if room <= 0 and now_s < self._report_at_s:
             self._may_have_more = True
             return self._report_at_s - now_s
@@ -181,16 +192,17 @@ class TopicPusher:
         self._pauses = 0
         if taken.more and self._room() > 0 and not taken.is_probe:
             self._waking.set()
-        return _REPORT_S if self._deliveries else None
+        return _REPORT_S if self.under_way.deliveries else None
 
     def _begin(self, jobs: list[JobRecord], taken: Taken) -> None:
         lease_ends_ms = min(job.reserved_until_ms or 0 for job in jobs)
         lease_s = max(lease_ends_ms - taken.now_ms, 1) / 1000
         delivery = Delivery(jobs, lease_s, taken.now_ms, is_probe=taken.is_probe)
-        self._deliveries.add(delivery)
-        self._bytes += _size(jobs)
+        self.under_way.add(delivery)
         metrics.IN_FLIGHT.inc()
         delivery.task = asyncio.create_task(self._deliver(delivery))
+        self._tasks.add(delivery.task)
+        delivery.task.add_done_callback(self._tasks.discard)
 
     # Sending
 
@@ -200,13 +212,11 @@ class TopicPusher:
                 outcome = await self._send(delivery)
             finally:
                 delivery.is_sending = False
-                self._deliveries.discard(delivery)
-                self._bytes -= _size(delivery.jobs)
                 metrics.IN_FLIGHT.dec()
-                if self._may_have_more:
-                    self._waking.set()
+                self.under_way.remove(delivery)
             if outcome is None:
                 metrics.REQUESTS.labels(self._label, "withdrawn").inc()
+                await self._give_up_probe(delivery)
                 return
             metrics.REQUESTS.labels(self._label, outcome.verdict).inc()
             await self._note(delivery, outcome)
@@ -244,6 +254,7 @@ class TopicPusher:
         """Tell the circuit of the target how the request ended."""
         store = self._tools.store
         if outcome.error == _STOPPED:
+            await self._give_up_probe(delivery)
             return
         try:
             if not outcome.is_target_failure:
@@ -262,6 +273,13 @@ class TopicPusher:
         if noted is not None and noted.open_ms:
             self._not_before_s = time.monotonic() + noted.open_ms / 1000
 
+    async def _give_up_probe(self, delivery: Delivery) -> None:
+        """A request that tells nothing about the target has ended: another one may test it."""
+        if delivery.is_probe:
+            with contextlib.suppress(StoreUnavailable):
+                await self._tools.store.give_up_probe(self.topic)
+            self.wake_now()
+
     async def _apply(self, delivery: Delivery, outcome: Outcome) -> None:
         """Do with the jobs what the outcome says; those that are not held any more stay as they are."""
         failures = outcome.failures or {}
@@ -271,35 +289,36 @@ class TopicPusher:
             is_finished = outcome.verdict == "finished" and job.id not in failures
             (finished if is_finished else others).append(job)
         if finished:
-            await self._finish(finished, outcome.result)
+            await self._finish(finished, outcome.result, delivery.lease_ends_s)
         if others:
-            await asyncio.gather(*(self._end(job, outcome, failures.get(job.id)) for job in others))
+            ends_s = delivery.lease_ends_s
+            await asyncio.gather(*(self._end(job, outcome, failures.get(job.id), ends_s) for job in others))
 
-    async def _finish(self, jobs: list[JobRecord], result: bytes | None) -> None:
+    async def _finish(self, jobs: list[JobRecord], result: bytes | None, until_s: float) -> None:
         queue, topic = self._tools.queue, self.topic
         if len(jobs) == 1:
             job, value = jobs[0], None if result is None else Fragment(result)
-            await settled(lambda: queue.finish(topic, job.id, job.receipt, value))
+            await settled(lambda: queue.finish(topic, job.id, job.receipt, value), until_s)
         else:
             items = [encode_finish(job.id, job.receipt, None) for job in jobs]
-            await settled(lambda: queue.finish_many(topic, items))
+            await settled(lambda: queue.finish_many(topic, items), until_s)
 
-    async def _end(self, job: JobRecord, outcome: Outcome, failure: str | None) -> None:
+    async def _end(self, job: JobRecord, outcome: Outcome, failure: str | None, until_s: float) -> None:
         queue, topic = self._tools.queue, self.topic
         job_id, receipt = job.id, job.receipt
         error = failure or outcome.error
         match "released" if failure is not None else outcome.verdict:
             case "accepted":  # the receiver finishes it, within the whole of its ttr
-                await settled(lambda: queue.touch(topic, job_id, receipt))
+                await settled(lambda: queue.touch(topic, job_id, receipt), until_s)
             case "snoozed":
                 delay_ms = to_ms(outcome.wait_s)
                 await settled(
-                    lambda: queue.release(topic, job_id, receipt, delay_ms=delay_ms, error=error, counts=False)
+                    lambda: queue.release(topic, job_id, receipt, delay_ms=delay_ms, error=error, counts=False), until_s
                 )
             case "buried":
-                await settled(lambda: queue.bury(topic, job_id, receipt, error=error))
+                await settled(lambda: queue.bury(topic, job_id, receipt, error=error), until_s)
             case _:
-                await settled(lambda: queue.release(topic, job_id, receipt, error=error))
+                await settled(lambda: queue.release(topic, job_id, receipt, error=error), until_s)
 
 
 async def _wait(event: asyncio.Event, wait_s: float | None) -> None:
@@ -313,7 +332,3 @@ def _chunks(jobs: list[JobRecord], most: int) -> Iterable[list[JobRecord]]:
     rest = iter(jobs)
     while chunk := list(islice(rest, most)):
         yield chunk
-
-
-def _size(jobs: list[JobRecord]) -> int:
-    return sum(len(job.body) for job in jobs)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from deferd.client import AsyncClient, Delivery
 from deferd.client.idempotency import new_id
 from deferd.client.retry import RetryPolicy
-from deferd.contract.errors import DeferdError, InvalidInput
+from deferd.contract.errors import DeferdError, InvalidInput, TopicPushed
 from deferd.contract.limits import POP_COUNT_MAX, WAIT_DEFAULT_S
 from deferd.worker.log import FailureLog
 from deferd.worker.topic_priority import TopicOrder
@@ -96,7 +96,7 @@ class Fetcher:
                 jobs = await self._client.pop(
                     topics, count=count, wait=WAIT_DEFAULT_S, consumer=self._consumer, request_id=request_id
                 )
-            except InvalidInput:
+            except (InvalidInput, TopicPushed):  # the same call will not succeed later
                 raise
             except DeferdError as error:
                 self._failures.failed(error)

@@ -117,6 +117,30 @@ async def test_a_test_reaches_the_target(api: httpx.AsyncClient, topic: str, tar
     assert (await api.post(f"/topics/{topic}-none/push/test")).json()["code"] == "push_not_found"
 
 
+async def test_the_console_and_the_overview_show_a_target_that_fails_without_its_secrets(
+    api: httpx.AsyncClient, topic: str, target: Receiver
+) -> None:
+    target.reply_with(Reply(503, b"down", {"retry-after": "60"}))
+    await set_push(
+        api, topic, push_to(target, url=f"{target.url}?token=7f3a9c", headers={"Authorization": "Bearer 7f3a"})
+    )
+    await api.post("/jobs", json={"topic": topic, "id": "a"})
+    while (await api.get(f"/topics/{topic}")).json()["push"]["circuit"] != "open":
+        await asyncio.sleep(0.01)
+    await api.post("/jobs", json={"topic": topic, "id": "b"})
+    page = (await api.get(f"/console/topics/{topic}")).text
+    assert f"<code>{target.url}</code>" in page
+    assert "circuit open" in page
+    assert "the target responded with status 503: down" in page
+    assert "This topic is pushed: it needs no consumers." in page
+    fragment = (await api.get(f"/console/topics/{topic}?fragment=consumers")).text
+    assert "it needs no consumers" in fragment
+    assert not any(secret in page for secret in ("7f3a", "MfKQ"))
+    (row,) = (await api.get("/overview", params={"name": topic})).json()["topics"]
+    assert row["circuit"] == "open"
+    assert "push fails" in (await api.get("/console/topics", params={"name": topic})).text
+
+
 @pytest.mark.parametrize(
     ("fields", "field", "message"),
     [

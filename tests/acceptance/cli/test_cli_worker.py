@@ -8,10 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.acceptance.cli.command_line import Shell, environment
-from tests.acceptance.service_process import ServiceProcess
+from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.preloaded import run_preloaded
 from tests.waiting import wait_until
 
@@ -149,3 +150,18 @@ def test_an_invalid_worker_is_reported_in_one_line(
         assert "Traceback (most recent call last):" == before[0]
         assert "deferd/commands" not in ran.stderr
         assert f"{words[0].partition(':')[0].replace('.', '/')}.py" in before[1]
+
+
+def test_a_worker_of_a_pushed_topic_says_so_and_ends(tmp_path: Path, program: Path, topic: str) -> None:
+    """It could never get a job."""
+    with running_service("--push-allow", "localhost:*", data_dir=tmp_path / "data") as service:
+        push = {"url": "http://localhost:1/", "secrets": ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]}
+        httpx.put(f"{service.url}/topics/{topic}/push", json=push, trust_env=False).raise_for_status()
+        process = started(program, "shop.jobs:worker", url=service.url)
+        try:
+            _, said = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert process.returncode == 3
+    assert f"the jobs of topic '{topic}' are pushed, so they cannot be popped: remove its push first" in said
+    assert "Traceback" not in said

@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from deferd.contract.model import PutJob, TopicSettings
+from deferd.contract.push import SetPush
 from deferd.contract.schedules import PutSchedule
 from deferd.engine.inspection.alerts import Alert, Now
 from deferd.engine.inspection.consumer_registry import Sample, SeenConsumer
@@ -335,3 +336,11 @@ async def test_large_bodies_are_read_in_steps(driver: EngineDriver) -> None:
     driver.server.command("CONFIG", "RESETSTAT")
     assert {one.topic for one in await alerts(driver)} == set(names)
     assert (await now(driver)).looked_at == 5
+
+
+async def test_a_pushed_topic_needs_no_consumer(driver: EngineDriver) -> None:
+    push = {"url": "https://hooks.example.com/", "secrets": ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]}
+    await driver.put()
+    assert (await only_alert(driver)).code == "no_consumer"
+    await driver.engine.push.set(TOPIC, SetPush.model_validate(push))
+    assert await alerts(driver) == []

@@ -15,7 +15,7 @@ from deferd.contract.push_targets import AllowedTargets
 from deferd.engine.engine import Engine
 from deferd.engine.push.push_definition import TargetState
 from deferd.engine.record import JobRecord
-from deferd.push.address_guard import Resolve, system_resolve
+from deferd.push.address_guard import Resolve
 from deferd.push.http_sender import HttpSender
 from deferd.push.pushers import Pushers
 from tests.integration.engine.engine_driver import TOPIC
@@ -114,7 +114,7 @@ async def pushing_engine(
     *,
     allow: tuple[str, ...] = LOCAL,
     networks: tuple[str, ...] = (),
-    resolve: Resolve = system_resolve,
+    resolve: Resolve | None = None,
     drain_s: float = 5.0,
 ) -> AsyncIterator[PushingEngine]:
     """Pushers on an engine, as `deferd.api.pushing` makes them."""

@@ -104,6 +104,11 @@ def test_without_patterns_nothing_is_allowed_and_the_error_says_how_to_change_th
         ("https://example.com\\@evil.net/", "visible ASCII"),
         ("https://[::1", "is not a URL"),
         ("https://exa%6dple.com/", "in place of a host name"),
+        ("https://2130706433/", "in place of a host name"),
+        ("https://127.1/", "in place of a host name"),
+        ("https://127.0.0.1./", "in place of a host name"),
+        ("https://example.0x7f/", "in place of a host name"),
+        ("https://[fe80::1%25lo]/", "must have no zone"),
     ],
 )
 def test_what_is_no_url_of_a_target_is_refused_with_the_reason(url: str, reason: str) -> None:

@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
+from deferd.engine.push.push_definition import CircuitState
+
 
 class OverviewCounts(BaseModel):
     """Jobs by state."""
@@ -25,6 +27,9 @@ class OverviewTopic(BaseModel):
     paused_at: datetime | None = Field(None, description="Since when it is paused, if that is known.")
     paused_by: str | None = Field(None, description="Name of the key that paused it, if it was one.")
     paused_reason: str | None = Field(None, description="Why it is paused, if that was said.")
+    circuit: CircuitState | None = Field(
+        None, description="The circuit of the target of a pushed topic with jobs; omitted for other topics."
+    )
     counts: OverviewCounts
     oldest_ready_at: datetime | None = Field(
         description="When the first job of the Ready list was due; `null` when none is ready."

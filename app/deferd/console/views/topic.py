@@ -43,6 +43,7 @@ async def _page(visit: Visit, topic: str, *, status: int = 200, **more: Any) -> 
         view = await visit.read(api_path("topics", topic))
         view.pop("oldest_ready_age")  # it changes with each read; the page has `oldest_ready_at`
         values["view"] = view
+        values["target"] = await _read_target(visit, topic) if "push" in view else None
         if visit.fragment is None and values["form_values"] is None:
             values["form_values"] = field_values(view["settings"])
         values["fields"] = fields_of(values["form_values"] or {}, values["form_errors"])
@@ -50,7 +51,22 @@ async def _page(visit: Visit, topic: str, *, status: int = 200, **more: Any) -> 
         values |= await _read_series(visit, topic, span)
     if visit.wants("consumers"):
         values |= await _read_consumers(visit, topic)
+        values["is_pushed"] = "push" in (values.get("view") or await visit.read(api_path("topics", topic)))
     return visit.render("topic.html", status=status, **values)
+
+
+async def _read_target(visit: Visit, topic: str) -> str | None:
+    """Scheme, host and path of a pushed topic's target: a query may be a secret. None without the scope to read it."""
+    if not visit.may("admin"):
+        return None
+    try:
+        push = await visit.read(api_path("topics", topic, "push"))
+    except ApiRefused as refused:
+        if refused.status not in {403, 404}:
+            raise
+        return None
+    url: str = push["url"].partition("?")[0]
+    return url
 
 
 async def _read_series(visit: Visit, topic: str, span: str) -> dict[str, Any]:

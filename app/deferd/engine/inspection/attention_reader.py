@@ -38,7 +38,8 @@ _DEAD_LOOKED_AT = 2000
 class TopicState(NamedTuple):
     """One topic that has jobs. Times are ms; -1: there is none. `lua/attention.lua` says what each is.
 
-    `level` is the durability level that it asks for, `max_jobs` 0 for no limit.
+    `level` is the durability level that it asks for, `max_jobs` 0 for no limit, `circuit` 0
+    unless it is pushed.
     """
 
     topic: str
@@ -54,6 +55,7 @@ class TopicState(NamedTuple):
     due_soon: int
     oldest_ready_due_ms: int
     live: int
+    circuit: int
     pause: Pause | None
     level: int
     max_jobs: int
@@ -77,7 +79,8 @@ class ShardState(NamedTuple):
 class Attention:
     """What was read. `now_ms` is the store's clock, `names` are the topics that were read, `topics` those with jobs.
 
-    `unconsumed` are topics with ready jobs of which no consumer was seen within a minute; `popped` are the jobs of each
+    `unconsumed` are topics with ready jobs of which no consumer was seen within a minute, and which are not pushed;
+    `popped` are the jobs of each
     topic that are handed out per second, None when that is not known; `finished` are jobs per second in the last hour,
     of topics in which many are due soon, as far as that is known.
     `in_step` replicas of the store are connected; None when that is not known, or no topic asks for replicas.
@@ -201,7 +204,8 @@ class AttentionReader:
             return
         named, patterns = _topics_of(reports, self._registry)
         for at, (name, state) in enumerate(found.topics.items()):
-            if state.ready and state.pause is None and name not in named and not patterns.match(name):
+            needs_consumer = state.ready and state.pause is None and not state.circuit
+            if needs_consumer and name not in named and not patterns.match(name):
                 found.unconsumed.add(name)
             if at % _TOPICS_PER_CALL == 0:
                 await asyncio.sleep(0)

@@ -7,16 +7,19 @@ from typing import Final, NamedTuple
 
 from deferd.engine.inspection.attention_reader import Attention
 from deferd.engine.inspection.standing import Pause
+from deferd.engine.push.push_definition import CircuitState
 
 SORTS: Final = ("topic", "delayed", "ready", "reserved", "dead", "oldest", "due", "rate")
 STATES: Final = ("delayed", "ready", "reserved", "dead")
+_CIRCUITS: Final[tuple[CircuitState | None, ...]] = (None, "closed", "open", "half_open")
+"""By `TopicState.circuit`."""
 _NEVER: Final = 1 << 62
 
 
 class OverviewRow(NamedTuple):
     """One topic. `oldest_ready_ms` is when its first ready job was due, `next_due_ms` when the first delayed one is.
 
-    `rate`: jobs handed out per second; None when that is not known.
+    `rate`: jobs handed out per second; None when that is not known. `circuit`: that of a pushed topic with jobs.
     """
 
     topic: str
@@ -25,6 +28,7 @@ class OverviewRow(NamedTuple):
     next_due_ms: int | None
     rate: float | None
     pause: Pause | None
+    circuit: CircuitState | None = None
 
 
 class Overview(NamedTuple):
@@ -60,6 +64,7 @@ def _row(found: Attention, name: str) -> OverviewRow:
         _known(state.first_due_ms),
         rate,
         state.pause,
+        _CIRCUITS[state.circuit],
     )
 
 

@@ -8,8 +8,8 @@
 --   durability, or { settings JSON or '', delayed, ready, reserved, dead, dead ones that died
 --   recently unless they have a `dead_retain` of their own, due ms of the first delayed job or -1, delayed jobs that are
 --   due by now, due ms of the first one after now or -1, jobs due in the same second as that, jobs due soon, due ms of
---   the first ready job or -1, live jobs or -1 when the topic has no `max_jobs` }, or { -1 } when another program has
---   damaged its keys }
+--   the first ready job or -1, live jobs or -1 when the topic has no `max_jobs`, 0 when it is not pushed, else 1 while
+--   the circuit of its target is closed, 2 open, 3 half open }, or { -1 } when another program has damaged its keys }
 -- Bound: the topics; the caller sends at most 50. It ends early when the records that it has read reach 1 MiB.
 local MOST_BYTES = 1024 * 1024
 local call, now = redis.call, now_ms()
@@ -37,6 +37,12 @@ local function settings_of(raw)
   return is_read and type(settings) == 'table' and settings or {}
 end
 
+local function circuit_of(key)
+  local open_until, probe = unpack(call('HMGET', key, 'until', 'probe'))
+  if not open_until then return 1 end
+  return (probe or tonumber(open_until) <= now) and 3 or 2
+end
+
 local function row_of(name, raw)
   local of_topic = prefix .. name .. ':'
   local pool = of_topic .. 'pool'
@@ -45,7 +51,7 @@ local function row_of(name, raw)
   local delay, ready, dead = of_topic .. 'delay', of_topic .. 'ready', of_topic .. 'dead'
   local reserved = call('ZCARD', of_topic .. 'reserved')
   local row = {
-    raw, call('ZCARD', delay), call('ZCARD', ready), reserved, call('ZCARD', dead), 0, -1, 0, -1, 0, 0, -1, -1,
+    raw, call('ZCARD', delay), call('ZCARD', ready), reserved, call('ZCARD', dead), 0, -1, 0, -1, 0, 0, -1, -1, 0,
   }
   if row[2] > 0 then add_delayed(row, delay) end
   if row[5] > 0 then
@@ -62,6 +68,7 @@ local function row_of(name, raw)
   if tonumber(settings.j) then
     row[13] = call('HLEN', pool) - row[5] - call('ZCARD', of_topic .. 'finished')
   end
+  if settings.pu then row[14] = circuit_of(of_topic .. 'push/state') end
   return row
 end
 

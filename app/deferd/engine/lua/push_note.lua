@@ -2,7 +2,7 @@
 -- failed probe opens it for twice as long as before.
 -- @include clock topic
 -- KEYS: see lib/topic.lua
--- ARGV[1] topic | ARGV[2] 1: it succeeded | ARGV[3] 1: it was a probe | ARGV[4] the error
+-- ARGV[1] topic | ARGV[2] 1: it succeeded | ARGV[3] 1: it was a probe; 2: a probe that tells nothing, nothing else is noted | ARGV[4] the error
 -- ARGV[5] how long the circuit is open at least, ms; 0 when the target did not ask for it
 -- ARGV[6] after how many failures it opens | ARGV[7] its first pause, ms | ARGV[8] its longest, ms
 -- Returns { failures in a row, how long the circuit is open from now, ms; 0 when it is closed }, or nil when the topic is
@@ -15,6 +15,10 @@ if ARGV[2] == '1' then
   local was_open = redis.call('HEXISTS', key, 'until') == 1
   redis.call('HDEL', key, 'failures', 'until', 'pause', 'probe', 'error', 'at')
   if was_open then redis.call('PUBLISH', 'deferd:push', TOPIC) end  -- all processes may send again
+  return { 0, 0 }
+end
+if ARGV[3] == '2' then
+  if redis.call('HDEL', key, 'probe') == 1 then redis.call('HSET', key, 'until', string.format('%.0f', now)) end
   return { 0, 0 }
 end
 local failures = redis.call('HINCRBY', key, 'failures', 1)

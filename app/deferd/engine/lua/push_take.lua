@@ -6,7 +6,8 @@
 -- ARGV[1] topic | ARGV[2] how long a dead job is kept, ms
 -- ARGV[3] process | ARGV[4] its requests under way | ARGV[5] for how long these count, ms
 -- ARGV[6] most further requests | ARGV[7] consumer
--- ARGV[8] how long a request may take at most, ms: so long no other one probes a target that failed
+-- ARGV[8] how long a request may take at most, ms: so long no other one probes a target that failed, while the process
+--   that sends it lives | ARGV[9] the longest pause of the circuit, ms
 -- Returns { what pop.lua returns for one request, or '' when nothing was taken
 --   for how many ms the limits or the circuit allow no further request; 0 when they do, -1 while all are under way,
 --   1 when the jobs are to be a probe: one request to a target that failed | failures in a row }, or nil when the
@@ -16,7 +17,8 @@
 --   next        ms: the time at which the rate allows the next request, if requests were evenly spread
 --   failures    failures in a row; error, at: the last one, and its ms
 --   until       ms: the circuit is open until then; then one request probes the target | pause  ms that it was open
---   probe       1 while such a request is under way
+--   probe       the process that has such a request under way
+-- Times that are later than they can be are from before the clock was set back. They count as the latest possible.
 -- Bound: as in pop.lua, and the processes, at most 1000 of them.
 local FEWEST_MS_BURST = 100
 local LATER = -1
@@ -26,6 +28,7 @@ local settings = stored and stored ~= '' and cjson.decode(stored) or {}
 local push = settings.pu
 if not push then return nil end
 local key, own = string.sub(POOL, 1, -5) .. 'push/state', 'in/' .. ARGV[3]
+local counted = tonumber(ARGV[5])
 local fields, state, others = redis.call('HGETALL', key), {}, 0
 for at = 1, #fields, 2 do
   local name, value = fields[at], fields[at + 1]
@@ -34,7 +37,11 @@ for at = 1, #fields, 2 do
     local requests, until_ms = string.match(value, '^(%d+) (%d+)$')
     if requests and tonumber(until_ms) > now then
       others = others + requests
+      if until_ms - now > counted then
+        redis.call('HSET', key, name, string.format('%d %.0f', requests, now + counted))
+      end
     else
+      state[name] = nil
       redis.call('HDEL', key, name)
     end
   end
@@ -44,17 +51,26 @@ local under_way = tonumber(ARGV[4])
 local room, wait, probe = math.min(tonumber(ARGV[6]), push.n - others - under_way), 0, 0
 if room <= 0 then wait = LATER end
 if state['until'] then
-  local left = state['until'] - now
+  local left, longest = state['until'] - now, math.max(tonumber(ARGV[9]), state.probe and tonumber(ARGV[8]) or 0)
+  if left > longest then
+    left = longest
+    redis.call('HSET', key, 'until', string.format('%.0f', now + left))
+  end
+  if left > 0 and state.probe and state.probe ~= ARGV[3] and not state['in/' .. state.probe] then left = 0 end
   if left > 0 then
-    room, wait = 0, left
+    room, wait = 0, state.probe and math.min(left, counted) or left
   elseif room > 0 then
     room, probe = 1, 1
   end
 end
 local interval = push.r and 1000 / push.r
+local ahead = interval and math.max(interval, FEWEST_MS_BURST)
 local next_at = interval and math.max(tonumber(state.next or 0), now)
+if interval and next_at > now + ahead then
+  next_at = now + ahead
+  redis.call('HSET', key, 'next', string.format('%.0f', next_at))
+end
 if interval and room > 0 then
-  local ahead = math.max(interval, FEWEST_MS_BURST)
   room = math.min(room, math.floor((now + ahead - next_at) / interval + 0.000001))
   if room <= 0 then wait = math.ceil(next_at + interval - now - ahead) end
 end
@@ -66,7 +82,7 @@ if room > 0 then
   requests = math.ceil(jobs / push.j)
 end
 if requests > 0 then
-  if probe == 1 then redis.call('HSET', key, 'until', string.format('%.0f', now + ARGV[8]), 'probe', 1) end
+  if probe == 1 then redis.call('HSET', key, 'until', string.format('%.0f', now + ARGV[8]), 'probe', ARGV[3]) end
   if interval then redis.call('HSET', key, 'next', string.format('%.0f', next_at + requests * interval)) end
 else
   probe = 0
@@ -75,7 +91,7 @@ local total = under_way + requests
 local known, known_until = string.match(state[own] or '0 0', '^(%d+) (%d+)$')
 if total == 0 then
   if state[own] then redis.call('HDEL', key, own) end
-elseif tonumber(known) ~= total or tonumber(known_until) < now + ARGV[5] / 2 then
-  redis.call('HSET', key, own, string.format('%d %.0f', total, now + ARGV[5]))
+elseif tonumber(known) ~= total or tonumber(known_until) < now + counted / 2 then
+  redis.call('HSET', key, own, string.format('%d %.0f', total, now + counted))
 end
 return { popped, wait, probe, tonumber(state.failures or 0) }

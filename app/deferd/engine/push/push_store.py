@@ -128,6 +128,7 @@ class PushStore:
             most,
             self.consumer,
             timeout_ms,
+            LONGEST_PAUSE_MS,
         )
         if reply is None:
             return None
@@ -147,6 +148,10 @@ class PushStore:
         args = (0, int(is_probe), error, shortest_ms, OPENS_AFTER, FIRST_PAUSE_MS, LONGEST_PAUSE_MS)
         reply = await self._run("push_note", topic, *args)
         return None if reply is None else Noted(*reply)
+
+    async def give_up_probe(self, topic: str) -> None:
+        """The request that tested the target ended without a result: another one may."""
+        await self._run("push_note", topic, 0, 2, "", 0, OPENS_AFTER, FIRST_PAUSE_MS, LONGEST_PAUSE_MS)
 
     async def _run(self, verb: str, topic: str, *args: str | bytes | float) -> Any:
         return await self._scripts.run(verb, self._keys.of_topic(topic), (topic, *args))
