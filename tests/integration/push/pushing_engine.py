@@ -115,7 +115,7 @@ async def pushing_engine(
     allow: tuple[str, ...] = LOCAL,
     networks: tuple[str, ...] = (),
     resolve: Resolve | None = None,
-    drain_s: float = 5.0,
+    drain_s: float = 0.5,
 ) -> AsyncIterator[PushingEngine]:
     """Pushers on an engine, as `deferd.api.pushing` makes them."""
     allowed = AllowedTargets(allow, networks)
