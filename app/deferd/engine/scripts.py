@@ -29,6 +29,8 @@ from deferd.store.replication import MissingPermission, NotReplicated, TooFewRep
 
 _METRIC_LABELS = {"get": "look", "return_to_queue": "give_back"}
 """Scripts whose `script` label in metrics differs from their name: dashboards use these labels."""
+_REPLICATED = "_replicated"
+"""The end of the label of a script that replicas confirm."""
 _FIRST_WORD = re.compile(r"(?:^|: -)([A-Z]+)\b")
 """An error's first word; servers before 7.0 wrap an error inside a script: `Error running script (...): -OOM ...`."""
 _WRONG_TYPE = "WRONGTYPE"
@@ -63,6 +65,17 @@ _UNAVAILABLE: tuple[tuple[tuple[type[Exception], ...], str, int], ...] = (
 
 class WrongType(redis_errors.ResponseError):
     """Another program has replaced a key of the store by one of another type, and the call needs it."""
+
+
+Call = Callable[..., Awaitable[Any]]
+"""Sends one command to the store."""
+
+
+class Sending(NamedTuple):
+    """How a script is sent, if not by the store's own `call`: by what, and whether replicas confirm it."""
+
+    call: Call
+    is_replicated: bool
 
 
 class _Script(NamedTuple):
@@ -102,22 +115,23 @@ class Scripts:
         keys: Sequence[str],
         args: Sequence[str | bytes | int | float],
         *,
-        call: Callable[..., Awaitable[Any]] | None = None,
+        sending: Sending | None = None,
     ) -> Any:
         """Run one script and return the store's reply (bytes, ints, lists, None).
 
-        A script is never retried: after StoreUnavailable it may have run or not. `call` replaces the store's own
-        `call` for sending it.
+        A script is never retried: after StoreUnavailable it may have run or not.
 
         Raises:
             StoreUnavailable: the store cannot be reached, did not respond in time, or refused.
         """
         if self._watch is not None:
             self._watch.admit()
-        label = _METRIC_LABELS.get(verb, verb) if call is None else f"{verb}_replicated"
+        is_replicated = sending is not None and sending.is_replicated
+        label = f"{verb}{_REPLICATED}" if is_replicated else _METRIC_LABELS.get(verb, verb)
+        call = self._store.call if sending is None else sending.call
         began = time.perf_counter()
         try:  # as `observed`, which takes longer
-            return await self._send(call or self._store.call, verb, (len(keys), *keys, *args))
+            return await self._send(call, verb, (len(keys), *keys, *args))
         except Exception as exc:
             with _failing(label):
                 if isinstance(exc, redis_errors.RedisError):
@@ -126,7 +140,7 @@ class Scripts:
         finally:
             metrics.store_calls_of(label).observe_s(time.perf_counter() - began)
 
-    async def _send(self, call: Callable[..., Awaitable[Any]], verb: str, args: tuple[Any, ...]) -> Any:
+    async def _send(self, call: Call, verb: str, args: tuple[Any, ...]) -> Any:
         try:
             return await call("EVALSHA", self._scripts[verb].digest, *args)
         except redis_errors.NoScriptError:  # the store is new, or SCRIPT FLUSH was called

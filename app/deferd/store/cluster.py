@@ -14,11 +14,8 @@ What redis-py's cluster client does, and what is different here:
   the node, as by MOVED.
 * It does not check whether a pooled connection was closed meanwhile, as it does for a single server. Here it does.
 
-Replicas cannot confirm calls: a WAIT must use the connection of its call, and redis-py's cluster client takes one from
-a node's pool for each command.
-
-Known limit: while slots are being moved between nodes, an ASKING may use another connection than its command, so that a
-call to a key that is being moved can fail. It is never executed twice.
+It knows the nodes and their slots, and sends what goes to a certain node or to any. Calls by key go through
+`deferd.store.cluster_calls`.
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ from redis.exceptions import RedisClusterException, SlotNotCoveredError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from deferd.store.backend import Backend
-from deferd.store.fsync_probe import StoreDurability
+from deferd.store.cluster_calls import ClusterCalls
 from deferd.store.redis_client import POOL_SIZE, WatchedPubSub, connection_options, subscriber_options
 from deferd.store.task_cancellation import cancel_and_wait
 from deferd.store.url import StoreUrl
@@ -161,8 +158,9 @@ class ClusterClient(RedisCluster):
                 await asyncio.shield(self._refresh_task)
         return self
 
-    def refresh_on_next_call(self) -> None:
-        """Refresh the nodes at the next call."""
+    def refresh_on_next_call(self, *, failed: str | None = None) -> None:
+        """Refresh the nodes at the next call, from the node of the name `failed` last."""
+        self._failed_node = failed or self._failed_node
         self._initialize = True
 
     async def _refresh(self) -> None:
@@ -210,12 +208,13 @@ class ClusterClient(RedisCluster):
                 await self.nodes_manager.aclose(nodes)
 
 
-def cluster_backend(url: StoreUrl, *, timeout_s: float, confirm_s: float) -> Backend:  # noqa: ARG001 (the signature of the other kinds)
+def cluster_backend(url: StoreUrl, *, timeout_s: float, confirm_s: float) -> Backend:
     """Connect to the cluster of the nodes in `url`. One that responds is enough to find the others."""
     client = ClusterClient(url, deadline_s=timeout_s)
     options = connection_options(url, timeout_s=timeout_s)
     if url.tls:
         options["connection_class"] = SSLConnection
+    calls = ClusterCalls(client, options, timeout_s=timeout_s, confirm_s=confirm_s)
 
     last_node: tuple[str, int] | None = None
 
@@ -232,7 +231,11 @@ def cluster_backend(url: StoreUrl, *, timeout_s: float, confirm_s: float) -> Bac
     def primaries() -> frozenset[str]:
         return frozenset(node.name for node in client.get_primaries())
 
-    return Backend(client, client.execute_command, subscribe, client.close_all, StoreDurability(None), None, primaries)
+    async def close() -> None:
+        await calls.close()
+        await client.close_all()
+
+    return Backend(client, calls.call, subscribe, close, calls.route, calls.servers, primaries)
 
 
 async def _responding(nodes: list[ClusterNode]) -> list[ClusterNode]:

@@ -25,7 +25,7 @@ from tests.integration.engine.durable_puts import (
     stored_ids,
 )
 from tests.integration.store import store_servers
-from tests.integration.store.store_servers import ClusterSet, Pair, StoreServer
+from tests.integration.store.store_servers import Pair, StoreServer
 from tests.waiting import BUSY_S, until, wait_until
 
 SLACK_S = BUSY_S
@@ -360,17 +360,6 @@ class TestOtherStores:
                 with pytest.raises(DurabilityUnavailable, match="default of topic"):
                     await put(engine, "b")
             assert {"a"} == stored_ids(fsyncing)
-
-    @pytest.mark.slow
-    async def test_a_cluster_refuses_all_but_memory(self, tmp_path: Path) -> None:
-        with ClusterSet(tmp_path) as cluster:
-            async with engine_on(cluster.url) as engine:
-                assert await put(engine, "a") == "memory"
-                for level in ("fsync", "replicated:1"):
-                    with pytest.raises(DurabilityUnavailable, match="cluster") as refused:
-                        await put(engine, "b", level)
-                    assert refused.value.available == ["memory"]
-                assert await put(engine, "b", "memory") == "memory"
 
     @pytest.mark.skipif(DEBIAN_REDIS is None, reason="there is no redis-server on this machine")
     async def test_an_older_redis_supports_the_same_levels(
