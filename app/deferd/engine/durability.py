@@ -1,4 +1,4 @@
-"""Sends puts so that they reach the durability that they, or their topic, require.
+"""Sends puts, and cancels that ask for it, so that they reach the durability that they, or their topic, require.
 
 `memory` needs nothing more, nor does `fsync` on a store that fsyncs before it responds; in a cluster that is the node
 that has the topic. `replicated:N` is sent through `deferd.store.replication`. A level that the store does not support
@@ -29,6 +29,7 @@ from deferd.store.replication import MissingPermission, TooFewReplicas, WaitUnsu
 _ANY_DEFAULT = -1
 """For the script: the jobs name their own level, so the topic's default does not matter."""
 _NOTHING_SENT = (TooFewReplicas, MissingPermission, DurabilityUnavailable)
+_NOTHING_STORED = "nothing was stored"
 _MOST_TRIES = 4
 _REMEMBERED_MAX = 10_000
 _REWRITES_FOR_S = 5
@@ -162,37 +163,52 @@ class PutSender:
         return stored
 
     async def run(
-        self, topic: str, level: int, send: Send, slot: Slot = nullcontext, *, named: bool = True
+        self,
+        topic: str,
+        level: int,
+        send: Send,
+        slot: Slot = nullcontext,
+        *,
+        named: bool = True,
+        nothing: str = _NOTHING_STORED,
     ) -> tuple[list[Any], int]:
-        """Run a script that puts, so that it reaches `level`. Returns its reply and the level that it has reached.
+        """Run a script so that it reaches `level`. Returns its reply and the level that it has reached.
 
         `send` runs the script; it gets the level that will be reached, and what sends it. A level that is lower than
-        `level` was lost meanwhile: `lost_durability` is the error. `topic` is one of those that the script is for; it,
-        and whether the jobs named the level, are for error texts. Raises as `put`.
+        `level` was lost meanwhile: `lost_durability` is the error. `topic` is one of those that the script is for. For
+        error texts are that, whether the jobs named the level, and `nothing`, which says that nothing was done.
+
+        Raises as `put`.
         """
         route = self._route(self._keys.of_topic(topic)[0])
         if is_replicated(level):
             if self._embedded:
                 why = "the embedded store has no replicas"
-                raise self._unavailable(topic, level, why, route.durability.level, named=named, replicas=False)
+                raise self._unavailable(
+                    topic, level, why, route.durability.level, named=named, replicas=False, nothing=nothing
+                )
             try:
                 return await send(level, Sending(partial(route.call_replicated, replicas_of(level)), True)), level
             except StoreUnavailable as error:
                 if isinstance(error.__cause__, MissingPermission):
-                    raise self._not_now(level, error.__cause__, error.retry_after_s) from error.__cause__
+                    raise self._not_now(level, error.__cause__, error.retry_after_s, nothing) from error.__cause__
                 raise
             except WaitUnsupported as error:
                 given = route.durability.level
-                raise self._unavailable(topic, level, str(error), given, named=named, replicas=False) from error
+                raise self._unavailable(
+                    topic, level, str(error), given, named=named, replicas=False, nothing=nothing
+                ) from error
         if level == FSYNC and route.durability.level < FSYNC:
             with observed("config"):
                 current = await route.probe()
             if current < FSYNC:
                 why = route.durability.why_not
                 replicas = not self._embedded
-                unavailable = self._unavailable(topic, level, why, current, named=named, replicas=replicas)
+                unavailable = self._unavailable(
+                    topic, level, why, current, named=named, replicas=replicas, nothing=nothing
+                )
                 if route.durability.waits_for_rewrite:
-                    raise self._not_now(level, why, _REWRITES_FOR_S) from unavailable
+                    raise self._not_now(level, why, _REWRITES_FOR_S, nothing) from unavailable
                 raise unavailable
         async with slot():
             reply = await send(route.durability.level, Sending(route.call_probed, False))
@@ -214,13 +230,13 @@ class PutSender:
         return Stored(max_jobs, results, level)
 
     @staticmethod
-    def _not_now(level: int, why: object, retry_after_s: int) -> StoreUnavailable:
-        detail = f"durability {name_of(level)!r} is not available now: {why}; nothing was stored"
+    def _not_now(level: int, why: object, retry_after_s: int, nothing: str) -> StoreUnavailable:
+        detail = f"durability {name_of(level)!r} is not available now: {why}; {nothing}"
         return StoreUnavailable(detail, retry_after_s)
 
     @staticmethod
     def _unavailable(
-        topic: str, level: int, why: str, given: int, *, named: bool, replicas: bool
+        topic: str, level: int, why: str, given: int, *, named: bool, replicas: bool, nothing: str
     ) -> DurabilityUnavailable:
         """`given` is the level that the store gives by default; whether levels with `replicas` are available."""
         available = [name_of(MEMORY)]
@@ -231,7 +247,7 @@ class PutSender:
         origin = "" if named else f", the default of topic {topic!r},"
         detail = (
             f"durability {name_of(level)!r}{origin} is not available: {why}; this store supports "
-            f"{', '.join(available)}; nothing was stored"
+            f"{', '.join(available)}; {nothing}"
         )
         return DurabilityUnavailable(name_of(level), available, detail)
 

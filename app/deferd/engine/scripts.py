@@ -184,7 +184,7 @@ def _failing(call: str) -> Iterator[None]:
         yield
     except Exception as exc:
         metrics.STORE_ERRORS.labels(call).inc()
-        unavailable = translate(exc)
+        unavailable = translate(exc, is_cancel=call == f"cancel{_REPLICATED}")
         if unavailable is None:
             if isinstance(exc, redis_errors.ResponseError) and _WRONG_TYPE in str(exc):
                 raise WrongType(f"{exc} (in a call of {call!r})") from exc
@@ -192,7 +192,7 @@ def _failing(call: str) -> Iterator[None]:
         raise unavailable from exc
 
 
-def translate(exc: Exception) -> StoreUnavailable | None:
+def translate(exc: Exception, *, is_cancel: bool = False) -> StoreUnavailable | None:
     """The StoreUnavailable for a client error, or None for a bug of deferd (such as a broken script)."""
     if isinstance(exc, (redis_errors.TimeoutError, TimeoutError)):
         return StoreUnavailable("the store did not respond in time", timed_out=True)
@@ -200,15 +200,8 @@ def translate(exc: Exception) -> StoreUnavailable | None:
         return StoreUnavailable(str(exc))
     if isinstance(exc, redis_errors.RedisError) and (permission := missing_permission(exc)) is not None:
         return StoreUnavailable(permissions_message((permission,)))
-    if isinstance(exc, TooFewReplicas):
-        level = name_of(FSYNC + exc.required)
-        return StoreUnavailable(f"durability {level!r} is not available now: {exc}; nothing was stored", 2)
-    if isinstance(exc, NotReplicated):
-        level = name_of(FSYNC + exc.required)
-        return StoreUnavailable(
-            f"the job may exist; it is not confirmed at durability {level!r}: {exc}; repeating the put with the same "
-            "id is safe"
-        )
+    if isinstance(exc, (TooFewReplicas, NotReplicated)):
+        return _unconfirmed(exc, is_cancel=is_cancel)
     for kinds, detail, retry_after_s in _UNAVAILABLE:
         if isinstance(exc, kinds):
             return StoreUnavailable(detail, retry_after_s)
@@ -224,3 +217,19 @@ def translate(exc: Exception) -> StoreUnavailable | None:
         if word in _REFUSALS:
             return StoreUnavailable(f"the store currently refuses calls ({word})")
     return None
+
+
+def _unconfirmed(exc: TooFewReplicas | NotReplicated, *, is_cancel: bool) -> StoreUnavailable:
+    level = name_of(FSYNC + exc.required)
+    if isinstance(exc, TooFewReplicas):
+        nothing = "nothing was cancelled" if is_cancel else "nothing was stored"
+        return StoreUnavailable(f"durability {level!r} is not available now: {exc}; {nothing}", 2)
+    if is_cancel:
+        return StoreUnavailable(
+            f"the job may be cancelled; that is not confirmed at durability {level!r}: {exc}; repeating the cancel is "
+            "safe"
+        )
+    return StoreUnavailable(
+        f"the job may exist; it is not confirmed at durability {level!r}: {exc}; repeating the put with the same id is "
+        "safe"
+    )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deferd.contract.errors import DurabilityUnavailable, JobExists, StoreUnavailable
+from deferd.contract.errors import DurabilityUnavailable, JobExists, JobNotFound, StoreUnavailable
 from deferd.contract.model import TopicSettings
 from deferd.engine.engine import Engine
 from deferd.store.replication import IN_SYNC_WAIT_S
@@ -292,6 +292,52 @@ class TestReplicated:
         results = await producer.queue.put_many([job(f"j{n}", "replicated:1") for n in range(1000)])
         assert {(201, "replicated:1")} == {(line.status, line.durability) for line in results}
         assert len(stored_ids(pair.replica)) == 1000
+
+
+class TestCancel:
+    async def test_a_cancel_returns_when_the_replica_has_it(self, pair: Pair, producer: Engine) -> None:
+        ids = [f"j{number}" for number in range(20)]
+        await asyncio.gather(*(put(producer, job_id, "replicated:1") for job_id in ids))
+        for job_id in ids[:5]:
+            assert await producer.queue.cancel_durably(TOPIC, job_id, "replicated:1") == ("delayed", "replicated:1")
+            assert job_id not in stored_ids(pair.replica)
+        before = pair.primary.command("INFO", "commandstats")["cmdstat_wait"]["calls"]
+        await asyncio.gather(*(producer.queue.cancel_durably(TOPIC, job_id, "replicated:1") for job_id in ids[5:]))
+        assert stored_ids(pair.replica) == set()
+        assert pair.primary.command("INFO", "commandstats")["cmdstat_wait"]["calls"] - before < 10
+        with pytest.raises(JobNotFound):
+            await producer.queue.cancel_durably(TOPIC, "j0", "replicated:1")
+
+    async def test_a_level_that_the_store_cannot_give_cancels_nothing(self, pair: Pair, producer: Engine) -> None:
+        await put(producer, "a", "replicated:1")
+        with pytest.raises(StoreUnavailable, match=r"1 of 2 replicas are in sync; nothing was cancelled"):
+            await producer.queue.cancel_durably(TOPIC, "a", "replicated:2")
+        with pytest.raises(DurabilityUnavailable, match=r"appendonly is no.*nothing was cancelled") as refused:
+            await producer.queue.cancel_durably(TOPIC, "a", "fsync")
+        assert refused.value.available == ["memory", "replicated:N"]
+        assert stored_ids(pair.primary) == {"a"}
+        assert await producer.queue.cancel_durably(TOPIC, "a", "memory") == ("delayed", "memory")
+
+    async def test_a_cancel_that_is_not_confirmed_may_be_done_and_its_repeat_is_confirmed(
+        self, pair: Pair, producer: Engine
+    ) -> None:
+        await put(producer, "a", "replicated:1")
+        pair.replica.pause()
+        with pytest.raises(StoreUnavailable, match=r"may be cancelled.*replicated:1.*repeating the cancel is safe"):
+            await producer.queue.cancel_durably(TOPIC, "a", "replicated:1")
+        assert stored_ids(pair.primary) == set()
+        with pytest.raises(StoreUnavailable, match="nothing was cancelled"):
+            await producer.queue.cancel_durably(TOPIC, "a", "replicated:1")
+        pair.replica.unpause()
+        await put_when_in_step(producer, "b", "replicated:1")
+        with pytest.raises(JobNotFound):
+            await producer.queue.cancel_durably(TOPIC, "a", "replicated:1")
+        assert stored_ids(pair.replica) == {"b"}
+
+    async def test_a_cancel_at_fsync_on_a_store_that_fsyncs(self, fsyncing: StoreServer) -> None:
+        async with engine_on(fsyncing.url) as engine:
+            await put(engine, "a")
+            assert await engine.queue.cancel_durably(TOPIC, "a", "fsync") == ("delayed", "fsync")
 
 
 class TestTopicDefault:
