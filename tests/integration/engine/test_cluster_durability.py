@@ -67,16 +67,17 @@ def ids_on(replica: StoreServer, topic: str) -> set[str]:
         return {key.decode() for key in client.hkeys(pool_of(topic))}
 
 
-class TestReplicated:
-    async def test_a_put_returns_when_the_replica_of_its_topics_primary_has_it(
-        self, cluster: ClusterSet, producer: Engine
-    ) -> None:
-        for master, replica in enumerate(cluster.replicas):
-            [topic] = topics_of(cluster, master)
-            for number in range(10):
-                assert await put(producer, f"j{number}", "replicated:1", topic=topic) == "replicated:1"
-                assert f"j{number}" in ids_on(replica, topic)
+async def test_a_put_returns_when_the_replica_of_its_topics_primary_has_it(
+    self, cluster: ClusterSet, producer: Engine
+) -> None:
+    for master, replica in enumerate(cluster.replicas):
+        [topic] = topics_of(cluster, master)
+        for number in range(10):
+            assert await put(producer, f"j{number}", "replicated:1", topic=topic) == "replicated:1"
+            assert f"j{number}" in ids_on(replica, topic)
 
+
+class TestReplicated:
     async def test_puts_into_one_primary_are_confirmed_together(self, cluster: ClusterSet, producer: Engine) -> None:
         topics = topics_of(cluster, 1, 20)
         await put(producer, "first", "replicated:1", topic=topics[0])

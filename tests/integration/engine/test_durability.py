@@ -294,20 +294,21 @@ class TestReplicated:
         assert len(stored_ids(pair.replica)) == 1000
 
 
-class TestCancel:
-    async def test_a_cancel_returns_when_the_replica_has_it(self, pair: Pair, producer: Engine) -> None:
-        ids = [f"j{number}" for number in range(20)]
-        await asyncio.gather(*(put(producer, job_id, "replicated:1") for job_id in ids))
-        for job_id in ids[:5]:
-            assert await producer.queue.cancel_durably(TOPIC, job_id, "replicated:1") == ("delayed", "replicated:1")
-            assert job_id not in stored_ids(pair.replica)
-        before = pair.primary.command("INFO", "commandstats")["cmdstat_wait"]["calls"]
-        await asyncio.gather(*(producer.queue.cancel_durably(TOPIC, job_id, "replicated:1") for job_id in ids[5:]))
-        assert stored_ids(pair.replica) == set()
-        assert pair.primary.command("INFO", "commandstats")["cmdstat_wait"]["calls"] - before < 10
-        with pytest.raises(JobNotFound):
-            await producer.queue.cancel_durably(TOPIC, "j0", "replicated:1")
+async def test_a_cancel_returns_when_the_replica_has_it(self, pair: Pair, producer: Engine) -> None:
+    ids = [f"j{number}" for number in range(20)]
+    await asyncio.gather(*(put(producer, job_id, "replicated:1") for job_id in ids))
+    for job_id in ids[:5]:
+        assert await producer.queue.cancel_durably(TOPIC, job_id, "replicated:1") == ("delayed", "replicated:1")
+        assert job_id not in stored_ids(pair.replica)
+    before = pair.primary.command("INFO", "commandstats")["cmdstat_wait"]["calls"]
+    await asyncio.gather(*(producer.queue.cancel_durably(TOPIC, job_id, "replicated:1") for job_id in ids[5:]))
+    assert stored_ids(pair.replica) == set()
+    assert pair.primary.command("INFO", "commandstats")["cmdstat_wait"]["calls"] - before < 10
+    with pytest.raises(JobNotFound):
+        await producer.queue.cancel_durably(TOPIC, "j0", "replicated:1")
 
+
+class TestCancel:
     async def test_a_level_that_the_store_cannot_give_cancels_nothing(self, pair: Pair, producer: Engine) -> None:
         await put(producer, "a", "replicated:1")
         with pytest.raises(StoreUnavailable, match=r"1 of 2 replicas are in sync; nothing was cancelled"):
