@@ -68,7 +68,7 @@ def ids_on(replica: StoreServer, topic: str) -> set[str]:
 
 
 async def test_a_put_returns_when_the_replica_of_its_topics_primary_has_it(
-    self, cluster: ClusterSet, producer: Engine
+    cluster: ClusterSet, producer: Engine
 ) -> None:
     for master, replica in enumerate(cluster.replicas):
         [topic] = topics_of(cluster, master)

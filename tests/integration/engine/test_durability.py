@@ -294,7 +294,7 @@ class TestReplicated:
         assert len(stored_ids(pair.replica)) == 1000
 
 
-async def test_a_cancel_returns_when_the_replica_has_it(self, pair: Pair, producer: Engine) -> None:
+async def test_a_cancel_returns_when_the_replica_has_it(pair: Pair, producer: Engine) -> None:
     ids = [f"j{number}" for number in range(20)]
     await asyncio.gather(*(put(producer, job_id, "replicated:1") for job_id in ids))
     for job_id in ids[:5]:
