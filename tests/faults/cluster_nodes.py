@@ -53,7 +53,7 @@ class ClusterNodes:
             while keys := source.command("CLUSTER GETKEYSINSLOT", slot, 1000):
                 source.command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
             for node in (target, source, *(one for one in primaries if one not in {source, target})):
-                node.command("CLUSTER SETSLOT", slot, "NODE", target_id)
+                _give_slot(node, slot, target_id)
         self.settle()
 
     def add(self, folder: Path) -> tuple[StoreServer, StoreServer]:
@@ -63,9 +63,10 @@ class ClusterNodes:
         self.pairs.append(pair)
         return pair
 
-    def remove(self, pair: tuple[StoreServer, StoreServer]) -> None:
-        """Remove a pair that has no slots any more, and end it."""
+    def remove(self, pair: tuple[StoreServer, StoreServer], shards: list[int], heir: StoreServer) -> None:
+        """Move the shards of a pair, which are all that it has, to another primary, and remove and end the pair."""
         self.pairs.remove(pair)
+        self.move(shards, self.roles(pair)[0], heir)
         self.cluster.masters.remove(pair[0])
         self.cluster.replicas.remove(pair[1])
         for leaving in pair:
@@ -94,3 +95,19 @@ def is_primary(node: StoreServer) -> bool:
     with contextlib.suppress(redis.RedisError, OSError), node.client(socket_timeout=0.5) as client:
         return bool(client.info("replication")["role"] == "master")
     return False
+
+
+def _give_slot(node: StoreServer, slot: int, target_id: bytes) -> None:
+    """Tell a node that the slot is the target's now."""
+
+    def has_accepted() -> bool:
+        try:
+            node.command("CLUSTER SETSLOT", slot, "NODE", target_id)
+        except redis.ResponseError as error:
+            if "NOREPLICAS" in str(error):  # since Valkey 8 the replicas must accept it, too: one may be joining
+                return False
+            if "only with masters" not in str(error):  # a primary that has lost its last slot becomes a replica
+                raise
+        return True
+
+    wait_until(has_accepted, SETTLE_S, "the node has accepted the slot's new primary")

@@ -188,8 +188,7 @@ class Faults:
         moving = shards[: max(len(shards) - 1, 1)]
         self._nodes.move(moving, heir, pair[0])
         time.sleep(self._chance.uniform(*BETWEEN_S))
-        self._nodes.move(moving, pair[0], heir)
-        self._nodes.remove(pair)
+        self._nodes.remove(pair, moving, heir)
 
     def _kill_primary(self) -> None:
         [primary] = self._draw(1)
