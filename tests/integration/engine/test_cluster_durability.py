@@ -16,7 +16,7 @@ from deferd.store.connection import Store, connect
 from deferd.store.durability_levels import MEMORY
 from tests.integration.engine.durable_puts import CONFIRM_S, STORE_TIMEOUT_S, engine_on, job, put, put_when_in_step
 from tests.integration.store.store_servers import ClusterSet, StoreServer, in_sync
-from tests.waiting import wait_until
+from tests.waiting import BUSY_S, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -151,6 +151,10 @@ class TestFsync:
             assert await put(producer, "a", topic=other) == "memory"
             system = await producer.system.read()
             assert (system.durability, system.replicas) == ("memory", 1)
+            node.command("CONFIG", "SET", "appendfsync", "everysec")
+            async with asyncio.timeout(1 + BUSY_S):  # a result is valid for a second
+                while await put(producer, "c", topic=synced, on_conflict="keep") == "fsync":
+                    await asyncio.sleep(0.01)
         finally:
             node.command("CONFIG", "SET", "appendonly", "no", "appendfsync", "everysec")
 
