@@ -70,10 +70,10 @@ class PutSender:
         self.placer = placer
         self._scripts = scripts
         self._keys = keys
-        self._route = store.route
+        self._calls_of = store.calls_of
         self._embedded = embedded
         if embedded:
-            store.route("").durability.trust_rewrites()
+            store.calls_of("").durability.trust_rewrites()
         self._defaults: dict[str, int] = {}
 
     async def put(
@@ -180,39 +180,39 @@ class PutSender:
 
         Raises as `put`.
         """
-        route = self._route(self._keys.of_topic(topic)[0])
+        calls = self._calls_of(self._keys.of_topic(topic)[0])
         if is_replicated(level):
             if self._embedded:
                 why = "the embedded store has no replicas"
                 raise self._unavailable(
-                    topic, level, why, route.durability.level, named=named, replicas=False, nothing=nothing
+                    topic, level, why, calls.durability.level, named=named, replicas=False, nothing=nothing
                 )
             try:
-                return await send(level, Sending(partial(route.call_replicated, replicas_of(level)), True)), level
+                return await send(level, Sending(partial(calls.call_replicated, replicas_of(level)), True)), level
             except StoreUnavailable as error:
                 if isinstance(error.__cause__, MissingPermission):
                     raise self._not_now(level, error.__cause__, error.retry_after_s, nothing) from error.__cause__
                 raise
             except WaitUnsupported as error:
-                given = route.durability.level
+                given = calls.durability.level
                 raise self._unavailable(
                     topic, level, str(error), given, named=named, replicas=False, nothing=nothing
                 ) from error
-        if level == FSYNC and route.durability.level < FSYNC:
+        if level == FSYNC and calls.durability.level < FSYNC:
             with observed("config"):
-                current = await route.probe()
+                current = await calls.probe()
             if current < FSYNC:
-                why = route.durability.why_not
+                why = calls.durability.why_not
                 replicas = not self._embedded
                 unavailable = self._unavailable(
                     topic, level, why, current, named=named, replicas=replicas, nothing=nothing
                 )
-                if route.durability.waits_for_rewrite:
+                if calls.durability.waits_for_rewrite:
                     raise self._not_now(level, why, _REWRITES_FOR_S, nothing) from unavailable
                 raise unavailable
         async with slot():
-            reply = await send(route.durability.level, Sending(route.call_probed, False))
-            return reply, route.durability.level
+            reply = await send(calls.durability.level, Sending(calls.call_probed, False))
+            return reply, calls.durability.level
 
     def _read(self, topic: str, reply: list[Any], level: int) -> Stored:
         _, max_jobs, results, default, *placed_by = reply

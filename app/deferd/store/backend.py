@@ -10,7 +10,7 @@ from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.cluster import RedisCluster
 
 from deferd.store.redis_client import RedisClient, WatchedPubSub
-from deferd.store.server_calls import Route, ServerCalls
+from deferd.store.server_calls import KeyCalls, ServerCalls
 
 
 class Backend(NamedTuple):
@@ -20,8 +20,8 @@ class Backend(NamedTuple):
     call: Callable[..., Awaitable[Any]]
     subscribe: Callable[[], WatchedPubSub]
     close: Callable[[], Awaitable[None]]
-    route: Callable[[str], Route]
-    servers: Callable[[], Awaitable[Sequence[Route]]]
+    calls_of: Callable[[str], KeyCalls]
+    servers: Callable[[], Awaitable[Sequence[KeyCalls]]]
     topology: Callable[[], object]
 
 
@@ -37,7 +37,7 @@ def pipelined_backend(
     def subscribe() -> WatchedPubSub:
         return WatchedPubSub(subscriber_pool(), deadline_s=timeout_s, publish=partial(server.call, "PUBLISH"))
 
-    async def servers() -> Sequence[Route]:
+    async def servers() -> Sequence[KeyCalls]:
         return (server,)
 
     return Backend(
@@ -45,7 +45,7 @@ def pipelined_backend(
         call=server.call,
         subscribe=subscribe,
         close=server.close,
-        route=lambda _key: server,
+        calls_of=lambda _key: server,
         servers=servers,
         topology=lambda: server.pipeline.connections_opened,
     )

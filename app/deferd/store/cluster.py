@@ -199,7 +199,7 @@ def cluster_backend(url: StoreUrl, *, timeout_s: float, confirm_s: float) -> Bac
         await calls.close()
         await client.close_all()
 
-    return Backend(client, calls.call, subscribe, close, calls.route, calls.servers, primaries)
+    return Backend(client, calls.call, subscribe, close, calls.calls_of, calls.servers, primaries)
 
 
 async def _responding(nodes: list[ClusterNode]) -> list[ClusterNode]:

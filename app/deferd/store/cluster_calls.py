@@ -71,11 +71,11 @@ class ClusterCalls:
         command = args[0]
         if command in _KEYLESS:
             return await self.client.execute_command(*args)
-        return await self.route(args[3 if command in {"EVALSHA", "EVAL"} else 1]).call(*args)
+        return await self.calls_of(args[3 if command in {"EVALSHA", "EVAL"} else 1]).call(*args)
 
-    def route(self, key: Any) -> KeyRoute:
-        """The route to the primary that has the key's slot, for calls of keys in this slot."""
-        return KeyRoute(self, self.client.keyslot(key))
+    def calls_of(self, key: Any) -> SlotCalls:
+        """Calls to the primary that has the key's slot, of keys in this slot."""
+        return SlotCalls(self, self.client.keyslot(key))
 
     async def servers(self) -> list[NodeCalls]:
         """All primaries that are known."""
@@ -101,31 +101,31 @@ class ClusterCalls:
         await asyncio.gather(*(node.close() for node in self._nodes.values()))
 
 
-class KeyRoute:
-    """The route of calls to one slot; it follows the slot when that moves. Make one for each call."""
+class SlotCalls:
+    """Calls of keys of one slot, which follow it when it moves. Make one of these for each call."""
 
-    def __init__(self, calls: ClusterCalls, slot: int) -> None:
-        self._calls = calls
+    def __init__(self, cluster: ClusterCalls, slot: int) -> None:
+        self._cluster = cluster
         self._slot = slot
         self._last: NodeCalls | None = None
 
     @property
     def durability(self) -> StoreDurability:
-        """As `Route.durability`."""
-        node = self._last or self._calls.node_of_slot(self._slot)
+        """As `KeyCalls.durability`."""
+        node = self._last or self._cluster.node_of_slot(self._slot)
         return _UNKNOWN if node is None else node.durability
 
     async def probe(self) -> int:
-        """As `Route.probe`."""
+        """As `KeyCalls.probe`."""
         level: int = await self._in_time(lambda node, _: node.probe())
         return level
 
     async def call(self, *args: str | bytes | float) -> Any:
-        """As `Route.call`."""
+        """As `KeyCalls.call`."""
         return await self._in_time(partial(_send, args))
 
     async def call_probed(self, *args: str | bytes | float) -> Any:
-        """As `Route.call_probed`."""
+        """As `KeyCalls.call_probed`."""
 
         def send(node: NodeCalls, asks: bool) -> Awaitable[Any]:
             node.durability.refresh()
@@ -134,8 +134,8 @@ class KeyRoute:
         return await self._in_time(send)
 
     async def call_replicated(self, replicas: int, *args: str | bytes | float) -> Any:
-        """As `Route.call_replicated`."""
-        within_s = self._calls.confirm_s
+        """As `KeyCalls.call_replicated`."""
+        within_s = self._cluster.confirm_s
         try:
             async with asyncio.timeout(within_s):
                 return await self._follow(lambda node, asks: node.call_replicated(replicas, *args, asks=asks))
@@ -144,18 +144,18 @@ class KeyRoute:
 
     async def _in_time(self, send: _Send) -> Any:
         try:
-            async with asyncio.timeout(self._calls.timeout_s):
+            async with asyncio.timeout(self._cluster.timeout_s):
                 return await self._follow(send)
         except TimeoutError as exc:
-            raise RedisTimeoutError(f"no response within {self._calls.timeout_s} s") from exc
+            raise RedisTimeoutError(f"no response within {self._cluster.timeout_s} s") from exc
 
     async def _follow(self, send: _Send) -> Any:
         """Send a call to the primary of the slot, and to the nodes to which it is redirected."""
-        client = self._calls.client
+        client = self._cluster.client
         await client.initialize()
         asked: NodeCalls | None = None
         for last in (*[False] * _REDIRECTIONS, True):
-            node = asked or self._calls.node_of_slot(self._slot)
+            node = asked or self._cluster.node_of_slot(self._slot)
             if node is None:
                 client.refresh_on_next_call()
                 raise RedisConnectionError("no node of the cluster serves this key's slot")
@@ -171,7 +171,7 @@ class KeyRoute:
             except AskError as exc:
                 if last:
                     raise
-                asked = self._calls.node(exc.host or node.host, exc.port)
+                asked = self._cluster.node(exc.host or node.host, exc.port)
             except TryAgainError:
                 if last:
                     raise

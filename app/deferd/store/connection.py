@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from deferd.store.cluster import cluster_backend
 from deferd.store.redis_client import WatchedPubSub
 from deferd.store.sentinel import sentinel_backend
-from deferd.store.server_calls import Route
+from deferd.store.server_calls import KeyCalls
 from deferd.store.single import single_backend
 from deferd.store.url import parse_store_url
 
@@ -29,18 +29,19 @@ class Store:
     return or fail within the `timeout_s` of `connect`, but redis-py's pipelines may not. Use `call` for load: a single
     server (`cluster` is false) runs such calls in the order in which they were made.
 
-    `route` leads to the server that has a key, for calls whose durability matters; make one for each call. `servers`
-    are the routes to all primaries. `topology` returns a value that changes when calls may reach another server than
-    before: the number of connections opened, or the set of primaries. `description` is for people and holds no secret.
-    `server` is the server's name and version, known after `deferd.store.preflight.check`.
+    `calls_of` returns what makes calls to the server that has a key, for those whose durability matters; get it
+    anew for each call. `servers` returns the same for all primaries. `topology` returns a value that changes when
+    calls may reach another server than before: the number of connections opened, or the set of primaries.
+    `description` is for people and holds no secret. `server` is the server's name and version, known after
+    `deferd.store.preflight.check`.
     """
 
     client: Redis | RedisCluster
     call: Callable[..., Awaitable[Any]]
     cluster: bool
     description: str
-    route: Callable[[str], Route]
-    servers: Callable[[], Awaitable[Sequence[Route]]]
+    calls_of: Callable[[str], KeyCalls]
+    servers: Callable[[], Awaitable[Sequence[KeyCalls]]]
     topology: Callable[[], object]
     server: str = ""
     _subscribe: Callable[[], WatchedPubSub] = field(kw_only=True, repr=False)
@@ -80,7 +81,7 @@ async def connect(url: str, *, timeout_s: float, confirm_s: float = CONFIRM_S) -
         call=backend.call,
         cluster=parsed.kind == "cluster",
         description=str(parsed),
-        route=backend.route,
+        calls_of=backend.calls_of,
         servers=backend.servers,
         topology=backend.topology,
         _subscribe=backend.subscribe,

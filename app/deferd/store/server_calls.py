@@ -11,8 +11,8 @@ from deferd.store.pipeline import Pipeline
 from deferd.store.replication import ReplicatedCalls
 
 
-class Route(Protocol):
-    """Leads to the server that has a key, for calls of that key; see `deferd.store.connection.Store.route`."""
+class KeyCalls(Protocol):
+    """Calls to the server that has a key; see `deferd.store.connection.Store.calls_of`."""
 
     @property
     def durability(self) -> StoreDurability:
@@ -32,7 +32,7 @@ class Route(Protocol):
 
 
 class ServerCalls:
-    """The route to the server that new connections of `pool` lead to. `place` is its name in errors."""
+    """Calls to the server that new connections of `pool` lead to. `place` is its name in errors."""
 
     def __init__(self, pool: ConnectionPool, *, timeout_s: float, confirm_s: float, place: str = "the store") -> None:
         self.pipeline = Pipeline(pool, deadline_s=timeout_s)
@@ -44,7 +44,7 @@ class ServerCalls:
         self.call_replicated = self._replicated.call
 
     async def call_probed(self, *args: str | bytes | float) -> Any:
-        """As `Route.call_probed`."""
+        """As `KeyCalls.call_probed`."""
         self.durability.refresh()
         return await self.pipeline.send(*args)
 

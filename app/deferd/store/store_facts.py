@@ -12,7 +12,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from deferd.store.connection import Store
 from deferd.store.durability_levels import FSYNC, is_replicated, replicas_of
-from deferd.store.server_calls import Route
+from deferd.store.server_calls import KeyCalls
 from deferd.store.server_info import fields_of_info, replicas_of_info, server_name
 
 UNKNOWN = "unknown"
@@ -44,14 +44,14 @@ class Given(NamedTuple):
     replicas: int | None
 
 
-async def read_given(route: Route) -> Given:
-    """What the server of a route gives. Raises redis-py's errors when it cannot be reached."""
-    level = await route.probe()
+async def read_given(calls: KeyCalls) -> Given:
+    """What the server that has a key gives. Raises redis-py's errors when it cannot be reached."""
+    level = await calls.probe()
     try:
-        info = fields_of_info(await route.call("INFO", "replication"))
+        info = fields_of_info(await calls.call("INFO", "replication"))
     except ResponseError:  # not permitted
-        return Given(level, route.durability.why_not, None)
-    return Given(level, route.durability.why_not, replicas_of_info(info))
+        return Given(level, calls.durability.why_not, None)
+    return Given(level, calls.durability.why_not, replicas_of_info(info))
 
 
 async def read_given_by_all(store: Store) -> Given:

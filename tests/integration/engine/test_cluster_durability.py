@@ -176,12 +176,12 @@ class TestMovedTopics:
     async def test_a_call_for_a_key_that_is_being_moved_is_confirmed_by_the_replica_of_its_new_primary(
         self, cluster: ClusterSet, store: Store, key: str
     ) -> None:
-        assert await store.route(key).call_replicated(1, "EVAL", COUNT, 1, key) == 1
+        assert await store.calls_of(key).call_replicated(1, "EVAL", COUNT, 1, key) == 1
         source, target = cluster.masters[:2]
         source.command("FLUSHALL")
         cluster.start_moving([key_slot(key.encode())], source, target)
         try:
-            calls = (store.route(key).call_replicated(1, "EVAL", COUNT, 1, key) for _ in range(20))
+            calls = (store.calls_of(key).call_replicated(1, "EVAL", COUNT, 1, key) for _ in range(20))
             assert sorted(await asyncio.gather(*calls)) == list(range(1, 21))
             assert await store.call("EVAL", COUNT, 1, key) == 21
             assert (source.command("DBSIZE"), target.command("DBSIZE")) == (0, 1)
@@ -194,16 +194,16 @@ class TestMovedTopics:
     async def test_a_call_for_a_key_that_has_moved_is_confirmed_by_the_replica_of_its_new_primary(
         self, cluster: ClusterSet, store: Store, key: str
     ) -> None:
-        assert await store.route(key).call_replicated(1, "EVAL", COUNT, 1, key) == 1
+        assert await store.calls_of(key).call_replicated(1, "EVAL", COUNT, 1, key) == 1
         source, target = cluster.masters[:2]
         source.command("FLUSHALL")
         move(cluster, key, source, target)
         try:
-            route = store.route(key)
-            assert await route.call_replicated(1, "EVAL", COUNT, 1, key) == 1
+            calls = store.calls_of(key)
+            assert await calls.call_replicated(1, "EVAL", COUNT, 1, key) == 1
             assert cluster.replicas[1].command("DBSIZE") == 1
-            assert await route.probe() == MEMORY
-            assert f"node {target.address} of the store" in route.durability.why_not
+            assert await calls.probe() == MEMORY
+            assert f"node {target.address} of the store" in calls.durability.why_not
         finally:
             target.command("FLUSHALL")
             move(cluster, key, target, source)

@@ -237,7 +237,7 @@ class AttentionReader:
 
     async def _read_given(self, shard: int, topics: list[str], found: Attention) -> None:
         try:
-            given = await read_given(self._store.route(self._keys.of_shard(shard, "topics")))
+            given = await read_given(self._store.calls_of(self._keys.of_shard(shard, "topics")))
         except Exception:  # noqa: BLE001 (any error of the store: then it is not known)
             return
         found.given |= dict.fromkeys(topics, given)
