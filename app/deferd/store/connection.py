@@ -29,8 +29,8 @@ class Store:
     return or fail within the `timeout_s` of `connect`, but redis-py's pipelines may not. Use `call` for load: a single
     server (`cluster` is false) runs such calls in the order in which they were made.
 
-    `calls_of` returns what makes calls to the server that has a key, for those whose durability matters; get it
-    anew for each call. `servers` returns the same for all primaries. `topology` returns a value that changes when
+    `calls_of` returns what makes calls to the server that has a key, for those whose durability matters; ask for it
+    before each call. `servers` returns the same for all primaries. `topology` returns a value that changes when
     calls may reach another server than before: the number of connections opened, or the set of primaries.
     `description` is for people and holds no secret. `server` is the server's name and version, known after
     `deferd.store.preflight.check`.
