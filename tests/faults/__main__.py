@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from tests.benchmarks.measuring import end_in_order
+from tests.faults.cluster_profile import report_profile, run_cluster_profile
 from tests.faults.cluster_run import report_cluster, run_cluster_faults
 from tests.faults.failover import run_failovers
 from tests.faults.plan import draw_plan
@@ -28,6 +29,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--failovers", type=int, default=3, help="failovers after the run")
     parser.add_argument("--cluster-rounds", type=int, default=3, help="rounds of cluster faults after that")
+    parser.add_argument("--cluster-minutes", type=float, default=2.0, help="faults of a cluster with replicas")
     parser.add_argument("--occurrences", type=int, default=10_000, help="occurrences of schedules after that")
     parser.add_argument("--keep", type=Path, help="directory for logs and histories, which is kept")
     options = parser.parse_args()
@@ -43,10 +45,12 @@ def main() -> int:
         print(f"\n{report_failovers(failovers)}", flush=True)
         in_cluster = asyncio.run(run_cluster_faults(kept / "cluster", options.seed, options.cluster_rounds))
         print(f"\n{report_cluster(in_cluster)}", flush=True)
+        profile = asyncio.run(run_cluster_profile(kept / "profile", options.seed, options.cluster_minutes))
+        print(f"\n{report_profile(profile)}", flush=True)
         recurring = asyncio.run(run_recurring(kept / "recurring", options.seed, occurrences=options.occurrences))
         print(f"\n{report_recurring(recurring)}")
     is_right = is_clean(outcome) and are_clean(failovers) and not any(in_cluster.broken()) and recurring.is_clean
-    return 0 if is_right else 1
+    return 0 if is_right and not any(profile.broken()) else 1
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ BALLAST_PIECES, BALLAST_BYTES = 6, 8 * 1024 * 1024
 """Together more than the buffers of a TCP connection."""
 _BALLAST = """
 for n = 1, 2e6 do end
-for n = 1, ARGV[1] do redis.call('SET', 'ballast:' .. n, string.rep('x', ARGV[2])) end
+for n = 1, ARGV[1] do redis.call('SET', ARGV[3] .. n, string.rep('x', ARGV[2])) end
 return redis.call('HKEYS', KEYS[1])
 """
 """Takes about 50 ms, so that the replica confirms what was sent before, and what is sent later queues behind it."""
@@ -127,14 +127,15 @@ async def run_failovers(folder: Path, seed: int, count: int) -> Failovers:
     return seen
 
 
-def make_replica_lag(primary: StoreServer, replica: StoreServer, pool: str) -> set[str]:
+def make_replica_lag(primary: StoreServer, replica: StoreServer, pool: str, *, ballast: str = "ballast:") -> set[str]:
     """Freeze the replica and wait for puts that only the primary has; returns their ids, if there are any.
 
-    A frozen process still receives what fits into the buffers of its connection, so these are filled first.
+    A frozen process still receives what fits into the buffers of its connection, so these are filled first, by keys
+    whose names begin with `ballast`.
     """
     for _ in range(ATTEMPTS):
         with primary.client(single_connection_client=True) as client:
-            client.connection.send_command("EVAL", _BALLAST, 1, pool, BALLAST_PIECES, BALLAST_BYTES)
+            client.connection.send_command("EVAL", _BALLAST, 1, pool, BALLAST_PIECES, BALLAST_BYTES, ballast)
             time.sleep(CONFIRMED_S)
             replica.pause()
             # On a busy machine the replica may have the ballast already, so that the buffers are empty again.

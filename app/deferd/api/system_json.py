@@ -8,7 +8,7 @@ from typing import Any
 from deferd.api.auth.api_keys import Key, Scope
 from deferd.api.serialization import instant, paused
 from deferd.engine.inspection.overview import STATES, Overview, OverviewRow
-from deferd.engine.inspection.system import System, replicas_of_info
+from deferd.engine.inspection.system import System
 
 
 def overview(found: Overview) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def system(
             "memory_limit_bytes": found.number("maxmemory") or None,
             "clients": found.number("connected_clients"),
             "role": found.info.get("role"),
-            "replicas": replicas_of_info(found.info) if found.info else None,
+            "replicas": found.replicas,
             "durability": found.durability,
             "why_not_fsync": found.why_not,
         },

@@ -11,7 +11,7 @@ from deferd.cli import exit_codes, output, previews, values
 from deferd.cli.command import command
 from deferd.cli.connection import Connection
 from deferd.cli.exit_codes import UsageError
-from deferd.cli.options import all_of, connection_options, json_option, topic_argument
+from deferd.cli.options import DURABILITIES, all_of, connection_options, json_option, topic_argument
 from deferd.cli.tasks import show_begun
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ _select_options: Final = all_of(
 @command(
     "deferd cancel orders.close order-1042",
     "deferd cancel notices n-23 n-28 n-29 --refuse-reserved",
+    "deferd cancel orders.close order-1042 --durability replicated:1",
     "deferd cancel --tag order-1042",
     "deferd cancel 'mail.*' --state delayed --dry-run",
 )
@@ -46,6 +47,12 @@ _select_options: Final = all_of(
 @_select_options
 @click.option("--refuse-reserved", is_flag=True, help="do not cancel a job that a consumer holds")
 @click.option("--keep-follow-up", is_flag=True, help="a put that waits for the job to end takes its place")
+@click.option(
+    "--durability",
+    type=click.Choice(DURABILITIES),
+    metavar="LEVEL",
+    help="acknowledge when the cancel is in memory, fsync: on disk, or replicated:N: in N replicas as well",
+)
 @json_option()
 @connection_options
 def cancel(
@@ -59,6 +66,7 @@ def cancel(
     as_task: bool,
     refuse_reserved: bool,
     keep_follow_up: bool,
+    durability: str | None,
     as_json: bool,
     connection: Connection,
     **selectors: Any,
@@ -68,8 +76,9 @@ def cancel(
     """
     if_reserved: Any = "refuse" if refuse_reserved else "cancel"
     if _selects_many(**selectors):
-        if keep_follow_up:
-            raise UsageError("--keep-follow-up is for jobs by their ids")
+        if keep_follow_up or durability is not None:
+            option = "--keep-follow-up" if keep_follow_up else "--durability"
+            raise UsageError(f"{option} is for jobs by their ids")
         select = _selector(topic, ids, cutoff, **selectors)
         with connection.with_defaults(timeout=_LONG_TIMEOUT_S).open() as client:
             if as_task:
@@ -90,6 +99,8 @@ def cancel(
     if topic is None or not ids:
         raise UsageError(_WHICH)
     options = {"if_reserved": if_reserved, "follow_up": "keep" if keep_follow_up else "cancel"}
+    if durability is not None:
+        options["durability"] = durability
     return _cancel_each(topic, ids, options, as_json=as_json, connection=connection)
 
 
@@ -111,9 +122,12 @@ def _cancel_each(topic: str, ids: tuple[str, ...], options: Any, *, as_json: boo
                     output.json_line({"topic": topic, "id": job_id, "code": error.code})
                 continue
             if as_json:
-                output.json_line({"topic": job.topic, "id": job.id, "state": "cancelled", "was": job.was.value})
+                reached = {} if job.durability is None else {"durability": job.durability}
+                fields = {"topic": job.topic, "id": job.id, "state": "cancelled", "was": job.was.value}
+                output.json_line({**fields, **reached})
             else:
-                output.line(f"{job.topic}/{job.id} cancelled, was {job.was.value}")
+                reached_text = "" if job.durability is None else f", durability {job.durability}"
+                output.line(f"{job.topic}/{job.id} cancelled, was {job.was.value}{reached_text}")
     return code
 
 

@@ -18,7 +18,7 @@ from deferd.client.durations import Seconds
 from deferd.client.errors import NoAnswer
 from deferd.client.events import EventMethods
 from deferd.client.history import HistoryMethods
-from deferd.client.idempotency import finish_once, new_id, put_batch_once, with_id, with_ids
+from deferd.client.idempotency import cancel_once, finish_once, new_id, put_batch_once, with_id, with_ids
 from deferd.client.inspection import InspectionMethods
 from deferd.client.jobs import Delivery, Job, JobRef
 from deferd.client.joined_calls import JoinedCalls
@@ -36,7 +36,7 @@ from deferd.client.topics import StoreAudit, TopicAudit, TopicPage, TopicView
 from deferd.client.transport import StreamingTransport
 from deferd.contract.errors import DeferdError, JobNotFound, PayloadTooLarge
 from deferd.contract.limits import BATCH_MAX, REDRIVE_DEFAULT, WAIT_DEFAULT_S
-from deferd.contract.model import JobState, TopicSettings
+from deferd.contract.model import DurabilityLevel, JobState, TopicSettings
 
 Item = TypeVar("Item")
 
@@ -207,15 +207,21 @@ class ApiMethods(
         *,
         if_reserved: Literal["cancel", "refuse"] = "cancel",
         follow_up: Literal["cancel", "keep"] = "cancel",
+        durability: DurabilityLevel | None = None,
     ) -> Cancelled:
         """Cancel a job in any state; it is not delivered after this. `was` in the result is the state it had.
+
+        With `durability="replicated:1"` the cancel holds also when the store's primary is lost right after it.
 
         Raises:
             JobReserved: a consumer holds it and `if_reserved` is `refuse`.
             JobNotFound: there is no such job.
             NoAnswer: a response was lost and the job is gone: by this cancel or before it.
         """
-        return await self._calls.cancel(topic, id, if_reserved, follow_up)
+        if durability is None:
+            return await self._calls.cancel(topic, id, if_reserved, follow_up)
+        request = requests.cancel(topic, id, if_reserved=if_reserved, follow_up=follow_up, durability=durability)
+        return await cancel_once(self._sender, request)
 
     async def cancel_many(
         self,

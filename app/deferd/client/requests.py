@@ -29,7 +29,7 @@ from deferd.client.request_body import (
 from deferd.client.results import Cancelled, CancelResult, FinishResult, Preview, PutResult, Released
 from deferd.client.topics import StoreAudit, TopicAudit, TopicPage, TopicView
 from deferd.contract.limits import REDRIVE_DEFAULT, WAIT_DEFAULT_S
-from deferd.contract.model import DeadReason, JobState, TopicSettings
+from deferd.contract.model import DeadReason, DurabilityLevel, JobState, TopicSettings
 
 Result = TypeVar("Result")
 
@@ -157,10 +157,13 @@ def cancel(
     *,
     if_reserved: Literal["cancel", "refuse"] = "cancel",
     follow_up: Literal["cancel", "keep"] = "cancel",
+    durability: DurabilityLevel | None = None,
 ) -> ApiRequest[Cancelled]:
     """`DELETE /jobs/{topic}/{id}`."""
-    query = cancel_options(if_reserved, follow_up) or None
-    return ApiRequest("DELETE", _job_path(topic, id), responses.read_cancelled, query=query)
+    query = cancel_options(if_reserved, follow_up)
+    if durability is not None:
+        query["durability"] = durability
+    return ApiRequest("DELETE", _job_path(topic, id), responses.read_cancelled, query=query or None)
 
 
 def cancel_options(if_reserved: str, follow_up: str) -> dict[str, str]:

@@ -109,7 +109,7 @@ def general_put_results(content: bytes) -> list[PutResult]:
 def read_cancelled(content: bytes) -> Cancelled:
     """A cancelled job."""
     fields = parsed(content)
-    return Cancelled(fields["topic"], fields["id"], JobState(fields["was"]))
+    return Cancelled(fields["topic"], fields["id"], JobState(fields["was"]), fields.get("durability"))
 
 
 def read_deliveries(content: bytes) -> list[Delivery]:

@@ -10,11 +10,15 @@ from deferd.contract.model import JobState
 
 
 class Cancelled(NamedTuple):
-    """A cancelled job. `was` is its state before: `reserved` means that a consumer already held it."""
+    """A cancelled job. `was` is its state before: `reserved` means that a consumer already held it.
+
+    `durability` is the level that the cancel has reached; None if none was asked for.
+    """
 
     topic: str
     id: str
     was: JobState
+    durability: str | None = None
 
 
 class Released(NamedTuple):

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 from deferd.contract.errors import DifferentShard, StoreUnavailable
 from deferd.contract.model import PutJob
-from deferd.engine.durability import Call, PutSender, lost_durability
+from deferd.engine.durability import PutSender, lost_durability
 from deferd.engine.placement import NO_DEFAULTS
 from deferd.engine.puts import PutResult, refusal, result_of
 from deferd.engine.record import Receipt
 from deferd.engine.redis_keys import Keys
 from deferd.engine.script_arguments import NO_BOUNDS, EncodedPut, PutBounds, encode_finish, encode_put
-from deferd.engine.scripts import Scripts
+from deferd.engine.scripts import Scripts, Sending
 from deferd.store.durability_levels import FSYNC, MEMORY, level_named, name_of
 
 _DONE, _REFUSED = 0, -1
@@ -79,13 +79,13 @@ class ChainedPuts:
             placed = {of_topic: await self._placed(of_topic, some) for of_topic, some in groups.items()}
 
             async def send(
-                reached: int, call: Call | None, placed: dict[str, tuple[list[Any], str]] = placed
+                reached: int, sending: Sending, placed: dict[str, tuple[list[Any], str]] = placed
             ) -> list[Any]:
                 of_groups = (
                     _arguments(of_topic, some, *placed[of_topic], reached) for of_topic, some in groups.items()
                 )
                 reply: list[Any] = await self._scripts.run(
-                    "finish_and_put", keys, (*finish, *chain.from_iterable(of_groups)), call=call
+                    "finish_and_put", keys, (*finish, *chain.from_iterable(of_groups)), sending=sending
                 )
                 return reply
 

@@ -1,7 +1,8 @@
-"""Sends puts so that they reach the durability that they, or their topic, require.
+"""Sends puts, and cancels that ask for it, so that they reach the durability that they, or their topic, require.
 
-`memory` needs nothing more, nor does `fsync` on a store that fsyncs before it responds. `replicated:N` is sent through
-`deferd.store.replication`. A level that the store does not support is refused before anything is stored.
+`memory` needs nothing more, nor does `fsync` on a store that fsyncs before it responds; in a cluster that is the node
+that has the topic. `replicated:N` is sent through `deferd.store.replication`. A level that the store does not support
+is refused before anything is stored.
 
 Only the put script knows a topic's default level. It receives the level that this put satisfies; if the default is
 another, it stores nothing and returns the default, and the put is sent again for that level. Defaults that need
@@ -20,7 +21,7 @@ from deferd.contract.errors import DurabilityUnavailable, StoreUnavailable
 from deferd.engine.placement import NO_DEFAULTS, Placer
 from deferd.engine.redis_keys import Keys
 from deferd.engine.script_arguments import EncodedPut
-from deferd.engine.scripts import Scripts, observed
+from deferd.engine.scripts import Scripts, Sending, observed
 from deferd.store.connection import Store
 from deferd.store.durability_levels import FSYNC, MEMORY, is_replicated, name_of, replicas_of
 from deferd.store.replication import MissingPermission, TooFewReplicas, WaitUnsupported
@@ -28,14 +29,13 @@ from deferd.store.replication import MissingPermission, TooFewReplicas, WaitUnsu
 _ANY_DEFAULT = -1
 """For the script: the jobs name their own level, so the topic's default does not matter."""
 _NOTHING_SENT = (TooFewReplicas, MissingPermission, DurabilityUnavailable)
+_NOTHING_STORED = "nothing was stored"
 _MOST_TRIES = 4
 _REMEMBERED_MAX = 10_000
 _REWRITES_FOR_S = 5
 """An estimate, for Retry-After."""
 
-Call = Callable[..., Awaitable[Any]]
-"""Sends one command to the store."""
-Send = Callable[[int, Call | None], Awaitable[list[Any]]]
+Send = Callable[[int, Sending], Awaitable[list[Any]]]
 Slot = Callable[[], AbstractAsyncContextManager[None]]
 """Makes a context manager that is held around one store call; see BulkThrottle."""
 
@@ -70,13 +70,10 @@ class PutSender:
         self.placer = placer
         self._scripts = scripts
         self._keys = keys
-        self._store_durability = store.durability
+        self._calls_of = store.calls_of
+        self._embedded = embedded
         if embedded:
-            self._store_durability.trust_rewrites()
-        self._replicated = None if embedded else store.replicated
-        self._why_no_replicas = (
-            "the embedded store has no replicas" if embedded else "deferd does not confirm puts on a cluster"
-        )
+            store.calls_of("").durability.trust_rewrites()
         self._defaults: dict[str, int] = {}
 
     async def put(
@@ -151,12 +148,12 @@ class PutSender:
     ) -> Stored:
         """Try once. `named`: the jobs name the level, so the topic's default does not matter."""
 
-        async def put(reached: int, call: Call | None) -> list[Any]:
+        async def put(reached: int, sending: Sending) -> list[Any]:
             satisfied: int | str = _ANY_DEFAULT if named else reached
             if placed_by:
                 satisfied = f"{satisfied} {placed_by}"
             args = (topic, with_records, satisfied, *jobs)
-            reply: list[Any] = await self._scripts.run("put", self._keys.of_topic(topic), args, call=call)
+            reply: list[Any] = await self._scripts.run("put", self._keys.of_topic(topic), args, sending=sending)
             return reply
 
         reply, reached = await self.run(topic, level, put, slot, named=named)
@@ -166,38 +163,56 @@ class PutSender:
         return stored
 
     async def run(
-        self, topic: str, level: int, send: Send, slot: Slot = nullcontext, *, named: bool = True
+        self,
+        topic: str,
+        level: int,
+        send: Send,
+        slot: Slot = nullcontext,
+        *,
+        named: bool = True,
+        nothing: str = _NOTHING_STORED,
     ) -> tuple[list[Any], int]:
-        """Run a script that puts, so that it reaches `level`. Returns its reply and the level that it has reached.
+        """Run a script so that it reaches `level`. Returns its reply and the level that it has reached.
 
-        `send` runs the script; it gets the level that will be reached, and what sends the call, None for the usual way.
-        A level that is lower than `level` was lost meanwhile: `lost_durability` is the error. `topic`, and whether the
-        jobs named the level, are for error texts. Raises as `put`.
+        `send` runs the script; it gets the level that will be reached, and what sends it. A level that is lower than
+        `level` was lost meanwhile: `lost_durability` is the error. `topic` is one of those that the script is for. For
+        error texts are that, whether the jobs named the level, and `nothing`, which says that nothing was done.
+
+        Raises as `put`.
         """
+        calls = self._calls_of(self._keys.of_topic(topic)[0])
         if is_replicated(level):
-            if self._replicated is None:
-                raise self._unavailable(topic, level, self._why_no_replicas, named=named)
-            call = partial(self._replicated.call, replicas_of(level))
+            if self._embedded:
+                why = "the embedded store has no replicas"
+                raise self._unavailable(
+                    topic, level, why, calls.durability.level, named=named, replicas=False, nothing=nothing
+                )
             try:
-                return await send(level, call), level
+                return await send(level, Sending(partial(calls.call_replicated, replicas_of(level)), True)), level
             except StoreUnavailable as error:
                 if isinstance(error.__cause__, MissingPermission):
-                    raise self._not_now(level, error.__cause__, error.retry_after_s) from error.__cause__
+                    raise self._not_now(level, error.__cause__, error.retry_after_s, nothing) from error.__cause__
                 raise
             except WaitUnsupported as error:
-                raise self._unavailable(topic, level, str(error), named=named, has_wait=False) from error
-        if level == FSYNC and self._store_durability.level < FSYNC:
+                given = calls.durability.level
+                raise self._unavailable(
+                    topic, level, str(error), given, named=named, replicas=False, nothing=nothing
+                ) from error
+        if level == FSYNC and calls.durability.level < FSYNC:
             with observed("config"):
-                current = await self._store_durability.probe()
+                current = await calls.probe()
             if current < FSYNC:
-                unavailable = self._unavailable(topic, level, self._store_durability.why_not, named=named)
-                if self._store_durability.waits_for_rewrite:
-                    raise self._not_now(level, self._store_durability.why_not, _REWRITES_FOR_S) from unavailable
+                why = calls.durability.why_not
+                replicas = not self._embedded
+                unavailable = self._unavailable(
+                    topic, level, why, current, named=named, replicas=replicas, nothing=nothing
+                )
+                if calls.durability.waits_for_rewrite:
+                    raise self._not_now(level, why, _REWRITES_FOR_S, nothing) from unavailable
                 raise unavailable
         async with slot():
-            self._store_durability.refresh()
-            reply = await send(self._store_durability.level, None)
-            return reply, self._store_durability.level
+            reply = await send(calls.durability.level, Sending(calls.call_probed, False))
+            return reply, calls.durability.level
 
     def _read(self, topic: str, reply: list[Any], level: int) -> Stored:
         _, max_jobs, results, default, *placed_by = reply
@@ -215,22 +230,24 @@ class PutSender:
         return Stored(max_jobs, results, level)
 
     @staticmethod
-    def _not_now(level: int, why: object, retry_after_s: int) -> StoreUnavailable:
-        detail = f"durability {name_of(level)!r} is not available now: {why}; nothing was stored"
+    def _not_now(level: int, why: object, retry_after_s: int, nothing: str) -> StoreUnavailable:
+        detail = f"durability {name_of(level)!r} is not available now: {why}; {nothing}"
         return StoreUnavailable(detail, retry_after_s)
 
+    @staticmethod
     def _unavailable(
-        self, topic: str, level: int, why: str, *, named: bool, has_wait: bool = True
+        topic: str, level: int, why: str, given: int, *, named: bool, replicas: bool, nothing: str
     ) -> DurabilityUnavailable:
+        """`given` is the level that the store gives by default; whether levels with `replicas` are available."""
         available = [name_of(MEMORY)]
-        if self._store_durability.level >= FSYNC:
+        if given >= FSYNC:
             available.append(name_of(FSYNC))
-        if self._replicated is not None and has_wait:
+        if replicas:
             available.append("replicated:N")
         origin = "" if named else f", the default of topic {topic!r},"
         detail = (
             f"durability {name_of(level)!r}{origin} is not available: {why}; this store supports "
-            f"{', '.join(available)}; nothing was stored"
+            f"{', '.join(available)}; {nothing}"
         )
         return DurabilityUnavailable(name_of(level), available, detail)
 
@@ -238,8 +255,8 @@ class PutSender:
 def lost_durability() -> StoreUnavailable:
     """The error of a put that was stored while the store's configuration changed to a lower level."""
     return StoreUnavailable(
-        "the job may exist; it is not confirmed at durability fsync, because the store's configuration changed "
-        "meanwhile; repeating the put with the same id is safe"
+        "the job may exist; it is not confirmed at durability fsync, because the store's configuration, or the node "
+        "that has the topic, changed meanwhile; repeating the put with the same id is safe"
     )
 
 

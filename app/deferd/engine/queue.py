@@ -7,7 +7,6 @@ are milliseconds on the store's clock.
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from deferd.engine import metrics
 from deferd.engine.batch_results import rows
 from deferd.engine.bulk_throttle import FROM_JOBS, MOST_JOBS, BulkThrottle
 from deferd.engine.call_results import CancelResult, FinishResult, Released
+from deferd.engine.cancels import Cancels
 from deferd.engine.chained_puts import ChainedPuts
 from deferd.engine.durability import PutSender
 from deferd.engine.group_commit import GroupCommit, OnResult
@@ -55,7 +55,6 @@ _STATES = {state.value.encode(): state for state in JobState}
 _OK, _NOT_FOUND, _STALE, _CANCELLED = 0, 1, 2, 3
 _NOT_HELD = {4: JobState.DELAYED, 5: JobState.READY, 6: JobState.DEAD, 7: JobState.FINISHED}
 """The codes of lib/delivery.lua for a job that no consumer holds."""
-_CANCELS_PER_CALL = 100
 _RESEND = -1
 """What pop.lua returns for a repeated request whose jobs do not fit into the reply."""
 _IS_PUSHED = -1
@@ -109,7 +108,8 @@ class JobQueue:
         self._puts = Puts(put_sender, labels, bulk_throttle)
         self._chained = ChainedPuts(scripts, keys, put_sender)
         self._finishes = GroupCommit(self._send_finishes, size=size, most_items=MOST_JOBS)
-        self._cancels = GroupCommit(self._send_cancels, size=size, most_items=_CANCELS_PER_CALL)
+        self._cancels = Cancels(scripts, keys, labels, put_sender, bulk_throttle)
+        self.add_cancel = self._cancels.add
         self.pop_and_finish = PopsAndFinishes(self._pop_and_finish).pop
 
     async def _send_finishes(self, topic: str, jobs: list[Args]) -> list[int]:
@@ -120,15 +120,6 @@ class JobQueue:
     def _count_finished(self, topic: str, jobs: int) -> None:
         metrics.finishes_of(self._label(topic)).inc(jobs)
         self._counted.of(topic).finished += jobs
-
-    async def _send_cancels(self, topic: str, jobs: list[Args]) -> list[JobState | int]:
-        """For each job the state it was in, or the code that says why it was not cancelled."""
-        reply = await self._run("cancel", topic, *chain.from_iterable(jobs))
-        results: list[JobState | int] = [result if isinstance(result, int) else _STATES[result] for result in reply]
-        for was, count in Counter(result for result in results if isinstance(result, JobState)).items():
-            metrics.CANCELS.labels(self._label(topic), was.value).inc(count)
-            self._counted.of(topic).cancelled += count
-        return results
 
     async def _run(self, verb: str, topic: str, *args: str | bytes | float) -> Any:
         return await self._scripts.run(verb, self._keys.of_topic(topic), (topic, *args))
@@ -215,12 +206,23 @@ class JobQueue:
             JobNotFound: there is no such job.
             JobReserved: a consumer holds it and `refuse_reserved` is set.
         """
-        result = await self._cancels.submit(topic, (job_id, refuse_reserved + 2 * keep_follow_up))
-        return state_when_cancelled(result, topic, job_id)
+        return await self._cancels.cancel(topic, job_id, refuse_reserved + 2 * keep_follow_up)
 
-    def add_cancel(self, topic: str, job_id: str, on_result: OnResult[JobState | int]) -> None:
-        """As `cancel` for callers without a task; `state_when_cancelled` reads the result."""
-        self._cancels.add(topic, (job_id, 0), on_result)
+    async def cancel_durably(
+        self,
+        topic: str,
+        job_id: str,
+        durability: str,
+        *,
+        refuse_reserved: bool = False,
+        keep_follow_up: bool = False,
+    ) -> tuple[JobState, str]:
+        """As `cancel`; return, also with its errors, when that has reached the durability. Also returns that.
+
+        Raises:
+            DurabilityUnavailable: the store does not support the durability. Nothing was cancelled.
+        """
+        return await self._cancels.cancel_durably(topic, job_id, refuse_reserved + 2 * keep_follow_up, durability)
 
     async def cancel_many(self, topic: str, items: Sequence[CancelItem]) -> list[CancelResult]:
         """Cancel jobs of one topic; each has its own result, in order.
@@ -230,22 +232,7 @@ class JobQueue:
         Raises:
             StoreUnavailable: the store confirmed none of them.
         """
-        results: list[CancelResult] = []
-        for start in range(0, len(items), _CANCELS_PER_CALL):
-            some = items[start : start + _CANCELS_PER_CALL]
-            args: list[Args] = [
-                (item.id, (item.if_reserved == "refuse") + 2 * (item.follow_up == "keep")) for item in some
-            ]
-            try:
-                async with self._bulk_throttle.slot(topic, len(items)):
-                    states = await self._send_cancels(topic, args)
-            except StoreUnavailable as exc:
-                if not results:
-                    raise
-                results += [CancelResult(item.id, 503, None, exc.code) for item in items[start:]]
-                break
-            results += [_cancel_result(item.id, state) for item, state in zip(some, states, strict=True)]
-        return results
+        return await self._cancels.cancel_many(topic, items)
 
     # Consumers
 
@@ -467,21 +454,6 @@ _FINISH_STATUS: dict[int, tuple[int, str | None]] = {
     **dict.fromkeys((_STALE, *_NOT_HELD), (409, ReceiptStale.code)),
     _CANCELLED: (410, JobCancelled.code),
 }
-
-
-def _cancel_result(job_id: str, result: JobState | int) -> CancelResult:
-    if isinstance(result, JobState):
-        return CancelResult(job_id, 200, result, None)
-    if result == _NOT_FOUND:
-        return CancelResult(job_id, 404, None, JobNotFound.code)
-    return CancelResult(job_id, 409, None, JobReserved.code)
-
-
-def state_when_cancelled(result: JobState | int, topic: str, job_id: str) -> JobState:
-    """What the result of a cancel says. Raises as `JobQueue.cancel`."""
-    if isinstance(result, JobState):
-        return result
-    raise (JobNotFound if result == _NOT_FOUND else JobReserved)(topic, job_id)
 
 
 def raise_unless_ok(code: int, topic: str, job_id: str) -> None:

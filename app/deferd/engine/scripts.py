@@ -29,6 +29,8 @@ from deferd.store.replication import MissingPermission, NotReplicated, TooFewRep
 
 _METRIC_LABELS = {"get": "look", "return_to_queue": "give_back"}
 """Scripts whose `script` label in metrics differs from their name: dashboards use these labels."""
+_REPLICATED = "_replicated"
+"""The end of the label of a script that replicas confirm."""
 _FIRST_WORD = re.compile(r"(?:^|: -)([A-Z]+)\b")
 """An error's first word; servers before 7.0 wrap an error inside a script: `Error running script (...): -OOM ...`."""
 _WRONG_TYPE = "WRONGTYPE"
@@ -63,6 +65,17 @@ _UNAVAILABLE: tuple[tuple[tuple[type[Exception], ...], str, int], ...] = (
 
 class WrongType(redis_errors.ResponseError):
     """Another program has replaced a key of the store by one of another type, and the call needs it."""
+
+
+Call = Callable[..., Awaitable[Any]]
+"""Sends one command to the store."""
+
+
+class Sending(NamedTuple):
+    """How a script is sent, if not by the store's own `call`: by what, and whether replicas confirm it."""
+
+    call: Call
+    is_replicated: bool
 
 
 class _Script(NamedTuple):
@@ -102,22 +115,23 @@ class Scripts:
         keys: Sequence[str],
         args: Sequence[str | bytes | int | float],
         *,
-        call: Callable[..., Awaitable[Any]] | None = None,
+        sending: Sending | None = None,
     ) -> Any:
         """Run one script and return the store's reply (bytes, ints, lists, None).
 
-        A script is never retried: after StoreUnavailable it may have run or not. `call` replaces the store's own
-        `call` for sending it.
+        A script is never retried: after StoreUnavailable it may have run or not.
 
         Raises:
             StoreUnavailable: the store cannot be reached, did not respond in time, or refused.
         """
         if self._watch is not None:
             self._watch.admit()
-        label = _METRIC_LABELS.get(verb, verb) if call is None else f"{verb}_replicated"
+        is_replicated = sending is not None and sending.is_replicated
+        label = f"{verb}{_REPLICATED}" if is_replicated else _METRIC_LABELS.get(verb, verb)
+        call = self._store.call if sending is None else sending.call
         began = time.perf_counter()
         try:  # as `observed`, which takes longer
-            return await self._send(call or self._store.call, verb, (len(keys), *keys, *args))
+            return await self._send(call, verb, (len(keys), *keys, *args))
         except Exception as exc:
             with _failing(label):
                 if isinstance(exc, redis_errors.RedisError):
@@ -126,7 +140,7 @@ class Scripts:
         finally:
             metrics.store_calls_of(label).observe_s(time.perf_counter() - began)
 
-    async def _send(self, call: Callable[..., Awaitable[Any]], verb: str, args: tuple[Any, ...]) -> Any:
+    async def _send(self, call: Call, verb: str, args: tuple[Any, ...]) -> Any:
         try:
             return await call("EVALSHA", self._scripts[verb].digest, *args)
         except redis_errors.NoScriptError:  # the store is new, or SCRIPT FLUSH was called
@@ -170,7 +184,7 @@ def _failing(call: str) -> Iterator[None]:
         yield
     except Exception as exc:
         metrics.STORE_ERRORS.labels(call).inc()
-        unavailable = translate(exc)
+        unavailable = translate(exc, is_cancel=call == f"cancel{_REPLICATED}")
         if unavailable is None:
             if isinstance(exc, redis_errors.ResponseError) and _WRONG_TYPE in str(exc):
                 raise WrongType(f"{exc} (in a call of {call!r})") from exc
@@ -178,7 +192,7 @@ def _failing(call: str) -> Iterator[None]:
         raise unavailable from exc
 
 
-def translate(exc: Exception) -> StoreUnavailable | None:
+def translate(exc: Exception, *, is_cancel: bool = False) -> StoreUnavailable | None:
     """The StoreUnavailable for a client error, or None for a bug of deferd (such as a broken script)."""
     if isinstance(exc, (redis_errors.TimeoutError, TimeoutError)):
         return StoreUnavailable("the store did not respond in time", timed_out=True)
@@ -186,15 +200,8 @@ def translate(exc: Exception) -> StoreUnavailable | None:
         return StoreUnavailable(str(exc))
     if isinstance(exc, redis_errors.RedisError) and (permission := missing_permission(exc)) is not None:
         return StoreUnavailable(permissions_message((permission,)))
-    if isinstance(exc, TooFewReplicas):
-        level = name_of(FSYNC + exc.required)
-        return StoreUnavailable(f"durability {level!r} is not available now: {exc}; nothing was stored", 2)
-    if isinstance(exc, NotReplicated):
-        level = name_of(FSYNC + exc.required)
-        return StoreUnavailable(
-            f"the job may exist; it is not confirmed at durability {level!r}: {exc}; repeating the put with the same "
-            "id is safe"
-        )
+    if isinstance(exc, (TooFewReplicas, NotReplicated)):
+        return _unconfirmed(exc, is_cancel=is_cancel)
     for kinds, detail, retry_after_s in _UNAVAILABLE:
         if isinstance(exc, kinds):
             return StoreUnavailable(detail, retry_after_s)
@@ -210,3 +217,19 @@ def translate(exc: Exception) -> StoreUnavailable | None:
         if word in _REFUSALS:
             return StoreUnavailable(f"the store currently refuses calls ({word})")
     return None
+
+
+def _unconfirmed(exc: TooFewReplicas | NotReplicated, *, is_cancel: bool) -> StoreUnavailable:
+    level = name_of(FSYNC + exc.required)
+    if isinstance(exc, TooFewReplicas):
+        nothing = "nothing was cancelled" if is_cancel else "nothing was stored"
+        return StoreUnavailable(f"durability {level!r} is not available now: {exc}; {nothing}", 2)
+    if is_cancel:
+        return StoreUnavailable(
+            f"the job may be cancelled; that is not confirmed at durability {level!r}: {exc}; repeating the cancel is "
+            "safe"
+        )
+    return StoreUnavailable(
+        f"the job may exist; it is not confirmed at durability {level!r}: {exc}; repeating the put with the same id is "
+        "safe"
+    )

@@ -148,7 +148,7 @@ async def _check_store(settings: Settings, store_url: str) -> str:
 async def _check_clock(store: Store, settings: Settings) -> None:
     """Refuse a store whose clock a test has moved: its jobs would run at other times than their producers expect."""
     try:
-        moved_ms = await store.client.get(clock_key(Keys(settings.shards), 0))
+        moved_ms = await store.call("GET", clock_key(Keys(settings.shards), 0))
     except (RedisError, OSError) as exc:
         raise StoreRefused(f"the store at {store.description} cannot be reached: {exc}") from exc
     if moved_ms is not None:

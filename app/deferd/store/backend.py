@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.cluster import RedisCluster
 
-from deferd.store.fsync_probe import StoreDurability
-from deferd.store.pipeline import Pipeline
 from deferd.store.redis_client import RedisClient, WatchedPubSub
-from deferd.store.replication import ReplicatedCalls
+from deferd.store.server_calls import KeyCalls, ServerCalls
 
 
 class Backend(NamedTuple):
@@ -22,8 +20,8 @@ class Backend(NamedTuple):
     call: Callable[..., Awaitable[Any]]
     subscribe: Callable[[], WatchedPubSub]
     close: Callable[[], Awaitable[None]]
-    durability: StoreDurability
-    replicated: ReplicatedCalls | None
+    calls_of: Callable[[str], KeyCalls]
+    servers: Callable[[], Awaitable[Sequence[KeyCalls]]]
     topology: Callable[[], object]
 
 
@@ -34,23 +32,20 @@ def pipelined_backend(
 
     Each subscription gets a pool of its own from `subscriber_pool`.
     """
-    pipeline = Pipeline(pool, deadline_s=timeout_s)
-    replicated = ReplicatedCalls(pool, deadline_s=timeout_s, within_s=confirm_s)
+    server = ServerCalls(pool, timeout_s=timeout_s, confirm_s=confirm_s)
 
     def subscribe() -> WatchedPubSub:
-        return WatchedPubSub(subscriber_pool(), deadline_s=timeout_s, publish=partial(pipeline.call, "PUBLISH"))
+        return WatchedPubSub(subscriber_pool(), deadline_s=timeout_s, publish=partial(server.call, "PUBLISH"))
 
-    async def close() -> None:
-        await replicated.close()
-        await pipeline.close()
-        await pool.aclose()
+    async def servers() -> Sequence[KeyCalls]:
+        return (server,)
 
     return Backend(
         client=RedisClient(pool, deadline_s=timeout_s),
-        call=pipeline.call,
+        call=server.call,
         subscribe=subscribe,
-        close=close,
-        durability=StoreDurability(pipeline),
-        replicated=replicated,
-        topology=lambda: pipeline.connections_opened,
+        close=server.close,
+        calls_of=lambda _key: server,
+        servers=servers,
+        topology=lambda: server.pipeline.connections_opened,
     )

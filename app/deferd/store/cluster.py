@@ -1,24 +1,14 @@
 """A store that is a cluster: each key's commands go to the node that holds its slot.
 
-What redis-py's cluster client does, and what is different here:
+redis-py's cluster client knows the nodes and their slots here, and sends commands to a certain node or to any. Calls by
+key go through `deferd.store.cluster_calls`. What is different from redis-py:
 
-* It sends a command again after a connection error. Here only redirections (MOVED, ASK, TRYAGAIN) are followed; then
-  the command was not executed.
+* It sends a command again after a connection error. Here nothing is sent twice.
 * It refreshes the nodes within the call that noticed a failure, and closes all connections when that fails or is
   cancelled. Here a separate task refreshes them from the nodes that respond, the one that failed last, and calls that
   know a node hardly wait for it.
-* It queries a node for the positions of each command's keys. Here they are known.
-* It closes the connections of all nodes at every fifth MOVED and at each CLUSTERDOWN, and so fails other calls. Here a
-  moved slot is noted, and CLUSTERDOWN leads to a refresh.
-* It fails with an AttributeError when it is redirected by ASK to a node that it does not know yet. Here it gets to know
-  the node, as by MOVED.
+* It closes the connections of all nodes at each CLUSTERDOWN, and so fails other calls. Here that leads to a refresh.
 * It does not check whether a pooled connection was closed meanwhile, as it does for a single server. Here it does.
-
-Replicas cannot confirm calls: a WAIT must use the connection of its call, and redis-py's cluster client takes one from
-a node's pool for each command.
-
-Known limit: while slots are being moved between nodes, an ASKING may use another connection than its command, so that a
-call to a key that is being moved can fail. It is never executed twice.
 """
 
 from __future__ import annotations
@@ -35,13 +25,12 @@ from typing import Any
 from redis.asyncio import ConnectionPool, SSLConnection
 from redis.asyncio.cluster import ClusterNode, RedisCluster
 from redis.asyncio.connection import Connection
-from redis.cluster import PRIMARY
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisClusterException, SlotNotCoveredError
+from redis.exceptions import RedisClusterException
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from deferd.store.backend import Backend
-from deferd.store.fsync_probe import StoreDurability
+from deferd.store.cluster_calls import ClusterCalls
 from deferd.store.redis_client import POOL_SIZE, WatchedPubSub, connection_options, subscriber_options
 from deferd.store.task_cancellation import cancel_and_wait
 from deferd.store.url import StoreUrl
@@ -54,7 +43,6 @@ _REFRESH_WAIT_S = 0.1
 """How long a call waits for a refresh of the nodes when it knows some from an earlier one."""
 _REFRESH_GRACE_S = 0.1
 """How long a refresh waits for more nodes when one has responded."""
-_KEY_NOT_FIRST = {"EVAL", "EVALSHA"}
 _NODE_SHARE = 0.9
 """The part of a call's deadline after which a node counts as failed, so that the error still names the node."""
 
@@ -111,9 +99,6 @@ class ClusterClient(RedisCluster):
         except (RedisConnectionError, RedisTimeoutError) as exc:
             self._failed_node = getattr(exc, "last_failed_node_name", None)
             raise
-        except SlotNotCoveredError as exc:
-            self._initialize = True
-            raise RedisConnectionError("no node of the cluster serves this key's slot") from exc
         finally:
             # redis-py sends by asyncio.wait_for, which before Python 3.12 may swallow a cancellation.
             if task and task.cancelling() > cancelled_before:
@@ -122,24 +107,6 @@ class ClusterClient(RedisCluster):
     async def _execute_command(self, target_node: ClusterNode, *args: Any, **options: Any) -> Any:
         async with self._concurrency[target_node.name]:
             return await super()._execute_command(target_node, *args, **options)
-
-    async def get_nodes_from_slot(self, command: str, *args: Any) -> Any:
-        """As redis-py's, with one error type for a slot that no node serves."""
-        try:
-            return await super().get_nodes_from_slot(command, *args)
-        except KeyError as exc:
-            raise SlotNotCoveredError(str(exc)) from exc
-
-    def get_node(
-        self, host: str | None = None, port: int | None = None, node_name: str | None = None
-    ) -> ClusterNode | None:
-        """As redis-py's, which knows no node of this name when ASK is the first to mention it."""
-        node = super().get_node(host, port, node_name)
-        if node is None and node_name is not None:
-            new_host, _, new_port = node_name.rpartition(":")
-            node = ClusterNode(new_host, int(new_port), PRIMARY, **self.connection_kwargs)
-            self.nodes_manager.set_nodes(self.nodes_manager.nodes_cache, {node.name: node})
-        return node
 
     async def initialize(
         self,
@@ -161,8 +128,9 @@ class ClusterClient(RedisCluster):
                 await asyncio.shield(self._refresh_task)
         return self
 
-    def refresh_on_next_call(self) -> None:
-        """Refresh the nodes at the next call."""
+    def refresh_on_next_call(self, *, failed: str | None = None) -> None:
+        """Refresh the nodes at the next call, from the node of the name `failed` last."""
+        self._failed_node = failed or self._failed_node
         self._initialize = True
 
     async def _refresh(self) -> None:
@@ -186,12 +154,6 @@ class ClusterClient(RedisCluster):
         self.commands_parser.node = manager.default_node
         self._initialize = False
 
-    async def _determine_slot(self, command: str, *args: Any) -> int:
-        """Like redis-py's, which queries a node for the keys' positions; here the first argument is a key."""
-        if command.upper() in _KEY_NOT_FIRST or " " in command:
-            return await super()._determine_slot(command, *args)
-        return self.keyslot(args[0])
-
     async def aclose(self) -> None:
         """Only refresh the nodes at the next call; `close_all` closes the client.
 
@@ -210,12 +172,13 @@ class ClusterClient(RedisCluster):
                 await self.nodes_manager.aclose(nodes)
 
 
-def cluster_backend(url: StoreUrl, *, timeout_s: float, confirm_s: float) -> Backend:  # noqa: ARG001 (the signature of the other kinds)
+def cluster_backend(url: StoreUrl, *, timeout_s: float, confirm_s: float) -> Backend:
     """Connect to the cluster of the nodes in `url`. One that responds is enough to find the others."""
     client = ClusterClient(url, deadline_s=timeout_s)
     options = connection_options(url, timeout_s=timeout_s)
     if url.tls:
         options["connection_class"] = SSLConnection
+    calls = ClusterCalls(client, options, timeout_s=timeout_s, confirm_s=confirm_s)
 
     last_node: tuple[str, int] | None = None
 
@@ -232,7 +195,11 @@ def cluster_backend(url: StoreUrl, *, timeout_s: float, confirm_s: float) -> Bac
     def primaries() -> frozenset[str]:
         return frozenset(node.name for node in client.get_primaries())
 
-    return Backend(client, client.execute_command, subscribe, client.close_all, StoreDurability(None), None, primaries)
+    async def close() -> None:
+        await calls.close()
+        await client.close_all()
+
+    return Backend(client, calls.call, subscribe, close, calls.calls_of, calls.servers, primaries)
 
 
 async def _responding(nodes: list[ClusterNode]) -> list[ClusterNode]:

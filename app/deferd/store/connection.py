@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,10 +11,9 @@ from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import RedisError
 
 from deferd.store.cluster import cluster_backend
-from deferd.store.fsync_probe import StoreDurability
 from deferd.store.redis_client import WatchedPubSub
-from deferd.store.replication import ReplicatedCalls
 from deferd.store.sentinel import sentinel_backend
+from deferd.store.server_calls import KeyCalls
 from deferd.store.single import single_backend
 from deferd.store.url import parse_store_url
 
@@ -30,18 +29,19 @@ class Store:
     return or fail within the `timeout_s` of `connect`, but redis-py's pipelines may not. Use `call` for load: a single
     server (`cluster` is false) runs such calls in the order in which they were made.
 
-    `durability` is how durable a call is by default. `replicated` makes calls that replicas confirm; None where the
-    store cannot do that. `topology` returns a value that changes when calls may reach another server than before: the
-    number of connections opened, or the set of primaries. `description` is for people and holds no secret. `server` is
-    the server's name and version, known after `deferd.store.preflight.check`.
+    `calls_of` returns what makes calls to the server that has a key, for those whose durability matters; ask for it
+    before each call. `servers` returns the same for all primaries. `topology` returns a value that changes when
+    calls may reach another server than before: the number of connections opened, or the set of primaries.
+    `description` is for people and holds no secret. `server` is the server's name and version, known after
+    `deferd.store.preflight.check`.
     """
 
     client: Redis | RedisCluster
     call: Callable[..., Awaitable[Any]]
     cluster: bool
     description: str
-    durability: StoreDurability
-    replicated: ReplicatedCalls | None
+    calls_of: Callable[[str], KeyCalls]
+    servers: Callable[[], Awaitable[Sequence[KeyCalls]]]
     topology: Callable[[], object]
     server: str = ""
     _subscribe: Callable[[], WatchedPubSub] = field(kw_only=True, repr=False)
@@ -81,8 +81,8 @@ async def connect(url: str, *, timeout_s: float, confirm_s: float = CONFIRM_S) -
         call=backend.call,
         cluster=parsed.kind == "cluster",
         description=str(parsed),
-        durability=backend.durability,
-        replicated=backend.replicated,
+        calls_of=backend.calls_of,
+        servers=backend.servers,
         topology=backend.topology,
         _subscribe=backend.subscribe,
         _close=backend.close,

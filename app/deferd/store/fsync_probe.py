@@ -20,18 +20,19 @@ class StoreDurability:
     """FSYNC when the server's configuration shows that it fsyncs before it replies, otherwise MEMORY.
 
     The configuration can change at any time (CONFIG SET, a failover). It is read again on each new connection, and once
-    a second while there are puts. The level is MEMORY for a cluster, which has no single pipeline, and for a server
-    that does not allow its configuration to be read.
+    a second while there are puts. The level is MEMORY for a server that does not allow its configuration to be read,
+    and without a pipeline, for one that is not known yet. `place` names the server in errors.
 
     When the append-only file is switched on, by CONFIG SET or (Redis 7.0) after the full sync of a replica, the server
     fsyncs into a part that it loads only once its first rewrite has ended, and INFO does not show which rewrite is the
     first. So the level is MEMORY during a rewrite, unless it was FSYNC on the same connection before.
     """
 
-    def __init__(self, pipeline: Pipeline | None) -> None:
+    def __init__(self, pipeline: Pipeline | None, place: str = "the store") -> None:
         self._pipeline = pipeline
+        self._place = place
         self._level = MEMORY
-        self._why_not = "fsync cannot be verified on a cluster"
+        self._why_not = f"{place} has not responded yet"
         self._probed_on = 0
         self._probe_at_s = 0.0
         self._pending: asyncio.Future[Any] | None = None
@@ -107,7 +108,7 @@ class StoreDurability:
             self._level = MEMORY
             self._rewrite_running = False
             if isinstance(error, ResponseError):
-                self._why_not = "the store refuses CONFIG GET, which shows whether it fsyncs before it replies"
+                self._why_not = f"{self._place} refuses CONFIG GET, which shows whether it fsyncs before it replies"
                 # A final refusal is not tried again: each try would add a line to the store's log.
                 self._probe_at_s = float("inf") if _is_final(error) else probe_at_s
         self._probed_on = pipeline.connections_opened
@@ -120,10 +121,10 @@ class StoreDurability:
         if wrong:
             self._level = MEMORY
             self._had_file_on = 0
-            self._why_not = f"the store does not fsync before it replies ({', '.join(wrong)})"
+            self._why_not = f"{self._place} does not fsync before it replies ({', '.join(wrong)})"
         elif self._rewrite_running:
             self._level = MEMORY
-            self._why_not = "the store is rewriting its append-only file, which may be its first"
+            self._why_not = f"{self._place} is rewriting its append-only file, which may be its first"
         else:
             self._level = FSYNC
             self._had_file_on = pipeline.connections_opened

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.asyncio import ConnectionPool
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -23,6 +23,7 @@ from deferd.store.pipeline import Pipeline, PipelineConnection, pack
 
 MARKER_CHANNEL = "deferd:confirm"
 _MARKER = pack(("PUBLISH", MARKER_CHANNEL, ""))
+_ASKING = pack(("ASKING",))
 _REPLICA_ERRORS = ("replica instances", "UNBLOCKED")
 """Parts of the error of WAIT at a server that is a replica, or became one meanwhile."""
 CALLS_PER_BATCH = 40
@@ -64,6 +65,12 @@ class WaitUnsupported(ResponseError):
         super().__init__("the store has no command WAIT")
 
 
+class _Call(NamedTuple):
+    command: bytes
+    future: asyncio.Future[Any]
+    asks: bool
+
+
 class ReplicatedCalls:
     """Calls to the server that `pool` connects to, which return once a number of replicas have them.
 
@@ -76,8 +83,10 @@ class ReplicatedCalls:
         self._within_s = within_s
         self._batches: dict[int, _Batches] = {}
 
-    async def call(self, replicas: int, *args: str | bytes | float) -> Any:
+    async def call(self, replicas: int, *args: str | bytes | float, asks: bool = False) -> Any:
         """Run one command, once, and return the reply when `replicas` have its effect and all that came before it.
+
+        `asks`: send an ASKING right before it, for a key whose slot is being moved to this node of a cluster.
 
         Raises:
             TooFewReplicas, MissingPermission, WaitUnsupported, NotReplicated, and redis-py's errors.
@@ -88,7 +97,7 @@ class ReplicatedCalls:
             batches = self._batches[replicas] = _Batches(pipeline, replicas, self._deadline_s, self._within_s)
         try:
             async with asyncio.timeout(self._within_s):
-                return await batches.add(pack(args))
+                return await batches.add(pack(args), asks=asks)
         except TimeoutError as exc:
             raise NotReplicated(replicas, self._within_s) from exc
 
@@ -106,14 +115,14 @@ class _Batches:
         self._replicas = replicas
         self._deadline_s = deadline_s
         self._within_s = within_s
-        self._waiting: deque[tuple[bytes, asyncio.Future[Any]]] = deque()
+        self._waiting: deque[_Call] = deque()
         self._task: asyncio.Task[None] | None = None
         self._marker_tested_on: PipelineConnection | None = None
 
-    def add(self, command: bytes) -> asyncio.Future[Any]:
+    def add(self, command: bytes, *, asks: bool) -> asyncio.Future[Any]:
         """Send the command in the next batch. The future gets its reply."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append((command, future))
+        self._waiting.append(_Call(command, future, asks))
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="deferd-replicated")
         return future
@@ -126,7 +135,7 @@ class _Batches:
         await self._pipeline.close()
 
     async def _run(self) -> None:
-        batch: list[tuple[bytes, asyncio.Future[Any]]] = []
+        batch: list[_Call] = []
         try:
             while self._waiting:
                 batch = self._next_batch()
@@ -136,15 +145,15 @@ class _Batches:
             _fail([*batch, *self._waiting], RedisConnectionError("the service is shutting down"))
             raise
 
-    def _next_batch(self) -> list[tuple[bytes, asyncio.Future[Any]]]:
-        batch: list[tuple[bytes, asyncio.Future[Any]]] = []
+    def _next_batch(self) -> list[_Call]:
+        batch: list[_Call] = []
         while self._waiting and len(batch) < CALLS_PER_BATCH:
             call = self._waiting.popleft()
-            if not call[1].done():  # otherwise its caller was cancelled
+            if not call.future.done():  # otherwise its caller was cancelled
                 batch.append(call)
         return batch
 
-    async def _confirm(self, batch: list[tuple[bytes, asyncio.Future[Any]]]) -> None:
+    async def _confirm(self, batch: list[_Call]) -> None:
         """Send a batch and resolve its futures."""
         try:
             connection = await self._pipeline.connection()
@@ -177,15 +186,19 @@ class _Batches:
         if in_sync < self._replicas:
             raise TooFewReplicas(self._replicas, in_sync)
 
-    async def _send(self, connection: PipelineConnection, batch: list[tuple[bytes, asyncio.Future[Any]]]) -> None:
+    async def _send(self, connection: PipelineConnection, batch: list[_Call]) -> None:
         end_s = self._end_s()
         wait_s = self._within_s * _WAIT_SHARE
-        sent = [connection.send(command, end_s) for command, future in batch]
+        sent = []
+        for call in batch:
+            if call.asks:
+                connection.send(_ASKING, end_s).add_done_callback(_forget_error)
+            sent.append(connection.send(call.command, end_s))
         mark = connection.send(_MARKER, end_s)
         wait = connection.send(pack(("WAIT", self._replicas, round(wait_s * 1000))), end_s + wait_s)
         *replies, marked, confirmed = await asyncio.gather(*sent, mark, wait, return_exceptions=True)
         error = self._error_of(marked, confirmed)
-        for (_, future), reply in zip(batch, replies, strict=True):
+        for (_, future, _), reply in zip(batch, replies, strict=True):
             if future.done():
                 continue
             if isinstance(reply, BaseException):
@@ -208,7 +221,13 @@ class _Batches:
         return asyncio.get_running_loop().time() + self._deadline_s
 
 
-def _fail(batch: list[tuple[bytes, asyncio.Future[Any]]], error: Exception) -> None:
-    for _, future in batch:
-        if not future.done():
-            future.set_exception(error)
+def _fail(batch: list[_Call], error: Exception) -> None:
+    for call in batch:
+        if not call.future.done():
+            call.future.set_exception(error)
+
+
+def _forget_error(reply: asyncio.Future[Any]) -> None:
+    """The call that follows gets an error too."""
+    if not reply.cancelled():
+        reply.exception()

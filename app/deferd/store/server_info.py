@@ -53,3 +53,16 @@ def unsupported_reason(info: Mapping[str, Any], server_section: Mapping[str, Any
     if not any(sign in server_section for sign in _OWN_SIGNS):
         return "INFO has none of " + ", ".join(_OWN_SIGNS)
     return None
+
+
+def fields_of_info(text: bytes) -> dict[str, str]:
+    """The fields of an INFO reply."""
+    lines = (line.partition(":") for line in text.decode(errors="replace").splitlines())
+    return {name: value for name, _, value in lines}
+
+
+def replicas_of_info(info: Mapping[str, Any]) -> int:
+    """How many replicas are connected and in step."""
+    return sum(
+        name.startswith("slave") and name[5:].isdecimal() and "state=online" in value for name, value in info.items()
+    )

@@ -1,21 +1,28 @@
-"""What /metrics says of the store itself: its version, whether it fsyncs, its replicas."""
+"""What the store itself is and gives: its version, whether it fsyncs, its replicas."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Sequence
 from typing import Any, NamedTuple, cast
 
 from redis.asyncio import RedisCluster
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 
 from deferd.store.connection import Store
 from deferd.store.durability_levels import FSYNC, is_replicated, replicas_of
-from deferd.store.server_info import server_name
+from deferd.store.server_calls import KeyCalls
+from deferd.store.server_info import fields_of_info, replicas_of_info, server_name
 
 UNKNOWN = "unknown"
 
 
 class StoreFacts(NamedTuple):
-    """`server` is name and version. `fsyncs`: before it replies. `replicas` that are online; 0 on a cluster, too."""
+    """`server` is name and version. `fsyncs`: before it replies. `replicas` that are online.
+
+    Of a cluster, what every primary that can be reached has: `fsyncs` if all do, and the fewest `replicas`.
+    """
 
     server: str
     fsyncs: bool
@@ -26,22 +33,65 @@ class StoreFacts(NamedTuple):
         return self.replicas >= replicas_of(level) if is_replicated(level) else level < FSYNC or self.fsyncs
 
 
+class Given(NamedTuple):
+    """What a server gives: the durability `level` of puts that ask for none, why that is not FSYNC, and replicas.
+
+    `replicas` are online; None where the store's user may not read that.
+    """
+
+    level: int
+    why_not: str
+    replicas: int | None
+
+
+async def read_given(calls: KeyCalls) -> Given:
+    """What the server that has a key gives. Raises redis-py's errors when it cannot be reached."""
+    level = await calls.probe()
+    try:
+        info = fields_of_info(await calls.call("INFO", "replication"))
+    except ResponseError:  # not permitted
+        return Given(level, calls.durability.why_not, None)
+    return Given(level, calls.durability.why_not, replicas_of_info(info))
+
+
+async def read_given_by_all(store: Store) -> Given:
+    """What every primary gives; of a cluster those that can be reached. Raises redis-py's errors when none can be."""
+    found = await _all_that_respond([read_given(server) for server in await store.servers()])
+    lowest = min(found, key=lambda given: given.level)
+    replicas = [given.replicas for given in found if given.replicas is not None]
+    return lowest._replace(replicas=min(replicas) if len(replicas) == len(found) else None)
+
+
 async def read_store_facts(store: Store) -> StoreFacts:
     """Ask the store. A fact that its user may not read is unknown, or counts as not there.
 
     Raises redis-py's errors when the store cannot be reached.
     """
+    info: dict[str, Any] = {}
     if isinstance(store.client, RedisCluster):
         try:
             info = await _info(store.client.info("server", target_nodes=RedisCluster.RANDOM))
         except (RedisError, OSError):  # this node is down; others may have topics
             info = {}
-        return StoreFacts(_name(info), False, 0)
-    info = await _info(store.client.info("server"))
-    replication = await _info(store.client.info("replication"))
-    replicas = [value for name, value in replication.items() if name.startswith("slave") and isinstance(value, dict)]
-    fsyncs = await store.durability.probe() >= FSYNC
-    return StoreFacts(_name(info), fsyncs, sum(replica.get("state") == "online" for replica in replicas))
+        try:
+            given = await read_given_by_all(store)
+        except (RedisError, OSError):
+            return StoreFacts(_name(info), False, 0)
+    else:
+        info = await _info(store.client.info("server"))
+        given = await read_given_by_all(store)
+    return StoreFacts(_name(info), given.level >= FSYNC, given.replicas or 0)
+
+
+async def _all_that_respond(reads: Sequence[Awaitable[Given]]) -> list[Given]:
+    results = await asyncio.gather(*reads, return_exceptions=True)
+    found = [result for result in results if isinstance(result, Given)]
+    for result in results:
+        if isinstance(result, BaseException) and (not found or not isinstance(result, (RedisError, OSError))):
+            raise result
+    if not found:
+        raise RedisConnectionError("no primary of the store is known")
+    return found
 
 
 async def _info(reply: Any) -> dict[str, Any]:

@@ -131,6 +131,26 @@ class TestHttp:
         )
         assert not await shop.has_job("a")
 
+    async def test_a_cancel_that_names_a_level_says_what_it_has_reached(self, shop: Http, pair: Pair) -> None:
+        for job_id in ("a", "b"):
+            ok(await shop.post("/jobs", json={"topic": shop.topic, "id": job_id, "delay": 60}), 201)
+        path = shop.job_path("a")
+        refused = problem(await shop.delete(path, params={"durability": "fsync"}), 422, "durability_unavailable")
+        assert (refused["durability"], refused["available"]) == ("fsync", ["memory", "replicated:N"])
+        assert "memory, fsync, or" in refusal(
+            await shop.delete(path, params={"durability": "disk"}), "query.durability"
+        )
+        cancelled = ok(await shop.delete(path, params={"durability": "replicated:1"}))
+        assert cancelled == {
+            "topic": shop.topic,
+            "id": "a",
+            "state": "cancelled",
+            "was": "delayed",
+            "durability": "replicated:1",
+        }
+        assert not replica_has(pair, shop.topic, "a")
+        assert "durability" not in ok(await shop.delete(shop.job_path("b")))
+
 
 class TestClient:
     def test_a_put_reports_the_level_that_it_reached(self, client: Client, topic: str) -> None:
@@ -143,6 +163,13 @@ class TestClient:
         with pytest.raises(JobExists) as taken:
             client.put(topic, id="a", durability="replicated:1")
         assert taken.value.durability == "replicated:1"
+
+    def test_a_cancel_reports_the_level_that_it_reached(self, client: Client, pair: Pair, topic: str) -> None:
+        job = client.put(topic, delay=60, durability="replicated:1")
+        cancelled = client.cancel(topic, job.id, durability="replicated:1")
+        assert (cancelled.was, cancelled.durability) == ("delayed", "replicated:1")
+        assert not replica_has(pair, topic, job.id)
+        assert client.cancel(topic, client.put(topic, delay=60).id).durability is None
 
     def test_an_unsupported_level_is_an_error_with_its_facts(self, client: Client, topic: str) -> None:
         with pytest.raises(DurabilityUnavailable, match="appendonly is no") as refused:
@@ -206,6 +233,8 @@ class TestCommandLine:
         assert job["durability"] == "replicated:1"
         assert "the embedded store has no replicas" in shell.refused(2, "put", topic, "--durability", "replicated:1")
         assert "--durability" in shell.run("put", topic, "--durability", "disk").stderr
+        cancelled = replicated.good("cancel", topic, job["id"], "--durability", "replicated:1")
+        assert cancelled == f"{topic}/{job['id']} cancelled, was ready, durability replicated:1\n"
 
         assert "durability    replicated:1\n" in replicated.good("topic", topic, "--durability", "replicated:1")
         done = replicated.run("put", topic, "-", "--jobs", "--json", stdin=json.dumps({"id": "a"}))

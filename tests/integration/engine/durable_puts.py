@@ -19,10 +19,12 @@ CONFIRM_S = 1.0
 
 
 @asynccontextmanager
-async def engine_on(url: str, *, embedded: bool = False, confirm_s: float = CONFIRM_S) -> AsyncIterator[Engine]:
+async def engine_on(
+    url: str, *, embedded: bool = False, confirm_s: float = CONFIRM_S, shards: int = 1
+) -> AsyncIterator[Engine]:
     """An engine with its own connection to the store; its timer does not run."""
     store = await connect(url, timeout_s=STORE_TIMEOUT_S, confirm_s=confirm_s)
-    engine = Engine(store, embedded=embedded)
+    engine = Engine(store, embedded=embedded, shards=shards)
     try:
         yield engine
     finally:
@@ -40,12 +42,12 @@ async def put(engine: Engine, job_id: str, durability: str | None = None, **fiel
     return (await engine.queue.put(job(job_id, durability, **fields))).durability
 
 
-async def put_when_in_step(engine: Engine, job_id: str, durability: str) -> str:
+async def put_when_in_step(engine: Engine, job_id: str, durability: str, **fields: Any) -> str:
     """Put a job, and repeat that until the replica has caught up."""
     async with asyncio.timeout(20):
         while True:
             try:
-                return await put(engine, job_id, durability, on_conflict="keep")
+                return await put(engine, job_id, durability, on_conflict="keep", **fields)
             except StoreUnavailable:
                 await asyncio.sleep(0.05)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deferd.contract.errors import DurabilityUnavailable, JobExists, StoreUnavailable
+from deferd.contract.errors import DurabilityUnavailable, JobExists, JobNotFound, StoreUnavailable
 from deferd.contract.model import TopicSettings
 from deferd.engine.engine import Engine
 from deferd.store.replication import IN_SYNC_WAIT_S
@@ -25,7 +25,7 @@ from tests.integration.engine.durable_puts import (
     stored_ids,
 )
 from tests.integration.store import store_servers
-from tests.integration.store.store_servers import ClusterSet, Pair, StoreServer
+from tests.integration.store.store_servers import Pair, StoreServer
 from tests.waiting import BUSY_S, until, wait_until
 
 SLACK_S = BUSY_S
@@ -294,6 +294,56 @@ class TestReplicated:
         assert len(stored_ids(pair.replica)) == 1000
 
 
+async def test_a_cancel_returns_when_the_replica_has_it(pair: Pair, producer: Engine) -> None:
+    ids = [f"j{number}" for number in range(20)]
+    await asyncio.gather(*(put(producer, job_id, "replicated:1") for job_id in ids))
+    for job_id in ids[:5]:
+        assert await producer.queue.cancel_durably(TOPIC, job_id, "replicated:1") == ("delayed", "replicated:1")
+        assert job_id not in stored_ids(pair.replica)
+    before = pair.primary.command("INFO", "commandstats")["cmdstat_wait"]["calls"]
+    await asyncio.gather(*(producer.queue.cancel_durably(TOPIC, job_id, "replicated:1") for job_id in ids[5:]))
+    assert stored_ids(pair.replica) == set()
+    assert pair.primary.command("INFO", "commandstats")["cmdstat_wait"]["calls"] - before < 10
+    with pytest.raises(JobNotFound):
+        await producer.queue.cancel_durably(TOPIC, "j0", "replicated:1")
+
+
+class TestCancel:
+    async def test_a_level_that_the_store_cannot_give_cancels_nothing(self, pair: Pair, producer: Engine) -> None:
+        await put(producer, "a", "replicated:1")
+        with pytest.raises(StoreUnavailable, match=r"1 of 2 replicas are in sync; nothing was cancelled"):
+            await producer.queue.cancel_durably(TOPIC, "a", "replicated:2")
+        with pytest.raises(DurabilityUnavailable, match=r"appendonly is no.*nothing was cancelled") as refused:
+            await producer.queue.cancel_durably(TOPIC, "a", "fsync")
+        assert refused.value.available == ["memory", "replicated:N"]
+        assert stored_ids(pair.primary) == {"a"}
+        assert await producer.queue.cancel_durably(TOPIC, "a", "memory") == ("delayed", "memory")
+
+    @pytest.mark.slow
+    async def test_a_cancel_that_is_not_confirmed_may_be_done_and_its_repeat_is_confirmed(
+        self, pair: Pair, producer: Engine
+    ) -> None:
+        for job_id in ("a", "b"):
+            await put(producer, job_id, "replicated:1")
+        await producer.queue.cancel_durably(TOPIC, "b", "replicated:1")  # now the store knows the script
+        pair.replica.pause()
+        with pytest.raises(StoreUnavailable, match=r"may be cancelled.*replicated:1.*repeating the cancel is safe"):
+            await producer.queue.cancel_durably(TOPIC, "a", "replicated:1")
+        assert stored_ids(pair.primary) == set()
+        with pytest.raises(StoreUnavailable, match="nothing was cancelled"):
+            await producer.queue.cancel_durably(TOPIC, "a", "replicated:1")
+        pair.replica.unpause()
+        await put_when_in_step(producer, "b", "replicated:1")
+        with pytest.raises(JobNotFound):
+            await producer.queue.cancel_durably(TOPIC, "a", "replicated:1")
+        assert stored_ids(pair.replica) == {"b"}
+
+    async def test_a_cancel_at_fsync_on_a_store_that_fsyncs(self, fsyncing: StoreServer) -> None:
+        async with engine_on(fsyncing.url) as engine:
+            await put(engine, "a")
+            assert await engine.queue.cancel_durably(TOPIC, "a", "fsync") == ("delayed", "fsync")
+
+
 class TestTopicDefault:
     async def test_it_applies_only_to_puts_that_name_no_durability(self, pair: Pair, producer: Engine) -> None:
         await producer.topics.configure(TOPIC, TopicSettings(durability="replicated:1", max_jobs=100))
@@ -360,17 +410,6 @@ class TestOtherStores:
                 with pytest.raises(DurabilityUnavailable, match="default of topic"):
                     await put(engine, "b")
             assert {"a"} == stored_ids(fsyncing)
-
-    @pytest.mark.slow
-    async def test_a_cluster_refuses_all_but_memory(self, tmp_path: Path) -> None:
-        with ClusterSet(tmp_path) as cluster:
-            async with engine_on(cluster.url) as engine:
-                assert await put(engine, "a") == "memory"
-                for level in ("fsync", "replicated:1"):
-                    with pytest.raises(DurabilityUnavailable, match="cluster") as refused:
-                        await put(engine, "b", level)
-                    assert refused.value.available == ["memory"]
-                assert await put(engine, "b", "memory") == "memory"
 
     @pytest.mark.skipif(DEBIAN_REDIS is None, reason="there is no redis-server on this machine")
     async def test_an_older_redis_supports_the_same_levels(

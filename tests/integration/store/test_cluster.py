@@ -71,7 +71,7 @@ async def all_counted(store: Store, keys: list[str]) -> int:
 async def counted(store: Store, keys: list[str]) -> list[int | BaseException]:
     """One call for each key at the same time; each must return or fail in time."""
     began = time.monotonic()
-    replies = await asyncio.gather(*(store.client.eval(COUNT, 1, key) for key in keys), return_exceptions=True)
+    replies = await asyncio.gather(*(store.call("EVAL", COUNT, 1, key) for key in keys), return_exceptions=True)
     assert time.monotonic() - began < TIMEOUT_S + SLACK_S
     return replies
 

@@ -197,7 +197,7 @@ class TestOperation:
 
     def test_documents_the_refusal_of_values(self, described: dict[str, Any]) -> None:
         wanted = {"validation"}
-        if described["operationId"] in {"put_job", "put_jobs", "finish_job", "run_schedule"}:
+        if described["operationId"] in {"put_job", "put_jobs", "cancel_job", "finish_job", "run_schedule"}:
             wanted |= {"durability_unavailable"}
         if described["operationId"] == "finish_job":
             wanted |= {"different_shard"}

@@ -9,7 +9,7 @@ from typing import ClassVar
 from deferd.api.direct.call import Connection, DirectCall
 from deferd.api.direct.verb import ID, TOPIC, DirectVerb, KnownHead
 from deferd.contract.model import JobState
-from deferd.engine.queue import state_when_cancelled
+from deferd.engine.cancels import state_when_cancelled
 
 
 class DirectCancel(DirectVerb):

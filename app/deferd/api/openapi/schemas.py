@@ -166,6 +166,9 @@ class Cancelled(BaseModel):
     id: str
     state: Literal["cancelled"]
     was: JobState = Field(description="The state it was in.")
+    durability: str | None = Field(
+        None, description="The level that the cancel has reached, if the request asked for one.", examples=["fsync"]
+    )
 
 
 class Released(BaseModel):

@@ -62,7 +62,7 @@ class ServerProcess(BaseModel):
 
 
 class StoreFacts(BaseModel):
-    """The store. What its server does not report, as with a cluster, is `null`."""
+    """The store. What its server does not report is `null`, and what only one node of a cluster could say."""
 
     server: str | None = Field(description="Name and version.")
     embedded: bool = Field(description="Whether it is the service's own.")
@@ -72,8 +72,10 @@ class StoreFacts(BaseModel):
     memory_limit_bytes: int | None = Field(description="`null` also without a limit.")
     clients: int | None = Field(description="Open connections.")
     role: str | None
-    replicas: int | None = Field(description="Connected replicas that are in step.")
-    durability: Literal["memory", "fsync"] = Field(description="What a put gets that asks for no level.")
+    replicas: int | None = Field(description="Connected replicas; of a cluster, of the primary with the fewest.")
+    durability: Literal["memory", "fsync"] = Field(
+        description="What a put gets that asks for no level; of a cluster, what it gets from every primary."
+    )
     why_not_fsync: str | None = Field(description="Why that is not `fsync`.")
 
 

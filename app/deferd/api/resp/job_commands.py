@@ -72,7 +72,11 @@ FINISH_OPTIONS: Options = {**_JSON, b"RESULT": Option("result", lambda _, value:
 RELEASE_OPTIONS: Options = {b"DELAY": duration("delay"), b"ERROR": Option("error"), b"SNOOZE": flag("count", False)}
 TOUCH_OPTIONS: Options = {b"TTR": duration("ttr")}
 BURY_OPTIONS: Options = {b"ERROR": Option("error")}
-CANCEL_OPTIONS: Options = {b"IFRESERVED": Option("if_reserved"), b"FOLLOWUP": Option("follow_up")}
+CANCEL_OPTIONS: Options = {
+    b"IFRESERVED": Option("if_reserved"),
+    b"FOLLOWUP": Option("follow_up"),
+    b"DURABILITY": Option("durability"),
+}
 
 
 async def put(session: Session, command: list[bytes]) -> bytes:
@@ -123,7 +127,9 @@ async def change(session: Session, command: list[bytes]) -> bytes:
 
 
 async def cancel(session: Session, command: list[bytes]) -> bytes:
-    """``DEFERD.CANCEL topic id [IFRESERVED cancel|refuse] [FOLLOWUP cancel|keep]``: `DELETE /jobs/{topic}/{id}`."""
+    """``DEFERD.CANCEL topic id [IFRESERVED cancel|refuse] [FOLLOWUP cancel|keep] [DURABILITY level]``:
+    `DELETE /jobs/{topic}/{id}`.
+    """
     fields = read_options(command[3:], CANCEL_OPTIONS)
     return _reply(session, await session.call("cancel_job", _path(command), fields))
 

@@ -18,7 +18,7 @@ from deferd.api.operation import Operation
 from deferd.api.request_context import CurrentRequest
 from deferd.api.responses import JsonResponse
 from deferd.contract.collapsing import FollowUp
-from deferd.contract.model import CancelBatch, ChangeJob, IfReserved, JobId, PutBatch, PutJob, Topic
+from deferd.contract.model import CancelBatch, ChangeJob, Durability, IfReserved, JobId, PutBatch, PutJob, Topic
 
 router = APIRouter(route_class=Operation, tags=["jobs"])
 
@@ -155,6 +155,11 @@ class CancelQuery(BaseModel):
 
     if_reserved: IfReserved = "cancel"
     follow_up: FollowUp = "cancel"
+    durability: Durability | None = Field(
+        default=None,
+        description="How durable the cancel must be before its response. `replicated:1`: it holds also through a "
+        "failover. Default: as the store is configured.",
+    )
 
 
 @router.delete(
@@ -162,18 +167,27 @@ class CancelQuery(BaseModel):
     operation_id="cancel_job",
     summary="Cancel a job",
     description="Cancels a job in any state; it is never handed out afterwards. `was` in the response is the state it "
-    "was in: `reserved` means that a consumer already had it.",
+    "was in: `reserved` means that a consumer already had it. With `durability` the cancel has reached that level "
+    "before its response, and so has what a 404 or 409 says. After a 503 the job may or may not be cancelled; "
+    "repeating the request is safe.",
     response_model=schemas.Cancelled,
     response_description="The job was cancelled.",
-    responses=error_responses("job_not_found", "job_reserved", "validation", "store_unavailable"),
+    responses=error_responses(
+        "job_not_found", "job_reserved", "validation", "durability_unavailable", "store_unavailable"
+    ),
 )
 @requires(Scope.CANCEL, recorded=_BY_PEOPLE)
 async def cancel_job(
     request: CurrentRequest, topic: Topic, id: JobId, query: Annotated[CancelQuery, Query()]
 ) -> Response:
     refuse = query.if_reserved == "refuse"
-    was = await request.engine.queue.cancel(topic, id, refuse_reserved=refuse, keep_follow_up=query.follow_up == "keep")
-    return JsonResponse({"topic": topic, "id": id, "state": "cancelled", "was": was})
+    keep = query.follow_up == "keep"
+    queue = request.engine.queue
+    if query.durability is None:
+        was = await queue.cancel(topic, id, refuse_reserved=refuse, keep_follow_up=keep)
+        return JsonResponse({"topic": topic, "id": id, "state": "cancelled", "was": was})
+    was, reached = await queue.cancel_durably(topic, id, query.durability, refuse_reserved=refuse, keep_follow_up=keep)
+    return JsonResponse({"topic": topic, "id": id, "state": "cancelled", "was": was, "durability": reached})
 
 
 @router.post(

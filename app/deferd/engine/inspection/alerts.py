@@ -172,22 +172,19 @@ def _waiting(found: Attention, state: TopicState) -> Iterator[Alert]:
 
 def _durability(found: Attention, state: TopicState) -> Iterator[Alert]:
     """Puts that name no level are refused while the store does not give what their topic asks for."""
-    asked, given = state.level, found.store_level
+    asked, given = state.level, found.given.get(state.topic)
     if asked == MEMORY or given is None:
         return
     facts: dict[str, Any] = {"durability": name_of(asked)}
     if is_replicated(asked):
-        if not found.has_replicas:
-            why = "this store has no replicas that confirm puts"
-        elif found.in_step is not None and found.in_step < replicas_of(asked):
-            why = f"{found.in_step} of {replicas_of(asked)} replicas are connected"
-        else:
+        if given.replicas is None or given.replicas >= replicas_of(asked):
             return
-    elif asked == FSYNC and given < FSYNC:
-        why = found.why_not_durable
+        why = f"{given.replicas} of {replicas_of(asked)} replicas are connected"
+    elif asked == FSYNC and given.level < FSYNC:
+        why = given.why_not
     else:
         return
-    yield Alert("critical", "durability", state.topic, facts={**facts, "available": name_of(given), "why": why})
+    yield Alert("critical", "durability", state.topic, facts={**facts, "available": name_of(given.level), "why": why})
 
 
 def _overload(found: Attention, state: TopicState) -> Iterator[Alert]:

@@ -20,7 +20,8 @@ from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.topic_list import TopicList
 from deferd.store.connection import Store
-from deferd.store.durability_levels import FSYNC, MEMORY
+from deferd.store.durability_levels import MEMORY
+from deferd.store.store_facts import Given, read_given
 
 RECENT_MS = 3_600_000
 """What "in the last hour" means for dead jobs and missed runs."""
@@ -83,7 +84,7 @@ class Attention:
     `popped` are the jobs of each
     topic that are handed out per second, None when that is not known; `finished` are jobs per second in the last hour,
     of topics in which many are due soon, as far as that is known.
-    `in_step` replicas of the store are connected; None when that is not known, or no topic asks for replicas.
+    `given` is what the store gives to topics that ask for more than memory, as far as that is known.
     `unreadable` are shards that cannot be reached.
     """
 
@@ -98,10 +99,7 @@ class Attention:
     finished: dict[str, float] = field(default_factory=dict)
     last_seen: dict[str, int] = field(default_factory=dict)
     dead: DeadErrors | None = None
-    store_level: int | None = None
-    why_not_durable: str = ""
-    has_replicas: bool = False
-    in_step: int | None = None
+    given: dict[str, Given] = field(default_factory=dict)
 
 
 class AttentionReader:
@@ -234,27 +232,19 @@ class AttentionReader:
             found.is_complete = False
 
     async def _read_durability(self, found: Attention) -> None:
-        """What the store gives; only if a topic asks for more than memory."""
-        asked = max((state.level for state in found.topics.values()), default=MEMORY)
-        if asked == MEMORY:
-            return
-        durability = self._store.durability
+        """What the store gives; only for topics that ask for more than memory."""
+        asking: dict[int, list[str]] = {}
+        for topic, state in found.topics.items():
+            if state.level > MEMORY:
+                asking.setdefault(self._keys.shard_of(topic) if self._store.cluster else 0, []).append(topic)
+        await asyncio.gather(*(self._read_given(shard, topics, found) for shard, topics in asking.items()))
+
+    async def _read_given(self, shard: int, topics: list[str], found: Attention) -> None:
         try:
-            await durability.probe()
+            given = await read_given(self._store.calls_of(self._keys.of_shard(shard, "topics")))
         except Exception:  # noqa: BLE001 (any error of the store: then it is not known)
             return
-        found.store_level, found.why_not_durable = durability.level, durability.why_not
-        found.has_replicas = self._store.replicated is not None
-        if asked > FSYNC and found.has_replicas:
-            found.in_step = await self._replicas_in_step()
-
-    async def _replicas_in_step(self) -> int | None:
-        try:
-            info = await self._scripts.command("INFO", "replication")
-        except Exception:  # noqa: BLE001 (the user may lack the permission)
-            return None
-        lines = [line for line in info.decode(errors="replace").splitlines() if line.startswith("slave")]
-        return sum("state=online" in line for line in lines)
+        found.given |= dict.fromkeys(topics, given)
 
 
 def _topics_of(reports: Reports, registry: ConsumerRegistry) -> tuple[set[str], TopicPatterns]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine.inspection.shared_reads import SharedReads
@@ -13,7 +12,8 @@ from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 from deferd.store.connection import Store
 from deferd.store.durability_levels import name_of
-from deferd.store.server_info import server_name
+from deferd.store.server_info import fields_of_info, server_name
+from deferd.store.store_facts import read_given_by_all
 
 _KEPT_S = 2.0
 
@@ -31,13 +31,15 @@ class ShardTimer(NamedTuple):
 class System:
     """What was read. `info` has the server's INFO; it is empty for a cluster, or when the server refuses it.
 
-    `durability` is the level that the store gives by default; `why_not` says why that is not `fsync`.
+    `durability` is the level that the store gives by default; `why_not` says why that is not `fsync`. `replicas` are
+    online; of a cluster, those of the primary that has the fewest.
     """
 
     now_ms: int = 0
     info: dict[str, str] = field(default_factory=dict)
     durability: str = "memory"
     why_not: str | None = None
+    replicas: int | None = None
     timers: list[ShardTimer] = field(default_factory=list)
     unreadable: set[int] = field(default_factory=set)
 
@@ -73,13 +75,13 @@ class SystemReader:
         found.timers.sort()
         if not self._store.cluster:
             found.info = await self._info()
-        durability = self._store.durability
         try:
-            await durability.probe()
+            given = await read_given_by_all(self._store)
         except Exception:  # noqa: BLE001 (any error of the store: then only `memory` is certain)
             return found
-        found.durability = name_of(durability.level)
-        found.why_not = None if found.durability != "memory" else durability.why_not
+        found.replicas = given.replicas
+        found.durability = name_of(given.level)
+        found.why_not = None if found.durability != "memory" else given.why_not
         return found
 
     async def _read_shard(self, shard: int, found: System) -> None:
@@ -100,16 +102,3 @@ class SystemReader:
         except Exception:  # noqa: BLE001 (the user may lack the permission)
             return {}
         return fields_of_info(text)
-
-
-def fields_of_info(text: bytes) -> dict[str, str]:
-    """The fields of an INFO reply."""
-    lines = (line.partition(":") for line in text.decode(errors="replace").splitlines())
-    return {name: value for name, _, value in lines}
-
-
-def replicas_of_info(info: Mapping[str, Any]) -> int:
-    """How many replicas are connected and in step."""
-    return sum(
-        name.startswith("slave") and name[5:].isdecimal() and "state=online" in value for name, value in info.items()
-    )

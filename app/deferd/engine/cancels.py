@@ -1,0 +1,117 @@
+"""Cancels jobs: single ones, which share store calls by group commit, and batches."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from deferd.contract.errors import JobNotFound, JobReserved, StoreUnavailable
+from deferd.contract.model import CancelItem, JobState
+from deferd.engine import metrics
+from deferd.engine.bulk_throttle import BulkThrottle
+from deferd.engine.call_results import CancelResult
+from deferd.engine.durability import PutSender
+from deferd.engine.group_commit import GroupCommit, OnResult
+from deferd.engine.redis_keys import Keys
+from deferd.engine.script_arguments import Args, size
+from deferd.engine.scripts import Scripts, Sending
+from deferd.store.durability_levels import FSYNC, level_named, name_of
+
+_STATES = {state.value.encode(): state for state in JobState}
+_NOT_FOUND = 1
+_CANCELS_PER_CALL = 100
+
+
+class Cancels:
+    """Single cancels, which share store calls by group commit, and batches, which use `throttle`."""
+
+    def __init__(
+        self, scripts: Scripts, keys: Keys, labels: metrics.TopicLabels, sender: PutSender, throttle: BulkThrottle
+    ) -> None:
+        self._scripts = scripts
+        self._keys = keys
+        self._label = labels.label
+        self._counted = labels.counted
+        self._sender = sender
+        self._throttle = throttle
+        self._commit = GroupCommit(self._send, size=size, most_items=_CANCELS_PER_CALL)
+        self._durable_commits: dict[str, GroupCommit[Args, tuple[JobState | int, str]]] = {}
+
+    async def cancel(self, topic: str, job_id: str, flags: int) -> JobState:
+        """As `JobQueue.cancel`; `flags` as lua/cancel.lua has them."""
+        return state_when_cancelled(await self._commit.submit(topic, (job_id, flags)), topic, job_id)
+
+    async def cancel_durably(self, topic: str, job_id: str, flags: int, durability: str) -> tuple[JobState, str]:
+        """As `JobQueue.cancel_durably`."""
+        commit = self._durable_commits.get(durability)
+        if commit is None:
+            send = partial(self._send_durably, level_named(durability))
+            commit = GroupCommit(send, size=size, most_items=_CANCELS_PER_CALL)
+            self._durable_commits[durability] = commit
+        result, reached = await commit.submit(topic, (job_id, flags))
+        return state_when_cancelled(result, topic, job_id), reached
+
+    def add(self, topic: str, job_id: str, on_result: OnResult[JobState | int]) -> None:
+        """As `cancel` for callers without a task; `state_when_cancelled` reads the result."""
+        self._commit.add(topic, (job_id, 0), on_result)
+
+    async def cancel_many(self, topic: str, items: Sequence[CancelItem]) -> list[CancelResult]:
+        """As `JobQueue.cancel_many`."""
+        results: list[CancelResult] = []
+        for start in range(0, len(items), _CANCELS_PER_CALL):
+            some = items[start : start + _CANCELS_PER_CALL]
+            args: list[Args] = [
+                (item.id, (item.if_reserved == "refuse") + 2 * (item.follow_up == "keep")) for item in some
+            ]
+            try:
+                async with self._throttle.slot(topic, len(items)):
+                    states = await self._send(topic, args)
+            except StoreUnavailable as exc:
+                if not results:
+                    raise
+                results += [CancelResult(item.id, 503, None, exc.code) for item in items[start:]]
+                break
+            results += [_result_of(item.id, state) for item, state in zip(some, states, strict=True)]
+        return results
+
+    async def _send(self, topic: str, jobs: list[Args], sending: Sending | None = None) -> list[JobState | int]:
+        """For each job the state it was in, or the code that says why it was not cancelled."""
+        args = (topic, *chain.from_iterable(jobs))
+        reply = await self._scripts.run("cancel", self._keys.of_topic(topic), args, sending=sending)
+        results: list[JobState | int] = [result if isinstance(result, int) else _STATES[result] for result in reply]
+        for was, count in Counter(result for result in results if isinstance(result, JobState)).items():
+            metrics.CANCELS.labels(self._label(topic), was.value).inc(count)
+            self._counted.of(topic).cancelled += count
+        return results
+
+    async def _send_durably(self, level: int, topic: str, jobs: list[Args]) -> list[tuple[JobState | int, str]]:
+        """As `_send`, each with the durability that was reached, which is at least `level`."""
+
+        async def send(_reached: int, sending: Sending) -> list[Any]:
+            return await self._send(topic, jobs, sending)
+
+        results, reached = await self._sender.run(topic, level, send, nothing="nothing was cancelled")
+        if reached < min(level, FSYNC):
+            raise StoreUnavailable(
+                "the job may be cancelled; that is not confirmed at durability fsync, because the store's "
+                "configuration, or the node that has the topic, changed meanwhile; repeating the cancel is safe"
+            )
+        return [(result, name_of(reached)) for result in results]
+
+
+def _result_of(job_id: str, result: JobState | int) -> CancelResult:
+    if isinstance(result, JobState):
+        return CancelResult(job_id, 200, result, None)
+    if result == _NOT_FOUND:
+        return CancelResult(job_id, 404, None, JobNotFound.code)
+    return CancelResult(job_id, 409, None, JobReserved.code)
+
+
+def state_when_cancelled(result: JobState | int, topic: str, job_id: str) -> JobState:
+    """What the result of a cancel says. Raises as `JobQueue.cancel`."""
+    if isinstance(result, JobState):
+        return result
+    raise (JobNotFound if result == _NOT_FOUND else JobReserved)(topic, job_id)
