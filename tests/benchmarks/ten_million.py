@@ -69,7 +69,7 @@ def job(number: int, text_bytes: int) -> dict[str, Any]:
 
 def mean_payload(jobs: int, text_bytes: int) -> float:
     """Bytes of id and body of a job, the mean of ten thousand."""
-    samples = [job(at * jobs // 10_000, text_bytes) for at in range(10_000)]
+    samples = [job(at * jobs // 10_000 + at % 1000, text_bytes) for at in range(10_000)]
     return sum(len(one["id"]) + len(orjson.dumps(one["body"])) for one in samples) / len(samples)
 
 
@@ -164,12 +164,12 @@ def cycle(service: LastingService, jobs: int, _rate: int) -> None:
         began = time.perf_counter()
         done, http_bytes = runner.run(cycles(service.port, service.text_bytes))
         seconds = time.perf_counter() - began
-        after = client.info()
+        after, commands = client.info(), client.info("commandstats")
 
     def each(name: str) -> float:
         return float(after[name] - before[name]) / done
 
-    calls = after["cmdstat_evalsha"]["calls"]
+    calls = commands["cmdstat_evalsha"]["calls"]
     print(
         f"  {done:,} jobs put, promoted, popped and finished in batches of {CYCLE_BATCH} at {done / seconds:,.0f}/s, "
         f"beside {jobs:,} stored"

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from deferd.bench import costs
+from deferd.bench.job_memory import job_memory
 from deferd.bench.options import validated
 from deferd.contract.flag_fields import number, quoted, whole_number
 
@@ -68,6 +69,7 @@ class Plan:
     """What a load needs; bytes, cores and seconds. Of all primaries together unless the name says otherwise."""
 
     stored: int
+    job_bytes: float
     data_bytes: float
     primary_bytes: float
     rewrite_reserve_bytes: float
@@ -99,9 +101,9 @@ def plan(options: PlanOptions) -> Plan:
     is_batch = options.calls == "batch"
     store_us = costs.STORE_BATCH_US if is_batch else costs.STORE_SINGLE_US
     service_us = costs.SERVICE_BATCH_US if is_batch else costs.SERVICE_SINGLE_US
-    payload = options.ids + options.bodies
     stored = options.jobs + math.ceil(options.due * options.retention)
-    data = stored * (costs.MEMORY_BYTES + payload)
+    job_bytes = job_memory(stored, options.ids, options.bodies).total
+    data = stored * job_bytes
     store_cores = options.due * store_us / 1e6
     service_cores = options.due * service_us / 1e6
     for_memory = math.ceil(data / (options.primary_memory * _GB))
@@ -115,7 +117,7 @@ def plan(options: PlanOptions) -> Plan:
     primary = data / primaries * costs.RESIDENT_SHARE + costs.EMPTY_STORE_BYTES
     copies = 1 + options.replicas
     memory = copies * primaries * (primary + reserve)
-    base = stored * (costs.BASE_FILE_BYTES + payload)
+    base = stored * (costs.BASE_FILE_BYTES + 2 * options.ids + options.bodies)
     file_per_s = options.due * (costs.CYCLE_FILE_BYTES + options.bodies)
     disk = copies * ((costs.REWRITE_AT + 1) * base + file_per_s * rewrite_s)
     cores = copies * max(store_cores / options.busy, primaries) + service_processes
@@ -126,6 +128,7 @@ def plan(options: PlanOptions) -> Plan:
     )
     return Plan(
         stored=stored,
+        job_bytes=job_bytes,
         data_bytes=data,
         primary_bytes=primary,
         rewrite_reserve_bytes=reserve,

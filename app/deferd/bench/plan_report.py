@@ -51,6 +51,7 @@ def rows(options: PlanOptions, made: Plan) -> list[tuple[str, str, str]]:
         ("store primaries", f"{made.primaries:,}", f"{made.stored // made.primaries:,} jobs"),
         ("store replicas", f"{made.replicas:,}", ""),
         ("service processes", f"{made.service_processes:,}", f"at {options.busy:.0%} of a core"),
+        ("memory of a job", "", size(made.job_bytes)),
         ("memory of the stores", size(made.memory_bytes), size(made.memory_bytes / copies)),
         (
             "  of which reserved for rewrites",
