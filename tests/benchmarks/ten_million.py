@@ -9,7 +9,8 @@ a long run can be made of several commands; `fill` puts what is missing of `--jo
 
 fill     jobs per second, memory and disk of each job, and the memory, disk and restart time that `deferd bench plan`
          predicts for them
-cycle    what a job takes of CPU, network, append-only file and script calls, put to finish in batches of 500
+cycle    what a job of the same topic takes of CPU, network, append-only file and script calls, put to finish in batches
+         of 500
 restart  from SIGTERM, or SIGKILL to the service or to its store, until `/readyz` returns 200
 rewrite  BGREWRITEAOF, while `--rate` jobs are due each second
 audit    an audit of the topic, beside the same load: the time, the lateness and the longest call of the store; so for
@@ -38,7 +39,7 @@ from typing import Any
 import httpx
 import orjson
 
-from deferd.bench.plan import Plan, PlanOptions, plan
+from deferd.bench.plan import Plan, PlanOptions, plan, restart_s
 from deferd.store.data_dir import APPEND_ONLY_DIR
 from tests.benchmarks import raw_http
 from tests.benchmarks.lasting_service import CALL_S, DiskWatch, LastingService, LongestCalls, bytes_in
@@ -48,12 +49,13 @@ from tests.benchmarks.steady_load import SteadyLoad, steady_load
 TOPIC = "bench.many"
 ID_BYTES = 14
 BATCH = 1000
+BATCH_BYTES = 1_000_000
+"""A request has at most 1 MiB by default."""
 PUTTERS = 3
 FAR_S, SPREAD_S = 86_400.0, 30 * 86_400.0
 LONGEST_MS = 10
 P99_MS = 50
 CYCLE_BATCH, CYCLE_S = 500, 15.0
-DUE_TOPIC = "bench.due"
 STEPS = ("fill", "cycle", "restart", "rewrite", "audit", "backup", "copy", "purge")
 
 
@@ -84,13 +86,14 @@ def stored(service: LastingService) -> int:
 
 async def put(port: int, first: int, jobs: int, text_bytes: int) -> None:
     """Put the jobs from `first` on, over a few connections."""
-    starts = iter(range(first, jobs, BATCH))
+    most = min(BATCH, BATCH_BYTES // (text_bytes + 200))
+    starts = iter(range(first, jobs, most))
     shown = time.perf_counter()
 
     async def put_over(connection: raw_http.Connection) -> None:
         nonlocal shown
         for start in starts:
-            batch = [job(number, text_bytes) for number in range(start, min(start + BATCH, jobs))]
+            batch = [job(number, text_bytes) for number in range(start, min(start + most, jobs))]
             results = (await connection.call("POST", "/jobs/batch", {"jobs": batch}))["results"]
             if any(result["status"] != 201 for result in results):
                 raise SystemExit(f"a put was refused: {results}")
@@ -172,7 +175,7 @@ def cycle(service: LastingService, jobs: int, _rate: int) -> None:
     calls = commands["cmdstat_evalsha"]["calls"]
     print(
         f"  {done:,} jobs put, promoted, popped and finished in batches of {CYCLE_BATCH} at {done / seconds:,.0f}/s, "
-        f"beside {jobs:,} stored"
+        f"of a topic with {jobs:,} others"
     )
     print(
         f"  CPU a job: service {cpu.us_each(service.pid, done):.1f} us, "
@@ -199,17 +202,17 @@ async def cycles(port: int, text_bytes: int) -> tuple[int, int]:
     async def cycle_over(connection: raw_http.Connection) -> None:
         nonlocal done
         while time.perf_counter() - began < CYCLE_S:
-            jobs = [{**job(number, text_bytes), "topic": DUE_TOPIC, "delay": 0.2} for number in range(CYCLE_BATCH)]
+            jobs = [{**job(number, text_bytes), "delay": 0.2} for number in range(CYCLE_BATCH)]
             for one in jobs:
                 del one["id"]
             await call(connection, "POST", "/jobs/batch", {"jobs": jobs})
             left = CYCLE_BATCH
             while left > 0:
-                popped = await call(connection, "GET", f"/topics/{DUE_TOPIC}/pop?wait=5&count={left}")
+                popped = await call(connection, "GET", f"/topics/{TOPIC}/pop?wait=5&count={left}")
                 items = [{"id": one["id"], "receipt": one["receipt"]} for one in popped["jobs"]]
                 if not items:
                     raise SystemExit("a due job did not come")
-                await call(connection, "POST", f"/topics/{DUE_TOPIC}/finish", {"jobs": items})
+                await call(connection, "POST", f"/topics/{TOPIC}/finish", {"jobs": items})
                 left -= len(items)
             done += CYCLE_BATCH
 
@@ -223,11 +226,16 @@ async def cycles(port: int, text_bytes: int) -> tuple[int, int]:
 def restart(service: LastingService, jobs: int, _rate: int) -> None:
     """Restart in three ways."""
     size = bytes_in(service.data_dir / APPEND_ONLY_DIR)
-    print(f"  append-only file: {size / 1e6:,.0f} MB")
+    [base] = (service.data_dir / APPEND_ONLY_DIR).glob("*.base.*")
+    base_bytes = base.stat().st_size
+    print(f"  append-only file: {size / 1e6:,.0f} MB, of which {base_bytes / 1e6:,.0f} MB as of the last rewrite")
     stopped_s = service.stop()
     started_s = service.start()
     print(f"  SIGTERM: ended within {stopped_s:.1f} s; ready {started_s:.1f} s after the start{_loaded(service)}")
-    show_prediction("restart time", predicted(service, jobs).restart_s, started_s)
+    of_jobs = predicted(service, jobs)
+    body_bytes = mean_payload(jobs, service.text_bytes) - ID_BYTES
+    said_s = restart_s(jobs * min(base_bytes / of_jobs.file_bytes, 1), body_bytes, size - base_bytes)
+    show_prediction("restart time", said_s, started_s)
     service.kill()
     started_s = service.start()
     print(f"  SIGKILL of the service: ready {started_s:.1f} s after the start{_loaded(service)}")
@@ -254,6 +262,8 @@ def rewrite(service: LastingService, jobs: int, rate: int) -> None:
     with service.client() as client, steady_load(service.port, rate) as load:
         quiet = time.time()
         time.sleep(10)
+        client.config_set("latency-monitor-threshold", 5)
+        client.execute_command("LATENCY", "RESET")
         with LongestCalls(service) as calls, DiskWatch(directory) as disk:
             began = time.time()
             client.execute_command("BGREWRITEAOF")
@@ -262,6 +272,7 @@ def rewrite(service: LastingService, jobs: int, rate: int) -> None:
             ended = time.time()
         time.sleep(2)
         info = client.info()
+        slow = client.execute_command("LATENCY", "LATEST")
     print(f"  before it, {rate}/s: {load.report(quiet, began)}")
     print(
         f"  rewritten within {ended - began:.1f} s, the fork {info['latest_fork_usec'] / 1000:.0f} ms, memory copied "
@@ -269,6 +280,8 @@ def rewrite(service: LastingService, jobs: int, rate: int) -> None:
     )
     print(f"  the file: at most {disk.most / 1e6:,.0f} MB, then {bytes_in(directory) / 1e6:,.0f} MB")
     print(f"  meanwhile: {load.report(began, ended)}; longest calls: {calls}")
+    waits = ", ".join(f"{name.decode()} {most} ms" for name, _, _, most, *_ in slow)
+    print(f"  the longest waits of the store: {waits or 'none over 5 ms'}")
     show_prediction("file", predicted(service, jobs).file_bytes, bytes_in(directory))
     show_p99(load, began, ended)
 

@@ -21,7 +21,7 @@ _LEVELS = 12
 
 
 class JobMemory(NamedTuple):
-    """Bytes of one job: its entry in the Job Pool, its node in the Delay Bucket, and its share of both bucket arrays."""
+    """Bytes of one job: its entry in the Job Pool, its node in the Delay Bucket, its share of both bucket arrays."""
 
     entry: float
     node: float

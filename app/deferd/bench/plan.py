@@ -88,6 +88,7 @@ class Plan:
     service_processes: int
     machines: int
     restart_s: float
+    restart_most_s: float
     rewrite_s: float
     limited_by: str
 
@@ -146,10 +147,19 @@ def plan(options: PlanOptions) -> Plan:
         replicas=options.replicas * primaries,
         service_processes=service_processes,
         machines=machines,
-        restart_s=costs.START_S + jobs_each * (costs.LOAD_JOB_US + options.bodies * costs.LOAD_BYTE_US) / 1e6,
+        restart_s=restart_s(jobs_each, options.bodies, 0),
+        restart_most_s=restart_s(jobs_each, options.bodies, (costs.REWRITE_AT - 1) * base / primaries),
         rewrite_s=rewrite_s,
         limited_by="memory" if for_memory >= for_cpu else "CPU of the store",
     )
+
+
+def restart_s(jobs: float, body_bytes: float, command_bytes: float) -> float:
+    """From the start of a service until it is ready: its store loads a rewritten file of so many jobs, and the commands
+    that were appended since.
+    """
+    load_us = jobs * (costs.LOAD_JOB_US + body_bytes * costs.LOAD_BYTE_US) + command_bytes * costs.LOAD_COMMAND_BYTE_US
+    return costs.START_S + load_us / 1e6
 
 
 def _http_bytes(is_batch: bool) -> float:

@@ -27,6 +27,8 @@ def test_memory_file_and_restart_are_those_of_the_jobs() -> None:
     assert made.file_bytes == 1_000_000 * (costs.BASE_FILE_BYTES + 240)
     assert made.disk_bytes == 3 * made.file_bytes
     assert made.restart_s == pytest.approx(costs.START_S + costs.LOAD_JOB_US + 200 * costs.LOAD_BYTE_US)
+    appended = made.file_bytes * costs.LOAD_COMMAND_BYTE_US / 1e6  # the file is rewritten at twice its size
+    assert made.restart_most_s == pytest.approx(made.restart_s + appended)
     assert (made.primaries, made.replicas, made.service_processes, made.machines) == (1, 0, 1, 1)
     assert made.rewrite_reserve_bytes == 0
 
