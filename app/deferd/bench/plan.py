@@ -100,8 +100,9 @@ class Plan:
 def plan(options: PlanOptions) -> Plan:
     """Compute what the load needs."""
     is_batch = options.calls == "batch"
-    store_us = costs.STORE_BATCH_US if is_batch else costs.STORE_SINGLE_US
+    store_us = (costs.STORE_BATCH_US if is_batch else costs.STORE_SINGLE_US) + options.bodies * costs.STORE_BYTE_US
     service_us = costs.SERVICE_BATCH_US if is_batch else costs.SERVICE_SINGLE_US
+    service_us += options.bodies * costs.SERVICE_BYTE_US
     stored = options.jobs + math.ceil(options.due * options.retention)
     job_bytes = job_memory(stored, options.ids, options.bodies).total
     data = stored * job_bytes
@@ -112,7 +113,7 @@ def plan(options: PlanOptions) -> Plan:
     primaries = max(for_memory, for_cpu, 1)
     service_processes = max(math.ceil(service_cores / options.busy), 1)
     jobs_each = stored / primaries
-    rewrite_s = jobs_each * costs.REWRITE_JOB_US / 1e6
+    rewrite_s = jobs_each * (costs.REWRITE_JOB_US + options.bodies * costs.REWRITE_BYTE_US) / 1e6
     written = options.due / primaries * 3 * rewrite_s  # put, pop and finish
     reserve = min(written * costs.COPIED_BYTES_PER_WRITE, data / primaries)
     primary = data / primaries * costs.RESIDENT_SHARE + costs.EMPTY_STORE_BYTES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 
@@ -47,12 +48,12 @@ def test_the_memory_of_a_job_is_that_of_its_allocations() -> None:
 def test_cpu_network_and_calls_are_those_of_the_rate() -> None:
     made = planned(jobs=0, due=10_000, bodies=100)
 
-    assert made.store_cores == 10_000 * costs.STORE_BATCH_US / 1e6
-    assert made.service_cores == 10_000 * costs.SERVICE_BATCH_US / 1e6
+    assert made.store_cores == pytest.approx(10_000 * (costs.STORE_BATCH_US + 100 * costs.STORE_BYTE_US) / 1e6)
+    assert made.service_cores == pytest.approx(10_000 * (costs.SERVICE_BATCH_US + 100 * costs.SERVICE_BYTE_US) / 1e6)
     assert made.calls_per_s == 10_000 * costs.CALLS_BATCH
     assert made.http_bytes_per_s == 10_000 * (costs.HTTP_BATCH_BYTES + 200)
     assert made.file_bytes_per_s == 10_000 * (costs.CYCLE_FILE_BYTES + 100)
-    single = planned(jobs=0, due=10_000, bodies=100, calls="single")
+    single = planned(jobs=0, due=10_000, bodies=0, calls="single")
     assert single.store_cores == 10_000 * costs.STORE_SINGLE_US / 1e6
     assert single.calls_per_s == 10_000 * costs.CALLS_SINGLE
 
@@ -63,11 +64,11 @@ def test_retained_jobs_are_stored_as_well() -> None:
 
 def test_primaries_are_as_many_as_memory_or_cpu_need() -> None:
     by_memory = planned(jobs=10**9, due=1, bodies=200, primary_memory=16)
-    by_cpu = planned(jobs=1, due=10**6, busy=0.5)
+    by_cpu = planned(jobs=1, due=10**6, bodies=0, busy=0.5)
 
     assert by_memory.primaries == -(-int(10**9 * job_memory(10**9, 20, 200).total) // 16_000_000_000)
     assert by_memory.limited_by == "memory"
-    assert by_cpu.primaries == round(10**6 * costs.STORE_BATCH_US / 1e6 / 0.5)
+    assert by_cpu.primaries == math.ceil(10**6 * costs.STORE_BATCH_US / 1e6 / 0.5)
     assert by_cpu.limited_by == "CPU of the store"
     # a restart loads the jobs of one primary, all primaries at the same time
     assert by_memory.restart_s < planned(jobs=10**9, due=1, bodies=200, primary_memory=4096).restart_s / 20
