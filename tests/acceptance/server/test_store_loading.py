@@ -14,6 +14,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from pydantic import SecretStr
 
 from deferd.server import starting_responses
 from deferd.server.serve_context import open_serve_context
@@ -59,8 +60,7 @@ def loading(server: StoreServer) -> Iterator[None]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[StoreServer]:
-    config = {"appendonly": "yes", "enable_debug_command": "yes"}
-    with StoreServer(tmp_path / "store", **config) as store:
+    with StoreServer(tmp_path / "store", appendonly="yes", enable_debug_command="yes") as store:
         yield fill(store.mark_used())
 
 
@@ -120,7 +120,7 @@ async def test_a_service_that_starts_says_how_far_its_store_has_loaded(
     monkeypatch.setattr(starting_responses, "RESPOND_AFTER_S", 0.0)
     caplog.set_level(logging.INFO)
     port = free_port()
-    settings = Settings(redis_url=store.url, port=port, data_dir=tmp_path)
+    settings = Settings(redis_url=SecretStr(store.url), port=port, data_dir=tmp_path)
     with loading(store):
         async with starting(settings) as started:
             url = f"http://127.0.0.1:{port}"

@@ -73,7 +73,7 @@ async def test_a_copy_that_is_synced_in_steps_is_complete(
 ) -> None:
     monkeypatch.setattr(append_only, "_CHUNK_BYTES", 100)
     monkeypatch.setattr(append_only, "_SYNC_BYTES", 250)
-    synced = []
+    synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
     async with running(data_dir):
         put(data_dir, 0, 20)
