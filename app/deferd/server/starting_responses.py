@@ -53,7 +53,7 @@ class _Responder:
             sock=listener.dup(),
             limit=_HEAD_BYTES,
             ssl=context,
-            ssl_handshake_timeout=context and _HEAD_S,
+            ssl_handshake_timeout=None if context is None else _HEAD_S,
         )
         try:
             await asyncio.Event().wait()
