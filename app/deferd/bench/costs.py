@@ -40,13 +40,13 @@ REWRITE_BYTE_US: Final = 0.005
 
 SERVICE_BATCH_US: Final = 20.0
 """CPU of the service for a job, put to finish, in batches of 500: `tests.benchmarks.ten_million --steps cycle`."""
-STORE_BATCH_US: Final = 40.0
+STORE_BATCH_US: Final = 25.0
 """CPU of the store for the same."""
 SERVICE_BYTE_US: Final = 0.007
 """The same for each byte of the body: the same with `--text-bytes 952`."""
 STORE_BYTE_US: Final = 0.007
 """CPU of the store for each byte of the body: the same."""
-SERVICE_SINGLE_US: Final = 165.0
+SERVICE_SINGLE_US: Final = 150.0
 """CPU of the service for a job in three single calls: `tests.benchmarks.single_calls`."""
 STORE_SINGLE_US: Final = 70.0
 """CPU of the store for the same, the timer's turn included: `tests.benchmarks.growth`."""
@@ -54,7 +54,7 @@ STORE_SINGLE_US: Final = 70.0
 HTTP_BATCH_BYTES: Final = 630.0
 """Requests and responses of a job in batches, beyond its body, which passes twice: `... ten_million --steps cycle`."""
 HTTP_SINGLE_BYTES: Final = 1400.0
-"""The same in single calls, whose headers are those of one job."""
+"""The same in single calls, whose headers are those of one job: assumed."""
 STORE_BYTES: Final = 230.0
 """Between service and store for a job in batches, both directions, beyond its body: `... ten_million --steps cycle`."""
 CALLS_BATCH: Final = 0.02
