@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -13,6 +13,7 @@ from deferd.contract.service_url import parse_service_url
 
 _LATENESS_JOBS_MAX = 1_000_000
 LoadName = Literal["single", "batch", "lateness"]
+Fields = TypeVar("Fields", bound=BaseModel)
 
 
 class Options(BaseModel):
@@ -58,21 +59,30 @@ def read_options(flags: Mapping[str, Any]) -> Options:
     Raises:
         OptionsError: a value has the wrong type, is out of range, or contradicts another one.
     """
+    options = validated(Options, flags, {"only": "single, batch or lateness"})
+    if problems := _contradictions(options):
+        raise OptionsError(problems)
+    return options
+
+
+def validated(model: type[Fields], flags: Mapping[str, Any], choices: Mapping[str, str]) -> Fields:
+    """The fields of `model` from these flags; `choices` are what the fields accept that are no numbers.
+
+    Raises:
+        OptionsError: a value has the wrong type or is out of range.
+    """
     try:
-        options = Options(**flags)
+        return model(**flags)
     except ValidationError as exc:
         errors = {str(error["loc"][0]): error for error in exc.errors(include_url=False)}
         raise OptionsError(
             [
                 f"{flag(name)} {error['ctx']['error']}"
                 if error["type"] == "value_error"
-                else _problem(name, flags.get(name, error["input"]))
+                else _problem(model, name, flags.get(name, error["input"]), choices)
                 for name, error in errors.items()
             ]
         ) from None
-    if problems := _contradictions(options):
-        raise OptionsError(problems)
-    return options
 
 
 def _contradictions(options: Options) -> list[str]:
@@ -91,8 +101,8 @@ def _contradictions(options: Options) -> list[str]:
     return problems
 
 
-def _problem(name: str, value: object) -> str:
-    wanted = accepted_numbers(Options.model_fields[name]) or "single, batch or lateness"
+def _problem(model: type[BaseModel], name: str, value: object, choices: Mapping[str, str]) -> str:
+    wanted = accepted_numbers(model.model_fields[name]) or choices[name]
     return f"{flag(name)} is {quoted(value)}, but must be {wanted}"
 
 

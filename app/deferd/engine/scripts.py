@@ -25,6 +25,7 @@ from deferd.engine.store_watch import StoreWatch
 from deferd.store.acl import missing_permission, permissions_message
 from deferd.store.connection import Store
 from deferd.store.durability_levels import FSYNC, name_of
+from deferd.store.load_progress import LoadWatch
 from deferd.store.replication import MissingPermission, NotReplicated, TooFewReplicas
 
 _METRIC_LABELS = {"get": "look", "return_to_queue": "give_back"}
@@ -108,6 +109,7 @@ class Scripts:
         self._watch = watch
         self.on_late_run: Callable[[], None] = lambda: None
         self._scripts = assembled(movable_clock)
+        self._load_watch = None if store.cluster else LoadWatch(store.client.info)
 
     async def run(
         self,
@@ -135,7 +137,7 @@ class Scripts:
         except Exception as exc:
             with _failing(label):
                 if isinstance(exc, redis_errors.RedisError):
-                    await self._report_missing_permission(exc)
+                    await self._explain(exc)
                 raise
         finally:
             metrics.store_calls_of(label).observe_s(time.perf_counter() - began)
@@ -156,11 +158,20 @@ class Scripts:
             try:
                 return await self._store.call(name, *args)
             except redis_errors.RedisError as exc:
-                await self._report_missing_permission(exc)
+                await self._explain(exc)
                 raise
 
-    async def _report_missing_permission(self, exc: redis_errors.RedisError) -> None:
-        """If the store's user lacks a permission, raise an error that names it and let the watch refuse calls."""
+    async def _explain(self, exc: redis_errors.RedisError) -> None:
+        """Raise an error that says more, if there is more to say.
+
+        While the store loads its data this is how far it is. If its user lacks a permission, the error names it, and
+        the watch refuses calls.
+        """
+        if isinstance(exc, redis_errors.BusyLoadingError):
+            progress = None if self._load_watch is None else await self._load_watch.progress()
+            if progress is not None:
+                raise StoreUnavailable(f"the store {progress}", progress.retry_after_s) from exc
+            return
         permission = missing_permission(exc)
         if self._watch is not None and permission is not None and not isinstance(exc, MissingPermission):
             raise await self._watch.refuse(permission) from exc

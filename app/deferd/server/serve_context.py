@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
@@ -17,12 +18,14 @@ from deferd.engine.movable_clock import clock_key
 from deferd.engine.redis_keys import Keys
 from deferd.server.http_server import CLOSING_S
 from deferd.server.listener import listen
+from deferd.server.starting_responses import starting_responses
 from deferd.server.startup_errors import CannotServe
-from deferd.server.tls import CertificateRefused, certificate
+from deferd.server.tls import Certificate, CertificateRefused, certificate
 from deferd.server.tracing import check_tracing
 from deferd.settings import Settings, flag, path_text, variable
 from deferd.store.connection import Store, connect
 from deferd.store.embedded import EmbeddedStore
+from deferd.store.load_progress import LoadWatch, wait_until_loaded
 from deferd.store.preflight import StoreRefused, check
 
 _log = logging.getLogger("deferd")
@@ -61,13 +64,16 @@ class ServeContext:
 async def open_serve_context(settings: Settings, version: str) -> AsyncIterator[ServeContext]:
     """Claim the data directory, listen, start the store and check it; release everything at the end.
 
+    While the store loads its data, requests on the socket get a response that says how far it is.
+
     Raises:
         CannotServe: the port cannot be bound, the keys or the certificate cannot be used, a package for tracing is
             missing, or a service without keys would be reachable from other machines.
         StoreRefused: the data directory or the store cannot be used.
     """
     allow_public = await _check_keys(settings) or settings.insecure
-    scheme = await _check_certificate(settings)
+    found = await _check_certificate(settings)
+    scheme, tls = ("http", None) if found is None else ("https", found.context)
     check_tracing(settings)
     inherited: tuple[int, ...] = ()
     async with contextlib.AsyncExitStack() as stack:
@@ -79,10 +85,11 @@ async def open_serve_context(settings: Settings, version: str) -> AsyncIterator[
             embedded.claim()
             stack.push_async_callback(embedded.stop)
             listener, resp_listener = _listen(stack, settings, allow_public=allow_public)
-            await embedded.start()
+            async with starting_responses(listener, embedded.load_progress, tls):
+                await embedded.start()
             store_url = embedded.url
             inherited = embedded.inherited
-        store_name = await _check_store(settings, store_url)
+        store_name = await _check_store(settings, store_url, listener, tls)
         url = _url(scheme, listener)
         yield ServeContext(
             listener,
@@ -117,19 +124,23 @@ async def _check_keys(settings: Settings) -> bool:
     return True
 
 
-async def _check_certificate(settings: Settings) -> str:
-    """The scheme of the service's URLs. Raises CannotServe when its certificate cannot be used."""
+async def _check_certificate(settings: Settings) -> Certificate | None:
+    """The certificate; None without HTTPS. Raises CannotServe when it cannot be used."""
     try:
-        return "http" if await asyncio.to_thread(certificate, settings) is None else "https"
+        return await asyncio.to_thread(certificate, settings)
     except CertificateRefused as exc:
         raise CannotServe(str(exc)) from exc
 
 
-async def _check_store(settings: Settings, store_url: str) -> str:
-    """The store's name for the log. Raises StoreRefused when it cannot be used."""
+async def _check_store(settings: Settings, store_url: str, listener: socket.socket, tls: ssl.SSLContext | None) -> str:
+    """The store's name for the log, once it has loaded its data. Raises StoreRefused when it cannot be used."""
     is_embedded = settings.redis_url is None
     store = await connect(store_url, timeout_s=settings.store_timeout)
     try:
+        if not store.cluster:
+            watch = LoadWatch(store.client.info)
+            async with starting_responses(listener, watch.progress, tls):
+                await wait_until_loaded(lambda: store.call("PING"), watch, f"the store at {store.description}")
         await check(
             store,
             shards=settings.shards,

@@ -29,6 +29,9 @@ from deferd.store.preflight import StoreRefused
 MANIFEST = "appendonly.aof.manifest"
 _ATTEMPTS = 20
 _CHUNK_BYTES = 1024 * 1024
+_SYNC_BYTES = 2 * 1024 * 1024
+"""A copy is synced to disk after so many bytes. A store on the same file system waits at its own fsyncs until the disk
+has what others have written: for 0.4 s when a gigabyte was synced at once."""
 
 
 class StoredFile(NamedTuple):
@@ -47,7 +50,7 @@ def has_data(data_dir: Path) -> bool:
 def copy_data(source: DataDirectory, target: Path) -> None:
     """Copy the data of a store, which may be running, into the directory `target`, readable by the owner only.
 
-    The copy holds every change that was acknowledged before the call. It is not synced to disk yet.
+    The copy holds every change that was acknowledged before the call. Not all of it is synced to disk yet.
 
     Raises:
         StoreRefused: the source has no data, or its files changed during every attempt.
@@ -110,10 +113,15 @@ def _new_file(path: Path) -> BinaryIO:
 
 
 def _copy_bytes(file: BinaryIO, copy: BinaryIO, size: int) -> None:
-    left = size
+    left, unsynced = size, 0
     while left and (chunk := file.read(min(left, _CHUNK_BYTES))):
         copy.write(chunk)
         left -= len(chunk)
+        unsynced += len(chunk)
+        if unsynced >= _SYNC_BYTES:
+            copy.flush()
+            os.fsync(copy.fileno())
+            unsynced = 0
 
 
 def _fields(line: str) -> dict[str, str]:

@@ -17,6 +17,7 @@ from urllib.parse import quote
 from redis.exceptions import RedisError
 
 from deferd.store.data_dir import DataDirectory
+from deferd.store.load_progress import LoadProgress
 from deferd.store.preflight import StoreRefused
 from deferd.store.reaper import StoreReaper
 from deferd.store.task_cancellation import cancel_and_wait
@@ -67,6 +68,10 @@ class EmbeddedStore:
     def inherited(self) -> tuple[int, ...]:
         """File descriptors that each server process keeps open. While one does, the store outlives this process."""
         return () if self._reaper is None else (self._reaper.serving_fd,)
+
+    async def load_progress(self) -> LoadProgress | None:
+        """How far the store has loaded its data; None when it is not loading, or does not respond."""
+        return None if self._process is None else await self._process.load_progress()
 
     def claim(self) -> None:
         """Own the data directory; see `DataDirectory.claim` for the errors."""

@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 
 from deferd.store.allocator import allocator_environment
 from deferd.store.data_dir import DataDirectory
+from deferd.store.load_progress import REPORT_INTERVAL_S, LoadProgress, LoadWatch
 from deferd.store.preflight import StoreRefused
 from deferd.store.redis_client import no_retry
 
@@ -25,7 +26,6 @@ _log = logging.getLogger("deferd.store")
 
 STOP_S = 1.0
 """Time for an orderly shutdown. Acknowledged changes are on disk already, so SIGKILL after that loses nothing."""
-REPORT_INTERVAL_S = 5.0
 _RESPONSE_S = 1.0
 _LOG_TAIL_BYTES = 4000
 _LOG_PREFIX = re.compile(r"^\d+:[A-Z] \d+ \w+ \d+ [\d:.]+ [.*#-] ")
@@ -107,9 +107,15 @@ class ValkeyProcess:
                     pause_s = min(pause_s * 1.5, 0.25)
                     if clock() >= report_at_s:
                         report_at_s += REPORT_INTERVAL_S
-                        _log.info("the embedded store in %s %s", self._data_dir.path, await _progress(client))
+                        progress = await LoadWatch(client.info).progress() or "does not respond yet"
+                        _log.info("the embedded store in %s %s", self._data_dir.path, progress)
         finally:
             ended.cancel()
+
+    async def load_progress(self) -> LoadProgress | None:
+        """How far it has loaded its data; None when it is not loading, or does not respond."""
+        async with socket_client(self._data_dir) as client:
+            return await LoadWatch(client.info).progress()
 
     async def stop(self) -> None:
         """Send SIGTERM, and SIGKILL after `STOP_S`."""
@@ -181,12 +187,3 @@ async def _responds(client: Redis) -> bool:
         return bool(await client.ping())
     except (RedisError, OSError):  # the error while it loads is one of them
         return False
-
-
-async def _progress(client: Redis) -> str:
-    try:
-        state = await client.info("persistence")
-    except (RedisError, OSError):
-        return "does not respond yet"
-    total_mib = int(state.get("loading_total_bytes", 0)) / 1024 / 1024
-    return f"is loading its data: {state.get('loading_loaded_perc', 0):.0f} % of {total_mib:.0f} MiB"

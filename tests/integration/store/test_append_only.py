@@ -68,6 +68,22 @@ def rewrite(data_dir: Path) -> None:
         wait_until(lambda: len(list(history.iterdir())) == 3, WAIT_S, "the old files are deleted")
 
 
+async def test_a_copy_that_is_synced_in_steps_is_complete(
+    data_dir: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(append_only, "_CHUNK_BYTES", 100)
+    monkeypatch.setattr(append_only, "_SYNC_BYTES", 250)
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    async with running(data_dir):
+        put(data_dir, 0, 20)
+        copy_data(DataDirectory(data_dir), copied)
+        files = {path.name: path.read_bytes() for path in (data_dir / APPEND_ONLY_DIR).iterdir()}
+
+    assert {path.name: path.read_bytes() for path in (copied / APPEND_ONLY_DIR).iterdir()} == files
+    assert len(synced) >= sum(map(len, files.values())) // 300 - 3
+
+
 def rewrite_and_put(data_dir: Path) -> None:
     rewrite(data_dir)
     put(data_dir, 100, 10)

@@ -18,10 +18,8 @@ from deferd.engine.bulk_throttle import BulkThrottle
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.tasks.task_store import KEPT_MS
-from deferd.engine.topic_sweeps import Pace, Sweep, TopicSweeps
+from deferd.engine.topic_sweeps import STEPS, Pace, Sweep, TopicSweeps
 
-STEPS = {"redrive": 60, "purge": 180}
-"""Most jobs of a step, which ends early at 1 MiB of records read: two to four milliseconds of the store's time."""
 OnStep = Callable[[int], bool]
 """Called with the jobs of each step; when it returns False the work ends."""
 
