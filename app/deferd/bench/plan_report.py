@@ -17,10 +17,6 @@ _ARITHMETIC = (
     "docs/scale.md. Measure your own machines with `deferd bench`."
 )
 _TOPIC = "One topic lives on one primary: the load must be spread over at least as many topics as there are primaries."
-_CLUSTER = (
-    "A Cluster gives only durability memory today. For {durability} with several primaries, run several services, each "
-    "over its own store, and choose one by the topic."
-)
 _FSYNC = "An fsync covers the script calls that arrived together, so there are at most as many fsyncs as script calls."
 
 
@@ -89,8 +85,6 @@ def notes(options: PlanOptions, made: Plan) -> list[str]:
     found = [_ARITHMETIC]
     if made.primaries > _ONE_SERVER:
         found.append(f"The number of primaries is set by {made.limited_by}. {_TOPIC}")
-        if options.durability != "memory":
-            found.append(_CLUSTER.format(durability=options.durability))
     if options.durability != "memory":
         found.append(_FSYNC)
     if options.calls == "single":
