@@ -201,10 +201,13 @@ def test_a_purge_is_in_the_audit_log(service: ServiceProcess, keys: KeysFile, to
     with of_key(service, keys, "all") as client:
         client.sadd(topic, "a", 0)
         assert client.delete(topic) == 1
-    lines = [line for line in audit_lines(service) if line["topic"] == topic]
-    assert [(line["key"], line["call"], line["outcome"]) for line in lines] == [
-        ("all", "DELETE /topics/{topic}", "done")
-    ]
+
+    def logged() -> list[tuple[str, str, str]]:
+        lines = (line for line in audit_lines(service) if line["topic"] == topic)
+        return [(line["key"], line["call"], line["outcome"]) for line in lines]
+
+    wait_until(lambda: bool(logged()), 10, "it is logged")
+    assert logged() == [("all", "DELETE /topics/{topic}", "done")]
 
 
 def test_tokens_are_never_logged(service: ServiceProcess, keys: KeysFile) -> None:
