@@ -120,6 +120,9 @@ def test_the_shell_snippets_of_a_document_run(document: str, service: ServicePro
         assert "retry: 1000" in ran.stdout
         return
     assert '"was":"delayed"' in ran.stdout
+    if document == "durability":
+        assert '"durability":"fsync"' in ran.stdout.partition('"was":"delayed"')[2]
+        return
     assert '"state":"finished"' in ran.stdout or '"status":200' in ran.stdout
     assert '"status":4' not in ran.stdout
 
