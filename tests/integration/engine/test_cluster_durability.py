@@ -107,6 +107,20 @@ class TestReplicated:
         assert await put_when_in_step(producer, "doubtful", "replicated:1", topic=stuck) == "replicated:1"
         assert {"before", "doubtful", "b"} == ids_on(cluster.replicas[0], stuck)
 
+    async def test_a_repeated_put_that_changes_nothing_is_confirmed_no_sooner(
+        self, cluster: ClusterSet, producer: Engine
+    ) -> None:
+        [topic] = topics_of(cluster, 0)
+        await put(producer, "before", "replicated:1", topic=topic)
+        cluster.replicas[0].pause()
+        assert await put(producer, "a", topic=topic) == "memory"
+        with pytest.raises(StoreUnavailable, match="may exist"):
+            await put(producer, "a", "replicated:1", topic=topic, on_conflict="keep")
+        cluster.replicas[0].unpause()
+        assert await put_when_in_step(producer, "a", "replicated:1", topic=topic) == "replicated:1"
+        assert ids_on(cluster.replicas[0], topic) == {"before", "a"}
+        assert not [key for key in cluster.masters[0].command("KEYS", "*") if b"confirm" in key]
+
     async def test_a_put_at_its_topics_default_and_one_that_needs_more_replicas(
         self, cluster: ClusterSet, producer: Engine
     ) -> None:
