@@ -12,6 +12,7 @@ from deferd.contract.errors import DurabilityUnavailable, StoreUnavailable
 from deferd.contract.model import TopicSettings
 from deferd.engine.engine import Engine
 from deferd.engine.redis_keys import Keys
+from deferd.store.cluster import ClusterClient
 from deferd.store.connection import Store, connect
 from deferd.store.durability_levels import MEMORY
 from tests.integration.engine.durable_puts import CONFIRM_S, STORE_TIMEOUT_S, engine_on, job, put, put_when_in_step
@@ -220,6 +221,21 @@ class TestMovedTopics:
             assert f"node {target.address} of the store" in calls.durability.why_not
         finally:
             target.command("FLUSHALL")
+            move(cluster, key, target, source)
+
+    async def test_a_call_is_redirected_also_when_no_node_is_known_to_serve_its_slot(
+        self, cluster: ClusterSet, store: Store, key: str
+    ) -> None:
+        source, target = cluster.masters[:2]
+        assert await store.call("EXISTS", key) == 0
+        assert isinstance(store.client, ClusterClient)
+        move(cluster, key, source, target)
+        try:
+            call = asyncio.create_task(store.call("EXISTS", key))
+            await asyncio.sleep(0)
+            del store.client.nodes_manager.slots_cache[key_slot(key.encode())]  # as a refresh may, meanwhile
+            assert await call == 0
+        finally:
             move(cluster, key, target, source)
 
     async def test_a_put_at_fsync_counts_what_the_primary_that_ran_it_gives(
