@@ -172,6 +172,7 @@ class SlotCalls:
                 if last:
                     raise
                 exc.host = exc.host or node.host  # an empty one stands for the node that replied
+                node.durability.forget_file()  # it keeps its connections when a failover makes it a replica
                 # redis-py expects to know the slot, but a refresh may just have found that no node serves it.
                 client.nodes_manager.slots_cache.setdefault(exc.slot_id, [])
                 await client.nodes_manager.move_slot(exc)

@@ -263,6 +263,37 @@ class TestMovedTopics:
                 move(cluster, pool_of(topic), target, source)
             source.command("CONFIG", "SET", "appendonly", "no", "appendfsync", "everysec")
 
+    async def test_a_node_that_lost_a_topic_is_not_trusted_with_a_rewrite(
+        self, cluster: ClusterSet, producer: Engine
+    ) -> None:
+        topics = (f"t{number}" for number in range(1000))
+        source, target = cluster.masters[:2]
+        moved = next(topic for topic in topics if cluster.holder_of(pool_of(topic)) is source)
+        other = next(
+            topic
+            for topic in topics
+            if cluster.holder_of(pool_of(topic)) is source and KEYS.shard_of(topic) != KEYS.shard_of(moved)
+        )
+        source.command("CONFIG", "SET", "appendonly", "yes", "appendfsync", "always")
+        await put_when_in_step(producer, "a", "fsync", topic=other)
+        source.command("CONFIG", "SET", "rdb-key-save-delay", 10_000_000)
+        source.command("BGREWRITEAOF")
+        has_moved = False
+        try:
+            assert await put(producer, "b", "fsync", topic=other) == "fsync"
+            move(cluster, pool_of(moved), source, target)
+            has_moved = True
+            assert await put(producer, "a", topic=moved) == "memory"
+            with pytest.raises(StoreUnavailable, match="may exist"):  # noticed with the reply to this put
+                await put(producer, "c", "fsync", topic=other)
+            with pytest.raises(StoreUnavailable, match="is rewriting its append-only file"):
+                await put(producer, "d", "fsync", topic=other)
+        finally:
+            source.command("CONFIG", "SET", "rdb-key-save-delay", 0, "appendonly", "no", "appendfsync", "everysec")
+            if has_moved:
+                target.command("FLUSHALL")
+                move(cluster, pool_of(moved), target, source)
+
 
 def move(cluster: ClusterSet, key: str, source: StoreServer, target: StoreServer) -> None:
     """Give the slot of a key, which is empty, to another primary."""
