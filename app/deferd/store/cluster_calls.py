@@ -24,7 +24,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from deferd.store.fsync_probe import StoreDurability
-from deferd.store.replication import NotReplicated, TooFewReplicas
+from deferd.store.replication import NotReplicated, TooFewReplicas, marker_in_slot_of
 from deferd.store.server_calls import ServerCalls
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class ClusterCalls:
 
     def calls_of(self, key: Any) -> SlotCalls:
         """Calls to the primary that has the key's slot, of keys in this slot."""
-        return SlotCalls(self, self.client.keyslot(key))
+        return SlotCalls(self, key)
 
     async def servers(self) -> list[NodeCalls]:
         """All primaries that are known."""
@@ -104,9 +104,10 @@ class ClusterCalls:
 class SlotCalls:
     """Calls of keys of one slot, which follow it when it moves. Make one of these for each call."""
 
-    def __init__(self, cluster: ClusterCalls, slot: int) -> None:
+    def __init__(self, cluster: ClusterCalls, key: Any) -> None:
         self._cluster = cluster
-        self._slot = slot
+        self._key = key
+        self._slot = cluster.client.keyslot(key)
         self._last: NodeCalls | None = None
 
     @property
@@ -136,9 +137,14 @@ class SlotCalls:
     async def call_replicated(self, replicas: int, *args: str | bytes | float) -> Any:
         """As `KeyCalls.call_replicated`."""
         within_s = self._cluster.confirm_s
+        marker = marker_in_slot_of(self._key)
+
+        def send(node: NodeCalls, asks: bool) -> Awaitable[Any]:
+            return node.call_replicated(replicas, *args, marker=marker, asks=asks)
+
         try:
             async with asyncio.timeout(within_s):
-                return await self._follow(lambda node, asks: node.call_replicated(replicas, *args, asks=asks))
+                return await self._follow(send)
         except TimeoutError as exc:
             raise NotReplicated(replicas, within_s) from exc
 
@@ -166,6 +172,9 @@ class SlotCalls:
                 if last:
                     raise
                 exc.host = exc.host or node.host  # an empty one stands for the node that replied
+                node.durability.forget_file()  # it keeps its connections when a failover makes it a replica
+                # redis-py expects to know the slot, but a refresh may just have found that no node serves it.
+                client.nodes_manager.slots_cache.setdefault(exc.slot_id, [])
                 await client.nodes_manager.move_slot(exc)
                 asked = None
             except AskError as exc:

@@ -63,6 +63,11 @@ class StoreDurability:
         """Declare that the server started with its append-only file and is not a replica: no rewrite is its first."""
         self._started_with_file = True
 
+    def forget_file(self) -> None:
+        """The server may have become a replica: its next rewrite may be the first again, on the same connection."""
+        self._had_file_on = 0
+        self._probe_at_s = self._probe_at_s if self._probe_at_s == float("inf") else 0.0
+
     def refresh(self) -> None:
         """Read the configuration again if it is due; the level is updated before the replies to later calls come."""
         pipeline = self._pipeline

@@ -5,24 +5,27 @@ cannot replace in between. They are sent in batches: all queued calls, then one 
 go into the next batch.
 
 Since 7.2 a connection counts as having written only when its command changed something. A repeated put that finds its
-job changes nothing, and a bare WAIT after it would confirm what no replica has. So each batch ends with a PUBLISH,
-which is always replicated: a replica that has it has all that came before.
+job changes nothing, and a bare WAIT after it would confirm what no replica has. So each batch ends with a marker, which
+is always replicated: a replica that has it has all that came before. The marker is a PUBLISH. A node of a cluster does
+not replicate that but sends it over the cluster bus, so there it is a write to a key in the slot of each call.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from typing import Any, NamedTuple
 
 from redis.asyncio import ConnectionPool
+from redis.exceptions import AskError, NoPermissionError, ReadOnlyError, RedisError, ResponseError, TryAgainError
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoPermissionError, ReadOnlyError, RedisError, ResponseError
 
 from deferd.store.pipeline import Pipeline, PipelineConnection, pack
 
 MARKER_CHANNEL = "deferd:confirm"
 _MARKER = pack(("PUBLISH", MARKER_CHANNEL, ""))
+_WRITE_AND_DELETE = "redis.call('SET', KEYS[1], '') redis.call('DEL', KEYS[1])"
 _ASKING = pack(("ASKING",))
 _REPLICA_ERRORS = ("replica instances", "UNBLOCKED")
 """Parts of the error of WAIT at a server that is a replica, or became one meanwhile."""
@@ -65,9 +68,18 @@ class WaitUnsupported(ResponseError):
         super().__init__("the store has no command WAIT")
 
 
+def marker_in_slot_of(key: str) -> bytes:
+    """A marker for calls of a key of a cluster. It leaves nothing in the store."""
+    start = key.find("{")
+    end = key.find("}", start + 1)
+    tag = key[start + 1 : end] if 0 <= start < end - 1 else key
+    return pack(("EVAL", _WRITE_AND_DELETE, 1, f"deferd:{{{tag}}}:confirm"))
+
+
 class _Call(NamedTuple):
     command: bytes
     future: asyncio.Future[Any]
+    marker: bytes
     asks: bool
 
 
@@ -83,10 +95,11 @@ class ReplicatedCalls:
         self._within_s = within_s
         self._batches: dict[int, _Batches] = {}
 
-    async def call(self, replicas: int, *args: str | bytes | float, asks: bool = False) -> Any:
+    async def call(self, replicas: int, *args: str | bytes | float, marker: bytes = _MARKER, asks: bool = False) -> Any:
         """Run one command, once, and return the reply when `replicas` have its effect and all that came before it.
 
-        `asks`: send an ASKING right before it, for a key whose slot is being moved to this node of a cluster.
+        In a cluster, `marker` is that of the call's key. `asks`: send an ASKING right before it, for a key whose slot
+        is being moved to this node.
 
         Raises:
             TooFewReplicas, MissingPermission, WaitUnsupported, NotReplicated, and redis-py's errors.
@@ -97,7 +110,7 @@ class ReplicatedCalls:
             batches = self._batches[replicas] = _Batches(pipeline, replicas, self._deadline_s, self._within_s)
         try:
             async with asyncio.timeout(self._within_s):
-                return await batches.add(pack(args), asks=asks)
+                return await batches.add(pack(args), marker, asks=asks)
         except TimeoutError as exc:
             raise NotReplicated(replicas, self._within_s) from exc
 
@@ -119,10 +132,10 @@ class _Batches:
         self._task: asyncio.Task[None] | None = None
         self._marker_tested_on: PipelineConnection | None = None
 
-    def add(self, command: bytes, *, asks: bool) -> asyncio.Future[Any]:
+    def add(self, command: bytes, marker: bytes, *, asks: bool) -> asyncio.Future[Any]:
         """Send the command in the next batch. The future gets its reply."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Call(command, future, asks))
+        self._waiting.append(_Call(command, future, marker, asks))
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="deferd-replicated")
         return future
@@ -157,21 +170,22 @@ class _Batches:
         """Send a batch and resolve its futures."""
         try:
             connection = await self._pipeline.connection()
-            await self._require_replicas(connection)
+            await self._require_replicas(connection, batch[0])
             await self._send(connection, batch)
         except Exception as exc:  # noqa: BLE001 (every error must reach the callers)
             _fail(batch, exc)
 
-    async def _require_replicas(self, connection: PipelineConnection) -> None:
+    async def _require_replicas(self, connection: PipelineConnection, first: _Call) -> None:
         """Raise TooFewReplicas unless enough replicas have all that was sent before on this connection.
 
         Raises MissingPermission or WaitUnsupported where that cannot be determined. On a new connection it also tries
-        the PUBLISH of a batch's end, before anything is stored that could not be confirmed.
+        the marker of the first call, before anything is stored that could not be confirmed.
         """
         try:
             if self._marker_tested_on is not connection:
-                await connection.send(_MARKER, self._end_s())
-                self._marker_tested_on = connection
+                with contextlib.suppress(AskError, TryAgainError):  # the call is redirected, too
+                    await self._send_one(connection, first.marker, self._end_s(), asks=first.asks)
+                    self._marker_tested_on = connection
             wait = pack(("WAIT", self._replicas, round(IN_SYNC_WAIT_S * 1000)))
             in_sync = await connection.send(wait, self._end_s() + IN_SYNC_WAIT_S)
         except NoPermissionError as exc:
@@ -189,24 +203,28 @@ class _Batches:
     async def _send(self, connection: PipelineConnection, batch: list[_Call]) -> None:
         end_s = self._end_s()
         wait_s = self._within_s * _WAIT_SHARE
-        sent = []
-        for call in batch:
-            if call.asks:
-                connection.send(_ASKING, end_s).add_done_callback(_forget_error)
-            sent.append(connection.send(call.command, end_s))
-        mark = connection.send(_MARKER, end_s)
+        sent = [self._send_one(connection, call.command, end_s, asks=call.asks) for call in batch]
+        kinds = {(call.marker, call.asks) for call in batch}
+        marks = {kind: self._send_one(connection, kind[0], end_s, asks=kind[1]) for kind in kinds}
         wait = connection.send(pack(("WAIT", self._replicas, round(wait_s * 1000))), end_s + wait_s)
-        *replies, marked, confirmed = await asyncio.gather(*sent, mark, wait, return_exceptions=True)
-        error = self._error_of(marked, confirmed)
-        for (_, future, _), reply in zip(batch, replies, strict=True):
-            if future.done():
+        confirmed, *replies = await asyncio.gather(wait, *marks.values(), *sent, return_exceptions=True)
+        marked = dict(zip(marks, replies, strict=False))
+        for call, reply in zip(batch, replies[len(marks) :], strict=True):
+            error = self._error_of(marked[call.marker, call.asks], confirmed)
+            if call.future.done():
                 continue
             if isinstance(reply, BaseException):
-                future.set_exception(reply)
+                call.future.set_exception(reply)
             elif error is not None:
-                future.set_exception(error)
+                call.future.set_exception(error)
             else:
-                future.set_result(reply)
+                call.future.set_result(reply)
+
+    @staticmethod
+    def _send_one(connection: PipelineConnection, command: bytes, end_s: float, *, asks: bool) -> asyncio.Future[Any]:
+        if asks:
+            connection.send(_ASKING, end_s).add_done_callback(_forget_error)
+        return connection.send(command, end_s)
 
     def _error_of(self, marked: Any, confirmed: Any) -> Exception | None:
         """Why a batch is not confirmed, or None when it is."""

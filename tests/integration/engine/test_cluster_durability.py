@@ -12,6 +12,7 @@ from deferd.contract.errors import DurabilityUnavailable, StoreUnavailable
 from deferd.contract.model import TopicSettings
 from deferd.engine.engine import Engine
 from deferd.engine.redis_keys import Keys
+from deferd.store.cluster import ClusterClient
 from deferd.store.connection import Store, connect
 from deferd.store.durability_levels import MEMORY
 from tests.integration.engine.durable_puts import CONFIRM_S, STORE_TIMEOUT_S, engine_on, job, put, put_when_in_step
@@ -106,6 +107,20 @@ class TestReplicated:
         cluster.replicas[0].unpause()
         assert await put_when_in_step(producer, "doubtful", "replicated:1", topic=stuck) == "replicated:1"
         assert {"before", "doubtful", "b"} == ids_on(cluster.replicas[0], stuck)
+
+    async def test_a_repeated_put_that_changes_nothing_is_confirmed_no_sooner(
+        self, cluster: ClusterSet, producer: Engine
+    ) -> None:
+        [topic] = topics_of(cluster, 0)
+        await put(producer, "before", "replicated:1", topic=topic)
+        cluster.replicas[0].pause()
+        assert await put(producer, "a", topic=topic) == "memory"
+        with pytest.raises(StoreUnavailable, match="may exist"):
+            await put(producer, "a", "replicated:1", topic=topic, on_conflict="keep")
+        cluster.replicas[0].unpause()
+        assert await put_when_in_step(producer, "a", "replicated:1", topic=topic) == "replicated:1"
+        assert ids_on(cluster.replicas[0], topic) == {"before", "a"}
+        assert not [key for key in cluster.masters[0].command("KEYS", "*") if b"confirm" in key]
 
     async def test_a_put_at_its_topics_default_and_one_that_needs_more_replicas(
         self, cluster: ClusterSet, producer: Engine
@@ -208,6 +223,21 @@ class TestMovedTopics:
             target.command("FLUSHALL")
             move(cluster, key, target, source)
 
+    async def test_a_call_is_redirected_also_when_no_node_is_known_to_serve_its_slot(
+        self, cluster: ClusterSet, store: Store, key: str
+    ) -> None:
+        source, target = cluster.masters[:2]
+        assert await store.call("EXISTS", key) == 0
+        assert isinstance(store.client, ClusterClient)
+        move(cluster, key, source, target)
+        try:
+            call = asyncio.create_task(store.call("EXISTS", key))
+            await asyncio.sleep(0)
+            del store.client.nodes_manager.slots_cache[key_slot(key.encode())]  # as a refresh may, meanwhile
+            assert await call == 0
+        finally:
+            move(cluster, key, target, source)
+
     async def test_a_put_at_fsync_counts_what_the_primary_that_ran_it_gives(
         self, cluster: ClusterSet, producer: Engine
     ) -> None:
@@ -232,6 +262,37 @@ class TestMovedTopics:
                 target.command("FLUSHALL")
                 move(cluster, pool_of(topic), target, source)
             source.command("CONFIG", "SET", "appendonly", "no", "appendfsync", "everysec")
+
+    async def test_a_node_that_lost_a_topic_is_not_trusted_with_a_rewrite(
+        self, cluster: ClusterSet, producer: Engine
+    ) -> None:
+        topics = (f"t{number}" for number in range(1000))
+        source, target = cluster.masters[:2]
+        moved = next(topic for topic in topics if cluster.holder_of(pool_of(topic)) is source)
+        other = next(
+            topic
+            for topic in topics
+            if cluster.holder_of(pool_of(topic)) is source and KEYS.shard_of(topic) != KEYS.shard_of(moved)
+        )
+        source.command("CONFIG", "SET", "appendonly", "yes", "appendfsync", "always")
+        await put_when_in_step(producer, "a", "fsync", topic=other)
+        source.command("CONFIG", "SET", "rdb-key-save-delay", 10_000_000)
+        source.command("BGREWRITEAOF")
+        has_moved = False
+        try:
+            assert await put(producer, "b", "fsync", topic=other) == "fsync"
+            move(cluster, pool_of(moved), source, target)
+            has_moved = True
+            assert await put(producer, "a", topic=moved) == "memory"
+            with pytest.raises(StoreUnavailable, match="may exist"):  # noticed with the reply to this put
+                await put(producer, "c", "fsync", topic=other)
+            with pytest.raises(StoreUnavailable, match="is rewriting its append-only file"):
+                await put(producer, "d", "fsync", topic=other)
+        finally:
+            source.command("CONFIG", "SET", "rdb-key-save-delay", 0, "appendonly", "no", "appendfsync", "everysec")
+            if has_moved:
+                target.command("FLUSHALL")
+                move(cluster, pool_of(moved), target, source)
 
 
 def move(cluster: ClusterSet, key: str, source: StoreServer, target: StoreServer) -> None:

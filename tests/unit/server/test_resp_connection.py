@@ -96,12 +96,15 @@ def test_half_a_command_has_a_deadline_after_the_client_has_read(
     assert b"a command did not arrive in time" in transport.written
 
 
-def test_half_a_command_does_not_extend_the_time_to_read(
-    connection: RespConnection, transport: RecordingTransport, limits: Connections, clock: Clock
+@pytest.mark.parametrize("data", [HALF, HALF + b"cde\r\n"], ids=["half", "whole"])
+async def test_a_command_does_not_extend_the_time_to_read(
+    connection: RespConnection, transport: RecordingTransport, limits: Connections, clock: Clock, data: bytes
 ) -> None:
     limits.response_timeout_s, limits.body_timeout_s = 5.0, 50.0
     connection.pause_writing()
-    connection.data_received(HALF)
+    connection.data_received(data)
+    await asyncio.sleep(0)
+    assert not transport.written
     clock.now_s += 6
     limits.close_overdue()
     assert transport.is_aborted

@@ -2,7 +2,8 @@
 -- failed probe opens it for twice as long as before.
 -- @include clock topic
 -- KEYS: see lib/topic.lua
--- ARGV[1] topic | ARGV[2] 1: it succeeded | ARGV[3] 1: it was a probe; 2: a probe that tells nothing, nothing else is noted | ARGV[4] the error
+-- ARGV[1] topic | ARGV[2] 1: it succeeded | ARGV[4] the error
+-- ARGV[3] 1: it was a probe | 2: it was one and tells nothing: only that it has ended is noted
 -- ARGV[5] how long the circuit is open at least, ms; 0 when the target did not ask for it
 -- ARGV[6] after how many failures it opens | ARGV[7] its first pause, ms | ARGV[8] its longest, ms
 -- Returns { failures in a row, how long the circuit is open from now, ms; 0 when it is closed }, or nil when the topic is

@@ -119,7 +119,7 @@ class RespConnection(asyncio.Protocol):
         if self._is_stopping or self._is_rejected:
             return
         self._reader.add(data)
-        if self._task is None:
+        if self._task is None and self._room is None:
             self._begin()
         elif len(self._reader) > READ_AHEAD_BYTES and self._is_reading:
             self._is_reading = False
@@ -247,7 +247,7 @@ class RespConnection(asyncio.Protocol):
         if self._has_ended:
             self._limits.set_deadline(self, LINGER_S)
         elif self._task is None:
-            self._await_rest()
+            self._begin()
 
     def unsent_bytes(self) -> int:
         """See SlowClient."""
