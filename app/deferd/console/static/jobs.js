@@ -1,24 +1,6 @@
 // The pages of jobs: selection, rows that change in place and never move, undo, and what is copied.
 import { onKey } from "./keyboard.js";
-import { duration, serverNow } from "./times.js";
-
-const zoned = new Intl.DateTimeFormat(undefined, {
-  year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit",
-  hourCycle: "h23", timeZoneName: "short",
-});
-
-function absolute(at) {
-  const part = Object.fromEntries(zoned.formatToParts(at).map(({ type, value }) => [type, value]));
-  return `${part.year}-${part.month}-${part.day} ${part.hour}:${part.minute}:${part.second} ${part.timeZoneName}`;
-}
-
-/** Write absolute times in the zone of the browser, which each of them names. */
-function showAbsolute(within = document) {
-  for (const time of within.querySelectorAll("time[data-absolute]")) {
-    const text = absolute(Date.parse(time.dateTime));
-    if (time.textContent !== text) time.textContent = text;
-  }
-}
+import { duration, serverNow, showTimes } from "./times.js";
 
 // Rows. A refresh changes the cells of rows that are there, marks those that are gone, and counts new ones: to see these
 // is one click. So no row moves while somebody selects or reads.
@@ -44,7 +26,7 @@ function merge(html) {
     row.classList.toggle("gone", !now);
     if (now) updateCells(row, now);
   }
-  showAbsolute(region);
+  showTimes(region);
   const added = [...found.keys()].filter((id) => !shown.has(id)).length;
   newest = html;
   if (pill) {
@@ -81,7 +63,7 @@ function showNew() {
 }
 
 function afterSwap() {
-  showAbsolute(region);
+  showTimes(region);
   htmx.process(region);
   countSelected();
 }
@@ -222,10 +204,7 @@ function startFilter() {
   });
 }
 
-showAbsolute();
 startFilter();
-document.addEventListener("deferd:refreshed", (event) => showAbsolute(event.target));
-document.addEventListener("htmx:afterSwap", (event) => showAbsolute(event.target));
 if (form && region) startSelection();
 for (const bar of document.querySelectorAll("[data-undo]")) startUndo(bar);
 startCopying();
