@@ -138,6 +138,8 @@ def test_a_changed_file_applies_without_a_restart(tmp_path: Path, workers: int) 
         wait_until(lambda: gets_status("late", 200), WITHIN_S, "the new key is known")
         keys.remove("read")
         wait_until(lambda: gets_status("read", 401), WITHIN_S, "the old key is no longer known")
+        left = f"{keys.path.read_text().count('[[key]]')} keys were reloaded"
+        wait_until(lambda: service.output().count(left) == workers, WITHIN_S, "every process has noticed that")
 
         keys.write("[[key]]\n")
         error_line = "the keys stay as they were: --keys-file"

@@ -34,6 +34,11 @@ def root(without_keys: ServiceProcess, topic: str) -> str:
     return f"{without_keys.url}/console/topics/{topic}/jobs"
 
 
+def starts_with(page: Page, job_id: str) -> None:
+    """Wait until the list that is shown begins with this job."""
+    expect(page.locator("[data-row]").first).to_have_attribute("data-row", job_id)
+
+
 def ids_on(page: Page) -> list[str]:
     rows: list[str] = page.locator("[data-row]").evaluate_all("rows => rows.map(row => row.dataset.row)")
     return rows
@@ -46,21 +51,23 @@ def test_jobs_are_filtered_ordered_and_paged(jobs: Producer, root: str, open_pag
     expect(page.get_by_role("link", name=re.compile("^delayed"))).to_have_attribute("aria-current", "page")
     assert ids_on(page) == [f"a-{number:03}" for number in range(50)]
     page.get_by_role("link", name="Next").click()
-    assert ids_on(page)[0] == "a-050"
+    starts_with(page, "a-050")
     page.go_back()
-    assert ids_on(page)[0] == "a-000"
+    starts_with(page, "a-000")
     page.get_by_label("Order").select_option("Due last")
     page.get_by_role("button", name="Filter").click()
+    starts_with(page, "b-1")
     assert ids_on(page)[:2] == ["b-1", "a-119"]
     expect(page.locator("[data-row='b-1']")).to_contain_text("2.0 kB")
     page.locator("[data-row='b-1']").get_by_role("link", name="vip").click()
+    expect(page.locator("[data-row]")).to_have_count(1)
     assert ids_on(page) == ["b-1"]
     page.goto(root)
     page.keyboard.press("/")
     page.keyboard.type("a-11")
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile("id=a-11"))
-    assert len(ids_on(page)) == 10
+    expect(page.locator("[data-row]")).to_have_count(10)
 
 
 def test_refreshes_never_move_a_selection(jobs: Producer, root: str, open_page: OpenPage) -> None:

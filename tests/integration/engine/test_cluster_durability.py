@@ -231,7 +231,7 @@ class TestMovedTopics:
         assert isinstance(store.client, ClusterClient)
         move(cluster, key, source, target)
         try:
-            call = asyncio.create_task(store.call("EXISTS", key))
+            call = asyncio.ensure_future(store.call("EXISTS", key))
             await asyncio.sleep(0)
             del store.client.nodes_manager.slots_cache[key_slot(key.encode())]  # as a refresh may, meanwhile
             assert await call == 0
