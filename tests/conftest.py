@@ -37,6 +37,16 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest tests, so that none of them runs alone at the end."""
+    items.sort(key=_seconds_of, reverse=True)
+
+
+def _seconds_of(item: pytest.Item) -> int:
+    slow = item.get_closest_marker("slow")
+    return 0 if slow is None else int(slow.kwargs.get("seconds", 0))
+
+
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"

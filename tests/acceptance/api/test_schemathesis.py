@@ -85,7 +85,7 @@ def is_url_too_long(response: Any) -> bool:
     return bool(response.status_code == 414 and len(response.request.url) > URL_MAX_BYTES)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=80)
 @pytest.mark.hypothesis
 @pytest.mark.timeout(600 * LONGER)  # all operations, as subtests of one test
 @schema.parametrize()

@@ -28,7 +28,7 @@ from tests.faults.orphans import no_orphans
 from tests.integration.store.store_servers import StoreServer
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(seconds=40)
 
 JOBS = 20_000
 BATCHES = 20

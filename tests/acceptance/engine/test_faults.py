@@ -53,7 +53,7 @@ def test_a_service_reads_its_hosts_time_only_from_the_shifted_clock() -> None:
     assert [f"{name}: {found[0]}" for name, text in read.items() for found in other_ways.finditer(text)] == []
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=70)
 @pytest.mark.skipif(sys.platform != "linux", reason="the store's disk is filled by prlimit, which only Linux has")
 @pytest.mark.timeout(180)
 async def test_no_promise_is_broken_while_each_kind_of_fault_comes_once(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ class WindowLives(RuleBasedStateMachine):
         assert record.due_at_ms == openings.next_open(opening + offset)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=50)
 @pytest.mark.hypothesis
 @pytest.mark.timeout(240 * max(FACTOR, 1))  # all draws take a minute
 def test_due_times_keep_their_promises(server: StoreServer) -> None:
