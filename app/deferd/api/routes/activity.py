@@ -16,6 +16,7 @@ from deferd.api.operation import Operation
 from deferd.api.request_context import CurrentRequest
 from deferd.api.responses import JsonResponse
 from deferd.api.routes.inspection import TopicsFilter
+from deferd.api.routes.paging import page_limit
 from deferd.api.serialization import instant
 from deferd.contract import limits
 from deferd.contract.topic_patterns import TopicPatterns
@@ -39,13 +40,7 @@ class ActivityQuery(BaseModel):
         max_length=limits.CURSOR_MAX,
         description="`next_cursor` of the previous page; omitted for the first.",
     )
-    limit: int = Field(
-        limits.PAGE_DEFAULT,
-        strict=True,
-        ge=1,
-        le=limits.PAGE_MAX,
-        description="Maximum number of changes, 1 to 1000.",
-    )
+    limit: int = page_limit("changes")
 
     @property
     def names(self) -> list[str]:

@@ -18,6 +18,7 @@ from deferd.api.operation import Operation
 from deferd.api.request_context import CurrentRequest
 from deferd.api.responses import JsonResponse
 from deferd.api.routes.inspection import TopicsQuery
+from deferd.api.routes.paging import page_limit
 from deferd.contract import limits
 from deferd.contract.errors import FieldError, InvalidInput
 from deferd.engine.events.event_stream import EventStream
@@ -92,13 +93,7 @@ async def stream_events(request: CurrentRequest, query: Annotated[EventsQuery, Q
 class LatestQuery(TopicsQuery):
     """The parameters of a list of events."""
 
-    limit: int = Field(
-        limits.PAGE_DEFAULT,
-        strict=True,
-        ge=1,
-        le=limits.PAGE_MAX,
-        description="Maximum number of events, 1 to 1000.",
-    )
+    limit: int = page_limit("events")
 
 
 @router.get(

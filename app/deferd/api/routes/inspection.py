@@ -17,6 +17,7 @@ from deferd.api.openapi.document import error_responses
 from deferd.api.operation import Operation
 from deferd.api.request_context import CurrentRequest, RequestContext
 from deferd.api.responses import JsonResponse
+from deferd.api.routes.paging import page_limit
 from deferd.contract import limits
 from deferd.contract.model import Instant, JobId, JobState, Topic
 from deferd.engine.inspection.standing import Standing
@@ -93,13 +94,7 @@ class DeadQuery(TopicsQuery):
     since: Instant | None = Field(
         None, description="Only jobs that died at this instant or later, or of which this is not known."
     )
-    limit: int = Field(
-        limits.PAGE_DEFAULT,
-        strict=True,
-        ge=1,
-        le=limits.PAGE_MAX,
-        description="Maximum number of groups, 1 to 1000: the largest ones.",
-    )
+    limit: int = page_limit("groups", which="the largest ones")
     look_at: int = Field(
         _LOOK_AT_DEFAULT,
         strict=True,
@@ -191,13 +186,7 @@ class ConsumersQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    limit: int = Field(
-        limits.PAGE_DEFAULT,
-        strict=True,
-        ge=1,
-        le=limits.PAGE_MAX,
-        description="Maximum number of consumers, 1 to 1000.",
-    )
+    limit: int = page_limit("consumers")
 
 
 @router.get(

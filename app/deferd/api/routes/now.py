@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import Field
 from starlette.responses import Response
 
 from deferd.api import alerts_json
@@ -17,7 +16,7 @@ from deferd.api.operation import Operation
 from deferd.api.request_context import CurrentRequest
 from deferd.api.responses import JsonResponse
 from deferd.api.routes.inspection import TopicsQuery, is_visible
-from deferd.contract import limits
+from deferd.api.routes.paging import page_limit
 from deferd.contract.topic_patterns import TopicPatterns
 
 router = APIRouter(route_class=Operation, tags=["inspection"])
@@ -26,13 +25,7 @@ router = APIRouter(route_class=Operation, tags=["inspection"])
 class NowQuery(TopicsQuery):
     """The parameters of what needs a person."""
 
-    limit: int = Field(
-        limits.PAGE_DEFAULT,
-        strict=True,
-        ge=1,
-        le=limits.PAGE_MAX,
-        description="Maximum number of alerts, 1 to 1000: the most urgent ones.",
-    )
+    limit: int = page_limit("alerts", which="the most urgent ones")
 
 
 @router.get(

@@ -21,6 +21,7 @@ from deferd.api.operation import Operation
 from deferd.api.request_context import CurrentRequest
 from deferd.api.responses import JsonResponse
 from deferd.api.routes.inspection import is_visible
+from deferd.api.routes.paging import page_limit
 from deferd.contract import limits
 from deferd.engine.inspection.overview import overview_of
 from deferd.settings import shown_settings
@@ -44,9 +45,7 @@ class OverviewQuery(BaseModel):
         None, min_length=1, max_length=limits.TOPIC_LENGTH, description="Only topics with this text in their names."
     )
     offset: int = Field(0, strict=True, ge=0, le=1_000_000, description="How many topics to skip.")
-    limit: int = Field(
-        limits.PAGE_DEFAULT, strict=True, ge=1, le=limits.PAGE_MAX, description="Maximum number of topics, 1 to 1000."
-    )
+    limit: int = page_limit("topics")
 
 
 @router.get(

@@ -16,7 +16,7 @@ from deferd.api.openapi.document import error_responses
 from deferd.api.operation import Operation
 from deferd.api.request_context import CurrentRequest, RequestContext
 from deferd.api.responses import JsonResponse
-from deferd.contract import limits
+from deferd.api.routes.paging import page_limit
 from deferd.contract.errors import TaskNotFound
 from deferd.contract.model import JobId
 from deferd.engine.tasks.task_store import KEPT, Task
@@ -31,13 +31,7 @@ class TasksQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    limit: int = Field(
-        limits.PAGE_DEFAULT,
-        strict=True,
-        ge=1,
-        le=limits.PAGE_MAX,
-        description="Maximum number of tasks, 1 to 1000.",
-    )
+    limit: int = page_limit("tasks")
 
 
 @router.get(

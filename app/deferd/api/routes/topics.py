@@ -19,6 +19,7 @@ from deferd.api.openapi.task_schemas import ACCEPTED
 from deferd.api.operation import EMPTY_BODY, EmptyBody, Operation
 from deferd.api.request_context import CurrentRequest, RequestContext
 from deferd.api.responses import JsonResponse
+from deferd.api.routes.paging import page_limit
 from deferd.contract import limits
 from deferd.contract.labels import Tag
 from deferd.contract.model import (
@@ -58,13 +59,7 @@ class TopicsQuery(_Strict):
     """The parameters of a list of topics."""
 
     cursor: Cursor = None
-    limit: int = Field(
-        limits.PAGE_MAX,
-        strict=True,
-        ge=1,
-        le=limits.PAGE_MAX,
-        description="Maximum number of topics, 1 to 1000.",
-    )
+    limit: int = page_limit("topics", default=limits.PAGE_MAX)
 
 
 class JobsQuery(_Strict):
@@ -72,13 +67,7 @@ class JobsQuery(_Strict):
 
     state: JobState | None = Field(None, description="Only jobs in this state; all jobs by default.")
     cursor: Cursor = None
-    limit: int = Field(
-        limits.PAGE_DEFAULT,
-        strict=True,
-        ge=1,
-        le=limits.PAGE_MAX,
-        description="Maximum number of jobs, 1 to 1000.",
-    )
+    limit: int = page_limit("jobs")
 
     order: Literal["asc", "desc"] = Field(
         "asc",
