@@ -73,7 +73,7 @@ class RequestHandler:
     async def handle(self, operation: Operation, request: IncomingRequest, run: Run | None = None) -> Response | None:
         """The response to a request, which may be a problem document; None when the client has disconnected.
 
-        `run` takes the place of the operation's function; all else is as for that.
+        `run` is called in place of the operation's function; nothing else differs.
         """
         started_s = time.perf_counter()
         permission = operation.permission

@@ -35,7 +35,7 @@ class Message(NamedTuple):
 
 
 class Reader:
-    """A client of the stream that reads nothing unless it is told to."""
+    """A client of the stream that reads only on request."""
 
     def __init__(self, lines: AsyncIterator[str]) -> None:
         self._lines = lines

@@ -11,7 +11,7 @@ from deferd.engine.group_commit import GroupCommit
 
 
 class ScriptedStore:
-    """Ends each call when it is told to; records what happens, in order."""
+    """Ends each call on request; records what happens, in order."""
 
     def __init__(self) -> None:
         self.events: list[str] = []

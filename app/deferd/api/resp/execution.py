@@ -15,8 +15,8 @@ from deferd.contract.flag_fields import quoted
 async def execute(session: Session, commands: Sequence[list[bytes]]) -> AsyncGenerator[bytes, None]:
     """The replies to the commands of a pipeline, in their order; one item may have those of several.
 
-    The caller takes the next one when the client has room for it: until then no further command is begun. It ends early
-    after QUIT.
+    No further command begins until the caller asks for the next item, which it does when the client has room for it. It
+    ends early after QUIT.
 
     Raises:
         Disconnected: the client has gone; the rest of the commands is not carried out.

@@ -38,7 +38,7 @@ def text(name: str, value: bytes) -> str:
 def json_value(name: str, value: bytes) -> orjson.Fragment:
     """A JSON value of any kind, for a request of HTTP, which checks it as any. Raises CommandError for other text.
 
-    A large value is parsed there only, in another thread: that takes too long for the event loop.
+    A large value is parsed there only, in another thread, because it would block the event loop.
     """
     try:
         _one_value.decode(value)  # else it could end the object around it

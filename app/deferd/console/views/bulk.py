@@ -79,7 +79,8 @@ async def act(visit: Visit, topic: str) -> Response:
         done = await cancel(visit, topic, list(ids), spare_held=spare_held, cutoff=cutoff, with_undo=with_undo)
         parts = [f"{done.done:,} of {len(ids):,} cancelled."]
         parts += [f"{done.held:,} left: a consumer holds them."] if done.held else []
-        parts += [f"{done.was_held:,} were running: their consumers are told."] if done.was_held else []
+        if done.was_held:
+            parts.append(f"{done.was_held:,} were running: their consumers get an error at their next request.")
         if done.done and not with_undo:
             parts.append("It can't be undone: the rate limit of your key has no room to keep the jobs.")
         separator = "&" if "?" in back else "?"

@@ -165,7 +165,7 @@ async def cancel(visit: Visit, topic: str, id: str) -> Response:
         return visit.redirect(f"{job_url(topic, id)}?undo={done.undo}")
     if not done.done:
         return visit.redirect(job_url(topic, id), notice="There is no such job any more.")
-    held = " The consumer that holds it is told at its next request." if done.was_held else ""
+    held = " The consumer that holds it gets an error at its next request." if done.was_held else ""
     return visit.redirect(job_url(topic, id), notice=f"Cancelled.{held}")
 
 

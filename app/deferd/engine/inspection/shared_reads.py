@@ -12,8 +12,8 @@ _TIMES_THE_READ = 200
 
 
 class SharedReads(Generic[Value]):
-    """Keeps up to `most` values for `kept_s` seconds; with `least_s` for less when reading takes little, but for that.
-    With `size` no value is kept that is larger than `largest` by it.
+    """Keeps up to `most` values for `kept_s` seconds; with `least_s`, a value that was quick to read for less, but
+    at least that long. With `size` no value is kept that is larger than `largest` by it.
 
     Callers that ask for one that is being read wait for it, and get its error if it fails: errors are not kept. A read
     goes on when its callers are cancelled.

@@ -257,7 +257,7 @@ class RespConnection(asyncio.Protocol):
     # The end
 
     def _reject(self) -> None:
-        """Tell a client above the limit so; close at once when many are told that already."""
+        """Send a client above the limit an error; when many have got one already, close at once."""
         self._is_rejected = True
         self._limits.rejected += 1
         if self._limits.rejected <= REJECTED_MAX:
