@@ -313,8 +313,6 @@ class Clients:
         what = self._chance.random()
         if what < 0.55:
             await self._end(job)
-            if self._chance.random() < 0.2:
-                await self._finish(job)  # again, as after a lost response
         elif what < 0.65:
             await self._touch_or_bury("touch", job)
             if self._chance.random() < 0.7:  # otherwise the job comes back when the extended lease expires
@@ -339,11 +337,16 @@ class Clients:
             await self._finish(job)
 
     async def _end(self, job: Delivery) -> None:
-        """Finish the delivery in one of three ways."""
+        """Finish the delivery in one of three ways; then perhaps once more, as after a lost response, or look at it."""
         if self._chance.random() < 0.2:
             await self._finish_and_put(job)
         else:
             await self._finish(job if self._chance.random() < 0.8 else JobRef(job.topic, job.id))
+        then = self._chance.random()
+        if then < 0.2:
+            await self._finish(job)
+        elif then < 0.32:
+            await self._look(job.topic, job.id)  # a job drawn at random is seldom a finished one
 
     async def _finish(self, job: Delivery | JobRef) -> None:
         """Finish the delivery, or without a receipt the live one."""

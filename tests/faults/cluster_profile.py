@@ -1,6 +1,7 @@
 """Faults of a cluster whose primaries have replicas, under load at `replicated:1`: what is acknowledged stays.
 
-Three primaries, each with a replica, and two services. Producers put at `replicated:1` and at `memory`, and cancel some
+Three primaries, each with a replica, and two services. One topic is spread over partitions, whose number grows in the
+middle. Producers put at `replicated:1` and at `memory`, and cancel some
 jobs at `replicated:1` before they are due; consumers pop and finish. Meanwhile slots are moved, nodes join and leave, a
 primary is killed while its replica lags, a shard dies as a whole, and a primary is cut off: frozen by SIGSTOP until its
 replica has taken over, so that it still believes to be the primary when it continues.
@@ -27,6 +28,7 @@ from typing import Literal
 
 from deferd import AsyncClient, Delivery
 from deferd.contract.errors import DeferdError, JobNotFound
+from deferd.engine.partitions import Layout, topic_of
 from deferd.engine.redis_keys import Keys
 from tests.acceptance.service_process import ServiceProcess
 from tests.faults.cluster_nodes import ClusterNodes
@@ -37,6 +39,7 @@ from tests.integration.store.store_servers import ClusterSet, StoreServer
 SHARDS = 12
 SERVICES = 2
 KEYS = Keys(SHARDS)
+SPREAD_TOPIC, PARTITIONS, MORE_PARTITIONS = "spread", 4, 6
 RECOVERY_S = 30.0
 DRAIN_S = 60.0
 TTR_S = 3.0
@@ -46,6 +49,8 @@ CANCELLED_DELAY_S = 6.0
 DEAD_FOR_S = (2.0, 4.0)
 BETWEEN_S = (0.5, 1.5)
 PAUSE_S = 0.02
+GROWS_AFTER = 3
+"""After so many faults the topic with partitions gets more of them."""
 Level = Literal["memory", "replicated:1"]
 _DROP = f"for n = 1, {BALLAST_PIECES} do redis.call('DEL', ARGV[1] .. n) end"
 
@@ -135,6 +140,7 @@ async def run_cluster_profile(folder: Path, seed: int, minutes: float) -> Profil
         load = Load([service.url for service in services], chance, outcome)
         faults = Faults(nodes, load, chance, folder)
         async with load.running():
+            await load.set_partitions(PARTITIONS)
             await load.wait_for_recovery()
             while time.monotonic() < began_s + minutes * 60 or any(not outcome.faults[kind] for kind in ClusterFault):
                 for kind in chance.sample(list(ClusterFault), len(ClusterFault)):
@@ -146,6 +152,8 @@ async def run_cluster_profile(folder: Path, seed: int, minutes: float) -> Profil
                     outcome.faults[kind] += 1
                     await asyncio.to_thread(nodes.settle)
                     await asyncio.sleep(chance.uniform(*BETWEEN_S))
+                    if outcome.faults.total() == GROWS_AFTER:
+                        await load.set_partitions(MORE_PARTITIONS)
             await load.drain()
             await load.judge(faults.windows)
         outcome.tracebacks = [service.output()[-3000:] for service in services if "Traceback" in service.output()]
@@ -201,7 +209,7 @@ class Faults:
         primary.kill()
         replica.unpause()
         self._nodes.wait_for_promotion(replica)
-        self.windows.append((began_s, time.monotonic(), set(topics)))
+        self.windows.append((began_s, time.monotonic(), set(map(topic_of, topics))))
         replica.command("EVAL", _DROP, 1, pool, ballast)
         primary.start()
 
@@ -224,7 +232,7 @@ class Faults:
             self._nodes.wait_for_promotion(replica)
         finally:
             primary.unpause()
-        self.windows.append((began_s - 1, time.monotonic() + 1, set(topics)))
+        self.windows.append((began_s - 1, time.monotonic() + 1, set(map(topic_of, topics))))
 
     def _draw(self, count: int, but: StoreServer | None = None) -> list[StoreServer]:
         """Primaries that have shards."""
@@ -238,8 +246,9 @@ class Faults:
         return pair[1] if pair[0] is primary else pair[0]
 
     def _topics_of(self, primary: StoreServer) -> list[str]:
+        """The topics and partitions that a primary has."""
         shards = self._nodes.shards_of(primary)
-        return [topic for topic in self._load.topics if KEYS.shard_of(topic) in shards]
+        return [name for name in KEYS.partitions.of_all(self._load.topics) if KEYS.shard_of(name) in shards]
 
 
 class Load:
@@ -249,7 +258,7 @@ class Load:
         self.outcome = outcome
         self._chance = chance
         self._clients = [AsyncClient(url, retry_for=0, timeout=6) for url in urls]
-        self.topics = [_topic_of(shard) for shard in range(SHARDS)]
+        self.topics = [*(_topic_of(shard) for shard in range(SHARDS)), SPREAD_TOPIC]
         self._jobs: dict[str, PutJob] = {}
         self._early: dict[str, list[HandedOut]] = defaultdict(list)
         """Deliveries of jobs whose puts are not acknowledged yet, or never were."""
@@ -272,12 +281,18 @@ class Load:
                 for client in self._clients:
                     await client.close()
 
+    async def set_partitions(self, count: int) -> None:
+        """Give the topic that has partitions so many."""
+        await self._clients[0].set_topic(SPREAD_TOPIC, {"partitions": count})
+        KEYS.partitions.note(SPREAD_TOPIC, Layout((count,)))
+
     async def wait_for_recovery(self) -> None:
-        """Wait until a put at `replicated:1` into each topic, begun after this call, is acknowledged."""
+        """Wait until a put at `replicated:1` into each partition, begun after this call, is acknowledged."""
         began_s = time.monotonic()
-        while not all(self._confirmed_s.get(topic, 0) > began_s for topic in self.topics):
+        partitions = KEYS.partitions.of_all(self.topics)
+        while not all(self._confirmed_s.get(partition, 0) > began_s for partition in partitions):
             if time.monotonic() > began_s + RECOVERY_S:
-                missing = [topic for topic in self.topics if self._confirmed_s.get(topic, 0) <= began_s]
+                missing = [one for one in partitions if self._confirmed_s.get(one, 0) <= began_s]
                 raise TimeoutError(f"puts into {missing} are not confirmed within {RECOVERY_S:g} s")
             await asyncio.sleep(0.02)
 
@@ -350,7 +365,7 @@ class Load:
             return None
         assert job.durability == level, f"acknowledged at {job.durability}, asked for {level}"
         if level != "memory":
-            self._confirmed_s[topic] = began_s
+            self._confirmed_s[KEYS.partitions.home(topic, job_id)] = began_s
         put = PutJob(topic, level, job.due_at.timestamp() * 1000, began_s, deliveries=self._early[job_id])
         self._jobs[job_id] = put
         return put

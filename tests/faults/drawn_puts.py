@@ -10,6 +10,8 @@ from typing import Any
 from deferd.engine.timing.openings import spread_of
 
 TOPICS = ("faults.a", "faults.b", "faults.c")
+SPREAD_TOPIC = TOPICS[-1]
+"""It has partitions: two, and from the middle of a run on four."""
 WORKER_TOPIC = "faults.worker"
 FAST_TOPIC, MIXED_TOPIC, BATCH_TOPIC, HANGING_TOPIC = (
     f"faults.push.{name}" for name in ("fast", "mixed", "batch", "hanging")

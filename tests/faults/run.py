@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deferd import AsyncClient
+from deferd.engine.partitions import names_of
 from tests.acceptance.service_process import ServiceProcess
 from tests.faults.clients import Clients
 from tests.faults.deployment import Deployment, FaultyStore, RecordingProcess, clock_error_h, deployed
-from tests.faults.drawn_puts import PUSHED_TOPICS, TOPICS, WORKER_TOPIC
+from tests.faults.drawn_puts import PUSHED_TOPICS, SPREAD_TOPIC, TOPICS, WORKER_TOPIC
 from tests.faults.history import History, Operation, Recorder, read_history
 from tests.faults.injection import FaultNotInjected, inject
 from tests.faults.linearizability import StoreClock, check_job
@@ -24,11 +25,14 @@ from tests.faults.progress import Progress
 from tests.faults.promises import Broken, broken_promises, check_store_contents, wrong_responses
 from tests.faults.push_targets import Behaviour
 from tests.faults.set_commands import SET_TOPIC, Members, check_members
-from tests.integration.store.store_contents import Contents, read_contents
+from tests.integration.store.store_contents import Contents, of_all_partitions, read_contents
 
 RECOVERY_S = 30.0
 """How soon after a fault all kinds of calls must succeed again."""
 DRAIN_S = 30.0
+PARTITIONS, MORE_PARTITIONS = 2, 4
+GROWS_AFTER = 5
+"""Faults, before the topic with partitions gets more of them."""
 JOB_TOPICS = (*TOPICS, WORKER_TOPIC, *PUSHED_TOPICS)
 ALL_TOPICS = (*JOB_TOPICS, SET_TOPIC)
 CALLS_BETWEEN_FAULTS = {"put": 10, "cancel": 3, "pop": 5, "finish": 5, "sadd": 2, "spop": 2}
@@ -100,6 +104,7 @@ async def run(folder: Path, seed: int, plan: Sequence[Fault], *, until_s: float 
     began_s = time.monotonic()
     with deployed(folder, seed) as deployment:
         await deployment.targets.set_pushes(deployment.services[0].url)
+        await _set_partitions(deployment, PARTITIONS)
         offset_before_ms, _ = await asyncio.to_thread(_clock_offset, deployment.store)
         await _wait_for_recovery(deployment, await _progress(deployment), "at the start")
         for fault in plan:
@@ -119,6 +124,8 @@ async def run(folder: Path, seed: int, plan: Sequence[Fault], *, until_s: float 
             if is_injected:
                 outcome.faults.append(InjectedFault(fault, recovered_after_s, meanwhile.failed_calls))
             await _audit(deployment, outcome, ALL_TOPICS)
+            if len(outcome.faults) == GROWS_AFTER:
+                await _set_partitions(deployment, MORE_PARTITIONS)
         outcome.clock_errors_h = [
             await asyncio.to_thread(clock_error_h, service.url) for service in deployment.services
         ]
@@ -144,6 +151,11 @@ async def run(folder: Path, seed: int, plan: Sequence[Fault], *, until_s: float 
     await asyncio.to_thread(_check, outcome, read_history(files), contents, read_s, clock)
     outcome.took_s = time.monotonic() - began_s
     return outcome
+
+
+async def _set_partitions(deployment: Deployment, count: int) -> None:
+    async with AsyncClient(deployment.urls) as client:
+        await client.set_topic(SPREAD_TOPIC, {"partitions": count})
 
 
 async def _stop(outcome: Outcome, processes: Mapping[str, RecordingProcess | ServiceProcess]) -> None:
@@ -209,6 +221,8 @@ def _read_store(store: FaultyStore) -> tuple[dict[str, Contents], tuple[float, f
     began_s = time.monotonic()
     with store.client() as client:
         contents = {topic: read_contents(client, topic) for topic in ALL_TOPICS}
+        partitions = [read_contents(client, name) for name in names_of(SPREAD_TOPIC, MORE_PARTITIONS)]
+        contents[SPREAD_TOPIC] = of_all_partitions(partitions)
     return contents, (began_s, time.monotonic())
 
 

@@ -52,7 +52,8 @@ def _deaths(life: Life, hidden_from: HiddenFrom) -> list[Step]:
             left = waiting.terms.max_attempts - waiting.attempts
             hidden = waiting.hidden + left
             ended_ms = _end_of_unseen(waiting, left, hidden_from)
-            steps.append((waiting._replace(hidden=hidden).dead(ended_ms), ended_ms))
+            handed_out = waiting._replace(hidden=hidden, is_open=False)  # nothing is appended to it after a redrive
+            steps.append((handed_out.dead(ended_ms), ended_ms))
     return steps
 
 

@@ -395,6 +395,7 @@ def topic(view: TopicView) -> dict[str, Any]:
             "max_jobs": settings.max_jobs,
             "durability": settings.durability,
             "events": settings.events,
+            "partitions": settings.partitions,
         },
         **({} if view.target is None else {"push": push_target(view.target)}),
     }

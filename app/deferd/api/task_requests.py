@@ -42,7 +42,7 @@ async def begin_call(
         RateLimited, StoreUnavailable.
     """
     select = call.select
-    now_ms = await request.engine.task_actions.now_ms(request.engine.bulk.shards_of(select))
+    now_ms = await request.engine.task_actions.now_ms(await request.engine.bulk.shards_of(select))
     topics, visible = select.named_topics, request.admission.visible_topics
     fields = call.model_dump(mode="json", exclude_unset=True, exclude=_NOT_OF_THE_ACTION)
     spec = {

@@ -151,6 +151,9 @@ topic_options: Final = all_of(
             "of puts that set none: memory, fsync, replicated:N; none: the default of the store",
             "LEVEL",
         ),
+        _field(
+            "partitions", values.count_from_1, "over how many shards of the store its jobs are spread; may grow", "N"
+        ),
         _field("events", values.whole, "how many events of its jobs to keep for `deferd tail`; 0: none", "N"),
     ]
 )

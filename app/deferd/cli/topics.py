@@ -193,6 +193,7 @@ def _show_facts(view: TopicView) -> None:
             ("spread", "none" if settings.get("spread") is None else output.span(settings["spread"])),
             ("max_jobs", "no limit" if settings["max_jobs"] is None else output.number(settings["max_jobs"])),
             ("durability", settings["durability"] or "what the store gives by itself"),
+            *((("partitions", output.number(count)),) if (count := settings.get("partitions")) else ()),
             ("events", output.number(settings["events"]) if settings.get("events") else "none kept"),
         ]
     )

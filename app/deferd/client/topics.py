@@ -72,7 +72,7 @@ class TopicView(JsonView):
 
     @property
     def settings(self) -> TopicSettings:
-        """The defaults of the topic's jobs, and its `max_jobs`."""
+        """The defaults of the topic's jobs, its `max_jobs` and its number of partitions."""
         return TopicSettings.model_validate(self.fields["settings"])
 
     def __repr__(self) -> str:

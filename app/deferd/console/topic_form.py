@@ -43,6 +43,7 @@ FIELDS = (
     Field("spread", "Spread, seconds", "due times are moved by up to this"),
     Field("max_jobs", "Live jobs at most", "further puts are refused; empty: no limit"),
     Field("events", "Events to keep", "0 to 10,000; default 0: none"),
+    Field("partitions", "Partitions", "a whole number to 64; may grow, not shrink; empty: as it is"),
     Field("durability", "Durability", "memory, fsync or replicated:N; empty: the store's", "text"),
 )
 

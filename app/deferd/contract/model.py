@@ -389,6 +389,14 @@ class TopicSettings(JobPolicy):
         le=limits.EVENTS_MAX,
         description="How many of the last events of its jobs the topic keeps for `GET /events`. 0: none.",
     )
+    partitions: int | None = Field(
+        default=None,
+        strict=True,
+        ge=1,
+        le=limits.PARTITIONS_MAX,
+        description="Over how many shards of the store the topic spreads its jobs, by their ids, 1 to 64. It may grow, "
+        "not shrink. `null`: as it is, 1 at first.",
+    )
 
 
 class PauseTopic(_Strict):

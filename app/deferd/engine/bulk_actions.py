@@ -4,6 +4,9 @@ Such a call works in steps, one script call each (`lua/lib/selection.lua`). Each
 not. The shards work at the same time; within each, the bulk throttle lets other calls pass between the steps. A call
 that is repeated with its `request_id`, also after a crash in the middle, continues where the first attempt ended: the
 scripts remember in the store what they have done, for an hour.
+
+In a topic with several partitions a job is looked for in each where it may be. Patterns and the tag index find the
+partitions in the shards; for topics that are named, the store is asked first how many they have.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from deferd.contract.model import JobState
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine import metrics
 from deferd.engine.bulk_throttle import BulkThrottle
+from deferd.engine.partition_store import PartitionStore
+from deferd.engine.partitions import topic_of
 from deferd.engine.record import instant_ms, json_bytes, to_ms
 from deferd.engine.redis_keys import TAG_PREFIX, Keys
 from deferd.engine.scripts import Scripts
@@ -79,10 +84,18 @@ class BulkActions:
     """Cancels and reschedules many jobs. `usage` finds the topics of a pattern."""
 
     def __init__(
-        self, scripts: Scripts, keys: Keys, labels: metrics.TopicLabels, throttle: BulkThrottle, usage: TopicUsage
+        self,
+        scripts: Scripts,
+        keys: Keys,
+        labels: metrics.TopicLabels,
+        throttle: BulkThrottle,
+        *,
+        usage: TopicUsage,
+        partitions: PartitionStore,
     ) -> None:
         self._scripts = scripts
         self._keys = keys
+        self._partitions = partitions
         self._label = labels.label
         self._counted = labels.counted
         self._throttle = throttle
@@ -169,14 +182,14 @@ class BulkActions:
         return run
 
     async def _begin_named(self, call: CancelSelected | RescheduleSelected, named: NamedRun) -> dict[int, list[int]]:
-        shards = self.shards_of(call.select)
+        shards = await self.shards_of(call.select)
         keys = [self._keys.of_shard(shard, f"bulk/{named.request}") for shard in shards]
         runs = (self._scripts.run("bulk_begin", (key,), (1, named.kept_ms)) for key in keys)
         return dict(zip(shards, await _all(runs), strict=True))
 
     async def forget(self, call: CancelSelected | RescheduleSelected, named: NamedRun, after_ms: int) -> None:
         """Forget what a named run has done after so long, 0: now. Raises StoreUnavailable."""
-        keys = [self._keys.of_shard(shard, f"bulk/{named.request}") for shard in self.shards_of(call.select)]
+        keys = [self._keys.of_shard(shard, f"bulk/{named.request}") for shard in await self.shards_of(call.select)]
         await _all(forget_key(self._scripts, key, after_ms) for key in keys)
 
     async def _run(
@@ -199,7 +212,7 @@ class BulkActions:
             options["dry_run"] = True
         if call.select.cutoff is not None:
             options["cutoff"] = instant_ms(call.select.cutoff)
-        shards = self.shards_of(call.select)
+        shards = await self.shards_of(call.select)
         run = _Run(self, verb, call.select, options, visible, _Budget(call.limit), count)
         keys = {shard: self._keys.of_shard(shard, f"bulk/{request}") for shard in shards}
 
@@ -226,12 +239,15 @@ class BulkActions:
         was = {state: count for state, count in zip(STATES, states, strict=True) if count}
         return BulkOutcome(sum(states), done, was, not run.budget.is_used_up, run.preview)
 
-    def shards_of(self, select: Select) -> list[int]:
+    async def shards_of(self, select: Select) -> list[int]:
         """The shards that may hold selected jobs."""
+        await self._partitions.refresh_all(select.named_topics)
+        partitions = self._keys.partitions
         if select.ids is not None:
-            return sorted({self._keys.shard_of(job.topic) for job in select.ids})
-        if select.topics is not None and not any("*" in topic for topic in select.topics):
-            return sorted({self._keys.shard_of(topic) for topic in select.topics})
+            homes = {home for job in select.ids for home in partitions.homes(job.topic, job.id)}
+            return sorted(set(map(self._keys.shard_of, homes)))
+        if select.topics is not None and not select.patterns:
+            return sorted(set(map(self._keys.shard_of, partitions.of_all(select.topics))))
         return list(range(self._keys.shards))
 
     async def step(self, verb: str, topic: str, options: dict[str, Any], ids: Sequence[str], jobs: int) -> list[Any]:
@@ -243,7 +259,7 @@ class BulkActions:
         return reply
 
     async def tagged(self, shard: int, tag: str) -> AsyncIterator[dict[str, list[str]]]:
-        """The ids of the jobs of a shard that have the tag, page by page: by topic, in order."""
+        """The ids of the jobs of a shard that have the tag, page by page: by partition, in order."""
         key, start = self._keys.of_shard(shard, TAG_PREFIX + tag), "-"
         while True:
             page = await self._scripts.command("ZRANGEBYLEX", key, start, "+", "LIMIT", 0, _IDS_PER_PAGE)
@@ -257,12 +273,13 @@ class BulkActions:
             start = f"({page[-1].decode()}"
 
     async def topics(self, shard: int, selectors: Sequence[str]) -> AsyncIterator[list[str]]:
-        """The topics of a shard that names or patterns select, page by page; named ones need not exist."""
-        yield sorted({name for name in selectors if "*" not in name and self._keys.shard_of(name) == shard})
+        """The partitions of a shard whose topics are selected, page by page; named topics need not exist."""
+        named = self._keys.partitions.of_all(name for name in selectors if "*" not in name)
+        yield sorted({name for name in named if self._keys.shard_of(name) == shard})
         patterns = TopicPatterns(pattern for pattern in selectors if "*" in pattern)
         if patterns.prefixes:
             async for page in self._usage.names(shard, patterns.prefixes):
-                yield [name for name in page if patterns.match(name) and name not in selectors]
+                yield [name for name in page if patterns.match(topic_of(name)) and topic_of(name) not in selectors]
 
     def _count_cancels(self, topic: str, done: int, states: Sequence[int]) -> None:
         left = sum(states) - done  # reserved ones, or in a dry run all
@@ -358,9 +375,11 @@ class _Run:
                     return
         elif select.ids is not None:
             by_topic = {}
+            keys = self.actions._keys
             for job in select.ids:
-                if self.actions._keys.shard_of(job.topic) == shard:
-                    by_topic.setdefault(job.topic, []).append(job.id)
+                for home in keys.partitions.homes(job.topic, job.id):
+                    if keys.shard_of(home) == shard:
+                        by_topic.setdefault(home, []).append(job.id)
             await self._act_on_ids(options, by_topic)
         else:
             options["state"] = select.state
@@ -373,7 +392,8 @@ class _Run:
             async for names in self.actions.topics(shard, select.topics or ()):
                 await self._at_some(names, lambda topic: self._act_on_state(options, topic))
 
-    def _is_meant(self, topic: str) -> bool:
+    def _is_meant(self, partition: str) -> bool:
+        topic = topic_of(partition)
         return self.patterns.match(topic) and (self.visible is None or self.visible.match(topic))
 
     async def _act_on_ids(self, options: dict[str, Any], by_topic: dict[str, list[str]]) -> None:
@@ -406,7 +426,7 @@ class _Run:
             await self.budget.settle(most, matched)
         if preview is not None:
             named = [text.decode() for text in reply[_SAMPLES_AT:]]
-            found = ((topic, job_id, state) for job_id, state in zip(named[::2], named[1::2], strict=True))
+            found = ((topic_of(topic), job_id, state) for job_id, state in zip(named[::2], named[1::2], strict=True))
             preview.samples = (preview.samples + list(found))[: preview.most]
         self.totals = [total + number for total, number in zip(self.totals, (done, *states), strict=True)]
         self.count(topic, done, states)

@@ -1,10 +1,22 @@
-"""What calls on jobs return."""
+"""What calls on jobs return, and what the codes of their scripts say."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from deferd.contract.errors import JobCancelled, JobNotFound, ReceiptStale
 from deferd.contract.model import JobState
+
+OK, NOT_FOUND, _STALE, _CANCELLED = 0, 1, 2, 3
+_NOT_HELD = {4: JobState.DELAYED, 5: JobState.READY, 6: JobState.DEAD, 7: JobState.FINISHED}
+"""The codes of lib/delivery.lua for a job that no consumer holds."""
+FINISH_STATUS: dict[int, tuple[int, str | None]] = {
+    OK: (200, None),
+    NOT_FOUND: (404, JobNotFound.code),
+    **dict.fromkeys((_STALE, *_NOT_HELD), (409, ReceiptStale.code)),
+    _CANCELLED: (410, JobCancelled.code),
+}
+"""The status and the error's name in the response to a batch finish, by code."""
 
 
 class FinishResult(NamedTuple):
@@ -30,3 +42,20 @@ class Released(NamedTuple):
     state: JobState
     due_at_ms: int | None
     attempts: int
+
+
+def is_missing(reply: Any) -> bool:
+    """Whether a script on one job did not find it."""
+    return reply is None or reply == NOT_FOUND or (isinstance(reply, list) and reply[0] == NOT_FOUND)
+
+
+def raise_unless_ok(code: int, topic: str, job_id: str) -> None:
+    """What the code of a consumer's call says. Raises as `JobQueue.finish`."""
+    if code == NOT_FOUND:
+        raise JobNotFound(topic, job_id)
+    if code == _STALE:
+        raise ReceiptStale(topic, job_id)
+    if code == _CANCELLED:
+        raise JobCancelled(topic, job_id)
+    if code in _NOT_HELD:
+        raise ReceiptStale(topic, job_id, f"nobody holds job {job_id!r} of topic {topic!r}: it is {_NOT_HELD[code]}")

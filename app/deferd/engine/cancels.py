@@ -37,12 +37,17 @@ class Cancels:
         self._counted = labels.counted
         self._sender = sender
         self._throttle = throttle
-        self._commit = GroupCommit(self._send, size=size, most_items=_CANCELS_PER_CALL)
+        self._partitions = sender.partitions
+        self._home = sender.partitions.known.home
+        self._commit: GroupCommit[Args, JobState | int] = GroupCommit(
+            self._send, size=size, most_items=_CANCELS_PER_CALL
+        )
         self._durable_commits: dict[str, GroupCommit[Args, tuple[JobState | int, str]]] = {}
 
     async def cancel(self, topic: str, job_id: str, flags: int) -> JobState:
         """As `JobQueue.cancel`; `flags` as lua/cancel.lua has them."""
-        return state_when_cancelled(await self._commit.submit(topic, (job_id, flags)), topic, job_id)
+        result = await self._commit.submit(self._home(topic, job_id), (job_id, flags))
+        return state_when_cancelled(result, topic, job_id)
 
     async def cancel_durably(self, topic: str, job_id: str, flags: int, durability: str) -> tuple[JobState, str]:
         """As `JobQueue.cancel_durably`."""
@@ -51,12 +56,12 @@ class Cancels:
             send = partial(self._send_durably, level_named(durability))
             commit = GroupCommit(send, size=size, most_items=_CANCELS_PER_CALL)
             self._durable_commits[durability] = commit
-        result, reached = await commit.submit(topic, (job_id, flags))
+        result, reached = await commit.submit(self._home(topic, job_id), (job_id, flags))
         return state_when_cancelled(result, topic, job_id), reached
 
     def add(self, topic: str, job_id: str, on_result: OnResult[JobState | int]) -> None:
         """As `cancel` for callers without a task; `state_when_cancelled` reads the result."""
-        self._commit.add(topic, (job_id, 0), on_result)
+        self._commit.add(self._home(topic, job_id), (job_id, 0), on_result)
 
     async def cancel_many(self, topic: str, items: Sequence[CancelItem]) -> list[CancelResult]:
         """As `JobQueue.cancel_many`."""
@@ -67,18 +72,32 @@ class Cancels:
                 (item.id, (item.if_reserved == "refuse") + 2 * (item.follow_up == "keep")) for item in some
             ]
             try:
-                async with self._throttle.slot(topic, len(items)):
-                    states = await self._send(topic, args)
+                states = await self._partitions.send_by_home(
+                    topic, args, _id_of, partial(self._send_in_slot, len(items))
+                )
             except StoreUnavailable as exc:
                 if not results:
                     raise
                 results += [CancelResult(item.id, 503, None, exc.code) for item in items[start:]]
                 break
             results += [_result_of(item.id, state) for item, state in zip(some, states, strict=True)]
+            error = next((state for state in states if isinstance(state, StoreUnavailable)), None)
+            if error is not None:  # wait only once for a shard that is away
+                results += [_result_of(item.id, error) for item in items[start + _CANCELS_PER_CALL :]]
+                break
         return results
 
-    async def _send(self, topic: str, jobs: list[Args], sending: Sending | None = None) -> list[JobState | int]:
-        """For each job the state it was in, or the code that says why it was not cancelled."""
+    async def _send_in_slot(
+        self, jobs_in_all: int, topic: str, jobs: list[Args]
+    ) -> list[JobState | int | StoreUnavailable]:
+        async with self._throttle.slot(topic, jobs_in_all):
+            return await self._send(topic, jobs)
+
+    async def _send(self, topic: str, jobs: list[Args]) -> list[JobState | int | StoreUnavailable]:
+        """For each job the state it was in, or the code that says why it was not cancelled. `topic`: a partition."""
+        return await self._partitions.find(topic, jobs, _id_of, self._cancel, _is_missing)
+
+    async def _cancel(self, topic: str, jobs: Sequence[Args], sending: Sending | None = None) -> list[JobState | int]:
         args = (topic, *chain.from_iterable(jobs))
         reply = await self._scripts.run("cancel", self._keys.of_topic(topic), args, sending=sending)
         results: list[JobState | int] = [result if isinstance(result, int) else _STATES[result] for result in reply]
@@ -87,22 +106,37 @@ class Cancels:
             self._counted.of(topic).cancelled += count
         return results
 
-    async def _send_durably(self, level: int, topic: str, jobs: list[Args]) -> list[tuple[JobState | int, str]]:
+    async def _send_durably(
+        self, level: int, topic: str, jobs: list[Args]
+    ) -> list[tuple[JobState | int, str] | StoreUnavailable]:
         """As `_send`, each with the durability that was reached, which is at least `level`."""
 
-        async def send(_reached: int, sending: Sending) -> list[Any]:
-            return await self._send(topic, jobs, sending)
+        async def cancel(partition: str, some: Sequence[Args]) -> list[tuple[JobState | int, str]]:
+            async def send(_reached: int, sending: Sending) -> list[Any]:
+                return await self._cancel(partition, some, sending)
 
-        results, reached = await self._sender.run(topic, level, send, nothing="nothing was cancelled")
-        if reached < min(level, FSYNC):
-            raise StoreUnavailable(
-                "the job may be cancelled; that is not confirmed at durability fsync, because the store's "
-                "configuration, or the node that has the topic, changed meanwhile; repeating the cancel is safe"
-            )
-        return [(result, name_of(reached)) for result in results]
+            results, reached = await self._sender.run(partition, level, send, nothing="nothing was cancelled")
+            if reached < min(level, FSYNC):
+                raise StoreUnavailable(
+                    "the job may be cancelled; that is not confirmed at durability fsync, because the store's "
+                    "configuration, or the node that has the topic, changed meanwhile; repeating the cancel is safe"
+                )
+            return [(result, name_of(reached)) for result in results]
+
+        return await self._partitions.find(topic, jobs, _id_of, cancel, lambda result: _is_missing(result[0]))
 
 
-def _result_of(job_id: str, result: JobState | int) -> CancelResult:
+def _id_of(job: Args) -> str:
+    return job[0]
+
+
+def _is_missing(result: JobState | int) -> bool:
+    return result == _NOT_FOUND
+
+
+def _result_of(job_id: str, result: JobState | int | StoreUnavailable) -> CancelResult:
+    if isinstance(result, StoreUnavailable):
+        return CancelResult(job_id, 503, None, result.code)
     if isinstance(result, JobState):
         return CancelResult(job_id, 200, result, None)
     if result == _NOT_FOUND:

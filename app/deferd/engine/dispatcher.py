@@ -8,6 +8,9 @@ A pop of several topics waits in the queue of each. On arrival its topics are po
 the first topic wins; after that, whichever topic has a job first serves it. Topics that match its patterns come after
 those that it names; see `pattern_waits`.
 
+A topic with several partitions is several topics here. A pop that may wait does not poll those that are known to be
+empty; see `empty_partitions`.
+
 A shard that fails affects only its own topics. While it cannot be reached, one call at a time tests whether it is back,
 however many consumers wait; pops that also name topics of other shards are served from those.
 """
@@ -23,13 +26,16 @@ from functools import partial
 from typing import Any
 
 from deferd.contract.errors import DeferdError, StoreUnavailable, TopicPushed
-from deferd.engine import metrics
+from deferd.engine.empty_partitions import EmptyPartitions
 from deferd.engine.outage import Outage
+from deferd.engine.partitions import topic_of
 from deferd.engine.pattern_waits import ENOUGH_BYTES, PatternWaits, body_bytes, of_patterns
 from deferd.engine.queue import JobQueue, PopRequest
 from deferd.engine.record import JobRecord
+from deferd.engine.redis_keys import Keys
+from deferd.engine.repeated_pops import earlier_deliveries
 from deferd.engine.topic_search import TopicSearch, TopicSelection
-from deferd.engine.wait_queue import OnPopEnd, Waiter, WaitQueue
+from deferd.engine.wait_queue import OnPopEnd, ParkedPops, Waiter, WaitQueue, settling
 
 _LOG = logging.getLogger(__name__)
 _RETRY_S = 0.5
@@ -42,22 +48,26 @@ class Dispatcher:
     `failure_domain` maps a topic to the part of the store that can fail on its own: a shard of a cluster, else all.
     """
 
-    def __init__(self, queue: JobQueue, failure_domain: Callable[[str], int], search: TopicSearch) -> None:
+    def __init__(self, queue: JobQueue, failure_domain: Callable[[str], int], search: TopicSearch, keys: Keys) -> None:
         self._job_queue = queue
         self._failure_domain = failure_domain
         self._wait_queues: dict[str, WaitQueue] = {}
+        self.empty_partitions = EmptyPartitions(
+            queue, keys, is_waited_for=self._wait_queues.__contains__, on_ready=self.on_ready
+        )
+        self._partitions = keys.partitions
+        self._partitions.on_change = self.on_other_partitions
         self._outages: dict[int, Outage] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._draining = False
         self._arrivals = 0
-        self._parked = 0
-        self._parked_changed = False
+        self._parked = ParkedPops()
         self._patterns = PatternWaits(self, search)
 
     @property
     def parked(self) -> int:
         """How many pops are waiting now."""
-        return self._parked
+        return self._parked.count
 
     async def pop(
         self,
@@ -84,16 +94,9 @@ class Dispatcher:
         """
         result: asyncio.Future[list[JobRecord]] = asyncio.get_running_loop().create_future()
 
-        def settle(jobs: list[JobRecord], error: Exception | None) -> None:
-            if result.done():  # the awaiting task was cancelled
-                return
-            if error is None:
-                result.set_result(jobs)
-            else:
-                result.set_exception(error)
-
         request = PopRequest(count, ttr_ms, consumer, request_id)
-        waiter = self._join(topics, request, wait_ms, settle)
+        topics = self.empty_partitions.partitions_of(topics)
+        waiter = self._join(topics, request, wait_ms, settling(result))
         if selection is not None:
             waiter.selection = selection
             waiter.may_have_deliveries = False
@@ -119,9 +122,9 @@ class Dispatcher:
     def begin_pop(self, topic: str, request: PopRequest, wait_ms: int, on_end: OnPopEnd) -> Waiter:
         """As `pop` for callers without a task: `on_end` is called, never from within this call, unless it is cancelled.
 
-        It gets the jobs, or no jobs and the error.
+        It gets the jobs, or no jobs and the error. Not for a repeated `request_id` of a topic with several partitions.
         """
-        waiter = self._join((topic,), request, wait_ms, on_end)
+        waiter = self._join(self.empty_partitions.partitions_of((topic,)), request, wait_ms, on_end)
         self._poll_from(waiter, 0)
         return waiter
 
@@ -139,15 +142,29 @@ class Dispatcher:
         if wait_ms <= 0 or self._draining:
             waiter.timed_out = True
         for topic in topics:
-            queue = self._wait_queues.get(topic)
-            if queue is None:
-                queue = self._wait_queues[topic] = WaitQueue(topic, self._failure_domain(topic))
-            queue.join(waiter)
-        self._change_parked(1)
+            self._wait_queue_of(topic).join(waiter)
+        self._parked.change(1)
         return waiter
+
+    def _wait_queue_of(self, topic: str) -> WaitQueue:
+        queue = self._wait_queues.get(topic)
+        if queue is None:
+            queue = self._wait_queues[topic] = WaitQueue(topic, self._failure_domain(topic))
+        return queue
+
+    def on_other_partitions(self, topic: str) -> None:
+        """The topic has more partitions: who waits for it waits for all of them."""
+        queue = self._wait_queues.get(topic)
+        for waiter in [] if queue is None else [one for one in queue.waiters if not one.timed_out]:
+            for partition in self._partitions.of(topic):
+                if partition not in waiter.topics:
+                    waiter.add_topic(partition)
+                    self._wait_queue_of(partition).join(waiter)
+                    self._request_poll(partition)
 
     def on_ready(self, topic: str) -> None:
         """The store published that `topic` may have something ready."""
+        self.empty_partitions.discard(topic)
         if topic in self._wait_queues:
             self._request_poll(topic)
             self._probe_outage_now(topic)
@@ -156,8 +173,10 @@ class Dispatcher:
 
     def on_gap(self) -> None:
         """Messages may have been missed: poll every topic that somebody waits for."""
+        self.empty_partitions.on_gap()
         for topic in list(self._wait_queues):
-            self._request_poll(topic)
+            if topic not in self.empty_partitions:
+                self._request_poll(topic)
             self._probe_outage_now(topic)
         self._patterns.search_again()
 
@@ -214,32 +233,11 @@ class Dispatcher:
     async def _earlier_deliveries(
         self, topics: Sequence[str], selection: TopicSelection | None, request: PopRequest
     ) -> list[JobRecord]:
-        """The jobs that the request id still holds from an earlier response, over all topics that can be reached.
-
-        They are bounded as one response: separate pops of single topics may have returned more together. Raises the
-        error of one topic when none can be reached.
-        """
+        """The jobs that the request id still holds from an earlier response. Raises as `earlier_deliveries`."""
         requests = dict.fromkeys(topics, request)
         if selection is not None:
             requests |= dict.fromkeys(await self._patterns.served(selection, request), of_patterns(request))
-        up = [topic for topic in requests if not self.is_down(topic)] or list(requests)
-        replies = await asyncio.gather(
-            *(self._job_queue.pop(topic, [requests[topic]]) for topic in up), return_exceptions=True
-        )
-        deliveries: list[JobRecord] = []
-        errors = []
-        for topic, reply in zip(up, replies, strict=True):
-            if not isinstance(reply, BaseException):
-                if body_bytes(deliveries) < ENOUGH_BYTES:
-                    deliveries += reply.jobs[0]
-            elif isinstance(reply, Exception):
-                self._note_failure(topic, reply)
-                errors.append(reply)
-            else:
-                raise reply
-        if errors and len(errors) == len(requests):
-            raise errors[-1]
-        return deliveries
+        return await earlier_deliveries(self._job_queue, requests, is_down=self.is_down, on_failure=self._note_failure)
 
     def _request_poll(self, topic: str) -> None:
         queue = self._wait_queues[topic]
@@ -278,6 +276,8 @@ class Dispatcher:
                 waiter.failed_topics.discard(queue.topic)
         if reply.more:
             queue.dirty = True
+        elif not queue.dirty:  # no message since the poll was sent
+            self.empty_partitions.add(queue.topic)
         for index, ((waiter, request), jobs) in enumerate(zip(requests.items(), reply.jobs, strict=True)):
             waiter.in_call = False
             if index in reply.resend:
@@ -325,6 +325,9 @@ class Dispatcher:
     def _poll_from(self, waiter: Waiter, start: int) -> None:
         """Poll the waiter's first reachable topic from index `start` on; after the last one it waits for all."""
         for index in range(start, len(waiter.topics)):
+            if not waiter.timed_out and waiter.topics[index] in self.empty_partitions:
+                waiter.was_polled = True
+                continue
             if not self.is_down(waiter.topics[index]):
                 waiter.first_pass_index = index
                 self._request_poll(waiter.topics[index])
@@ -376,7 +379,7 @@ class Dispatcher:
     def _note_failure(self, topic: str, error: Exception) -> None:
         """A call for the topic failed: if the store is unavailable, so are all topics of the shard until it is back."""
         if not isinstance(error, DeferdError):
-            _LOG.error("pop of topic %s failed", topic, exc_info=error)
+            _LOG.error("pop of topic %s failed", topic_of(topic), exc_info=error)
         probe = partial(self._job_queue.pop, topic, [PopRequest(0)])
         self.note_outage(self._failure_domain(topic), error, probe)
 
@@ -458,7 +461,7 @@ class Dispatcher:
         waiter.ended = True
         if waiter.timer is not None:
             waiter.timer.cancel()
-        self._change_parked(-1)
+        self._parked.change(-1)
         if waiter.selection is not None:
             self._patterns.leave(waiter)
         for topic in waiter.topics:
@@ -486,14 +489,3 @@ class Dispatcher:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    def _change_parked(self, by: int) -> None:
-        """Count waiting pops. The metric follows once for each turn of the event loop: most pops end within two."""
-        self._parked += by
-        if not self._parked_changed:
-            self._parked_changed = True
-            asyncio.get_running_loop().call_soon(self._show_parked)
-
-    def _show_parked(self) -> None:
-        self._parked_changed = False
-        metrics.PARKED.set(self._parked)

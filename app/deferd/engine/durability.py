@@ -11,6 +11,7 @@ replicas are remembered, so that this happens once; an outdated one costs one mo
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
@@ -18,6 +19,8 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from deferd.contract.errors import DurabilityUnavailable, StoreUnavailable
+from deferd.engine.partition_store import PartitionStore
+from deferd.engine.partitions import SEPARATOR, topic_of
 from deferd.engine.placement import NO_DEFAULTS, Placer
 from deferd.engine.redis_keys import Keys
 from deferd.engine.script_arguments import EncodedPut
@@ -48,8 +51,19 @@ class Stored(NamedTuple):
     level: int
 
 
+class _Into(NamedTuple):
+    """How many partitions the topic has, and the script for this one."""
+
+    partitions: int
+    verb: str
+
+
 class _OtherPlacementError(Exception):
     """Nothing was stored: the due times were not placed by the topic's defaults."""
+
+
+class _OtherPartitionsError(Exception):
+    """Nothing was stored: the topic has another number of partitions."""
 
 
 class _OtherDefaultError(Exception):
@@ -61,13 +75,23 @@ class _OtherDefaultError(Exception):
 
 
 class PutSender:
-    """Runs the put script for jobs of one topic at their durability level.
+    """Runs the put script for jobs of one partition at their durability level.
 
     `embedded`: the store is the service's own, which never has replicas.
     """
 
-    def __init__(self, store: Store, scripts: Scripts, keys: Keys, placer: Placer, *, embedded: bool) -> None:
+    def __init__(
+        self,
+        store: Store,
+        scripts: Scripts,
+        keys: Keys,
+        placer: Placer,
+        *,
+        partitions: PartitionStore,
+        embedded: bool,
+    ) -> None:
         self.placer = placer
+        self.partitions = partitions
         self._scripts = scripts
         self._keys = keys
         self._calls_of = store.calls_of
@@ -88,27 +112,107 @@ class PutSender:
     ) -> Stored:
         """Run the put script on `jobs`, which reach `level`; None: the topic's default.
 
-        `with_records` is passed to the script. `slot` is held around each call, except those that wait for replicas.
+        `topic` is the partition that the jobs belong to, as far as the caller knows; if its topic has got more of them,
+        each job is put where it belongs. `with_records` is passed to the script. `slot` is held around each call,
+        except those that wait for replicas.
         `to_place`: some of the jobs have a window or spread, and due times that are not placed yet.
+
+        While jobs may be in partitions of a former number, those of one call may go to several partitions. A job whose
+        partition cannot be reached then has that error as its result, if the others were stored.
 
         Raises:
             DurabilityUnavailable: the store does not support the level. Nothing was stored.
             StoreUnavailable: also when the level was not reached in time; then the jobs may be stored.
         """
+        put = partial(self._put_in_partition, level=level, with_records=with_records, slot=slot, to_place=to_place)
+        layout = self._keys.partitions.layouts.get(topic_of(topic))
+        if layout is None:
+            belong = SEPARATOR not in topic
+        else:
+            belong = len(layout.counts) == 1 and all(layout.home(job.topic, job.id) == topic for job in jobs)
+        if belong:
+            try:
+                return await put(topic, jobs, 1 if layout is None else layout.count)
+            except _OtherPartitionsError:
+                await self.partitions.refresh(topic_of(topic))
+        return await self._put_where_they_belong(topic_of(topic), jobs, put)
+
+    async def _put_where_they_belong(
+        self, topic: str, jobs: Sequence[EncodedPut], put: Callable[..., Awaitable[Stored]]
+    ) -> Stored:
+        """Put jobs of a topic whose number of partitions has changed: where their ids are held, or belong now."""
+        results: list[Any] = [None] * len(jobs)
+        stored: list[Stored] = []
+        left = list(range(len(jobs)))
+        for _ in range(_MOST_TRIES):
+            layout = self._keys.partitions.layout_of(topic)  # the same one throughout: the script compares its number
+            held = await self.partitions.held_by_former(topic, layout, [jobs[at].id for at in left])
+            if held is None:
+                await self.partitions.spread(topic)
+                continue
+            places: dict[tuple[str, str | None], list[int]] = {}
+            for at in left:
+                job_id = jobs[at].id
+                former = held.get(job_id)
+                if isinstance(former, StoreUnavailable):
+                    results[at] = former
+                    continue
+                place = (layout.home(topic, job_id), None) if former is None else (former, job_id)
+                places.setdefault(place, []).append(at)
+            calls = (
+                put(home, [jobs[at] for at in indexes], layout.count, where_held=held_id is not None)
+                for (home, held_id), indexes in places.items()
+            )
+            for indexes, outcome in zip(
+                places.values(), await asyncio.gather(*calls, return_exceptions=True), strict=True
+            ):
+                if isinstance(outcome, StoreUnavailable):
+                    for at in indexes:
+                        results[at] = outcome
+                    continue
+                if isinstance(outcome, BaseException):
+                    if not isinstance(outcome, _OtherPartitionsError):
+                        raise outcome
+                    continue
+                stored.append(outcome)
+                for at, result in zip(indexes, outcome.results, strict=True):
+                    results[at] = result
+            left = [at for at in left if results[at] is None]
+            if not left:
+                if not stored:
+                    raise results[0]
+                return Stored(stored[0].max_jobs, results, min(one.level for one in stored))
+            await self.partitions.spread(topic)
+        raise StoreUnavailable(f"the number of partitions of topic {topic!r} kept changing during the put")
+
+    async def _put_in_partition(
+        self,
+        topic: str,
+        jobs: Sequence[EncodedPut],
+        count: int,
+        *,
+        level: int | None,
+        with_records: int,
+        slot: Slot,
+        to_place: bool,
+        where_held: bool = False,
+    ) -> Stored:
+        """As `put`, into this partition of `count`. `where_held`: only if it has the id, which all jobs have."""
+        into = _Into(count, "put_where_held" if where_held else "put")
         try:
             if not (to_place or topic in self.placer.defaults):
                 args = list(chain.from_iterable([(job.id, job.job) for job in jobs]))
-                return await self._put(topic, level, with_records, args, slot)
+                return await self._put(topic, level, with_records, args, slot, into=into)
         except _OtherPlacementError:
             pass
         for _ in range(_MOST_TRIES):
             placed_by = self.placer.defaults.get(topic, NO_DEFAULTS)
             placed = await self.placer.place_puts(topic, jobs, placed_by)
             try:
-                return await self._put(topic, level, with_records, placed, slot, placed_by)
+                return await self._put(topic, level, with_records, placed, slot, placed_by, into=into)
             except _OtherPlacementError:
                 continue
-        raise StoreUnavailable(f"the settings of topic {topic!r} kept changing during the put")
+        raise StoreUnavailable(f"the settings of topic {topic_of(topic)!r} kept changing during the put")
 
     async def _put(  # noqa: PLR0917 (as `put`)
         self,
@@ -118,22 +222,24 @@ class PutSender:
         jobs: Sequence[Any],
         slot: Slot,
         placed_by: str = NO_DEFAULTS,
+        *,
+        into: _Into,
     ) -> Stored:
         """Put jobs whose due times are placed by these defaults of the topic."""
         if level is not None:
-            return await self._send(topic, level, with_records, jobs, slot, placed_by, named=True)
+            return await self._send(topic, level, with_records, jobs, slot, placed_by, named=True, into=into)
         level = self._defaults.get(topic, MEMORY)
         is_remembered = level > MEMORY
         for _ in range(_MOST_TRIES):
             try:
-                return await self._send(topic, level, with_records, jobs, slot, placed_by, named=False)
+                return await self._send(topic, level, with_records, jobs, slot, placed_by, named=False, into=into)
             except _OtherDefaultError as other:
                 level, is_remembered = other.level, False
             except (DurabilityUnavailable, StoreUnavailable) as error:
                 if not is_remembered or not stored_nothing(error):
                     raise
                 level, is_remembered = MEMORY, False  # an outdated default: the script returns the new one
-        raise StoreUnavailable(f"the durability of topic {topic!r} kept changing during the put")
+        raise StoreUnavailable(f"the durability of topic {topic_of(topic)!r} kept changing during the put")
 
     async def _send(  # noqa: PLR0917 (as `put`)
         self,
@@ -145,18 +251,19 @@ class PutSender:
         placed_by: str,
         *,
         named: bool,
+        into: _Into,
     ) -> Stored:
         """Try once. `named`: the jobs name the level, so the topic's default does not matter."""
 
         async def put(reached: int, sending: Sending) -> list[Any]:
-            satisfied: int | str = _ANY_DEFAULT if named else reached
-            if placed_by:
-                satisfied = f"{satisfied} {placed_by}"
-            args = (topic, with_records, satisfied, *jobs)
-            reply: list[Any] = await self._scripts.run("put", self._keys.of_topic(topic), args, sending=sending)
+            terms = put_terms(_ANY_DEFAULT if named else reached, into.partitions, placed_by)
+            args = (topic, with_records, terms, *jobs)
+            reply: list[Any] = await self._scripts.run(into.verb, self._keys.of_topic(topic), args, sending=sending)
             return reply
 
         reply, reached = await self.run(topic, level, put, slot, named=named)
+        if not reply:
+            raise _OtherPartitionsError
         stored = self._read(topic, reply, reached)
         if reached < (level if named else min(reply[3], FSYNC)):
             raise lost_durability()
@@ -216,6 +323,8 @@ class PutSender:
 
     def _read(self, topic: str, reply: list[Any], level: int) -> Stored:
         _, max_jobs, results, default, *placed_by = reply
+        if len(placed_by) > 1:
+            raise _OtherPartitionsError
         if placed_by:
             self.placer.note_defaults(topic, placed_by[0].decode())
             raise _OtherPlacementError
@@ -244,12 +353,19 @@ class PutSender:
             available.append(name_of(FSYNC))
         if replicas:
             available.append("replicated:N")
-        origin = "" if named else f", the default of topic {topic!r},"
+        origin = "" if named else f", the default of topic {topic_of(topic)!r},"
         detail = (
             f"durability {name_of(level)!r}{origin} is not available: {why}; this store supports "
             f"{', '.join(available)}; {nothing}"
         )
         return DurabilityUnavailable(name_of(level), available, detail)
+
+
+def put_terms(satisfied: int, partitions: int, placed_by: str) -> int | str:
+    """What a put is sent for, as lua/put.lua reads it: a level, the number of partitions, and defaults."""
+    if partitions == 1 and not placed_by:
+        return satisfied
+    return f"{satisfied}{'' if partitions == 1 else f'/{partitions}'} {placed_by}"
 
 
 def lost_durability() -> StoreUnavailable:

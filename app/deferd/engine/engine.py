@@ -32,6 +32,7 @@ from deferd.engine.inspection.system import SystemReader
 from deferd.engine.known_topics import KnownTopics
 from deferd.engine.movable_clock import MovableClock
 from deferd.engine.notifications import Notifications
+from deferd.engine.partition_store import PartitionStore
 from deferd.engine.placement import Placer
 from deferd.engine.push.push_store import PushStore
 from deferd.engine.queue import JobQueue
@@ -89,7 +90,8 @@ class Engine:
         self.console_sessions = ConsoleSessions(self._scripts, keys)
         self.console_undo = ConsoleUndo(self._scripts, keys)
         self.placer = Placer(self.store_clock, self.calendars, keys)
-        put_sender = PutSender(store, self._scripts, keys, self.placer, embedded=embedded)
+        self.partitions = PartitionStore(self._scripts, keys)
+        put_sender = PutSender(store, self._scripts, keys, self.placer, partitions=self.partitions, embedded=embedded)
         self.usage = TopicUsage(self._scripts, keys)
         known_topics = KnownTopics(keys)
         labels.counted.on_change = known_topics.add
@@ -104,7 +106,7 @@ class Engine:
             dead_retention_ms=dead_retention_ms,
         )
         self.push = PushStore(self._scripts, keys, self.queue, labels.label)
-        self.bulk = BulkActions(self._scripts, keys, labels, throttle, self.usage)
+        self.bulk = BulkActions(self._scripts, keys, labels, throttle, usage=self.usage, partitions=self.partitions)
         self.activity = ActivityList(self._scripts, keys)
         run_placer = RunPlacer(self.placer, self.calendars)
         schedule_store = ScheduleStore(self._scripts, keys, run_placer, labels.counted)
@@ -132,15 +134,16 @@ class Engine:
                 dead_retention_ms=dead_retention_ms,
             )
         )
-        self.sweeps = TopicSweeps(self._scripts, keys, labels, self.dead_jobs)
-        self.topics = Topics(self._scripts, keys, self.placer, self.sweeps)
+        self.sweeps = TopicSweeps(self._scripts, keys, labels, self.dead_jobs, self.partitions)
+        self.topics = Topics(self._scripts, keys, self.placer, self.sweeps, self.partitions)
         self.task_actions = TaskActions(self._scripts, keys, self.bulk, self.sweeps, throttle)
         self.tasks = TaskStore(self._scripts, keys)
         self.task_runner = TaskRunner(self.tasks, self.task_actions, self.activity)
         self.system = SystemReader(store, self._scripts, keys)
-        self.consistency = ConsistencyChecker(self._scripts, keys, self.schedules)
-        topic_search = TopicSearch(self._scripts, keys, by_shard=store.cluster)
-        self.dispatcher = Dispatcher(self.queue, failure_domain, topic_search)
+        self.consistency = ConsistencyChecker(self._scripts, keys, self.schedules, self.partitions)
+        self.dispatcher = Dispatcher(
+            self.queue, failure_domain, TopicSearch(self._scripts, keys, by_shard=store.cluster), keys
+        )
         self.timers = [
             Timer(
                 self._scripts,
@@ -166,6 +169,7 @@ class Engine:
             on_ready=self._on_ready,
             on_due=self._on_due,
             on_push=self.push.signals.on_message,
+            on_partitions=self.partitions.on_message,
             on_gap=self._on_gap,
         )
         self._store, self._keys, self._is_cluster = store, keys, store.cluster
@@ -187,7 +191,10 @@ class Engine:
         except TimeoutError as exc:
             await self.close()
             raise StoreUnavailable("the store does not send messages (PUBLISH and SUBSCRIBE)") from exc
+        await self.partitions.load()
         self._tasks.append(asyncio.create_task(self._watch.run(), name="deferd-store-watch"))
+        self._tasks.append(asyncio.create_task(self.partitions.run(), name="deferd-partitions"))
+        self._tasks.append(asyncio.create_task(self.dispatcher.empty_partitions.run(), name="deferd-empty-partitions"))
         self._tasks += [asyncio.create_task(timer.run(), name="deferd-timer") for timer in self.timers]
         self._tasks.append(asyncio.create_task(self.consumer_registry.run(), name="deferd-consumers"))
         self._tasks.append(asyncio.create_task(self.history_publisher.run(), name="deferd-history"))
@@ -265,6 +272,7 @@ class Engine:
     def _on_gap(self) -> None:
         self.dispatcher.on_gap()
         self.push.signals.on_gap()
+        self.partitions.on_gap()
         for timer in self.timers:
             timer.wake_always()
 

@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Generic, TypeVar
 
+from deferd.contract.errors import StoreUnavailable
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 OnResult = Callable[[Result | None, Exception | None], None]
@@ -23,12 +25,14 @@ _LOG = logging.getLogger(__name__)
 class GroupCommit(Generic[Item, Result]):
     """Collects items by topic and sends them with `send(topic, items)`, which returns their results in order.
 
+    A result may be the error of its item alone.
+
     A call takes at most `most_items` items, and of several items at most `most_bytes` together, as `size` counts them.
     """
 
     def __init__(
         self,
-        send: Callable[[str, list[Item]], Awaitable[Sequence[Result]]],
+        send: Callable[[str, list[Item]], Awaitable[Sequence[Result | StoreUnavailable]]],
         *,
         size: Callable[[Item], int],
         most_items: int = 500,
@@ -53,7 +57,10 @@ class GroupCommit(Generic[Item, Result]):
             return await future
         self._waiting[topic] = []
         try:
-            return (await self._send(topic, [item]))[0]
+            result = (await self._send(topic, [item]))[0]
+            if isinstance(result, StoreUnavailable):
+                raise result
+            return result
         finally:
             if self._waiting[topic]:
                 self._start(topic)
@@ -85,7 +92,7 @@ class GroupCommit(Generic[Item, Result]):
         call_soon = asyncio.get_running_loop().call_soon
         while self._waiting[topic]:
             batch = self._take_batch(self._waiting[topic])
-            results: Sequence[Result] = ()
+            results: Sequence[Result | StoreUnavailable] = ()
             error: Exception | None = None
             try:
                 results = await self._send(topic, [item for item, _ in batch])
@@ -109,11 +116,19 @@ class GroupCommit(Generic[Item, Result]):
         return batch
 
 
-def _hand_out(batch: list[tuple[Item, OnResult[Result]]], results: Sequence[Result], error: Exception | None) -> None:
+def _hand_out(
+    batch: list[tuple[Item, OnResult[Result]]],
+    results: Sequence[Result | StoreUnavailable],
+    error: Exception | None,
+) -> None:
     for at, (_, on_result) in enumerate(batch):
         try:
             if at < len(results):
-                on_result(results[at], None)
+                result = results[at]
+                if isinstance(result, StoreUnavailable):
+                    on_result(None, result)
+                else:
+                    on_result(result, None)
             else:
                 on_result(None, error or ValueError("the store call returned too few results"))
         except Exception:  # noqa: BLE001 (the other callers must still get theirs)

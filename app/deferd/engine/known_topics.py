@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 
+from deferd.engine.partitions import topic_of
 from deferd.engine.redis_keys import Keys
 
 _MOST = 10_000
@@ -19,7 +20,8 @@ class KnownTopics:
         self._names: dict[int, list[str]] = {}
 
     def add(self, topic: str) -> None:
-        """Remember a topic that is in use."""
+        """Remember a topic that is in use, or the topic of that partition."""
+        topic = topic_of(topic)
         names = self._names.setdefault(self._keys.shard_of(topic), [])
         at = bisect_left(names, topic)
         if names[at : at + 1] != [topic] and len(names) < self._most_of_shard:

@@ -13,6 +13,7 @@ from functools import cache
 from prometheus_client import Counter, Gauge, Histogram
 
 from deferd.engine.history.counts import CountedTopics
+from deferd.engine.partitions import topic_of
 
 OTHER_TOPICS = "_other"
 LATENESS_BUCKETS = (0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
@@ -110,7 +111,10 @@ class TopicLabels:
         self._known: set[str] = set()
 
     def label(self, topic: str) -> str:
-        """The label for `topic`."""
+        """The label for `topic`, or the topic of that partition."""
+        if topic in self._known:
+            return topic
+        topic = topic_of(topic)
         if topic in self._known:
             return topic
         if len(self._known) < self._max_labels:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from deferd.contract.errors import StoreUnavailable
-from deferd.engine.redis_keys import DUE_CHANNEL, HEARTBEAT_CHANNEL, PUSH_CHANNEL, READY_CHANNEL
+from deferd.engine.redis_keys import DUE_CHANNEL, HEARTBEAT_CHANNEL, PARTITIONS_CHANNEL, PUSH_CHANNEL, READY_CHANNEL
 from deferd.engine.scripts import observed, translate
 from deferd.store.connection import Store
 from deferd.store.redis_client import WatchedPubSub
@@ -38,7 +38,8 @@ class Notifications:
 
     `on_ready(topic, mark)` is called for a topic with something ready; `mark` is that of the timer that made it ready,
     '' for any other call. `on_due(key)` is called for a timer with earlier work; `key` as for `Timer.wake`.
-    `on_push(payload)` is called with the messages about pushed topics.
+    `on_push(payload)` is called with the messages about pushed topics, `on_partitions(topic)` for one that has another
+    number of partitions.
     """
 
     def __init__(
@@ -48,12 +49,14 @@ class Notifications:
         on_ready: Callable[[str, str], None],
         on_due: Callable[[str], None],
         on_push: Callable[[str], None],
+        on_partitions: Callable[[str], None],
         on_gap: Callable[[], None],
     ) -> None:
         self._store = store
         self._on_ready = on_ready
         self._on_due = on_due
         self._on_push = on_push
+        self._on_partitions = on_partitions
         self._on_gap = on_gap
         self._listening = asyncio.Event()
         self._was_lost = False
@@ -101,6 +104,8 @@ class Notifications:
             self._on_ready(topic, mark)
         elif channel == PUSH_CHANNEL:
             self._on_push(payload)
+        elif channel == PARTITIONS_CHANNEL:
+            self._on_partitions(payload)
         else:
             self._on_due(payload)
 
@@ -121,7 +126,7 @@ class _Subscription:
     async def run(self) -> None:
         """Listen until the subscription is lost; raises the reason."""
         try:
-            await self._pubsub.subscribe(READY_CHANNEL, DUE_CHANNEL, PUSH_CHANNEL, self._channel)
+            await self._pubsub.subscribe(READY_CHANNEL, DUE_CHANNEL, PUSH_CHANNEL, PARTITIONS_CHANNEL, self._channel)
             await _run_until_one_fails(self._read(), self._send_heartbeats())
         finally:
             with contextlib.suppress(Exception):

@@ -7,6 +7,7 @@ while pops wait, also of topics that are new. Idle pops poll only those, in roun
 jobs that they want. A topic stays among those that may have something until a poll finds nothing there.
 
 The topics are polled in turn, in the order of their names. Each process remembers where the last patterns in use were.
+Here each partition of a topic is a topic: one with several has as many turns. The patterns are those of the topic.
 
 Shards that cannot be reached are left out; when they are back, the topics are searched again. A pop fails when no shard
 can be reached, and no topic that it names.

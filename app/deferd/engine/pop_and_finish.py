@@ -8,32 +8,53 @@ from deferd.contract.errors import StoreUnavailable
 from deferd.contract.limits import POP_COUNT_MAX
 from deferd.engine.bulk_throttle import MOST_JOBS
 from deferd.engine.group_commit import GroupCommit
+from deferd.engine.partitions import Partitions
 from deferd.engine.record import JobRecord
 
+_ENOUGH_BYTES = 1024 * 1024
+"""With so many bytes of jobs, no further partition is asked; lua/pop.lua bounds the reply of one."""
 Send = Callable[[str, Sequence[int]], Awaitable[tuple[list[list[JobRecord]], bool]]]
 """One call of lua/pop_and_finish.lua: the jobs for each count, and whether the topic may have further ready ones."""
 
 
 class PopsAndFinishes:
-    """Pops that finish their jobs; `send` makes the calls. A call is for at most 1000 jobs."""
+    """Pops that finish their jobs; `send` makes the calls, each of one partition. A call is for at most 1000 jobs."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, partitions: Partitions) -> None:
         self._send_once = send
-        self._calls: GroupCommit[int, list[JobRecord] | StoreUnavailable] = GroupCommit(
+        self._partitions = partitions
+        self._turn = 0
+        self._calls: GroupCommit[int, list[JobRecord]] = GroupCommit(
             self._send, size=int, most_items=MOST_JOBS, most_bytes=POP_COUNT_MAX
         )
 
     async def pop(self, topic: str, count: int) -> list[JobRecord]:
         """Up to `count` ready jobs, 1 to 1000, which are finished: none only if the topic had none to hand out.
 
+        Of a topic with several partitions, each in turn is the first to be asked; those that cannot be reached are left
+        out if others have jobs.
+
         Raises:
             TopicPushed
             StoreUnavailable: the jobs of the call, if it was carried out, are finished and lost.
         """
-        result = await self._calls.submit(topic, count)
-        if isinstance(result, StoreUnavailable):
-            raise result
-        return result
+        partitions = self._partitions.of(topic)
+        if len(partitions) == 1:
+            return await self._calls.submit(topic, count)
+        self._turn += 1
+        first = self._turn % len(partitions)
+        jobs: list[JobRecord] = []
+        error: StoreUnavailable | None = None
+        for partition in (*partitions[first:], *partitions[:first]):
+            try:
+                jobs += await self._calls.submit(partition, count - len(jobs))
+            except StoreUnavailable as exc:  # jobs of the others are finished already: they must not be lost, too
+                error = exc
+            if len(jobs) == count or sum(len(job.body) for job in jobs) >= _ENOUGH_BYTES:
+                break
+        if error is not None and not jobs:
+            raise error
+        return jobs
 
     async def _send(self, topic: str, counts: Sequence[int]) -> Sequence[list[JobRecord] | StoreUnavailable]:
         """For each count its jobs. Counts that got none, as the reply was full, are sent again.

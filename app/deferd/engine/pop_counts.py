@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from deferd.engine import metrics
+from deferd.engine.partitions import topic_of
 from deferd.engine.record import JobRecord
 
 
@@ -15,7 +16,7 @@ class PopCounts:
         self._popped: dict[str, int] = {}
 
     def count(self, topic: str, jobs: list[JobRecord], now_ms: int, expired: int, overdue: int) -> None:
-        """Count the jobs that one call handed out, and those whose ttl or deadline had passed."""
+        """Count the jobs that one call handed out of a partition, and those whose ttl or deadline had passed."""
         label = self._label(topic)
         counts = self._counted.of(topic)
         if expired:
@@ -25,7 +26,8 @@ class PopCounts:
         if expired or overdue:
             counts.dead += expired + overdue
         if jobs:
-            self._popped[topic] = self._popped.get(topic, 0) + len(jobs)
+            of_topic = topic_of(topic)
+            self._popped[of_topic] = self._popped.get(of_topic, 0) + len(jobs)
             counts.popped += len(jobs)
             metrics.pops_of(label).inc(len(jobs))
             counts.add_lateness(

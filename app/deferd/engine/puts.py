@@ -27,6 +27,7 @@ from deferd.engine.batch_results import rows
 from deferd.engine.bulk_throttle import MOST_JOBS, BulkThrottle
 from deferd.engine.durability import PutSender, stored_nothing
 from deferd.engine.group_commit import GroupCommit, OnResult
+from deferd.engine.partitions import topic_of
 from deferd.engine.record import JobRecord, read_record, read_reply
 from deferd.engine.script_arguments import NO_BOUNDS, EncodedPut, Placing, PutBounds, encode_put, size_of_put
 from deferd.store.durability_levels import level_named, name_of
@@ -137,6 +138,7 @@ class Puts:
         self._label = labels.label
         self._counted = labels.counted
         self._throttle = throttle
+        self._home = sender.partitions.known.home
         self._commits: dict[str | None, _PutCommit] = {}
         self._commits_to_place: dict[str | None, _PutCommit] = {}
         """Of puts whose due times are to be placed: those of others are not looked at."""
@@ -155,11 +157,11 @@ class Puts:
         put = spec if isinstance(spec, EncodedPut) else encode_put(spec, bounds)
         if put.placing is not None:
             await self._sender.placer.check(put.placing)
-        return outcome_of(put, await self._commit_of(put).submit(put.topic, put), bounds)
+        return outcome_of(put, await self._commit_of(put).submit(self._home(put.topic, put.id), put), bounds)
 
     def add(self, put: EncodedPut, on_result: OnResult[StoredPut]) -> None:
         """As `put` for callers without a task, of a put that `is_checked`; `outcome_of` reads the result."""
-        self._commit_of(put).add(put.topic, put, on_result)
+        self._commit_of(put).add(self._home(put.topic, put.id), put, on_result)
 
     def is_checked(self, placing: Placing) -> bool:
         """Whether `add` may be called for such a put without an earlier check of its window."""
@@ -178,17 +180,26 @@ class Puts:
         commit = commits[durability] = GroupCommit(send, size=size_of_put, most_items=MOST_JOBS)
         return commit
 
-    async def _send(self, level: int | None, to_place: bool, topic: str, jobs: list[EncodedPut]) -> list[StoredPut]:
-        """For each job the topic's `max_jobs`, its result, and the durability that it has reached.
+    async def _send(
+        self, level: int | None, to_place: bool, topic: str, jobs: list[EncodedPut]
+    ) -> list[StoredPut | StoreUnavailable]:
+        """For each job the topic's `max_jobs`, its result, and the durability that it has reached; or its error.
 
         The result is a code below 0, or the code and the job as it is stored.
         """
         max_jobs, results, reached = await self._sender.put(
             topic, level, _ALL_JOBS, jobs, nullcontext, to_place=to_place
         )
-        self.count(topic, [result if isinstance(result, int) else result[0] for result in results])
+        codes = [
+            result if isinstance(result, int) else result[0]
+            for result in results
+            if not isinstance(result, StoreUnavailable)
+        ]
+        self.count(topic, codes)
         durability = name_of(reached)
-        return [(max_jobs, result, durability) for result in results]
+        return [
+            result if isinstance(result, StoreUnavailable) else (max_jobs, result, durability) for result in results
+        ]
 
     async def put_many(self, specs: Sequence[PutJob | EncodedPut], bounds: PutBounds = NO_BOUNDS) -> list[PutResult]:
         """Store jobs; each has its own result, in order.
@@ -202,7 +213,8 @@ class Puts:
             DurabilityUnavailable: the store supports the durability of none of them. Nothing was stored.
         """
         jobs = _encoded(specs, bounds)
-        return await _Batch(self, self._sender, self._throttle, jobs, to_place=await self._check(jobs)).put()
+        to_place = await self._check(jobs)
+        return await _Batch(self, self._sender, self._throttle, jobs, self._homes(jobs), to_place=to_place).put()
 
     async def put_many_with_jobs(
         self, specs: Sequence[PutJob | EncodedPut], bounds: PutBounds = NO_BOUNDS
@@ -213,8 +225,12 @@ class Puts:
         """
         jobs = _encoded(specs, bounds)
         to_place = await self._check(jobs)
-        batch = _Batch(self, self._sender, self._throttle, jobs, to_place=to_place, with_jobs=True)
+        batch = _Batch(self, self._sender, self._throttle, jobs, self._homes(jobs), to_place=to_place, with_jobs=True)
         return [(result, batch.records.get(index)) for index, result in enumerate(await batch.put())]
+
+    def _homes(self, jobs: Sequence[EncodedPut]) -> list[str]:
+        """The partition of each job."""
+        return [self._home(job.topic, job.id) for job in jobs]
 
     async def _check(self, jobs: Sequence[EncodedPut]) -> bool:
         """Check all windows of a batch; returns whether the due time of any job is to be placed."""
@@ -264,7 +280,7 @@ def _encoded(specs: Sequence[PutJob | EncodedPut], bounds: PutBounds) -> list[En
 
 
 class _Batch:
-    """The jobs of one `put_many`: topics at the same time, each in bounded steps."""
+    """The jobs of one `put_many`: partitions at the same time, each in bounded steps."""
 
     def __init__(
         self,
@@ -272,11 +288,13 @@ class _Batch:
         sender: PutSender,
         throttle: BulkThrottle,
         jobs: Sequence[EncodedPut],
+        homes: Sequence[str],
         *,
         to_place: bool,
         with_jobs: bool = False,
     ) -> None:
         self._to_place = to_place
+        self._homes = homes
         self._puts = puts
         self._sender = sender
         self._throttle = throttle
@@ -292,16 +310,16 @@ class _Batch:
         """By durability, or by topic for its default."""
 
     async def put(self) -> list[PutResult]:
-        topics = {job.topic for job in self._jobs}
-        if len(topics) == 1:
-            await self._put_topic(topics.pop(), range(len(self._jobs)))
+        homes = set(self._homes)
+        if len(homes) == 1:
+            await self._put_topic(homes.pop(), range(len(self._jobs)))
         else:
-            of_topic: dict[str, list[int]] = {}
-            for index, job in enumerate(self._jobs):
-                of_topic.setdefault(job.topic, []).append(index)
+            of_home: dict[str, list[int]] = {}
+            for index, home in enumerate(self._homes):
+                of_home.setdefault(home, []).append(index)
             async with asyncio.TaskGroup() as group:
-                for topic, indexes in of_topic.items():
-                    group.create_task(self._put_topic(topic, indexes))
+                for home, indexes in of_home.items():
+                    group.create_task(self._put_topic(home, indexes))
         results = [self._results[index] for index in range(len(self._jobs))]
         if self._errors and all(result.status in self._errors for result in results):
             raise self._errors[max(self._errors)]
@@ -331,20 +349,21 @@ class _Batch:
             if status not in self._errors or stored_nothing(self._errors[status]):  # prefer one that may have stored
                 self._errors[status] = exc
             for index, job in zip(indexes, jobs, strict=True):
-                self._results[index] = PutResult(topic, job.id, status, exc.code)
+                self._results[index] = PutResult(job.topic, job.id, status, exc.code)
             return
         level = name_of(reached)
         if replies.count(_CREATED) == len(jobs):
             self._puts.count(topic, replies)
-            ids = [job.id for job in jobs]
+            topics, ids = repeat(topic_of(topic)), [job.id for job in jobs]
             nothing = repeat(None)
-            created = rows(
-                PutResult, repeat(topic), ids, repeat(201), nothing, repeat(level), nothing, nothing, repeat(False)
-            )
+            created = rows(PutResult, topics, ids, repeat(201), nothing, repeat(level), nothing, nothing, repeat(False))
             self._results.update(zip(indexes, created, strict=True))
             return
         codes = []
         for index, job, reply in zip(indexes, jobs, replies, strict=True):
+            if isinstance(reply, StoreUnavailable):
+                self._results[index] = PutResult(job.topic, job.id, 503, reply.code)
+                continue
             self._note_record(index, reply)
             code, self._results[index] = result_of(job, reply, level)
             codes.append(code)

@@ -12,25 +12,29 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, repeat
+from operator import itemgetter
 from typing import Any, NamedTuple
 
-from deferd.contract.errors import (
-    JobCancelled,
-    JobNotFound,
-    JobReserved,
-    ReceiptStale,
-    StoreUnavailable,
-    TopicPushed,
-)
+from deferd.contract.errors import JobNotFound, JobReserved, StoreUnavailable, TopicPushed
 from deferd.contract.model import CancelItem, ChangeJob, FinishItem, JobState, PutJob
 from deferd.engine import metrics
 from deferd.engine.batch_results import rows
 from deferd.engine.bulk_throttle import FROM_JOBS, MOST_JOBS, BulkThrottle
-from deferd.engine.call_results import CancelResult, FinishResult, Released
+from deferd.engine.call_results import (
+    FINISH_STATUS,
+    NOT_FOUND,
+    OK,
+    CancelResult,
+    FinishResult,
+    Released,
+    is_missing,
+    raise_unless_ok,
+)
 from deferd.engine.cancels import Cancels
 from deferd.engine.chained_puts import ChainedPuts
 from deferd.engine.durability import PutSender
 from deferd.engine.group_commit import GroupCommit, OnResult
+from deferd.engine.partitions import topic_of
 from deferd.engine.placement import until_placed
 from deferd.engine.pop_and_finish import PopsAndFinishes
 from deferd.engine.pop_counts import PopCounts
@@ -52,9 +56,6 @@ from deferd.engine.script_arguments import (
 from deferd.engine.scripts import Scripts
 
 _STATES = {state.value.encode(): state for state in JobState}
-_OK, _NOT_FOUND, _STALE, _CANCELLED = 0, 1, 2, 3
-_NOT_HELD = {4: JobState.DELAYED, 5: JobState.READY, 6: JobState.DEAD, 7: JobState.FINISHED}
-"""The codes of lib/delivery.lua for a job that no consumer holds."""
 _RESEND = -1
 """What pop.lua returns for a repeated request whose jobs do not fit into the reply."""
 _IS_PUSHED = -1
@@ -105,17 +106,29 @@ class JobQueue:
         self._placer = put_sender.placer
         self._pop_counts = PopCounts(labels)
         self.take_popped = self._pop_counts.take_popped
+        self._partitions = put_sender.partitions
+        self._home = put_sender.partitions.known.home
         self._puts = Puts(put_sender, labels, bulk_throttle)
         self._chained = ChainedPuts(scripts, keys, put_sender)
         self._finishes = GroupCommit(self._send_finishes, size=size, most_items=MOST_JOBS)
         self._cancels = Cancels(scripts, keys, labels, put_sender, bulk_throttle)
         self.add_cancel = self._cancels.add
-        self.pop_and_finish = PopsAndFinishes(self._pop_and_finish).pop
+        self.pop_and_finish = PopsAndFinishes(self._pop_and_finish, self._partitions.known).pop
 
-    async def _send_finishes(self, topic: str, jobs: list[Args]) -> list[int]:
+    async def _send_finishes(self, topic: str, jobs: list[Args]) -> list[int | StoreUnavailable]:
+        return await self._partitions.find(topic, jobs, itemgetter(0), self._send_finishes_to, NOT_FOUND.__eq__)
+
+    async def _send_finishes_to(self, topic: str, jobs: Sequence[Args]) -> list[int]:
+        """`topic`: a partition."""
         codes: list[int] = await self._run("finish", topic, *chain.from_iterable(jobs))
-        self._count_finished(topic, codes.count(_OK))
+        self._count_finished(topic, codes.count(OK))
         return codes
+
+    async def _send_finishes_in_slot(
+        self, jobs_in_all: int, topic: str, jobs: list[Args]
+    ) -> list[int | StoreUnavailable]:
+        async with self._bulk_throttle.slot(topic, jobs_in_all):
+            return await self._send_finishes(topic, jobs)
 
     def _count_finished(self, topic: str, jobs: int) -> None:
         metrics.finishes_of(self._label(topic)).inc(jobs)
@@ -123,6 +136,14 @@ class JobQueue:
 
     async def _run(self, verb: str, topic: str, *args: str | bytes | float) -> Any:
         return await self._scripts.run(verb, self._keys.of_topic(topic), (topic, *args))
+
+    async def _run_on_job(self, verb: str, topic: str, job_id: str, *args: str | bytes | float) -> Any:
+        """The reply of a script on one job, from the partition that has it."""
+
+        async def run(partition: str) -> Any:
+            return await self._run(verb, partition, job_id, *args)
+
+        return await self._partitions.find_one(topic, job_id, run, is_missing)
 
     # Producers
 
@@ -153,7 +174,7 @@ class JobQueue:
 
     async def get(self, topic: str, job_id: str) -> JobRecord:
         """Return the job as it is now. Raises JobNotFound."""
-        reply = await self._run("get", topic, job_id)
+        reply = await self._run_on_job("get", topic, job_id)
         if reply is None:
             raise JobNotFound(topic, job_id)
         *of_job, follow_up = reply
@@ -182,7 +203,7 @@ class JobQueue:
             1 if has_body else 0,
             json_bytes(change.body) if has_body else "",
         )
-        reply = await until_placed(partial(self._run, "change", *args), partial(self._placer.place, job_id))
+        reply = await until_placed(partial(self._run_on_job, "change", *args), partial(self._placer.place, job_id))
         code, state = reply[0], reply[1].decode()
         if code == 2:
             raise JobReserved(topic, job_id)
@@ -237,7 +258,7 @@ class JobQueue:
     # Consumers
 
     async def pop(self, topic: str, requests: Sequence[PopRequest]) -> PopReply:
-        """Hand out ready jobs of one topic without waiting, in the order of `requests`; at most 1000 in all.
+        """Hand out ready jobs of one partition without waiting, in the order of `requests`; at most 1000 in all.
 
         Consumers that wait use the Dispatcher. Raises TopicPushed.
         """
@@ -260,8 +281,13 @@ class JobQueue:
         async with slot:
             reply = await self._run(verb, topic, self._dead_retention_ms, *args)
         if reply == _IS_PUSHED:
-            raise TopicPushed(topic)
+            raise TopicPushed(topic_of(topic))
         return self.read_pop(topic, requests, reply)
+
+    async def have_ready(self, ready_lists: Sequence[str]) -> bool:
+        """Whether any of these Ready lists of one shard has jobs."""
+        ready: int = await self._scripts.command("EXISTS", *ready_lists)
+        return ready > 0
 
     async def wait_turn(self, topic: str) -> None:
         """Wait until the topic may be popped, if its replies are large; see ReplyPacing."""
@@ -290,16 +316,23 @@ class JobQueue:
         """
         of_topic: dict[str, list[JobRecord]] = {}
         for job in deliveries:
-            of_topic.setdefault(job.topic, []).append(job)
-        returned = 0
+            for home in self._partitions.known.homes(job.topic, job.id):  # one of which has the delivery
+                of_topic.setdefault(home, []).append(job)
+        returned, error = 0, None
         for topic, jobs in of_topic.items():
             args: list[Any] = [topic]
             for job in jobs:
                 args += (job.id, job.nonce, job.attempts, job.request_id or "")
-            count = await self._scripts.run("return_to_queue", self._keys.of_topic(topic), args)
+            try:
+                count = await self._scripts.run("return_to_queue", self._keys.of_topic(topic), args)
+            except StoreUnavailable as exc:  # those of other shards are returned
+                error = exc
+                continue
             metrics.GIVEN_BACK.labels(self._label(topic)).inc(count)
             self._counted.of(topic)
             returned += count
+        if error is not None:
+            raise error
         return returned
 
     async def finish(self, topic: str, job_id: str, receipt: Receipt, result: Any = None) -> None:
@@ -311,12 +344,12 @@ class JobQueue:
             JobNotFound, ReceiptStale, JobCancelled.
         """
         finish = encode_finish(job_id, receipt, result)
-        code = await self._finishes.submit(topic, finish.args)
+        code = await self._finishes.submit(self._home(topic, job_id), finish.args)
         raise_unless_ok(code, topic, job_id)
 
     def add_finish(self, topic: str, finish: EncodedFinish, on_result: OnResult[int]) -> None:
         """As `finish` for callers without a task; `raise_unless_ok` reads the result."""
-        self._finishes.add(topic, finish.args, on_result)
+        self._finishes.add(self._home(topic, finish.id), finish.args, on_result)
 
     async def finish_and_put(
         self,
@@ -361,17 +394,30 @@ class JobQueue:
                 for item in some
             ]
             try:
-                async with self._bulk_throttle.slot(topic, len(items)):
-                    codes = await self._send_finishes(topic, [(job.id, job.argument) for job in jobs])
+                codes = await self._partitions.send_by_home(
+                    topic,
+                    [(job.id, job.argument) for job in jobs],
+                    itemgetter(0),
+                    partial(self._send_finishes_in_slot, len(items)),
+                )
             except StoreUnavailable as exc:
                 if not results:
                     raise
                 results += [FinishResult(item.id, 503, exc.code) for item in items[start:]]
                 break
-            if codes.count(_OK) == len(codes):
+            if codes.count(OK) == len(codes):
                 results += rows(FinishResult, [job.id for job in jobs], repeat(200), repeat(None))
             else:
-                results += [FinishResult(job.id, *_FINISH_STATUS[code]) for job, code in zip(jobs, codes, strict=True)]
+                results += [
+                    FinishResult(job.id, 503, code.code)
+                    if isinstance(code, StoreUnavailable)
+                    else FinishResult(job.id, *FINISH_STATUS[code])
+                    for job, code in zip(jobs, codes, strict=True)
+                ]
+            error = next((code for code in codes if isinstance(code, StoreUnavailable)), None)
+            if error is not None:  # wait only once for a shard that is away
+                results += [FinishResult(item.id, 503, error.code) for item in items[start + MOST_JOBS :]]
+                break
         return results
 
     async def release(
@@ -404,7 +450,9 @@ class JobQueue:
             self._dead_retention_ms,
             1 if counts else 0,
         )
-        reply = await until_placed(partial(self._run, "release", *args), partial(self._placer.place_retry, job_id))
+        reply = await until_placed(
+            partial(self._run_on_job, "release", *args), partial(self._placer.place_retry, job_id)
+        )
         raise_unless_ok(reply[0], topic, job_id)
         state = _STATES[reply[1]]
         label = self._label(topic)
@@ -422,7 +470,7 @@ class JobQueue:
         Raises:
             JobNotFound, ReceiptStale, JobCancelled.
         """
-        reply = await self._run("touch", topic, job_id, receipt.nonce, receipt.attempt, ttr_ms or 0)
+        reply = await self._run_on_job("touch", topic, job_id, receipt.nonce, receipt.attempt, ttr_ms or 0)
         raise_unless_ok(reply[0], topic, job_id)
         reserved_until_ms: int = reply[1]
         return reserved_until_ms
@@ -433,7 +481,7 @@ class JobQueue:
         Raises:
             JobNotFound, ReceiptStale, JobCancelled.
         """
-        code = await self._run(
+        code = await self._run_on_job(
             "bury",
             topic,
             job_id,
@@ -446,23 +494,3 @@ class JobQueue:
         raise_unless_ok(code, topic, job_id)
         metrics.DEATHS.labels(self._label(topic), "buried").inc()
         self._counted.of(topic).dead += 1
-
-
-_FINISH_STATUS: dict[int, tuple[int, str | None]] = {
-    _OK: (200, None),
-    _NOT_FOUND: (404, JobNotFound.code),
-    **dict.fromkeys((_STALE, *_NOT_HELD), (409, ReceiptStale.code)),
-    _CANCELLED: (410, JobCancelled.code),
-}
-
-
-def raise_unless_ok(code: int, topic: str, job_id: str) -> None:
-    """What the code of a consumer's call says. Raises as `JobQueue.finish`."""
-    if code == _NOT_FOUND:
-        raise JobNotFound(topic, job_id)
-    if code == _STALE:
-        raise ReceiptStale(topic, job_id)
-    if code == _CANCELLED:
-        raise JobCancelled(topic, job_id)
-    if code in _NOT_HELD:
-        raise ReceiptStale(topic, job_id, f"nobody holds job {job_id!r} of topic {topic!r}: it is {_NOT_HELD[code]}")

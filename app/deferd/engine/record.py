@@ -40,6 +40,7 @@ from deferd.contract import limits
 from deferd.contract.backoff import ExponentialBackoff, FixedBackoff, ScheduleBackoff
 from deferd.contract.model import DeadReason, JobPolicy, JobState
 from deferd.contract.windows import window_text
+from deferd.engine.partitions import topic_of
 
 _HEADER = struct.Struct("<IHIHIHII")
 _HEADER_SIZE = _HEADER.size
@@ -237,7 +238,11 @@ def read_record(  # noqa: PLR0917 (by position: see below)
 def read_deliveries(
     topic: str, deliveries: Sequence[Any], consumer: str | None, request_id: str | None
 ) -> list[JobRecord]:
-    """The jobs in a reply of `lua/pop.lua`: id, record and lease end of each, one after the other."""
+    """The jobs in a reply of `lua/pop.lua`: id, record and lease end of each, one after the other.
+
+    `topic` is their topic or partition.
+    """
+    topic = topic_of(topic)
     if len(deliveries) == 3:  # one job, as usual: without slices, in half of the time
         job_id, raw, lease_end_ms = deliveries
         return [read_record(topic, job_id.decode(), _RESERVED, raw, lease_end_ms, consumer, request_id)]
@@ -248,7 +253,11 @@ def read_deliveries(
 
 
 def read_reply(topic: str, job_id: str, reply: Sequence[Any]) -> JobRecord:
-    """The job in a script's reply `state, record, score, consumer`; the score is the lease end while reserved."""
+    """The job in a script's reply `state, record, score, consumer`; the score is the lease end while reserved.
+
+    `topic` is its topic or partition.
+    """
+    topic = topic_of(topic)
     raw_state, raw, score, consumer = reply
     state = _STATES[raw_state]
     if state is not JobState.RESERVED:

@@ -9,10 +9,14 @@ from __future__ import annotations
 from functools import lru_cache
 from zlib import crc32
 
+from deferd.engine.partitions import Partitions, number_of, topic_of
+
 READY_CHANNEL = b"deferd:ready"
 """Messages: a topic that may have something for a waiting consumer."""
 DUE_CHANNEL = b"deferd:due"
 """Messages: the `due` key of a shard whose timer has earlier work, or a lock key that became free."""
+PARTITIONS_CHANNEL = b"deferd:partitions"
+"""Messages: a topic that has another number of partitions."""
 PUSH_CHANNEL = b"deferd:push"
 """Messages: a topic whose push was set or removed; or a pushed topic and the id of a held job that was removed."""
 HEARTBEAT_CHANNEL = "deferd:heartbeat"
@@ -46,15 +50,16 @@ _LATER_TOPIC_KEYS = ("tally", "requests", "tagged", "taken")
 
 
 class Keys:
-    """Key names for a store whose topics are spread over `shards` shards."""
+    """Key names for a store whose topics are spread over `shards` shards. `topic` is the name of a partition, too."""
 
     def __init__(self, shards: int) -> None:
         self.shards = shards
+        self.partitions = Partitions()
         self.of_topic = lru_cache(maxsize=4096)(self._of_topic)
 
     def shard_of(self, topic: str) -> int:
-        """The topic's shard: 0 to shards - 1, the same in every process and release."""
-        return crc32(topic.encode()) % self.shards
+        """The shard of a topic or partition: 0 to shards - 1, the same in every process and release."""
+        return (crc32(topic_of(topic).encode()) + number_of(topic)) % self.shards
 
     def _of_topic(self, topic: str) -> tuple[str, ...]:
         """KEYS[1] to KEYS[16] of every script on a topic."""
@@ -62,6 +67,11 @@ class Keys:
         names = [f"deferd:{{{shard}}}:{topic}:{name}" for name in (*_TOPIC_KEYS, *_LATER_TOPIC_KEYS)]
         at = len(_TOPIC_KEYS)
         return (*names[:at], *(self.of_shard(shard, name) for name in _SHARD_KEYS), *names[at:])
+
+    def of_ids(self, topic: str) -> tuple[str, str, str]:
+        """The keys of a topic that name ids for themselves: pool, cancelled, taken."""
+        keys = self.of_topic(topic)
+        return keys[0], keys[_TOPIC_KEYS.index("cancelled")], keys[-1]
 
     def of_totals(self, topic: str) -> tuple[str, ...]:
         """The sorted sets of a topic's jobs by state, delay, ready, reserved, dead, finished; then follow and items.
@@ -82,6 +92,10 @@ class Keys:
     def reserved_of(self, topic: str) -> str:
         """The sorted set of a topic's held jobs. Not cached."""
         return f"deferd:{{{self.shard_of(topic)}}}:{topic}:reserved"
+
+    def ready_of(self, topic: str) -> str:
+        """A topic's Ready list. Not cached."""
+        return f"deferd:{{{self.shard_of(topic)}}}:{topic}:ready"
 
     def delay_of(self, topic: str) -> str:
         """The sorted set of a topic's delayed jobs. Not cached."""
@@ -105,9 +119,9 @@ class Keys:
         return self.of_shard(shard, SCHEDULE_PREFIX + name)
 
     def of_shard(self, shard: int, name: str) -> str:
-        """A key of the whole shard: settings, topics, due, lock, clock, aside, idle, tally, tag/<tag>, bulk/<id>,
-        schedules, schedule_due, schedule/<name>, history/topics, history/process/<process>, events/topics, push, and in
-        shard 0 calendars, consumers/<name>, activity, tasks, tasks/running, task/<id>.
+        """A key of the whole shard: settings, topics, partitioned, due, lock, clock, aside, idle, tally, tag/<tag>,
+        bulk/<id>, schedules, schedule_due, schedule/<name>, history/topics, history/process/<process>, events/topics,
+        push, and in shard 0 calendars, consumers/<name>, activity, tasks, tasks/running, task/<id>.
         """
         return f"deferd:{{{shard}}}:{name}"
 

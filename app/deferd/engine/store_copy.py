@@ -42,7 +42,7 @@ _KEYS_AT_ONCE = 16
 _STEP_FIRST, _STEP_MOST = 64, 1000
 _STEP_BYTES_LOW, _STEP_BYTES_HIGH = 1024 * 1024, 4 * 1024 * 1024
 _SUBSCRIBE_S = 5.0
-_KEYED_BY_TOPIC = frozenset({"settings", "topics", "due", "idle", "push"})
+_KEYED_BY_TOPIC = frozenset({"settings", "topics", "due", "idle", "push", "partitioned"})
 """Keys of a shard whose elements are topics."""
 _OF_SCHEDULES = frozenset({"schedules", "schedule_due"})
 """Keys of a shard whose elements are schedules."""

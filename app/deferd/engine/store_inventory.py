@@ -11,9 +11,10 @@ from typing import NamedTuple
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import JobState
 from deferd.engine.known_topics import KnownTopics
+from deferd.engine.partition_store import PartitionStore
 from deferd.engine.redis_keys import ITEMS_PREFIX, SCHEDULE_PREFIX, TAG_PREFIX, Keys
 from deferd.engine.scripts import Scripts
-from deferd.engine.topic_list import TopicList
+from deferd.engine.topic_list import TopicList, Totals
 from deferd.store.connection import Store
 
 _PAGE = 500
@@ -76,8 +77,9 @@ def _counted_as(found: KeyFound) -> str:
 
 async def count_jobs(store: Store, shards: int) -> dict[str, dict[JobState, int]]:
     """How many jobs each topic that the store knows has in each state. Raises StoreUnavailable."""
-    keys = Keys(shards)
-    topics = TopicList(Scripts(store), keys, KnownTopics(keys))
+    keys, scripts = Keys(shards), Scripts(store)
+    await PartitionStore(scripts, keys).load()
+    topics = TopicList(scripts, keys, KnownTopics(keys))
     counts: dict[str, dict[JobState, int]] = {}
     cursor: str | None = None
     while True:
@@ -85,10 +87,12 @@ async def count_jobs(store: Store, shards: int) -> dict[str, dict[JobState, int]
         for at in range(0, len(page.names), _TOPICS_AT_ONCE):
             some = page.names[at : at + _TOPICS_AT_ONCE]
             for name, totals in zip(some, await asyncio.gather(*(topics.totals([name]) for name in some)), strict=True):
-                [of_topic] = totals.values()
-                if of_topic is None or page.unreadable:
-                    raise StoreUnavailable("a shard of the store cannot be reached")
-                counts[name] = of_topic.jobs
+                whole = Totals()
+                for of_shard in totals.values():
+                    if of_shard is None or page.unreadable:
+                        raise StoreUnavailable("a shard of the store cannot be reached")
+                    whole.add(of_shard)
+                counts[name] = whole.jobs
         if page.unreadable:
             raise StoreUnavailable("a shard of the store cannot be reached")
         cursor = page.next_cursor

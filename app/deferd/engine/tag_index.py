@@ -1,4 +1,4 @@
-"""Reads the tag index: the jobs of a topic that have a tag, in the order of their ids."""
+"""Reads the tag index: the jobs of a topic, or of one of its partitions, that have a tag, in the order of their ids."""
 
 from __future__ import annotations
 

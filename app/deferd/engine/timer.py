@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine import metrics
+from deferd.engine.partitions import topic_of
 from deferd.engine.redis_keys import SCHEDULES_MEMBER, Keys
 from deferd.engine.scripts import Scripts
 
@@ -165,7 +166,7 @@ class Timer:
                 if isinstance(done, StoreUnavailable):
                     raise done
                 if isinstance(done, BaseException):  # a topic that makes the script fail must not stop the others
-                    _LOG.error("the timer's turn at topic %s failed", topic, exc_info=done)
+                    _LOG.error("the timer's turn at topic %s failed", topic_of(topic), exc_info=done)
                     failed = True
                 else:
                     next_work = done  # the store runs promotions in order: the last one is up to date

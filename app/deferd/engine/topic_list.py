@@ -2,6 +2,8 @@
 
 When a shard of the store cannot be reached, only its own topics are missing: all shards are read at the same time, and
 the missing topics are named as far as this process has seen them.
+
+The names of partitions are left out: a topic is listed once, with the sums over its partitions.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from deferd.contract.errors import StoreUnavailable, TopicNotFound
 from deferd.contract.model import JobState
 from deferd.engine.cursors import bad_cursor, read_cursor, write_cursor
 from deferd.engine.known_topics import KnownTopics
+from deferd.engine.partitions import is_first
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.topic_settings import UNREADABLE_SETTINGS
@@ -23,6 +26,8 @@ from deferd.engine.topic_view import STATES, TopicView, view_topic
 
 _LOG = logging.getLogger(__name__)
 _TOPICS_PER_CALL = 500
+_NAMES_AFTER_PARTITIONS = 500
+"""Read at least so many after a page with names of partitions, which do not count."""
 _Items = TypeVar("_Items")
 
 
@@ -98,15 +103,21 @@ class TopicList:
         async def view(shard: int, names: list[str]) -> None:
             nonlocal error
             for at, name in enumerate(names):
+                others = {self._keys.shard_of(one) for one in self._keys.partitions.of(name)} - {shard}
+                if others & unreadable:
+                    unavailable.append(name)
+                    continue
                 try:
                     views[name] = await view_topic(self._scripts, self._keys, name)
                 except TopicNotFound:  # forgotten since its name was read
                     continue
                 except StoreUnavailable as exc:
-                    unavailable.extend(names[at:])
-                    unreadable.add(shard)
                     error = exc
-                    return
+                    unreadable.update(await self._unreadable(shard, others))
+                    if shard in unreadable:
+                        unavailable.extend(names[at:])
+                        return
+                    unavailable.append(name)
                 except UNREADABLE_SETTINGS:
                     _LOG.error("topic %s is not listed: its settings cannot be read (run `deferd audit`)", name)
 
@@ -150,8 +161,8 @@ class TopicList:
     async def scan(self, cursor: int = 0, count: int = 1000) -> tuple[int, list[str]]:
         """About `count` names in no order, and the cursor of the next page; 0 begins, and is that of the last page.
 
-        As SCAN of Redis: a topic that exists all the time is listed, perhaps twice. A page costs the same however many
-        topics there are.
+        As SCAN of Redis: a topic that exists all the time is listed, perhaps twice, and a page may be empty. A page
+        costs the same however many topics there are.
 
         Raises:
             StoreUnavailable: the shard of this page cannot be read.
@@ -159,15 +170,35 @@ class TopicList:
         position, shard = divmod(cursor, self._keys.shards)
         key = self._keys.of_shard(shard, "topics")
         next_position, found = await self._scripts.run("key_elements", [key], ("zset", position, count))
-        names = [name.decode() for name in found[::2]]
+        names = [name for name in (member.decode() for member in found[::2]) if is_first(name)]
         if int(next_position):
             return int(next_position) * self._keys.shards + shard, names
         return (shard + 1) % self._keys.shards, names
 
     async def count(self) -> int:
-        """How many topics there are. Raises StoreUnavailable if a shard cannot be read."""
+        """How many topics there are. Raises StoreUnavailable if a shard cannot be read.
+
+        While a topic gets more partitions, these may be counted as topics, or as many topics too few, for a moment.
+        """
         keys = [self._keys.of_shard(shard, "topics") for shard in range(self._keys.shards)]
-        return sum(await asyncio.gather(*(self._scripts.command("ZCARD", key) for key in keys)))
+        names: int = sum(await asyncio.gather(*(self._scripts.command("ZCARD", key) for key in keys)))
+        return max(names - sum(1 for _ in self._keys.partitions.further()), 0)
+
+    async def _unreadable(self, shard: int, others: Collection[int]) -> set[int]:
+        """Which shards cannot be read, after a read of a topic with partitions in these failed."""
+        if not others:
+            return {shard}
+        failed = {shard, *others}
+        unreadable: set[int] = set()
+
+        async def read(one: int, _: None) -> None:
+            try:
+                await self._scripts.command("ZCARD", self._keys.of_shard(one, "topics"))
+            except StoreUnavailable:
+                unreadable.add(one)
+
+        await _for_each_shard(dict.fromkeys(failed), read)
+        return unreadable
 
     async def _read_sizes(self, sizes: dict[int, int], page: TopicNames) -> None:
         async def read(shard: int, _: int) -> None:
@@ -181,20 +212,28 @@ class TopicList:
         await _for_each_shard(dict(sizes), read)
 
     async def _read_names(self, shard: int, after: str, most: int, page: TopicNames) -> None:
-        start = f"({after}" if after else "-"
+        """Add up to `most` topics of a shard after that name."""
+        start, limit = f"({after}" if after else "-", most
         key = self._keys.of_shard(shard, "topics")
-        try:
-            found = await self._scripts.command("ZRANGEBYLEX", key, start, "+", "LIMIT", 0, most)
-        except StoreUnavailable as exc:
-            page.unreadable.add(shard)
-            page.error = exc
-            return
-        names = [name.decode() for name in found]
-        self._known_topics.update(shard, after, names, is_last=len(names) < most)
+        names: list[str] = []
+        while True:
+            try:
+                found = await self._scripts.command("ZRANGEBYLEX", key, start, "+", "LIMIT", 0, limit)
+            except StoreUnavailable as exc:
+                page.unreadable.add(shard)
+                page.error = exc
+                return
+            names += filter(is_first, (name.decode() for name in found))
+            if len(found) < limit or len(names) >= most:
+                break
+            start, limit = f"({found[-1].decode()}", max(most - len(names), _NAMES_AFTER_PARTITIONS)
+        is_last = len(found) < limit and len(names) <= most
+        names = names[:most]
+        self._known_topics.update(shard, after, names, is_last=is_last)
         page.names += names
 
     async def totals(self, names: Iterable[str]) -> dict[int, Totals | None]:
-        """The sums over these topics, for each of their shards; None for one that cannot be reached."""
+        """The sums over these topics, for each shard of their partitions; None for one that cannot be reached."""
         totals: dict[int, Totals | None] = {}
 
         async def read(shard: int, in_shard: list[str]) -> None:
@@ -210,7 +249,7 @@ class TopicList:
                 of_shard.add(Totals(dict(zip(STATES, states, strict=True)), follow_ups, collections))
             totals[shard] = of_shard
 
-        await _for_each_shard(self._by_shard(names), read)
+        await _for_each_shard(self._by_shard(self._keys.partitions.of_all(names)), read)
         return totals
 
     def _by_shard(self, names: Iterable[str]) -> dict[int, list[str]]:

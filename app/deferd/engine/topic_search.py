@@ -1,4 +1,7 @@
-"""Finds the topics that match the patterns of a pop and have ready jobs, or have served the same request before."""
+"""Finds the topics that match the patterns of a pop and have ready jobs, or have served the same request before.
+
+What is found are partitions of topics. The patterns are those of topics, and each topic counts once.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from dataclasses import dataclass, field
 from deferd.contract.limits import POP_MATCHES_MAX
 from deferd.contract.topic_patterns import WILDCARD, TopicPatterns
 from deferd.engine.group_commit import GroupCommit
+from deferd.engine.partitions import topic_of
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 
@@ -40,8 +44,9 @@ class TopicSelection:
         of_key = None if self._allowed is None else self._allowed.patterns
         self.key = (self._patterns.patterns, of_key, self.names)
 
-    def match(self, topic: str) -> bool:
-        """Whether `topic` is one of the topics."""
+    def match(self, partition: str) -> bool:
+        """Whether `partition` is one of those of the topics."""
+        topic = topic_of(partition)
         return (
             topic not in self.names
             and self._patterns.match(topic)
@@ -74,10 +79,10 @@ class TopicSelection:
 
 @dataclass(slots=True)
 class FoundTopics:
-    """What a search found: topics with ready jobs, and how many; `errors` of the shards that could not be searched.
+    """What a search found: partitions with ready jobs, and how many; `errors` of the shards that could not be searched.
 
-    `matching` is the number of topics that match. With `is_complete` false there may be more: the search ended early
-    because these are too many.
+    `matching` is the number of topics that match, each of which counts in the shard of its first partition. With
+    `is_complete` false there may be more: the search ended early because these are too many.
     """
 
     ready: dict[str, int] = field(default_factory=dict)
@@ -109,7 +114,7 @@ class TopicSearch:
         await self._scripts.command("EXISTS", self._keys.of_shard(shard, "topics"))
 
     async def ready(self, selection: TopicSelection, shards: Collection[int]) -> FoundTopics:
-        """The topics of `selection` in these shards that have ready jobs and are not paused."""
+        """The partitions of the topics of `selection` in these shards that have ready jobs and are not paused."""
         found = FoundTopics()
         names_read = 0
         most, args = selection.arguments()
@@ -137,7 +142,7 @@ class TopicSearch:
     async def served(
         self, request_id: str, selection: TopicSelection, shards: Collection[int]
     ) -> tuple[list[str], dict[int, Exception]]:
-        """The topics of `selection` that may have served an earlier pop with this request id; errors by shard."""
+        """The partitions of topics of `selection` that may have served an earlier pop with this id; errors by shard."""
         topics: list[str] = []
         errors: dict[int, Exception] = {}
 

@@ -15,6 +15,8 @@ from deferd.store.durability_levels import level_named, name_of
 UNREADABLE_SETTINGS = (ValueError, TypeError, AttributeError, ValidationError)
 """What `read_settings` raises for settings that something other than deferd has written."""
 
+_AS_THEY_ARE = {"j": "max_jobs", "ev": "events", "n": "partitions"}
+
 
 def read_settings(stored: dict[str, Any]) -> TopicSettings:
     """Read stored settings. Raises one of UNREADABLE_SETTINGS."""
@@ -35,16 +37,13 @@ def read_settings(stored: dict[str, Any]) -> TopicSettings:
         fields["time_limit"] = stored["i"] / 1000 if stored["i"] else None
     if "d" in stored:
         fields["deadline"] = stored["d"] / 1000 if stored["d"] else None
-    if "j" in stored:
-        fields["max_jobs"] = stored["j"]
     if "w" in stored:
         window, spread_ms = read_defaults(stored["w"])
         fields["window"] = read_window(window) if window else None
         fields["spread"] = spread_ms / 1000 if spread_ms else None
     if "l" in stored:
         fields["durability"] = name_of(stored["l"])
-    if "ev" in stored:
-        fields["events"] = stored["ev"]
+    fields |= {field: stored[key] for key, field in _AS_THEY_ARE.items() if key in stored}
     return TopicSettings.model_validate(fields)
 
 
@@ -62,4 +61,6 @@ def settings_to_store(settings: TopicSettings) -> dict[str, Any]:
         stored["l"] = level_named(settings.durability)
     if settings.events:
         stored["ev"] = settings.events
+    if settings.partitions is not None:
+        stored["n"] = settings.partitions
     return stored

@@ -3,12 +3,15 @@
 A preview returns a cutoff: the same sweep with that `cutoff` acts on what the preview counted, or on less, and on
 nothing else. A job that was put or that died since is left alone, also one that was dead, was redriven and has died
 again.
+
+A sweep of a topic with several partitions goes through one after the other, or for ids through those where each may be.
+The cutoff is one instant for all: the earliest that a clock of their shards shows.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
@@ -16,11 +19,12 @@ from typing import Any, Literal, NamedTuple
 from deferd.contract.model import JobState
 from deferd.engine import metrics
 from deferd.engine.inspection.dead_errors import DeadJobs
+from deferd.engine.partition_store import PartitionStore
 from deferd.engine.record import json_bytes
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.tag_index import ids_with_tag
-from deferd.engine.topic_view import STATES, view_topic
+from deferd.engine.topic_view import STATES, partitions_of
 
 STEPS = {"redrive": 60, "purge": 180}
 """Most jobs of a step, which ends early at 1 MiB of records read: two to four milliseconds of the store's time.
@@ -86,14 +90,14 @@ class SweepPreview:
 
 @dataclass
 class Pace:
-    """How a sweep proceeds: in steps of at most `jobs`, each in a `slot`.
+    """How a sweep proceeds: in steps of at most `jobs`, each in a `slot`, which is called with the partition.
 
-    `request` is the name under which the scripts count what it has done, for `kept_ms`. `on_step` is called after each
-    step with the jobs that matched in it; when it returns False the sweep ends.
+    `request` is the name under which the scripts count what it has done, in each shard, for `kept_ms`. `on_step` is
+    called after each step with the jobs that matched in it; when it returns False the sweep ends.
     """
 
     jobs: int = STEPS["purge"]
-    slot: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+    slot: Callable[[str], AbstractAsyncContextManager[None]] = field(default=lambda _: nullcontext())
     request: str | None = None
     kept_ms: int = 0
     on_step: Callable[[int], bool] = field(default=lambda _: True)
@@ -102,23 +106,32 @@ class Pace:
 class TopicSweeps:
     """Redrives and purges."""
 
-    def __init__(self, scripts: Scripts, keys: Keys, labels: metrics.TopicLabels, dead_jobs: DeadJobs) -> None:
+    def __init__(
+        self,
+        scripts: Scripts,
+        keys: Keys,
+        labels: metrics.TopicLabels,
+        dead_jobs: DeadJobs,
+        partitions: PartitionStore,
+    ) -> None:
         self._scripts = scripts
         self._keys = keys
+        self._partitions = partitions
         self._label = labels.label
         self._counted = labels.counted
         self._dead_jobs = dead_jobs
 
     async def run(self, sweep: Sweep, pace: Pace | None = None) -> int:
         """Make the jobs ready, or remove them; returns how many. Raises TopicNotFound, StoreUnavailable."""
-        await view_topic(self._scripts, self._keys, sweep.topic)
+        partitions = await self._partitions_of(sweep.topic)
         if sweep.error is not None and sweep.cutoff_ms is None:
-            sweep = self.with_cutoff(sweep, await self.now_ms(sweep.topic))
-        work = _Run(self, sweep, pace or Pace(STEPS[sweep.verb]))
+            sweep = self.with_cutoff(sweep, await self._now_ms(partitions))
+        work = _Run(self, sweep, partitions, pace or Pace(STEPS[sweep.verb]))
         try:
             await work.run()
         finally:
-            self._counted.of(sweep.topic)
+            for partition in work.reached:
+                self._counted.of(partition)
             if sweep.verb == "redrive":
                 metrics.REDRIVES.labels(self._label(sweep.topic)).inc(work.matched)
         if sweep.is_for_all:
@@ -127,11 +140,11 @@ class TopicSweeps:
 
     async def preview(self, sweep: Sweep, samples: int, pace: Pace | None = None) -> SweepPreview:
         """Count the jobs that `run` would act on, and change nothing. Raises TopicNotFound, StoreUnavailable."""
-        await view_topic(self._scripts, self._keys, sweep.topic)
+        partitions = await self._partitions_of(sweep.topic)
         if sweep.cutoff_ms is None:
-            sweep = self.with_cutoff(sweep, await self.now_ms(sweep.topic))
+            sweep = self.with_cutoff(sweep, await self._now_ms(partitions))
             await asyncio.sleep(SETTLE_S)
-        work = _Run(self, sweep, pace or Pace(_PREVIEW_STEP), samples)
+        work = _Run(self, sweep, partitions, pace or Pace(_PREVIEW_STEP), samples)
         await work.run()
         return SweepPreview(work.matched, sweep.cutoff_ms or 0, work.samples, not work.is_limit_reached)
 
@@ -141,9 +154,32 @@ class TopicSweeps:
         return replace(sweep, cutoff_ms=cutoff_ms)
 
     async def now_ms(self, topic: str) -> int:
-        """The time of the topic's shard. Raises StoreUnavailable."""
-        now_ms: int = await self._scripts.run("now", (self._keys.of_topic(topic)[0],), ())
-        return now_ms
+        """The earliest time that a clock of the topic's shards shows. Raises StoreUnavailable."""
+        return await self._now_ms(await self._refreshed(topic))
+
+    async def count_of(self, topic: str, request: str) -> int:
+        """How many jobs of a topic the steps of a sweep with this request have changed. Raises StoreUnavailable."""
+        keys = await self.request_keys(topic, request)
+        counts = await asyncio.gather(*(self._scripts.command("HGET", key, "done") for key in keys))
+        return sum(int(count or 0) for count in counts)
+
+    async def request_keys(self, topic: str, request: str) -> list[str]:
+        """The keys under which the scripts count for a request: one in each shard. Raises StoreUnavailable."""
+        shards = sorted(set(map(self._keys.shard_of, await self._refreshed(topic))))
+        return [self._keys.of_shard(shard, f"bulk/{request}") for shard in shards]
+
+    async def _now_ms(self, partitions: Sequence[str]) -> int:
+        keys = [self._keys.of_topic(partition)[0] for partition in partitions]
+        times: list[int] = await asyncio.gather(*(self._scripts.run("now", (key,), ()) for key in keys))
+        return min(times)
+
+    async def _partitions_of(self, topic: str) -> tuple[str, ...]:
+        return await partitions_of(self._scripts, self._keys, self._partitions, topic)
+
+    async def _refreshed(self, topic: str) -> tuple[str, ...]:
+        """The partitions of a topic, which need not exist."""
+        await self._partitions.refresh(topic)
+        return self._partitions.known.of(topic)
 
 
 class _Step(NamedTuple):
@@ -158,11 +194,19 @@ class _Step(NamedTuple):
 class _Run:
     """One run of a sweep; with `most_samples`, of a preview."""
 
-    def __init__(self, of: TopicSweeps, sweep: Sweep, pace: Pace, most_samples: int | None = None) -> None:
+    def __init__(
+        self,
+        of: TopicSweeps,
+        sweep: Sweep,
+        partitions: Sequence[str],
+        pace: Pace,
+        most_samples: int | None = None,
+    ) -> None:
         self._scripts = of._scripts
         self._keys = of._keys
         self._dead_jobs = of._dead_jobs
         self._sweep = sweep
+        self._partitions = partitions
         self._pace = pace
         self._most_samples = most_samples
         options = {
@@ -177,27 +221,50 @@ class _Run:
         self.matched = 0
         self.samples: list[tuple[str, JobState]] = []
         self.is_limit_reached = False
+        self.reached: list[str] = []
+        """The partitions that the run has come to."""
         self._is_stopped = False
 
     async def run(self) -> None:
-        sweep = self._sweep
-        if sweep.ids is not None:
-            await self._act_on_ids(sweep.ids)
-        elif sweep.error is not None:
-            async for ids in self._dead_jobs.ids_with_error(
-                sweep.topic, sweep.error, reason=sweep.reason, until_ms=sweep.cutoff_ms
-            ):
-                if not await self._act_on_ids(ids):
-                    return
-        elif sweep.tag is not None:
-            async for ids in ids_with_tag(self._scripts, self._keys, sweep.topic, sweep.tag):
-                if not await self._act_on_ids(ids):
-                    return
-        else:
-            for state in sweep.states:
-                await self._act_on_state(state)
+        by_home = None if self._sweep.ids is None else self._by_home(self._sweep.ids)
+        for partition in self._partitions if by_home is None else by_home:
+            self.reached.append(partition)
+            if by_home is None:
+                goes_on = await self._act_on_partition(partition)
+            else:
+                goes_on = await self._act_on_ids(partition, by_home[partition])
+            if not goes_on:
+                return
 
-    async def _act_on_ids(self, ids: tuple[str, ...] | list[str]) -> bool:
+    def _by_home(self, ids: Sequence[str]) -> dict[str, list[str]]:
+        """The ids by the partitions where they may be: a job is in one of them at most."""
+        by_home: dict[str, list[str]] = {}
+        for job_id in ids:
+            for home in self._keys.partitions.homes(self._sweep.topic, job_id):
+                by_home.setdefault(home, []).append(job_id)
+        return by_home or {self._sweep.topic: []}
+
+    async def _act_on_partition(self, partition: str) -> bool:
+        """Returns whether the sweep goes on."""
+        sweep = self._sweep
+        if sweep.error is not None or sweep.tag is not None:
+            async for ids in self._pages(partition):
+                if not await self._act_on_ids(partition, ids):
+                    return False
+            return True
+        for state in sweep.states:
+            if not await self._act_on_state(partition, state):
+                return False
+        return True
+
+    def _pages(self, partition: str) -> AsyncIterator[list[str]]:
+        """The ids of the jobs of a partition that have the error or the tag."""
+        sweep = self._sweep
+        if sweep.error is None:
+            return ids_with_tag(self._scripts, self._keys, partition, sweep.tag or "")
+        return self._dead_jobs.ids_with_error(partition, sweep.error, reason=sweep.reason, until_ms=sweep.cutoff_ms)
+
+    async def _act_on_ids(self, partition: str, ids: Sequence[str]) -> bool:
         """Act on those of the ids that match. Returns whether the sweep goes on."""
         states = self._sweep.states
         if not ids:
@@ -209,23 +276,28 @@ class _Run:
                 self.is_limit_reached = True
                 return False
             named = {"state": states[0].value} if self._sweep.verb == "purge" and len(states) == 1 else {}
-            at += (await self._step(named, ids[at : at + self._pace.jobs])).looked_at
+            at += (await self._step(partition, named, ids[at : at + self._pace.jobs])).looked_at
             if self._is_stopped:
                 return False
         return True
 
-    async def _act_on_state(self, state: JobState) -> None:
+    async def _act_on_state(self, partition: str, state: JobState) -> bool:
+        """Returns whether the sweep goes on."""
         position: dict[str, str] = {}
         more = 1
         while more and not self._is_stopped:
             if self._left() == 0:
+                is_first = not position and partition != self._partitions[0]
+                if is_first and not await self._scripts.command("ZCARD", self._keys.dead_of(partition)):
+                    return True
                 self.is_limit_reached = True
-                return
+                return False
             named = {"state": state.value} if self._sweep.verb == "purge" else {}
-            step = await self._step({**named, **position}, ())
+            step = await self._step(partition, {**named, **position}, ())
             more = step.more
             if self._leaves_jobs and step.score:
                 position = {"score": step.score, "id": step.last_id}
+        return not self._is_stopped
 
     @property
     def _leaves_jobs(self) -> bool:
@@ -238,7 +310,7 @@ class _Run:
         limit = None if self._sweep.ids is not None else self._sweep.limit
         return None if limit is None else limit - self.matched
 
-    async def _step(self, options: dict[str, Any], ids: tuple[str, ...] | list[str]) -> _Step:
+    async def _step(self, partition: str, options: dict[str, Any], ids: Sequence[str]) -> _Step:
         left = self._left()
         most = self._pace.jobs if left is None else min(left, self._pace.jobs)
         options = {**self._options, **options, "most": len(ids) if self._sweep.ids is not None else most}
@@ -246,10 +318,9 @@ class _Run:
             options["look_at"] = max(self._pace.jobs, _LOOK_AT)
         if self._most_samples is not None:
             options["samples"] = self._most_samples - len(self.samples)
-        topic = self._sweep.topic
-        async with self._pace.slot():
+        async with self._pace.slot(partition):
             reply = await self._scripts.run(
-                self._sweep.verb, self._keys.of_topic(topic), (topic, json_bytes(options), *ids)
+                self._sweep.verb, self._keys.of_topic(partition), (partition, json_bytes(options), *ids)
             )
         count, more, score, last_id, looked_at, *named = reply
         self.matched += count

@@ -1,4 +1,7 @@
-"""Measures how much of the store topics use, in bounded steps on a live service; quotas are checked against it."""
+"""Measures how much of the store topics use, in bounded steps on a live service; quotas are checked against it.
+
+The names here are those of partitions: the caller matches and counts their topics.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ class TopicUsage:
         return self._keys.shards
 
     async def names(self, shard: int, prefixes: Iterable[str]) -> AsyncIterator[list[str]]:
-        """The shard's topics that begin with one of `prefixes`, up to 1000 at a time. Reads no other topics."""
+        """The shard's partitions of topics that begin with one of `prefixes`, up to 1000 at a time. Reads no others."""
         key = self._keys.of_shard(shard, "topics")
         for prefix in _without_covered(prefixes):
             start, end = (f"[{prefix}", f"({prefix}\x7f") if prefix else ("-", "+")  # 0x7f is in no name
@@ -46,7 +49,7 @@ class TopicUsage:
                 start = f"({page[-1].decode()}"
 
     async def jobs(self, shard: int, names: Sequence[str]) -> tuple[int, int]:
-        """Count the jobs of these topics of a shard, in any state, with their follow-ups, and the tombstones."""
+        """Count the jobs of these partitions of a shard, in any state, with their follow-ups, and the tombstones."""
         jobs = tombstones = 0
         for at in range(0, len(names), _TOPICS_PER_CALL):
             keys = [key for name in names[at : at + _TOPICS_PER_CALL] for key in self._keys.of_kept(shard, name)]
@@ -56,9 +59,9 @@ class TopicUsage:
         return jobs, tombstones
 
     async def record_bytes(self, name: str) -> AsyncIterator[int]:
-        """The bytes that the jobs of a topic use, with their follow-ups, collected items and tags.
+        """The bytes that the jobs of a partition use, with their follow-ups, collected items and tags.
 
-        Yields one number a step; the sum is the topic's usage.
+        Yields one number a step; the sum is its usage.
         """
         keys = self._keys.of_topic(name)
         part, cursor = b"pool", b"0"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from deferd.contract.errors import TopicNotFound
+from deferd.contract.errors import FieldError, InvalidInput, TopicNotFound
 from deferd.contract.model import JobState, TopicSettings
 from deferd.engine.cursors import bad_cursor, read_cursor, write_cursor
 from deferd.engine.inspection.standing import Missing, Standing, standing_of
+from deferd.engine.partition_store import PartitionStore
+from deferd.engine.partitions import names_of, number_of, topic_of
 from deferd.engine.placement import Placer
 from deferd.engine.record import JobRecord, json_bytes, read_reply
 from deferd.engine.redis_keys import Keys
@@ -18,11 +20,12 @@ from deferd.engine.scripts import Scripts
 from deferd.engine.tag_index import ids_with_tag
 from deferd.engine.topic_settings import settings_to_store
 from deferd.engine.topic_sweeps import Sweep, TopicSweeps
-from deferd.engine.topic_view import STATES, TopicView, view_topic
+from deferd.engine.topic_view import STATES, TopicView, partitions_of, view_topic
 
 _LISTED, _SEARCHED = 100, 250
 """Most jobs that one script call lists or looks at: less than 5 ms of the store."""
 _SCORE = re.compile(r"(?:-?[0-9]{1,16})?")
+_FEWER_PARTITIONS, _IS_PUSHED = -2, -3
 _PAGE_BYTES = 1024 * 1024
 _MOST_LOOKED_AT = 10_000
 """By one page of a search; the last step may exceed it."""
@@ -31,8 +34,11 @@ _MOST_LOOKED_AT = 10_000
 class Topics:
     """The verbs on a topic; TopicList reads over all topics."""
 
-    def __init__(self, scripts: Scripts, keys: Keys, placer: Placer, sweeps: TopicSweeps) -> None:
+    def __init__(
+        self, scripts: Scripts, keys: Keys, placer: Placer, sweeps: TopicSweeps, partitions: PartitionStore
+    ) -> None:
         self._placer = placer
+        self._partitions = partitions
         self._scripts = scripts
         self._keys = keys
         self._sweeps = sweeps
@@ -41,26 +47,40 @@ class Topics:
         return await self._scripts.run(verb, self._keys.of_topic(topic), (topic, *args))
 
     async def show(self, topic: str) -> TopicView:
-        """Return the topic as it is now. Raises TopicNotFound."""
+        """Return the topic as it is now, all its partitions together. Raises TopicNotFound."""
         return await view_topic(self._scripts, self._keys, topic)
+
+    async def _partitions_of(self, topic: str) -> tuple[str, ...]:
+        """Raises TopicNotFound."""
+        return await partitions_of(self._scripts, self._keys, self._partitions, topic)
 
     async def standing_of(self, topic: str, job_id: str) -> Standing | Missing:
         """What decides when a job runs, or what is known of a job that does not exist."""
-        return await standing_of(self._scripts, self._keys, topic, job_id)
+        return await standing_of(self._scripts, self._keys, self._partitions, topic, job_id)
 
     async def configure(self, topic: str, settings: TopicSettings) -> TopicView:
-        """Replace the defaults for jobs put from now on, and `max_jobs`. Makes the topic known.
+        """Replace the defaults for jobs put from now on, and the limits of the topic. Makes the topic known.
+
+        Its number of partitions stays as it is, unless the settings have one. When several partitions cannot be reached
+        at once, those that can have the new settings, and the others get them within a minute of being back.
 
         A `durability` that the store does not support is accepted here; puts that name none are refused as long as
         the store does not support it.
 
         Raises:
-            InvalidInput: a zone or calendar of the window is unknown, or that never opens.
+            InvalidInput: a zone or calendar of the window is unknown, or that never opens; or the topic has more
+                partitions, or is pushed and would have several.
         """
         if settings.window is not None:
             await self._placer.check_window(settings.window)
         stored = settings_to_store(settings)
-        await self._run("configure", topic, "settings", json_bytes(stored) if stored else "")
+        code = await self._run("configure", topic, "settings", json_bytes(stored) if stored else "")
+        await self._spread(topic)
+        if code in {_FEWER_PARTITIONS, _IS_PUSHED}:
+            most = "at most 1: the topic is pushed"
+            if code == _FEWER_PARTITIONS:
+                most = f"at least {self._keys.partitions.count(topic)}: partitions can grow, not shrink"
+            raise InvalidInput([FieldError(("body", "partitions"), f"must be {most}", settings.partitions)])
         return await self.show(topic)
 
     async def pause(self, topic: str, by: str | None = None, reason: str | None = None) -> TopicView:
@@ -77,7 +97,12 @@ class Topics:
     async def _set_paused(self, topic: str, verb: Literal["pause", "resume"], *why: str) -> TopicView:
         if await self._run("configure", topic, verb, *(why or ("", ""))) < 0:
             raise TopicNotFound(topic)
+        await self._spread(topic)
         return await self.show(topic)
+
+    async def _spread(self, topic: str) -> None:
+        """Give other partitions of the topic its settings, if there are others."""
+        await self._partitions.spread(topic)
 
     async def jobs(
         self,
@@ -90,7 +115,8 @@ class Topics:
     ) -> tuple[list[JobRecord], str | None]:
         """Up to `limit` jobs in `state` (None: in every state, one after the other), and the cursor of the next page.
 
-        `reverse`: within each state in the opposite order.
+        The jobs of one state come partition by partition, and those of one partition in their order. `reverse`: within
+        each state in the opposite order.
 
         The cursor is None after the last page. A page with large bodies may be shorter without being the last. Jobs
         that change their state between two pages may be missed or returned twice.
@@ -99,23 +125,23 @@ class Topics:
             TopicNotFound.
             InvalidInput: this method did not return the cursor.
         """
-        await self.show(topic)
-        states = list(STATES) if state is None else [state]
-        state_name, score, last_id = read_cursor(cursor, (states[0].value, "", ""), (str, str, str))
-        if state_name not in states or not _SCORE.fullmatch(score):
-            raise bad_cursor(cursor)
+        partitions = await self._partitions_of(topic)
+        places = _places([one.value for one in (STATES if state is None else (state,))], partitions, reverse=reverse)
+        place, score, last_id = _position(cursor, places)
         jobs: list[JobRecord] = []
         size = 0
-        for current in states[states.index(JobState(state_name)) :]:
+        for current in places[places.index(place) :]:
+            in_state, partition = topic_of(current), partitions[number_of(current)]
             more = True
             while more:
                 if len(jobs) == limit or size >= _PAGE_BYTES:
-                    return jobs, write_cursor(current.value, score, last_id)
-                reply = await self._run("list", topic, current.value, score, last_id, limit - len(jobs), int(reverse))
+                    return jobs, write_cursor(current, score, last_id)
+                most = limit - len(jobs)
+                reply = await self._run("list", partition, in_state, score, last_id, most, int(reverse))
                 more = reply[0] == 1
                 score, last_id = _text(reply[1]), _text(reply[2])
                 jobs += (
-                    read_reply(topic, reply[at].decode(), (current.value.encode(), *reply[at + 1 : at + 4]))
+                    read_reply(topic, reply[at].decode(), (in_state.encode(), *reply[at + 1 : at + 4]))
                     for at in range(3, len(reply), 4)
                 )
                 size += sum(map(len, reply[4::4]))
@@ -135,43 +161,58 @@ class Topics:
         """As `jobs`, only those that match; and how many jobs were looked at.
 
         Looks at about 10,000 jobs at most: a page may have no job and yet not be the last. With a tag it reads the tag
-        index, in the order of the ids, and looks only at jobs that have the tag.
+        index, partition by partition in the order of the ids, and looks only at jobs that have the tag.
 
         Raises as `jobs`.
         """
-        await self.show(topic)
-        by_tag = wanted.tag is not None
-        places = ["tag"] if by_tag else [one.value for one in (STATES if state is None else (state,))]
-        place, score, last_id = read_cursor(cursor, (places[0], "", ""), (str, str, str))
-        if place not in places or not _SCORE.fullmatch(score):
-            raise bad_cursor(cursor)
+        partitions = await self._partitions_of(topic)
+        kinds = [one.value for one in (STATES if state is None else (state,))] if wanted.tag is None else ["tag"]
+        places = _places(kinds, partitions, reverse=reverse)
+        place, score, last_id = _position(cursor, places)
         found = _Found(limit)
-        if by_tag:
-            options = wanted.options() | ({} if state is None else {"state": state.value})
-            pages = ids_with_tag(self._scripts, self._keys, topic, wanted.tag or "", last_id, reverse=reverse)
-            async for tagged in pages:
-                at = 0
-                while at < len(tagged):
-                    if found.is_full():
-                        return found.jobs, write_cursor("tag", "", last_id), found.looked_at
-                    reply = await self._run("search", topic, found.page(options), *tagged[at : at + _SEARCHED])
-                    looked, _, last_id = found.add(topic, reply)
-                    at += looked
-            return found.jobs, None, found.looked_at
-        options = wanted.options() | ({"reverse": True} if reverse else {})
         for current in places[places.index(place) :]:
-            more = True
-            while more:
-                if found.is_full():
-                    return found.jobs, write_cursor(current, score, last_id), found.looked_at
-                position = {"score": score, "id": last_id} if score else {}
-                reply = await self._run("search", topic, found.page({**options, "state": current, **position}))
-                more = reply[1] == 1
-                _, new_score, new_id = found.add(topic, reply)
-                if new_score:
-                    score, last_id = new_score, new_id
+            partition = partitions[number_of(current)]
+            if wanted.tag is None:
+                options = wanted.options() | {"state": topic_of(current)} | ({"reverse": True} if reverse else {})
+                ended_at = await self._search_state(partition, options, score, last_id, found)
+            else:
+                options = wanted.options() | ({} if state is None else {"state": state.value})
+                tagged = ids_with_tag(self._scripts, self._keys, partition, wanted.tag, last_id, reverse=reverse)
+                ended_at = await self._search_ids(partition, options, tagged, last_id, found)
+            if ended_at is not None:
+                return found.jobs, write_cursor(current, *ended_at), found.looked_at
             score, last_id = "", ""
         return found.jobs, None, found.looked_at
+
+    async def _search_state(
+        self, partition: str, options: dict[str, Any], score: str, last_id: str, found: _Found
+    ) -> tuple[str, str] | None:
+        """Search jobs in one state behind a position; returns the one at which the page is full."""
+        more = True
+        while more:
+            if found.is_full():
+                return score, last_id
+            position = {"score": score, "id": last_id} if score else {}
+            reply = await self._run("search", partition, found.page({**options, **position}))
+            more = reply[1] == 1
+            _, new_score, new_id = found.add(partition, reply)
+            if new_score:
+                score, last_id = new_score, new_id
+        return None
+
+    async def _search_ids(
+        self, partition: str, options: dict[str, Any], pages: AsyncIterator[list[str]], last_id: str, found: _Found
+    ) -> tuple[str, str] | None:
+        """Search jobs of these ids, which come after `last_id`; returns the position at which the page is full."""
+        async for ids in pages:
+            at = 0
+            while at < len(ids):
+                if found.is_full():
+                    return "", last_id
+                reply = await self._run("search", partition, found.page(options), *ids[at : at + _SEARCHED])
+                looked, _, last_id = found.add(partition, reply)
+                at += looked
+        return None
 
     async def redrive(
         self,
@@ -183,6 +224,8 @@ class Topics:
         reason: str | None = None,
     ) -> int:
         """Make dead jobs ready again: those of `ids`, else up to `limit`, longest dead first. Returns how many.
+
+        In a topic with several partitions those of one partition come after those of the one before.
 
         `tag` and `reason`: only jobs with this tag, or dead for this reason. They are due now and have no attempts; the
         last error stays readable. Raises TopicNotFound.
@@ -248,6 +291,20 @@ class _Found:
         self._bytes += sum(map(len, rows[2::5]))
         self.looked_at += looked
         return looked, _text(score), _text(last_id)
+
+
+def _places(kinds: Sequence[str], partitions: Sequence[str], *, reverse: bool) -> list[str]:
+    """What a list goes through: each of `kinds` in each partition, named as partitions are: dead, dead#1, dead#2."""
+    numbers = names_of("", len(partitions))
+    return [kind + number for kind in kinds for number in (reversed(numbers) if reverse else numbers)]
+
+
+def _position(cursor: str | None, places: Sequence[str]) -> tuple[str, str, str]:
+    """The place, score and id at which a page begins. Raises InvalidInput."""
+    place, score, last_id = read_cursor(cursor, (places[0], "", ""), (str, str, str))
+    if place not in places or not _SCORE.fullmatch(score):
+        raise bad_cursor(cursor)
+    return place, score, last_id
 
 
 def _text(value: bytes | int) -> str:

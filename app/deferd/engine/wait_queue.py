@@ -1,4 +1,4 @@
-"""The wait queue of one topic: the pops that wait for it, in the order of their arrival."""
+"""The wait queue of one topic: the pops that wait for it, in the order of their arrival. And how many wait in all."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import msgspec
 
+from deferd.engine import metrics
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import JobRecord
 from deferd.engine.topic_search import TopicSelection
@@ -19,6 +20,20 @@ _PARKED_PER_CALL = 16
 """How many waiters that have already found the topic empty join one store call."""
 OnPopEnd = Callable[[list[JobRecord], Exception | None], None]
 """Called once with the jobs, or with none and the error."""
+
+
+def settling(result: asyncio.Future[list[JobRecord]]) -> OnPopEnd:
+    """Settles the future, unless the task that awaited it was cancelled."""
+
+    def settle(jobs: list[JobRecord], error: Exception | None) -> None:
+        if result.done():
+            return
+        if error is None:
+            result.set_result(jobs)
+        else:
+            result.set_exception(error)
+
+    return settle
 
 
 class Waiter(msgspec.Struct, eq=False):  # made for every pop, in a third of a dataclass's time
@@ -48,13 +63,19 @@ class Waiter(msgspec.Struct, eq=False):  # made for every pop, in a third of a d
     failed_topics: set[str] = set()
     """Topics that could not be polled since it came."""
     skipped_topics: set[str] = set()
-    """Topics that had something ready while they could not serve it."""
+    """Topics that were to be polled while nobody was there whom they could serve."""
     jobs: list[JobRecord] = []
 
     def may_be_served_by(self, topic: str) -> bool:
         """Whether a poll of `topic` may include it now."""
         at = self.first_pass_index
         return not self.in_call and (at is None or (at < len(self.topics) and self.topics[at] == topic))
+
+    def add_topic(self, topic: str) -> None:
+        """Wait for one more topic, after the others."""
+        if self.first_pass_index == len(self.topics):
+            self.first_pass_index += 1
+        self.topics = (*self.topics, topic)
 
     @property
     def missing(self) -> int:
@@ -100,12 +121,17 @@ class WaitQueue:
         """The requests of the next store call, in the order of arrival, so that nobody overtakes.
 
         For newcomers that must wait for a later call, the call only looks up the jobs of earlier responses.
+
+        Without any, those that are busy with other topics have the topic polled once they are not. Else the call finds
+        out whether it has something left for them: with two calls under way, of two topics, each would cause the other.
         """
         chosen: dict[Waiter, PopRequest] = {}
+        busy: list[Waiter] = []
         jobs = newcomers = parked = 0
         for waiter in self.waiters:
             if not waiter.may_be_served_by(self.topic):
-                waiter.skipped_topics.add(self.topic)
+                if not chosen:
+                    busy.append(waiter)
                 continue
             is_new = waiter in self.newcomers
             newcomers, parked = newcomers + is_new, parked + (not is_new)
@@ -113,6 +139,10 @@ class WaitQueue:
             if newcomers > _NEWCOMERS_PER_CALL or parked > _PARKED_PER_CALL or (chosen and jobs > _JOBS_PER_CALL):
                 break
             chosen[waiter] = waiter.remaining_request()
+        if not chosen:
+            for waiter in busy:
+                waiter.skipped_topics.add(self.topic)
+            return chosen
         most = len(chosen) + _NEWCOMERS_PER_CALL
         for waiter in self.newcomers:
             if len(chosen) == most:
@@ -120,3 +150,24 @@ class WaitQueue:
             if waiter.may_have_deliveries and waiter not in chosen and waiter.may_be_served_by(self.topic):
                 chosen[waiter] = replace(waiter.request, count=0)
         return chosen
+
+
+class ParkedPops:
+    """Counts waiting pops. The metric follows once for each turn of the event loop: most pops end within two."""
+
+    __slots__ = ("_is_changed", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._is_changed = False
+
+    def change(self, by: int) -> None:
+        """So many more pops wait."""
+        self.count += by
+        if not self._is_changed:
+            self._is_changed = True
+            asyncio.get_running_loop().call_soon(self._show)
+
+    def _show(self) -> None:
+        self._is_changed = False
+        metrics.PARKED.set(self.count)

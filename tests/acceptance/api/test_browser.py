@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from tests.acceptance.api.keyed_service import audit_lines
+from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.waiting import wait_until
 
@@ -68,7 +69,7 @@ def page_shown(address: str, profile: Path) -> str:
 
 
 def put_job(service: ServiceProcess, topic: str) -> None:
-    httpx.post(f"{service.url}/jobs", json={"topic": topic, "id": "j"}).raise_for_status()
+    httpx.post(f"{service.url}/jobs", json={"topic": topic, "id": "j"}, verify=NO_TLS).raise_for_status()
 
 
 def refused_pops(service: ServiceProcess, topic: str) -> int:
@@ -91,7 +92,7 @@ def test_no_way_to_open_a_pop_in_a_browser_reserves_a_job(
     wait_until(lambda: refused_pops(service, topic) == 1, WITHIN_S, "the browser sent a pop, and was refused")
     if way in ("typed", "redirect"):
         assert "has effects" in shown
-    job = httpx.get(f"{service.url}/jobs/{topic}/j").json()
+    job = httpx.get(f"{service.url}/jobs/{topic}/j", verify=NO_TLS).json()
     assert (job["state"], job["attempts"]) == ("ready", 0)
 
 

@@ -11,6 +11,7 @@ import pytest
 from deferd import Client
 from deferd.engine.redis_keys import Keys
 from tests.acceptance.cli.preloaded_shell import PreloadedShell
+from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import running_service
 from tests.integration.store.store_servers import ClusterSet
 
@@ -50,13 +51,13 @@ def test_a_dead_shard_is_named_wherever_topics_are_shown(tmp_path: Path) -> None
             assert audited.returncode == 1
             assert "clean" not in audited.stdout
 
-            metrics = httpx.get(f"{service.url}/metrics").text
+            metrics = httpx.get(f"{service.url}/metrics", verify=NO_TLS).text
             assert "\ndeferd_store_up 1.0\n" in metrics
             assert f"\ndeferd_store_unreadable_shards {float(len(shards))}\n" in metrics
             assert all((f'{{state="ready",topic="{name}"}}' in metrics) is (name in healthy) for name in names)
-            assert httpx.get(f"{service.url}/readyz").status_code == 200
+            assert httpx.get(f"{service.url}/readyz", verify=NO_TLS).status_code == 200
 
             for node in cluster.masters:
                 node.kill()
-            assert httpx.get(f"{service.url}/topics", timeout=10).status_code == 503
-            assert httpx.get(f"{service.url}/readyz", timeout=10).status_code == 503
+            assert httpx.get(f"{service.url}/topics", timeout=10, verify=NO_TLS).status_code == 503
+            assert httpx.get(f"{service.url}/readyz", timeout=10, verify=NO_TLS).status_code == 503

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 
 from tests.acceptance.cli.damaged_store import BreakableService
-from tests.acceptance.http_calls import ok
+from tests.acceptance.http_calls import NO_TLS, ok
 from tests.waiting import wait_until
 
 KEYS = (
@@ -21,7 +21,7 @@ def test_damaged_keys_of_a_shard(breakable: BreakableService) -> None:
     """The reads are the first ones, so that none comes from what the service has kept."""
     for key in KEYS:
         breakable.replace_by_text(key)
-    with httpx.Client(base_url=breakable.service.url, timeout=20) as http:
+    with httpx.Client(base_url=breakable.service.url, timeout=20, verify=NO_TLS) as http:
         for path in OWN_PAGES:
             refused = http.get(path)
             assert refused.status_code == 500

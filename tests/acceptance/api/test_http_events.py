@@ -20,7 +20,7 @@ import pytest
 
 from deferd.client import AsyncClient, Client, JobEvent
 from deferd.contract.limits import EVENT_STREAMS_MAX
-from tests.acceptance.http_calls import Http, Json, ok
+from tests.acceptance.http_calls import NO_TLS, Http, Json, ok
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.integration.store.store_servers import StoreServer
 from tests.waiting import wait_until
@@ -173,7 +173,7 @@ async def test_at_most_a_hundred_streams(shared_service: ServiceProcess) -> None
     finally:
         for one in opened:
             one.close()
-    async with httpx.AsyncClient(base_url=shared_service.url) as client:
+    async with httpx.AsyncClient(base_url=shared_service.url, verify=NO_TLS) as client:
         for _ in range(50):  # clients that have disconnected leave no stream behind
             response = await client.get("/events", headers={"Last-Event-ID": "x"})
             assert response.status_code == 422
@@ -210,7 +210,11 @@ async def test_a_reader_that_stalls_is_told_what_it_has_missed(http: Http, share
 
 async def test_shutdown_ends_streams_in_time(tmp_path: Path) -> None:
     with running_service("--drain-timeout", "10", data_dir=tmp_path) as service:
-        async with httpx.AsyncClient(base_url=service.url) as client, stream(client) as one, stream(client) as other:
+        async with (
+            httpx.AsyncClient(base_url=service.url, verify=NO_TLS) as client,
+            stream(client) as one,
+            stream(client) as other,
+        ):
             await begun(one)
             await begun(other)
             began_s = time.monotonic()
@@ -249,7 +253,7 @@ def _wait_until_blocked(port: int, client: socket.socket) -> None:
 @pytest.mark.slow
 def test_a_client_that_does_not_read_delays_no_shutdown(tmp_path: Path) -> None:
     with running_service("--drain-timeout", "10", data_dir=tmp_path) as service, socket.socket() as client:
-        with httpx.Client(base_url=service.url) as http:
+        with httpx.Client(base_url=service.url, verify=NO_TLS) as http:
             http.put("/topics/full", json={"events": 10_000}).raise_for_status()
             for batch in range(10):
                 jobs = [{"topic": "full", "id": f"{batch}-{number}-{'x' * 200}", "delay": 60} for number in range(1000)]

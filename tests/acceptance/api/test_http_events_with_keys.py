@@ -11,6 +11,7 @@ import pytest
 
 from tests.acceptance.api.keyed_service import KeysFile
 from tests.acceptance.api.test_http_events import begun, stream
+from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess, running_service
 
 
@@ -32,7 +33,7 @@ def service(keys: KeysFile, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 def client(service: ServiceProcess, keys: KeysFile, name: str) -> httpx.AsyncClient:
     headers = {"authorization": f"Bearer {keys.tokens[name]}"}
-    return httpx.AsyncClient(base_url=service.url, headers=headers, timeout=20)
+    return httpx.AsyncClient(base_url=service.url, headers=headers, timeout=20, verify=NO_TLS)
 
 
 async def put(admin: httpx.AsyncClient, topic: str) -> None:

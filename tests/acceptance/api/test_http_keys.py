@@ -11,6 +11,7 @@ import pytest
 
 from deferd.api.auth.api_keys import Scope
 from tests.acceptance.api.keyed_service import KeysFile, audit_lines, call, keys_of_every_kind
+from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.wire import WireResponse, connected, request
 from tests.waiting import wait_until
@@ -196,7 +197,7 @@ async def test_a_browser_may_send_the_token_as_a_password(service: ServiceProces
 
     unauthorized = await call(service, "GET", page)
     assert "in a browser, enter the token as the password, with any name" in unauthorized.json()["detail"]
-    async with httpx.AsyncClient(base_url=service.url) as client:
+    async with httpx.AsyncClient(base_url=service.url, verify=NO_TLS) as client:
         challenges = (await client.get(page)).headers.get_list("www-authenticate")
         assert ["Basic", "Bearer"] == [challenge.split()[0] for challenge in challenges]
     assert 200 == (await call(service, "GET", page, None, basic(keys.tokens["read"]))).status

@@ -10,7 +10,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from deferd.api.openapi.__main__ import FILE
-from tests.acceptance.http_calls import Http, moment, ok
+from tests.acceptance.http_calls import NO_TLS, Http, moment, ok
 from tests.acceptance.service_process import running_service
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -75,7 +75,7 @@ async def test_metrics_count_requests_by_route_and_not_by_path(http: Http) -> No
 async def test_metrics_report_the_state_of_the_store(tmp_path: Path, workers: int) -> None:
     flags = ("--max-topic-labels", "2", "--workers", str(workers))
     with running_service(*flags, data_dir=tmp_path) as service:
-        async with httpx.AsyncClient(base_url=service.url, timeout=30, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=service.url, timeout=30, trust_env=False, verify=NO_TLS) as client:
             http = Http(client, "a")
             due = await http.put_job("delayed", delay=600)
             await http.put_job("ready")

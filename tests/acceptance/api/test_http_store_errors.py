@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.acceptance.http_calls import Http, Json, ok, problem
+from tests.acceptance.http_calls import NO_TLS, Http, Json, ok, problem
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.integration.store.store_servers import StoreServer
 
@@ -36,7 +36,7 @@ def service(store: StoreServer, tmp_path: Path) -> Iterator[ServiceProcess]:
 
 @pytest.fixture
 async def shop(service: ServiceProcess) -> AsyncIterator[Http]:
-    async with httpx.AsyncClient(base_url=service.url, timeout=30, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=service.url, timeout=30, trust_env=False, verify=NO_TLS) as client:
         yield Http(client, "orders")
 
 

@@ -9,6 +9,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.integration.store.store_servers import StoreServer
 from tests.waiting import wait_until
@@ -30,7 +31,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
 
 @pytest.fixture
 def http(service: ServiceProcess) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=service.url) as http:
+    with httpx.Client(base_url=service.url, verify=NO_TLS) as http:
         yield http
 
 
@@ -60,7 +61,10 @@ def test_a_durability_that_the_store_does_not_support_is_shown(http: httpx.Clien
 def test_the_version_of_a_store_that_is_down_is_unknown(tmp_path: Path) -> None:
     with StoreServer(tmp_path / "store") as store:
         flags = ("--redis-url", store.url, "--store-timeout", "0.5")
-        with ServiceProcess(tmp_path, *flags, preloaded=True) as service, httpx.Client(base_url=service.url) as http:
+        with (
+            ServiceProcess(tmp_path, *flags, preloaded=True) as service,
+            httpx.Client(base_url=service.url, verify=NO_TLS) as http,
+        ):
             assert 'store="valkey ' in http.get("/metrics").text
             store.kill()
             wait_until(lambda: "deferd_store_up 0.0" in http.get("/metrics").text, WITHIN_S, "the store counts as down")

@@ -7,17 +7,18 @@ from pathlib import Path
 import httpx
 
 from tests.acceptance.api.keyed_service import call, keys_of_every_kind
+from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.waiting import wait_until
 
 
 def _get(service: ServiceProcess, path: str, **query: str | int) -> httpx.Response:
-    return httpx.get(f"{service.url}{path}", params=query)
+    return httpx.get(f"{service.url}{path}", params=query, verify=NO_TLS)
 
 
 def _put(service: ServiceProcess, topic: str, count: int, delay: float = 0) -> None:
     jobs = [{"topic": topic, "delay": delay} for _ in range(count)]
-    httpx.post(f"{service.url}/jobs/batch", json={"jobs": jobs}).raise_for_status()
+    httpx.post(f"{service.url}/jobs/batch", json={"jobs": jobs}, verify=NO_TLS).raise_for_status()
 
 
 def test_the_overview_sorts_and_finds_topics(shared_service: ServiceProcess) -> None:
@@ -46,17 +47,20 @@ def test_a_pause_keeps_its_first_reason_until_it_is_resumed(shared_service: Serv
     _put(shared_service, "why.paused", 1)
     job = _get(shared_service, "/topics/why.paused/jobs").json()["jobs"][0]["id"]
     url = f"{shared_service.url}/topics/why.paused"
-    paused = httpx.post(f"{url}/pause", json={"reason": "the bank is closed"}).json()
+    paused = httpx.post(f"{url}/pause", json={"reason": "the bank is closed"}, verify=NO_TLS).json()
     assert paused["paused_reason"] == "the bank is closed"
-    assert httpx.post(f"{url}/pause", json={"reason": "another"}).json()["paused_reason"] == "the bank is closed"
+    assert (
+        httpx.post(f"{url}/pause", json={"reason": "another"}, verify=NO_TLS).json()["paused_reason"]
+        == "the bank is closed"
+    )
     why = _get(shared_service, f"/jobs/why.paused/{job}/why").json()["reasons"]
     assert any("the bank is closed" in reason["text"] and reason["why"] == "the bank is closed" for reason in why)
-    httpx.put(url, json={"ttr": 5}).raise_for_status()
+    httpx.put(url, json={"ttr": 5}, verify=NO_TLS).raise_for_status()
     assert _get(shared_service, "/topics/why.paused").json()["paused_reason"] == "the bank is closed"
-    assert "paused_reason" not in httpx.post(f"{url}/resume").json()
-    assert "paused_reason" not in httpx.post(f"{url}/pause").json()
+    assert "paused_reason" not in httpx.post(f"{url}/resume", verify=NO_TLS).json()
+    assert "paused_reason" not in httpx.post(f"{url}/pause", verify=NO_TLS).json()
     for bad in ({"reason": ""}, {"reason": "x" * 201}, {"reason": 5}, {"why": "?"}):
-        assert httpx.post(f"{url}/pause", json=bad).status_code == 422
+        assert httpx.post(f"{url}/pause", json=bad, verify=NO_TLS).status_code == 422
 
 
 def test_the_system_shows_no_secret_and_no_path(shared_service: ServiceProcess) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.acceptance.http_calls import Http, Json, moment, ok, problem, refusal
 
 _POLICY = ("ttr", "backoff", "max_attempts", "ttl", "retain", "dead_retain", "time_limit", "deadline")
-_NO_SETTINGS = {**dict.fromkeys((*_POLICY, "window", "spread", "max_jobs", "durability")), "events": 0}
+_NO_SETTINGS = {**dict.fromkeys((*_POLICY, "window", "spread", "max_jobs", "durability", "partitions")), "events": 0}
 
 
 async def test_a_topic_is_shown_in_its_current_state(http: Http) -> None:
@@ -76,6 +76,7 @@ async def test_settings_are_replaced_as_a_whole(http: Http) -> None:
         "max_jobs": 10,
         "durability": "memory",
         "events": 100,
+        "partitions": None,
     }
     assert ok(await http.put(http.topic_path(), json=settings))["settings"] == settings
     assert ok(await http.get(http.topic_path()))["settings"] == settings

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from tests.acceptance.api.keyed_service import KeysFile, call
+from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.wire import Wire, WireResponse, connected, request
 from tests.waiting import wait_until
@@ -117,7 +118,7 @@ async def test_checking_the_depth_of_a_body_keeps_no_other_request_waiting(
     service: ServiceProcess, keys: KeysFile, body: bytes
 ) -> None:
     """With quadratic work the first of these bodies would take minutes."""
-    async with httpx.AsyncClient(base_url=service.url, timeout=20, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=service.url, timeout=20, trust_env=False, verify=NO_TLS) as client:
         headers = {"Authorization": f"Bearer {keys.tokens['shallow']}", "Content-Type": "application/json"}
         responses = await asyncio.gather(
             *(client.post("/jobs", content=body, headers=headers) for _ in range(3)),
@@ -260,7 +261,7 @@ async def test_waiting_pops_still_count_after_a_reload_of_limits(
 
     def status(path: str) -> int:
         header = {"Authorization": f"Bearer {keys.tokens['later']}"}
-        return httpx.get(service.url + path, headers=header, timeout=10).status_code
+        return httpx.get(service.url + path, headers=header, timeout=10, verify=NO_TLS).status_code
 
     pop = f"/topics/{topic}/pop?wait=0.01"
     await asyncio.to_thread(wait_until, lambda: status(pop) == 200, 10, "the key is known")

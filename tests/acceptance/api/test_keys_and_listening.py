@@ -18,6 +18,7 @@ from deferd.client import Client
 from deferd.contract.errors import Forbidden, Unauthorized
 from deferd.server.listener import listen
 from tests.acceptance.api.keyed_service import KeysFile, audit_lines, call, keys_of_every_kind
+from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.wire import WireResponse
 from tests.preloaded import run_preloaded
@@ -44,7 +45,7 @@ def refused(*flags: str, folder: Path, **environment: str) -> str:
 
 
 def status(service: ServiceProcess, token: str) -> int:
-    return httpx.get(f"{service.url}/topics", headers={"Authorization": f"Bearer {token}"}).status_code
+    return httpx.get(f"{service.url}/topics", headers={"Authorization": f"Bearer {token}"}, verify=NO_TLS).status_code
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "0", "::ffff:0.0.0.0"])  # noqa: S104 (it is refused)
@@ -58,7 +59,7 @@ def test_without_keys_it_refuses_addresses_that_others_can_reach(tmp_path: Path,
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_without_keys_it_listens_on_addresses_of_this_machine(tmp_path: Path, host: str) -> None:
     with running_service("--host", host, data_dir=tmp_path) as service:
-        assert httpx.get(f"http://{host}:{service.port}/topics").status_code == 200
+        assert httpx.get(f"http://{host}:{service.port}/topics", verify=NO_TLS).status_code == 200
 
 
 @pytest.mark.parametrize("host", ["127.0.0.2", "127.1", "::1", "::ffff:127.0.0.1"])
@@ -72,14 +73,14 @@ def test_without_keys_it_listens_on_every_form_of_loopback(host: str) -> None:
 def test_insecure_listens_everywhere_and_says_what_that_means(tmp_path: Path) -> None:
     with running_service("--host", "0.0.0.0", DEFERD_INSECURE="true", data_dir=tmp_path) as service:  # noqa: S104
         assert "WARNING  deferd: --insecure: no key is required" in service.lines[0]
-        assert httpx.get(f"{service.url}/topics").status_code == 200
+        assert httpx.get(f"{service.url}/topics", verify=NO_TLS).status_code == 200
 
 
 def test_with_keys_it_listens_everywhere(tmp_path: Path) -> None:
     keys = keys_of_every_kind(tmp_path / "keys.toml")
     with running_service("--host", "0.0.0.0", "--keys-file", str(keys.path), data_dir=tmp_path) as service:  # noqa: S104
         assert "WARNING" not in service.lines[0]
-        assert httpx.get(f"{service.url}/topics").status_code == 401
+        assert httpx.get(f"{service.url}/topics", verify=NO_TLS).status_code == 401
         assert status(service, keys.tokens["read"]) == 200
 
 
@@ -236,7 +237,9 @@ def test_a_revoked_key_is_refused_on_an_open_connection(tmp_path: Path) -> None:
     keys = keys_of_every_kind(tmp_path / "keys.toml")
     with (
         running_service("--keys-file", str(keys.path), data_dir=tmp_path) as service,
-        httpx.Client(base_url=service.url, headers={"Authorization": f"Bearer {keys.tokens['read']}"}) as client,
+        httpx.Client(
+            base_url=service.url, headers={"Authorization": f"Bearer {keys.tokens['read']}"}, verify=NO_TLS
+        ) as client,
     ):
         assert client.get("/topics").status_code == 200
         keys.remove("read")
@@ -288,12 +291,12 @@ async def test_a_waiting_pop_gets_no_job_once_its_key_is_no_longer_accepted(
 
 def test_admin_actions_are_recorded_without_keys_too(tmp_path: Path) -> None:
     with running_service("--log-format", "json", data_dir=tmp_path) as service:
-        httpx.post(f"{service.url}/jobs", json={"topic": "t"})
-        httpx.post(f"{service.url}/topics/t/pause")
-        httpx.post(f"{service.url}/topics/none/pause")
-        httpx.post(f"{service.url}/topics/none/redrive")
-        httpx.get(f"{service.url}/topics/t")
-        httpx.delete(f"{service.url}/topics/t")
+        httpx.post(f"{service.url}/jobs", json={"topic": "t"}, verify=NO_TLS)
+        httpx.post(f"{service.url}/topics/t/pause", verify=NO_TLS)
+        httpx.post(f"{service.url}/topics/none/pause", verify=NO_TLS)
+        httpx.post(f"{service.url}/topics/none/redrive", verify=NO_TLS)
+        httpx.get(f"{service.url}/topics/t", verify=NO_TLS)
+        httpx.delete(f"{service.url}/topics/t", verify=NO_TLS)
         wait_until(lambda: len(audit_lines(service)) >= 2, WITHIN_S, "the audit log is written")
         lines = [(line["key"], line["call"], line["outcome"], line["client"]) for line in audit_lines(service)]
     assert lines == [
@@ -309,7 +312,7 @@ def test_an_admin_action_without_a_response_of_the_store_is_recorded_as_unknown(
         assert store_pid is not None
         os.kill(store_pid, 19)
         try:
-            assert httpx.post(f"{service.url}/topics/t/pause", timeout=20).status_code == 503
+            assert httpx.post(f"{service.url}/topics/t/pause", timeout=20, verify=NO_TLS).status_code == 503
         finally:
             os.kill(store_pid, 18)
         wait_until(lambda: bool(audit_lines(service)), WITHIN_S, "the audit log is written")

@@ -25,6 +25,7 @@ from schemathesis.specs.openapi.checks import (
 
 from deferd.contract.limits import DELAY_MAX_S
 from tests.acceptance.api.test_schemathesis import contract, is_url_too_long, without_waiting
+from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess
 from tests.drawn_input import FACTOR
 
@@ -182,7 +183,7 @@ def test_sequences_of_requests_get_documented_responses(shared_service: ServiceP
         def teardown(self) -> None:
             for topic in self.topics:  # so that the next chain finds an empty store too
                 for method, path in (("DELETE", ""), ("POST", "/resume")):
-                    httpx.request(method, f"{shared_service.url}/topics/{topic}{path}", timeout=10)
+                    httpx.request(method, f"{shared_service.url}/topics/{topic}{path}", timeout=10, verify=NO_TLS)
 
     while outcomes.total() < CALLS and not failures:
         # Chains cannot be repeated exactly: the service makes ids and receipts, and schemathesis draws by itself.

@@ -20,6 +20,7 @@ import httpx
 import pytest
 
 from tests.acceptance.cli.command_line import run_in_process
+from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess, running_service
 
 RUN_S = 50
@@ -50,7 +51,7 @@ def figures(*flags: str) -> dict[str, Any]:
 
 
 def bench_topics(url: str) -> list[str]:
-    topics = httpx.get(f"{url}/topics", timeout=10).raise_for_status().json()["topics"]
+    topics = httpx.get(f"{url}/topics", timeout=10, verify=NO_TLS).raise_for_status().json()["topics"]
     return [topic["topic"] for topic in topics if topic["topic"].startswith("bench-")]
 
 

@@ -42,6 +42,21 @@ def test_topics_are_a_table_for_people_and_json_for_programs(shell: Shell, topic
     assert {"delayed": 1, "ready": 1, "reserved": 0, "dead": 0, "finished": 0} == view["counts"]
 
 
+def test_a_topic_gets_partitions_and_keeps_them(shell: Shell, topic: str) -> None:
+    [view] = shell.json("topic", topic, "--partitions", "4")
+    assert view["settings"]["partitions"] == 4
+    for options in (("--ttr", "30"), ("--set", "{}"), ("--partitions", "4")):
+        [view] = shell.json("topic", topic, *options)
+        assert (view["topic"], view["settings"]["partitions"]) == (topic, 4)
+    assert "partitions    4\n" in shell.good("topic", topic)
+    assert "at least 4: partitions can grow, not shrink" in shell.refused(2, "topic", topic, "--partitions", "3")
+    shell.refused(2, "topic", topic, "--partitions", "65")
+    shell.refused(2, "topic", topic, "--partitions", "0")
+    seed(shell, topic, *({"id": f"job-{number}"} for number in range(20)))
+    [audit] = shell.json("audit", topic)
+    assert (audit["topic"], audit["clean"], audit["checked"], audit["counts"]["ready"]) == (topic, True, 20, 20)
+
+
 def test_a_topic_is_set_in_part_or_as_a_whole(shell: Shell, topic: str) -> None:
     assert f"there is no topic {topic!r}" in shell.refused(3, "topic", topic)
 

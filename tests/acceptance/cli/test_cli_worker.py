@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from tests.acceptance.cli.command_line import Shell, environment
+from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.preloaded import run_preloaded
 from tests.waiting import wait_until
@@ -156,7 +157,7 @@ def test_a_worker_of_a_pushed_topic_says_so_and_ends(tmp_path: Path, program: Pa
     """It could never get a job."""
     with running_service("--push-allow", "localhost:*", data_dir=tmp_path / "data") as service:
         push = {"url": "http://localhost:1/", "secrets": ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]}
-        httpx.put(f"{service.url}/topics/{topic}/push", json=push, trust_env=False).raise_for_status()
+        httpx.put(f"{service.url}/topics/{topic}/push", json=push, trust_env=False, verify=NO_TLS).raise_for_status()
         process = started(program, "shop.jobs:worker", url=service.url)
         try:
             _, said = process.communicate(timeout=30)

@@ -21,6 +21,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.acceptance.api.keyed_service import KeysFile, keys_of_every_kind
+from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.waiting import wait_until
 
@@ -136,7 +137,7 @@ class KeyedService:
 @contextlib.contextmanager
 def console(service: KeyedService, name: str) -> Iterator[httpx.Client]:
     """A browser without scripts that has logged in with the key of this name."""
-    with httpx.Client(base_url=service.url, headers=OWN_PAGE, timeout=10) as client:
+    with httpx.Client(base_url=service.url, headers=OWN_PAGE, timeout=10, verify=NO_TLS) as client:
         client.post("/console/login", data={"key": service.keys.tokens[name]})
         yield client
 
@@ -180,7 +181,7 @@ def running_prefix_proxy(service: ServiceProcess, folder: Path) -> Iterator[str]
     def is_ready() -> bool:
         assert process.poll() is None, process.stderr and process.stderr.read()
         with contextlib.suppress(httpx.TransportError):
-            return httpx.get(f"{url}/readyz").status_code == 200
+            return httpx.get(f"{url}/readyz", verify=NO_TLS).status_code == 200
         return False
 
     try:

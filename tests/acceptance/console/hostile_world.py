@@ -13,6 +13,7 @@ import httpx
 
 from deferd.console.page_routes import PageRoute
 from deferd.console.views import ROUTES
+from tests.acceptance.http_calls import NO_TLS
 
 TOPIC, FINISHED_JOB, DEAD_JOB, SCHEDULE, CALENDAR = "shop.orders", "done-1", "dead-1", "nightly", "office"
 HOSTILE = '"\'><img src=x data-hacked onerror="window.hacked=1;alert(1)"></script><script>window.hacked=1</script>'
@@ -61,7 +62,7 @@ def page_paths(client: httpx.Client) -> list[str]:
 
 def fill(url: str, headers: Mapping[str, str] | None = None) -> None:
     """Put everything into the service at `url`."""
-    with httpx.Client(base_url=url, headers=dict(headers or {}), timeout=_TIMEOUT_S) as client:
+    with httpx.Client(base_url=url, headers=dict(headers or {}), timeout=_TIMEOUT_S, verify=NO_TLS) as client:
 
         def call(method: str, path: str, body: Any = None) -> Any:
             response = client.request(method, path, json=body)
@@ -100,7 +101,7 @@ def hostile_consumer(url: str, headers: Mapping[str, str] | None = None) -> Iter
         sent = {**(headers or {}), "User-Agent": CLIENT}
         while not is_over.is_set():
             with contextlib.suppress(httpx.HTTPError):
-                httpx.post(f"{url}/topics/nothing.here/pop?wait=2", headers=sent, timeout=_TIMEOUT_S)
+                httpx.post(f"{url}/topics/nothing.here/pop?wait=2", headers=sent, timeout=_TIMEOUT_S, verify=NO_TLS)
 
     thread = threading.Thread(target=pop)
     thread.start()

@@ -15,6 +15,7 @@ import pytest
 from tests.acceptance.console.conftest import OWN_PAGE
 from tests.acceptance.console.job_pages import Producer
 from tests.acceptance.console.test_console_jobs_http import fields_of, seen
+from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess, running_service
 
 FROZEN_S = 1.2
@@ -22,7 +23,7 @@ FROZEN_S = 1.2
 
 @pytest.fixture
 def browser_like(without_keys: ServiceProcess) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=without_keys.url, headers=OWN_PAGE, timeout=10) as client:
+    with httpx.Client(base_url=without_keys.url, headers=OWN_PAGE, timeout=10, verify=NO_TLS) as client:
         yield client
 
 
@@ -43,7 +44,7 @@ def test_a_job_put_after_the_preview_is_left_alone_when_the_store_had_stood_stil
     """The console's own look at the store's clock is half a second ahead then, for ten seconds."""
     with running_service(data_dir=tmp_path) as service, Producer(service.url, "t") as jobs:
         jobs.put("a", "b", delay=3600)
-        with httpx.Client(base_url=service.url, headers=OWN_PAGE, timeout=10) as client:
+        with httpx.Client(base_url=service.url, headers=OWN_PAGE, timeout=10, verify=NO_TLS) as client:
             store = store_pid(service.process.pid)
             os.kill(store, signal.SIGSTOP)
             try:

@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.acceptance.console.conftest import KeyedService, OpenPage
+from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess
 from tests.waiting import wait_until
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.slow
 def put(service: ServiceProcess, topic: str, token: str | None = None) -> None:
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     body = {"topic": topic, "id": "a", "body": 1, "delay": 3600}
-    httpx.post(f"{service.url}/jobs", json=body, headers=headers).raise_for_status()
+    httpx.post(f"{service.url}/jobs", json=body, headers=headers, verify=NO_TLS).raise_for_status()
 
 
 def new_topic() -> str:

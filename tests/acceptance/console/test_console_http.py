@@ -15,6 +15,7 @@ import pytest
 
 from tests.acceptance.api.keyed_service import audit_lines, keys_of_every_kind
 from tests.acceptance.console.conftest import OWN_PAGE, KeyedService
+from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.waiting import wait_until
 
@@ -26,7 +27,7 @@ POLICY = (
 
 @contextlib.contextmanager
 def log_in(service: KeyedService, name: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=service.url) as client:
+    with httpx.Client(base_url=service.url, verify=NO_TLS) as client:
         sent = {"key": service.keys.tokens[name], "next": "console/topics"}
         response = client.post("/console/login", data=sent, headers=OWN_PAGE)
         assert (response.status_code, response.headers["location"]) == (303, "../console/topics"), response.text
@@ -41,7 +42,7 @@ def reader(with_keys: KeyedService) -> Iterator[httpx.Client]:
 
 @pytest.mark.parametrize("path", ["/", "/console/topics", "/console/login", "/console/nothing", "/console/static/x"])
 def test_every_response_has_the_security_headers(without_keys: ServiceProcess, path: str) -> None:
-    headers = httpx.get(without_keys.url + path).headers
+    headers = httpx.get(without_keys.url + path, verify=NO_TLS).headers
 
     assert headers["content-security-policy"] == POLICY
     assert headers["x-content-type-options"] == "nosniff"
@@ -50,78 +51,82 @@ def test_every_response_has_the_security_headers(without_keys: ServiceProcess, p
 
 
 def test_pages_have_no_inline_script_or_style(without_keys: ServiceProcess) -> None:
-    text = httpx.get(f"{without_keys.url}/").text
+    text = httpx.get(f"{without_keys.url}/", verify=NO_TLS).text
 
     assert re.findall(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)", text) == []
 
 
 def test_static_files_are_kept_for_ever_and_compressed(without_keys: ServiceProcess) -> None:
-    text = httpx.get(f"{without_keys.url}/").text
+    text = httpx.get(f"{without_keys.url}/", verify=NO_TLS).text
     links = re.findall(r'(?:src|href)="(console/static/[^"]+)"', text)
     assert len(links) >= 5
     size = len(text)
     for link in links:
-        response = httpx.get(f"{without_keys.url}/{link}", headers={"Accept-Encoding": "gzip"})
+        response = httpx.get(f"{without_keys.url}/{link}", headers={"Accept-Encoding": "gzip"}, verify=NO_TLS)
         assert response.headers["cache-control"] == "public, max-age=31536000, immutable"
         assert response.headers["content-encoding"] == "gzip"
         size += int(response.headers["content-length"])
     assert size < 80_000
-    assert httpx.get(f"{without_keys.url}/{links[0].replace('/static/', '/static/0')}").status_code == 404
+    assert (
+        httpx.get(f"{without_keys.url}/{links[0].replace('/static/', '/static/0')}", verify=NO_TLS).status_code == 404
+    )
 
 
 @pytest.mark.parametrize("path", ["/console/static/../app.py", "/console/static/0/%2e%2e/app.py", "/console/static/"])
 def test_nothing_else_is_served_as_a_file(without_keys: ServiceProcess, path: str) -> None:
-    assert httpx.get(without_keys.url + path).status_code == 404
+    assert httpx.get(without_keys.url + path, verify=NO_TLS).status_code == 404
 
 
 def test_an_unchanged_region_gets_304_and_a_changed_one_its_content(without_keys: ServiceProcess) -> None:
     url = f"{without_keys.url}/console/topics?fragment=topics"
-    first = httpx.get(url)
-    again = httpx.get(url, headers={"If-None-Match": first.headers["etag"]})
+    first = httpx.get(url, verify=NO_TLS)
+    again = httpx.get(url, headers={"If-None-Match": first.headers["etag"]}, verify=NO_TLS)
     assert (first.status_code, again.status_code, again.content) == (200, 304, b"")
     assert "<html" not in first.text
 
-    httpx.post(f"{without_keys.url}/jobs", json={"topic": "changed", "body": 1, "delay": 60})
+    httpx.post(f"{without_keys.url}/jobs", json={"topic": "changed", "body": 1, "delay": 60}, verify=NO_TLS)
     unchanged = {"If-None-Match": first.headers["etag"]}
-    wait_until(lambda: httpx.get(url, headers=unchanged).status_code == 200, 15, "a change shows")
+    wait_until(lambda: httpx.get(url, headers=unchanged, verify=NO_TLS).status_code == 200, 15, "a change shows")
 
 
 def test_one_request_brings_several_regions(without_keys: ServiceProcess) -> None:
-    httpx.post(f"{without_keys.url}/jobs", json={"topic": "together", "delay": 600}).raise_for_status()
+    httpx.post(f"{without_keys.url}/jobs", json={"topic": "together", "delay": 600}, verify=NO_TLS).raise_for_status()
     url = f"{without_keys.url}/console/topics/together?fragment="
-    counts, consumers = (httpx.get(url + region).text for region in ("counts", "consumers"))
+    counts, consumers = (httpx.get(url + region, verify=NO_TLS).text for region in ("counts", "consumers"))
 
     together = f'{counts}<div id="consumers" hx-swap-oob="innerHTML">{consumers}</div>'
-    assert httpx.get(f"{url}counts,consumers").text == together
+    assert httpx.get(f"{url}counts,consumers", verify=NO_TLS).text == together
 
 
 def test_errors_are_pages_and_those_of_the_api_stay_documents(without_keys: ServiceProcess) -> None:
-    page = httpx.get(f"{without_keys.url}/console/nothing")
+    page = httpx.get(f"{without_keys.url}/console/nothing", verify=NO_TLS)
     assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
-    wrong = httpx.delete(f"{without_keys.url}/")
+    wrong = httpx.delete(f"{without_keys.url}/", verify=NO_TLS)
     assert (wrong.status_code, wrong.headers["allow"]) == (405, "GET")
-    assert httpx.get(f"{without_keys.url}/console/topics/a%20b/jobs").status_code == 422
+    assert httpx.get(f"{without_keys.url}/console/topics/a%20b/jobs", verify=NO_TLS).status_code == 422
     for wrong_regions in ("wrong", "", "topics,wrong", "topics,topics"):
-        assert httpx.get(f"{without_keys.url}/console/topics?fragment={wrong_regions}").status_code == 404
-    assert httpx.get(f"{without_keys.url}/nothing").headers["content-type"] == "application/problem+json"
+        assert (
+            httpx.get(f"{without_keys.url}/console/topics?fragment={wrong_regions}", verify=NO_TLS).status_code == 404
+        )
+    assert httpx.get(f"{without_keys.url}/nothing", verify=NO_TLS).headers["content-type"] == "application/problem+json"
 
 
 def test_a_rebound_name_is_refused_without_keys(without_keys: ServiceProcess) -> None:
-    response = httpx.get(f"{without_keys.url}/", headers={"Host": "rebound.example.com"})
+    response = httpx.get(f"{without_keys.url}/", headers={"Host": "rebound.example.com"}, verify=NO_TLS)
 
     assert response.status_code == 403
     assert "--allowed-host" in response.text
 
 
 def test_a_page_without_a_session_leads_to_the_log_in(with_keys: KeyedService) -> None:
-    page = httpx.get(f"{with_keys.url}/console/topics?cursor=a")
+    page = httpx.get(f"{with_keys.url}/console/topics?cursor=a", verify=NO_TLS)
     assert (page.status_code, page.headers["location"]) == (
         303,
         "../console/login?next=console%2Ftopics%3Fcursor%3Da",
     )
-    region = httpx.get(f"{with_keys.url}/console/topics?fragment=topics")
+    region = httpx.get(f"{with_keys.url}/console/topics?fragment=topics", verify=NO_TLS)
     assert (region.status_code, region.headers["hx-redirect"]) == (401, "console/login?next=console%2Ftopics")
-    assert httpx.get(f"{with_keys.url}/console/nothing").status_code == 303
+    assert httpx.get(f"{with_keys.url}/console/nothing", verify=NO_TLS).status_code == 303
 
 
 def test_a_session_sees_pages_until_it_ends(with_keys: KeyedService, reader: httpx.Client) -> None:
@@ -129,7 +134,9 @@ def test_a_session_sees_pages_until_it_ends(with_keys: KeyedService, reader: htt
     cookie = reader.cookies["deferd_session"]
     assert reader.post("/console/logout", headers=OWN_PAGE).status_code == 303
 
-    assert httpx.get(f"{with_keys.url}/", headers={"Cookie": f"deferd_session={cookie}"}).status_code == 303
+    assert (
+        httpx.get(f"{with_keys.url}/", headers={"Cookie": f"deferd_session={cookie}"}, verify=NO_TLS).status_code == 303
+    )
 
 
 @pytest.mark.slow
@@ -157,14 +164,14 @@ def test_a_log_out_deletes_the_cookie_although_the_store_is_unavailable(tmp_path
 def test_a_command_to_copy_has_the_prefix_of_the_proxy(without_keys: ServiceProcess) -> None:
     headers = {"X-Forwarded-Prefix": "/x/deferd", "Host": "localhost"}
     for query in ("", "?fragment=schedules"):
-        page = httpx.get(f"{without_keys.url}/console/schedules{query}", headers=headers).text
+        page = httpx.get(f"{without_keys.url}/console/schedules{query}", headers=headers, verify=NO_TLS).text
         assert "http://localhost/x/deferd/schedules/every-five-minutes" in page
 
 
 def test_a_removed_key_ends_its_sessions(with_keys: KeyedService) -> None:
     with_keys.keys.add("passing", "read")
     token = with_keys.keys.tokens["passing"]
-    with httpx.Client(base_url=with_keys.url) as client:
+    with httpx.Client(base_url=with_keys.url, verify=NO_TLS) as client:
         known = {"Authorization": f"Bearer {token}"}
         wait_until(lambda: client.get("/topics", headers=known).status_code == 200, 10, "the key is known")
         client.post("/console/login", data={"key": token}, headers=OWN_PAGE)
@@ -208,7 +215,9 @@ def test_an_old_browser_writes_from_the_services_own_page(with_keys: KeyedServic
 def test_the_cookie_is_secure_over_https(with_keys: KeyedService) -> None:
     sent = {"key": with_keys.keys.tokens["read"]}
     headers = {**OWN_PAGE, "X-Forwarded-Proto": "https", "Referer": "https://a.example/x/deferd/console/login?next=b"}
-    cookie = httpx.post(f"{with_keys.url}/console/login", data=sent, headers=headers).headers["set-cookie"]
+    cookie = httpx.post(f"{with_keys.url}/console/login", data=sent, headers=headers, verify=NO_TLS).headers[
+        "set-cookie"
+    ]
 
     assert re.sub(r"=[\w-]{43};", "=...;", cookie) == (
         "deferd_session=...; HttpOnly; Path=/x/deferd/; SameSite=strict; Secure"
@@ -229,23 +238,25 @@ def test_the_cookie_is_secure_over_https(with_keys: KeyedService) -> None:
 )
 def test_the_log_in_leads_to_no_other_site(with_keys: KeyedService, after: str) -> None:
     sent = {"key": with_keys.keys.tokens["read"], "next": after}
-    response = httpx.post(f"{with_keys.url}/console/login", data=sent, headers=OWN_PAGE)
+    response = httpx.post(f"{with_keys.url}/console/login", data=sent, headers=OWN_PAGE, verify=NO_TLS)
 
     assert (response.status_code, response.headers["location"]) == (303, "../")
 
 
 def test_a_page_with_any_name_comes_back_after_the_log_in(with_keys: KeyedService) -> None:
-    asked = httpx.get(f"{with_keys.url}/console/topics/漢?q=漢")
+    asked = httpx.get(f"{with_keys.url}/console/topics/漢?q=漢", verify=NO_TLS)
     [after] = parse_qs(urlsplit(asked.headers["location"]).query)["next"]
     sent = {"key": with_keys.keys.tokens["read"], "next": after}
-    response = httpx.post(f"{with_keys.url}/console/login", data=sent, headers=OWN_PAGE)
+    response = httpx.post(f"{with_keys.url}/console/login", data=sent, headers=OWN_PAGE, verify=NO_TLS)
 
     assert response.headers["location"] == "../console/topics/%E6%BC%A2?q=%E6%BC%A2"
 
 
 def test_attempts_are_audited_and_limited(with_keys: KeyedService) -> None:
     def attempt() -> int:
-        return httpx.post(f"{with_keys.url}/console/login", data={"key": "no"}, headers=OWN_PAGE).status_code
+        return httpx.post(
+            f"{with_keys.url}/console/login", data={"key": "no"}, headers=OWN_PAGE, verify=NO_TLS
+        ).status_code
 
     assert attempt() in {401, 429}
     wait_until(lambda: attempt() == 429, 10, "attempts are limited")

@@ -14,6 +14,7 @@ import pytest
 from tests.acceptance.api.keyed_service import KeysFile
 from tests.acceptance.console.conftest import OWN_PAGE, KeyedService, console
 from tests.acceptance.console.job_pages import SECRETS, Producer
+from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.waiting import wait_until
 
@@ -33,7 +34,7 @@ def masking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyedService]:
 
 @pytest.fixture
 def browser_like(without_keys: ServiceProcess) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=without_keys.url, headers=OWN_PAGE, timeout=10) as client:
+    with httpx.Client(base_url=without_keys.url, headers=OWN_PAGE, timeout=10, verify=NO_TLS) as client:
         yield client
 
 

@@ -11,6 +11,7 @@ import pytest
 from deferd.engine.inspection.error_lines import normalized
 from tests.acceptance.console.conftest import OWN_PAGE
 from tests.acceptance.console.job_pages import SECRETS, Producer
+from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.waiting import wait_until
 
@@ -31,7 +32,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
 
 @pytest.fixture
 def browser_like(service: ServiceProcess) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=service.url, headers=OWN_PAGE, timeout=10) as client:
+    with httpx.Client(base_url=service.url, headers=OWN_PAGE, timeout=10, verify=NO_TLS) as client:
         yield client
 
 

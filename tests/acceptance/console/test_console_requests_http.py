@@ -10,12 +10,13 @@ import pytest
 
 from tests.acceptance.console.conftest import OWN_PAGE
 from tests.acceptance.console.job_pages import Producer
+from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess
 
 
 @pytest.fixture
 def browser_like(without_keys: ServiceProcess) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=without_keys.url, headers=OWN_PAGE, timeout=10) as client:
+    with httpx.Client(base_url=without_keys.url, headers=OWN_PAGE, timeout=10, verify=NO_TLS) as client:
         yield client
 
 
@@ -54,6 +55,27 @@ def test_a_body_that_is_too_deep_is_refused(without_keys: ServiceProcess, browse
         assert saved.status_code == 422, depth
         settings = browser_like.post("/console/topics/deep/settings", data={"backoff": data["body"]})
         assert settings.status_code == 422, depth
+
+
+def test_saving_the_form_of_a_topic_keeps_its_partitions(
+    without_keys: ServiceProcess, browser_like: httpx.Client
+) -> None:
+    with Producer(without_keys.url, "spread-out") as jobs:
+        jobs.http.put("/topics/spread-out", json={"partitions": 4}).raise_for_status()
+        page = browser_like.get("/console/topics/spread-out")
+        assert 'name="partitions" value="4"' in page.text
+        for form, partitions in (
+            ({"ttr": "30", "partitions": "4"}, 4),
+            ({"ttr": "31", "partitions": ""}, 4),
+            ({"ttr": "32", "partitions": "8"}, 8),
+        ):
+            assert browser_like.post("/console/topics/spread-out/settings", data=form).status_code in {200, 303}
+            settings = jobs.http.get("/topics/spread-out").json()["settings"]
+            assert (str(settings["ttr"]), settings["partitions"]) == (form["ttr"], partitions)
+        for refused, why in (("2", "at least 8"), ("2.5", "whole number"), ("65", "64"), ("some", "must be a number")):
+            saved = browser_like.post("/console/topics/spread-out/settings", data={"partitions": refused})
+            assert (saved.status_code, why in saved.text) == (422, True), refused
+        assert jobs.http.get("/topics/spread-out").json()["settings"]["partitions"] == 8
 
 
 def test_a_large_body_is_shown_as_it_was_put(without_keys: ServiceProcess, browser_like: httpx.Client) -> None:

@@ -18,6 +18,7 @@ from playwright.sync_api import Dialog, Page, expect
 from deferd.api.auth.api_keys import Scope
 from tests.acceptance.console.conftest import OWN_PAGE, KeyedService, OpenPage
 from tests.acceptance.console.hostile_world import CLIENT, ERROR, HOSTILE, TOPIC, fill, hostile_consumer, page_paths
+from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess
 from tests.waiting import wait_until
 
@@ -71,7 +72,7 @@ def world(without_keys: ServiceProcess) -> Iterator[ServiceProcess]:
 
 @pytest.fixture(scope="module")
 def paths(world: ServiceProcess) -> list[str]:
-    with httpx.Client(base_url=world.url) as client:
+    with httpx.Client(base_url=world.url, verify=NO_TLS) as client:
         wait_until(lambda: CLIENT in client.get("/consumers").text.replace('\\"', '"'), 10, "the consumer was seen")
         return page_paths(client)
 
@@ -135,7 +136,7 @@ def test_hostile_text_stays_text(world: ServiceProcess, paths: list[str], open_p
 
 
 def test_hostile_text_is_on_the_pages(world: ServiceProcess, paths: list[str]) -> None:
-    texts = {path: httpx.get(world.url + path).text for path in paths}
+    texts = {path: httpx.get(world.url + path, verify=NO_TLS).text for path in paths}
     raw = [path for path, text in texts.items() if "<img src=x" in text or "<script>window" in text]
     escaped = [path for path, text in texts.items() if "<img src=x" in html.unescape(text)]
 
@@ -148,10 +149,10 @@ def test_every_region_can_be_read_alone(world: ServiceProcess, paths: list[str])
     failed = {}
     regions = 0
     for path in paths:
-        text = httpx.get(world.url + path).text
+        text = httpx.get(world.url + path, verify=NO_TLS).text
         for link in re.findall(r'data-region="[^"]+"[^>]*hx-get="([^"]+)"', text):
             regions += 1
-            response = httpx.get(f"{world.url}/{html.unescape(link).removeprefix('./')}")
+            response = httpx.get(f"{world.url}/{html.unescape(link).removeprefix('./')}", verify=NO_TLS)
             if response.status_code != 200 or "<html" in response.text:
                 failed[link] = response.status_code
 
@@ -161,7 +162,7 @@ def test_every_region_can_be_read_alone(world: ServiceProcess, paths: list[str])
 
 def test_no_page_has_inline_scripts_or_styles(world: ServiceProcess, paths: list[str]) -> None:
     inline = re.compile(r"<style|<[a-z][^<>]*\sstyle=|<[a-z][^<>\"']*\son[a-z]+=|<script(?![^>]*\ssrc=)")
-    found = {path: inline.findall(httpx.get(world.url + path).text) for path in paths}
+    found = {path: inline.findall(httpx.get(world.url + path, verify=NO_TLS).text) for path in paths}
 
     assert {path: texts for path, texts in found.items() if texts} == {}
 
@@ -198,7 +199,7 @@ def test_g_and_a_letter_open_each_page_of_the_navigation(world: ServiceProcess, 
     page = open_page(world.url).page
     links = page.locator("nav[aria-label=Pages] a").evaluate_all("all => all.map(one => one.getAttribute('href'))")
     letters = {"./": "n", "console/system": "y"}
-    with httpx.Client(base_url=world.url) as client:
+    with httpx.Client(base_url=world.url, verify=NO_TLS) as client:
         there = [link for link in links if client.get(f"/{link.removeprefix('./')}").status_code == 200]
     assert len(there) >= 7
     for link in there:
@@ -210,7 +211,7 @@ def test_g_and_a_letter_open_each_page_of_the_navigation(world: ServiceProcess, 
 
 @contextlib.contextmanager
 def log_in(service: KeyedService, name: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=service.url) as client:
+    with httpx.Client(base_url=service.url, verify=NO_TLS) as client:
         sent = {"key": service.keys.tokens[name]}
         assert client.post("/console/login", data=sent, headers=OWN_PAGE).status_code == 303
         yield client
@@ -257,7 +258,7 @@ def test_all_pages_dim_while_the_store_is_down_and_recover(
 ) -> None:
     pages: dict[str, Page] = {}
     for path in paths:
-        if 'data-region="' not in httpx.get(world.url + path).text:
+        if 'data-region="' not in httpx.get(world.url + path, verify=NO_TLS).text:
             continue
         watched = open_page(world.url + path)
         watched.expected_statuses = {0, 500, 503}

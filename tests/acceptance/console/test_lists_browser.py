@@ -14,6 +14,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.acceptance.console.conftest import KeyedService, OpenPage
+from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.waiting import wait_until
 
@@ -27,7 +28,7 @@ def new_topic() -> str:
 
 def call(service: ServiceProcess, method: str, path: str, body: Any = None, token: str | None = None) -> Any:
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    response = httpx.request(method, service.url + path, json=body, headers=headers, timeout=10)
+    response = httpx.request(method, service.url + path, json=body, headers=headers, timeout=10, verify=NO_TLS)
     assert response.status_code < 300, response.text
     return response.json() if response.content else None
 
@@ -153,7 +154,7 @@ def test_a_schedule_is_run_paused_resumed_and_deleted(without_keys: ServiceProce
     page.get_by_label(f"Type {name}").fill(name)
     page.get_by_role("button", name="Delete", exact=True).click()
     expect(page.get_by_role("status")).to_contain_text(f"Deleted {name}")
-    assert httpx.get(f"{without_keys.url}/schedules/{name}").status_code == 404
+    assert httpx.get(f"{without_keys.url}/schedules/{name}", verify=NO_TLS).status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -256,7 +257,7 @@ def test_the_stream_has_the_key_of_the_session(with_keys: KeyedService, open_pag
     call(with_keys.service, "POST", "/jobs", {"topic": topic, "id": "one"}, token)
 
     expect(page.get_by_role("link", name="one", exact=True)).to_be_visible()
-    response = httpx.get(f"{with_keys.url}/console/events/stream", follow_redirects=False)
+    response = httpx.get(f"{with_keys.url}/console/events/stream", follow_redirects=False, verify=NO_TLS)
     assert (response.status_code, response.headers["location"]) == (
         303,
         "../../console/login?next=" + "console%2Fevents%2Fstream",
@@ -291,7 +292,7 @@ def test_activity_names_who_did_what_from_where(with_keys: KeyedService, open_pa
 
 def test_activity_goes_back_page_by_page(without_keys: ServiceProcess, open_page: OpenPage) -> None:
     topic = new_topic()
-    with httpx.Client(base_url=without_keys.url) as client:
+    with httpx.Client(base_url=without_keys.url, verify=NO_TLS) as client:
         for number in range(105):
             assert client.put(f"/topics/{topic}", json={"events": number}).status_code == 200
     page = open_page(f"{without_keys.url}/console/activity?topics={topic}").page

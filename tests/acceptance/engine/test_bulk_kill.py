@@ -16,7 +16,7 @@ from tests.acceptance.service_process import ServiceProcess
 pytestmark = pytest.mark.slow
 
 TOPIC = "orders.close"
-JOBS = 20_000
+JOBS = 10_000
 BY = timedelta(hours=1)
 
 
@@ -27,7 +27,7 @@ async def due_times(client: AsyncClient) -> dict[str, datetime]:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("selector", [{"tag": "x"}, {"state": "delayed", "topics": [TOPIC]}])
 async def test_a_reschedule_that_is_killed_is_continued(tmp_path: Path, selector: dict[str, object]) -> None:
-    with ServiceProcess(tmp_path) as service:
+    with ServiceProcess(tmp_path, preloaded=True) as service:
         service.wait_ready()
         jobs = [{"topic": TOPIC, "id": f"j{n}", "delay": 86_400 + n % 100, "tags": ["x"]} for n in range(JOBS)]
         async with AsyncClient(service.url, retry_for=0) as client:

@@ -28,9 +28,9 @@ from tests.faults.orphans import no_orphans
 from tests.integration.store.store_servers import StoreServer
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.slow(seconds=40)
+pytestmark = pytest.mark.slow(seconds=30)
 
-JOBS = 20_000
+JOBS = 12_000
 BATCHES = 20
 SERVICES = 2
 WORKERS = 3

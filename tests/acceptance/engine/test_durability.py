@@ -13,7 +13,7 @@ import pytest
 from deferd import Client, DurabilityUnavailable, JobExists, StoreUnavailable
 from tests.acceptance.cli.command_line import Shell
 from tests.acceptance.client.lossy_proxy import lossy_proxy
-from tests.acceptance.http_calls import Http, ok, problem, refusal
+from tests.acceptance.http_calls import NO_TLS, Http, ok, problem, refusal
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.integration.store.store_servers import Pair
 
@@ -37,7 +37,7 @@ def replicated_service(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 async def shop(replicated_service: ServiceProcess, topic: str) -> AsyncIterator[Http]:
-    async with httpx.AsyncClient(base_url=replicated_service.url, timeout=30, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=replicated_service.url, timeout=30, trust_env=False, verify=NO_TLS) as client:
         yield Http(client, topic)
 
 

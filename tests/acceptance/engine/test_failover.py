@@ -12,7 +12,7 @@ from typing import Any, Self
 import httpx
 import pytest
 
-from tests.acceptance.http_calls import Http, ok
+from tests.acceptance.http_calls import NO_TLS, Http, ok
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.faults.failover import DOWN_AFTER_MS, make_replica_lag, stored_at_the_end, stored_ids
 from tests.integration.store.store_servers import SentinelSet, StoreServer
@@ -42,7 +42,7 @@ def service(stores: SentinelSet, tmp_path: Path) -> Iterator[ServiceProcess]:
 
 @pytest.fixture
 async def shop(service: ServiceProcess) -> AsyncIterator[Http]:
-    async with httpx.AsyncClient(base_url=service.url, timeout=30, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=service.url, timeout=30, trust_env=False, verify=NO_TLS) as client:
         yield Http(client, TOPIC)
 
 

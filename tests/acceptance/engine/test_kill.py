@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess
 
 pytestmark = pytest.mark.slow
@@ -72,7 +73,7 @@ async def produce(client: httpx.AsyncClient, history: History, name: str, runnin
                     history.cancelled[job_id] = cancelled.json()["was"]
                 elif cancelled is not None and cancelled.status_code == 404:
                     history.maybe_cancelled.discard(job_id)  # it was delivered and finished before the cancel
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(0.01)
 
 
 async def consume(client: httpx.AsyncClient, history: History, running: Callable[[], bool]) -> None:
@@ -111,7 +112,7 @@ async def inject_kills(service: ServiceProcess, kills: Counter[str]) -> None:
 @pytest.mark.timeout(150)
 async def test_no_acknowledged_job_is_lost_and_none_is_delivered_twice_at_a_time(tmp_path: Path) -> None:
     history, kills = History(), Counter[str]()
-    with ServiceProcess(tmp_path) as service:
+    with ServiceProcess(tmp_path, preloaded=True) as service:
         killer = asyncio.create_task(inject_kills(service, kills))
 
         def under_load() -> bool:
@@ -120,7 +121,7 @@ async def test_no_acknowledged_job_is_lost_and_none_is_delivered_twice_at_a_time
         def undelivered() -> bool:
             return not history.put <= history.maybe_cancelled | history.leases.keys()
 
-        async with httpx.AsyncClient(base_url=service.url, timeout=5) as client:
+        async with httpx.AsyncClient(base_url=service.url, timeout=5, verify=NO_TLS) as client:
             async with asyncio.TaskGroup() as group:
                 for number in range(4):
                     group.create_task(produce(client, history, f"p{number}", under_load))

@@ -19,7 +19,7 @@ from tests.integration.store.store_servers import StoreServer
 pytestmark = pytest.mark.slow
 
 TOPIC = "orders.close"
-JOBS = 20_000
+JOBS = 10_000
 BY = timedelta(hours=1)
 GOES_ON_S = 30.0
 """The lease of 5 s, the next look of another process, the work, and slack for a loaded machine."""
@@ -29,7 +29,10 @@ GOES_ON_S = 30.0
 def services(tmp_path: Path) -> Iterator[tuple[ServiceProcess, ServiceProcess]]:
     with StoreServer(tmp_path / "store") as store:
         flags = ("--redis-url", store.mark_used().url)
-        with ServiceProcess(tmp_path / "a", *flags) as first, ServiceProcess(tmp_path / "b", *flags) as second:
+        with (
+            ServiceProcess(tmp_path / "a", *flags, preloaded=True) as first,
+            ServiceProcess(tmp_path / "b", *flags, preloaded=True) as second,
+        ):
             for service in (first, second):
                 service.wait_ready()
             yield first, second

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import httpx
 
+from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import running_service
 
 ORDERS = 1000
@@ -71,7 +72,7 @@ async def run(base_url: str, topic: str) -> str:
     """Do the run; returns the report. Raises AssertionError when the counts do not add up."""
     closed: list[tuple[str, str]] = []
     began = time.monotonic()
-    async with httpx.AsyncClient(base_url=base_url, timeout=30) as client:
+    async with httpx.AsyncClient(base_url=base_url, timeout=30, verify=NO_TLS) as client:
         await put_orders(client, topic)
         put_s = time.monotonic() - began
         paid = await pay_some(client, topic)

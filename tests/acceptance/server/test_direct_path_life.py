@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess
 from tests.acceptance.wire import Wire, connected, cut, request
 
@@ -178,7 +179,7 @@ async def test_its_requests_are_counted_as_others_are(service: ServiceProcess) -
         await wire.read_response()
         wire.send(put("j"))
         await wire.read_response()
-    async with httpx.AsyncClient(base_url=service.url) as client:
+    async with httpx.AsyncClient(base_url=service.url, verify=NO_TLS) as client:
         lines = (await client.get("/metrics")).text.splitlines()
     counts = [
         line for line in lines if line.startswith('deferd_http_request_seconds_count{method="POST",route="/jobs"')

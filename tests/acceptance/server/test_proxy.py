@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.ports import free_port
 from tests.unit.project.test_deployment_files import COMPOSE, nginx_config
@@ -43,7 +44,7 @@ def running_proxy(service: ServiceProcess, folder: Path, environment: dict[str, 
     def is_ready() -> bool:
         assert process.poll() is None, process.stderr and process.stderr.read()
         with contextlib.suppress(httpx.TransportError):
-            return httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200
+            return httpx.get(f"http://127.0.0.1:{port}/readyz", verify=NO_TLS).status_code == 200
         return False
 
     try:
@@ -75,7 +76,7 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     ],
 )
 def test_it_forwards_requests_for_its_own_names(proxied: str, host: str) -> None:
-    assert httpx.get(f"{proxied}/topics", headers={"Host": host}).status_code == 200
+    assert httpx.get(f"{proxied}/topics", headers={"Host": host}, verify=NO_TLS).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_it_forwards_requests_for_its_own_names(proxied: str, host: str) -> None
     ["rebound.example.com", "rebound.example.net:8000", "example.org", "127.0.0.1.example.net", "1.2.3.4.nip.io"],
 )
 def test_it_refuses_requests_for_other_names(proxied: str, host: str) -> None:
-    response = httpx.get(f"{proxied}/topics", headers={"Host": host})
+    response = httpx.get(f"{proxied}/topics", headers={"Host": host}, verify=NO_TLS)
     assert (response.status_code, response.headers["content-type"]) == (421, "application/problem+json")
     assert response.json()["status"] == 421
     assert "DEFERD_ALLOWED_HOST" in response.json()["detail"]

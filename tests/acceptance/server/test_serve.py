@@ -18,6 +18,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess
 from tests.integration.store.store_servers import StoreServer
 from tests.waiting import wait_until
@@ -42,7 +43,7 @@ def refused(*flags: str) -> str:
 
 
 def put_orders(url: str, number: int) -> None:
-    with httpx.Client() as client:
+    with httpx.Client(verify=NO_TLS) as client:
         for n in range(number):
             job = {"topic": "orders", "id": f"order-{n}", "delay": 100}
             assert client.post(f"{url}/jobs", json=job).status_code == 201
@@ -50,7 +51,7 @@ def put_orders(url: str, number: int) -> None:
 
 def has_order(url: str, n: int) -> bool:
     with contextlib.suppress(httpx.TransportError):
-        return httpx.get(f"{url}/jobs/orders/order-{n}").status_code == 200
+        return httpx.get(f"{url}/jobs/orders/order-{n}", verify=NO_TLS).status_code == 200
     return False
 
 
@@ -86,7 +87,7 @@ def test_it_logs_where_it_listens_and_exits_with_0_after_responding_to_waiting_p
         pages = f"console: {service.url}/  docs: {service.url}/docs"
         assert f"listening on {service.url}  {pages}  store: embedded valkey " in greeting
         assert greeting.endswith(f" in {service.data_dir}\n")
-        with httpx.Client() as idle, parked_pops(service, 5) as responses:
+        with httpx.Client(verify=NO_TLS) as idle, parked_pops(service, 5) as responses:
             assert idle.get(f"{service.url}/healthz").status_code == 200
             began = time.monotonic()
             assert service.stop() == 0

@@ -39,7 +39,7 @@ def traced_service(folder: Path, *flags: str, **environment: str) -> ServiceProc
 def test_requests_have_spans_of_which_the_last_ones_are_exported_at_the_end(tmp_path: Path) -> None:
     spans = RecordedSpans()
     with traced_service(tmp_path) as service:
-        with httpx.Client(base_url=service.url) as http:
+        with httpx.Client(base_url=service.url, verify=NO_TLS) as http:
             for path in ("/healthz", "/readyz", "/metrics", "/topics/none/pop?wait=0", "/jobs/orders.close/none"):
                 http.get(path)
             headers = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
@@ -86,7 +86,12 @@ def test_each_server_process_exports_its_spans(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_without_tracing_there_are_no_spans(tmp_path: Path) -> None:
     with ServiceProcess(tmp_path, environment=KEPT_UNTIL_THE_END) as service:
-        httpx.post(f"{service.url}/jobs", json={"topic": "t"}, headers={"traceparent": f"00-{TRACE}-{PARENT}-01"})
+        httpx.post(
+            f"{service.url}/jobs",
+            json={"topic": "t"},
+            headers={"traceparent": f"00-{TRACE}-{PARENT}-01"},
+            verify=NO_TLS,
+        )
         assert service.stop() == 0
     assert "trace_id" not in service.output()
 
@@ -129,7 +134,7 @@ def test_an_exporter_that_fails_or_hangs_delays_neither_requests_nor_the_stop(tm
         assert service.stop() == 0
         assert time.monotonic() - began_s < 4
     with traced_service(tmp_path, **environment) as service:  # its data is whole
-        assert httpx.get(f"{service.url}/topics/t").json()["counts"]["ready"] == 20
+        assert httpx.get(f"{service.url}/topics/t", verify=NO_TLS).json()["counts"]["ready"] == 20
 
 
 @pytest.mark.slow

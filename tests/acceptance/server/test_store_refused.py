@@ -11,7 +11,7 @@ import pytest
 
 from tests.acceptance.api.test_http_store_errors import assert_serves_again, every_call
 from tests.acceptance.cli.preloaded_shell import PreloadedShell
-from tests.acceptance.http_calls import Http, ok, problem
+from tests.acceptance.http_calls import NO_TLS, Http, ok, problem
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.integration.store.store_rights import USER, as_user, user_line
 from tests.integration.store.store_servers import StoreServer
@@ -36,7 +36,7 @@ def service(store: StoreServer, tmp_path: Path) -> Iterator[ServiceProcess]:
 
 @pytest.fixture
 async def shop(service: ServiceProcess) -> AsyncIterator[Http]:
-    async with httpx.AsyncClient(base_url=service.url, timeout=30, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=service.url, timeout=30, trust_env=False, verify=NO_TLS) as client:
         yield Http(client, "orders")
 
 
@@ -87,7 +87,10 @@ def test_after_a_flushall_only_services_with_the_same_number_of_shards_start(
     assert "deferd:shards was gone from the store and was written again" in service.output()
     with running_service("--redis-url", store.url, data_dir=tmp_path / "second") as second:
         job = {"topic": "orders", "id": "once"}
-        assert [httpx.post(f"{one.url}/jobs", json=job).status_code for one in (service, second)] == [201, 409]
+        assert [httpx.post(f"{one.url}/jobs", json=job, verify=NO_TLS).status_code for one in (service, second)] == [
+            201,
+            409,
+        ]
 
 
 @pytest.mark.slow

@@ -136,7 +136,10 @@ async def test_a_normal_service_has_no_movable_clock(http: Http) -> None:
 @pytest.mark.slow
 def test_the_clock_stays_moved_and_its_data_directory_is_for_tests_only(tmp_path: Path) -> None:
     """Under a real clock its jobs would be late by as much as the clock was moved."""
-    with running_service("--test-clock", data_dir=tmp_path) as service, httpx.Client(base_url=service.url) as client:
+    with (
+        running_service("--test-clock", data_dir=tmp_path) as service,
+        httpx.Client(base_url=service.url, verify=NO_TLS) as client,
+    ):
         put(client, "t", id="j", delay=2 * DAY_S)
         advance(client, DAY_S)
         service.stop()

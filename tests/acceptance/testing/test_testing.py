@@ -22,6 +22,7 @@ import pytest
 from deferd import Context, Retry, Worker
 from deferd.contract.errors import InvalidInput
 from deferd.testing import ServiceForTests, ServiceNotStarted, start_service
+from tests.acceptance.http_calls import NO_TLS
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -64,7 +65,7 @@ def test_at_the_end_no_process_and_no_file_is_left() -> None:
     with start_service() as service:
         folder = folder_of(service)
         assert len(processes_of(folder)) == 3, "the service, its store and the reaper of that"
-        assert httpx.get(f"{service.url}/readyz").status_code == 200
+        assert httpx.get(f"{service.url}/readyz", verify=NO_TLS).status_code == 200
     assert processes_of(folder) == []
     assert not Path(folder).exists()
 

@@ -305,7 +305,7 @@ def test_generated_requests_have_the_same_effects_and_responses(worlds: Worlds, 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@settings(FUZZING, max_examples=1_500)
+@settings(FUZZING, max_examples=600)
 @given(requests=REQUESTS)
 def test_many_generated_requests_have_the_same_effects_and_responses(worlds: Worlds, requests: list[Request]) -> None:
     worlds.compare(requests)

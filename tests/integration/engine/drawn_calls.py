@@ -6,7 +6,7 @@ is listed twice is drawn twice as often.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
@@ -116,6 +116,8 @@ def verb(weight: int = 1, **arguments: st.SearchStrategy[Any]) -> Callable[[Call
     return note
 
 
-def any_verb() -> st.SearchStrategy[tuple[str, dict[str, Any]]]:
+def any_verb(*, plus: Sequence[tuple[str, dict[str, Any]]] = ()) -> st.SearchStrategy[tuple[str, dict[str, Any]]]:
+    """Any registered call; also those of `plus`."""
     names = [name for name, (weight, _) in _VERBS.items() for _ in range(weight)]
-    return st.sampled_from(names).flatmap(lambda name: st.tuples(st.just(name), _VERBS[name][1]))
+    registered = st.sampled_from(names).flatmap(lambda name: st.tuples(st.just(name), _VERBS[name][1]))
+    return st.one_of(*[registered] * 12, st.sampled_from(plus)) if plus else registered

@@ -34,7 +34,7 @@ from tests.integration.engine.modelled_job import (
     Delivery,
     ModelJob,
 )
-from tests.integration.store.store_contents import Contents, read_contents
+from tests.integration.store.store_contents import Contents, of_all_partitions, read_contents
 from tests.integration.store.store_servers import StoreServer
 
 LONGEST_S = 0.9
@@ -51,6 +51,7 @@ class EngineAndModel(RuleBasedStateMachine):
     """Makes the same calls to the engine and to a model of each topic, and compares their results and contents."""
 
     server: StoreServer
+    shards = 1
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,15 +63,23 @@ class EngineAndModel(RuleBasedStateMachine):
         seconds, microseconds = self.client.time()
         self.began_ms = seconds * 1000 + microseconds // 1000
         self.store = self.runner.run(connect(self.server.url, timeout_s=5))
-        engine = Engine(self.store, movable_clock=True, dead_retention_ms=DEAD_RETENTION_S * 1000)
+        engine = self.new_engine()
         self.driver = EngineDriver(engine, self.server)
         self.queue = engine.queue
+        self.partitions = engine.partitions.known
+        self.keys = engine.queue._keys
         self.models = {topic: JobModel(topic) for topic in TOPICS}
-        self.contents = {topic: read_contents(self.client, topic) for topic in TOPICS}
+        self.contents = {topic: of_all_partitions(self.read_partitions(topic)) for topic in TOPICS}
         self.versions: dict[str, dict[str, int]] = {topic: {} for topic in TOPICS}
         self.deliveries: dict[str, list[Delivery]] = {topic: [] for topic in TOPICS}
         self.seen_receipts: set[tuple[str, str, Any]] = set()
         self.bodies = 0
+
+    def new_engine(self) -> Engine:
+        return Engine(self.store, shards=self.shards, movable_clock=True, dead_retention_ms=DEAD_RETENTION_S * 1000)
+
+    def read_partitions(self, topic: str) -> list[Contents]:
+        return [read_contents(self.client, name, self.keys) for name in self.partitions.of(topic)]
 
     def teardown(self) -> None:
         if not self.out_of_time:
@@ -88,7 +97,10 @@ class EngineAndModel(RuleBasedStateMachine):
             return
         try:
             for topic, model in self.models.items():
-                before, self.contents[topic] = self.contents[topic], read_contents(self.client, topic)
+                partitions = self.read_partitions(topic)
+                before, self.contents[topic] = self.contents[topic], of_all_partitions(partitions)
+                for one in partitions:
+                    self._check_partition(one)
                 self._check_places(self.contents[topic], model)
                 if self.contents[topic] != before:
                     self._check_counts(self.contents[topic], model)
@@ -111,7 +123,9 @@ class EngineAndModel(RuleBasedStateMachine):
         assert contents.holders == {job.id: job.consumer for job in model.jobs.values() if job.consumer}
         requested = {job.id: job.live.request_id for job in model.jobs.values() if job.live and job.live.request_id}
         assert contents.requests == requested
-        tombstones = {_tombstone(key): until_s for key, until_s in model.tombstones.items()}
+        tombstones: dict[str, int] = {}
+        for (_, key), until_s in model.tombstones.items():
+            tombstones[_tombstone(key)] = max(until_s, tombstones.get(_tombstone(key), 0))
         assert set(contents.cancelled) == set(tombstones)
         for member, until_s in tombstones.items():
             self.assert_same_instant(contents.cancelled[member], until_s)
@@ -123,9 +137,6 @@ class EngineAndModel(RuleBasedStateMachine):
         self._check_collections(contents, model)
         with_tag = {tag: {job_id for job_id, tags in tagged.items() if tag in tags} for tag in TAGS}
         assert contents.index == {tag: ids for tag, ids in with_tag.items() if ids}
-        self._check_tally(contents)
-        work = contents.timer_work()
-        assert not work or (contents.due_ms is not None and contents.due_ms <= min(work)), "the timer would be late"
 
     @staticmethod
     def _check_collections(contents: Contents, model: JobModel) -> None:
@@ -139,10 +150,13 @@ class EngineAndModel(RuleBasedStateMachine):
         assert contents.items == {job_id: sum(map(len, of_id)) for job_id, of_id in items.items()}
 
     @staticmethod
-    def _check_tally(contents: Contents) -> None:
+    def _check_partition(contents: Contents) -> None:
+        """What has become of all jobs, and when the timer comes."""
         kept = len(contents.scores[JobState.FINISHED])
         gone = sum(count for outcome, count in contents.tally.items() if outcome != "put")
         assert contents.tally.get("put", 0) == gone + len(contents.pool) - kept
+        work = contents.timer_work()
+        assert not work or (contents.due_ms is not None and contents.due_ms <= min(work)), "the timer would be late"
 
     def _check_counts(self, contents: Contents, model: JobModel) -> None:
         view = self.run(self.driver.topics.show(model.topic))
@@ -249,14 +263,15 @@ class EngineAndModel(RuleBasedStateMachine):
     def get_job(self, topic: str, job_id: str) -> Any:
         return self.run(self.queue.get(topic, job_id))
 
-    def hand_out(self, topic: str, requests: list[PopRequest]) -> None:
-        """Pop for several consumers in one call."""
-        model = self.models[topic]
-        too_late = [job.id for job in model.in_state(JobState.READY) if model.is_expired(job)]
-        reply = self.run(self.queue.pop(topic, requests))
-        expired = {job_id for job_id in too_late if self._has_ended(topic, job_id)}
+    def hand_out(self, topic: str, requests: list[PopRequest], place: str | None = None) -> None:
+        """Pop for several consumers in one call, from one partition."""
+        model, place = self.models[topic], place or topic
+        ready = [job for job in model.in_state(JobState.READY) if model.place_of(job.id) == place]
+        too_late = [job.id for job in ready if model.is_expired(job)]
+        reply = self.run(self.queue.pop(place, requests))
+        expired = {job_id for job_id in too_late if self.has_ended(topic, job_id)}
         for request, records in zip(requests, reply.jobs, strict=True):
-            repeated = bool(model.earlier_deliveries(request.request_id))
+            repeated = bool(model.earlier_deliveries(request.request_id, place))
             deliveries = model.pop(
                 request.count,
                 [record.id for record in records],
@@ -264,15 +279,16 @@ class EngineAndModel(RuleBasedStateMachine):
                 consumer=request.consumer,
                 request_id=request.request_id,
                 expired=() if repeated else expired,
+                place=place,
             )
             for record, delivery in zip(records, deliveries, strict=True):
-                self._note(topic, record, delivery)
+                self.note_delivery(topic, record, delivery)
                 job = model.jobs[record.id]
                 self.is_as_modelled(record, job)
             if not repeated:
                 expired = set()
         assert not expired, "a repeated request takes nothing off the Ready list"
-        if model.in_state(JobState.READY) and not model.paused:
+        if any(job.state is JobState.READY for job in ready) and not model.paused:
             assert reply.more
 
     def hand_out_by_pattern(
@@ -304,7 +320,7 @@ class EngineAndModel(RuleBasedStateMachine):
             assert len(records) == min(count, good) or (any(too_late.values()) and len(records) < min(count, good))
         for topic, model in served.items():
             mine = [record for record in records if record.topic == topic]
-            dead = {job_id for job_id in too_late[topic] if self._has_ended(topic, job_id)}
+            dead = {job_id for job_id in too_late[topic] if self.has_ended(topic, job_id)}
             deliveries = model.pop(
                 len(mine),
                 [record.id for record in mine],
@@ -314,15 +330,15 @@ class EngineAndModel(RuleBasedStateMachine):
                 expired=dead,
             )
             for record, delivery in zip(mine, deliveries, strict=True):
-                self._note(topic, record, delivery)
+                self.note_delivery(topic, record, delivery)
                 self.is_as_modelled(record, model.jobs[record.id])
 
-    def _has_ended(self, topic: str, job_id: str) -> bool:
+    def has_ended(self, topic: str, job_id: str) -> bool:
         """Whether a ready job is dead now, or was and is not kept, or its follow-up has its place."""
         job = self.get_job(topic, job_id)
         return job is JobNotFound or job.state is not JobState.READY
 
-    def _note(self, topic: str, record: JobRecord, delivery: Delivery) -> None:
+    def note_delivery(self, topic: str, record: JobRecord, delivery: Delivery) -> None:
         if delivery.receipt is None:
             seen = (topic, record.id, record.receipt)
             assert seen not in self.seen_receipts, "two deliveries with one receipt"

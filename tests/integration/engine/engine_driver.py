@@ -10,6 +10,7 @@ from deferd.contract.model import JobState, PutJob
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import JobRecord
+from deferd.engine.timer import Timer
 from deferd.store.connection import connect
 from tests.integration.store.store_servers import StoreServer
 
@@ -45,12 +46,17 @@ class EngineDriver:
 
     def move_clock(self, seconds: float) -> None:
         """Move the store's clock, as the scripts read it, forward."""
-        self.server.command("INCRBY", "deferd:{0}:clock", round(seconds * 1000))
+        for shard in range(len(self.engine.timers)):
+            self.server.command("INCRBY", f"deferd:{{{shard}}}:clock", round(seconds * 1000))
 
     async def run_timer(self) -> float:
-        """Run the timer until nothing is due; return the seconds for which it would sleep."""
+        """Run the timers until nothing is due; return the seconds for which the first to wake would sleep."""
+        return min([await self._run(timer) for timer in self.engine.timers])
+
+    @staticmethod
+    async def _run(timer: Timer) -> float:
         for _ in range(1000):
-            wait_s = await self.engine.timers[0].run_once()
+            wait_s = await timer.run_once()
             if wait_s > 0:
                 return wait_s
         raise AssertionError("the timer never finished its work")

@@ -48,7 +48,8 @@ class _Request:
 class JobModel(PutModel):
     """The jobs of one topic."""
 
-    _requests: dict[str, _Request] = field(default_factory=dict)
+    _requests: dict[tuple[str, str], _Request] = field(default_factory=dict)
+    """By partition and request id."""
     _returns: int = 0
 
     # Queries
@@ -62,18 +63,28 @@ class JobModel(PutModel):
         return {state: len(self.in_state(state)) for state in JobState}
 
     def may_be_in_order(self, job_ids: Sequence[str]) -> bool:
-        """Whether the Ready list may hold these jobs in this order."""
-        positions = [self.jobs[job_id].position for job_id in job_ids]
-        return not any(later.is_before(earlier) for earlier, later in combinations(positions, 2))
+        """Whether the Ready list may hold these jobs in this order; jobs of two partitions have none."""
+        positions = [(self.place_of(job_id), self.jobs[job_id].position) for job_id in job_ids]
+        return not any(
+            place == other and later.is_before(earlier)
+            for (place, earlier), (other, later) in combinations(positions, 2)
+        )
 
     def is_expired(self, job: ModelJob) -> bool:
         """Whether its ttl or deadline has passed: it may not be handed out; a pop or the timer makes it dead."""
         return job.end_of_waiting is not None and job.end_of_waiting[0] <= self.now_s
 
-    def earlier_deliveries(self, request_id: str | None) -> list[Delivery]:
-        """The live deliveries of an earlier response to the request, which a repeat returns."""
-        request = self._requests.get(request_id) if request_id is not None else None
-        return [delivery for delivery in request.deliveries if self._is_live(delivery)] if request is not None else []
+    def earlier_deliveries(self, request_id: str | None, place: str | None = None) -> list[Delivery]:
+        """The live deliveries of an earlier response to the request, which a repeat returns: those of one partition, or
+        of all.
+        """
+        return [
+            delivery
+            for (of, one_id), request in self._requests.items()
+            if one_id == request_id and place in (None, of)
+            for delivery in request.deliveries
+            if self._is_live(delivery)
+        ]
 
     # Producers
 
@@ -137,16 +148,20 @@ class JobModel(PutModel):
         consumer: str | None = None,
         request_id: str | None = None,
         expired: Collection[str] = (),
+        place: str | None = None,
     ) -> list[Delivery]:
         """Hand out `handed_out`, in this order, and bury `expired`: jobs past their ttl that the pop found.
+        `place`: the only partition from which it may take jobs.
 
         A repeated request gets its live deliveries again and changes no others, paused or not.
         """
-        before = self.earlier_deliveries(request_id)
+        before = self.earlier_deliveries(request_id, place)
         if request_id is not None and before:
+            before.sort(key=lambda delivery: self._index_of_place(handed_out, delivery))
             assert handed_out == [delivery.job_id for delivery in before]
             assert not expired
-            self._requests[request_id].repeated = True
+            for of in {self.place_of(delivery.job_id) for delivery in before}:
+                self._requests[of, request_id].repeated = True
             for delivery in before:  # the consumer that repeats the request becomes the holder
                 self.jobs[delivery.job_id].consumer = consumer
                 self._change(self.jobs[delivery.job_id], JobState.RESERVED)
@@ -155,7 +170,7 @@ class JobModel(PutModel):
             assert not handed_out
             assert not expired
             return []
-        self._check_handed_out(count, handed_out, expired)
+        self._check_handed_out(count, handed_out, expired, place)
         for job_id in expired:
             self._bury_overdue(self.jobs[job_id])
         deliveries = []
@@ -169,15 +184,20 @@ class JobModel(PutModel):
             job.latest_lease_end_s = min(ends_s, default=None)
             self._extend_lease(job, ttr_s)
             deliveries.append(job.live)
-        if request_id is not None and deliveries:
-            self._requests[request_id] = _Request(deliveries)
+        for of in {self.place_of(job_id) for job_id in handed_out if request_id is not None}:
+            of_place = [delivery for delivery in deliveries if self.place_of(delivery.job_id) == of]
+            self._requests[of, str(request_id)] = _Request(of_place)
         return deliveries
+
+    def _index_of_place(self, handed_out: Sequence[str], delivery: Delivery) -> int:
+        """Where in a response its partition comes: partitions may come in any order."""
+        return [self.place_of(job_id) for job_id in handed_out].index(self.place_of(delivery.job_id))
 
     def return_to_queue(self, deliveries: Sequence[Delivery]) -> int:
         """Return how many were returned: the live ones, unless their request has been repeated."""
         count = 0
         for delivery in reversed(deliveries):
-            request = self._requests.get(delivery.request_id) if delivery.request_id is not None else None
+            request = self._requests.get((self.place_of(delivery.job_id), delivery.request_id or ""))
             if self._is_live(delivery) and not (request and request.repeated):
                 job = self._release(self.jobs[delivery.job_id], counted=False)
                 self._returns += 1
@@ -288,7 +308,7 @@ class JobModel(PutModel):
             self._remove(job)
         if state in (None, JobState.FINISHED):
             self.taken.clear()
-        if state is None and not self.settings and not self.paused:
+        if state is None and not self.settings and not self.paused and self.home_of is None:
             self.known = False
         return len(jobs)
 
@@ -349,13 +369,16 @@ class JobModel(PutModel):
         """The job that a consumer's call names: reserved by `delivery`, or by any if that is ANY_DELIVERY."""
         if job_id not in self.jobs:
             key = job_id if delivery is ANY_DELIVERY else delivery
-            if self.tombstones.get(key, 0) > self.now_s and delivery.job_id in ("", job_id):
+            if self._is_cancelled(key) and delivery.job_id in ("", job_id):
                 raise JobCancelled(self.topic, job_id)
             raise JobNotFound(self.topic, job_id)
         job = self.jobs[job_id]
         if job.live is None or (delivery is not ANY_DELIVERY and delivery is not job.live):
             raise ReceiptStale(self.topic, job_id)
         return job
+
+    def _is_cancelled(self, key: Delivery | str) -> bool:
+        return any(of == key and until_s > self.now_s for (_, of), until_s in self.tombstones.items())
 
     def _release(self, job: ModelJob, *, counted: bool = True) -> ModelJob:
         """End the live delivery."""
@@ -393,12 +416,13 @@ class JobModel(PutModel):
             del self.jobs[job.id]
 
     def _remove(self, job: ModelJob, *, keep_follow_up: bool = False) -> None:
+        place = self.place_of(job.id)
         del self.jobs[job.id]
         if job.state is JobState.FINISHED:
             self.taken.pop(job.id, None)
         if job.live is not None:
             until_s = max(job.lease_end_s, self.now_s) + TOMBSTONE_S
-            self.tombstones[job.live] = self.tombstones[job.id] = until_s
+            self.tombstones[place, job.live] = self.tombstones[place, job.id] = until_s
         if keep_follow_up and job.follow_up is not None:
             earliest_s = self.now_s if job.live is None else max(job.lease_end_s, self.now_s)
             self._start_follow_up(job, earliest_s, None)
@@ -410,8 +434,10 @@ class JobModel(PutModel):
             job.first_due_s = None
             self._change(job, JobState.READY, ReadyPosition(self._turns, "redriven", keys[job.id]))
 
-    def _check_handed_out(self, count: int, handed_out: Sequence[str], expired: Collection[str]) -> None:
-        ready = {job.id: job for job in self.in_state(JobState.READY)}
+    def _check_handed_out(
+        self, count: int, handed_out: Sequence[str], expired: Collection[str], place: str | None
+    ) -> None:
+        ready = {job.id: job for job in self.in_state(JobState.READY) if place in (None, self.place_of(job.id))}
         too_late = {job.id for job in ready.values() if self.is_expired(job)}
         good = ready.keys() - too_late
         assert len(handed_out) == len(set(handed_out))

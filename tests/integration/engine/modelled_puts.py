@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Any, Literal, NamedTuple
 
 import orjson
@@ -34,11 +35,22 @@ class PutModel:
     paused: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
     jobs: dict[str, ModelJob] = field(default_factory=dict)
-    tombstones: dict[Delivery | str, int] = field(default_factory=dict)
-    """Until when calls of a delivery, or calls without receipt for an id, raise JobCancelled."""
+    tombstones: dict[tuple[str, Delivery | str], int] = field(default_factory=dict)
+    """Until when calls of a delivery, or calls without receipt for an id, raise JobCancelled; with the partition."""
     taken: dict[str, int] = field(default_factory=dict)
+    partitions: int = 1
+    home_of: Callable[[str], str] | None = None
+    """The partition for a new job with an id; None for a topic without partitions."""
+    _places: dict[str, str] = field(default_factory=dict)
     _changes: int = 0
     _turns: int = 0
+
+    def place_of(self, job_id: str) -> str:
+        """The partition that holds an id, or that a job with it would be put into."""
+        if self.home_of is None:
+            return self.topic
+        is_held = job_id in self.jobs or self.taken.get(job_id, 0) > self.now_s
+        return self._places[job_id] if is_held else self.home_of(job_id)
 
     def put(
         self,
@@ -104,11 +116,12 @@ class PutModel:
             if old.state is JobState.RESERVED:
                 raise JobReserved(self.topic, new.id)
         if old is None or old.state not in LIVE_STATES:
-            self._require_room()
+            self._require_room(self.place_of(new.id))
+        place = self._places[new.id] = self.place_of(new.id)
         self.jobs[new.id] = new
         self.taken.pop(new.id, None)
-        if old is None:
-            self.tombstones.pop(new.id, None)
+        if old is None:  # one in the partition of an earlier number stays
+            self.tombstones.pop((place, new.id), None)
         self._change(new, self._state_of_waiting(new))
         return ModelledPut("replaced" if is_in_the_way else "created", new)
 
@@ -156,15 +169,19 @@ class PutModel:
         job.due_s = max(job.due_s, earliest_s)
         job.last_error = error
         self.jobs[job.id] = job
-        self.tombstones.pop(job.id, None)
+        self.tombstones.pop((self.place_of(job.id), job.id), None)
         self._change(job, JobState.DELAYED)  # the timer makes it ready, also if it is due
 
     def _state_of_waiting(self, job: ModelJob) -> JobState:
         return JobState.DELAYED if job.due_s > self.now_s else JobState.READY
 
-    def _require_room(self) -> None:
+    def _require_room(self, place: str) -> None:
+        """Each partition may hold its share of the most jobs."""
         max_jobs = self.settings.get("max_jobs")
-        if max_jobs is not None and sum(job.state in LIVE_STATES for job in self.jobs.values()) >= max_jobs:
+        if max_jobs is None:
+            return
+        live = sum(job.state in LIVE_STATES and self.place_of(job.id) == place for job in self.jobs.values())
+        if live >= ceil(max_jobs / self.partitions):
             raise TopicFull(self.topic, max_jobs)
 
     def _change(self, job: ModelJob, state: JobState, position: ReadyPosition | None = None) -> None:

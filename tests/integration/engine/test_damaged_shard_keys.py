@@ -30,7 +30,7 @@ async def keep_events(driver: EngineDriver, topic: str = TOPIC) -> None:
 
 
 async def listed(driver: EngineDriver) -> list[str]:
-    return await driver.engine.event_reader.topics_of(0)
+    return await driver.engine.event_reader.partitions_of(0)
 
 
 @pytest.mark.parametrize("call", ["put", "promote", "lease end", "pop", "finish", "cancel", "change", "bury", "purge"])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import redis
@@ -48,9 +51,51 @@ class Contents:
         return [score for scores in kinds for score in scores.values()]
 
 
-def read_contents(client: redis.Redis, topic: str) -> Contents:
-    """Read a topic's keys. Not atomic: nothing else may use the store meanwhile."""
-    (pool, delay, ready, reserved, dead, finished, expiry, holders, cancelled, *more) = KEYS.of_topic(topic)
+def of_all_partitions(partitions: Sequence[Contents]) -> Contents:
+    """What the partitions of a topic hold together; the Ready lists are one after the other."""
+    if len(partitions) == 1:
+        return partitions[0]
+    instants = [one.due_ms for one in partitions if one.due_ms is not None]
+    return Contents(
+        pool=_united([one.pool for one in partitions]),
+        scores={state: _united([one.scores[state] for one in partitions]) for state in partitions[0].scores},
+        ready_list=[job_id for one in partitions for job_id in one.ready_list],
+        expiry=_united([one.expiry for one in partitions]),
+        holders=_united([one.holders for one in partitions]),
+        cancelled=_latest([one.cancelled for one in partitions]),
+        due_ms=min(instants, default=None),
+        settings=partitions[0].settings,
+        tally={
+            outcome: sum(one.tally.get(outcome, 0) for one in partitions)
+            for outcome in {outcome for one in partitions for outcome in one.tally}
+        },
+        requests=_united([one.requests for one in partitions]),
+        tagged=_united([one.tagged for one in partitions]),
+        index={
+            tag: {job_id for one in partitions for job_id in one.index.get(tag, ())}
+            for tag in {tag for one in partitions for tag in one.index}
+        },
+        taken=_latest([one.taken for one in partitions]),
+        follow=_united([one.follow for one in partitions]),
+        items=_united([one.items for one in partitions]),
+        item_lists=_united([one.item_lists for one in partitions]),
+    )
+
+
+def _latest(of_partitions: Sequence[dict[str, int]]) -> dict[str, int]:
+    """The latest instant of each id: what is over may be left in the partition of an earlier number."""
+    return {job_id: max(one.get(job_id, 0) for one in of_partitions) for job_id in reduce(or_, of_partitions)}
+
+
+def _united(of_partitions: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    united = reduce(or_, of_partitions)
+    assert len(united) == sum(map(len, of_partitions)), "two partitions have the same id"
+    return united
+
+
+def read_contents(client: redis.Redis, topic: str, keys: Keys = KEYS) -> Contents:
+    """Read a topic's keys. Not atomic: nothing else may use the store meanwhile. `topic`: a partition, too."""
+    (pool, delay, ready, reserved, dead, finished, expiry, holders, cancelled, *more) = keys.of_topic(topic)
     (settings, _, due, tally, requests, tagged, taken) = more
     pipe = client.pipeline(transaction=False)
     pipe.hgetall(pool)
@@ -82,7 +127,7 @@ def read_contents(client: redis.Redis, topic: str) -> Contents:
         tally={outcome.decode(): int(count) for outcome, count in counted.items()},
         requests={job_id.decode(): request_id.decode() for job_id, request_id in requested.items()},
         tagged={job_id.decode(): set(tags.decode().split(" ")) for job_id, tags in with_tags.items()},
-        index=_read_index(client, topic),
+        index=_read_index(client, topic, keys),
         taken=scores[6],
         follow={job_id.decode(): record for job_id, record in follow.items()},
         items={job_id.decode(): int(size) for job_id, size in items.items()},
@@ -99,8 +144,8 @@ def _read_lists(client: redis.Redis, prefix: str) -> dict[str, list[bytes]]:
     return dict(zip(ids, pipe.execute(), strict=True))
 
 
-def _read_index(client: redis.Redis, topic: str) -> dict[str, set[str]]:
-    prefix = KEYS.of_shard(0, "tag/")
+def _read_index(client: redis.Redis, topic: str, keys: Keys) -> dict[str, set[str]]:
+    prefix = keys.of_shard(keys.shard_of(topic), "tag/")
     found: dict[str, set[str]] = {}
     for key in client.scan_iter(f"{prefix}*", count=1000):
         index: list[Any] = client.zrange(key, 0, -1)

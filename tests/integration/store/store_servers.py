@@ -57,6 +57,7 @@ class StoreServer:
         self._config_lines = [*self._base_config(), *lines]
         self._config_lines += [f"{name.replace('_', '-')} {value}" for name, value in config.items()]
         self._process: subprocess.Popen[bytes] | None = None
+        self._commands: redis.Redis | None = None
 
     def _base_config(self) -> Iterator[str]:
         yield f"port {self.port}"
@@ -130,9 +131,13 @@ class StoreServer:
         return redis.Redis.from_url(self.url, **options)
 
     def command(self, *arguments: str | int | bytes) -> Any:
-        """Run one command on a new connection; returns redis-py's reply, in bytes."""
-        with self.client() as client:
-            return client.execute_command(*arguments)
+        """Run one command; returns redis-py's reply, in bytes.
+
+        All commands share a connection until the server ends or breaks it: each new one would take milliseconds.
+        """
+        if self._commands is None:
+            self._commands = self.client()
+        return self._commands.execute_command(*arguments)
 
     def mark_used(self, shards: int = 1) -> Self:
         """Mark the store as used by a service, so that the next service does not wait before its first use."""
@@ -153,6 +158,9 @@ class StoreServer:
         self._end(signal.SIGKILL)
 
     def _end(self, how: signal.Signals) -> None:
+        if self._commands is not None:
+            self._commands.close()
+            self._commands = None
         process, self._process = self._process, None
         if process is None or process.poll() is not None:
             return

@@ -21,6 +21,7 @@ from deferd.engine.dispatcher import Dispatcher
 from deferd.engine.engine import Engine
 from deferd.engine.queue import JobQueue, PopReply
 from deferd.engine.record import JobRecord
+from deferd.engine.redis_keys import Keys
 from deferd.engine.topic_search import TopicSearch
 from deferd.server.http.fast_path_request import FastPathRequest
 
@@ -88,7 +89,7 @@ def client(request: pytest.FixtureRequest) -> Client:
 
 
 def pop(client: Client, queue: Queue) -> asyncio.Task[list[JobRecord]]:
-    dispatcher = Dispatcher(cast("JobQueue", queue), lambda _topic: 0, cast("TopicSearch", None))
+    dispatcher = Dispatcher(cast("JobQueue", queue), lambda _topic: 0, cast("TopicSearch", None), Keys(1))
     return asyncio.create_task(client.request.cancel_on_disconnect(dispatcher.pop(["t"], wait_ms=60_000)))
 
 

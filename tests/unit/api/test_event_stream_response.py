@@ -16,8 +16,9 @@ from deferd.contract.limits import EVENT_STREAMS_MAX, EVENT_STREAMS_PER_KEY
 from deferd.engine.events.event import Event
 from deferd.engine.events.event_hub import EventHub, TooManyStreams
 from deferd.engine.events.event_reader import Dropped, EventReader, Page, Place
-from deferd.engine.events.event_stream import EventStream
+from deferd.engine.events.event_stream import EventStream, ReadItem
 from deferd.engine.events.positions import FROM_OLDEST, Position
+from deferd.engine.partitions import Partitions
 from deferd.engine.redis_keys import Keys
 
 TOPIC = "orders.close"
@@ -30,7 +31,7 @@ class Log(EventReader):
         super().__init__(None, Keys(1))  # type: ignore[arg-type]  # no store
         self.reads = 0
 
-    async def topics_of(self, shard: int) -> list[str]:
+    async def partitions_of(self, shard: int) -> list[str]:
         return [TOPIC] if shard == 0 else []
 
     async def read(self, places: Sequence[Place]) -> dict[Place, Page]:
@@ -179,14 +180,14 @@ def test_a_key_has_at_most_twenty_of_them() -> None:
 
 def test_a_stream_of_more_topics_than_it_can_follow_says_so() -> None:
     stream = EventStream(None, None)
-    stream.follow([f"topic-{number:04}" for number in range(310)])
+    stream.follow([f"topic-{number:04}" for number in range(310)], Partitions())
     assert [sent.item for sent in stream._queue] == [Dropped(None, None, 10)]
     assert len(stream.positions) == 300
 
 
 def test_a_slow_reader_is_not_read_for() -> None:
     stream = EventStream([TOPIC], None)
-    stream.follow(())
+    stream.follow((), Partitions())
     event = Event(TOPIC, 1, "put", 0, "a", {})
-    stream.add([(event, Position(7, number)) for number in range(2000)], [(TOPIC, Position(7, 1999))])
+    stream.add([ReadItem(TOPIC, event, Position(7, number)) for number in range(2000)], [(TOPIC, Position(7, 1999))])
     assert not stream.has_room()

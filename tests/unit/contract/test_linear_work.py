@@ -31,7 +31,7 @@ from deferd.contract import bulk_model, labels, model, push, windows
 from deferd.contract import schedules as schedule_models
 from deferd.contract.errors import DeferdError
 from deferd.contract.push_targets import TargetPattern
-from deferd.engine import scripts
+from deferd.engine import partitions, scripts
 from deferd.engine.consistency import checker
 from deferd.engine.inspection import error_lines
 from deferd.server.http import request_head
@@ -121,6 +121,7 @@ NAMES = {
     "line ends": repeat("\n"),
 }
 HEX = {"zeros": repeat("0", "00-"), "hyphens": repeat("00-"), "letters": repeat("a")}
+RUN_IDS = NAMES | {"colons": repeat(":", after="Z"), "instants": repeat(":20261124T031500", after="Z")}
 ERRORS = NAMES | {
     "quotes": repeat('"'),
     "single quotes": repeat("'a", after="a"),
@@ -222,6 +223,7 @@ ROWS = [
     Row("text of a push header", validated(push.SetPush), PUSH_HEADER_TEXTS, ("contract/push.py",)),
     Row("host of --push-allow", allowed_host, NAMES, ("contract/push_targets.py",)),
     Row("topic of the store", checker._TOPIC_NAME.fullmatch, NAMES, ("engine/consistency/checker.py",)),
+    Row("id of a run", partitions._RUN_ID.search, RUN_IDS, ("engine/partitions.py",)),
     Row("traceparent of a body", validated(model.Traceparent), HEX, ("contract/model.py",)),
     Row(
         "traceparent",

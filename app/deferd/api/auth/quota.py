@@ -23,6 +23,7 @@ from deferd.contract.errors import FieldError, InvalidInput, RateLimited, StoreU
 from deferd.contract.model import ChangeJob, JobPolicy, PutJob
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.contract.windows import window_text
+from deferd.engine.partitions import topic_of
 from deferd.engine.record import json_bytes
 from deferd.engine.topic_usage import JOB_OVERHEAD_BYTES, TAG_OVERHEAD_BYTES, TOMBSTONE_BYTES, TopicUsage
 
@@ -208,12 +209,12 @@ class Quota:
     async def _count_shard(self, usage: TopicUsage, shard: int) -> _Counted:
         counted = _Counted()
         async for page in usage.names(shard, self._patterns.prefixes):
-            names = [name for name in page if self._patterns.match(name)]
+            names = [name for name in page if self._patterns.match(topic_of(name))]
             jobs, tombstones = await usage.jobs(shard, names)
             counted.jobs += jobs + tombstones // 2  # each delivery leaves two
             counted.bytes += tombstones * TOMBSTONE_BYTES
             if self._bounds.max_topics is not None:
-                counted.topics.update(names)
+                counted.topics.update(map(topic_of, names))
             if self._bounds.max_bytes_total is not None:
                 counted.bytes += sum([step for name in names async for step in usage.record_bytes(name)])
         return counted

@@ -9,7 +9,7 @@ from typing import ClassVar
 from deferd.api.direct.call import Connection, DirectCall
 from deferd.api.direct.verb import ID, TOPIC, DirectVerb, KnownHead
 from deferd.api.put_decoding import decode_finish
-from deferd.engine.queue import raise_unless_ok
+from deferd.engine.call_results import raise_unless_ok
 
 
 class DirectFinish(DirectVerb):

@@ -51,7 +51,7 @@ class DirectPop(DirectVerb):
         query = query or ""
         differs = "request_id" in query or len(query) > _KEPT_QUERY_BYTES
         pop = _parse_new(query) if differs else _parse(query)
-        if pop is None:
+        if pop is None or (pop.request.request_id and self._app.engine.partitions.known.count(topic) > 1):
             return None
         try:
             self._app.unsent.check(topic, None)

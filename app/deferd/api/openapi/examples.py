@@ -73,6 +73,7 @@ _TOPIC_SETTINGS = {
     "max_jobs": 100000,
     "durability": None,
     "events": 0,
+    "partitions": None,
 }
 _TOPIC_VIEW = {
     "topic": _TOPIC,

@@ -220,7 +220,8 @@ async def resume_topic(request: CurrentRequest, topic: Topic, _body: EmptyBody =
     summary="List a topic's jobs",
     description="Returns the jobs page by page. A job that changes state meanwhile may be missing or appear twice. The "
     "filters `due_after`, `due_before`, `id_prefix` and `error` search the jobs in their order, about 10000 a page at "
-    "most, so a page may be short or empty and yet have a `next_cursor`; `looked_at` says how many were searched.",
+    "most, so a page may be short or empty and yet have a `next_cursor`; `looked_at` says how many were searched. In a "
+    "topic with several `partitions` the jobs of one state come partition by partition: the order holds within each.",
     response_model=schemas.JobPage,
     response_description="One page of jobs.",
     responses=error_responses("topic_not_found", "validation", "store_unavailable"),
@@ -244,7 +245,8 @@ async def list_jobs(request: CurrentRequest, topic: Topic, query: Annotated[Jobs
     operation_id="redrive_jobs",
     summary="Redrive dead jobs",
     description="Makes dead jobs ready again, due now and with no attempts counted: those of `ids`, or up to `limit` "
-    "of those that have been dead longest. With `tag` or `reason` only jobs with this tag, or dead for this reason; "
+    "of those that have been dead longest; in a topic with several `partitions` one partition after the other. With "
+    "`tag` or `reason` only jobs with this tag, or dead for this reason; "
     "with `reason` and `error` those of one group of `GET /dead`. A dry run returns a `cutoff`: with it, a redrive "
     "acts on nothing that was not counted.",
     response_model=schemas.Redriven,

@@ -10,7 +10,7 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,7 +20,10 @@ from deferd.contract.errors import StoreUnavailable, TopicNotFound
 from deferd.contract.limits import TOPIC_PATTERN
 from deferd.contract.model import JobState
 from deferd.engine.consistency.findings import EXAMPLES_MAX, Finding, FindingKind, Findings, StoreReport, TopicReport
+from deferd.engine.consistency.partition_check import PartitionCheck, in_words
 from deferd.engine.consistency.schedule_check import ScheduleCheck
+from deferd.engine.partition_store import PartitionStore
+from deferd.engine.partitions import is_partition_name, number_of, topic_of
 from deferd.engine.redis_keys import Keys
 from deferd.engine.schedules.schedules import Schedules
 from deferd.engine.scripts import Scripts
@@ -44,6 +47,7 @@ _SHARD_KEY_TYPES = {
     "schedules": "zset",
     "schedule_due": "zset",
     "push": "hash",
+    "partitioned": "hash",
 }
 _SETS = (
     *("delayed", "ready", "reserved", "dead", "finished", "expiry", "holders", "requests"),
@@ -64,23 +68,46 @@ _TOPIC_NAME = re.compile(TOPIC_PATTERN)
 class ConsistencyChecker:
     """Checks and repairs. One check runs at a time; others wait for up to 20 s and are then refused."""
 
-    def __init__(self, scripts: Scripts, keys: Keys, schedules: Schedules) -> None:
+    def __init__(self, scripts: Scripts, keys: Keys, schedules: Schedules, partitions: PartitionStore) -> None:
         self._scripts = scripts
         self._keys = keys
         self._schedules = schedules
+        self._partitions = partitions
         self._lock = asyncio.Lock()
 
     async def check_topic(self, topic: str, *, repair: bool = False) -> TopicReport:
         """Check all data of a topic; with `repair`, repair each finding in the script call that found it.
 
-        Takes some tens of microseconds for each job, in bounded steps.
+        The report is of all partitions together, and says which of them a finding is in. Takes some tens of
+        microseconds for each job, in bounded steps.
 
         Raises:
             TopicNotFound: the store has no data of the topic.
             StoreUnavailable: the check was not started or not completed; repairs made so far remain.
         """
         async with self._exclusive():
-            return await _TopicCheck(self._scripts, self._keys, topic, repair).run()
+            report = TopicReport(topic, repair)
+            partitions = PartitionCheck(self._scripts, self._keys, self._partitions, report)
+            try:
+                await self._check_partition(topic, report)
+            except TopicNotFound:
+                if not await partitions.check_layout():
+                    raise
+            else:
+                if report.unchecked is None:
+                    await partitions.check_layout()
+            others = self._keys.partitions.of(topic)[1:]
+            for partition in others:
+                with suppress(TopicNotFound):  # of a partition that has no settings yet
+                    await self._check_partition(partition, report)
+            if others and report.unchecked is None:
+                await partitions.check_settings()
+                if repair or FindingKind.PARTITIONS_WRONG not in report.findings.counts:
+                    await partitions.check_homes()
+            return report
+
+    async def _check_partition(self, partition: str, report: TopicReport) -> None:
+        report.add(await _TopicCheck(self._scripts, self._keys, partition, report).run())
 
     async def check_store(self, *, repair: bool = False) -> StoreReport:
         """Check what belongs to no single topic: unlisted topics, keys of the wrong type, stray keys.
@@ -98,8 +125,31 @@ class ConsistencyChecker:
             for shard in range(self._keys.shards):
                 await _check_shard(self._scripts, self._keys, shard, report, unlisted, check_schedules=schedules.check)
             await schedules.run()
-            report.unlisted = sorted(unlisted)
+            report.unlisted = sorted(set(map(topic_of, unlisted)))
+            if repair or FindingKind.WRONG_TYPE not in report.findings.counts:
+                await self._check_unknown_partitions(report)
             return report
+
+    async def _check_unknown_partitions(self, report: StoreReport) -> None:
+        """Look for partitions, among the listed topics, that their topics do not have."""
+        for shard in range(self._keys.shards):
+            cursor: bytes | int = 0
+            while cursor != b"0":
+                began_s = time.monotonic()
+                key = self._keys.of_shard(shard, "settings")
+                reply = await self._scripts.run(
+                    "audit_names", (key, self._keys.of_shard(shard, "topics")), ("partitions", cursor, _STEP)
+                )
+                await _pause(began_s)
+                cursor, names, *_ = reply
+                for name in filter(is_partition_name, map(_text, names)):
+                    topic = topic_of(name)
+                    if name in self._keys.partitions.of(topic):
+                        continue
+                    await self._partitions.refresh(topic)
+                    if name not in self._keys.partitions.of(topic):
+                        detail = f"the topic has {self._keys.partitions.count(topic)}"
+                        report.findings.add(Finding(FindingKind.PARTITION_UNKNOWN, in_words(name), detail))
 
     @asynccontextmanager
     async def _exclusive(self) -> AsyncIterator[None]:
@@ -115,19 +165,21 @@ class ConsistencyChecker:
 
 
 class _TopicCheck:
-    def __init__(self, scripts: Scripts, keys: Keys, topic: str, repair: bool) -> None:
+    """Checks one partition. Findings are added to those of `whole`, the report of the topic."""
+
+    def __init__(self, scripts: Scripts, keys: Keys, topic: str, whole: TopicReport) -> None:
         self._scripts = scripts
         self._topic = topic
-        self._repair = repair
+        self._repair = whole.repaired
         self._keys = keys.of_consistency_check(topic)
-        self._report = TopicReport(topic, repair)
+        self._report = TopicReport(topic, whole.repaired, findings=whole.findings)
 
     async def run(self) -> TopicReport:
         report = self._report
         wrong_types = await self._step("audit_types", *_TOPIC_KEY_TYPES)
         _add_wrong_types(report.findings, wrong_types)
         if wrong_types and not self._repair:
-            report.unchecked = "all else: keys of the wrong type must be repaired first"
+            report.unchecked = f"all else{self._place()}: keys of the wrong type must be repaired first"
             return report
         before = await self._step("audit_sums", "", repair=False)
         if before is None:
@@ -138,7 +190,7 @@ class _TopicCheck:
         unreadable = b"" if _are_readable(settings) else settings
         if unreadable:
             shown = _text(unreadable[:200])
-            report.findings.add(Finding(FindingKind.SETTINGS_UNREADABLE, self._topic, shown))
+            report.findings.add(Finding(FindingKind.SETTINGS_UNREADABLE, in_words(self._topic), shown))
         await self._check_jobs()
         for name in _SETS:
             await self._check_members(name)
@@ -166,7 +218,16 @@ class _TopicCheck:
             kind, shown = FindingKind[_text(name).upper()], _text(detail)
             if kind in _HAS_TIMESTAMPS:
                 shown = _EPOCH_MS.sub(_to_rfc_3339, shown)
-            self._report.findings.add(Finding(kind, _text(subject), shown))
+            named = _text(subject)
+            if named == self._topic:
+                self._report.findings.add(Finding(kind, in_words(named), shown))
+            else:
+                self._report.findings.add(Finding(kind, named, shown + self._place()))
+
+    def _place(self) -> str:
+        """Which partition it is, if it is not the first."""
+        number = number_of(self._topic)
+        return f" (partition {number})" if number else ""
 
     def _read_sums(self, reply: list[Any]) -> None:
         found, _, *counts, now_ms, first_work_ms = reply[: len(STATES) + 4]
@@ -221,7 +282,7 @@ async def _check_shard(
             pairs = zip(settings[::2], settings[1::2], strict=True)
             topics += [topic for topic, text in pairs if not _are_readable(text)]
             for topic in map(_text, topics):
-                if _TOPIC_NAME.fullmatch(topic) and keys.shard_of(topic) == shard:
+                if _is_at_home(topic, keys, shard):
                     unlisted.add(topic)
                 else:
                     strays.append(f"{topic} in {where} of shard {shard}".encode())
@@ -240,7 +301,9 @@ async def _check_tags(scripts: Scripts, keys: list[str], report: StoreReport) ->
         at, last, found = await scripts.run("audit_tags", keys[first:], (int(report.repaired), after, _STEP))
         await _pause(began_s)
         for name, subject, detail in zip(found[::3], found[1::3], found[2::3], strict=True):
-            report.findings.add(Finding(FindingKind[_text(name).upper()], _text(subject), _text(detail)))
+            topic, slash, job_id = _text(subject).partition("/")
+            named = f"{topic_of(topic)}{slash}{job_id}"
+            report.findings.add(Finding(FindingKind[_text(name).upper()], named, _text(detail)))
         first, after = (first + at - 1, _text(last)) if at else (-1, "")
 
 
@@ -248,7 +311,7 @@ async def _check_lists(scripts: Scripts, keys: Keys, shard: int, lists: list[str
     """Check lists of collected items in a shard: `lists` are the topic and the id of each."""
     of_topics: dict[str, list[str]] = {}
     for topic, job_id in zip(lists[::2], lists[1::2], strict=True):
-        if _TOPIC_NAME.fullmatch(topic) and keys.shard_of(topic) == shard:
+        if _is_at_home(topic, keys, shard):
             of_topics.setdefault(topic, []).append(job_id)
     for topic, ids in of_topics.items():
         while ids:
@@ -259,7 +322,7 @@ async def _check_lists(scripts: Scripts, keys: Keys, shard: int, lists: list[str
             await _pause(began_s)
             del ids[:checked]
             for name, subject, detail in zip(found[::3], found[1::3], found[2::3], strict=True):
-                named = f"{topic}/{_text(subject)}"
+                named = f"{topic_of(topic)}/{_text(subject)}"
                 report.findings.add(Finding(FindingKind[_text(name).upper()], named, _text(detail)))
 
 
@@ -280,6 +343,12 @@ def _are_readable(settings: bytes) -> bool:
     except UNREADABLE_SETTINGS:
         return False
     return True
+
+
+def _is_at_home(name: str, keys: Keys, shard: int) -> bool:
+    """Whether it can be the name of a topic, or of a partition, and belongs in this shard."""
+    topic = topic_of(name) if is_partition_name(name) else name
+    return _TOPIC_NAME.fullmatch(topic) is not None and keys.shard_of(name) == shard
 
 
 def _to_rfc_3339(ms: re.Match[str]) -> str:

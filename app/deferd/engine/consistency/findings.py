@@ -138,6 +138,31 @@ class FindingKind(StrEnum):
         "a run of a schedule is recorded as waiting although its job is not delayed",
         "it counts as run",
     )
+    PARTITIONS_WRONG = (
+        "partitions_wrong",
+        "the topic's number of partitions is unreadable, or not that of its settings: puts fail, or jobs are not found",
+        "the larger number counts; all smaller ones are taken for former ones until no job needs them",
+    )
+    PARTITION_SETTINGS = (
+        "partition_settings",
+        "a partition has other settings than its topic: its puts fail, or its jobs are treated in another way",
+        "it gets those of the topic",
+    )
+    PARTITION_UNKNOWN = (
+        "partition_unknown",
+        "there is data of a partition that its topic does not have: nobody gets or finds its jobs",
+        "none: give the topic so many partitions; then all is checked again",
+    )
+    MISPLACED = (
+        "misplaced",
+        "a job is in a partition where no call looks for its id: it is handed out, but cannot be finished or cancelled",
+        "all smaller numbers of partitions are taken for former ones: that finds it, unless it was never put there",
+    )
+    IN_TWO_PARTITIONS = (
+        "in_two_partitions",
+        "two partitions of a topic have a job with this id: both are handed out, but calls find one of them",
+        "none: cancel the job once for each",
+    )
     TIMER_LATE = (
         "timer_late",
         "the timer's next visit is too late or not scheduled: jobs would be late, or never ready",
@@ -197,6 +222,14 @@ class TopicReport:
     sums: Mapping[str, int] = field(default_factory=dict)
     findings: Findings = field(default_factory=Findings)
     unchecked: str | None = None
+
+    def add(self, other: TopicReport) -> None:
+        """Add all but the findings of a report on another partition of the topic."""
+        self.checked += other.checked
+        self.timer_overdue_ms = max(self.timer_overdue_ms, other.timer_overdue_ms)
+        self.unchecked = self.unchecked or other.unchecked
+        self.counts = {state: self.counts.get(state, 0) + count for state, count in other.counts.items()}
+        self.sums = {name: self.sums.get(name, 0) + count for name, count in other.sums.items()}
 
     @property
     def clean(self) -> bool:

@@ -11,8 +11,8 @@ from deferd.contract.model import JobState
 class Event(NamedTuple):
     """Something that happened to the job `id` (to several jobs, for the kind `purged`: then `id` is None).
 
-    `number` is its place among the events of its topic, from 1. `facts` has what `kind` is about: instants in ms are
-    under names that end with `_ms`.
+    `number` is its place among the events of its topic, from 1; of a topic with several partitions, among those of its
+    partition. `facts` has what `kind` is about: instants in ms are under names that end with `_ms`.
     """
 
     topic: str

@@ -1,8 +1,9 @@
 """Reads events from the store for all clients of a process that follow some.
 
-Each client has a position in each of its topics. All that stand at the same position share a read, so a hundred clients
-that keep up cost the store what one costs. The store's list of events is the buffer of a client that is slow: nothing
-is read for it until it has taken what was read before, and it learns how many events the topic has dropped meanwhile.
+Each client has a position in each of its topics, or in each partition of them. All that stand at the same position
+share a read, so a hundred clients that keep up cost the store what one costs. The store's list of events is the buffer
+of a client that is slow: nothing is read for it until it has taken what was read before, and it learns how many events
+the topic has dropped meanwhile.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from collections.abc import Iterator, Mapping
 from deferd.contract.errors import StoreUnavailable, TryLater
 from deferd.contract.limits import EVENT_STREAMS_MAX, EVENT_STREAMS_PER_KEY
 from deferd.engine.events.event import Event
-from deferd.engine.events.event_reader import EventReader, Page, Place, Read
-from deferd.engine.events.event_stream import EventStream
+from deferd.engine.events.event_reader import EventReader, Page, Place
+from deferd.engine.events.event_stream import EventStream, ReadItem
 from deferd.engine.events.positions import Position
+from deferd.engine.partitions import topics_of
 from deferd.engine.redis_keys import Keys
 
 _LOG = logging.getLogger(__name__)
@@ -47,7 +49,8 @@ class EventHub:
         self._reader = reader
         self._keys = keys
         self._streams: set[EventStream] = set()
-        self._listed: tuple[str, ...] = ()
+        self._listed: list[str] = []
+        self._layouts_version = keys.partitions.version
         self._names: dict[int, list[str]] = {}
         self._signature: list[tuple[int, int]] = []
         self._wanted: _Wanted = {}
@@ -121,7 +124,7 @@ class EventHub:
         try:
             if any(stream.patterns.patterns for stream in self._streams):
                 await asyncio.gather(*(self._list_shard(shard) for shard in range(self._keys.shards)))
-                listed = tuple(sorted(name for names in self._names.values() for name in names)[:_NAMES_MAX])
+                listed = sorted(topics_of(name for names in self._names.values() for name in names))[:_NAMES_MAX]
                 if listed != self._listed:
                     self._listed = listed
             self._unlisted -= begun
@@ -132,12 +135,16 @@ class EventHub:
 
     async def _list_shard(self, shard: int) -> None:
         with contextlib.suppress(StoreUnavailable):
-            self._names[shard] = await self._reader.topics_of(shard)
+            self._names[shard] = await self._reader.partitions_of(shard)
 
     def _begin_reads(self) -> None:
         """Read in each shard that has somewhat to read and is not being read."""
+        partitions = self._keys.partitions
+        if partitions.version != self._layouts_version:
+            self._layouts_version = partitions.version
+            self._listed = list(self._listed)  # another one, so that streams follow all partitions of its topics
         for stream in self._streams - self._unlisted:
-            stream.follow(self._listed)
+            stream.follow(self._listed, partitions)
             if stream.has_room() and not stream.positions:
                 stream.add((), ())
         for shard, wanted in self._wanted_by_shard().items():
@@ -151,9 +158,9 @@ class EventHub:
         if signature != self._signature:
             self._signature, self._wanted = signature, {}
             for stream in reading:
-                for topic, position in stream.positions.items():
-                    of_shard = self._wanted.setdefault(self._keys.shard_of(topic), {})
-                    of_shard.setdefault((topic, position), []).append(stream)
+                for partition, position in stream.positions.items():
+                    of_shard = self._wanted.setdefault(self._keys.shard_of(partition), {})
+                    of_shard.setdefault((partition, position), []).append(stream)
         return self._wanted
 
     async def _read_shard(self, shard: int, wanted: Mapping[Place, list[EventStream]]) -> None:
@@ -178,16 +185,16 @@ class EventHub:
 
 def _hand_over(stream: EventStream, found: Mapping[Place, Page]) -> None:
     """Give a stream what was read from the positions where it still stands, in the order in which it happened."""
-    items: list[tuple[int, Read]] = []
+    items: list[tuple[int, ReadItem]] = []
     reached: list[tuple[str, Position]] = []
-    for (topic, position), page in found.items():
-        if stream.positions.get(topic) != position:
+    for (partition, position), page in found.items():
+        if stream.positions.get(partition) != position:
             continue
-        latest_ms = 0  # the order within a topic stays if the store's clock is set back
+        latest_ms = 0  # the order within a partition stays if the store's clock is set back
         for item, behind in page.items:
             latest_ms = max(latest_ms, item.at_ms if isinstance(item, Event) else 0)
-            items.append((latest_ms, (item, behind)))
-        reached.append((topic, page.end))
+            items.append((latest_ms, ReadItem(partition, item, behind)))
+        reached.append((partition, page.end))
     if reached:
         items.sort(key=lambda item: item[0])
         stream.add([item for _, item in items], reached)

@@ -1,9 +1,12 @@
-"""Reads events of topics from the store, and which topics have some."""
+"""Reads events of topics from the store, and which topics have some.
+
+Each partition of a topic keeps the events of its own jobs.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,7 +14,8 @@ from deferd.contract.errors import StoreUnavailable
 from deferd.contract.limits import EVENT_TOPICS_MAX
 from deferd.contract.topic_patterns import TopicPatterns, is_pattern
 from deferd.engine.events.event import Event, read_event
-from deferd.engine.events.positions import FROM_OLDEST, Position, last_events, write_event_id
+from deferd.engine.events.positions import FROM_OLDEST, Position, is_before_last, last_events, write_event_id
+from deferd.engine.partitions import topic_of, topics_of
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 
@@ -34,13 +38,13 @@ class Dropped:
 
 
 Read = tuple[Event | Dropped, Position]
-"""What was read of a topic, and the position behind it."""
+"""What was read of a partition, and the position behind it."""
 Place = tuple[str, Position]
-"""A topic, and a position in it."""
+"""A partition, and a position in it."""
 
 
 class Page(NamedTuple):
-    """What was read of a topic, and the position behind all of it."""
+    """What was read of a partition, and the position behind all of it."""
 
     items: list[Read]
     end: Position
@@ -64,8 +68,8 @@ class EventReader:
         self._scripts = scripts
         self._keys = keys
 
-    async def topics_of(self, shard: int) -> list[str]:
-        """The topics of a shard that have events, in order: at most 10,000."""
+    async def partitions_of(self, shard: int) -> list[str]:
+        """The partitions in a shard that have events, in order: at most 10,000."""
         keys = [self._keys.of_shard(shard, name) for name in ("events/topics", "settings")]
         names: list[str] = []
         last = ""
@@ -78,10 +82,12 @@ class EventReader:
         return names
 
     async def read(self, places: Sequence[Place]) -> dict[Place, Page]:
-        """What comes after these places, all in one shard: at most 1000 events for each 250 of them."""
+        """What comes after these places, all in one shard: at most 1000 events for each 250 of them.
+
+        Of a place before the last events all of these are read, if they are at most 1000.
+        """
         found: dict[Place, Page] = {}
-        for at in range(0, len(places), _TOPICS_PER_CALL):
-            some = places[at : at + _TOPICS_PER_CALL]
+        for some in _calls(places):
             keys = [key for topic, _ in some for key in self._keys.of_events(topic)]
             args = (number for _, position in some for number in position)
             replies = await self._scripts.run("events", keys, (_EVENTS_PER_CALL, *args))
@@ -89,9 +95,10 @@ class EventReader:
         return found
 
     async def latest(self, wanted: Sequence[str] | None, visible: TopicPatterns | None, limit: int) -> LatestEvents:
-        """The last `limit` events of the topics that match `wanted` and `visible` (None: all), at most 300 topics.
+        """The last `limit` events of the topics that match `wanted` and `visible` (None: all).
 
-        With many topics a part of each is read: 5000 events are shared between them. Raises StoreUnavailable when no
+        At most 300 topics are read, where each partition counts. With many, a part of each is read: 5000 events are
+        shared between them. Raises StoreUnavailable when no
         shard can be reached.
         """
         names = [] if wanted is None else [name for name in wanted if not is_pattern(name)]
@@ -100,26 +107,26 @@ class EventReader:
 
         async def of_shard(shard: int) -> list[str]:
             try:
-                return await self.topics_of(shard)
+                return await self.partitions_of(shard)
             except StoreUnavailable as exc:
                 errors.append(exc)
                 return []
 
         if patterns.patterns:
             listed = await asyncio.gather(*map(of_shard, range(self._keys.shards)))
-            names += sorted(name for some in listed for name in some if patterns.match(name) and name not in names)
+            found = sorted(topics_of(name for some in listed for name in some))
+            names += [name for name in found if patterns.match(name) and name not in names]
         names = [name for name in names if visible is None or visible.match(name)]
-        is_complete = len(names) <= EVENT_TOPICS_MAX
-        names = names[:EVENT_TOPICS_MAX]
+        names, left_out = self._keys.partitions.fitting(names, EVENT_TOPICS_MAX)
         position = last_events(min(limit, max(_LOOKED_AT_MAX // max(len(names), 1), 1)))
         places: dict[int, list[Place]] = {}
         for name in names:
             places.setdefault(self._keys.shard_of(name), []).append((name, position))
-        pages: dict[str, Page] = {}
+        pages: dict[str, Page] = {}  # by partition
 
         async def read(some: list[Place]) -> None:
             try:
-                pages.update({topic: page for (topic, _), page in (await self._read_all(some)).items()})
+                pages.update({name: page for (name, _), page in (await self.read(some)).items()})
             except StoreUnavailable as exc:
                 errors.append(exc)
 
@@ -128,19 +135,27 @@ class EventReader:
             raise errors[0]
         events = [item for page in pages.values() for item, _ in page.items if isinstance(item, Event)]
         events.sort(key=lambda event: event.at_ms, reverse=True)
-        ends = ((topic, page.end) for topic, page in pages.items())
-        return LatestEvents(events[:limit], write_event_id(ends), is_complete and not errors)
-
-    async def _read_all(self, places: list[Place]) -> dict[Place, Page]:
-        """As `read`, in so many calls that each topic gets what it asks for."""
-        found: dict[Place, Page] = {}
-        of_call = max(_EVENTS_PER_CALL // max(position.number for _, position in places), 1)
-        for at in range(0, len(places), of_call):
-            found |= await self.read(places[at : at + of_call])
-        return found
+        ends = ((name, page.end) for name, page in pages.items())
+        return LatestEvents(events[:limit], write_event_id(ends), not left_out and not errors)
 
 
-def _read_reply(topic: str, position: Position, reply: list[Any]) -> Page:
+def _calls(places: Sequence[Place]) -> Iterator[list[Place]]:
+    """The places of each call; first those before a number of last events, which fit into the call."""
+    some: list[Place] = []
+    asked = 0
+    for place in sorted(places, key=lambda place: not is_before_last(place[1])):
+        wanted = place[1].number if is_before_last(place[1]) else 0
+        if some and (len(some) == _TOPICS_PER_CALL or asked + wanted > _EVENTS_PER_CALL):
+            yield some
+            some, asked = [], 0
+        some.append(place)
+        asked += wanted
+    if some:
+        yield some
+
+
+def _read_reply(partition: str, position: Position, reply: list[Any]) -> Page:
+    topic = topic_of(partition)
     if not reply:  # also when the topic keeps no events any more
         gap: list[Read] = [(Dropped(topic, None), FROM_OLDEST)] if position.since >= 0 else []
         return Page(gap, FROM_OLDEST)

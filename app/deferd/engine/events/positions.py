@@ -1,4 +1,7 @@
-"""Where a reader of events stands in each topic, and the id of an event that says so to any process of the service."""
+"""Where a reader of events stands in each topic, and the id of an event that says so to any process of the service.
+
+Each partition of a topic has its own events, and so a position of its own.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import base64
 import binascii
 import contextlib
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
@@ -15,23 +18,31 @@ from deferd.contract.limits import EVENT_TOPICS_MAX
 
 _VERSION = b"\x01"
 _ENTRY = struct.Struct("<IHIB")
-"""CRC-32 of the topic, `since`, and the number of the event in 40 bits."""
+"""CRC-32 of the partition, `since`, and the number of the event in 40 bits."""
 LAST_EVENT_ID_MAX = 4 * ((1 + EVENT_TOPICS_MAX * _ENTRY.size + 2) // 3)
 
 
 class Position(NamedTuple):
-    """The last event that was read of a topic; as `lua/events.lua` takes it."""
+    """The last event that was read of a partition; as `lua/events.lua` takes it."""
 
     since: int
     number: int
 
 
+_BEFORE_LAST = -3
 FROM_OLDEST, FROM_NOW = Position(-1, 0), Position(-2, 0)
+FROM_FIRST = Position(-4, 0)
+"""As FROM_OLDEST, but events that are no longer kept count as missing."""
 
 
 def last_events(count: int) -> Position:
     """The position before the last `count` events."""
-    return Position(-3, count)
+    return Position(_BEFORE_LAST, count)
+
+
+def is_before_last(position: Position) -> bool:
+    """Whether it is the position before a number of last events."""
+    return position.since == _BEFORE_LAST
 
 
 class LastEventId:
@@ -40,16 +51,26 @@ class LastEventId:
     def __init__(self, positions: Mapping[int, Position]) -> None:
         self._positions = positions
 
-    def position_in(self, topic: str) -> Position:
-        """Where to go on in a topic. One that had no event when the id was made begins with its oldest."""
-        return self._positions.get(crc32(topic.encode()), FROM_OLDEST)
+    def position_in(self, partition: str, of_topic: Sequence[str] = ()) -> Position:
+        """Where to go on in a partition. One that had no event when the id was made begins with its oldest.
+
+        `of_topic` are all partitions of its topic. If another one had events then, the topic was followed, and what
+        this one has dropped since is missing.
+        """
+        position = self._positions.get(crc32(partition.encode()))
+        if position is not None:
+            return position
+        was_followed = any(crc32(one.encode()) in self._positions for one in of_topic)
+        return FROM_FIRST if was_followed else FROM_OLDEST
 
 
 def write_event_id(positions: Iterable[tuple[str, Position]]) -> str:
-    """The id for a reader that stands at these positions; topics that have no event yet are left out."""
+    """The id for a reader that stands at these positions in partitions; those without an event yet are left out."""
     entries = (
-        _ENTRY.pack(crc32(topic.encode()), position.since, position.number & 0xFFFFFFFF, position.number >> 32 & 0xFF)
-        for topic, position in positions
+        _ENTRY.pack(
+            crc32(partition.encode()), position.since, position.number & 0xFFFFFFFF, position.number >> 32 & 0xFF
+        )
+        for partition, position in positions
         if position.since >= 0
     )
     return base64.urlsafe_b64encode(_VERSION + b"".join(entries)).decode().rstrip("=")

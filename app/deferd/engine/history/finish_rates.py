@@ -10,6 +10,7 @@ from deferd.contract.errors import StoreUnavailable
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine.history.records import TOPICS_OF_SHARD
 from deferd.engine.inspection.shared_reads import SharedReads
+from deferd.engine.partitions import topic_of
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts, WrongType
 
@@ -45,7 +46,8 @@ class FinishRates:
         """The rates of `topics`, and of all that match one of the names and patterns `wanted` and are visible.
 
         `wanted` None: of all that there are, visible or not; also topics without a history of their own count. Of more
-        than 200 topics that match the sum is not known. What concerns a shard that cannot be reached is not known.
+        than 200 that match, where each partition counts, the sum is not known. What concerns a shard that cannot be
+        reached is not known.
         """
         of_topic = await self.of_topics(topics)
         if wanted is None:
@@ -59,27 +61,32 @@ class FinishRates:
         return Rates(of_topic, sum(rates.values()) if len(rates) == len(matching) else None)
 
     async def of_topics(self, topics: Collection[str]) -> dict[str, float]:
-        """The rates of these topics, as far as they are known."""
-        return await self._rates(sorted(topics))
+        """The rates of these topics, as far as they are known: of all their partitions."""
+        partitions = self._keys.partitions
+        rates = await self._rates(partitions.of_all(sorted(topics)))
+        if not partitions.layouts:
+            return rates
+        known = (topic for topic in topics if all(one in rates for one in partitions.of(topic)))
+        return {topic: sum(rates[one] for one in partitions.of(topic)) for topic in known}
 
     async def _matching(self, patterns: TopicPatterns, is_visible: Callable[[str], bool]) -> list[str] | None:
-        """Those topics that have a history; None when a shard cannot be read."""
+        """The partitions of those topics that have a history; None when a shard cannot be read."""
         keys = [self._keys.of_shard(shard, "history/topics") for shard in range(self._keys.shards)]
         try:
             listed = await asyncio.gather(*(self._scripts.command("ZRANGE", key, 0, -1) for key in keys))
         except (StoreUnavailable, WrongType):
             return None
         names = (name.decode() for of_shard in listed for name in of_shard)
-        return [name for name in names if patterns.match(name) and is_visible(name)]
+        return [name for name in names if patterns.match(topic_of(name)) and is_visible(topic_of(name))]
 
-    async def _rates(self, topics: list[str], shard: int | None = None) -> dict[str, float]:
-        """The rates of topics; with '' and a shard, that of the shard."""
-        return await self._reads.get((shard, *topics), lambda: self._read(topics, shard))
+    async def _rates(self, partitions: list[str], shard: int | None = None) -> dict[str, float]:
+        """The rates of partitions; with '' and a shard, that of the shard."""
+        return await self._reads.get((shard, *partitions), lambda: self._read(partitions, shard))
 
-    async def _read(self, topics: list[str], shard: int | None) -> dict[str, float]:
+    async def _read(self, partitions: list[str], shard: int | None) -> dict[str, float]:
         of_shard: dict[int, list[str]] = {}
-        for topic in topics:
-            of_shard.setdefault(self._keys.shard_of(topic) if shard is None else shard, []).append(topic)
+        for name in partitions:
+            of_shard.setdefault(self._keys.shard_of(name) if shard is None else shard, []).append(name)
         rates: dict[str, float] = {}
         await asyncio.gather(*(self._read_shard(shard, names, rates) for shard, names in of_shard.items()))
         return rates

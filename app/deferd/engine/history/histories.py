@@ -1,8 +1,12 @@
-"""Reads the history of a topic, and of many topics together."""
+"""Reads the history of a topic, and of many topics together.
+
+Each partition of a topic has its own history; that of the topic are their sums.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +14,7 @@ from deferd.contract.errors import StoreUnavailable, TopicNotFound
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine.history.records import Bucket, Gauges, Period, Records, period_of, records_needed
 from deferd.engine.inspection.shared_reads import SharedReads
+from deferd.engine.partitions import topic_of
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts, WrongType
 
@@ -42,38 +47,39 @@ class Histories:
         self._reads_of_many: SharedReads[History] = SharedReads(_KEPT_OF_MANY_S, 8)
 
     async def of_topic(self, topic: str, minutes: int) -> History:
-        """The last `minutes` of a topic.
+        """The last `minutes` of a topic. The number of jobs is known where that of each partition is.
 
         Raises:
             TopicNotFound: there is no such topic, and nothing was seen of it for two days.
+            StoreUnavailable: one of its partitions cannot be reached.
         """
         return await self._reads.get((topic, minutes), lambda: self._read_topic(topic, minutes))
 
     async def _read_topic(self, topic: str, minutes: int) -> History:
-        shard = self._keys.shard_of(topic)
-        _, delay, ready, reserved, dead, *_ = self._keys.of_topic(topic)
-        keys = (
-            *self._keys.of_history(shard, topic),
-            self._keys.of_shard(shard, "settings"),
-            delay,
-            ready,
-            reserved,
-            dead,
-        )
-        now_ms, fine, coarse, is_known, *gauges = await self._run(keys, minutes, topic)
-        records = Records(fine, coarse)
-        if records.are_none and not is_known:
+        partitions = self._keys.partitions.of(topic)
+        replies = await asyncio.gather(*(self._read_partition(partition, minutes) for partition in partitions))
+        period = period_of(max(now_ms for now_ms, *_ in replies), minutes)
+        histories: list[list[Bucket]] = []
+        for _, fine, coarse, is_known, *gauges in replies:
+            records = Records(fine, coarse)
+            if is_known or not records.are_none:
+                # Without a history nothing has changed for two days.
+                histories.append(buckets_of(records, period, tuple(gauges) if records.are_none else None))
+        if not histories:
             raise TopicNotFound(topic)
-        period = period_of(now_ms, minutes)
-        # Without a history nothing has changed for two days.
-        buckets = buckets_of(records, period, tuple(gauges) if records.are_none else None)
-        return History(period, buckets)
+        return History(period, histories[0] if len(histories) == 1 else sums_of(histories))
+
+    async def _read_partition(self, partition: str, minutes: int) -> list[Any]:
+        shard = self._keys.shard_of(partition)
+        _, delay, ready, reserved, dead, *_ = self._keys.of_topic(partition)
+        history, settings = self._keys.of_history(shard, partition), self._keys.of_shard(shard, "settings")
+        return await self._run((*history, settings, delay, ready, reserved, dead), minutes, partition)
 
     async def of_all(self, visible: TopicPatterns | None, minutes: int) -> History:
         """The last `minutes` of all topics together, also of those that are gone; numbers of jobs are not known.
 
         `visible` None: of all that there are, from the sums in the store. Else of those that match: of the 100 that
-        changed last.
+        changed last, where each partition counts.
 
         Raises:
             StoreUnavailable: no shard of the store can be reached.
@@ -99,7 +105,7 @@ class Histories:
                 are_all_listed = False
                 return
             names = [(int(float(at_ms)), name.decode()) for name, at_ms in zip(found[::2], found[1::2], strict=True)]
-            changed.extend((at_ms, name) for at_ms, name in names if visible is None or visible.match(name))
+            changed.extend((at_ms, name) for at_ms, name in names if visible is None or visible.match(topic_of(name)))
 
         wanted = [(shard, "") for shard in range(self._keys.shards)]
         if visible is not None:
@@ -138,6 +144,19 @@ class Histories:
     async def _run(self, keys: tuple[str, ...], minutes: int, *args: str) -> list[Any]:
         reply: list[Any] = await self._scripts.run("history", keys, (*records_needed(minutes), *args))
         return reply
+
+
+def sums_of(histories: Sequence[Sequence[Bucket]]) -> list[Bucket]:
+    """The sums over several histories of one period; numbers of jobs only where all of them have some."""
+    sums: list[Bucket] = []
+    for buckets in zip(*histories, strict=True):
+        whole = Bucket()
+        for bucket in buckets:
+            whole.add_counts(bucket)
+        gauges = [bucket.gauges for bucket in buckets if bucket.gauges is not None]
+        whole.gauges = tuple(map(sum, zip(*gauges, strict=True))) if len(gauges) == len(buckets) else None
+        sums.append(whole)
+    return sums
 
 
 def buckets_of(records: Records, period: Period, gauges: Gauges | None) -> list[Bucket]:

@@ -54,6 +54,12 @@ class Bucket:
         for bucket, jobs in zip(pairs[::2], pairs[1::2], strict=True):
             self.lateness[bucket] = self.lateness.get(bucket, 0) + jobs
 
+    def add_counts(self, other: Bucket) -> None:
+        """Add what happened in another partition in the same time, without its numbers of jobs."""
+        self.counts = [count + more for count, more in zip(self.counts, other.counts, strict=True)]
+        for bucket, jobs in other.lateness.items():
+            self.lateness[bucket] = self.lateness.get(bucket, 0) + jobs
+
     def lateness_s(self, share: float) -> float | None:
         """The lateness that this share of the first deliveries did not exceed; None without any."""
         return quantile_s(self.lateness, share)

@@ -1,4 +1,7 @@
-"""Reads what may need a person, in short calls of the store: `alerts.py` decides what does."""
+"""Reads what may need a person, in short calls of the store: `alerts.py` decides what does.
+
+Of a topic with several partitions each is read, and the topic has their sums.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from deferd.engine.inspection.consumer_registry import ConsumerRegistry, Reports
 from deferd.engine.inspection.dead_errors import DeadErrors, DeadJobs
 from deferd.engine.inspection.selected_topics import select_topics
 from deferd.engine.inspection.standing import Pause, pause_of
+from deferd.engine.partitions import is_first, topic_of, topics_of
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.topic_list import TopicList
@@ -37,7 +41,8 @@ _DEAD_LOOKED_AT = 2000
 
 
 class TopicState(NamedTuple):
-    """One topic that has jobs. Times are ms; -1: there is none. `lua/attention.lua` says what each is.
+    """One topic that has jobs, or one of its partitions. Times are ms; -1: there is none. `lua/attention.lua` says what
+    each is.
 
     `level` is the durability level that it asks for, `max_jobs` 0 for no limit, `circuit` 0
     unless it is pushed.
@@ -61,11 +66,32 @@ class TopicState(NamedTuple):
     level: int
     max_jobs: int
 
+    def plus(self, other: TopicState) -> TopicState:
+        """Both partitions together. Settings are those of this one."""
+        next_due_ms = _first(self.next_due_ms, other.next_due_ms)
+        return self._replace(
+            delayed=self.delayed + other.delayed,
+            ready=self.ready + other.ready,
+            reserved=self.reserved + other.reserved,
+            dead=self.dead + other.dead,
+            recently_dead=self.recently_dead + other.recently_dead,
+            first_due_ms=_first(self.first_due_ms, other.first_due_ms),
+            overdue=self.overdue + other.overdue,
+            next_due_ms=next_due_ms,
+            next_due_jobs=sum(
+                one.next_due_jobs for one in (self, other) if one.next_due_ms // 1000 == next_due_ms // 1000
+            ),
+            due_soon=self.due_soon + other.due_soon,
+            oldest_ready_due_ms=_first(self.oldest_ready_due_ms, other.oldest_ready_due_ms),
+            live=self.live + other.live if min(self.live, other.live) >= 0 else max(self.live, other.live),
+        )
+
 
 class ShardState(NamedTuple):
     """One shard with its topics: when its timer had work first (-1: it has none), whether one runs, and missed runs.
 
-    `missed` are schedule, topic, ms at which a run was last missed, and missed runs in all.
+    `topics` are those with a partition in it. `missed` are schedule, topic, ms at which a run was last missed, and how
+    many runs were missed in all.
     """
 
     shard: int
@@ -130,7 +156,7 @@ class AttentionReader:
         """Read everything. Raises StoreUnavailable when no shard of the store can be reached."""
         selected = await select_topics(self._topics, self._keys, None)
         found = Attention(is_complete=selected.is_complete, unreadable=set(selected.unreadable))
-        of_shard = {shard: selected.of_shard.get(shard, []) for shard in range(self._keys.shards)}
+        of_shard = {shard: selected.partitions.get(shard, []) for shard in range(self._keys.shards)}
         await asyncio.gather(
             *(
                 self._read_shard(shard, names, found)
@@ -164,7 +190,7 @@ class AttentionReader:
                     work_due_ms,
                     has_timer == 1,
                     [(name.decode(), topic.decode(), at_ms, count) for name, topic, at_ms, count in rows],
-                    names,
+                    topics_of(names),
                 )
             )
             at = 0
@@ -174,18 +200,23 @@ class AttentionReader:
             found.unreadable.add(shard)
 
     async def _read_topics(self, shard: int, names: list[str], found: Attention) -> int:
-        """Read some topics; returns how many."""
+        """Read some partitions; returns how many."""
         keys = [self._keys.of_shard(shard, name) for name in ("settings", "due")]
         args: tuple[str | int, ...] = (self._dead_retention_ms, RECENT_MS, SOON_MS, MANY_DUE, *names)
         now_ms, count, *rows = await self._scripts.run("attention", keys, args)
         found.now_ms = max(found.now_ms, now_ms)
         names = names[:count]
-        found.names += names
+        found.names += filter(is_first, names)
         for name, row in zip(names, rows, strict=True):
             if row == [-1]:
                 found.is_complete = False
             elif row:
-                found.topics[name] = _topic_state(name, row)
+                topic = topic_of(name)
+                state, before = _topic_state(topic, row), found.topics.get(topic)
+                if before is None:
+                    found.topics[topic] = state
+                else:
+                    found.topics[topic] = state.plus(before) if is_first(name) else before.plus(state)
         return len(names)
 
     async def _read_consumers(self, found: Attention) -> None:
@@ -236,7 +267,10 @@ class AttentionReader:
         asking: dict[int, list[str]] = {}
         for topic, state in found.topics.items():
             if state.level > MEMORY:
-                asking.setdefault(self._keys.shard_of(topic) if self._store.cluster else 0, []).append(topic)
+                for partition in self._keys.partitions.of(topic) if self._store.cluster else ():
+                    asking.setdefault(self._keys.shard_of(partition), []).append(topic)
+                if not self._store.cluster:
+                    asking.setdefault(0, []).append(topic)
         await asyncio.gather(*(self._read_given(shard, topics, found) for shard, topics in asking.items()))
 
     async def _read_given(self, shard: int, topics: list[str], found: Attention) -> None:
@@ -244,7 +278,9 @@ class AttentionReader:
             given = await read_given(self._store.calls_of(self._keys.of_shard(shard, "topics")))
         except Exception:  # noqa: BLE001 (any error of the store: then it is not known)
             return
-        found.given |= dict.fromkeys(topics, given)
+        for topic in topics:
+            before = found.given.get(topic)
+            found.given[topic] = given if before is None else _weaker(before, given)
 
 
 def _topics_of(reports: Reports, registry: ConsumerRegistry) -> tuple[set[str], TopicPatterns]:
@@ -259,6 +295,18 @@ def _topic_state(name: str, row: Sequence[Any]) -> TopicState:
     settings = _settings(raw)
     asked = (pause_of(settings), _whole(settings.get("l")), _whole(settings.get("j")))
     return TopicState._make((name, *facts, *asked))
+
+
+def _first(at_ms: int, other_ms: int) -> int:
+    """The earlier of two instants, of which either may be none: -1."""
+    return min(at_ms, other_ms) if min(at_ms, other_ms) >= 0 else max(at_ms, other_ms)
+
+
+def _weaker(given: Given, other: Given) -> Given:
+    """What both of two servers give, which have partitions of one topic."""
+    lowest = min(given, other, key=lambda one: one.level)
+    replicas = [one.replicas for one in (given, other) if one.replicas is not None]
+    return lowest._replace(replicas=min(replicas, default=None))
 
 
 def _settings(raw: bytes) -> dict[str, Any]:

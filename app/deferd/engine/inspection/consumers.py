@@ -10,6 +10,7 @@ from deferd.contract.errors import StoreUnavailable
 from deferd.engine.inspection.consumer_registry import ConsumerRegistry, Reports
 from deferd.engine.inspection.selected_topics import select_topics
 from deferd.engine.inspection.shared_reads import SharedReads
+from deferd.engine.partitions import topic_of
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.topic_list import TopicList
@@ -61,7 +62,7 @@ class Consumers:
 
 @dataclass(slots=True)
 class _Held:
-    """Jobs by topic and consumer, with the end of the first lease."""
+    """Jobs by topic: for each partition and consumer, how many, and the end of the first lease."""
 
     of_topic: dict[str, list[tuple[str, int, int]]] = field(default_factory=dict)
     is_complete: bool = True
@@ -111,7 +112,7 @@ class ConsumerList:
         selected = await select_topics(self._topics, self._keys, None)
         held = _Held(is_complete=selected.is_complete and not selected.unreadable)
         counts: dict[str, int] = {}
-        for names in selected.of_shard.values():
+        for names in selected.partitions.values():
             for at in range(0, len(names), _TOPICS_PER_COUNT):
                 some = names[at : at + _TOPICS_PER_COUNT]
                 try:
@@ -126,20 +127,20 @@ class ConsumerList:
         most = sorted(counts, key=lambda name: -counts[name])
         held.is_complete &= len(most) <= _TOPICS_READ
         slots = asyncio.Semaphore(_CALLS_AT_ONCE)
-        await asyncio.gather(*(self._read_topic(name, slots, held) for name in most[:_TOPICS_READ]))
+        await asyncio.gather(*(self._read_partition(name, slots, held) for name in most[:_TOPICS_READ]))
         return held
 
-    async def _read_topic(self, topic: str, slots: asyncio.Semaphore, held: _Held) -> None:
+    async def _read_partition(self, partition: str, slots: asyncio.Semaphore, held: _Held) -> None:
         async with slots:
             try:
-                reply = await self._scripts.run("held", self._keys.of_topic(topic), (topic, _JOBS_OF_TOPIC))
+                reply = await self._scripts.run("held", self._keys.of_topic(partition), (partition, _JOBS_OF_TOPIC))
             except StoreUnavailable:
                 held.is_complete = False
                 return
         in_all, counted, *rows = reply
         held.is_complete &= counted == in_all
         names = (name.decode() for name in rows[::3])
-        held.of_topic[topic] = list(zip(names, rows[1::3], rows[2::3], strict=True))
+        held.of_topic.setdefault(topic_of(partition), []).extend(zip(names, rows[1::3], rows[2::3], strict=True))
 
 
 def _add_reported(

@@ -6,13 +6,15 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import JobState
 from deferd.engine.inspection.error_lines import normalized
-from deferd.engine.inspection.selected_topics import select_topics
+from deferd.engine.inspection.selected_topics import SelectedTopics, select_topics
 from deferd.engine.inspection.shared_reads import SharedReads
+from deferd.engine.partitions import topic_of, topics_of
 from deferd.engine.record import read_record
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
@@ -80,6 +82,8 @@ class DeadErrors:
 
 @dataclass(slots=True)
 class _Read:
+    """By partition."""
+
     jobs: dict[str, list[_DeadJob]] = field(default_factory=dict)
     dead: Counter[str] = field(default_factory=Counter)
     looked_at: Counter[str] = field(default_factory=Counter)
@@ -116,12 +120,13 @@ class DeadJobs:
         key = None if wanted is None else tuple(sorted(wanted))
         read = await self._reads.get((key, look_at), lambda: self._read(key, look_at))
         groups: dict[tuple[str, str, str | None], DeadGroup] = {}
-        names = [name for name in read.dead if is_visible(name)]
+        names = [name for name in read.dead if is_visible(topic_of(name))]
         for name in names:
+            topic = topic_of(name)
             for job in read.jobs.get(name, ()):
                 if since_ms is not None and job.dead_at_ms is not None and job.dead_at_ms < since_ms:
                     continue
-                group = (name, job.reason, job.error)
+                group = (topic, job.reason, job.error)
                 if group not in groups:
                     groups[group] = DeadGroup(*group)
                 groups[group].add(job)
@@ -135,21 +140,22 @@ class DeadJobs:
         )
 
     async def ids_with_error(
-        self, topic: str, error: str, *, reason: str | None = None, until_ms: int | None = None
+        self, partition: str, error: str, *, reason: str | None = None, until_ms: int | None = None
     ) -> AsyncIterator[list[str]]:
-        """The ids of the dead jobs with a normalized error, '' for none, page by page, those kept longest first.
+        """The ids of the dead jobs of a partition with a normalized error, '' for none, page by page.
 
+        Those kept longest come first.
         `reason`: only jobs that are dead for it. `until_ms`: only jobs that died until then, or of which that is not
         known. Raises StoreUnavailable.
         """
         score, last_id, more = b"", b"", 1
         while more:
-            page = (await self._pages({topic: _JOBS_PER_CALL}, score, last_id))[topic]
+            page = (await self._pages({partition: _JOBS_PER_CALL}, score, last_id))[partition]
             read = _Read()
-            score, last_id, more = _add_page(read, topic, page)
+            score, last_id, more = _add_page(read, partition, page)
             yield [
                 job.id
-                for job in read.jobs[topic]
+                for job in read.jobs[partition]
                 if (job.error or "") == error
                 and reason in (None, job.reason)
                 and (until_ms is None or job.dead_at_ms is None or job.dead_at_ms <= until_ms)
@@ -158,10 +164,11 @@ class DeadJobs:
     async def _read(self, wanted: tuple[str, ...] | None, look_at: int) -> _Read:
         selected = await select_topics(self._topics, self._keys, wanted)
         read = _Read(is_complete=selected.is_complete, unreadable=set(selected.unreadable))
-        await asyncio.gather(*(self._count(shard, names, read) for shard, names in selected.of_shard.items()))
+        partitions = self._partitions_of(selected)
+        await asyncio.gather(*(self._count(shard, names, read) for shard, names in partitions.items()))
         if len(read.unreadable) == self._keys.shards:
             raise StoreUnavailable("no shard of the store can be reached")
-        shares = equal_shares(look_at, read.dead)
+        shares = _shares(look_at, read.dead)
         slots = asyncio.Semaphore(_CALLS_AT_ONCE)
         of_shard: dict[int, dict[str, int]] = {}
         for name, share in shares.items():
@@ -169,6 +176,17 @@ class DeadJobs:
         chunks = [chunk for of_topics in of_shard.values() for chunk in _chunks(of_topics)]
         await asyncio.gather(*(self._read_topics(chunk, slots, read) for chunk in chunks))
         return read
+
+    def _partitions_of(self, selected: SelectedTopics) -> dict[int, list[str]]:
+        """The partitions of the topics, by shard. Those in shards that could not be read just now are not read."""
+        if not self._keys.partitions.layouts:
+            return selected.of_shard
+        of_shard: dict[int, list[str]] = {}
+        for partition in self._keys.partitions.of_all(topics_of(chain.from_iterable(selected.of_shard.values()))):
+            shard = self._keys.shard_of(partition)
+            if shard not in selected.unreadable:
+                of_shard.setdefault(shard, []).append(partition)
+        return of_shard
 
     async def _count(self, shard: int, names: list[str], read: _Read) -> None:
         for at in range(0, len(names), _TOPICS_PER_CALL):
@@ -201,6 +219,19 @@ class DeadJobs:
         keys = [key for topic in shares for key in (self._keys.dead_of(topic), self._keys.pool_of(topic))]
         most = [min(share, _JOBS_PER_CALL) for share in shares.values()]
         return dict(zip(shares, await self._scripts.run("dead", keys, (score, last_id, *most)), strict=True))
+
+
+def _shares(look_at: int, dead: Counter[str]) -> dict[str, int]:
+    """How many jobs to read of each partition: an equal share for each topic, which its partitions share equally."""
+    of_topic: dict[str, Counter[str]] = {}
+    for partition, jobs in dead.items():
+        of_topic.setdefault(topic_of(partition), Counter())[partition] = jobs
+    shares = equal_shares(look_at, Counter({topic: needs.total() for topic, needs in of_topic.items()}))
+    return {
+        partition: share
+        for topic, needs in of_topic.items()
+        for partition, share in equal_shares(shares[topic], needs).items()
+    }
 
 
 def _chunks(shares: dict[str, int]) -> Iterator[dict[str, int]]:

@@ -11,6 +11,7 @@ from deferd.contract.errors import FieldError, InvalidInput, StoreUnavailable
 from deferd.engine.inspection.scheduled_runs import ScheduledCounts, ScheduledRuns
 from deferd.engine.inspection.selected_topics import SelectedTopics, select_topics
 from deferd.engine.inspection.shared_reads import SharedReads
+from deferd.engine.partitions import topic_of
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.topic_list import TopicList
@@ -38,6 +39,11 @@ class TopicForecast(NamedTuple):
     def after(self) -> int:
         """Those due after the last bucket."""
         return self.delayed - self.before - sum(self.counts)
+
+    def plus(self, other: TopicForecast) -> TopicForecast:
+        """Both together: of two partitions, before runs of schedules are added."""
+        counts = [*map(sum, zip(self.counts, other.counts, strict=True))]
+        return TopicForecast(self.delayed + other.delayed, self.before + other.before, counts)
 
 
 class Period(NamedTuple):
@@ -121,7 +127,7 @@ class Forecasts:
         selected = await select_topics(self._topics, self._keys, names)
         now_ms, period = await self._period(selected, from_ms, to_ms, buckets)
         readable = {
-            shard: of_shard for shard, of_shard in selected.of_shard.items() if shard not in selected.unreadable
+            shard: of_shard for shard, of_shard in selected.partitions.items() if shard not in selected.unreadable
         }
         forecast = Forecast(now_ms, period, {}, selected.is_complete, set(selected.unreadable))
         await asyncio.gather(*(self._read_shard(shard, of_shard, forecast) for shard, of_shard in readable.items()))
@@ -135,7 +141,7 @@ class Forecasts:
     ) -> tuple[int, Period]:
         """The period, by the store's clock."""
         error = StoreUnavailable("no shard of the store can be reached")
-        for shard in [*selected.of_shard, 0]:
+        for shard in [*selected.partitions, 0]:
             if shard in selected.unreadable:
                 continue
             keys = (self._keys.of_shard(shard, "topics"),)  # a sorted set; what is counted in it does not matter
@@ -188,7 +194,9 @@ class Forecasts:
             replies = (await self._scripts.run("due_counts", [self._keys.delay_of(name) for name in some], args))[3:]
             for name, reply in zip(some, replies, strict=True):
                 if reply:
-                    forecast.topics[name] = TopicForecast(reply[0], reply[1], reply[2:] or none)
+                    of_partition = TopicForecast(reply[0], reply[1], reply[2:] or none)
+                    before = forecast.topics.get(topic_of(name))
+                    forecast.topics[topic_of(name)] = of_partition if before is None else before.plus(of_partition)
 
 
 def _bounds(from_ms: int | None, to_ms: int | None) -> tuple[int | str, int | str]:

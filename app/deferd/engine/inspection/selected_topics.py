@@ -15,15 +15,19 @@ _MOST = 10_000
 
 @dataclass(slots=True)
 class SelectedTopics:
-    """Names by shard. `unreadable` are the shards that cannot be read now; with `is_complete` false there are more."""
+    """Topics by shard, and their partitions by the shard of each.
+
+    `unreadable` are the shards that cannot be read now; with `is_complete` false there are more topics.
+    """
 
     of_shard: dict[int, list[str]] = field(default_factory=dict)
+    partitions: dict[int, list[str]] = field(default_factory=dict)
     unreadable: set[int] = field(default_factory=set)
     is_complete: bool = True
 
 
 async def select_topics(topics: TopicList, keys: Keys, wanted: Iterable[str] | None) -> SelectedTopics:
-    """The topics that match one of the names and patterns in `wanted`, None for all: at most about 10,000.
+    """The topics that match one of the names and patterns in `wanted`, None for all: about 10,000 partitions at most.
 
     Names are taken as they are, whether they exist or not.
 
@@ -42,9 +46,11 @@ async def select_topics(topics: TopicList, keys: Keys, wanted: Iterable[str] | N
         cursor = page.next_cursor
         if cursor is None:
             break
-        if len(found) >= _MOST:
+        if sum(map(keys.partitions.count, found)) >= _MOST:
             selected.is_complete = False
             break
     for name in found:
         selected.of_shard.setdefault(keys.shard_of(name), []).append(name)
+        for partition in keys.partitions.of(name):
+            selected.partitions.setdefault(keys.shard_of(partition), []).append(partition)
     return selected

@@ -1,14 +1,21 @@
-"""What the store knows of one job and its topic that decides when the job runs, in one call of one script."""
+"""What the store knows of one job and its topic that decides when the job runs, in one call of one script.
+
+A job that is not found is looked for in every partition of its topic.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
 
 from deferd.contract.model import JobState
 from deferd.engine.inspection.near_ids import nearest
+from deferd.engine.partition_store import PartitionStore
+from deferd.engine.partitions import topic_of
 from deferd.engine.record import JobRecord, read_record
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
@@ -31,8 +38,9 @@ class Standing:
     """One job that is in the store. `now_ms` is the store's clock.
 
     `until_ms` is the end of its lease or of its retention, None in other states. `record` has no body and no result.
-    `ready`, `ahead` and `oldest_due_at_ms` are those of the Ready list, for a ready job. `pause`: that of its topic.
-    `touches`: how often the lease of a held job was extended.
+    `ready`, `ahead` and `oldest_due_at_ms` are those of the Ready list, for a ready job; in a topic with several
+    partitions `ready` is that of all, `ahead` about how many go before it, and the oldest one that of its partition.
+    `pause`: that of its topic. `touches`: how often the lease of a held job was extended.
     """
 
     now_ms: int
@@ -68,9 +76,52 @@ def pause_of(settings: dict[str, Any]) -> Pause | None:
     return Pause(settings.get("ps"), settings.get("pb"), settings.get("pr")) if settings.get("p") == 1 else None
 
 
-async def standing_of(scripts: Scripts, keys: Keys, topic: str, job_id: str) -> Standing | Missing:
-    """Read it. Raises StoreUnavailable."""
-    reply = await scripts.run("why", keys.of_topic(topic), (topic, job_id, _IDS_OF_EACH_END))
+async def standing_of(
+    scripts: Scripts, keys: Keys, partitions: PartitionStore, topic: str, job_id: str
+) -> Standing | Missing:
+    """Read it. A job that does not exist is compared with ids of all partitions of the topic.
+
+    Raises StoreUnavailable.
+    """
+
+    async def read(partition: str) -> Standing | Missing:
+        return await _standing_in(scripts, keys, partition, job_id)
+
+    found = await partitions.find_one(topic, job_id, read, lambda one: isinstance(one, Missing))
+    names = partitions.known.of(topic)
+    if len(names) == 1:
+        return found
+    if isinstance(found, Missing):
+        in_each = await asyncio.gather(*map(read, names))
+        missing = [one for one in in_each if isinstance(one, Missing)]
+        put_since = [one for one in in_each if isinstance(one, Standing)]
+        if not put_since:
+            return _missing_in_all(missing, job_id)
+        found = put_since[0]
+    if found.record.state is not JobState.READY:
+        return found
+    ready = await asyncio.gather(*(scripts.command("ZCARD", keys.ready_of(name)) for name in names))
+    # Consumers are served by the partitions in turn, so that as many jobs of each go first.
+    others = sum(min(found.ahead, jobs) for jobs in ready) - min(found.ahead, found.ready)
+    return replace(found, ready=sum(ready), ahead=found.ahead + max(others, 0))
+
+
+def _missing_in_all(missing: Sequence[Missing], job_id: str) -> Missing:
+    """What is known of a job that is in no partition, by what is known in each."""
+    cancelled = [one.cancelled_until_ms for one in missing if one.cancelled_until_ms is not None]
+    taken = [one.taken_until_ms for one in missing if one.taken_until_ms is not None]
+    return Missing(
+        any(one.topic_is_known for one in missing),
+        max(cancelled, default=None),
+        max(taken, default=None),
+        sum(one.jobs for one in missing),
+        sum(one.compared for one in missing),
+        nearest(job_id, [near for one in missing for near in one.nearest]),
+    )
+
+
+async def _standing_in(scripts: Scripts, keys: Keys, partition: str, job_id: str) -> Standing | Missing:
+    reply = await scripts.run("why", keys.of_topic(partition), (partition, job_id, _IDS_OF_EACH_END))
     now_ms, raw_settings, is_known, state, *facts = reply
     if not state:
         cancelled_ms, taken_ms, jobs, *ids = facts
@@ -90,7 +141,7 @@ async def standing_of(scripts: Scripts, keys: Keys, topic: str, job_id: str) -> 
     lease = (until_ms, consumer.decode() or None) if in_state is JobState.RESERVED else (None, None)
     return Standing(
         now_ms,
-        read_record(topic, job_id, in_state, raw, *lease),
+        read_record(topic_of(partition), job_id, in_state, raw, *lease),
         until_ms,
         pause_of(orjson.loads(raw_settings)) if raw_settings else None,
         ready,

@@ -19,7 +19,10 @@ _KEPT_S = 2.0
 
 
 class ShardTimer(NamedTuple):
-    """The timer of a shard: whether one runs, and when it has work next (None: no work). `topics` of the shard."""
+    """The timer of a shard: whether one runs, and when it has work next (None: no work).
+
+    `topics` of the shard; of those with several partitions, only the first partitions count.
+    """
 
     shard: int
     is_running: bool
@@ -94,7 +97,8 @@ class SystemReader:
             return
         found.now_ms = max(found.now_ms, now_ms)
         work_due = None if work_due_ms < 0 else work_due_ms
-        found.timers.append(ShardTimer(shard, has_timer == 1, work_due, topics))
+        topics -= sum(self._keys.shard_of(partition) == shard for partition in self._keys.partitions.further())
+        found.timers.append(ShardTimer(shard, has_timer == 1, work_due, max(topics, 0)))
 
     async def _info(self) -> dict[str, str]:
         try:

@@ -2,7 +2,8 @@
 -- @include clock
 -- KEYS[1] settings HASH topic -> JSON | KEYS[2] due ZSET; the keys of the topics are named after it
 -- ARGV[1] how long the service keeps dead jobs, ms | ARGV[2] jobs that died this long ago count as recent, ms
--- ARGV[3] jobs that are due this much later count as due soon, ms | ARGV[4] only with so many delayed jobs
+-- ARGV[3] jobs that are due this much later count as due soon, ms | ARGV[4] only with so many delayed jobs, or in topics
+--   with several partitions
 -- ARGV[5..] topics
 -- Returns { now ms, how many of the topics were read, for each of them nothing: {}, when it has no jobs and asks for no
 --   durability, or { settings JSON or '', delayed, ready, reserved, dead, dead ones that died
@@ -19,7 +20,7 @@ local names = { unpack(ARGV, 5) }
 local all_settings = call('HMGET', KEYS[1], unpack(names))
 local reply, bytes = { now, #names }, 0
 
-local function add_delayed(row, key)
+local function add_delayed(row, key, has_partitions)
   local next_due = tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
   row[7] = next_due
   if next_due <= now then
@@ -29,7 +30,7 @@ local function add_delayed(row, key)
   row[9] = next_due
   if next_due < 0 then return end
   row[10] = row[2] == 1 and 1 or call('ZCOUNT', key, next_due, next_due - next_due % 1000 + 999)
-  if row[2] >= many then row[11] = call('ZCOUNT', key, now + 1, now + soon) end
+  if row[2] >= many or has_partitions then row[11] = call('ZCOUNT', key, now + 1, now + soon) end
 end
 
 local function settings_of(raw)
@@ -53,7 +54,7 @@ local function row_of(name, raw)
   local row = {
     raw, call('ZCARD', delay), call('ZCARD', ready), reserved, call('ZCARD', dead), 0, -1, 0, -1, 0, 0, -1, -1, 0,
   }
-  if row[2] > 0 then add_delayed(row, delay) end
+  if row[2] > 0 then add_delayed(row, delay, settings.n) end
   if row[5] > 0 then
     row[6] = call('ZCOUNT', dead, now - recent + (tonumber(settings.q) or default_retention), '+inf')
   end

@@ -1,6 +1,7 @@
 -- Check one step of a shard's keys for topics with data that no list of topics shows. Read-only.
 -- KEYS[1] settings HASH topic -> JSON | KEYS[2] topics ZSET topic -> 0
--- ARGV[1] what to check: settings, topics, or keys, which are all keys of the store
+-- ARGV[1] what to check: settings, topics, or keys, which are all keys of the store; or partitions, which only lists
+--   those names in settings that have a "#"
 -- ARGV[2] cursor, 0 to begin | ARGV[3] about how many elements to check
 -- Returns { next cursor, 0 after the last step, { topics ... }, { keys of no topic ... },
 --   { topic, settings JSON, ... } of those that have settings, so that the caller checks whether they can be read,
@@ -19,7 +20,7 @@ local KINDS = {
 }
 local OF_SHARD = { settings = true, topics = true, due = true, lock = true, clock = true, aside = true,
   idle = true, tally = true, schedules = true, schedule_due = true, calendars = true, activity = true, tasks = true,
-  push = true }
+  push = true, partitioned = true }
 local names, strays, with_settings, of_tags, lists, schedules = {}, {}, {}, {}, {}, {}
 
 local reply
@@ -48,6 +49,9 @@ if where == 'keys' then
       end
     end
   end
+elseif where == 'partitions' then
+  reply = redis.call('HSCAN', SETTINGS, cursor, 'MATCH', '*#*', 'COUNT', count)
+  for at = 1, #reply[2], 2 do names[#names + 1] = reply[2][at] end
 elseif where == 'settings' then
   reply = redis.call('HSCAN', SETTINGS, cursor, 'COUNT', count)
   for at = 1, #reply[2], 2 do

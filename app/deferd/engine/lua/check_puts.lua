@@ -2,14 +2,15 @@
 -- @include clock topic record transitions
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] the durability that the puts reach if some name none, a level of store/durability_levels.py;
---   -1: all name theirs; a space and the defaults that placed the due times may follow, as in ARGV[3] of put.lua
+--   -1: all name theirs; what may follow is as in ARGV[3] of put.lua
 -- ARGV[3] id of a reserved job of the topic that is finished before the puts, '' for none
 -- ARGV[4..] two for each job, as in put.lua
 -- Returns { 0 } when all would be stored, kept or replaced;
 --   { number of the job in ARGV, from 1 | what put.lua returns for it: a code below 0, or { -1, state, until when } |
 --     the topic's max_jobs or 0 }; or
 --   { -1 | the topic's default durability } when that is above ARGV[2]; or
---   { -2 | the topic's defaults for due times or '' } when the due times were placed by others
+--   { -2 | the topic's defaults for due times or '' } when the due times were placed by others; or
+--   { -5 } when the topic has another number of partitions
 -- Bound: the jobs in ARGV, at most 10.
 local REJECT, KEEP, APPEND, ONLY_LIVE, AFTER, DELAY_GIVEN = 0, 1, 3, 4, 8, 0
 local EXISTS, HELD, FULL, TOO_LARGE = -1, -2, -3, -4
@@ -17,7 +18,9 @@ local MOST_ITEMS = 10000
 local here, now, finishing = attached(), now_ms(), ARGV[3]
 local settings = redis.call('HGET', SETTINGS, TOPIC)
 settings = settings and settings ~= '' and cjson.decode(settings) or {}
-local reached, placed_by = string.match(ARGV[2], '^(%S+) ?(.*)$')
+local reached, known, placed_by = string.match(ARGV[2], '^(-?%d+)/?(%d*) ?(.*)$')
+local partitions = settings.n or 1
+if (tonumber(known) or 1) ~= partitions then return { -5 } end
 if placed_by ~= (settings.w or '') then return { -2, settings.w or '' } end
 reached = tonumber(reached)
 local default = settings.l or 0
@@ -112,7 +115,8 @@ local function refusal(id, options, due, bound, extra, body)
   end
   if job.state == 'reserved' then return HELD end
   if is_over or not job.state then
-    if max_jobs > 0 and live >= max_jobs or bound > 0 and live >= bound then return FULL end
+    if max_jobs > 0 and live >= math.ceil(max_jobs / partitions) then return FULL end
+    if bound > 0 and live >= math.ceil(bound / partitions) then return FULL end
     live = live + 1
   end
   local is_due = due <= now or extra.y == 1

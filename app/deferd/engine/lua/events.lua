@@ -2,12 +2,13 @@
 -- KEYS[2n+1] events/seq HASH | KEYS[2n+2] events/log LIST: two for each topic, all of one shard, see lib/events.lua
 -- ARGV[1] most events to return together | ARGV[2n+2], ARGV[2n+3] two for each topic: the position
 --   since, modulo 65536 | number of the last event that was read; or
---   -1 | 0: from the oldest event; or -2 | 0: only from now on; or -3 | n: the last n events
+--   -1 | 0: from the oldest event; or -2 | 0: only from now on; or -3 | n: the last n events; or -4 | 0: from the first
+--   event that there ever was
 -- Returns for each topic { since, modulo 65536 | number of its last event | number of the first event returned | how many
 --   are missing before that, -1 for an unknown number | events ... }; empty when it has no events,
 --   or when another program has damaged its keys
 -- Bound: the topics, and ARGV[1] events; the caller sends at most 250 and 1000.
-local FROM_OLDEST, FROM_NOW, LAST = -1, -2, -3
+local FROM_OLDEST, FROM_NOW, LAST, FROM_FIRST = -1, -2, -3, -4
 local room = tonumber(ARGV[1])
 
 local function read_topic(seq_key, log_key, since, seq)
@@ -21,6 +22,8 @@ local function read_topic(seq_key, log_key, since, seq)
     wanted = length
   elseif since == FROM_NOW then
     wanted = 0
+  elseif since == FROM_FIRST then
+    wanted, missing = length, last - length
   elseif since == LAST then
     wanted = math.min(seq, length)
   elseif since ~= first_at then

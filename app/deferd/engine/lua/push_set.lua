@@ -7,13 +7,15 @@
 -- ARGV[4] JSON object: everything else about the push, without line ends | ARGV[5] most pushed topics of a shard
 -- The shard's key `push` has for the topic: "secrets\nJSON".
 -- Returns 1 when it was created, 0 when it was replaced or removed, -1 when there is none to remove or to take the
---   secrets of, -2 when there are as many as there may be; in the last two cases nothing was changed
+--   secrets of, -2 when there are as many as there may be, -3 when the topic has several partitions; in the last three
+--   cases nothing was changed
 -- Bound: one topic.
-local CREATED, REPLACED, NONE, TOO_MANY = 1, 0, -1, -2
+local CREATED, REPLACED, NONE, TOO_MANY, IS_PARTITIONED = 1, 0, -1, -2, -3
 local pushes, now = of_shard('push'), now_ms()
 local stored = redis.call('HGET', SETTINGS, TOPIC)
 local settings = stored and stored ~= '' and cjson.decode(stored) or {}
 local old = settings.pu and redis.call('HGET', pushes, TOPIC)
+if settings.n then return IS_PARTITIONED end
 local secrets = ARGV[3]
 if ARGV[2] == '' or secrets == '' then
   if not old then return NONE end

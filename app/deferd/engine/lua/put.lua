@@ -7,7 +7,8 @@
 -- ARGV[3] the default durability of the topic that this call satisfies, a level of store/durability_levels.py; -1: any.
 --   If the topic has another default above 0, nothing is stored and no result is returned. When the caller placed the
 --   due times by defaults of the topic, a space and those follow (`w` of its settings); if these are others, nothing is
---   stored either. `*` in place of them: any
+--   stored either. `*` in place of them: any, and any number of partitions. Between the level and the space "/" and the
+--   number of the topic's partitions, if the caller knows several; if it is another, nothing is stored
 -- ARGV[4..] two for each job: id | job, which consists of
 --   options u8: on conflict 0 reject, 1 keep, 2 replace, 3 append (then extra has `z`, the most bytes of a body, and
 --   maybe
@@ -18,7 +19,8 @@
 --   the number of live jobs in the topic from which on the put is refused, 0: only the topic's limit, u32 |
 --   the rest of a record as in lib/record.lua: length of extra u32 | extra | body
 -- Returns { now ms, the topic's max_jobs or 0, for each job a code or a table, the topic's default durability }; as fifth
---   the topic's defaults for due times or '', if the due times were placed by others
+--   the topic's defaults for due times or '', if the due times were placed by others; as sixth the number of the topic's
+--   partitions, if it is another
 --   { code, state, record, lease end ms, consumer }: 1 created, 2 kept, 3 replaced, 4 appended
 --   { 5 to 8, 'delayed', record }: 5 stored as follow-up, 6 that was kept, 7 replaced, 8 appended to
 --   { 2, state } for a kept job that is not returned
@@ -39,24 +41,27 @@ local last = last_position()
 local settings, is_new = ensure_topic()
 local max_jobs = settings.j or 0
 local durability, satisfied = settings.l or 0, tonumber(ARGV[3])
-if settings.w or not satisfied then
-  local level, placed_by = string.match(ARGV[3], '^(%S+) ?(.*)$')
+local partitions = settings.n or 1
+if settings.w or settings.n or not satisfied then
+  local level, known, placed_by = string.match(ARGV[3], '^(-?%d+)/?(%d*) ?(.*)$')
   satisfied = tonumber(level)
-  if placed_by ~= '*' and placed_by ~= (settings.w or '') then
-    return { now, max_jobs, {}, durability, settings.w or '' }
+  if placed_by ~= '*' then
+    if (tonumber(known) or 1) ~= partitions then return { now, max_jobs, {}, durability, '', partitions } end
+    if placed_by ~= (settings.w or '') then return { now, max_jobs, {}, durability, settings.w or '' } end
   end
 end
 if durability > 0 and satisfied >= 0 and durability ~= satisfied then return { now, max_jobs, {}, durability } end
 local live  -- the number of live jobs, counted when first needed
 local noted = settings.ev and { of_put = event_of_put }  -- events; one table, as it is a local of several functions
 
--- How many more jobs the topic may hold, when the put itself allows `bound` live jobs (0: any number).
+-- How many more jobs the topic may hold, when the put itself allows `bound` live jobs (0: any number). Each partition may
+-- hold its share.
 local function room_within(bound)
   local most = max_jobs > 0 and max_jobs or math.huge
   if bound > 0 then most = math.min(most, bound) end
   if most == math.huge then return most end
   live = live or redis.call('HLEN', POOL) - redis.call('ZCARD', DEAD) - redis.call('ZCARD', FINISHED)
-  return most - live
+  return math.ceil(most / partitions) - live
 end
 
 local topic_defaults = {}

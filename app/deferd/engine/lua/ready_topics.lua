@@ -6,7 +6,8 @@
 -- ARGV[6..] the patterns, then those that must match as well, then the topics that are left out
 -- Returns { the name to continue after, '' after the last step, matching topics in this step,
 --   topic with ready jobs, how many, topic, how many, ... in the order of their names }. Paused and pushed
---   topics have none.
+--   topics have none. Of a topic with several partitions, each of them is listed that has ready jobs, by the patterns
+--   that match the topic; the first one counts as matching.
 -- Bound: the names in ARGV[3], each against the patterns; the caller sends at most 2000 names, fewer with many
 -- patterns.
 local SETTINGS, TOPICS = KEYS[1], KEYS[2]
@@ -61,11 +62,14 @@ for at = FIRST, #ARGV do
 end
 
 local names = redis.call('ZRANGEBYLEX', TOPICS, ARGV[1], ARGV[2], 'LIMIT', 0, most)
-local found, ready_keys = {}, {}
+local found, ready_keys, further = {}, {}, 0
 for _, name in ipairs(names) do
-  if not left_out[name] and any_matches(wanted, name) and (of_key == 0 or any_matches(allowed, name)) then
+  local at = find(name, '#', 1, true)  -- see partitions.py
+  local topic = at and sub(name, 1, at - 1) or name
+  if not left_out[topic] and any_matches(wanted, topic) and (of_key == 0 or any_matches(allowed, topic)) then
     found[#found + 1] = name
     ready_keys[#ready_keys + 1] = PREFIX .. name .. ':ready'
+    if at then further = further + 1 end
   end
 end
 
@@ -82,7 +86,7 @@ local function count_ready(key)
   return type(ready) == 'number' and ready or 1
 end
 
-local reply = { #names == most and names[most] or '', #found }
+local reply = { #names == most and names[most] or '', #found - further }
 for from = 1, #found, KEYS_AT_ONCE do
   local to = math.min(from + KEYS_AT_ONCE - 1, #found)
   if redis.call('EXISTS', unpack(ready_keys, from, to)) > 0 then  -- in an idle service, one call for all of them

@@ -71,18 +71,19 @@ for at = first_run, #ARGV, 4 do
   jobs[#jobs + 1] = head .. rest_with(ARGV[at + 3])
 end
 
--- The due times are placed already: for put.lua, any durability and any defaults for due times (`w` of the settings).
+-- The due times are placed already: for put.lua, any durability and any defaults for due times (`w` of the settings). And
+-- any number of partitions (`n`): runs are in the first one, where its equal share of the jobs is what counts.
 local any_default = '-1'
 if #jobs > 0 then
   local settings = redis.call('HGET', SETTINGS, TOPIC)
   settings = settings and settings ~= '' and cjson.decode(settings) or {}
   if (settings.w or '') ~= ARGV[8] then return { OTHER_DEFAULTS, settings.w or '' } end
-  if settings.w then any_default = '-1 *' end
+  if settings.w or settings.n then any_default = '-1 *' end
   local bound = struct.unpack('<I4', jobs[2], 19)
   local most = math.min((settings.j or 0) > 0 and settings.j or math.huge, bound > 0 and bound or math.huge)
   if most < math.huge then
     local live = redis.call('HLEN', POOL) - redis.call('ZCARD', DEAD) - redis.call('ZCARD', FINISHED)
-    if live + #jobs / 2 > most then return { FULL } end
+    if live + #jobs / 2 > math.ceil(most / (settings.n or 1)) then return { FULL } end
   end
 end
 

@@ -22,7 +22,7 @@ OPENS_AFTER = 5
 """Failures in a row after which the circuit of a target opens."""
 FIRST_PAUSE_MS, LONGEST_PAUSE_MS = 1000, 60_000
 """How long it is open first, and at most; each failed probe doubles the pause."""
-_NONE, _TOO_MANY = -1, -2
+_NONE, _TOO_MANY, _IS_PARTITIONED = -1, -2, -3
 _CONSUMER_ID_BYTES = 4
 
 
@@ -85,6 +85,9 @@ class PushStore:
             raise InvalidInput([FieldError(("body", "secrets"), message)])
         if reply == _TOO_MANY:
             message = f"would be one pushed topic more than a shard may have, {limits.PUSHED_TOPICS_MAX}"
+            raise InvalidInput([FieldError(("path", "topic"), message, topic)])
+        if reply == _IS_PARTITIONED:
+            message = "is a topic with several partitions, whose jobs cannot be pushed"
             raise InvalidInput([FieldError(("path", "topic"), message, topic)])
         return bool(reply)
 

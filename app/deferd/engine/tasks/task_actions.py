@@ -114,13 +114,10 @@ class _Swept:
         self._actions = actions
         self._sweep = sweep
         self._request = request
-        shard = actions._keys.shard_of(sweep.topic)
-        self._key = actions._keys.of_shard(shard, f"bulk/{request}")
 
     def _pace(self, on_step: OnStep, *, is_named: bool) -> Pace:
-        topic, throttle = self._sweep.topic, self._actions._throttle
         request = self._request if is_named else None
-        return Pace(STEPS[self._sweep.verb], lambda: throttle.slot(topic), request, KEPT_MS, on_step)
+        return Pace(STEPS[self._sweep.verb], self._actions._throttle.slot, request, KEPT_MS, on_step)
 
     async def _left(self) -> Sweep:
         if self._sweep.limit is None:
@@ -128,8 +125,7 @@ class _Swept:
         return self._sweep.with_limit(max(self._sweep.limit - await self.done(), 0))
 
     async def done(self) -> int:
-        done = await self._actions._scripts.command("HGET", self._key, "done")
-        return int(done or 0)
+        return await self._actions._sweeps.count_of(self._sweep.topic, self._request)
 
     async def count(self, on_step: OnStep) -> int:
         pace = self._pace(on_step, is_named=False)
@@ -139,4 +135,5 @@ class _Swept:
         await self._actions._sweeps.run(await self._left(), self._pace(on_step, is_named=True))
 
     async def forget(self, after_ms: int) -> None:
-        await forget_key(self._actions._scripts, self._key, after_ms)
+        for key in await self._actions._sweeps.request_keys(self._sweep.topic, self._request):
+            await forget_key(self._actions._scripts, key, after_ms)

@@ -147,7 +147,7 @@ def test_a_daily_time_runs_once_on_each_day_of_a_year(zone: str, time: str) -> N
         assert len(days) == len(set(days)) == 365
 
 
-@drawn(300)
+@drawn(100)
 @given(
     st.sampled_from(PERIODS),
     st.sampled_from(

@@ -15,7 +15,8 @@
 --                     ms, `pb` by the key of which name and `pr` why, if that is known, `w` the defaults for due times,
 --                     JSON text that only engine/placement.py reads, `ev` how many events to keep, `pu` while its jobs are pushed
 --                     (push_set.lua): { n most requests under way, j most jobs of one, r most requests a second,
---                     if there is such a limit }; or ''
+--                     if there is such a limit }, `n` the number of partitions if there are several, then also `rv`
+--                     the revision of these settings; or ''
 --   KEYS[11] topics    ZSET topic -> 0, all topics of the shard in the order of their names
 --   KEYS[12] due       ZSET topic -> the next ms at which the timer has work there
 --   KEYS[13] tally     HASH what became of all jobs ever put: put, finished, cancelled (by a cancel, a purge or a put
@@ -28,6 +29,8 @@
 --                      `unique_for`, and only while no other job has the id
 -- Further keys of a topic that keeps events (lib/events.lua): events/log, events/seq
 -- Further keys of the whole shard, named by of_shard():
+--            partitioned HASH topic -> the numbers of partitions, newest first, a space, and "!" while a partition may
+--                      have other settings; only of topics with several (engine/partitions.py)
 --            calendars HASH name -> JSON; only in shard 0 (engine/calendars.py)
 --            idle      HASH topic -> "put ms": how many jobs had been put when it was found empty, and when that was
 --            tally     HASH the sums of the tallies of forgotten topics
@@ -128,6 +131,19 @@ local function schedule(ms)
   redis.call('ZADD', DUE, ms, TOPIC)
   if not head[2] or ms < tonumber(head[2]) then
     redis.call('PUBLISH', 'deferd:due', DUE)
+  end
+end
+
+-- After a change of how many events the topic keeps: drop those beyond.
+-- @rare
+local function keep_events(before, most)
+  if not before or before == most then return end
+  local prefix = string.sub(POOL, 1, -5)
+  if most then
+    redis.pcall('LTRIM', prefix .. 'events/log', -most, -1)
+  else
+    redis.call('DEL', prefix .. 'events/log', prefix .. 'events/seq')
+    redis.pcall('ZREM', of_shard('events/topics'), TOPIC)
   end
 end
 

@@ -1,0 +1,68 @@
+"""Many pops that wait for a topic with several partitions: what they cost while idle, and that all are woken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from deferd.engine.engine import Engine
+from deferd.engine.queue import PopReply, PopRequest
+from tests.integration.engine.engine_driver import started_engine
+from tests.integration.engine.partitioned_topic import PARTITIONS, SHARDS, TOPIC, grow, put_all
+from tests.integration.store.store_servers import StoreServer
+
+IDS = [f"job-{number}" for number in range(60)]
+MOST_POLLS = 40
+
+
+@pytest.fixture
+async def engine(server: StoreServer) -> AsyncIterator[Engine]:
+    async with started_engine(server.url, shards=SHARDS) as engine:
+        await grow(engine)
+        yield engine
+
+
+def wait_for_jobs(engine: Engine) -> list[asyncio.Task[Any]]:
+    """More pops than one call serves, so that some are in a call of one partition and some in that of another."""
+    return [asyncio.create_task(engine.dispatcher.pop([TOPIC], wait_ms=20_000)) for _ in IDS]
+
+
+async def test_idle_pops_do_not_poll_again_and_again(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    polls: list[str] = []
+    pop = engine.queue.pop
+
+    async def count_and_pop(topic: str, requests: Sequence[PopRequest]) -> PopReply:
+        polls.append(topic)
+        return await pop(topic, requests)
+
+    monkeypatch.setattr(engine.queue, "pop", count_and_pop)
+    waiting = wait_for_jobs(engine)
+    await asyncio.sleep(0.3)
+    assert len(polls) < MOST_POLLS
+    polls.clear()
+    for partition in PARTITIONS:
+        engine.dispatcher.on_ready(partition)
+    await asyncio.sleep(0.3)
+    assert len(polls) < MOST_POLLS
+    polls.clear()
+    await asyncio.sleep(0.3)
+    assert polls == []
+    for one in waiting:
+        one.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_all_who_wait_get_the_jobs_of_a_topic_that_is_resumed(engine: Engine) -> None:
+    for number in range(3):
+        await put_all(engine, [f"{number}-{job_id}" for job_id in IDS])
+        await engine.topics.pause(TOPIC)
+        waiting = wait_for_jobs(engine)
+        await asyncio.sleep(0.2)
+        assert not any(one.done() for one in waiting)
+        await engine.topics.resume(TOPIC)
+        async with asyncio.timeout(5):
+            popped = await asyncio.gather(*waiting)
+        assert len({job.id for jobs in popped for job in jobs}) == len(IDS)
