@@ -450,10 +450,12 @@ def _outcome_of_reschedule(done: BulkResult) -> str:
 
 
 def _changed(now: Job, delay_ms: int) -> dict[str, Any]:
-    """What is known of a change: a job with a spread is due later than was asked for, in each change by as much."""
-    asked_for = now.due_at if now.asked_for is None else now.asked_for
-    moved_ms = ms(now.due_at) - ms(asked_for)
-    return {"outcome": "done", "at_ms": ms(asked_for) - delay_ms, "delay_ms": delay_ms + moved_ms}
+    """What is known of a change. With a spread, the service computes the due time before the store makes the change."""
+    due_ms = ms(now.due_at)
+    if not now.spread:
+        return {"outcome": "done", "at_ms": due_ms - delay_ms}
+    moved_ms = due_ms - (due_ms if now.asked_for is None else ms(now.asked_for))
+    return {"outcome": "done", "due_ms": due_ms, "delay_ms": delay_ms + moved_ms}
 
 
 def _selector(topic: str, job: str, by: str) -> Selector:

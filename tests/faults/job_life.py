@@ -69,7 +69,9 @@ def _change(life: Life, change: Operation, at_ms: float, hidden_from: HiddenFrom
     steps = []
     for was, from_ms in [*if_waiting(life), *if_returned(life, hidden_from)]:
         changed_ms = max(at_ms, from_ms)
-        steps.append((was.due_anew(changed_ms + change.delay_ms, is_sure=change.at_ms is not None), changed_ms))
+        due_ms = change.due_ms or changed_ms + change.delay_ms
+        is_sure = change.due_ms > 0 or change.at_ms is not None
+        steps.append((was.due_anew(due_ms, is_sure=is_sure), changed_ms))
     return steps
 
 

@@ -92,6 +92,8 @@ def _contradicts_itself(one: Operation, clock: StoreClock, created_ms: Mapping[s
     shown = one.tag if one.kind == "deliver" else one.shown
     if one.created_ms and created_ms.get(tags_of(shown)[0]) not in {None, one.created_ms}:
         return True
+    if one.kind == "change" and one.due_ms:
+        return not clock.earliest(one.call_s) <= one.due_ms - one.delay_ms <= clock.latest(one.end_s)
     if one.at_ms is None:
         return False
     if not clock.earliest(one.call_s) <= one.at_ms <= clock.latest(one.end_s):

@@ -23,6 +23,7 @@ from deferd.contract.errors import (
     TopicNotFound,
 )
 from deferd.contract.model import DeadReason, JobState
+from deferd.engine.partitions import number_of
 from tests.integration.engine.modelled_job import (
     ANY_DELIVERY,
     SOME_TEXT,
@@ -297,9 +298,14 @@ class JobModel(PutModel):
         chosen = [job for job in dead if job.id in redriven]
         assert len(chosen) == min(limit, len(dead))
         left = [job for job in dead if job.id not in redriven]
-        assert not [1 for job in chosen for other in left if other.exact_ms < job.exact_ms], "not the longest dead"
+        last = max((self._turn_of(job) for job in chosen), default=(0, 0))
+        assert not [job for job in left if self._turn_of(job) < last], "not the longest dead"
         self._redrive(chosen, {job.id: job.exact_ms for job in chosen})
         return len(chosen)
+
+    def _turn_of(self, job: ModelJob) -> tuple[int, int]:
+        """What is dead longest comes first, and one partition after the other."""
+        return number_of(self.place_of(job.id)), job.exact_ms
 
     def purge(self, state: JobState | None) -> int:
         self.counts()

@@ -177,6 +177,15 @@ RIGHT = {
         op("change", 4, 5, "not found", delay_ms=0),
         gone(),
     ],
+    "a change with a spread, made after a delivery for which its due time would be too late": [
+        put(0, 1),
+        op("change", 1, 3, due_ms=2100, delay_ms=900),
+        deliver(1, 1.9, 1800),
+        op("release", 2, 2.1, at_ms=2050, delay_ms=5000),
+        deliver(2.2, 3, 2300, attempt=2),
+        finish(3, 4, receipt="first.2"),
+        gone(),
+    ],
     "a lost response to a change that delayed it beyond its ttl": [
         put(0, 1, at_ms=500, ttl_ms=1000),
         op("change", 1, None, UNKNOWN, delay_ms=4000),

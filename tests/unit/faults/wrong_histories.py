@@ -153,6 +153,12 @@ WRONG = {
         op("change", 1, 2, at_ms=1500, delay_ms=3000),
         deliver(2, 4, 3000),
     ],
+    "a delivery before a change with a spread was due": [
+        put(0, 1),
+        op("change", 1, 2, due_ms=4500, delay_ms=3000),
+        deliver(2, 4, 3000),
+    ],
+    "a change with a spread whose delay began before the call": [put(0, 1), op("change", 1, 2, due_ms=900, delay_ms=0)],
     "a change of a held job": [put(0, 1), deliver(2, 3, 2500), op("change", 2.6, 2.7, at_ms=2650, delay_ms=0)],
     "a change refused as held without a holder": [put(0, 1), op("change", 2, 3, "held", delay_ms=0)],
     "a change that did not find the job": [put(0, 1), op("change", 2, 3, "not found", delay_ms=0)],
