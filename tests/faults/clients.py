@@ -22,6 +22,7 @@ from deferd.client.results import FinishResult, PutResult, Released
 from deferd.contract.backoff import FixedBackoff
 from deferd.contract.errors import (
     DeferdError,
+    DifferentShard,
     JobCancelled,
     JobExists,
     JobNotFound,
@@ -66,6 +67,7 @@ _REFUSALS: dict[type[DeferdError], str] = {
     ReceiptStale: "stale",
     JobCancelled: "cancelled",
     TopicNotFound: "none",  # a redrive may come before the first put
+    DifferentShard: NOT_SENT,  # of a finish with a put: nothing was done, as the topic has got more partitions
 }
 
 
