@@ -210,6 +210,25 @@ def test_a_backup_that_is_not_loaded_is_counted_when_it_is_restored(
     assert "delayed      1\n" in text
 
 
+def test_a_topic_with_partitions_is_one_topic_of_a_backup(service: ServiceProcess, folder: Path, shell: Shell) -> None:
+    ids = {f"job-{number}" for number in range(20)}
+    with Client(service.url) as client:
+        client.set_topic("orders", {"partitions": 4})
+        for job_id in ids:
+            client.put("orders", id=job_id, delay=3600)
+    [made] = shell.json("backup", str(folder), *text_of(service.data_dir))
+    assert (made["counts"]["delayed"], made["topics"]) == (20, 1)
+    service.stop()
+    shell.good("restore", str(folder), *text_of(service.folder / "restored"))
+    shutil.rmtree(service.data_dir)
+    (service.folder / "restored").rename(service.data_dir)
+    service.start()
+    with Client(service.url) as client:
+        assert {job.id for job in client.jobs("orders")} == ids
+        assert client.topic("orders").settings.partitions == 4
+        assert_sound(client)
+
+
 @pytest.mark.slow
 def test_a_backup_overwrites_nothing(saved: Path, service: ServiceProcess, shell: Shell, tmp_path: Path) -> None:
     before = (saved / "backup.json").read_bytes()
