@@ -63,3 +63,10 @@ async def engine(store: Store) -> AsyncIterator[Engine]:
     await engine.start()
     yield engine
     await engine.close()
+
+
+@pytest.fixture(params=[False, True], ids=["four", "grown"])
+def grown(request: pytest.FixtureRequest) -> bool:
+    """Whether a topic with partitions got more of them while it had jobs."""
+    is_grown: bool = request.param
+    return is_grown

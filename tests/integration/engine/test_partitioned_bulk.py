@@ -48,12 +48,6 @@ async def engine(store: Store) -> AsyncIterator[Engine]:
     await engine.close()
 
 
-@pytest.fixture(params=[False, True], ids=["four", "grown"])
-def grown(request: pytest.FixtureRequest) -> bool:
-    is_grown: bool = request.param
-    return is_grown
-
-
 async def cancel(engine: Engine, visible: TopicPatterns | None = None, **call: Any) -> BulkOutcome:
     return await engine.bulk.cancel(CancelSelected.model_validate(call), visible)
 

@@ -41,12 +41,6 @@ async def engine(store: Store) -> AsyncIterator[Engine]:
     await engine.close()
 
 
-@pytest.fixture(params=[False, True], ids=["four", "grown"])
-def grown(request: pytest.FixtureRequest) -> bool:
-    is_grown: bool = request.param
-    return is_grown
-
-
 async def put_in_all_states(engine: Engine, *, grown: bool) -> dict[JobState, set[str]]:
     """Eight jobs in each state."""
     await fill(engine, IDS[:24], grown=grown, retain=3600)

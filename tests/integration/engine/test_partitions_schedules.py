@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 import pytest
 
 from deferd.contract.errors import DifferentShard, JobNotFound
 from deferd.contract.model import JobState, PutJob, TopicSettings
-from deferd.engine.engine import Engine
 from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.script_arguments import NO_BOUNDS
-from deferd.store.connection import Store, connect
-from tests.integration.engine.engine_driver import TOPIC
+from tests.integration.engine.engine_driver import TOPIC, started_engine
 from tests.integration.engine.schedule_driver import NAME, ScheduleDriver, definition
 from tests.integration.store.store_servers import StoreServer
 
@@ -142,21 +137,9 @@ async def test_defaults_for_due_times_hold_in_every_partition(schedules: Schedul
         assert (await schedules.queue.get(TOPIC, f"later-{number}")).state is JobState.READY
 
 
-@asynccontextmanager
-async def engine_of(server: StoreServer, shards: int) -> AsyncIterator[Engine]:
-    store: Store = await connect(server.url, timeout_s=5)
-    engine = Engine(store, shards=shards)
-    await engine.start()
-    try:
-        yield engine
-    finally:
-        await engine.close()
-        await store.close()
-
-
 @pytest.mark.parametrize("shards", [1, 8])
 async def test_a_finish_puts_jobs_into_partitions_of_its_shard(server: StoreServer, shards: int) -> None:
-    async with engine_of(server, shards) as engine:
+    async with started_engine(server.url, shards=shards) as engine:
         await engine.topics.configure("t", TopicSettings(partitions=4))
         home = engine.partitions.known.home
         for job_id in IDS:
