@@ -125,10 +125,10 @@ class Scripts:
     ) -> Any:
         """Run one script and return the store's reply (bytes, ints, lists, None).
 
-        A script is never retried: after StoreUnavailable it may have run or not. But it will not run any more, because
-        it carries the instant at which it would time out, or `until_s` on the event loop's clock if that is earlier: from
-        then on it does nothing. Only when something on the way to the store breaks the connection, the error comes
-        before that instant.
+        After StoreUnavailable a script may have run or not, but it does not run later: it carries the instant at which
+        it times out, or `until_s` on the event loop's clock if that is earlier, and from then on does nothing. Only
+        when something on the way to the store breaks the connection, the error comes before that instant. A script is
+        sent again only if the store reports that it did nothing.
 
         Raises:
             StoreUnavailable: the store cannot be reached, did not respond in time, or refused.
@@ -144,8 +144,10 @@ class Scripts:
             try:
                 return await self._send(call, verb, (len(keys), *keys, *args, not_after))
             except CallTooLate:  # it did nothing; the store's clock, if that was set forward, is known again
-                end_s = asyncio.get_running_loop().time() + self._store.timeout_s - (time.perf_counter() - began)
-                end_s = min(end_s, until_s)
+                now_s = asyncio.get_running_loop().time()
+                end_s = min(now_s + self._store.timeout_s - (time.perf_counter() - began), until_s)
+                if end_s <= now_s:
+                    raise
                 async with asyncio.timeout_at(end_s):
                     return await self._send(call, verb, (len(keys), *keys, *args, NotAfter(end_s)))
         except Exception as exc:

@@ -39,10 +39,9 @@ class Pipeline:
     """Calls to the server that `pool` connects to. Each returns or fails within `deadline_s`, connecting included.
 
     A call is sent once: after redis-py's TimeoutError or ConnectionError its effect is unknown. When one call times
-    out, its connection is closed, and the next call opens a new one. Other calls that wait on it fail at once, but those
-    with a `NotAfter` only at the instant that they carry, as they may still be executed until then: after the error of
-    such a call nothing follows. Only a connection that the server or something on the way to it breaks fails these too
-    at once.
+    out, its connection is closed, and the next call opens a new one. Other calls that wait on it fail at once, except
+    those with a `NotAfter`: they may be executed until the instant that they carry, and fail then. A connection that
+    the server, or something on the way to it, breaks fails all at once.
     """
 
     def __init__(self, pool: ConnectionPool, *, deadline_s: float) -> None:

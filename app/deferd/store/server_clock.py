@@ -41,7 +41,7 @@ NOT_AFTER = NotAfter()
 
 
 class CallTooLate(ResponseError):
-    """A script did nothing: the server ran it when its caller had given it up, or the server's clock was set forward."""
+    """A script did nothing: its caller had given it up, or the server's clock was set forward."""
 
 
 class ServerClock:
