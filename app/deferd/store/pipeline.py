@@ -23,7 +23,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import InvalidResponse, NoPermissionError, ReadOnlyError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from deferd.store.server_clock import READ_AGAIN_S, TOO_LATE, CallTooLate, NotAfter, ServerClock
+from deferd.store.server_clock import TOO_LATE, CallTooLate, NotAfter, ServerClock
 
 Command = tuple[str | bytes | float | NotAfter, ...]
 _Call = tuple[asyncio.Future[Any], float, bool]
@@ -32,7 +32,6 @@ _INCOMPLETE = object()
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 """For SO_LINGER: what the kernel has not sent yet is dropped when the socket is closed, also at the process's end."""
 _SHUTTING_DOWN = "the service is shutting down"
-_TIME = b"*1\r\n$4\r\nTIME\r\n"
 
 
 class Pipeline:
@@ -184,37 +183,32 @@ class PipelineConnection(asyncio.Protocol):
         if self.closed:  # between opening and this call
             future.set_exception(RedisConnectionError("the connection to the store broke"))
             return future
-        last = command[-1]
-        if type(last) is not NotAfter:
-            if self._clock.error is not None:
-                self.refresh_clock(must_end_at)
-            self._write(_pack(command), future, must_end_at, False)
-            return future
-        self.refresh_clock(must_end_at)
-        if self._clock.error is not None:
-            future.set_exception(self._clock.error)
-            return future
-        instant_ms = self._clock.not_after_ms(min(last.until_s, must_end_at), self._loop.time())
-        self._write(_pack((*command[:-1], instant_ms)), future, must_end_at, True)
-        return future
-
-    def refresh_clock(self, must_end_at: float) -> None:
-        """Read the server's clock again if that is due."""
         clock = self._clock
-        if not clock.is_reading and time.monotonic() - clock.read_at_s > READ_AGAIN_S:
-            clock.is_reading = True
-            reading: asyncio.Future[Any] = self._loop.create_future()
-            reading.add_done_callback(clock.note_reading)
-            self._write(_TIME, reading, must_end_at, False)
-
-    def _write(self, command: bytes, future: asyncio.Future[Any], must_end_at: float, has_instant: bool) -> None:
+        last = command[-1]
+        if has_instant := isinstance(last, NotAfter):
+            if clock.error is not None or time.monotonic() > clock.read_again_at_s:
+                self.refresh_clock(must_end_at)
+                if clock.error is not None:
+                    future.set_exception(clock.error)
+                    return future
+            command = (*command[:-1], clock.at(min(must_end_at, last.until_s)))
+        elif clock.error is not None:
+            self.refresh_clock(must_end_at)
         self._waiting.append((future, must_end_at, has_instant))
         timer = self._timer
         if timer is None or must_end_at < timer.when():  # it may end before an earlier command does: a WAIT
             if timer is not None:
                 timer.cancel()
             self._timer = self._loop.call_at(must_end_at, self._check_deadline)
-        self._transport.write(command)
+        self._transport.write(_pack(command))
+        return future
+
+    def refresh_clock(self, must_end_at: float) -> None:
+        """Read the server's clock again if that is due."""
+        clock = self._clock
+        if not clock.is_reading and time.monotonic() > clock.read_again_at_s:
+            clock.is_reading = True
+            self.send(("TIME",), must_end_at).add_done_callback(clock.note_reading)
 
     def data_received(self, data: bytes) -> None:
         """Called by the event loop."""

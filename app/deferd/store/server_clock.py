@@ -10,6 +10,7 @@ that clock is a reading and the time since its reply was received, which is less
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from math import inf
 from typing import Any
@@ -20,8 +21,8 @@ TOO_LATE = "TOOLATE"
 """First word of the error of a script that did nothing; the clock in ms follows."""
 READ_AGAIN_S = 5.0
 """The clock is read again with the first call after so long."""
-_SLOWER = 0.999
-"""The clock is taken to run so much slower than the host's: clocks that are being adjusted differ by 0.05 %."""
+_MS_PER_S = 999
+"""The clock is taken to be slower than the host's by a thousandth: clocks that are being adjusted differ by less."""
 
 
 class NotAfter:
@@ -51,13 +52,14 @@ class ServerClock:
     """
 
     def __init__(self) -> None:
-        self.read_at_s = -inf
-        """When the last reading was received, on the monotonic clock."""
-        self.error: Exception | None = None
-        """Why it cannot be read: the store's user lacks the permission."""
+        self.read_again_at_s = -inf
+        """When it is to be read again, on the monotonic clock."""
         self.is_reading = False
         """Whether a reading is under way."""
-        self._read_ms = 0.0
+        self.error: Exception | None = None
+        """Why it cannot be read: the store's user lacks the permission."""
+        self._at_zero_ms = 0.0
+        """What it showed when the monotonic clock showed 0, had it always been as slow as it is taken to be."""
 
     def note_reading(self, reading: asyncio.Future[Any]) -> None:
         """Note what became of a reading."""
@@ -76,18 +78,19 @@ class ServerClock:
     def note_ms(self, now_ms: float) -> None:
         """Note a reading at its reception."""
         # Not the event loop's clock: uvloop's stands still while a callback runs, and the reading may be younger.
-        self.read_at_s = time.monotonic()
-        self._read_ms = now_ms
+        now_s = time.monotonic()
+        self.read_again_at_s = now_s + READ_AGAIN_S
+        self._at_zero_ms = now_ms - now_s * _MS_PER_S
 
-    def not_after_ms(self, until_s: float, loop_s: float) -> int:
-        """What the clock shows at `until_s` on the event loop's clock, which shows `loop_s` now."""
-        # The loop's clock is the monotonic one, possibly a moment behind. Only macOS has two, which differ by the time
-        # that the machine slept.
-        until_s = min(until_s, time.monotonic() + until_s - loop_s)
-        return int(self._read_ms + (until_s - self.read_at_s) * 1000 * _SLOWER)
+    def at(self, until_s: float) -> int:
+        """The least that it will show, in ms, at `until_s` on the event loop's clock."""
+        if sys.platform == "darwin":  # elsewhere both are one; here uvloop's also counts while the machine sleeps
+            now_s = time.monotonic()
+            until_s = min(until_s, now_s + until_s - asyncio.get_running_loop().time())
+        return int(self._at_zero_ms + until_s * _MS_PER_S)
 
 
 def given_up_at(args: tuple[Any, ...], until_s: float) -> tuple[Any, ...]:
     """The arguments of a call that its caller gives up at `until_s` at the latest, on the event loop's clock."""
     last = args[-1]
-    return (*args[:-1], NotAfter(min(until_s, last.until_s))) if type(last) is NotAfter else args
+    return (*args[:-1], NotAfter(min(until_s, last.until_s))) if isinstance(last, NotAfter) else args

@@ -172,7 +172,7 @@ class TestClock:
         await scripts.write("SET", "key", 0)
         before = refusals(server)
         clock = store.calls_of("key").pipeline._open._clock  # type: ignore[attr-defined]
-        clock._read_ms -= 3_600_000  # as if the store's clock had been an hour behind at the last reading
+        clock._at_zero_ms -= 3_600_000  # as if the store's clock had been an hour behind at the last reading
 
         assert await scripts.write("INCR", "key") == 1
 
@@ -200,5 +200,5 @@ class TestClock:
             sent_s = loop.time()
             known_ms, seconds, microseconds = await store.call("EVAL", echo, 0, NotAfter(sent_s))
             assert int(known_ms) <= int(seconds) * 1000 + int(microseconds) / 1000
-        now_ms = clock.not_after_ms(loop.time(), loop.time())
+        now_ms = clock.at(loop.time())
         assert time.time() * 1000 - 1000 < now_ms <= time.time() * 1000
