@@ -38,7 +38,7 @@ def in_private_network(run: Callable[[], Result]) -> Result:
         except BaseException as error:  # noqa: BLE001 (it is raised in the thread that waits)
             errors.append(error)
 
-    thread = threading.Thread(target=call, name="private network")
+    thread = threading.Thread(target=call, name="private network", daemon=True)
     thread.start()
     thread.join()
     if errors:
@@ -66,26 +66,36 @@ def _enter() -> None:
     _run("iptables", "-w", "-L", "-n")
 
 
-def _run(*command: str) -> None:
+def _run(*command: str) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PROGRAM_S, check=False)
     except FileNotFoundError as exc:
         raise NoPrivateNetwork(f"the program {command[0]} is not installed") from exc
     if done.returncode:
         raise NoPrivateNetwork(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+class HeldUp:
+    """How many packets were held up, after the end of the block."""
+
+    packets = 0
 
 
 @contextlib.contextmanager
-def packets_held_up(*ports: int) -> Iterator[None]:
+def packets_held_up(*ports: int) -> Iterator[HeldUp]:
     """Drop all packets to and from these ports during the block, in the private network of the calling thread.
 
     No connection is closed by that: the kernel sends what was dropped again, also after the block.
     """
     rules = [("INPUT", "-p", "tcp", end, str(port), "-j", "DROP") for port in ports for end in ("--dport", "--sport")]
+    held_up = HeldUp()
     try:
         for rule in rules:
             _run("iptables", "-w", "-I", *rule)
-        yield
+        yield held_up
     finally:
+        listed = _run("iptables", "-w", "-nvxL", "INPUT").splitlines()
+        held_up.packets = sum(int(line.split()[0]) for line in listed if " DROP " in line)
         for rule in rules:
             _run("iptables", "-w", "-D", *rule)
