@@ -46,6 +46,11 @@ def in_private_network(run: Callable[[], Result]) -> Result:
     return results[0]
 
 
+def in_private_network_if_possible(run: Callable[[], Result]) -> Result:
+    """As `in_private_network`, or in the machine's network where there cannot be another."""
+    return in_private_network(run) if why_no_private_network() is None else run()
+
+
 @cache
 def why_no_private_network() -> str | None:
     """Why a test cannot have one on this machine; None if it can."""

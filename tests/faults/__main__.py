@@ -43,7 +43,7 @@ def main() -> int:
         print(f"\n{report_failovers(failovers)}", flush=True)
         in_cluster = asyncio.run(run_cluster_faults(kept / "cluster", options.seed, options.cluster_rounds))
         print(f"\n{report_cluster(in_cluster)}", flush=True)
-        profile = asyncio.run(run_cluster_profile(kept / "profile", options.seed, options.cluster_minutes))
+        profile = run_cluster_profile(kept / "profile", options.seed, options.cluster_minutes)
         print(f"\n{report_profile(profile)}", flush=True)
         recurring = asyncio.run(run_recurring(kept / "recurring", options.seed, occurrences=options.occurrences))
         print(f"\n{report_recurring(recurring)}")

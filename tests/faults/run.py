@@ -26,7 +26,7 @@ from tests.faults.promises import Broken, broken_promises, check_store_contents,
 from tests.faults.push_targets import Behaviour
 from tests.faults.set_commands import SET_TOPIC, Members, check_members
 from tests.integration.store.store_contents import Contents, of_all_partitions, read_contents
-from tests.private_network import in_private_network, why_no_private_network
+from tests.private_network import in_private_network_if_possible, why_no_private_network
 
 RECOVERY_S = 30.0
 """How soon after a fault all kinds of calls must succeed again."""
@@ -109,13 +109,7 @@ def run(folder: Path, seed: int, count: int, *, until_s: float | None = None) ->
     outcome = Outcome(seed, left_out={} if why_not is None else {FaultKind.HOLD_PACKETS: why_not})
     plan = draw_plan(seed, count, without=outcome.left_out)
 
-    def run_plan() -> None:
-        asyncio.run(_run(folder, outcome, plan, until_s))
-
-    if why_not is None:
-        in_private_network(run_plan)
-    else:
-        run_plan()
+    in_private_network_if_possible(lambda: asyncio.run(_run(folder, outcome, plan, until_s)))
     return outcome
 
 
