@@ -107,6 +107,8 @@ async def check(service: ServiceProcess, store: Form) -> None:
         replaced = {"on_conflict": "replace", "delay": 60}
         if store.url.startswith("redis+sentinel"):
             replaced["durability"] = "replicated:1"
+        ok(await put("cancelled"), 201)
+        ok(await client.delete("/jobs/cancelled/a"))  # the store must know the script of what comes late
         await asyncio.gather(put("cancelled", delay=60), put("replaced", body=0, delay=60))
         with packets_held_up(*store.ports):
             given_up = await asyncio.gather(

@@ -70,90 +70,92 @@ def test_commands_outside_scripts_only_read(server: StoreServer) -> None:
     assert [] == [name for name, about in info.items() if "readonly" not in about["flags"]]
 
 
-class TestHeldUp:
-    """Calls that are on their way when they are given up, and arrive behind those that were made instead."""
-
-    @pytest.fixture
-    async def network(self, server: StoreServer) -> AsyncIterator[HeldNetwork]:
-        with in_thread(HeldNetwork("127.0.0.1", server.port)) as network:
-            yield network
-
-    @pytest.fixture
-    async def behind(self, network: HeldNetwork, server: StoreServer) -> AsyncIterator[EngineDriver]:
-        store = await connect(f"redis://127.0.0.1:{network.port}", timeout_s=TIMEOUT_S)
-        engine = Engine(store)
-        yield EngineDriver(engine, server)
-        await engine.close()
-        await store.close()
-
-    async def test_they_do_nothing(self, network: HeldNetwork, behind: EngineDriver) -> None:
-        queue = behind.queue
-
-        def in_topic(topic: str, **fields: Any) -> PutJob:
-            return PutJob.model_validate({"topic": topic, "id": "a", **fields})
-
-        await queue.put(in_topic("cancelled", delay=60))
-        await queue.put(in_topic("replaced", body=0, delay=60))
-        network.hold()
-        given_up = await asyncio.gather(
-            queue.put(in_topic("put-and-cancelled")),
-            queue.put(in_topic("put-and-finished")),
-            queue.cancel_many("cancelled", [CancelItem(id="a")]),
-            queue.put(in_topic("replaced", body=1, delay=60, on_conflict="replace")),
-            behind.engine._scripts.write("SET", "deferd:{0}:written", "late"),
-            return_exceptions=True,
-        )
-        assert {type(one) for one in given_up} == {StoreUnavailable}
-
-        assert (await queue.put(in_topic("put-and-cancelled"))).outcome == "created"
-        await queue.cancel("put-and-cancelled", "a")
-        assert (await queue.put(in_topic("put-and-finished"))).outcome == "created"
-        popped = await queue.pop("put-and-finished", [PopRequest(1)])
-        await queue.finish("put-and-finished", popped.jobs[0][0].id, ANY_RECEIPT)
-        await queue.cancel("cancelled", "a")
-        assert (await queue.put(in_topic("cancelled", delay=60))).outcome == "created"
-        assert (await queue.put(in_topic("replaced", body=2, delay=60, on_conflict="replace"))).outcome == "replaced"
-        late = await network.deliver()
-
-        assert late.count(b"EVALSHA") + late.count(b"EVAL\r\n") >= len(given_up)
-        assert [] == (await queue.pop("put-and-cancelled", [PopRequest(1)])).jobs[0]
-        assert [] == (await queue.pop("put-and-finished", [PopRequest(1)])).jobs[0]
-        assert (await queue.get("cancelled", "a")).id == "a"
-        assert (await queue.get("replaced", "a")).body == b"2"
-        assert behind.server.command("EXISTS", "deferd:{0}:written") == 0
+@pytest.fixture
+async def network(server: StoreServer) -> AsyncIterator[HeldNetwork]:
+    with in_thread(HeldNetwork("127.0.0.1", server.port)) as network:
+        yield network
 
 
-class TestHanging:
-    """A store that hangs has the calls already: it executes them when it goes on."""
+@pytest.fixture
+async def behind(network: HeldNetwork, server: StoreServer) -> AsyncIterator[EngineDriver]:
+    store = await connect(f"redis://127.0.0.1:{network.port}", timeout_s=TIMEOUT_S)
+    engine = Engine(store)
+    yield EngineDriver(engine, server)
+    await engine.close()
+    await store.close()
 
-    @pytest.fixture
-    async def store(self, server: StoreServer) -> AsyncIterator[Store]:
-        store = await connect(server.url, timeout_s=TIMEOUT_S)
-        yield store
-        await store.close()
 
-    async def test_no_call_is_executed_after_its_error(self, server: StoreServer, store: Store) -> None:
-        """Also not those that were sent shortly before another one timed out, and so closed the connection."""
-        scripts = Scripts(store)
-        await scripts.write("SET", "deferd:{0}:a", 0)
+async def test_calls_that_were_held_up_do_nothing_behind_those_made_in_their_place(
+    network: HeldNetwork, behind: EngineDriver
+) -> None:
+    queue = behind.queue
 
-        async def fails_late(key: str) -> float:
-            began_s = time.monotonic()
-            with pytest.raises(StoreUnavailable):
-                await scripts.write("SET", key, 1)
-            return time.monotonic() - began_s
+    def in_topic(topic: str, **fields: Any) -> PutJob:
+        return PutJob.model_validate({"topic": topic, "id": "a", **fields})
 
-        server.pause()
-        try:
-            first = asyncio.create_task(fails_late("deferd:{0}:a"))
-            await asyncio.sleep(TIMEOUT_S / 2)
-            assert await fails_late("deferd:{0}:b") > TIMEOUT_S * 0.9
-            await first
-        finally:
-            server.unpause()
+    await queue.put(in_topic("cancelled"))
+    await queue.cancel_many("cancelled", [CancelItem(id="a")])  # the store must know all scripts that come late
+    await behind.engine._scripts.write("UNLINK", "deferd:{0}:written")
+    await queue.put(in_topic("cancelled", delay=60))
+    await queue.put(in_topic("replaced", body=0, delay=60))
+    network.hold()
+    given_up = await asyncio.gather(
+        queue.put(in_topic("put-and-cancelled")),
+        queue.put(in_topic("put-and-finished")),
+        queue.cancel_many("cancelled", [CancelItem(id="a")]),
+        queue.put(in_topic("replaced", body=1, delay=60, on_conflict="replace")),
+        behind.engine._scripts.write("SET", "deferd:{0}:written", "late"),
+        return_exceptions=True,
+    )
+    assert {type(one) for one in given_up} == {StoreUnavailable}
 
-        await scripts.write("SET", "deferd:{0}:c", 1)
-        assert server.command("MGET", "deferd:{0}:a", "deferd:{0}:b", "deferd:{0}:c") == [b"0", None, b"1"]
+    assert (await queue.put(in_topic("put-and-cancelled"))).outcome == "created"
+    await queue.cancel("put-and-cancelled", "a")
+    assert (await queue.put(in_topic("put-and-finished"))).outcome == "created"
+    popped = await queue.pop("put-and-finished", [PopRequest(1)])
+    await queue.finish("put-and-finished", popped.jobs[0][0].id, ANY_RECEIPT)
+    await queue.cancel("cancelled", "a")
+    assert (await queue.put(in_topic("cancelled", delay=60))).outcome == "created"
+    assert (await queue.put(in_topic("replaced", body=2, delay=60, on_conflict="replace"))).outcome == "replaced"
+    late = await network.deliver()
+
+    assert late.count(b"EVALSHA") + late.count(b"EVAL\r\n") >= len(given_up)
+    assert [] == (await queue.pop("put-and-cancelled", [PopRequest(1)])).jobs[0]
+    assert [] == (await queue.pop("put-and-finished", [PopRequest(1)])).jobs[0]
+    assert (await queue.get("cancelled", "a")).id == "a"
+    assert (await queue.get("replaced", "a")).body == b"2"
+    assert behind.server.command("EXISTS", "deferd:{0}:written") == 0
+
+
+@pytest.fixture
+async def impatient(server: StoreServer) -> AsyncIterator[Store]:
+    store = await connect(server.url, timeout_s=TIMEOUT_S)
+    yield store
+    await store.close()
+
+
+async def test_no_call_is_executed_after_its_error(server: StoreServer, impatient: Store) -> None:
+    """Also not those that were sent shortly before another one timed out, and so closed the connection."""
+    scripts = Scripts(impatient)
+    await scripts.write("SET", "deferd:{0}:a", 0)
+
+    async def fails_late(key: str) -> float:
+        began_s = time.monotonic()
+        with pytest.raises(StoreUnavailable):
+            await scripts.write("SET", key, 1)
+        return time.monotonic() - began_s
+
+    server.pause()
+    try:
+        first = asyncio.create_task(fails_late("deferd:{0}:a"))
+        await asyncio.sleep(TIMEOUT_S / 2)
+        assert await fails_late("deferd:{0}:b") > TIMEOUT_S * 0.9
+        await first
+    finally:
+        server.unpause()
+
+    await scripts.write("SET", "deferd:{0}:c", 1)
+    assert server.command("MGET", "deferd:{0}:a", "deferd:{0}:b", "deferd:{0}:c") == [b"0", None, b"1"]
 
 
 class TestClock:
