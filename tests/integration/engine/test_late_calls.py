@@ -199,3 +199,18 @@ class TestClock:
             assert int(known_ms) <= int(seconds) * 1000 + int(microseconds) / 1000
         now_ms = clock.at(loop.time())
         assert time.time() * 1000 - 1000 < now_ms <= time.time() * 1000
+
+    async def test_without_the_permission_to_read_it_no_script_is_sent_until_it_is_back(
+        self, server: StoreServer, store: Store, scripts: Scripts
+    ) -> None:
+        server.command("ACL", "SETUSER", "default", "-time")
+        try:
+            assert await store.call("PING") == b"PONG"
+            with pytest.raises(StoreUnavailable, match=r"lacks the permissions \+time"):
+                await scripts.write("SET", "key", 1)
+            assert await store.call("PING") == b"PONG"  # it tries to read the clock, too
+        finally:
+            server.command("ACL", "SETUSER", "default", "+time")
+
+        assert await store.call("PING") == b"PONG"
+        assert await scripts.write("SET", "key", 1) == b"OK"
