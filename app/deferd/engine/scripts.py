@@ -7,6 +7,7 @@ ARGV, for a script that does what several do in one step.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 import time
@@ -14,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
+from math import inf
 from typing import Any, NamedTuple
 
 from redis import exceptions as redis_errors
@@ -27,6 +29,7 @@ from deferd.store.connection import Store
 from deferd.store.durability_levels import FSYNC, name_of
 from deferd.store.load_progress import LoadWatch
 from deferd.store.replication import MissingPermission, NotReplicated, TooFewReplicas
+from deferd.store.server_clock import NOT_AFTER, CallTooLate, NotAfter
 
 _METRIC_LABELS = {"get": "look", "return_to_queue": "give_back"}
 """Scripts whose `script` label in metrics differs from their name: dashboards use these labels."""
@@ -118,10 +121,14 @@ class Scripts:
         args: Sequence[str | bytes | int | float],
         *,
         sending: Sending | None = None,
+        until_s: float = inf,
     ) -> Any:
         """Run one script and return the store's reply (bytes, ints, lists, None).
 
-        A script is never retried: after StoreUnavailable it may have run or not.
+        After StoreUnavailable a script may have run or not, but it does not run later: it carries the instant at which
+        it times out, or `until_s` on the event loop's clock if that is earlier, and from then on does nothing. Only
+        when something on the way to the store breaks the connection, the error comes before that instant. A script is
+        sent again only if the store reports that it did nothing.
 
         Raises:
             StoreUnavailable: the store cannot be reached, did not respond in time, or refused.
@@ -133,7 +140,16 @@ class Scripts:
         call = self._store.call if sending is None else sending.call
         began = time.perf_counter()
         try:  # as `observed`, which takes longer
-            return await self._send(call, verb, (len(keys), *keys, *args))
+            not_after = NOT_AFTER if until_s == inf else NotAfter(until_s)
+            try:
+                return await self._send(call, verb, (len(keys), *keys, *args, not_after))
+            except CallTooLate:  # it did nothing; the store's clock, if that was set forward, is known again
+                now_s = asyncio.get_running_loop().time()
+                end_s = min(now_s + self._store.timeout_s - (time.perf_counter() - began), until_s)
+                if end_s <= now_s:
+                    raise
+                async with asyncio.timeout_at(end_s):
+                    return await self._send(call, verb, (len(keys), *keys, *args, NotAfter(end_s)))
         except Exception as exc:
             with _failing(label):
                 if isinstance(exc, redis_errors.RedisError):
@@ -150,8 +166,12 @@ class Scripts:
             self.on_late_run()
             return reply
 
+    async def write(self, name: str, key: str, *args: str | bytes | int) -> Any:
+        """Run one command that changes `key`, by a script, so that it does nothing once it was given up. As `run`."""
+        return await self.run("write", (key,), (name, *args))
+
     async def command(self, name: str, *args: str | bytes | int) -> Any:
-        """Run one plain command. Raises StoreUnavailable as `run` does."""
+        """Run one plain command, which only reads. Raises StoreUnavailable as `run` does."""
         if self._watch is not None:
             self._watch.admit()
         with observed(name.lower()):
@@ -207,6 +227,8 @@ def translate(exc: Exception, *, is_cancel: bool = False) -> StoreUnavailable | 
     """The StoreUnavailable for a client error, or None for a bug of deferd (such as a broken script)."""
     if isinstance(exc, (redis_errors.TimeoutError, TimeoutError)):
         return StoreUnavailable("the store did not respond in time", timed_out=True)
+    if isinstance(exc, CallTooLate):
+        return StoreUnavailable("the call came to the store after its time-out; nothing was done", 1, timed_out=True)
     if isinstance(exc, MissingPermission):
         return StoreUnavailable(str(exc))
     if isinstance(exc, redis_errors.RedisError) and (permission := missing_permission(exc)) is not None:

@@ -241,7 +241,7 @@ class _Copy:
 
     async def _write(self, command: str, key: str, *args: str | bytes | int) -> None:
         with _named(self._target):
-            await self._target_scripts.command(command, key, *args)
+            await self._target_scripts.write(command, key, *args)
 
     def _target_key(self, found: KeyFound, element: bytes = b"") -> str:
         """The target's key for a key, or for an element of one that is keyed by topic."""
@@ -275,8 +275,8 @@ async def _prepare(target: Store, wanted_shards: int | None, from_shards: int) -
 async def _clear(target: Store, shards: int) -> None:
     scripts = Scripts(target)
     async for found in keys_of(target, shards):
-        await scripts.command("UNLINK", found.key)
-    await scripts.command("DEL", SHARDS_KEY)
+        await scripts.write("UNLINK", found.key)
+    await scripts.write("DEL", SHARDS_KEY)
 
 
 async def _stored_shards(store: Store) -> int | None:
@@ -285,7 +285,7 @@ async def _stored_shards(store: Store) -> int | None:
 
 
 async def _set_shards(target: Store, shards: int) -> None:
-    await Scripts(target).command("SET", SHARDS_KEY, shards)
+    await Scripts(target).write("SET", SHARDS_KEY, shards)
 
 
 @asynccontextmanager

@@ -26,8 +26,9 @@ class Store:
     """A store and its clients.
 
     `call` runs one command, and so does `client` by `execute_command` and what is built on it (info, get ...). Both
-    return or fail within the `timeout_s` of `connect`, but redis-py's pipelines may not. Use `call` for load: a single
-    server (`cluster` is false) runs such calls in the order in which they were made.
+    return or fail within `timeout_s`, but redis-py's pipelines may not. Use `call` for load: a single
+    server (`cluster` is false) runs such calls in the order in which they were made. What writes is called by
+    `deferd.engine.scripts`, so that it does nothing once it has been given up.
 
     `calls_of` returns what makes calls to the server that has a key, for those whose durability matters; ask for it
     before each call. `servers` returns the same for all primaries. `topology` returns a value that changes when
@@ -39,6 +40,7 @@ class Store:
     client: Redis | RedisCluster
     call: Callable[..., Awaitable[Any]]
     cluster: bool
+    timeout_s: float
     description: str
     calls_of: Callable[[str], KeyCalls]
     servers: Callable[[], Awaitable[Sequence[KeyCalls]]]
@@ -80,6 +82,7 @@ async def connect(url: str, *, timeout_s: float, confirm_s: float = CONFIRM_S) -
         client=backend.client,
         call=backend.call,
         cluster=parsed.kind == "cluster",
+        timeout_s=timeout_s,
         description=str(parsed),
         calls_of=backend.calls_of,
         servers=backend.servers,

@@ -36,7 +36,8 @@ async def read(call: Call) -> str | None:
 
 async def write(call: Call, shards: int) -> str | None:
     """Write the guard if it is missing, and return its value. Raises redis-py's errors."""
-    # NX: another service may write it at the same time, and the first one wins.
+    # NX: another service may write it at the same time, and the first one wins. That makes it harmless when it comes
+    # late, after it was given up: a service with another number is refused.
     await call("SET", SHARDS_KEY, shards, "NX")
     return await read(call)
 

@@ -58,17 +58,18 @@ async def inspect_everything(engine: Engine) -> None:
     await engine.tasks.end(await engine.tasks.get("t1"), "me", "done")
     await engine.tasks.stop("t1")
     await engine.tasks.claim("me")
-    await open_and_renew_session(engine)
+    await use_session(engine)
     engine.system._reads._values.clear()
     await engine.system.read()
 
 
-async def open_and_renew_session(engine: Engine) -> None:
-    """Both in the store."""
+async def use_session(engine: Engine) -> None:
+    """Open, renew and close one in the store."""
     await engine.console_sessions.open(b"c" * 32, b"k" * 32)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(console_sessions, "SESSION_S", 2 * console_sessions.SESSION_S)  # so that it is renewed
         assert await engine.console_sessions.key_of(b"c" * 32) == b"k" * 32
+    await engine.console_sessions.close(b"c" * 32)
 
 
 async def push_everything(engine: Engine) -> None:
@@ -336,7 +337,7 @@ async def test_without_memory_operators_see_consumers_and_history_and_run_tasks(
     sweep = {"kind": "purge", "cutoff": 0, "limit": None, "sweep": {"topic": "gone"}, "change": {}}
     driver.server.command("CONFIG", "SET", "maxmemory", "1")
     try:
-        await open_and_renew_session(engine)
+        await use_session(engine)
         await driver.queue.cancel(TOPIC, "a")
         await engine.history_publisher.publish()
         await engine.consumer_registry.publish(Sample([SeenConsumer("worker-1", None, TOPIC, None, 0, 0)]))
