@@ -31,9 +31,21 @@ _REPORT_EVERY_S = 5.0
     "DEFERD_COPY_TO=redis://:password@db.example:6379 deferd copy --from ./deferd-data --json",
 )
 @click.option(
-    "--from", "source", envvar="DEFERD_COPY_FROM", metavar="STORE", help="a URL, or a data directory [DEFERD_COPY_FROM]"
+    "--from",
+    "source",
+    type=click.Path(),
+    envvar="DEFERD_COPY_FROM",
+    metavar="STORE",
+    help="a URL, or a data directory [DEFERD_COPY_FROM]",
 )
-@click.option("--to", "target", envvar="DEFERD_COPY_TO", metavar="STORE", help="an empty store [DEFERD_COPY_TO]")
+@click.option(
+    "--to",
+    "target",
+    type=click.Path(),
+    envvar="DEFERD_COPY_TO",
+    metavar="STORE",
+    help="an empty store [DEFERD_COPY_TO]",
+)
 @click.option(
     "--shards", type=values.count_from_1, metavar="N", help="of the target; default: as many as the source has"
 )

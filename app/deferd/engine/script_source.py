@@ -50,14 +50,12 @@ def assemble(source: str, folder: Traversable, *, movable_clock: bool) -> str:
     """
     embedded = [
         f"local function {verb}(KEYS, ARGV)\n"
-        + assemble((folder / f"{verb}.lua").read_text(), folder, movable_clock=movable_clock)
+        + assemble((folder / f"{verb}.lua").read_text(encoding="utf-8"), folder, movable_clock=movable_clock)
         + "\nend"
         for verb in _named_in(source, _EMBED)
     ]
-    included = [
-        (folder / "lib" / ("clock_movable.lua" if movable_clock and name == "clock" else f"{name}.lua")).read_text()
-        for name in _named_in(source, _INCLUDE)
-    ]
+    names = ("clock_movable" if movable_clock and name == "clock" else name for name in _named_in(source, _INCLUDE))
+    included = [(folder / "lib" / f"{name}.lua").read_text(encoding="utf-8") for name in names]
     return "\n".join([*embedded, _with_rare_functions_apart(_with_constants_inlined("\n".join([*included, source])))])
 
 

@@ -91,7 +91,7 @@ def assembled(movable_clock: bool) -> Mapping[str, _Script]:
     folder = files("deferd.engine") / "lua"
     for file in folder.iterdir():
         if file.name.endswith(".lua"):
-            source = assemble(file.read_text(), folder, movable_clock=movable_clock)
+            source = assemble(file.read_text(encoding="utf-8"), folder, movable_clock=movable_clock)
             digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
             scripts[file.name.removesuffix(".lua")] = _Script(source, digest)
     return scripts

@@ -52,7 +52,7 @@ class EmbeddedStore:
     @property
     def url(self) -> str:
         """The URL of its Unix socket."""
-        return f"unix://{quote(str(self._data_dir.socket))}"
+        return f"unix://{quote(os.fsencode(self._data_dir.socket))}"
 
     @property
     def pid(self) -> int | None:

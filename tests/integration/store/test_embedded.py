@@ -262,7 +262,9 @@ async def test_a_directory_with_a_long_path_has_its_socket_elsewhere(
         assert names_in(Path(short)) == []
 
 
-@pytest.mark.parametrize("name", ["with space", "quote'd", 'double"quoted', "per%20cent", "ünïcode"])
+@pytest.mark.parametrize(
+    "name", ["with space", "quote'd", 'double"quoted', "per%20cent", "ünïcode", os.fsdecode(b"no\xfftext")]
+)
 async def test_a_directory_may_have_any_name(tmp_path: Path, name: str) -> None:
     async with running(tmp_path / name) as (_, store):
         assert await store.client.set("key", "value")
