@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import re
+import signal
 from collections.abc import Iterator
 
 from redis.asyncio import Redis
@@ -103,7 +104,7 @@ class ValkeyProcess:
                 while not await _responds(client):
                     await asyncio.wait({ended}, timeout=pause_s)
                     if ended.done():
-                        raise StoreRefused(f"the embedded store did not start ({self.exit_reason()})")
+                        raise StoreRefused(f"the embedded store did not start ({await self.exit_reason()})")
                     pause_s = min(pause_s * 1.5, 0.25)
                     if clock() >= report_at_s:
                         report_at_s += REPORT_INTERVAL_S
@@ -129,9 +130,15 @@ class ValkeyProcess:
                 self._process.kill()
                 await self._process.wait()
 
-    def exit_reason(self) -> str:
-        """The signal that ended it, or its exit code and the last lines of its log, which explain it."""
+    async def exit_reason(self) -> str:
+        """What is wrong with its disk, and the signal that ended it, or its exit code and the last lines of its log."""
+        fault = await self._data_dir.fault.reason()
+        return self._end() if fault is None else f"{fault}; {self._end()}"
+
+    def _end(self) -> str:
         code = self._process.returncode or 0
+        if code == -signal.SIGKILL:
+            return f"signal {-code}, which the system sends when memory runs out"
         if code < 0:
             return f"signal {-code}"
         log_file = self._data_dir.log_file
