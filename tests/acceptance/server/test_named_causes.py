@@ -6,7 +6,6 @@ Small disks are real file systems, which only root can mount.
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -126,6 +125,6 @@ def test_a_backup_to_a_full_disk_names_where(disk: Path, tmp_path: Path) -> None
     with running_service(data_dir=tmp_path) as service:
         assert status_of_a_put(service) == 201
     fill(disk)
-    command = [sys.executable, "-m", "deferd", "backup", disk / "backup", "--data-dir", service.data_dir]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ}, timeout=SOON_S, check=False)
+    command = [sys.executable, "-m", "deferd", "backup", str(disk / "backup"), "--data-dir", str(service.data_dir)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SOON_S, check=False)
     assert (done.returncode, done.stderr) == (1, f"deferd: {disk / 'backup'} cannot be read or written: {FULL}\n")
