@@ -31,6 +31,7 @@ from deferd.server.startup_errors import CannotServe
 from deferd.server.tls import CertificateRefused
 from deferd.settings import Settings
 from deferd.stop_signals import StopSignals
+from deferd.store.process_end import end_of
 
 _log = logging.getLogger("deferd.server.supervisor")
 
@@ -174,9 +175,7 @@ class ServerProcess:
             pause_s = 0.0 if deaths == 1 else min(max(pause_s * 2, PAUSE_FIRST_S), PAUSE_MOST_S)
             code = self._process.returncode if self._process else None
             when = f"in {pause_s:.1f} s" if pause_s else "now"
-            _log.error(
-                "server process %d exited unexpectedly (exit code %s); restarting it %s", self.number, code, when
-            )
+            _log.error("server process %d exited unexpectedly (%s); restarting it %s", self.number, end_of(code), when)
             await self._pool.pause(pause_s)
 
     async def _run_once(self) -> float:

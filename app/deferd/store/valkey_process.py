@@ -11,7 +11,6 @@ import contextlib
 import logging
 import os
 import re
-import signal
 from collections.abc import Iterator
 
 from redis.asyncio import Redis
@@ -21,6 +20,7 @@ from deferd.store.allocator import allocator_environment
 from deferd.store.data_dir import DataDirectory
 from deferd.store.load_progress import REPORT_INTERVAL_S, LoadProgress, LoadWatch
 from deferd.store.preflight import StoreRefused
+from deferd.store.process_end import end_of
 from deferd.store.redis_client import no_retry
 
 _log = logging.getLogger("deferd.store")
@@ -137,17 +137,15 @@ class ValkeyProcess:
 
     def _end(self) -> str:
         code = self._process.returncode or 0
-        if code == -signal.SIGKILL:
-            return f"signal {-code}, which the system sends when memory runs out"
         if code < 0:
-            return f"signal {-code}"
+            return end_of(code)
         log_file = self._data_dir.log_file
         with contextlib.suppress(OSError), log_file.open("rb") as log:
             log.seek(max(self._log_start, log_file.stat().st_size - _LOG_TAIL_BYTES))
             lines = [_LOG_PREFIX.sub("", line).strip() for line in log.read().decode(errors="replace").splitlines()]
             last = " / ".join([line for line in lines if line][-2:])
-            return f"exit code {code}; last lines of {log_file}: {last}"
-        return f"exit code {code}"
+            return f"{end_of(code)}; last lines of {log_file}: {last}"
+        return end_of(code)
 
 
 def socket_client(data_dir: DataDirectory) -> Redis:

@@ -180,7 +180,7 @@ async def test_a_store_that_is_killed_is_started_again_with_its_data(
             assert await got(store, f"key{iteration}") == b"value"
         await until(lambda: "is running again" in caplog.text, "the restart is logged")
 
-    assert "exited unexpectedly (signal 9)" in caplog.text
+    assert "exited unexpectedly (signal 9: it was killed" in caplog.text
 
 
 async def test_stopping_does_not_wait_for_a_store_that_hangs(data_dir: Path) -> None:
