@@ -151,7 +151,7 @@ def test_other_cookies_of_the_host_do_not_hide_the_session(with_keys: KeyedServi
     with log_in(with_keys, "read") as client:
         cookies = f"{other} deferd_session={client.cookies['deferd_session']}; last=1".encode("latin-1")
         client.cookies.clear()
-        headers = [(b"Cookie", cookies), *OWN_PAGE.items()]
+        headers = {b"Cookie": cookies, **{name.encode(): value.encode() for name, value in OWN_PAGE.items()}}
         assert client.get("/", headers=headers).status_code == 200
         assert client.post("/console/logout", headers=headers).status_code == 303
         assert client.get("/", headers=headers).status_code == 303
