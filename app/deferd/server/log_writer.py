@@ -39,10 +39,11 @@ class LogWriter(logging.Handler):
         self._thread: threading.Thread | None = None
         self._is_forked = False
         self._start_empty()
-        os.register_at_fork(after_in_child=self._after_fork)
+        if hasattr(os, "register_at_fork"):  # a worker may run on Windows
+            os.register_at_fork(after_in_child=self._after_fork)
 
     def _start_empty(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
+        self._changed = threading.Condition()  # reentrant: a finalizer that logs may run at any allocation below
         self._lines: deque[_Line] = deque()
         self._bytes = 0
         self._is_full = False
@@ -70,9 +71,8 @@ class LogWriter(logging.Handler):
                 self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
                 self._thread.start()
             # Once it was full, half of it must be free: else every other line would say that one was dropped.
-            if self._bytes + len(line.content) > self._max_bytes or (
-                self._is_full and self._bytes * 2 > self._max_bytes
-            ):
+            room = self._max_bytes // 2 if self._is_full else self._max_bytes
+            if self._bytes + len(line.content) > room:
                 self._is_full = True
                 self._dropped += 1
                 return

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,6 +83,20 @@ def test_a_descriptor_that_another_process_has_made_non_blocking_gets_whole_line
         while received.count(b"\n") < 200:
             received += os.read(reader, 3000)
     assert [int(line.split()[0]) for line in received.splitlines()] == [*range(200)]
+
+
+def test_a_finalizer_that_logs_within_a_log_call_does_not_hang_it() -> None:
+    class Loud(LogWriter):
+        def _add(self, line: Any) -> None:
+            super()._add(line)
+            if line.content == b"outer\n":  # as when the collector runs here
+                self.handle(logging.makeLogRecord({"msg": "inner"}))
+
+    with pipe() as (reader, writer_end):
+        Loud(writer_end).handle(logging.makeLogRecord({"msg": "outer"}))
+        received = b""
+        while received != b"outer\ninner\n":
+            received += os.read(reader, 100)
 
 
 def test_the_lines_of_a_forked_process_and_those_at_a_crash_are_written() -> None:
