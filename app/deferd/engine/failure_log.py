@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import time
 
-_LOG = logging.getLogger("deferd.store")
+_LOG = logging.getLogger("deferd.store.calls")
+_LOG.addHandler(logging.NullHandler())  # a command, which configures no log, reports the error itself
 REPEATED_S = 60.0
 _REASONS_KEPT = 20
 

@@ -36,8 +36,8 @@ _REPLICATED = "_replicated"
 """The end of the label of a script that replicas confirm."""
 _FIRST_WORD = re.compile(r"(?:^|: -)([A-Z]+)\b")
 """An error's first word; servers before 7.0 wrap an error inside a script: `Error running script (...): -OOM ...`."""
-_SCRIPT_LINE = re.compile(r" script: (?:\w+, )?on @.*", re.DOTALL)
-"""What a server adds to an error inside a script."""
+_SCRIPT_LINE = " script: "
+"""What follows it is added by the server to an error inside a script."""
 _WRONG_TYPE = "WRONGTYPE"
 _REFUSALS = ("MISCONF", "READONLY", "LOADING", "BUSY", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS", "TRYAGAIN")
 """First words of error replies for a call that the store cannot run now."""
@@ -240,7 +240,7 @@ def translate(exc: Exception, *, is_cancel: bool = False) -> StoreUnavailable | 
         if _SLOT_IS_MOVING in text:
             return StoreUnavailable("the store's cluster is being rearranged")
         if word in _REFUSALS:
-            refusal = _SCRIPT_LINE.sub("", text[text.index(word) :])
+            refusal, _, _ = text[text.index(word) :].partition(_SCRIPT_LINE)
             return StoreUnavailable(f"the store currently refuses calls: {refusal}")
     return None
 

@@ -159,7 +159,9 @@ class DataDirectory:
                     f"{', '.join(path.name for path in sorted(leftovers))} to begin without jobs"
                 )
         if fault := write_fault(self.path):
-            raise StoreRefused(f"the store in {self.path} cannot start: {fault} (--data-dir, DEFERD_DATA_DIR)")
+            raise StoreRefused(
+                f"the data directory {self.path} cannot be written: {fault} (--data-dir, DEFERD_DATA_DIR)"
+            )
         try:
             socket_dir = self.socket.parent
             if socket_dir != self.path:

@@ -1,4 +1,4 @@
-"""Why the files of an embedded store cannot be written: a full disk, a quota, a read-only file system."""
+"""Why files cannot be written, such as those of an embedded store: a full disk, a quota, a read-only file system."""
 
 from __future__ import annotations
 
@@ -27,18 +27,14 @@ def write_fault(directory: Path, *, needed_bytes: int = _PROBE_BYTES) -> str | N
         space = os.statvfs(directory)
         free_bytes = (space.f_bavail if os.geteuid() else space.f_bfree) * space.f_frsize
         if space.f_blocks and free_bytes < needed_bytes:
-            return f"{_unwritable(os.strerror(errno.ENOSPC))} ({free_bytes // 1024} KiB are free)"
+            return f"{os.strerror(errno.ENOSPC)} ({free_bytes // 1024} KiB are free)"
         with tempfile.TemporaryFile(dir=directory, prefix="temp-") as probe:
             probe.write(bytes(_PROBE_BYTES))
             probe.flush()
             os.fsync(probe.fileno())
     except OSError as exc:
-        return _unwritable(exc.strerror or str(exc))
+        return exc.strerror or str(exc)
     return None
-
-
-def _unwritable(reason: str) -> str:
-    return f"its data directory cannot be written: {reason}"
 
 
 class DiskFault:
@@ -62,7 +58,8 @@ class DiskFault:
             return None
 
     def _found(self) -> str | None:
-        return write_fault(self._directory, needed_bytes=MIB) or self._last_words()
+        fault = write_fault(self._directory, needed_bytes=MIB)
+        return self._last_words() if fault is None else f"its data directory cannot be written: {fault}"
 
     def _last_words(self) -> str | None:
         try:

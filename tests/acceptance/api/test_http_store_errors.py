@@ -137,7 +137,7 @@ async def test_a_full_store_refuses_puts_and_allows_everything_else(
     store.command("CONFIG", "SET", "maxmemory", "1")
     refused = problem(await shop.post("/jobs", json={"topic": "orders"}), 503, "store_unavailable")
     assert refused["detail"] == "the store is out of memory and refuses to store more (its maxmemory)"
-    wait_until(lambda: f"deferd.store: calls fail: {refused['detail']}" in service.output(), 5, "the log says it")
+    wait_until(lambda: f"deferd.store.calls: calls fail: {refused['detail']}" in service.output(), 5, "the log says it")
     ok(await shop.post(shop.job_path("held", "touch"), json={"receipt": held["receipt"]}))
     ok(await shop.post(shop.job_path("held", "finish"), json={"receipt": held["receipt"]}))
     assert (await shop.pop_one())["id"] == "ready"

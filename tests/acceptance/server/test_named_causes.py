@@ -6,6 +6,8 @@ Small disks are real file systems, which only root can mount.
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -99,10 +101,19 @@ def test_a_start_on_a_disk_that_is_full_or_read_only_names_it(disk: Path) -> Non
     folder.mkdir(mode=0o700)
     (folder / "deferd.lock").write_text("123\n")
     fill(disk)
-    assert f"its data directory cannot be written: {FULL} (0 KiB are free)" in refusal(folder)
+    assert f"the data directory {folder} cannot be written: {FULL} (0 KiB are free)" in refusal(folder)
     remount(disk, "ro")
     assert f"the data directory {folder} cannot be used: Read-only file system" in refusal(folder)
     assert write_fault(folder) is not None
+
+
+def test_a_full_disk_below_the_metrics_of_server_processes_is_named(disk: Path, tmp_path: Path) -> None:
+    with running_service("--workers", "2", data_dir=tmp_path, TMPDIR=str(disk)) as service:
+        fill(disk)
+        os.kill(service.server_process_pids()[0], signal.SIGKILL)
+        cause = f"(signal {signal.SIGBUS:d}; {disk}/deferd-metrics-"
+        wait_until(lambda: cause in service.output(), SOON_S, "the log says it")
+        assert f"cannot be written: {FULL} (" in service.output()
 
 
 def test_too_few_open_files_are_named_at_the_start(tmp_path: Path) -> None:
