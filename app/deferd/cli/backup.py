@@ -51,7 +51,9 @@ def _backup(target: Path, source: Path, *, as_json: bool, verify: bool) -> int:
         except BaseException:
             shutil.rmtree(target / APPEND_ONLY_DIR, ignore_errors=True)
             raise
-    except BaseException:
+    except BaseException as exc:
+        if isinstance(exc, OSError) and exc.filename is None:  # a write that fails names no file
+            exc.filename = str(target)
         shutil.rmtree(staging, ignore_errors=True)
         if is_new:
             with contextlib.suppress(OSError):

@@ -33,6 +33,7 @@ class Store:
     `calls_of` returns what makes calls to the server that has a key, for those whose durability matters; ask for it
     before each call. `servers` returns the same for all primaries. `topology` returns a value that changes when
     calls may reach another server than before: the number of connections opened, or the set of primaries.
+    `fault` finds why a store of this machine is down, as a clause to follow "the store: "; None for any other store.
     `description` is for people and holds no secret. `server` is the server's name and version, known after
     `deferd.store.preflight.check`.
     """
@@ -46,6 +47,7 @@ class Store:
     servers: Callable[[], Awaitable[Sequence[KeyCalls]]]
     topology: Callable[[], object]
     server: str = ""
+    fault: Callable[[], Awaitable[str | None]] | None = field(default=None, repr=False)
     _subscribe: Callable[[], WatchedPubSub] = field(kw_only=True, repr=False)
     _close: Callable[[], Awaitable[None]] = field(kw_only=True, repr=False)
 

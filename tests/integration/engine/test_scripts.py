@@ -234,7 +234,7 @@ def test_a_write_to_a_connection_that_was_closed_is_mapped() -> None:
     "text",
     [
         "Error running script (call to f_0123): @user_script:5: @user_script: 5: -READONLY You can't write",
-        "MISCONF Errors writing to the AOF",
+        "MISCONF Errors writing to the AOF file: No space left on device script: 0a1b, on @user_script:5.",
         "BUSY Redis is busy",
         "CLUSTERDOWN Hash slot not served",
         "Attempted to access a non local key in a cluster node script: on @user_script:24.",
