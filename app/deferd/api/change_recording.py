@@ -1,8 +1,7 @@
 """Records what people and keys change, for `GET /activity`.
 
-Requests that the console makes come from within the process. The command line says by a header that a request is one
-of its own: `Deferd-Via: cli`. All others count as programs of the `api`. The header is no proof: a program that sends it
-records more of what it does, in the list of those who are not administrators.
+Requests of the console come from within the process. Those of the command line have the header `Deferd-Via: cli`. All
+others count as programs of the `api`. The header is no proof: a program that sends it has more of its own calls recorded.
 """
 
 from __future__ import annotations

@@ -56,6 +56,9 @@ class Change:
     by_admin: bool = False
 
 
+_SHOWN = tuple(name for name in Change.__slots__ if name not in {"joins", "by_admin"})
+
+
 class RecordedChange(NamedTuple):
     """An entry of the list. It stands for `times` calls from `at_ms` to `last_at_ms`; `change` is the last one, with
     the `count` of all.
