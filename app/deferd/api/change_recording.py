@@ -1,7 +1,7 @@
 """Records what people and keys change, for `GET /activity`.
 
 Requests of the console come from within the process. Those of the command line have the header `Deferd-Via: cli`. All
-others count as programs of the `api`. The header is no proof: a program that sends it has more of its own calls recorded.
+others count as programs of the `api`. The header is no proof: a program that sends it has more of its calls recorded.
 """
 
 from __future__ import annotations
