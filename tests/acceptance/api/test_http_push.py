@@ -167,6 +167,39 @@ async def test_wrong_input_is_named_and_nothing_is_stored(
     assert (await api.get(f"/topics/{topic}")).status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"secret": "whsec_hushhush"}, "body.secret"),
+        ({"secrets": {"a": "whsec_hushhush"}}, "body.secrets"),
+        ({"headers": {"authorization": "Bearer hushhush\n"}}, "body.headers.authorization"),
+        ({"headers": {"authorization": 7, "x": ["hushhush"]}}, "body.headers.authorization"),
+        ({"headers": "authorization: Bearer hushhush"}, "body.headers"),
+        ({"headers": {"authorization: Bearer hushhush": ""}}, "body.headers"),
+        ({"header": {"authorization": "Bearer hushhush"}}, "body.header"),
+        ({"url": "https://shop:hushhush@hooks.example.com/"}, "body.url"),
+        ({"url": "https://shop:hushhush/"}, "body.url"),
+        ({"url": ["https://shop:hushhush@hooks.example.com/"]}, "body.url"),
+        ({"max_in_flight": 0, "secret": "hushhush"}, "body.max_in_flight"),
+    ],
+)
+async def test_an_error_quotes_nothing_that_may_be_a_secret(
+    api: httpx.AsyncClient, topic: str, target: Receiver, *, fields: Json, field: str
+) -> None:
+    response = await api.put(f"/topics/{topic}/push", json=push_to(target) | fields)
+    assert response.status_code == 422, response.text
+    assert field in [error["field"] for error in response.json()["errors"]]
+    assert "hushhush" not in response.text
+    assert SECRET not in response.text
+
+
+async def test_an_error_quotes_the_value_of_a_field_without_secrets(
+    api: httpx.AsyncClient, topic: str, target: Receiver
+) -> None:
+    response = await api.put(f"/topics/{topic}/push", json=push_to(target) | {"max_in_flight": 0})
+    assert [error["value"] for error in response.json()["errors"]] == [0]
+
+
 async def test_a_service_that_may_push_nowhere_says_how_to_change_that(
     shared_service: ServiceProcess, topic: str, target: Receiver
 ) -> None:
