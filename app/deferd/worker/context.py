@@ -19,7 +19,9 @@ class Context:
 
     __slots__ = ("_loop", "_puts", "_stopped", "_touch", "job")
 
-    def __init__(self, job: Delivery, touch: Callable[[Any], Awaitable[None]], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, job: Delivery, touch: Callable[[Any], Awaitable[object]], loop: asyncio.AbstractEventLoop
+    ) -> None:
         self.job = job
         self._touch = touch
         self._loop = loop
@@ -73,8 +75,8 @@ class Context:
     async def touch(self) -> bool:
         """Extend the lease now, from an async handler. Returns False if the handler should end.
 
-        The worker extends leases by itself. Call this to learn of a cancel at once instead of within half a ttr. No
-        error is raised when the service does not respond.
+        The worker extends leases by itself. Call this to learn of a cancel at once instead of within a second. No error
+        is raised when the service does not respond.
         """
         await self._touch(self)
         return not self.cancelled
