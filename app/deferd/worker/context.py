@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Unpack
 
@@ -17,7 +18,7 @@ class Context:
     `job` is the delivery: its topic, id, body, attempt and its other fields.
     """
 
-    __slots__ = ("_loop", "_puts", "_stopped", "_touch", "job")
+    __slots__ = ("_loop", "_pid", "_puts", "_stopped", "_touch", "job")
 
     def __init__(
         self, job: Delivery, touch: Callable[[Any], Awaitable[object]], loop: asyncio.AbstractEventLoop
@@ -25,6 +26,7 @@ class Context:
         self.job = job
         self._touch = touch
         self._loop = loop
+        self._pid = os.getpid()
         self._stopped: object = None
         self._puts: list[dict[str, Any]] = []
 
@@ -82,5 +84,11 @@ class Context:
         return not self.cancelled
 
     def touch_from_thread(self) -> bool:
-        """Like `touch`, from a plain handler: blocks until the service has responded, some seconds at most."""
+        """Like `touch`, from a plain handler: blocks until the service has responded, some seconds at most.
+
+        Raises:
+            RuntimeError: this process was forked by the handler.
+        """
+        if os.getpid() != self._pid:  # the event loop runs in the other process only
+            raise RuntimeError("a process that a handler has forked cannot touch the job: do so in the handler")
         return asyncio.run_coroutine_threadsafe(self.touch(), self._loop).result()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from deferd.client import AsyncClient, Delivery
 from deferd.client.spans import NO_PROCESS
 from deferd.contract.errors import DeferdError, JobCancelled
 from deferd.worker.fetcher import Fetcher
+from deferd.worker.forked_child import exit_in_child
 from deferd.worker.handler_threads import DaemonThreads
 from deferd.worker.handlers import Middleware
 from deferd.worker.held_job import HeldJob, Stop
@@ -67,6 +69,7 @@ class WorkerRun:
         self._stopping = stop
         self._spans = client.spans
         self._loop = asyncio.get_running_loop()
+        self._pid = os.getpid()
         self._waiting: deque[HeldJob] = deque()
         self._wait_timer: asyncio.TimerHandle | None = None
         self._held: set[HeldJob] = set()
@@ -187,7 +190,9 @@ class WorkerRun:
         except BaseException as exc:
             if asyncio.current_task(self._loop) is not task:  # the loop was closed, and this coroutine with it
                 raise
+            exit_in_child(self._pid, exc)
             outcome, error = of_failure(exc, held.job, self._settings.is_failure), exc
+        exit_in_child(self._pid, None)
         if process is not NO_PROCESS:  # before the next job starts: its task inherits the context of this one
             process.end(*_end_of_process(held, outcome, error))
         run_s = self._prefetch.handler_ended(held.began_s)
