@@ -70,8 +70,7 @@ class StoreServer:
         if self.socket_path is not None:
             yield f"unixsocket {self.socket_path}"
         else:
-            yield f"bind {self.host}"
-            yield f"bind-source-addr {self.host}"
+            yield from (f"bind {self.host}", f"bind-source-addr {self.host}")
         if not self._sentinel:
             yield 'save ""'
 
@@ -250,10 +249,7 @@ class Pair:
 
 
 class SentinelSet:
-    """A primary, one replica, and sentinels with a `quorum` (by default a single sentinel).
-
-    With `own_hosts` each has an address of its own on loopback, so that iptables can tell them apart.
-    """
+    """A primary, one replica, and sentinels. With `own_hosts` iptables can tell them apart by their addresses."""
 
     MASTER_NAME = "deferd-master"
 
@@ -261,7 +257,7 @@ class SentinelSet:
         self, folder: Path, *, sentinels: int = 1, quorum: int = 1, down_after_ms: int = 500, own_hosts: bool = False
     ) -> None:
         self.folder = folder
-        hosts = (f"127.0.0.{n if own_hosts else 1}" for n in itertools.count(2))
+        hosts = (f"127.0.0.{number if own_hosts else 1}" for number in itertools.count(2))
         self.master = StoreServer(folder / "a", host=next(hosts), repl_diskless_sync_delay=0)
         source = f"{self.master.host} {self.master.port}"
         self.replica = StoreServer(folder / "b", host=next(hosts), repl_diskless_sync_delay=0, replicaof=source)
