@@ -394,7 +394,8 @@ def test_the_kubernetes_manifest_has_the_fields_that_its_schema_requires() -> No
 
     assert ("apps/v1", "v1") == (deployment["apiVersion"], service["apiVersion"])
     assert all(one.keys() == {"apiVersion", "kind", "metadata", "spec"} for one in objects.values())
-    assert {"replicas", "selector", "template"} == deployment["spec"].keys()
+    assert {"replicas", "strategy", "selector", "template"} == deployment["spec"].keys()
+    assert {"type": "Recreate"} == deployment["spec"]["strategy"], "else an upgrade mixes revisions on one store"
     assert deployment["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
     assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
     [container] = template["spec"]["containers"]
