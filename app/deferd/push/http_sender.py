@@ -38,7 +38,7 @@ _INTERIM_MAX = 16
 _RECEIVED_MAX = 1_048_576
 """Most bytes of a response, with its heads and the frames of its chunks: 64 KiB in chunks of a byte have 400 KiB."""
 _PARSED_AT_ONCE = 16_384
-"""So that a read of the socket holds the event loop for some milliseconds at most, whatever is in it."""
+"""So that no content of one read of the socket holds the event loop for more than some milliseconds."""
 
 
 class PushFailed(Exception):

@@ -14,7 +14,7 @@ from deferd.store.data_dir import APPEND_ONLY_DIR
 from deferd.store.pipeline import pack
 from deferd.store.preflight import StoreRefused
 from tests.integration.store.store_servers import StoreServer
-from tests.unit.store.test_self_test import commands_of_scripts, commands_sent_alone
+from tests.unit.store.test_self_test import commands_of_scripts, commands_outside_scripts
 from tests.waiting import wait_until
 
 PUT = pack(("HSET", "deferd:{0}:a:pool", "1", "x"))
@@ -77,7 +77,7 @@ def check_commands_and_snapshot(store: StoreServer) -> None:
 
 
 def test_the_commands_that_deferd_sends_are_accepted_and_no_others(store: StoreServer) -> None:
-    used = commands_of_scripts() | commands_sent_alone()
+    used = commands_of_scripts() | commands_outside_scripts()
     writing = {name for name in used if "write" in store.command("COMMAND", "INFO", name)[name.lower()]["flags"]}
 
     accepted = {name.decode() for name in ONE_KEY_COMMANDS | KEYS_COMMANDS}
