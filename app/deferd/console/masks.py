@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator
-from functools import lru_cache
+from sys import getsizeof
 from typing import Any
 
 from deferd.console.json_text import Members, Number, compact, parse
+from deferd.engine.bounded_cache import BoundedCache
 
 MASKED = "•••••"
 """What is shown in place of a value."""
 _WITH_FIELDS = frozenset({"body", "result", "headers"})
 _TEXTS = frozenset({"error", "last_error", "text", "detail"})
-_PATHS_KEPT = 4096
+_KNOWN_BYTES = 1024 * 1024
 _SHORTEST_SECRET = 4
 """Shorter values are not searched for in texts: they are found everywhere."""
 _MOST_SECRETS = 1000
@@ -46,7 +47,7 @@ class Masks:
         self._paths = [_compiled(pattern) for pattern in self.patterns]
         names = "|".join(sorted({_in_text(pattern.rpartition(".")[2]) for pattern in self.patterns}))
         self._named = re.compile(f"((?:{names}){_FOLLOWS}){_VALUE}", re.IGNORECASE) if names else None
-        self._is_hidden = lru_cache(_PATHS_KEPT)(self._matches)
+        self._known: BoundedCache[Path, bool] = BoundedCache(_KNOWN_BYTES)
 
     def __bool__(self) -> bool:
         return bool(self.patterns)
@@ -108,6 +109,13 @@ class Masks:
         if isinstance(value, list):
             return [self._masked_within(inner, path) if isinstance(inner, list) else inner for inner in value]
         return value
+
+    def _is_hidden(self, path: Path) -> bool:
+        is_hidden = self._known.get(path)
+        if is_hidden is None:
+            is_hidden = self._matches(path)
+            self._known.put(path, is_hidden, sum(map(getsizeof, path)) + 8 * len(path))
+        return is_hidden
 
     def _matches(self, path: Path) -> bool:
         return any(

@@ -43,7 +43,7 @@ def is_partition_name(name: str) -> bool:
     return len(number) < _NUMBER_ENDS_BEFORE and number.isascii() and number.isdigit() and not number.startswith("0")
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def names_of(topic: str, count: int) -> tuple[str, ...]:
     """The names of a topic's partitions in their order."""
     return (topic, *(f"{topic}{SEPARATOR}{number}" for number in range(1, count)))

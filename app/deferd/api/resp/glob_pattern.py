@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from deferd.api.resp.command_error import invalid
 
 PATTERN_MAX_BYTES = 512
@@ -42,7 +40,6 @@ def matches(steps: Pattern, name: bytes) -> bool:
     return all(left == _STAR for left in steps[step:])
 
 
-@lru_cache(maxsize=256)
 def _steps(pattern: bytes) -> Pattern:
     steps: list[_Step] = []
     at = 0

@@ -21,6 +21,8 @@ from deferd.engine.scripts import Scripts, WrongType
 _TOPICS_READ = 100
 _CALLS_AT_ONCE = 4
 _KEPT_S = 2.0
+_LARGEST_KEPT = 2 * 1024 * 1024
+_BUCKET_BYTES = 3000
 _KEPT_OF_MANY_S = 10.0
 
 
@@ -37,14 +39,19 @@ class History:
     unreadable: set[int] = field(default_factory=set)
 
 
+def _size(history: History) -> int:
+    """Its memory in bytes."""
+    return _BUCKET_BYTES * len(history.buckets)
+
+
 class Histories:
     """Reads histories. That of a topic is kept for 2 s; that of many topics for 10 s."""
 
     def __init__(self, scripts: Scripts, keys: Keys) -> None:
         self._scripts = scripts
         self._keys = keys
-        self._reads: SharedReads[History] = SharedReads(_KEPT_S, 64)
-        self._reads_of_many: SharedReads[History] = SharedReads(_KEPT_OF_MANY_S, 8)
+        self._reads: SharedReads[History] = SharedReads(_KEPT_S, 64, size=_size, largest=_LARGEST_KEPT)
+        self._reads_of_many: SharedReads[History] = SharedReads(_KEPT_OF_MANY_S, 8, size=_size, largest=_LARGEST_KEPT)
 
     async def of_topic(self, topic: str, minutes: int) -> History:
         """The last `minutes` of a topic. The number of jobs is known where that of each partition is.

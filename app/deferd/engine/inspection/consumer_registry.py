@@ -43,6 +43,9 @@ _CONSUMERS_OF_REPORT = 500
 _REPORTS_READ = 200
 _TOPICS_OF_LOOK = 500
 _KEPT_S = 2.0
+_KEPT = 16
+_LARGEST_KEPT = 4 * 1024 * 1024
+_CONSUMER_BYTES, _TOPIC_BYTES = 800, 250
 
 
 class SeenConsumer(NamedTuple):
@@ -80,6 +83,11 @@ class Reports:
     last_seen_ms: int | None = None
 
 
+def _size(reports: Reports) -> int:
+    """Its memory in bytes."""
+    return _CONSUMER_BYTES * len(reports.consumers) + _TOPIC_BYTES * len(reports.popped)
+
+
 class ConsumerRegistry:
     """Publishes the consumers of this process, and reads those of all.
 
@@ -95,7 +103,7 @@ class ConsumerRegistry:
         self._published: bytes = b""
         self._published_consumers: set[tuple[Any, ...]] = set()
         self._published_at_s = 0.0
-        self._reads: SharedReads[Reports] = SharedReads(_KEPT_S, 64)
+        self._reads: SharedReads[Reports] = SharedReads(_KEPT_S, _KEPT, size=_size, largest=_LARGEST_KEPT)
         self.sample: Callable[[], Sample] = lambda: Sample([])
 
     async def run(self) -> None:

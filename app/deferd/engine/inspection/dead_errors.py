@@ -28,6 +28,8 @@ _CALLS_OF_TOPIC = 100
 """Jobs with large bodies need more calls: of each topic, at most this many, 1 MiB of the store's records each."""
 _KEPT_S = 5.0
 _KEPT = 4
+_LARGEST_KEPT = 32 * 1024 * 1024
+_JOB_BYTES = 500
 _SAMPLES = 3
 UNKNOWN = "unknown"
 """The reason of a job whose record does not say one."""
@@ -91,6 +93,11 @@ class _Read:
     unreadable: set[int] = field(default_factory=set)
 
 
+def _size(read: _Read) -> int:
+    """Its memory in bytes."""
+    return _JOB_BYTES * sum(map(len, read.jobs.values()))
+
+
 class DeadJobs:
     """Reads dead jobs of many topics. A look is kept for 5 s, so that a page which is refreshed costs little."""
 
@@ -98,7 +105,7 @@ class DeadJobs:
         self._scripts = scripts
         self._keys = keys
         self._topics = topics
-        self._reads: SharedReads[_Read] = SharedReads(_KEPT_S, _KEPT)
+        self._reads: SharedReads[_Read] = SharedReads(_KEPT_S, _KEPT, size=_size, largest=_LARGEST_KEPT)
 
     async def by_error(
         self,

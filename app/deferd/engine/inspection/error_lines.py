@@ -25,7 +25,6 @@ _STATUS_WORDS = re.compile(
 _STATUS_WORD_CHARACTERS = 20
 
 
-@lru_cache(maxsize=4096)
 def normalized(error: str) -> str:
     """The first line of an error text with `*` in place of what varies; '' for an empty one.
 
@@ -34,7 +33,11 @@ def normalized(error: str) -> str:
     beginning of the line and after words such as `status`, `code`, `HTTP` and `with`, because they say what went wrong.
     At most 200 characters of the first 500 are kept. Takes time linear in the text.
     """
-    line = error.lstrip().partition("\n")[0].rstrip()[:_READ_CHARACTERS]
+    return _normalized_line(error.lstrip().partition("\n")[0].rstrip()[:_READ_CHARACTERS])
+
+
+@lru_cache(maxsize=4096)
+def _normalized_line(line: str) -> str:
     line = _QUOTED.sub(lambda found: f"{found[0][0]}*{found[0][-1]}", line)
     line = " ".join(_JOINED.sub("*", _VALUE.sub(_without_value, line)).split())
     return line if len(line) <= _LINE_CHARACTERS else line[: _LINE_CHARACTERS - 1] + "…"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -22,6 +23,10 @@ _SEARCHES_PER_CALL = 600
 """In sorted sets: one to three milliseconds of the store's time."""
 _KEPT_S = 10.0
 _KEPT = 4
+_LARGEST_KEPT = 32 * 1024 * 1024
+_TOPIC_BYTES, _COUNT_BYTES = 600, 8
+_NUMBERS = "Q"
+"""The type of arrays of counts: lists would take four times the memory."""
 
 
 class TopicForecast(NamedTuple):
@@ -42,7 +47,7 @@ class TopicForecast(NamedTuple):
 
     def plus(self, other: TopicForecast) -> TopicForecast:
         """Both together: of two partitions, before runs of schedules are added."""
-        counts = [*map(sum, zip(self.counts, other.counts, strict=True))]
+        counts = array(_NUMBERS, map(sum, zip(self.counts, other.counts, strict=True)))
         return TopicForecast(self.delayed + other.delayed, self.before + other.before, counts)
 
 
@@ -95,7 +100,7 @@ class Forecasts:
         self._scheduled_runs = scheduled_runs
         self._keys = keys
         self._topics = topics
-        self._reads: SharedReads[Forecast] = SharedReads(_KEPT_S, _KEPT)
+        self._reads: SharedReads[Forecast] = SharedReads(_KEPT_S, _KEPT, size=_size, largest=_LARGEST_KEPT)
 
     async def forecast(
         self,
@@ -178,7 +183,7 @@ class Forecasts:
                     forecast.unreadable.add(shard)
         none = TopicForecast(0, 0, [0] * period.buckets)
         for topic, counts in counted.of_topic.items():
-            forecast.topics[topic] = forecast.topics.get(topic, none)._replace(scheduled=counts)
+            forecast.topics[topic] = forecast.topics.get(topic, none)._replace(scheduled=array(_NUMBERS, counts))
         forecast.is_complete &= counted.is_complete
 
     async def _read_topics(self, names: list[str], forecast: Forecast) -> None:
@@ -187,16 +192,21 @@ class Forecasts:
         names = [name for name, count in zip(names, delayed, strict=True) if count > 0]
         period = forecast.period
         together = max(_SEARCHES_PER_CALL // (period.buckets + 3), 1)
-        none = [0] * period.buckets
+        none = array(_NUMBERS, [0] * period.buckets)
         for at in range(0, len(names), together):
             some = names[at : at + together]
             args = (period.from_ms, period.to_ms, 0, period.buckets)
             replies = (await self._scripts.run("due_counts", [self._keys.delay_of(name) for name in some], args))[3:]
             for name, reply in zip(some, replies, strict=True):
                 if reply:
-                    of_partition = TopicForecast(reply[0], reply[1], reply[2:] or none)
+                    of_partition = TopicForecast(reply[0], reply[1], array(_NUMBERS, reply[2:]) or none)
                     before = forecast.topics.get(topic_of(name))
                     forecast.topics[topic_of(name)] = of_partition if before is None else before.plus(of_partition)
+
+
+def _size(forecast: Forecast) -> int:
+    """Its memory in bytes."""
+    return len(forecast.topics) * (_TOPIC_BYTES + 2 * _COUNT_BYTES * forecast.period.buckets)
 
 
 def _bounds(from_ms: int | None, to_ms: int | None) -> tuple[int | str, int | str]:

@@ -6,13 +6,13 @@ import random
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import orjson
 
 from deferd.contract.model import PutJob
 from deferd.contract.schedules import PutSchedule, ScheduledJob
+from deferd.engine.bounded_cache import BoundedCache
 from deferd.engine.record import NONCE_BITS
 from deferd.engine.script_arguments import (
     INSTANT,
@@ -149,10 +149,19 @@ def read_schedule(name: str, shard: int, pairs: Sequence[bytes]) -> StoredSchedu
     )
 
 
-@lru_cache(maxsize=4096)
+_definitions: BoundedCache[bytes, PutSchedule] = BoundedCache(16 * 1024 * 1024)
+_MODEL_BYTES = 2500
+"""What a model needs for each object in its JSON, without the values."""
+_BYTES_OF_A_BYTE = 6
+
+
 def read_definition(stored: bytes) -> PutSchedule:
     """Read the field `definition`, which has no body. Raises ValueError."""
-    return PutSchedule.model_validate_json(stored)
+    definition = _definitions.get(stored)
+    if definition is None:
+        definition = PutSchedule.model_validate_json(stored)
+        _definitions.put(stored, definition, _MODEL_BYTES * stored.count(b"{") + _BYTES_OF_A_BYTE * len(stored))
+    return definition
 
 
 def definition_to_store(definition: PutSchedule) -> bytes:

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Generator, Iterator
 from datetime import UTC, datetime
-from functools import lru_cache
 from itertools import islice, takewhile
 from typing import Any, NamedTuple, Protocol
 from zoneinfo import ZoneInfo
 
 from deferd.contract.errors import FieldError, InvalidInput
 from deferd.contract.schedules import Timing
+from deferd.engine.bounded_cache import BoundedCache
 from deferd.engine.timing.cron_expression import CronExpression, parse_cron
 from deferd.engine.timing.cron_times import CronTimes
 from deferd.engine.timing.zones import zone_named
@@ -67,7 +67,12 @@ class Recurrence:
             timing.start_at,
             timing.end_at,
         )
-        return _recurrence(definition, created_ms)
+        found = _recurrences.get((definition, created_ms))
+        if found is None:
+            found = _recurrence(definition, created_ms)
+            text = len(definition.cron or "") + _BYTES_OF_A_TIME * len(definition.at)
+            _recurrences.put((definition, created_ms), found, _RECURRENCE_BYTES + _BYTES_OF_A_CHARACTER * text)
+        return found
 
     def after(self, at_ms: int) -> int | None:
         """The first occurrence later than `at_ms`, in milliseconds; None: there is none."""
@@ -150,7 +155,13 @@ class _Definition(NamedTuple):
     end_at: datetime | None
 
 
-@lru_cache(maxsize=10_000)
+_recurrences: BoundedCache[tuple[_Definition, int], Recurrence] = BoundedCache(16 * 1024 * 1024)
+_RECURRENCE_BYTES = 2500
+_BYTES_OF_A_CHARACTER = 8
+_BYTES_OF_A_TIME = 32
+"""Of characters that stand for a time of day: they become up to 24 expressions."""
+
+
 def _recurrence(given: _Definition, created_ms: int) -> Recurrence:
     try:
         zone = zone_named(given.zone)
