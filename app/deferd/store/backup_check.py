@@ -36,7 +36,8 @@ _INCOMPLETE = object()
 _SHOWN_BYTES = 40
 _CHUNK_BYTES = 1024 * 1024
 
-_MAGIC = re.compile(rb"REDIS\d{4}|VALKEY\d{3}")
+_MAGIC = re.compile(rb"REDIS(?!000[0-4])\d{4}|VALKEY\d{3}")
+"""Of the versions that end with a checksum."""
 _EOF, _SELECT_DB, _RESIZE_DB, _AUX, _EXPIRE_MS = 0xFF, 0xFE, 0xFB, 0xFA, 0xFC
 _ENTRIES = {
     0: "one",  # a string
@@ -100,7 +101,7 @@ def _commands(data: mmap.mmap, start: int) -> Iterator[Any]:
         try:
             while (command := reader.gets()) is not _INCOMPLETE:
                 yield command
-        except hiredis.ProtocolError as exc:
+        except (hiredis.ProtocolError, MemoryError) as exc:
             raise _Foreign(f"something other than a command near byte {at}") from exc
 
 

@@ -125,8 +125,9 @@ def test_another_command_or_key_is_refused(
         b"*-1\r\n",
         b">2\r\n" + PUT[4:],
         b"*1x\r\n$4\r\nEXEC\r\n",
+        b"*%d\r\n$4\r\nEXEC\r\n" % 2**60,
     ],
-    ids=["inline", "number", "note", "false", "null", "push", "length"],
+    ids=["inline", "number", "note", "false", "null", "push", "length", "more than fits in memory"],
 )
 def test_what_is_not_a_command_as_a_server_writes_it_is_refused(files: Path, text: bytes) -> None:
     (files / "x.aof").write_bytes(PUT + text)
@@ -169,6 +170,14 @@ def test_something_else_in_a_snapshot_is_refused(files: Path, store: StoreServer
     (files / "x.rdb").write_bytes(snapshot_of(store))
 
     with pytest.raises(StoreRefused, match=rf"x\.rdb of the backup holds {found}"):
+        check_backup_files(files.parent)
+
+
+def test_a_snapshot_of_a_version_without_a_checksum_is_refused(files: Path) -> None:
+    """A server goes on with commands eight bytes earlier there."""
+    (files / "x.rdb").write_bytes(b"REDIS0004\xff" + b"*1\r\n$8\r\n" + PUT)
+
+    with pytest.raises(StoreRefused, match=r"x\.rdb of the backup holds something other than a command near byte 0"):
         check_backup_files(files.parent)
 
 
