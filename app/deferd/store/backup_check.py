@@ -192,7 +192,6 @@ def _is_key_of_deferd(data: mmap.mmap, at: int) -> bool:
 
 
 def _shown(part: object) -> str:
-    text = (
-        ascii(part[:_SHOWN_BYTES].decode(errors="backslashreplace")) if isinstance(part, bytes) else type(part).__name__
-    )
-    return text.strip("'")
+    if not isinstance(part, bytes):
+        return type(part).__name__
+    return ascii(part[:_SHOWN_BYTES].decode(errors="backslashreplace"))[1:-1]

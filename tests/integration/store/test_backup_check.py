@@ -90,6 +90,7 @@ def test_the_commands_that_deferd_sends_are_accepted_and_no_others(store: StoreS
         ("REPLICAOF", "127.0.0.1", "6666"),
         ("replicaof", "127.0.0.1", "6666"),
         ("EVAL", "return 1", "1", "deferd:a"),
+        ("EVAL", "return 'a'", "1", "deferd:a"),
         ("FUNCTION", "LOAD", "deferd:"),
         ("CONFIG", "SET", "dir", "deferd:"),
         ("SELECT", "1"),
