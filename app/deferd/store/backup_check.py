@@ -68,8 +68,8 @@ def check_backup_files(parent: Path) -> None:
                 _check_commands(data, 0 if magic is None else _check_snapshot(data, magic.end()))
             except _Foreign as exc:
                 raise StoreRefused(
-                    f"{path.name} of the backup holds {exc}, which deferd never writes: somebody has changed this "
-                    "backup; restore another one"
+                    f"{path.name} of the backup holds {exc}, which deferd never writes: another program has written to "
+                    "the store, or somebody has changed the backup; it cannot be restored, use another one"
                 ) from exc
 
 

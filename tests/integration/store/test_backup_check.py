@@ -114,6 +114,7 @@ def test_another_command_or_key_is_refused(
 
     assert f"x.aof of the backup holds the command {' '.join(command[:3])}" in str(caught.value)
     assert f" at byte {len(before)}, " in str(caught.value)
+    assert "another program has written to the store, or somebody has changed the backup" in str(caught.value)
 
 
 @pytest.mark.parametrize(
