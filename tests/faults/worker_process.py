@@ -58,7 +58,7 @@ def fork() -> bool:
             return True
         code, expected = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 0
     if code != expected:
-        logging.error("a child ended with %s, not %s", code, expected)
+        logging.getLogger(__name__).error("a child ended with %s, not %s", code, expected)
         os._exit(WRONG_END)
     return False
 
