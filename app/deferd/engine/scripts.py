@@ -111,7 +111,8 @@ class Scripts:
     """All scripts, ready to run. With `movable_clock`, tests can shift time by `deferd:{s}:clock`.
 
     `watch` decides whether calls may be sent; missing permissions of the store's user are reported to it. `on_late_run`
-    is called when a script had to be sent twice because the store did not know it: later calls ran before it.
+    is called when a script had to be sent twice, because the store did not know it or its clock was set forward: later
+    calls ran before it.
     """
 
     def __init__(self, store: Store, *, movable_clock: bool = False, watch: StoreWatch | None = None) -> None:
@@ -156,7 +157,9 @@ class Scripts:
                 if end_s <= now_s:
                     raise
                 async with asyncio.timeout_at(end_s):
-                    return await self._send(call, verb, (len(keys), *keys, *args, NotAfter(end_s)))
+                    reply = await self._send(call, verb, (len(keys), *keys, *args, NotAfter(end_s)))
+                self.on_late_run()
+                return reply
         except Exception as exc:
             with _failing(label):
                 if isinstance(exc, redis_errors.RedisError):

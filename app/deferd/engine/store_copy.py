@@ -41,6 +41,8 @@ from deferd.store.shard_guard import SHARDS_KEY
 
 _KEYS_AT_ONCE = 16
 _STEP_FIRST, _STEP_MOST = 64, 1000
+_WRITTEN_MOST = 2 * _STEP_MOST
+"""Names and values in one call: `write.lua` takes some thousand arguments."""
 _STEP_BYTES_LOW, _STEP_BYTES_HIGH = 1024 * 1024, 4 * 1024 * 1024
 _SUBSCRIBE_S = 5.0
 _KEYED_BY_TOPIC = frozenset({"settings", "topics", "due", "idle", "push", "partitioned"})
@@ -219,8 +221,8 @@ class _Copy:
             with _named(self._source):
                 reply = await self._source_scripts.run("key_elements", [found.key], (found.kind, cursor, count))
             cursor, elements = reply
-            if elements:
-                yield elements
+            for at in range(0, len(elements), _WRITTEN_MOST):  # a key that is kept packed is read at once
+                yield elements[at : at + _WRITTEN_MOST]
             size = sum(map(len, elements))
             if size < _STEP_BYTES_LOW:
                 count = min(count * 2, _STEP_MOST)

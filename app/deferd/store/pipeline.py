@@ -28,6 +28,8 @@ from deferd.store.server_clock import TOO_LATE, CallTooLate, NotAfter, ServerClo
 Command = tuple[str | bytes | float | NotAfter, ...]
 _Call = tuple[asyncio.Future[Any], float, bool]
 """A call that waits for its reply: until when on the event loop's clock, and whether it has a `NotAfter`."""
+ASKING: Command = ("ASKING",)
+"""To a node of a cluster to which the slot of the next call is being moved."""
 _INCOMPLETE = object()
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 """For SO_LINGER: what the kernel has not sent yet is dropped when the socket is closed, also at the process's end."""
@@ -192,7 +194,7 @@ class PipelineConnection(asyncio.Protocol):
                     future.set_exception(clock.error)
                     return future
             command = (*command[:-1], clock.at(min(must_end_at, last.until_s)))
-        elif clock.error is not None:
+        elif clock.error is not None or command == ASKING:  # nothing may come between that and the next call
             self.refresh_clock(must_end_at)
         self._waiting.append((future, must_end_at, has_instant))
         timer = self._timer

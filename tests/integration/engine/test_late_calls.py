@@ -170,11 +170,15 @@ class TestClock:
         before = refusals(server)
         clock = store.calls_of("key").pipeline._open._clock  # type: ignore[attr-defined]
         clock._at_zero_ms -= 3_600_000  # as if the store's clock had been an hour behind at the last reading
+        run_late: list[str] = []
+        scripts.on_late_run = lambda: run_late.append("behind later calls")
 
         assert await scripts.write("INCR", "key") == 1
 
+        assert run_late == ["behind later calls"]
         assert await scripts.write("INCR", "key") == 2
         assert refusals(server) == before + 1
+        assert len(run_late) == 1
 
     async def test_what_is_too_late_again_is_an_error_that_says_so(self, server: StoreServer, scripts: Scripts) -> None:
         loop = asyncio.get_running_loop()

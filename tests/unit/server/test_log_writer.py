@@ -57,6 +57,13 @@ def test_records_that_nobody_reads_wait_and_then_are_dropped_and_counted() -> No
     assert 1 <= notices < 10
 
 
+def test_a_record_larger_than_the_queue_is_written_when_nothing_waits() -> None:
+    with pipe() as (reader, writer_end):
+        writer = LogWriter(writer_end, waiting_max_bytes=10)
+        log(writer, 0, 1)
+        assert os.read(reader, 65536).decode() == f"0 {LINE}\n"
+
+
 @NO_DEVICE
 def test_records_that_cannot_be_written_are_counted_with_the_reason() -> None:
     descriptor = os.open("/dev/full", os.O_WRONLY)

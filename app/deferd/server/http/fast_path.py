@@ -260,6 +260,8 @@ class FastPathProtocol(LimitedProtocol):
     def shutdown(self) -> None:
         """See `LimitedProtocol`. From now on nothing takes a direct path, whose responses would keep the connection."""
         self._own_parser = None
+        if self._incoming is not None:
+            self._incoming.keep_alive = False
         super().shutdown()
 
     def _under_way(self) -> RequestResponseCycle | None:
