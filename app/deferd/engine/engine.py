@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine import metrics
@@ -37,6 +38,7 @@ from deferd.engine.placement import Placer
 from deferd.engine.push.push_store import PushStore
 from deferd.engine.queue import JobQueue
 from deferd.engine.redis_keys import Keys
+from deferd.engine.schedules.run_counting import count_runs
 from deferd.engine.schedules.run_placing import RunPlacer
 from deferd.engine.schedules.schedule_store import ScheduleStore
 from deferd.engine.schedules.scheduler import Scheduler
@@ -159,7 +161,12 @@ class Engine:
         ]
         self.clock = (
             MovableClock(
-                self._scripts, keys, self.timers, schedule_store.first_due_ms, self.history_publisher.try_publish
+                self._scripts,
+                keys,
+                self.timers,
+                first_schedule_ms=schedule_store.first_due_ms,
+                count_runs=partial(count_runs, self.schedules),
+                before_move=self.history_publisher.try_publish,
             )
             if movable_clock
             else None

@@ -14,7 +14,8 @@ from deferd.worker import Context, Worker
 from deferd.worker.handlers import CallNext
 
 _CHECK_INTERVAL_S = 0.01
-_GRACE_S = 1.0
+_GRACE_S = 0.02
+"""When it is idle, only handlers of jobs that are over may still run."""
 
 
 def run_until_idle(worker: Worker, url: str, client: Client, timeout_s: float) -> None:
