@@ -212,8 +212,8 @@ async def test_a_quota_counts_the_partitions_of_its_topics(
     await put(engine, "u", IDS[:2])
     quota = Quota("key", TopicPatterns([pattern]), Bounds(max_jobs=1000, max_bytes_total=10**9, max_topics=10))
     await quota.count(engine.usage)
-    assert quota._jobs_counted == jobs
-    assert quota._bytes_counted > jobs * 200
+    assert quota._jobs.counted == jobs
+    assert quota._bytes.counted > jobs * 200
     assert quota._topics == topics
 
 
