@@ -20,7 +20,7 @@ TAG_OVERHEAD_BYTES = 150
 """What a tag of a job uses in the tag index beyond the names of tag, topic and job, rounded up."""
 HELD_OVERHEAD_BYTES = 500
 """What a held job uses more, its touches and its part of a request included, rounded up."""
-SCHEDULE_OVERHEAD_BYTES = 1200
+SCHEDULE_OVERHEAD_BYTES = 700
 """What a schedule uses beyond its texts, rounded up."""
 CALL_OVERHEAD_BYTES = 300
 """What is remembered of a call on many jobs, or of a task, beyond its name and its description, rounded up."""

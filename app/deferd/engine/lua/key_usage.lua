@@ -19,8 +19,8 @@ for _, name in ipairs(names) do
     -- The name is in the ZSET, too. The notes of a call are its fields; a task has a description.
     bytes = bytes + OVERHEAD + 2 * #name + spec
     if fields > OF_NO_JOB and spec == 0 then
-      local some = redis.call('HRANDFIELD', key, SAMPLES)
-      bytes = bytes + math.ceil(fields * (NOTE + #table.concat(some) / #some))
+      local some = redis.call('HSCAN', key, 0, 'COUNT', SAMPLES)[2]
+      bytes = bytes + math.ceil(fields * (NOTE + #table.concat(some) / math.max(#some / 2, 1)))
     end
   end
 end
