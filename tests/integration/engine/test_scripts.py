@@ -143,6 +143,7 @@ async def call_all_of_a_topic(driver: EngineDriver) -> None:
     await driver.topics.jobs(TOPIC)
     await driver.topics.search(TOPIC, JobFilter(id_prefix="e"))
     await driver.engine.topic_list.totals([TOPIC])
+    await driver.engine.topic_list.sum_of_others(["other"], ())
     await count_everything(driver.engine)
     driver.server.command("RPUSH", f"{KEY}:items/ghost", "1")
     await driver.engine.consistency.check_store(repair=True)

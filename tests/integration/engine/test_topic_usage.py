@@ -76,7 +76,9 @@ async def test_a_count_keeps_topics_with_puts_under_way(driver: EngineDriver) ->
 
 def memory_of(driver: EngineDriver, pattern: str) -> int:
     """The bytes that the store uses for the keys whose names match."""
-    return sum(driver.server.command("MEMORY", "USAGE", key, "SAMPLES", 0) for key in driver.server.command("KEYS", pattern))
+    return sum(
+        driver.server.command("MEMORY", "USAGE", key, "SAMPLES", 0) for key in driver.server.command("KEYS", pattern)
+    )
 
 
 async def test_consumers_requests_and_touches_of_held_jobs_are_counted(driver: EngineDriver) -> None:
