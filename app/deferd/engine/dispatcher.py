@@ -11,9 +11,6 @@ those that it names; see `pattern_waits`.
 A topic with several partitions is several topics here. A pop that may wait does not poll those that are known to be
 empty; see `empty_partitions`.
 
-When pops for many topics come at once, only some topics of which nothing is known are polled at a time: calls for
-others would wait behind them. Topics that had something ready lately are polled at once.
-
 A shard that fails affects only its own topics. While it cannot be reached, one call at a time tests whether it is back,
 however many consumers wait; pops that also name topics of other shards are served from those.
 """
@@ -30,6 +27,7 @@ from typing import Any
 
 from deferd.contract.errors import DeferdError, StoreUnavailable, TopicPushed
 from deferd.engine.empty_partitions import EmptyPartitions
+from deferd.engine.first_looks import FirstLooks
 from deferd.engine.outage import Outage
 from deferd.engine.partitions import topic_of
 from deferd.engine.pattern_waits import ENOUGH_BYTES, PatternWaits, body_bytes, of_patterns
@@ -43,10 +41,6 @@ from deferd.engine.wait_queue import OnPopEnd, ParkedPops, Waiter, WaitQueue, se
 _LOG = logging.getLogger(__name__)
 _RETRY_S = 0.5
 """How long after an error of a single topic it is polled again, for those who wait for other topics as well."""
-
-_LOOKS_AT_ONCE = 32
-"""Topics of which nothing is known that are polled at the same time."""
-_LATELY_READY_MAX = 1000
 
 
 class Dispatcher:
@@ -66,9 +60,7 @@ class Dispatcher:
         self._partitions.on_change = self.on_other_partitions
         self._outages: dict[int, Outage] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._looks = 0
-        self._to_look: dict[WaitQueue, None] = {}
-        self._lately_ready: dict[str, None] = {}
+        self._looks = FirstLooks(self._begin_polling)
         self._draining = False
         self._arrivals = 0
         self._parked = ParkedPops()
@@ -175,10 +167,7 @@ class Dispatcher:
     def on_ready(self, topic: str) -> None:
         """The store published that `topic` may have something ready."""
         self.empty_partitions.discard(topic)
-        self._lately_ready.pop(topic, None)
-        self._lately_ready[topic] = None
-        if len(self._lately_ready) > _LATELY_READY_MAX:
-            del self._lately_ready[next(iter(self._lately_ready))]
+        self._looks.note_ready(topic)
         if topic in self._wait_queues:
             self._request_poll(topic)
             self._probe_outage_now(topic)
@@ -256,43 +245,25 @@ class Dispatcher:
     def _request_poll(self, topic: str) -> None:
         queue = self._wait_queues[topic]
         queue.dirty = True
-        if queue.polling or queue.failure_domain in self._outages:
-            return
-        is_look = topic not in self._lately_ready
-        if is_look and self._looks >= _LOOKS_AT_ONCE:
-            self._to_look[queue] = None
-            return
-        self._to_look.pop(queue, None)
-        self._begin_polling(queue, is_look=is_look)
+        if not queue.polling and queue.failure_domain not in self._outages:
+            self._looks.request(queue)
 
-    def _begin_polling(self, queue: WaitQueue, *, is_look: bool) -> None:
+    def _begin_polling(self, queue: WaitQueue) -> None:
         queue.polling = True
-        self._looks += is_look
-        self.spawn(self._poll_while_dirty(queue, is_look=is_look))
+        self.spawn(self._poll_while_dirty(queue))
 
-    async def _poll_while_dirty(self, queue: WaitQueue, *, is_look: bool) -> None:
+    async def _poll_while_dirty(self, queue: WaitQueue) -> None:
         try:
             while queue.dirty and queue.failure_domain not in self._outages:
                 queue.dirty = False
                 requests = queue.choose()
                 if requests:
                     await self._poll(queue, requests)
-                if is_look:
-                    is_look = False
-                    self._end_look()
+                self._looks.end(queue)
         finally:
-            if is_look:
-                self._end_look()
+            self._looks.end(queue)
             queue.polling = False
             self._forget_if_unused(queue)
-
-    def _end_look(self) -> None:
-        self._looks -= 1
-        while self._to_look and self._looks < _LOOKS_AT_ONCE:
-            queue = next(iter(self._to_look))
-            del self._to_look[queue]
-            if queue.failure_domain not in self._outages:  # else it is polled after the outage
-                self._begin_polling(queue, is_look=True)
 
     async def _poll(self, queue: WaitQueue, requests: dict[Waiter, PopRequest]) -> None:
         last_arrival = self._arrivals
@@ -511,7 +482,7 @@ class Dispatcher:
     def _forget_if_unused(self, queue: WaitQueue) -> None:
         if not queue.waiters and not queue.polling and self._wait_queues.get(queue.topic) is queue:
             del self._wait_queues[queue.topic]
-            self._to_look.pop(queue, None)
+            self._looks.forget(queue)
 
     def _waiters(self) -> set[Waiter]:
         named = {waiter for queue in self._wait_queues.values() for waiter in queue.waiters}

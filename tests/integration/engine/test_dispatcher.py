@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
@@ -389,7 +389,7 @@ async def test_pops_of_many_topics_at_once_poll_some_topics_at_a_time(engine: En
     under_way = most_under_way = 0
     pop = engine.queue.pop
 
-    async def counted_pop(topic: str, requests: list[PopRequest]) -> PopReply:
+    async def counted_pop(topic: str, requests: Sequence[PopRequest]) -> PopReply:
         nonlocal under_way, most_under_way
         polled.append(topic)
         under_way += 1
@@ -401,9 +401,9 @@ async def test_pops_of_many_topics_at_once_poll_some_topics_at_a_time(engine: En
 
     engine.queue.pop = counted_pop  # type: ignore[method-assign]
     await engine.queue.put(job())
-    await until(lambda: TOPIC in engine.dispatcher._lately_ready, "the message of the put has come")
+    await until(lambda: TOPIC in engine.dispatcher._looks.lately_ready, "the message of the put has come")
     pops = [asyncio.create_task(engine.dispatcher.pop([f"t{number}"], wait_ms=1)) for number in range(300)]
-    await until(lambda: polled, "the first topics are polled")
+    await until(lambda: bool(polled), "the first topics are polled")
     [popped] = await engine.dispatcher.pop([TOPIC], wait_ms=10_000)
     assert popped.id == "a"
     assert polled.index(TOPIC) <= 2 * 32, "a topic that had something ready does not wait behind the others"
@@ -411,4 +411,4 @@ async def test_pops_of_many_topics_at_once_poll_some_topics_at_a_time(engine: En
     assert most_under_way <= 2 * 32, "one that was looked at may be polled again while the next are looked at"
     assert set(polled) == {TOPIC, *(f"t{number}" for number in range(300))}
     assert engine.dispatcher._wait_queues == {}
-    assert engine.dispatcher._to_look == {}
+    assert engine.dispatcher._looks._waiting == {}
