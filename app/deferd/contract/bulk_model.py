@@ -107,6 +107,11 @@ class _BulkCall(_Strict):
 
     as_task: AsTask = False
 
+    @property
+    def is_remembered(self) -> bool:
+        """Whether what the call does is noted in the store: for a repetition, or so that it moves no job twice."""
+        return not self.dry_run and (self.request_id is not None or isinstance(self, RescheduleSelected))
+
     @model_validator(mode="after")
     def _task_for_many(self) -> Self:
         if self.as_task and (self.dry_run or self.select.ids is not None):

@@ -27,6 +27,7 @@ from typing import Any
 
 from deferd.contract.errors import DeferdError, StoreUnavailable, TopicPushed
 from deferd.engine.empty_partitions import EmptyPartitions
+from deferd.engine.first_looks import FirstLooks
 from deferd.engine.outage import Outage
 from deferd.engine.partitions import topic_of
 from deferd.engine.pattern_waits import ENOUGH_BYTES, PatternWaits, body_bytes, of_patterns
@@ -59,6 +60,7 @@ class Dispatcher:
         self._partitions.on_change = self.on_other_partitions
         self._outages: dict[int, Outage] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._looks = FirstLooks(self._begin_polling)
         self._draining = False
         self._arrivals = 0
         self._parked = ParkedPops()
@@ -165,6 +167,7 @@ class Dispatcher:
     def on_ready(self, topic: str) -> None:
         """The store published that `topic` may have something ready."""
         self.empty_partitions.discard(topic)
+        self._looks.note_ready(topic)
         if topic in self._wait_queues:
             self._request_poll(topic)
             self._probe_outage_now(topic)
@@ -243,8 +246,11 @@ class Dispatcher:
         queue = self._wait_queues[topic]
         queue.dirty = True
         if not queue.polling and queue.failure_domain not in self._outages:
-            queue.polling = True
-            self.spawn(self._poll_while_dirty(queue))
+            self._looks.request(queue)
+
+    def _begin_polling(self, queue: WaitQueue) -> None:
+        queue.polling = True
+        self.spawn(self._poll_while_dirty(queue))
 
     async def _poll_while_dirty(self, queue: WaitQueue) -> None:
         try:
@@ -253,7 +259,9 @@ class Dispatcher:
                 requests = queue.choose()
                 if requests:
                     await self._poll(queue, requests)
+                self._looks.end(queue)
         finally:
+            self._looks.end(queue)
             queue.polling = False
             self._forget_if_unused(queue)
 
@@ -474,6 +482,7 @@ class Dispatcher:
     def _forget_if_unused(self, queue: WaitQueue) -> None:
         if not queue.waiters and not queue.polling and self._wait_queues.get(queue.topic) is queue:
             del self._wait_queues[queue.topic]
+            self._looks.forget(queue)
 
     def _waiters(self) -> set[Waiter]:
         named = {waiter for queue in self._wait_queues.values() for waiter in queue.waiters}

@@ -56,6 +56,10 @@ class _HoldableFlow(FlowControl):
 
     is_held = False
 
+    def hold(self) -> None:
+        self.is_held = True
+        self.pause_reading()
+
     def resume_reading(self) -> None:
         if not self.is_held:
             super().resume_reading()
@@ -153,7 +157,11 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Receive requests or parts of them."""
-        if len(data) <= _PIECE_BYTES and not self._buffered and not self.flow.write_paused:
+        is_first = self._awaits_first_head and not self._part
+        if is_first and not self._limits.first_requests.may_begin(self._feed_buffered):
+            self._buffered += data
+            self._flow.hold()
+        elif len(data) <= _PIECE_BYTES and not self._buffered and not self.flow.write_paused:
             self._feed(data)
         else:
             self._buffered += data
@@ -170,13 +178,12 @@ class LimitedProtocol(HttpToolsProtocol):
         while at < len(data) and not self._is_closing():
             if len(self.pipeline) > _SENT_AHEAD_MAX or self.flow.write_paused:
                 self._buffered = data[at:]
-                self._flow.is_held = True
-                self.flow.pause_reading()
+                self._flow.hold()
                 return
             piece_bytes = max(_PIECE_BYTES, self._known_body_bytes())
             self._feed(data[at : at + piece_bytes])
             at += piece_bytes
-        if self._flow.is_held:
+        if self._flow.is_held and not self._is_closing():
             self._flow.is_held = False
             self.flow.resume_reading()
 
