@@ -42,6 +42,7 @@ from deferd.engine.schedules.schedule_store import ScheduleStore
 from deferd.engine.schedules.scheduler import Scheduler
 from deferd.engine.schedules.schedules import Schedules
 from deferd.engine.scripts import Scripts, observed
+from deferd.engine.service_clock import ServiceClock
 from deferd.engine.store_clock import StoreClock
 from deferd.engine.store_watch import StoreWatch
 from deferd.engine.tasks.task_actions import TaskActions
@@ -87,6 +88,7 @@ class Engine:
         self._scripts = Scripts(store, movable_clock=movable_clock, watch=self._watch)
         self.calendars = Calendars(self._scripts, keys)
         self.store_clock = StoreClock(self._scripts, keys, is_movable=movable_clock)
+        self.service_clock = ServiceClock(self._scripts, keys)
         self.console_sessions = ConsoleSessions(self._scripts, keys)
         self.console_undo = ConsoleUndo(self._scripts, keys)
         self.placer = Placer(self.store_clock, self.calendars, keys)

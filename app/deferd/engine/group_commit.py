@@ -11,15 +11,27 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Generic, TypeVar
+from math import inf
+from typing import Generic, NamedTuple, TypeVar
 
-from deferd.contract.errors import StoreUnavailable
+from deferd.contract.errors import StoreUnavailable, TooLate
+from deferd.engine.request_end import request_ending_at, request_ends_at_s
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 OnResult = Callable[[Result | None, Exception | None], None]
 """Called once with the result, or with None and the error of the store call."""
 _LOG = logging.getLogger(__name__)
+_ENDS_SOON_S = 0.05
+"""What ends so soon is not sent with others: if it came too late to the store, the whole call would do nothing."""
+
+
+class _Waiting(NamedTuple, Generic[Item, Result]):
+    """An item that waits for a call, and when its request ends."""
+
+    item: Item
+    on_result: OnResult[Result]
+    ends_at_s: float
 
 
 class GroupCommit(Generic[Item, Result]):
@@ -28,6 +40,7 @@ class GroupCommit(Generic[Item, Result]):
     A result may be the error of its item alone.
 
     A call takes at most `most_items` items, and of several items at most `most_bytes` together, as `size` counts them.
+    It may have an effect until the first of their requests ends.
     """
 
     def __init__(
@@ -42,7 +55,7 @@ class GroupCommit(Generic[Item, Result]):
         self._size = size
         self._most_items = most_items
         self._most_bytes = most_bytes
-        self._waiting: dict[str, list[tuple[Item, OnResult[Result]]]] = {}
+        self._waiting: dict[str, list[_Waiting[Item, Result]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def submit(self, topic: str, item: Item) -> Result:
@@ -53,7 +66,7 @@ class GroupCommit(Generic[Item, Result]):
         waiting = self._waiting.get(topic)
         if waiting is not None:
             future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-            waiting.append((item, partial(_settle, future)))
+            waiting.append(_Waiting(item, partial(_settle, future), request_ends_at_s()))
             return await future
         self._waiting[topic] = []
         try:
@@ -73,10 +86,11 @@ class GroupCommit(Generic[Item, Result]):
         What is added in one turn of the event loop shares a call.
         """
         waiting = self._waiting.get(topic)
+        added = _Waiting(item, on_result, request_ends_at_s())
         if waiting is not None:
-            waiting.append((item, on_result))
+            waiting.append(added)
         else:
-            self._waiting[topic] = [(item, on_result)]
+            self._waiting[topic] = [added]
             self._start(topic)
 
     def _start(self, topic: str) -> None:
@@ -91,11 +105,14 @@ class GroupCommit(Generic[Item, Result]):
         """
         call_soon = asyncio.get_running_loop().call_soon
         while self._waiting[topic]:
-            batch = self._take_batch(self._waiting[topic])
+            batch = self._without_ended(self._take_batch(self._waiting[topic]))
+            if not batch:
+                continue
             results: Sequence[Result | StoreUnavailable] = ()
             error: Exception | None = None
             try:
-                results = await self._send(topic, [item for item, _ in batch])
+                with request_ending_at(min([one.ends_at_s for one in batch])):
+                    results = await self._send(topic, [one.item for one in batch])
             except Exception as exc:  # noqa: BLE001 (every caller must learn of any error)
                 error = exc
             if self._waiting[topic] or error is not None:  # an error may come at once, before earlier results
@@ -104,9 +121,9 @@ class GroupCommit(Generic[Item, Result]):
                 _hand_out(batch, results, error)
         del self._waiting[topic]
 
-    def _take_batch(self, waiting: list[tuple[Item, OnResult[Result]]]) -> list[tuple[Item, OnResult[Result]]]:
+    def _take_batch(self, waiting: list[_Waiting[Item, Result]]) -> list[_Waiting[Item, Result]]:
         taken, size = 0, 0
-        for item, _ in waiting:
+        for item, _, _ in waiting:
             size += self._size(item)
             if taken and (taken == self._most_items or size > self._most_bytes):
                 break
@@ -115,13 +132,26 @@ class GroupCommit(Generic[Item, Result]):
         del waiting[:taken]
         return batch
 
+    @staticmethod
+    def _without_ended(batch: list[_Waiting[Item, Result]]) -> list[_Waiting[Item, Result]]:
+        """The items that may share a call; those whose requests end too soon for that fail."""
+        if len(batch) == 1 or min([one.ends_at_s for one in batch]) == inf:
+            return batch
+        loop = asyncio.get_running_loop()
+        soon_s = loop.time() + _ENDS_SOON_S
+        ended = [one for one in batch if one.ends_at_s < soon_s]
+        if ended:
+            loop.call_soon(_hand_out, ended, (), TooLate())
+            batch = [one for one in batch if one.ends_at_s >= soon_s]
+        return batch
+
 
 def _hand_out(
-    batch: list[tuple[Item, OnResult[Result]]],
+    batch: list[_Waiting[Item, Result]],
     results: Sequence[Result | StoreUnavailable],
     error: Exception | None,
 ) -> None:
-    for at, (_, on_result) in enumerate(batch):
+    for at, (_, on_result, _) in enumerate(batch):
         try:
             if at < len(results):
                 result = results[at]

@@ -10,8 +10,9 @@ from typing import ClassVar, Protocol
 from starlette.responses import Response
 
 from deferd.api import metrics
-from deferd.api.dispatch import error_response
+from deferd.api.dispatch import error_response, time_headers
 from deferd.api.operation import Operation
+from deferd.engine.service_clock import ServiceClock
 
 
 class Connection(Protocol):
@@ -29,7 +30,8 @@ class Connection(Protocol):
 class DirectCall:
     """One call. To uvicorn it looks like a request-response cycle, and like the task that handles it.
 
-    `abandon` ends work that only a connected client needs; None: the work goes on without the client.
+    `abandon` ends work that only a connected client needs; None: the work goes on without the client. The response tells
+    what the `clock` shows, if the request has an instant by it.
     """
 
     __slots__ = (
@@ -38,6 +40,7 @@ class DirectCall:
         "_route",
         "_started_s",
         "abandon",
+        "clock",
         "disconnected",
         "keep_alive",
         "key_name",
@@ -57,16 +60,22 @@ class DirectCall:
         self.disconnected = False
         self.response_complete = False
         self.abandon: Callable[[], None] | None = None
+        self.clock: ServiceClock | None = None
 
     def respond(self, status: int, body: bytes, fields: bytes = b"") -> None:
         """End the call with JSON; `fields` are more header lines, each ended by CRLF."""
         if not self.response_complete:
+            if self.clock is not None:
+                for header in time_headers(self.clock.least_ms()):
+                    fields += b"%b: %b\r\n" % header
             self._end(status).end_call(self, status, fields, body)
 
     def fail(self, error: Exception) -> None:
         """End the call with a problem document."""
         if not self.response_complete:
             response = error_response(error)
+            if self.clock is not None:
+                response.raw_headers.extend(time_headers(self.clock.least_ms()))
             self._end(response.status_code).end_call_with(self, response)
 
     def disconnect(self) -> None:
