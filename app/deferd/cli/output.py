@@ -7,6 +7,7 @@ line (NDJSON).
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,7 +51,12 @@ def json_text(value: Any, *, ascii_only: bool = False) -> str:
 
 
 def complain(sentence: str) -> None:
-    """Print an error as one line on standard error. If that cannot be written, the exit code alone says it."""
+    """Print an error as one line on standard error, behind what was logged before it.
+
+    If that cannot be written, the exit code alone says it.
+    """
+    for handler in logging.getLogger().handlers:
+        handler.flush()  # a thread may write the log
     try:
         print(f"deferd: {printable(sentence)}", file=sys.stderr, flush=True)  # noqa: T201 (the command's own words)
     except OSError:

@@ -140,7 +140,7 @@ class Pipeline:
                 self._open.send(command, must_end_at, reply)
 
 
-def _pack(command: Command) -> bytes:
+def pack(command: Command) -> bytes:
     """A command as it is sent."""
     packed: bytes = hiredis.pack_command(cast("tuple[str]", command))  # any number, though its stub says one
     return packed
@@ -200,7 +200,7 @@ class PipelineConnection(asyncio.Protocol):
             if timer is not None:
                 timer.cancel()
             self._timer = self._loop.call_at(must_end_at, self._check_deadline)
-        self._transport.write(_pack(command))
+        self._transport.write(pack(command))
         return future
 
     def refresh_clock(self, must_end_at: float) -> None:

@@ -173,6 +173,8 @@ def _arguments(data_dir: DataDirectory) -> list[str]:
         "appendfsync": "always",
         "aof-load-truncated": "yes",
         "maxmemory-policy": "noeviction",
+        # Entries of a snapshot are checked to their last byte: a restored one may have been crafted.
+        "sanitize-dump-payload": "yes",
     }
     return [part for name, value in settings.items() for part in (f"--{name}", value)]
 

@@ -87,7 +87,8 @@ def test_a_full_disk_is_named_and_the_service_goes_on_when_there_is_room(disk: P
         )
         fill(disk)  # now the store cannot come back either
         wait_until(lambda: f"its data directory cannot be written: {FULL}" in readiness(service), SOON_S, "it is named")
-        assert f"exited unexpectedly (its data directory cannot be written: {FULL}" in service.output()
+        line = f"exited unexpectedly (its data directory cannot be written: {FULL}"
+        wait_until(lambda: line in service.output(), SOON_S, "the log names it")
         remount(disk, "size=16m")
         wait_until(lambda: status_of_a_put(service) == 201, SOON_S, "puts are stored again")
 

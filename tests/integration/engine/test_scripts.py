@@ -12,7 +12,7 @@ from redis import exceptions as redis_errors
 
 from deferd.contract.bulk_model import CancelSelected, RescheduleSelected
 from deferd.contract.errors import StoreUnavailable
-from deferd.contract.model import CancelItem, ChangeJob, FinishItem, JobState, PutJob, TopicSettings
+from deferd.contract.model import CancelItem, ChangeJob, FinishItem, HeldJob, JobState, PutJob, TopicSettings
 from deferd.contract.push import SetPush
 from deferd.contract.schedules import PutSchedule
 from deferd.engine import console_sessions
@@ -50,6 +50,7 @@ async def inspect_everything(engine: Engine) -> None:
     engine.finish_rates._reads._values.clear()
     await engine.finish_rates.read([TOPIC], None, lambda _: True)
     await engine.alerts.now(lambda _: True)
+    await engine.queue.check_many(TOPIC, [HeldJob(id="a", receipt="0.1")])
     engine.activity.record(Change(operation="pause_topic", by=None, via="api", outcome="done"))
     await engine.activity.page(lambda _: True, None, 10)
     await engine.event_reader.latest([TOPIC, "*"], None, 1)

@@ -28,6 +28,10 @@ REJECTED_MAX = 200
 LAST_RESPONSES_S = 75.0
 """How long pending responses may take once a later request on the connection is refused: a pop waits up to 60 s."""
 
+LAST_REQUEST_S = 0.08
+"""How long an idle connection of a stopping service is kept. A request that is on its way gets its response, which says
+that the connection closes. Closing at once would leave the client in doubt about its request."""
+
 KEEP_ALIVE_S = 75
 """How long an idle connection is kept: longer than the 60 s that proxies use."""
 IDLE_S = 5.0
@@ -69,6 +73,8 @@ class Connections:
         self.body_timeout_s = settings.body_timeout
         self.response_timeout_s = settings.answer_timeout
         self.rejected = 0
+        self.is_stopping = False
+        """Whether each response is the last one of its connection."""
         self._clock = clock
         self._deadlines_s: dict[TimedConnection, float] = {}
         self._earliest_s = math.inf  # a lower bound of all deadlines
