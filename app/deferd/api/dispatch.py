@@ -86,10 +86,10 @@ class RequestHandler:
         response: Response | None = None
         not_after_ms: int | None = None
         try:
-            not_after_ms = request.not_after_ms()
             admission = self._app.gate.admit(permission, request)
             request.key_name = admission.key_name
             admission.authorize()
+            not_after_ms = request.not_after_ms()
             context = RequestContext(self._app, request, admission)
             arguments = await operation.bind(context)
             admission.check_arguments(arguments)
@@ -101,7 +101,7 @@ class RequestHandler:
                 with recording:
                     response = await run(arguments)
             else:
-                ends_at_s = await self._app.engine.service_clock.end_s(not_after_ms)
+                ends_at_s = await self._app.engine.request_clock.end_s(not_after_ms)
                 with recording, request_ending_at(ends_at_s):
                     response = await run(arguments)
             if len(response.body) > LARGE_BYTES:
@@ -116,7 +116,7 @@ class RequestHandler:
         if response is not None and admission.usage is not None:
             response.raw_headers.extend(admission.usage.headers())
         if response is not None and not_after_ms is not None:
-            response.raw_headers.extend(time_headers(self._app.engine.service_clock.least_ms()))
+            response.raw_headers.extend(time_headers(self._app.engine.request_clock.least_ms()))
         return response
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -77,7 +77,9 @@ class IncomingRequest(ABC):
         [value, *more] = found
         if more or not value.isdigit() or len(value) > _INSTANT_MAX_DIGITS:
             shown = value[:_SHOWN_BYTES].decode("latin-1")
-            message = "is given more than once" if more else "must be an instant: milliseconds since 1970, a whole number"
+            message = (
+                "is given more than once" if more else "must be an instant: milliseconds since 1970, a whole number"
+            )
             raise InvalidInput([FieldError(("header", "Deferd-Not-After"), message, shown)])
         return int(value)
 

@@ -13,7 +13,7 @@ from deferd.client import inherited_sockets
 from deferd.client.addresses import AddressInfo, Endpoint, alternating, is_readable, reset_on_close
 from deferd.client.http1 import HttpResponse, MalformedResponse, ResponseParser
 from deferd.client.proxy import TunnelResponse
-from deferd.client.service_clock import ServiceClock
+from deferd.client.request_clock import RequestClock
 from deferd.client.transport import IDLE_S, HttpSettings
 
 _NEXT_ADDRESS_S = 0.25
@@ -32,9 +32,7 @@ class AsyncConnection(asyncio.Protocol):
     fires early, it is set again. The clock is `time.monotonic`: the time of uvloop stands still within an iteration.
     """
 
-    def __init__(
-        self, endpoint: Endpoint, clock: ServiceClock, on_lost: Callable[[AsyncConnection], None]
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, clock: RequestClock, on_lost: Callable[[AsyncConnection], None]) -> None:
         self.endpoint = endpoint
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()

@@ -12,8 +12,8 @@ from urllib.parse import urlencode
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
+from deferd.client.request_clock import TIME_HEADER_NAME, RequestClock
 from deferd.client.requests import ApiRequest
-from deferd.client.service_clock import TIME_HEADER_NAME, ServiceClock
 
 HEAD_MAX_BYTES = 100 * 1024
 """How much may arrive without any byte of the body in it: heads, chunk sizes, trailers. Checked after each read."""
@@ -106,7 +106,7 @@ class ResponseParser:
         "is_reusable",
     )
 
-    def __init__(self, clock: ServiceClock | None = None) -> None:
+    def __init__(self, clock: RequestClock | None = None) -> None:
         self._parser = HttpResponseParser(self)
         self._clock = clock
         self.begin()

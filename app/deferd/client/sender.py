@@ -136,7 +136,6 @@ class Sender:
                 return SendOutcome(result, None, doubtful), True
         return outcome, False
 
-
     async def _exchange(self, url: str, request: ApiRequest[Result]) -> Result:
         try:
             return request.read_response(*await self._transport.exchange(url, request))

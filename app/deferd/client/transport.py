@@ -16,9 +16,9 @@ from deferd.client.addresses import Endpoint
 from deferd.client.errors import ClientBusy, ClientClosed, NoAnswer, Unreachable
 from deferd.client.http1 import HttpResponse
 from deferd.client.proxy import parse_proxy_url
+from deferd.client.request_clock import RequestClock
 from deferd.client.requests import ApiRequest
 from deferd.client.response_stream import ResponseStream
-from deferd.client.service_clock import ServiceClock
 from deferd.client.tls import default_context
 from deferd.client.user_agent import identification
 from deferd.contract.service_url import parse_service_url
@@ -93,7 +93,7 @@ class HttpSettings:
         self.connections = connections
         headers = {**({"authorization": f"Bearer {key}"} if key else {}), **identification()}
         through = None if proxy is None else parse_proxy_url(proxy)
-        self.clock = ServiceClock()
+        self.clock = RequestClock()
         self.endpoints = {url: Endpoint(url, headers, through) for url in self.urls}
         # Loading the certificates takes longer than a hundred requests: only once, and not for plain HTTP.
         encrypted = any(endpoint.server_name is not None for endpoint in self.endpoints.values())
@@ -115,7 +115,7 @@ class HttpSettings:
         return min(now_s + self.read_s(request), end_s)
 
     def message(self, endpoint: Endpoint, request: ApiRequest[Any], given_up_at_s: float) -> bytes:
-        """The bytes of a request. One that changes something has no effect once it is given up; see ServiceClock."""
+        """The bytes of a request. One that changes something has no effect once it is given up; see RequestClock."""
         if request.method in _READING_METHODS:
             return endpoint.writer.write(request)
         return endpoint.writer.write(request, self.clock.line(given_up_at_s))

@@ -1,7 +1,7 @@
 """Instants after which a call may do nothing, and the clock of another machine by which they are meant.
 
-A call that was given up may still be on its way. So it carries the instant at which its caller gives it up, by the clock
-of who carries it out, who does nothing from then on.
+A call that was given up may still be on its way. So it carries the instant at which its caller gives it up, by the
+clock of the process that executes it, which does nothing from then on.
 """
 
 from __future__ import annotations

@@ -11,19 +11,19 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from math import inf
 from typing import Generic, NamedTuple, TypeVar
 
 from deferd.contract.errors import StoreUnavailable, TooLate
 from deferd.engine.request_end import request_ending_at, request_ends_at_s
+from deferd.store.server_clock import CallTooLate
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 OnResult = Callable[[Result | None, Exception | None], None]
 """Called once with the result, or with None and the error of the store call."""
 _LOG = logging.getLogger(__name__)
-_ENDS_SOON_S = 0.05
-"""What ends so soon is not sent with others: if it came too late to the store, the whole call would do nothing."""
+_ENDS_SOON_S = 0.02
+"""What ends so soon is not sent with others: if it came too late to the store, they would be sent a second time."""
 
 
 class _Waiting(NamedTuple, Generic[Item, Result]):
@@ -40,7 +40,8 @@ class GroupCommit(Generic[Item, Result]):
     A result may be the error of its item alone.
 
     A call takes at most `most_items` items, and of several items at most `most_bytes` together, as `size` counts them.
-    It may have an effect until the first of their requests ends.
+    It may have an effect until the first of their requests ends; from then on it does nothing, and the others are sent
+    again.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class GroupCommit(Generic[Item, Result]):
         What is added in one turn of the event loop shares a call.
         """
         waiting = self._waiting.get(topic)
-        added = _Waiting(item, on_result, request_ends_at_s())
+        added: _Waiting[Item, Result] = _Waiting(item, on_result, request_ends_at_s())
         if waiting is not None:
             waiting.append(added)
         else:
@@ -105,9 +106,13 @@ class GroupCommit(Generic[Item, Result]):
         """
         call_soon = asyncio.get_running_loop().call_soon
         while self._waiting[topic]:
-            batch = self._without_ended(self._take_batch(self._waiting[topic]))
-            if not batch:
-                continue
+            batch = self._take_batch(self._waiting[topic])
+            if len(batch) > 1:
+                batch, ending = _without_ending(batch)
+                if ending:
+                    call_soon(_hand_out, ending, (), TooLate())
+                if not batch:
+                    continue
             results: Sequence[Result | StoreUnavailable] = ()
             error: Exception | None = None
             try:
@@ -115,6 +120,11 @@ class GroupCommit(Generic[Item, Result]):
                     results = await self._send(topic, [one.item for one in batch])
             except Exception as exc:  # noqa: BLE001 (every caller must learn of any error)
                 error = exc
+                if isinstance(exc.__cause__, CallTooLate):
+                    others, ending = _without_ending(batch)
+                    if ending:
+                        self._waiting[topic][:0] = others
+                        batch = ending
             if self._waiting[topic] or error is not None:  # an error may come at once, before earlier results
                 call_soon(_hand_out, batch, results, error)
             else:
@@ -132,18 +142,14 @@ class GroupCommit(Generic[Item, Result]):
         del waiting[:taken]
         return batch
 
-    @staticmethod
-    def _without_ended(batch: list[_Waiting[Item, Result]]) -> list[_Waiting[Item, Result]]:
-        """The items that may share a call; those whose requests end too soon for that fail."""
-        if len(batch) == 1 or min([one.ends_at_s for one in batch]) == inf:
-            return batch
-        loop = asyncio.get_running_loop()
-        soon_s = loop.time() + _ENDS_SOON_S
-        ended = [one for one in batch if one.ends_at_s < soon_s]
-        if ended:
-            loop.call_soon(_hand_out, ended, (), TooLate())
-            batch = [one for one in batch if one.ends_at_s >= soon_s]
-        return batch
+
+def _without_ending(
+    batch: list[_Waiting[Item, Result]],
+) -> tuple[list[_Waiting[Item, Result]], list[_Waiting[Item, Result]]]:
+    """The batch without those whose requests have ended or end soon, and those."""
+    soon_s = asyncio.get_running_loop().time() + _ENDS_SOON_S
+    ending = [one for one in batch if one.ends_at_s < soon_s]
+    return ([one for one in batch if one.ends_at_s >= soon_s] if ending else batch), ending
 
 
 def _hand_out(

@@ -32,7 +32,10 @@ def request_ends_at_s() -> float:
 
 @contextmanager
 def request_ending_at(at_s: float) -> Iterator[None]:
-    """Bound all calls of the store within the block, also in tasks that it starts, until the block ends."""
+    """Bound all calls of the store within the block, also in tasks that it starts, until the block ends.
+
+    Infinite: for work that serves others too, or must be done although the request has ended.
+    """
     end = _End(at_s)
     token = _current.set(end)
     try:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import base64
 import contextlib
+import errno
 import functools
 import select
 import socket

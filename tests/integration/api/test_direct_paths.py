@@ -352,15 +352,19 @@ def test_a_request_that_names_an_instant_takes_its_direct_path_until_then(
     before = worlds.direct.direct_path.taken[route]
     [*_, last, late, later] = responses = worlds.compare(named)
     assert worlds.direct.direct_path.taken[route] == before + 2
-    assert last.startswith(b"HTTP/1.1 ") and last[9:12] in {status[:3], b"409"}
-    assert late == later and late.startswith(b"HTTP/1.1 408 ") and b'"code":"too_late"' in late
+    assert last[9:12] in {status[:3], b"409"}
+    assert late == later
+    assert late.startswith(b"HTTP/1.1 408 ")
+    assert b'"code":"too_late"' in late
     assert all(response.count(b"deferd-time: <ms>\r\n") == 1 for response in responses)
 
 
 def test_what_comes_too_late_does_nothing(worlds: Worlds) -> None:
     late = HEADS[0] + b"\r\ndeferd-not-after: 1000000000000"
     put, cancel = Request(HEADS[0], b"POST /jobs", JOB), Request(b"Host: x", b"DELETE /jobs/{t}/a")
-    responses = worlds.compare([put._replace(head=late), cancel, put, cancel._replace(head=late, is_split=True), cancel])
+    responses = worlds.compare(
+        [put._replace(head=late), cancel, put, cancel._replace(head=late, is_split=True), cancel]
+    )
     assert [response[9:12] for response in responses] == [b"408", b"404", b"201", b"408", b"200"]
 
 

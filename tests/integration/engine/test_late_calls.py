@@ -22,9 +22,9 @@ from deferd.engine.request_end import request_ending_at
 from deferd.engine.scripts import Scripts, assembled
 from deferd.store.connection import Store, connect
 from deferd.store.server_clock import NotAfter
+from tests.held_network import HeldNetwork
 from tests.in_thread import in_thread
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver
-from tests.held_network import HeldNetwork
 from tests.integration.store.store_servers import StoreServer
 
 TIMEOUT_S = 0.4

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from deferd.api import metrics
 from deferd.api.dispatch import error_response, time_headers
 from deferd.api.operation import Operation
-from deferd.engine.service_clock import ServiceClock
+from deferd.engine.request_clock import RequestClock
 
 
 class Connection(Protocol):
@@ -30,8 +30,8 @@ class Connection(Protocol):
 class DirectCall:
     """One call. To uvicorn it looks like a request-response cycle, and like the task that handles it.
 
-    `abandon` ends work that only a connected client needs; None: the work goes on without the client. The response tells
-    what the `clock` shows, if the request has an instant by it.
+    `abandon` ends work that only a connected client needs; None: the work goes on without the client. If the request
+    names an instant by the `clock`, the response tells what that shows.
     """
 
     __slots__ = (
@@ -60,7 +60,7 @@ class DirectCall:
         self.disconnected = False
         self.response_complete = False
         self.abandon: Callable[[], None] | None = None
-        self.clock: ServiceClock | None = None
+        self.clock: RequestClock | None = None
 
     def respond(self, status: int, body: bytes, fields: bytes = b"") -> None:
         """End the call with JSON; `fields` are more header lines, each ended by CRLF."""

@@ -75,7 +75,7 @@ class DirectPath:
         verb, line = found
         if not_after_ms is None:
             return verb.begin(connection, head, line, data[body_at:])
-        clock = self._context.engine.service_clock
+        clock = self._context.engine.request_clock
         if not clock.is_trusted or (left_s := clock.left_s(not_after_ms)) <= 0:
             return None
         with request_ending_at(asyncio.get_running_loop().time() + left_s):

@@ -1,4 +1,4 @@
-"""The service's clock, by which a request says until when it may be carried out.
+"""The clock by which a request says until when it may be executed: the service's.
 
 A request that was given up may still come to the service, and it would take effect behind later ones. So each request
 that changes something names the instant at which the client gives it up, and the service does nothing from then on. It
@@ -16,8 +16,8 @@ _NOT_AFTER = f"{NOT_AFTER_HEADER}: "
 _MAX_DIGITS = 15
 
 
-class ServiceClock(RemoteClock):
-    """Until a response tells it, it is that of this host, which most hosts keep within fractions of a second."""
+class RequestClock(RemoteClock):
+    """Until a response tells what the service's shows, it is that of this host."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The clock by which clients say until when their requests may have an effect: the store's, so all replicas share it.
+"""The clock by which requests say until when they may have an effect: the store's, so that all replicas share it.
 
 A client learns it from responses, which never say more than it shows, and the service takes it to show the most that it
 may: so the instant passes here before the client gives the request up.
@@ -23,7 +23,7 @@ _MS_PER_S = 1001
 """The most by which the store's clock advances in a second of the host's: see RemoteClock."""
 
 
-class ServiceClock:
+class RequestClock:
     """The clock of the first shard; while that is away, of another one.
 
     It is read when a request with an instant comes and it has not been read for 10 s. Tests that move the clock of jobs
