@@ -115,8 +115,8 @@ class RequestHandler:
             metrics.observe_request(operation.path, request.method, status, time.perf_counter() - started_s)
         if response is not None and admission.usage is not None:
             response.raw_headers.extend(admission.usage.headers())
-        if response is not None and not_after_ms is not None:
-            response.raw_headers.extend(time_headers(self._app.engine.request_clock.least_ms()))
+        if response is not None and not_after_ms is not None and (now_ms := self._app.engine.request_clock.least_ms()):
+            response.raw_headers.append(time_header(now_ms))
         return response
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -197,9 +197,9 @@ class RequestHandler:
         return sorted(methods)
 
 
-def time_headers(now_ms: int | None) -> list[Header]:
-    """What tells a client the service's clock; nothing while that is not known."""
-    return [] if now_ms is None else [(_TIME, b"%d" % now_ms)]
+def time_header(now_ms: int) -> Header:
+    """What tells a client the service's clock."""
+    return _TIME, b"%d" % now_ms
 
 
 def is_of_console(path: str) -> bool:

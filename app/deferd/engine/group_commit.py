@@ -11,7 +11,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
+
+import msgspec
 
 from deferd.contract.errors import StoreUnavailable, TooLate
 from deferd.engine.request_end import request_ending_at, request_ends_at_s
@@ -26,7 +28,7 @@ _ENDS_SOON_S = 0.02
 """What ends so soon is not sent with others: if it came too late to the store, they would be sent a second time."""
 
 
-class _Waiting(NamedTuple, Generic[Item, Result]):
+class _Waiting(msgspec.Struct, Generic[Item, Result], eq=False):  # made for every call, in half of a tuple's time
     """An item that waits for a call, and when its request ends."""
 
     item: Item
@@ -133,8 +135,8 @@ class GroupCommit(Generic[Item, Result]):
 
     def _take_batch(self, waiting: list[_Waiting[Item, Result]]) -> list[_Waiting[Item, Result]]:
         taken, size = 0, 0
-        for item, _, _ in waiting:
-            size += self._size(item)
+        for one in waiting:
+            size += self._size(one.item)
             if taken and (taken == self._most_items or size > self._most_bytes):
                 break
             taken += 1
@@ -157,16 +159,16 @@ def _hand_out(
     results: Sequence[Result | StoreUnavailable],
     error: Exception | None,
 ) -> None:
-    for at, (_, on_result, _) in enumerate(batch):
+    for at, one in enumerate(batch):
         try:
             if at < len(results):
                 result = results[at]
                 if isinstance(result, StoreUnavailable):
-                    on_result(None, result)
+                    one.on_result(None, result)
                 else:
-                    on_result(result, None)
+                    one.on_result(result, None)
             else:
-                on_result(None, error or ValueError("the store call returned too few results"))
+                one.on_result(None, error or ValueError("the store call returned too few results"))
         except Exception:  # noqa: BLE001 (the other callers must still get theirs)
             _LOG.exception("the result of a store call could not be handled")
 

@@ -45,9 +45,9 @@ class RequestClock:
         """Whether it need not be read."""
         return time.monotonic() < self._trusted_until_s
 
-    def least_ms(self) -> int | None:
-        """What it shows, or a little less; None if it has never been read."""
-        return self._least.at(time.monotonic()) if self._read_ms else None
+    def least_ms(self) -> int:
+        """What it shows, or a little less; 0 if it has never been read."""
+        return self._least.at(time.monotonic()) if self._read_ms else 0
 
     def left_s(self, not_after_ms: int) -> float:
         """The time until an instant, or a little less; for a clock that was read."""

@@ -10,9 +10,12 @@ from typing import ClassVar, Protocol
 from starlette.responses import Response
 
 from deferd.api import metrics
-from deferd.api.dispatch import error_response, time_headers
+from deferd.api.dispatch import error_response, time_header
 from deferd.api.operation import Operation
+from deferd.contract.call_instants import TIME_HEADER
 from deferd.engine.request_clock import RequestClock
+
+_TIME_LINE = b"%b: %%d\r\n" % TIME_HEADER.encode()
 
 
 class Connection(Protocol):
@@ -66,8 +69,7 @@ class DirectCall:
         """End the call with JSON; `fields` are more header lines, each ended by CRLF."""
         if not self.response_complete:
             if self.clock is not None:
-                for header in time_headers(self.clock.least_ms()):
-                    fields += b"%b: %b\r\n" % header
+                fields += _TIME_LINE % self.clock.least_ms()
             self._end(status).end_call(self, status, fields, body)
 
     def fail(self, error: Exception) -> None:
@@ -75,7 +77,7 @@ class DirectCall:
         if not self.response_complete:
             response = error_response(error)
             if self.clock is not None:
-                response.raw_headers.extend(time_headers(self.clock.least_ms()))
+                response.raw_headers.append(time_header(self.clock.least_ms()))
             self._end(response.status_code).end_call_with(self, response)
 
     def disconnect(self) -> None:
