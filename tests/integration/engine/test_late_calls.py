@@ -128,6 +128,14 @@ async def test_calls_that_were_held_up_do_nothing_behind_those_made_in_their_pla
     assert behind.server.command("EXISTS", "deferd:{0}:written") == 0
 
 
+async def test_a_request_that_has_ended_fails_no_call_that_others_share(driver: EngineDriver) -> None:
+    engine = driver.engine
+    with request_ending_at(asyncio.get_running_loop().time()):
+        assert await engine.dispatcher.pop([TOPIC], wait_ms=60_000) == []
+        assert (await engine.system.read()).unreadable == set()
+    assert not engine.dispatcher.is_down(TOPIC)
+
+
 @pytest.fixture
 async def impatient(server: StoreServer) -> AsyncIterator[Store]:
     store = await connect(server.url, timeout_s=TIMEOUT_S)

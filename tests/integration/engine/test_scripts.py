@@ -62,6 +62,7 @@ async def inspect_everything(engine: Engine) -> None:
     await use_session(engine)
     engine.system._reads._values.clear()
     await engine.system.read()
+    await engine.request_clock._read()
 
 
 async def use_session(engine: Engine) -> None:
@@ -147,7 +148,6 @@ async def call_all_of_a_topic(driver: EngineDriver) -> None:
     await schedules.delete("s", lambda _: None)
     assert driver.engine.clock is not None
     await driver.engine.clock.read()
-    await driver.engine.request_clock._read()
     await push_everything(driver.engine)
     await driver.topics.purge(TOPIC)
     await driver.engine.timers[0].resign()
