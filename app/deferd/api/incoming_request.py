@@ -17,10 +17,15 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope
 
 from deferd.api import request_body
-from deferd.contract.errors import DeferdError
+from deferd.contract.call_instants import NOT_AFTER_HEADER
+from deferd.contract.errors import DeferdError, FieldError, InvalidInput
 
 _TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 """A valid header of this version by W3C Trace Context, section 3.2, which has any other ignored."""
+
+_NOT_AFTER = NOT_AFTER_HEADER.encode()
+_INSTANT_MAX_DIGITS = 15
+_SHOWN_BYTES = 100
 
 Headers = Iterable[tuple[bytes, bytes]]
 Result = TypeVar("Result")
@@ -59,6 +64,24 @@ class IncomingRequest(ABC):
         if found is None or _TRACEPARENT.fullmatch(found) is None:
             return None
         return found.decode("ascii")
+
+    def not_after_ms(self) -> int | None:
+        """The instant from which on the request may have no effect, by the service's clock; None if it names none.
+
+        Raises:
+            InvalidInput: the header is no instant, or there are several.
+        """
+        found = [value for name, value in self.headers if name == _NOT_AFTER]
+        if not found:
+            return None
+        [value, *more] = found
+        if more or not value.isdigit() or len(value) > _INSTANT_MAX_DIGITS:
+            shown = value[:_SHOWN_BYTES].decode("latin-1")
+            message = (
+                "is given more than once" if more else "must be an instant: milliseconds since 1970, a whole number"
+            )
+            raise InvalidInput([FieldError(("header", "Deferd-Not-After"), message, shown)])
+        return int(value)
 
     @abstractmethod
     def client_address(self) -> str | None:

@@ -113,6 +113,7 @@ ROWS: dict[type[errors.DeferdError], Row] = {
     errors.JobCancelled: Row(410, "The job was cancelled"),
     errors.DurabilityUnavailable: Row(422, "The store cannot provide this durability"),
     errors.DifferentShard: Row(422, "The topics are in different shards of the store"),
+    errors.TooLate: Row(408, "The request came too late"),
     errors.TopicFull: Row(429, "The topic is full"),
     errors.RateLimited: Row(429, "Too many requests"),
     errors.StoreUnavailable: Row(503, "The store is unavailable"),

@@ -41,7 +41,6 @@ class AsyncTransport:
     async def exchange(self, url: str, request: ApiRequest[Any]) -> HttpResponse:
         settings = self._settings
         endpoint = settings.endpoints[url]
-        message = endpoint.writer.write(request)
         self._check_owner()
         if self._exchanges < settings.connections:
             self._exchanges += 1
@@ -57,8 +56,14 @@ class AsyncTransport:
             if connection is None:
                 connection = await self._new_connection(endpoint, request)
                 now_s = time.monotonic()
+            first_byte_s = settings.first_byte_s(request, now_s, end_s)
             return await connection.exchange(
-                message, now_s=now_s, read_s=settings.read_s(request), end_s=end_s, head_only=request.method == "HEAD"
+                settings.message(endpoint, request, first_byte_s),
+                now_s=now_s,
+                first_byte_s=first_byte_s,
+                read_s=settings.read_s(request),
+                end_s=end_s,
+                head_only=request.method == "HEAD",
             )
         except (OSError, MalformedResponse) as error:
             raise no_answer(url, request, error) from error
@@ -151,7 +156,7 @@ class AsyncTransport:
         timeout_s = self._settings.timeout_s
         try:
             async with asyncio.timeout(timeout_s) as limit:
-                connection = await connect(endpoint, self._settings.tls, self._on_lost)
+                connection = await connect(endpoint, self._settings, self._on_lost)
         except (OSError, MalformedResponse) as error:
             reason = TimeoutError(f"connecting took more than {timeout_s:g} s") if limit.expired() else error
             raise not_sent(endpoint.url, request, reason) from error

@@ -33,7 +33,6 @@ class BlockingTransport:
     async def exchange(self, url: str, request: ApiRequest[Any]) -> HttpResponse:
         settings = self._settings
         endpoint = settings.endpoints[url]
-        message = endpoint.writer.write(request)
         self._drop_inherited_connections()
         slots = self._slots
         if not slots.acquire(timeout=settings.timeout_s):
@@ -44,8 +43,13 @@ class BlockingTransport:
                 raise closed()
             end_s = time.monotonic() + settings.max_exchange_s(request)
             connection = self._idle_connection(endpoint) or self._new_connection(endpoint, request)
+            first_byte_s = settings.first_byte_s(request, time.monotonic(), end_s)
             return connection.exchange(
-                message, head_only=request.method == "HEAD", read_s=settings.read_s(request), end_s=end_s
+                settings.message(endpoint, request, first_byte_s),
+                first_byte_s=first_byte_s,
+                read_s=settings.read_s(request),
+                end_s=end_s,
+                head_only=request.method == "HEAD",
             )
         except (OSError, MalformedResponse) as error:
             raise no_answer(url, request, error) from error
@@ -100,7 +104,7 @@ class BlockingTransport:
 
     def _new_connection(self, endpoint: Endpoint, request: ApiRequest[Any]) -> BlockingConnection:
         try:
-            return BlockingConnection(endpoint, self._settings.tls, timeout_s=self._settings.timeout_s)
+            return BlockingConnection(endpoint, self._settings)
         except (OSError, MalformedResponse) as error:
             raise not_sent(endpoint.url, request, error) from error
 

@@ -284,6 +284,7 @@ _BY_CODE: dict[str, _MakeError] = {
         problem["durability"], problem["available"], detail
     ),
     "different_shard": lambda problem, detail, _: errors.DifferentShard(problem["topic"], detail),
+    "too_late": lambda _, detail, __: errors.TooLate(detail),
     "topic_full": lambda problem, _, after_s: _later(errors.TopicFull(problem["topic"], problem["max_jobs"]), after_s),
     "rate_limited": lambda _, detail, after_s: errors.RateLimited(detail, after_s or 1),
     "store_unavailable": lambda _, detail, after_s: errors.StoreUnavailable(detail, after_s or 1),

@@ -15,7 +15,7 @@ from deferd.client.errors import NoAnswer, Unreachable
 from deferd.client.requests import ApiRequest, Result, ready
 from deferd.client.retry import RetryPolicy
 from deferd.client.transport import Transport
-from deferd.contract.errors import DeferdError
+from deferd.contract.errors import DeferdError, TooLate
 
 _RETRY = RetryPolicy()
 _READY = ready()
@@ -118,8 +118,7 @@ class Sender:
             replica = self._current
             sent_at_s = time.monotonic()
             try:
-                response = await self._transport.exchange(self.urls[replica], request)
-                result = request.read_response(*response)
+                result = await self._exchange(self.urls[replica], request)
             except DeferdError as error:
                 self._circuit.failed(error, sent_at_s, probe, wait_s=request.wait_s, replica=replica)
                 is_transient = _RETRY.is_transient(error)
@@ -136,6 +135,13 @@ class Sender:
                 self._circuit.responded()
                 return SendOutcome(result, None, doubtful), True
         return outcome, False
+
+    async def _exchange(self, url: str, request: ApiRequest[Result]) -> Result:
+        try:
+            return request.read_response(*await self._transport.exchange(url, request))
+        except TooLate:
+            # It was not executed. If the service's clock was not known well enough, it is now, from this response.
+            return request.read_response(*await self._transport.exchange(url, request))
 
 
 def _failed(error: DeferdError, doubtful: bool) -> SendOutcome[Any]:

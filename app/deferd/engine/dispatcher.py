@@ -23,6 +23,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
+from math import inf
 from typing import Any
 
 from deferd.contract.errors import DeferdError, StoreUnavailable, TopicPushed
@@ -35,6 +36,7 @@ from deferd.engine.queue import JobQueue, PopRequest
 from deferd.engine.record import JobRecord
 from deferd.engine.redis_keys import Keys
 from deferd.engine.repeated_pops import earlier_deliveries
+from deferd.engine.request_end import request_ending_at, request_ends_at_s
 from deferd.engine.topic_search import TopicSearch, TopicSelection
 from deferd.engine.wait_queue import OnPopEnd, ParkedPops, Waiter, WaitQueue, settling
 
@@ -82,7 +84,7 @@ class Dispatcher:
         consumer: str | None = None,
         request_id: str | None = None,
     ) -> list[JobRecord]:
-        """Up to `count` jobs as soon as there is one, or none after `wait_ms`.
+        """Up to `count` jobs as soon as there is one, or none after `wait_ms`, or when the request ends.
 
         `topics` are distinct, in order of priority; one that cannot be reached is left out until it can be. Those of
         `selection` come after them and take turns. When a `request_id` is repeated, the jobs of its earlier response
@@ -103,23 +105,24 @@ class Dispatcher:
             waiter.selection = selection
             waiter.may_have_deliveries = False
             self._patterns.join(waiter)
-        try:
-            if request_id is not None and (len(topics) > 1 or selection is not None):
-                waiter.in_call = True
-                deliveries = await self._earlier_deliveries(topics, selection, replace(request, count=0))
-                waiter.in_call = False
-                if deliveries:
-                    return deliveries
-            if not result.done():
-                self._poll_from(waiter, 0)
-            return await result
-        except asyncio.CancelledError:
-            self.cancel(waiter)
-            raise
-        finally:
-            if result.done() and not result.cancelled():
-                result.exception()  # else it is logged when nobody has come to wait for it
-            self._end(waiter)
+        with request_ending_at(inf):  # its calls serve other pops too, or return jobs that nobody waits for
+            try:
+                if request_id is not None and (len(topics) > 1 or selection is not None):
+                    waiter.in_call = True
+                    deliveries = await self._earlier_deliveries(topics, selection, replace(request, count=0))
+                    waiter.in_call = False
+                    if deliveries:
+                        return deliveries
+                if not result.done():
+                    self._poll_from(waiter, 0)
+                return await result
+            except asyncio.CancelledError:
+                self.cancel(waiter)
+                raise
+            finally:
+                if result.done() and not result.cancelled():
+                    result.exception()  # else it is logged when nobody has come to wait for it
+                self._end(waiter)
 
     def begin_pop(self, topic: str, request: PopRequest, wait_ms: int, on_end: OnPopEnd) -> Waiter:
         """As `pop` for callers without a task: `on_end` is called, never from within this call, unless it is cancelled.
@@ -139,7 +142,8 @@ class Dispatcher:
 
     def _join(self, topics: Sequence[str], request: PopRequest, wait_ms: int, on_end: OnPopEnd) -> Waiter:
         self._arrivals += 1
-        waiter = Waiter(self._arrivals, topics, request, on_end, time.monotonic() + wait_ms / 1000)
+        ends_at_s = min(time.monotonic() + wait_ms / 1000, request_ends_at_s())
+        waiter = Waiter(self._arrivals, topics, request, on_end, ends_at_s)
         waiter.may_have_deliveries = request.request_id is not None and len(topics) == 1
         if wait_ms <= 0 or self._draining:
             waiter.timed_out = True

@@ -65,6 +65,7 @@ async def inspect_everything(engine: Engine) -> None:
     await use_session(engine)
     engine.system._reads._values.clear()
     await engine.system.read()
+    await engine.request_clock._read()
 
 
 async def use_session(engine: Engine) -> None:

@@ -52,6 +52,7 @@ _ONE_OF_EACH: list[errors.DeferdError] = [
     errors.JobCancelled("t", "j"),
     errors.DurabilityUnavailable("replicated:1", ["memory"], "there are no replicas"),
     errors.DifferentShard("t", "it is in another shard"),
+    errors.TooLate(),
     errors.TopicFull("t", 5),
     errors.RateLimited("too many requests", 7),
     errors.StoreUnavailable("the store does not respond"),

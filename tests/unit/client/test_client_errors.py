@@ -29,6 +29,7 @@ RAISED: list[errors.DeferdError] = [
     errors.ReceiptStale("orders", "a"),
     errors.JobCancelled("orders", "a"),
     errors.DifferentShard("orders", "topic 'orders' is in another shard"),
+    errors.TooLate("the instant was over 0.200 s ago"),
     errors.TopicFull("orders", 7),
     errors.RateLimited("slowly", 9),
     errors.StoreUnavailable("the store is loading its data", 3),
