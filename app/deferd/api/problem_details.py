@@ -62,6 +62,12 @@ class BadRequest(errors.DeferdError):
     code = "bad_request"
 
 
+class UnsupportedTransferCoding(errors.DeferdError):
+    """The body is encoded in another way than in chunks, so where it ends cannot be known."""
+
+    code = "unsupported_transfer_coding"
+
+
 class RequestTimeout(errors.DeferdError):
     """The rest of a request did not arrive in time. It was not carried out."""
 
@@ -120,6 +126,7 @@ ROWS: dict[type[errors.DeferdError], Row] = {
     MethodNotAllowed: Row(405, "The path does not have this method"),
     UnsupportedMediaType: Row(415, "The body must be JSON"),
     BadRequest: Row(400, "The request is not valid HTTP"),
+    UnsupportedTransferCoding: Row(501, "The transfer coding is not supported"),
     RequestTimeout: Row(408, "The request did not arrive in time"),
     UriTooLong: Row(414, "The URL is too long"),
     HeadTooLarge: Row(431, "The request's head is too large"),

@@ -30,7 +30,7 @@ from deferd.server.http.connections import (
     OpenConnection,
 )
 from deferd.server.http.paced_transport import PacedTransport
-from deferd.server.http.request_head import head_bytes, host_error, too_large, without_upgrade
+from deferd.server.http.request_head import head_bytes, head_error, too_large, without_upgrade
 
 _log = logging.getLogger("deferd.connections")
 _NOTHING, _HEAD, BODY = 0, 1, 2
@@ -243,7 +243,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._begin_request()
 
     def _begin_request(self) -> None:
-        refusal = host_error(self.headers, self.parser.get_http_version())
+        refusal = head_error(self.headers, self.parser.get_http_version())
         if refusal is not None:
             self._refuse_head(refusal)
         if self.parser.should_upgrade():
