@@ -120,7 +120,8 @@ def _list_of_models(model: type[BaseModel]) -> tuple[str, type[BaseModel]] | Non
 class Operation(APIRoute):
     """A route whose requests are bound strictly and require a permission.
 
-    `streams`: the response has no known length.
+    `streams`: the response has no known length. `served_methods` are those of the route, and HEAD where GET has no
+    effect (RFC 9110, section 9.1): a HEAD of a pop could only take jobs that nobody sees, or promise others.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
@@ -132,6 +133,10 @@ class Operation(APIRoute):
         self._read_signature(endpoint)
         self.streams = options.get("response_class") is EventStreamResponse
         permission = permission_of(endpoint)
+        methods = set(self.methods or ())
+        if "GET" in methods and permission.scope is not Scope.POP:
+            methods.add("HEAD")
+        self.served_methods = frozenset(methods)
         is_audited = permission.is_audited or (permission.scope is Scope.ADMIN and self.methods != {"GET"})
         self.permission = replace(
             permission,

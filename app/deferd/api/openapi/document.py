@@ -73,7 +73,7 @@ delivery cannot change it.
   {limits.HEADERS_MAX} headers 431 `request_header_fields_too_large`; a connection over the limit 503
   `too_many_connections`. The connection is then closed.
 - An unknown path gets 404 `not_found`. A known path with another method gets 405 `method_not_allowed` with an `Allow`
-  header.
+  header. HEAD is GET without the body, for every path but that of a pop.
 """
 TAGS = [
     {"name": "jobs", "description": "For producers: put, get, change and cancel jobs."},
