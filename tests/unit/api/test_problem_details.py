@@ -61,6 +61,7 @@ _ONE_OF_EACH: list[errors.DeferdError] = [
     problem_details.BadRequest(),
     problem_details.RequestTimeout(),
     problem_details.UriTooLong(),
+    problem_details.HalfClosed(),
     problem_details.UnsupportedTransferCoding(),
     problem_details.HeadTooLarge(),
     problem_details.TooManyConnections("10 connections are open already"),
