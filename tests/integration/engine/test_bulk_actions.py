@@ -170,7 +170,7 @@ async def test_no_due_time_is_clipped_at_ten_years(driver: EngineDriver) -> None
     await driver.put("far", delay=DELAY_MAX_S - 1000, tags=["x"])
     driver.move_clock(-400 * 86_400)  # "far" is more than ten years ahead now, as runs of schedules may be
     before = await due_times(driver)
-    later = {"select": {"tag": "x"}, "by": 3600, "request_id": "r"}
+    later: dict[str, Any] = {"select": {"tag": "x"}, "by": 3600, "request_id": "r"}
     for _ in range(2):
         assert await reschedule(driver, **later) == BulkOutcome(2, 1, {DELAYED: 2}, True)
         assert await due_times(driver) == before | {"near": before["near"] + 3_600_000}
