@@ -58,7 +58,7 @@ class RequestHandler:
         self._at_fixed_urls: dict[tuple[bytes, bytes], tuple[Operation, str]] = {}
         for route in router.routes:
             if isinstance(route, Operation):
-                for method in route.methods or ():
+                for method in route.served_methods:
                     self._operations.setdefault((method, route.path.count("/")), []).append(route)
                     if not route.param_convertors:
                         self._at_fixed_urls[method.encode(), route.path.encode()] = route, method
@@ -104,7 +104,7 @@ class RequestHandler:
                 ends_at_s = await self._app.engine.request_clock.end_s(not_after_ms)
                 with recording, request_ending_at(ends_at_s):
                     response = await run(arguments)
-            if len(response.body) > LARGE_BYTES:
+            if len(response.body) > LARGE_BYTES and request.method != "HEAD":
                 self._app.unsent.claim(len(response.body), request.key_name)
         except ClientDisconnect:
             pass
@@ -113,10 +113,13 @@ class RequestHandler:
         finally:
             status = _NO_RESPONSE if response is None else response.status_code
             metrics.observe_request(operation.path, request.method, status, time.perf_counter() - started_s)
-        if response is not None and admission.usage is not None:
-            response.raw_headers.extend(admission.usage.headers())
-        if response is not None and not_after_ms is not None and (now_ms := self._app.engine.request_clock.least_ms()):
-            response.raw_headers.append(time_header(now_ms))
+        if response is not None:
+            if request.method == "HEAD":
+                response.body = b""  # the headers, and so the length, are those of a GET (RFC 9110, section 9.3.2)
+            if admission.usage is not None:
+                response.raw_headers.extend(admission.usage.headers())
+            if not_after_ms is not None and (now_ms := self._app.engine.request_clock.least_ms()):
+                response.raw_headers.append(time_header(now_ms))
         return response
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -193,7 +196,7 @@ class RequestHandler:
         methods: set[str] = set()
         for route in self._router.routes:
             if route.matches(scope)[0] is not Match.NONE:
-                methods.update(getattr(route, "methods", None) or ())
+                methods.update(route.served_methods if isinstance(route, Operation) else getattr(route, "methods", ()))
         return sorted(methods)
 
 

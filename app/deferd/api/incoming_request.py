@@ -37,7 +37,7 @@ class IncomingRequest(ABC):
     `key_name` is the name of the API key that the request was admitted with, if any.
     """
 
-    __slots__ = ("_task", "disconnected", "headers", "key_name", "method", "path_values", "query")
+    __slots__ = ("_task", "disconnected", "half_closed", "headers", "key_name", "method", "path_values", "query")
 
     is_of_console: ClassVar[bool] = False
     """Whether the console makes the request, within this process. Nothing that a client sends decides this."""
@@ -50,7 +50,7 @@ class IncomingRequest(ABC):
         self.query = query
         self.headers = headers
         self.key_name: str | None = None
-        self.disconnected = False
+        self.disconnected = self.half_closed = False
         self._task: asyncio.Task[Any] | None = None
 
     def traceparent(self) -> str | None:
@@ -95,21 +95,21 @@ class IncomingRequest(ABC):
         """
 
     async def cancel_on_disconnect(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Await `work`; cancel it when the client disconnects first.
+        """Await `work`; cancel it when the client disconnects first, or closes its side, which may be the same.
 
         `work` itself undoes what it did when it is cancelled.
 
         Raises:
             ClientDisconnect: the client has disconnected.
         """
-        if self.disconnected:
+        if self.half_closed:
             work.close()
             raise ClientDisconnect
         self._task = asyncio.current_task()
         try:
             return await work
         except (asyncio.CancelledError, DeferdError):
-            if self.disconnected:
+            if self.half_closed:
                 raise ClientDisconnect from None
             raise
         finally:
@@ -118,6 +118,11 @@ class IncomingRequest(ABC):
     def disconnect(self) -> None:
         """Note that the client has disconnected, and cancel the work that it waits for."""
         self.disconnected = True
+        self.half_close()
+
+    def half_close(self) -> None:
+        """Note that the client sends no more, and cancel the work that only a connected client needs."""
+        self.half_closed = True
         if self._task is not None:
             self._task.cancel()
 

@@ -17,6 +17,7 @@ import pytest
 from deferd import (
     AsyncClient,
     Client,
+    ExponentialBackoff,
     FixedBackoff,
     InvalidInput,
     JobExists,
@@ -24,6 +25,7 @@ from deferd import (
     NoAnswer,
     PutResult,
     ReceiptStale,
+    ScheduleBackoff,
     TopicFull,
     UnexpectedAnswer,
     Unreachable,
@@ -59,6 +61,29 @@ def test_a_put_with_a_lost_response_is_reported_as_done(
     job = client.put(topic, {"n": [1.5, None]}, id=own_id, delay=60, ttr=7, max_attempts=3, backoff=backoff)
     assert (job.state, job.body) == ("delayed", {"n": [1.5, None]})
     assert client.topic(topic).counts["delayed"] == 1
+
+
+@pytest.mark.parametrize(
+    "backoff",
+    [
+        FixedBackoff(seconds=10 / 3, jitter=1 / 3),
+        ExponentialBackoff(base=10 / 3, cap=86_400 - 1 / 3, jitter=2 / 3),
+        ScheduleBackoff(seconds=[1 / 3, 200 / 3, 86_400 - 1 / 7]),
+    ],
+)
+def test_a_backoff_of_many_digits_is_the_same_job_after_a_lost_response(
+    proxy: LossyProxy, client: Client, topic: str, backoff: FixedBackoff | ExponentialBackoff | ScheduleBackoff
+) -> None:
+    client.set_topic(topic, {"ttr": 30})  # its default is written into each job
+    proxy.lose_responses()
+    job = client.put(topic, id="a", delay=60, backoff=backoff)
+    assert job.backoff == backoff
+    other = client.put(topic, id="b", delay=60, backoff=backoff)
+    changed = client.change(topic, "b", ttr=31)
+    assert job.fields["backoff"] == other.fields["backoff"] == changed.fields["backoff"]
+    settings = client.set_topic(topic, {"backoff": backoff.model_dump()}).fields["settings"]
+    assert settings["backoff"] == client.topic(topic).fields["settings"]["backoff"] == job.fields["backoff"]
+    assert client.put(topic, id="c").fields["backoff"] == job.fields["backoff"]
 
 
 async def test_a_put_with_a_lost_response_succeeds_with_asyncio(proxy: LossyProxy, topic: str) -> None:

@@ -262,6 +262,7 @@ QUERIES = st.sampled_from(
             b"wait=0&x=1",
         ),
         *(b"wait=0&wait=0", b"wait=0&count=0", b"wait=0&consumer=%20", b"wait=0&consumer=%41", b"wait=0.0", b"wait=0&"),
+        b"wait=0_0",
         *(
             b"wait=0&ttr=1e999",
             b"wait=nan",

@@ -62,6 +62,8 @@ _ONE_OF_EACH: list[errors.DeferdError] = [
     problem_details.BadRequest(),
     problem_details.RequestTimeout(),
     problem_details.UriTooLong(),
+    problem_details.HalfClosed(),
+    problem_details.UnsupportedTransferCoding(),
     problem_details.HeadTooLarge(),
     problem_details.TooManyConnections("10 connections are open already"),
     TooManyStreams("this process serves 100 streams of events already"),

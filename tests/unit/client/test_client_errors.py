@@ -41,6 +41,8 @@ ONLY_HTTP = {
     "bad_request",
     "request_timeout",
     "uri_too_long",
+    "half_closed",
+    "unsupported_transfer_coding",
     "request_header_fields_too_large",
     "too_many_connections",
     "too_many_streams",

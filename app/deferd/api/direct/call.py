@@ -83,6 +83,10 @@ class DirectCall:
     def disconnect(self) -> None:
         """The client has disconnected."""
         self.disconnected = True
+        self.half_close()
+
+    def half_close(self) -> None:
+        """The client sends no more, and may have disconnected."""
         if self.abandon is not None:
             self._end_without_response()
 

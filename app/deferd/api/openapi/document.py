@@ -71,12 +71,13 @@ delivery cannot change it.
 - When clients have left too many bytes of earlier responses unread, a large response is replaced by 503
   `too_many_unsent_bytes`, or by 429 `rate_limited` if those clients use the same key. Jobs that the response would have
   handed out return to their topics.
-- A malformed HTTP request, or one with a missing or repeated Host header, gets 400 `bad_request`; one that does not
-  arrive in time 408 `request_timeout`; a URL longer than {limits.URL_MAX_BYTES} bytes 414 `uri_too_long`; a head that
-  is too large or has more than {limits.HEADERS_MAX} headers 431 `request_header_fields_too_large`; a connection over
-  the limit 503 `too_many_connections`. The connection is then closed.
+- A malformed HTTP request, or one with a missing or repeated Host header, gets 400 `bad_request`; a transfer coding
+  other than `chunked` 501 `unsupported_transfer_coding`; one that does not arrive in time 408 `request_timeout`; a URL
+  longer than {limits.URL_MAX_BYTES} bytes 414 `uri_too_long`; a head that is too large or has more than
+  {limits.HEADERS_MAX} headers 431 `request_header_fields_too_large`; a connection over the limit 503
+  `too_many_connections`. The connection is then closed.
 - An unknown path gets 404 `not_found`. A known path with another method gets 405 `method_not_allowed` with an `Allow`
-  header.
+  header. HEAD is GET without the body, for every path but that of a pop.
 """
 TAGS = [
     {"name": "jobs", "description": "For producers: put, get, change and cancel jobs."},
