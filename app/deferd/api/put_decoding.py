@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
@@ -27,7 +26,7 @@ from deferd.contract import limits
 from deferd.contract.errors import InvalidInput
 from deferd.contract.model import TRACEPARENT_PATTERN, DurabilityLevel
 from deferd.contract.timestamps import parse_instant
-from deferd.contract.windows import read_window, window_text
+from deferd.contract.windows import WindowFields, WindowsFields
 from deferd.engine.record import NO_LIMIT, Receipt, instant_ms, json_bytes, to_ms
 from deferd.engine.script_arguments import (
     DELAY,
@@ -43,7 +42,7 @@ from deferd.engine.script_arguments import (
     new_nonces,
     receipt_bytes,
 )
-from deferd.engine.timing.openings import Openings
+from deferd.engine.timing.openings import read_openings
 
 Decoded = TypeVar("Decoded")
 
@@ -127,6 +126,9 @@ _put_decoder = msgspec.json.Decoder(_Put)
 _batch_decoder = msgspec.json.Decoder(_Batch)
 _finish_decoder = msgspec.json.Decoder(_Finish)
 _finishes_decoder = msgspec.json.Decoder(_Finishes)
+_window_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
+    WindowFields | WindowsFields | Annotated[str, Meta(pattern=limits.TOPIC_PATTERN.replace("$", r"\Z"))] | None
+)
 
 
 def decode_put(raw: bytes, traceparent: str | None = None) -> EncodedPut | None:
@@ -247,18 +249,18 @@ def _encode_options(put: _Put) -> tuple[bytes, bytes, Placing | None]:
     return start, PUT_HEAD_END.pack(0, len(extra)) + extra, placing
 
 
-@lru_cache(maxsize=1024)
 def _window(raw: bytes) -> str:
     """The JSON of a window as it is stored, '' for null. It is checked, but for whether a calendar exists."""
-    if raw == b"null":
+    spec = _window_decoder.decode(raw)
+    if spec is None:
         return ""
-    spec = read_window(raw)  # a ValidationError is a ValueError
+    text = msgspec.json.encode(spec).decode()  # as `window_text` writes it
     try:
         if not isinstance(spec, str):
-            Openings.of(spec if isinstance(spec, list) else (spec,))
+            read_openings(text)
     except InvalidInput:
         raise _UnusualError from None
-    return window_text(spec)
+    return text
 
 
 def _due_ms(run_at: str) -> int:

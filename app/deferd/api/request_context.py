@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends
 from pydantic import BaseModel
@@ -20,6 +20,7 @@ from deferd.engine.schedules.stored_schedule import StoredSchedule
 from deferd.engine.script_arguments import NO_BOUNDS, PutBounds
 
 _NO_QUOTA = nullcontext()
+Result = TypeVar("Result")
 
 
 class RequestContext:
@@ -88,6 +89,19 @@ class RequestContext:
         if usage is None or usage.quota is None:  # only then the batch may be an EncodedFinishes, which has no results
             return _NO_QUOTA
         return usage.quota.counting([job.result for job in jobs])
+
+    async def compute(self, work: Callable[[], Awaitable[Result]]) -> Result:
+        """Do what may compute for long: within the share of the key, and only as long as the client is there.
+
+        Raises:
+            RateLimited: too many requests of the key wait to compute.
+            ClientDisconnect: the client has disconnected.
+        """
+        return await self.incoming.cancel_on_disconnect(self._in_share(work))
+
+    async def _in_share(self, work: Callable[[], Awaitable[Result]]) -> Result:
+        async with self.app.computations.share_of(self.incoming.key_name):
+            return await work()
 
     def put_bounds(self) -> PutBounds:
         """The bounds that the key and the service set for each job."""

@@ -55,6 +55,8 @@ RUNS_MAX = 1_000_000_000
 CATCH_UP_MAX = 1000
 PREVIEW_DEFAULT = 20
 PREVIEW_MAX = 1000
+WAITING_COMPUTATIONS_MAX = 32
+"""Requests of a key that wait for its share of the computing time."""
 
 REPLICAS_MAX = 9
 DURABILITY_PATTERN = rf"^(memory|fsync|replicated:[1-{REPLICAS_MAX}])$"

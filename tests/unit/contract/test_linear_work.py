@@ -8,6 +8,7 @@ the thread, the least of several runs, so a busy machine does not matter.
 from __future__ import annotations
 
 import ast
+import json
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -97,6 +98,10 @@ def read_body(name: str) -> Callable[[bytes], object]:
 
 def is_deeper(raw: bytes) -> bool:
     return request_body.is_deeper(from_json(raw), 100)
+
+
+def decoded_window(form: str) -> Callable[[str], object]:
+    return lambda text: put_decoding._decoded(put_decoding._window, form.format(json.dumps(text)).encode())
 
 
 def validated(kind: Any) -> Callable[[Any], object]:
@@ -208,6 +213,8 @@ ROWS = [
     Row("times of day", validated(schedule_models.TimesOfDay), NAMES, ("contract/schedules.py",)),
     Row("beginning of a name", validated(schedules.NamePrefix), NAMES, ("api/routes/schedules.py",)),
     Row("window", validated(windows.WindowSpec), NAMES, ("contract/windows.py",) * 3),
+    Row("calendar on the fast path", decoded_window("{}"), NAMES, ("api/put_decoding.py",)),
+    Row("window on the fast path", decoded_window('{{"from":{}}}'), NAMES, ("contract/windows.py",)),
     Row("topic of a selection", validated(bulk_model.TopicSelector), NAMES, ("contract/bulk_model.py",)),
     Row("request id", validated(bulk_model.RequestId), NAMES, ("contract/bulk_model.py",)),
     Row("text of a header", validated(labels._HeaderText), NAMES, ("contract/labels.py",)),

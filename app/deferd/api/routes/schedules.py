@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -67,7 +68,8 @@ class PreviewQuery(_Strict):
         strict=True,
         ge=1,
         le=limits.PREVIEW_MAX,
-        description=f"Maximum number of runs, 1 to {limits.PREVIEW_MAX}.",
+        description=f"Maximum number of runs, 1 to {limits.PREVIEW_MAX}. If they take more than a second to compute, "
+        "the response is 422: on rare dates, with opening hours that are rarely open.",
     )
 
 
@@ -220,13 +222,15 @@ async def run_schedule(request: CurrentRequest, name: ScheduleName, _body: Empty
     description="Returns when the next runs are due, as if the schedule was not paused; none when it has ended.",
     response_model=schedule_schemas.Preview,
     response_description="The runs to come.",
-    responses=error_responses("schedule_not_found", "validation", "store_unavailable"),
+    responses=error_responses("schedule_not_found", "validation", "rate_limited", "store_unavailable"),
 )
 @requires(Scope.READ)
 async def preview_schedule(
     request: CurrentRequest, name: ScheduleName, query: Annotated[PreviewQuery, Query()]
 ) -> Response:
-    stored, runs = await request.engine.schedules.preview(name, request.admission.check_topic, query.count)
+    schedules = request.engine.schedules
+    preview = partial(schedules.preview, name, request.admission.check_topic, query.count)
+    stored, runs = await request.compute(preview)
     return JsonResponse(schedule_json.preview(stored.definition, runs))
 
 
@@ -238,11 +242,12 @@ async def preview_schedule(
     "`jitter` the moments depend on the name that it will have.",
     response_model=schedule_schemas.Preview,
     response_description="The runs to come.",
-    responses=error_responses("validation", "store_unavailable", body=True),
+    responses=error_responses("validation", "rate_limited", "store_unavailable", body=True),
 )
 @requires(Scope.READ)
 async def preview_unsaved_schedule(
     request: CurrentRequest, query: Annotated[PreviewQuery, Query()], schedule: PutSchedule
 ) -> Response:
-    runs = await request.engine.schedules.preview_of(_UNSAVED, schedule, query.count)
+    schedules = request.engine.schedules
+    runs = await request.compute(partial(schedules.preview_of, _UNSAVED, schedule, query.count))
     return JsonResponse(schedule_json.preview(schedule, runs))

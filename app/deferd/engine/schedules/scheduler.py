@@ -17,6 +17,7 @@ from deferd.engine.schedules.planning import Plan, RunTimes
 from deferd.engine.schedules.run_placing import NOT_MOVED, RunPlacer, RunPlacing
 from deferd.engine.schedules.schedule_store import Change, DueSchedule, FullError, ScheduleStore, read_due
 from deferd.engine.schedules.stored_schedule import ScheduleState
+from deferd.engine.time_slice import TimeSlice
 
 _LOG = logging.getLogger(__name__)
 _AT_ONCE = 8
@@ -82,7 +83,7 @@ class Scheduler:
         placing = await self._placer.placing_of(definition)
         times = RunTimes(due.name, definition, state.created_ms, placing)
         after_ms = now_ms if state.occurrence_ms is None else state.occurrence_ms
-        plan = times.plan(now_ms, after_ms, remaining, most_runs(due.rest_bytes))
+        plan = await TimeSlice().run(times.plan(now_ms, after_ms, remaining, most_runs(due.rest_bytes)))
         return planned_change(due.name, due.rev, definition, state, plan, placing)
 
 
