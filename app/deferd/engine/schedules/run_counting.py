@@ -29,7 +29,7 @@ async def count_runs(schedules: Schedules, until_ms: int) -> RunCount:
             if not state.is_active:
                 continue
             recurrence = Recurrence.of(definition, state.created_ms)
-            _, count = recurrence.missed(state.occurrence_ms or state.created_ms, until_ms, 1)
+            count = recurrence.count(state.occurrence_ms or state.created_ms, until_ms)
             if definition.max_runs is not None:
                 count = min(count, definition.max_runs - schedule.runs)
             runs += count
