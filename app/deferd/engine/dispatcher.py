@@ -97,7 +97,6 @@ class Dispatcher:
             StoreUnavailable: none of the topics can be reached; waiting pops fail as soon as this is known.
         """
         result: asyncio.Future[list[JobRecord]] = asyncio.get_running_loop().create_future()
-
         request = PopRequest(count, ttr_ms, consumer, request_id)
         topics = self.empty_partitions.partitions_of(topics)
         waiter = self._join(topics, request, wait_ms, settling(result))
@@ -145,18 +144,16 @@ class Dispatcher:
         ends_at_s = min(time.monotonic() + wait_ms / 1000, request_ends_at_s())
         waiter = Waiter(self._arrivals, topics, request, on_end, ends_at_s)
         waiter.may_have_deliveries = request.request_id is not None and len(topics) == 1
-        if wait_ms <= 0 or self._draining:
-            waiter.timed_out = True
+        waiter.timed_out = wait_ms <= 0 or self._draining
         for topic in topics:
             self._wait_queue_of(topic).join(waiter)
         self._parked.change(1)
         return waiter
 
     def _wait_queue_of(self, topic: str) -> WaitQueue:
-        queue = self._wait_queues.get(topic)
-        if queue is None:
-            queue = self._wait_queues[topic] = WaitQueue(topic, self._failure_domain(topic))
-        return queue
+        if topic not in self._wait_queues:
+            self._wait_queues[topic] = WaitQueue(topic, self._failure_domain(topic))
+        return self._wait_queues[topic]
 
     def on_other_partitions(self, topic: str) -> None:
         """The topic has more partitions: who waits for it waits for all of them."""
@@ -358,7 +355,6 @@ class Dispatcher:
                 self._probe_outage_now(topic)
 
     def _park(self, waiter: Waiter) -> None:
-        waiter.first_pass_index = None
         if waiter.timer is None and not waiter.timed_out:
             wait_s = max(waiter.ends_at_s - time.monotonic(), 0)
             waiter.timer = asyncio.get_running_loop().call_later(wait_s, self._time_out, waiter)
