@@ -12,6 +12,23 @@ local function live_state(id)
   return state, score
 end
 
+-- The id, state and score of the run before a run of a schedule, if that is live. Runs are in the order of their
+-- occurrences, and so of their ids: it is an earlier one that still waits, because somebody postponed it, else the one
+-- that was due last, unless that is a later one.
+-- @rare
+local function live_run_before(prefix, name, id)
+  local range = { '(' .. name .. ' ' .. id, '[' .. name .. ' ', 'BYLEX', 'REV', 'LIMIT', 0, 1 }
+  -- An error, when another program has damaged the key, has no first element.
+  local waiting = redis.pcall('ZRANGE', earlier_runs_key(prefix), unpack(range))[1]
+  local before = waiting and string.sub(waiting, #name + 2)
+  local state, score = before and live_state(before)
+  if not state then
+    before = redis.call('HGET', prefix .. name, 'last_id')
+    if before and before < id then state, score = live_state(before) end
+  end
+  return state and before, state, score
+end
+
 -- Decide what becomes of the runs among `due`, a list of ids and due times that are still in `delay`. One that is
 -- missed is removed: it is so late that the next one is due too, and not all are made up for, or none are. So is one
 -- that its schedule skips because the run before it is live; or it takes the place of that. One that somebody moved is
@@ -20,6 +37,7 @@ end
 -- @rare
 local function judge_runs(runs, due, now)
   local prefix, ids, removed, counts, left = of_shard('schedule/'), {}, {}, { 0, 0, 0, 0 }, {}
+  local unjudged = {}  -- id -> its entry
   for index = 1, #due / 2 do
     ids[index] = due[2 * index - 1]
   end
@@ -52,17 +70,17 @@ local function judge_runs(runs, due, now)
       counts[4] = counts[4] + 1
       return
     end
-    local before = may_be_removed and overlap ~= 'allow' and redis.call('HGET', prefix .. name, 'last_id')
-    local state, state_score
-    if before and before ~= id then state, state_score = live_state(before) end
-    if state and overlap == 'skip' then
+    local before, state, state_score
+    if may_be_removed and overlap ~= 'allow' then before, state, state_score = live_run_before(prefix, name, id) end
+    if before and overlap == 'skip' then
       settle_run(prefix, id, entry, 'skips')
       remove(id, 'delayed', score, 'skipped')
       counts[2] = counts[2] + 1
       return
     end
     settle_run(prefix, id, entry, 'runs')
-    if state then
+    if before then
+      if unjudged[before] then settle_run(prefix, before, unjudged[before], 'skips') end
       remove(before, state, state_score, 'overlapped')
       counts[3] = counts[3] + 1
     else
@@ -73,6 +91,10 @@ local function judge_runs(runs, due, now)
   local entries = redis.call('HMGET', runs, unpack(ids))
   redis.call('HDEL', runs, unpack(ids))  -- delete first: a store that is out of memory allows it
   for index, entry in ipairs(entries) do
+    unjudged[ids[index]] = entry
+  end
+  for index, entry in ipairs(entries) do
+    unjudged[ids[index]] = nil
     if entry and not removed[ids[index]] then judge(ids[index], tonumber(due[2 * index]), entry) end
   end
   for index, id in ipairs(ids) do

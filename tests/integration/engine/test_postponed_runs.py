@@ -1,0 +1,168 @@
+"""A run that somebody postponed beyond later ones stays in the order of its schedule, and under its control."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from deferd.contract.bulk_model import RescheduleSelected
+from deferd.contract.model import ChangeJob
+from deferd.engine.consistency.findings import FindingKind
+from tests.integration.engine.engine_driver import TOPIC
+from tests.integration.engine.schedule_driver import NAME, ScheduleDriver, anyone
+
+MINUTE = 60
+EARLIER = "deferd:{0}:earlier_runs"
+
+
+async def postpone(schedules: ScheduleDriver, minutes: float, **options: Any) -> str:
+    """Put a schedule that runs every minute, and move its next run to `minutes` from now."""
+    await schedules.schedule(every=MINUTE, **options)
+    run = await schedules.next_id()
+    await schedules.queue.change(TOPIC, run, ChangeJob(delay=minutes * MINUTE))
+    return run
+
+
+async def earlier_runs(schedules: ScheduleDriver) -> list[bytes]:
+    found: list[bytes] = schedules.server.command("ZRANGE", EARLIER, 0, -1)
+    return found
+
+
+async def test_with_skip_later_runs_are_skipped_until_it_has_run(schedules: ScheduleDriver) -> None:
+    postponed = await postpone(schedules, 2.5, overlap="skip")
+    await schedules.advance(2.2 * MINUTE)
+    assert await schedules.counters() == (0, 1, 0, 2)  # the second one; the third waits
+    await schedules.advance(0.4 * MINUTE)
+    assert schedules.ready_list() == [postponed]
+    await schedules.advance(MINUTE)  # it is still live
+    assert await schedules.counters() == (1, 2, 0, 1)
+    await schedules.queue.cancel(TOPIC, postponed)
+    await schedules.advance(MINUTE)
+    assert await schedules.counters() == (2, 2, 0, 1)
+    assert await earlier_runs(schedules) == []
+    await schedules.assert_clean()
+
+
+async def test_with_replace_the_next_run_takes_its_place(schedules: ScheduleDriver) -> None:
+    postponed = await postpone(schedules, 2.5, overlap="replace")
+    await schedules.advance(2.2 * MINUTE)
+    [second] = schedules.ready_list()
+    assert second != postponed
+    assert await schedules.counters() == (1, 1, 0, 1)
+    assert await schedules.counts() == {"delayed": 1, "ready": 1}
+    await schedules.assert_clean()
+
+
+@pytest.mark.parametrize("overlap", ["skip", "replace"])
+async def test_it_neither_yields_to_a_later_run_at_work_nor_ends_it(schedules: ScheduleDriver, overlap: str) -> None:
+    postponed = await postpone(schedules, 1.5, overlap=overlap)
+    await schedules.advance(1.2 * MINUTE)
+    later = await schedules.next_id()
+    if later == postponed:  # the one that is due first is shown
+        later = next(iter(schedules.waiting_runs().keys() - {postponed}))
+    await schedules.queue.change(TOPIC, later, ChangeJob(delay=0))
+    assert (await schedules.pop_one(ttr_ms=900_000)).id == later
+    await schedules.advance(0.4 * MINUTE)
+    assert schedules.ready_list() == [postponed]
+    assert (await schedules.counts())["reserved"] == 1
+
+
+async def test_of_runs_due_together_after_an_outage_it_comes_first_in_order(schedules: ScheduleDriver) -> None:
+    postponed = await postpone(schedules, 2.5, overlap="replace")
+    await schedules.advance(1.2 * MINUTE)
+    await schedules.pass_outage(3 * MINUTE)  # it is due with later ones
+    [last] = schedules.ready_list()
+    assert last != postponed
+    assert (await schedules.counters())[3] == 1
+    assert await earlier_runs(schedules) == []
+    await schedules.assert_clean()
+
+
+@pytest.mark.parametrize("how", ["pause", "delete", "put paused", "put with another topic"])
+async def test_what_ends_the_next_run_ends_it_too(schedules: ScheduleDriver, how: str) -> None:
+    await postpone(schedules, 30)
+    await schedules.advance(2.5 * MINUTE)
+    assert len(schedules.waiting_runs()) == 2
+    verbs = schedules.engine.schedules
+    match how:
+        case "pause":
+            await verbs.pause(NAME, anyone)
+        case "delete":
+            await verbs.delete(NAME, anyone)
+        case "put paused":
+            await schedules.schedule(every=MINUTE, paused=True)
+        case _:
+            await schedules.schedule(every=MINUTE, topic="other")
+    assert schedules.waiting_runs() == {}
+    assert schedules.delayed() == []
+    assert await earlier_runs(schedules) == []
+    if how != "delete":
+        assert (await schedules.get()).waiting == (how == "put with another topic")
+    await schedules.assert_clean()
+
+
+async def test_it_outlives_other_changes_of_its_schedule(schedules: ScheduleDriver) -> None:
+    postponed = await postpone(schedules, 3.5)
+    await schedules.advance(1.5 * MINUTE)
+    await schedules.schedule(every=MINUTE, job={"body": 2})
+    assert postponed in schedules.waiting_runs()
+    assert (await schedules.get()).waiting == 2
+    await schedules.advance(2.2 * MINUTE)
+    assert postponed in schedules.ready_list()
+    await schedules.assert_clean()
+
+
+async def test_the_schedule_shows_it_as_the_next_run_when_it_is_due_first(schedules: ScheduleDriver) -> None:
+    postponed = await postpone(schedules, 1.5)
+    await schedules.advance(1.1 * MINUTE)
+    stored = await schedules.get()
+    shown = await schedules.engine.schedules.with_next_run(stored)
+    assert shown.next_id == postponed != stored.next_id
+    await schedules.queue.change(TOPIC, postponed, ChangeJob(delay=MINUTE))
+    shown = await schedules.engine.schedules.with_next_run(await schedules.get())
+    assert shown.next_id == stored.next_id
+
+
+async def test_any_number_of_them_is_withdrawn(schedules: ScheduleDriver) -> None:
+    await schedules.schedule(every=1, catch_up="all")
+    schedules.move_clock(130)
+    await schedules.engine.timers[0]._advance_schedules(0)  # puts them; they are due in a millisecond
+    await schedules.engine.timers[0]._advance_schedules(0)
+    chosen = RescheduleSelected.model_validate({"select": {"state": "delayed", "topics": [TOPIC]}, "delay": 3600})
+    await schedules.engine.bulk.reschedule(chosen)
+    assert len(schedules.waiting_runs()) > 100
+    await schedules.engine.schedules.pause(NAME, anyone)
+    assert schedules.waiting_runs() == {}
+    assert (await schedules.get()).waiting == 0
+    await schedules.assert_clean()
+
+
+async def test_one_that_is_not_listed_is_found_and_listed(schedules: ScheduleDriver) -> None:
+    await postpone(schedules, 30)
+    await schedules.advance(1.5 * MINUTE)
+    listed = await earlier_runs(schedules)
+    schedules.server.command("DEL", EARLIER)
+    check = schedules.engine.consistency.check_topic
+    assert (await check(TOPIC, repair=True)).findings.counts == {FindingKind.RUN_UNLISTED: 1}
+    assert await earlier_runs(schedules) == listed
+    await schedules.assert_clean()
+
+
+@pytest.mark.parametrize("entry", [f"{NAME} {NAME}:20300101T000000Z", "ghost ghost:1", "ghost"])
+async def test_a_list_entry_without_a_run_is_found_and_removed(schedules: ScheduleDriver, entry: str) -> None:
+    await schedules.schedule()
+    schedules.server.command("ZADD", EARLIER, 0, entry)
+    check = schedules.engine.consistency.check_store
+    assert (await check(repair=True)).findings.counts == {FindingKind.SCHEDULE_WRONG: 1}
+    await schedules.assert_clean()
+
+
+@pytest.mark.parametrize("overlap", ["allow", "skip"])
+async def test_a_list_of_the_wrong_type_does_not_stop_the_timer(schedules: ScheduleDriver, overlap: str) -> None:
+    await schedules.schedule(every=MINUTE, overlap=overlap)
+    schedules.server.command("SET", EARLIER, "x")
+    await schedules.pass_time(MINUTE + 1)
+    assert len(schedules.ready_list()) == 1
+    assert (await schedules.engine.consistency.check_store(repair=True)).repaired
+    await schedules.assert_clean()
