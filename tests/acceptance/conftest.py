@@ -15,6 +15,7 @@ from tests.acceptance.resp_calls import redis_client
 from tests.acceptance.service_process import ServiceProcess, running_service
 
 CALL_TIMEOUT_S = 30.0
+PUSH_ALLOW = ("--push-allow", "127.0.0.1:*,localhost:*,https://*.example.com")
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +28,13 @@ def shared_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service
 def resp_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     """Another one, which serves the Redis protocol as well."""
     with running_service("--resp-port", "0", data_dir=tmp_path_factory.mktemp("resp")) as service:
+        yield service
+
+
+@pytest.fixture(scope="session")
+def pushing_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """Another one, which may push to this host."""
+    with running_service(*PUSH_ALLOW, data_dir=tmp_path_factory.mktemp("push")) as service:
         yield service
 
 

@@ -14,7 +14,6 @@ from tests.benchmarks.measuring import end_in_order
 from tests.faults.cluster_profile import report_profile, run_cluster_profile
 from tests.faults.cluster_run import report_cluster, run_cluster_faults
 from tests.faults.failover import run_failovers
-from tests.faults.plan import draw_plan
 from tests.faults.recurring import report_recurring, run_recurring
 from tests.faults.report import are_clean, is_clean, report, report_failovers
 from tests.faults.run import run
@@ -36,16 +35,15 @@ def main() -> int:
     end_in_order()
     print(f"seed {options.seed}, {options.minutes:g} minutes", flush=True)
     until_s = time.monotonic() + options.minutes * 60
-    plan = draw_plan(options.seed, _MORE_THAN_ENOUGH)
     with tempfile.TemporaryDirectory(prefix="deferd-faults-") as folder:
         kept = (options.keep or Path(folder)).resolve()
-        outcome = asyncio.run(run(kept, options.seed, plan, until_s=until_s))
+        outcome = run(kept, options.seed, _MORE_THAN_ENOUGH, until_s=until_s)
         print(report(outcome), flush=True)
         failovers = asyncio.run(run_failovers(kept / "failovers", options.seed, options.failovers))
         print(f"\n{report_failovers(failovers)}", flush=True)
         in_cluster = asyncio.run(run_cluster_faults(kept / "cluster", options.seed, options.cluster_rounds))
         print(f"\n{report_cluster(in_cluster)}", flush=True)
-        profile = asyncio.run(run_cluster_profile(kept / "profile", options.seed, options.cluster_minutes))
+        profile = run_cluster_profile(kept / "profile", options.seed, options.cluster_minutes)
         print(f"\n{report_profile(profile)}", flush=True)
         recurring = asyncio.run(run_recurring(kept / "recurring", options.seed, occurrences=options.occurrences))
         print(f"\n{report_recurring(recurring)}")

@@ -50,6 +50,9 @@ from tests.faults.response_facts import CREATED, delivery_facts, ms, outcome_in_
 from tests.faults.set_commands import SetClients
 
 RESPONSE_S = 2.5
+STORE_TIMEOUT_S = 1.5
+"""The default of `--store-timeout`."""
+_TIMED_OUT = "the store did not respond in time"
 PAUSE_AFTER_ERROR_S = 0.25
 PAUSE_WHEN_EMPTY_S = 0.1
 _CODES = {
@@ -131,8 +134,11 @@ class Clients:
                 results = facts(await call)
         except Unreachable:
             ends: dict[str, Any] = {"outcome": NOT_SENT}
-        except (NoAnswer, StoreUnavailable, TimeoutError):
+        except (NoAnswer, TimeoutError):
             ends = {"outcome": UNKNOWN}
+        except StoreUnavailable as error:
+            # When the connection to the store broke, it had not waited as long as it can.
+            ends = {"outcome": UNKNOWN, "given_up_after_s": 0 if _TIMED_OUT in str(error) else STORE_TIMEOUT_S}
         except UnexpectedAnswer as error:
             if error.status < 500:
                 raise

@@ -4,7 +4,8 @@ Three primaries, each with a replica, and two services. One topic is spread over
 middle. Producers put at `replicated:1` and at `memory`, and cancel some
 jobs at `replicated:1` before they are due; consumers pop and finish. Meanwhile slots are moved, nodes join and leave, a
 primary is killed while its replica lags, a shard dies as a whole, and a primary is cut off: frozen by SIGSTOP until its
-replica has taken over, so that it still believes to be the primary when it continues.
+replica has taken over, so that it still believes to be the primary when it continues. Where the machine allows the run
+a network of its own, packets to a primary are held up beyond the time-outs of the services.
 
 `python -m tests.faults.cluster_profile --seed 7 --minutes 10` runs this profile alone.
 """
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -35,6 +36,7 @@ from tests.faults.cluster_nodes import ClusterNodes
 from tests.faults.failover import BALLAST_PIECES, make_replica_lag
 from tests.faults.orphans import no_orphans
 from tests.integration.store.store_servers import ClusterSet, StoreServer
+from tests.private_network import in_private_network_if_possible, packets_held_up, why_no_private_network
 
 SHARDS = 12
 SERVICES = 2
@@ -46,6 +48,8 @@ TTR_S = 3.0
 DELAY_S = (0.0, 3.0)
 CANCELLED_DELAY_S = 6.0
 """Of jobs that are cancelled: long enough for the cancel to be repeated through a failover."""
+HELD_UP_S = 2.5
+"""Longer than the services' time-outs."""
 DEAD_FOR_S = (2.0, 4.0)
 BETWEEN_S = (0.5, 1.5)
 PAUSE_S = 0.02
@@ -62,6 +66,7 @@ class ClusterFault(StrEnum):
     NODES_COME_AND_GO = "a primary with its replica is added, gets shards, gives them back and is removed"
     PRIMARY_KILLED = "a primary is killed while its replica lags, which takes over (SIGKILL)"
     SHARD_DEAD = "a primary and its replica are killed, and start again later"
+    HOLD_PACKETS = "packets on their way to a primary are held up"
     CUT_OFF = "a primary is cut off until its replica has taken over, and comes back (SIGSTOP, SIGCONT)"
 
 
@@ -94,6 +99,8 @@ class ProfileOutcome:
     """The result of a run."""
 
     seed: int
+    left_out: Mapping[ClusterFault, str] = field(default_factory=dict)
+    """Kinds of faults that this machine does not allow, and why."""
     took_s: float = 0.0
     faults: Counter[ClusterFault] = field(default_factory=Counter)
     recovered_s: defaultdict[ClusterFault, float] = field(default_factory=lambda: defaultdict(float))
@@ -114,7 +121,9 @@ class ProfileOutcome:
 
     def broken(self) -> Iterator[str]:
         """A sentence for each broken promise."""
-        yield from (f"never injected: {kind}" for kind in ClusterFault if not self.faults[kind])
+        yield from (
+            f"never injected: {kind}" for kind in ClusterFault if not (self.faults[kind] or kind in self.left_out)
+        )
         yield from (f"lost: {job}" for job in self.lost)
         yield from (f"came back after its cancel: {job}" for job in self.came_back)
         yield from (f"twice: {job}" for job in self.twice)
@@ -124,9 +133,17 @@ class ProfileOutcome:
             yield f"{self.left} jobs are left"
 
 
-async def run_cluster_profile(folder: Path, seed: int, minutes: float) -> ProfileOutcome:
+def run_cluster_profile(folder: Path, seed: int, minutes: float) -> ProfileOutcome:
     """Inject faults for so long, each kind at least once. Raises TimeoutError when calls do not succeed again."""
-    outcome = ProfileOutcome(seed)
+    why_not = why_no_private_network()
+    outcome = ProfileOutcome(seed, left_out={} if why_not is None else {ClusterFault.HOLD_PACKETS: why_not})
+    in_private_network_if_possible(lambda: asyncio.run(_run(folder, outcome, minutes)))
+    return outcome
+
+
+async def _run(folder: Path, outcome: ProfileOutcome, minutes: float) -> None:
+    seed = outcome.seed
+    kinds = [kind for kind in ClusterFault if kind not in outcome.left_out]
     chance = random.Random(seed)
     began_s = time.monotonic()
     with contextlib.ExitStack() as stack:
@@ -142,8 +159,8 @@ async def run_cluster_profile(folder: Path, seed: int, minutes: float) -> Profil
         async with load.running():
             await load.set_partitions(PARTITIONS)
             await load.wait_for_recovery()
-            while time.monotonic() < began_s + minutes * 60 or any(not outcome.faults[kind] for kind in ClusterFault):
-                for kind in chance.sample(list(ClusterFault), len(ClusterFault)):
+            while time.monotonic() < began_s + minutes * 60 or any(not outcome.faults[kind] for kind in kinds):
+                for kind in chance.sample(kinds, len(kinds)):
                     await faults.inject(kind)
                     ended_s = time.monotonic()
                     await load.wait_for_recovery()
@@ -158,7 +175,6 @@ async def run_cluster_profile(folder: Path, seed: int, minutes: float) -> Profil
             await load.judge(faults.windows)
         outcome.tracebacks = [service.output()[-3000:] for service in services if "Traceback" in service.output()]
     outcome.took_s = time.monotonic() - began_s
-    return outcome
 
 
 class Faults:
@@ -179,6 +195,7 @@ class Faults:
             ClusterFault.NODES_COME_AND_GO: self._nodes_come_and_go,
             ClusterFault.PRIMARY_KILLED: self._kill_primary,
             ClusterFault.SHARD_DEAD: self._kill_shard,
+            ClusterFault.HOLD_PACKETS: self._hold_packets,
             ClusterFault.CUT_OFF: self._cut_off,
         }
         await asyncio.to_thread(inject[kind])
@@ -221,6 +238,12 @@ class Faults:
         time.sleep(self._chance.uniform(*DEAD_FOR_S))
         for node in (primary, replica):
             node.start()
+
+    def _hold_packets(self) -> None:
+        [primary] = self._draw(1)
+        with packets_held_up(primary.port) as held_up:  # the nodes go on talking to it, over their own ports
+            time.sleep(HELD_UP_S)
+        assert held_up.packets, "no packet was held up"
 
     def _cut_off(self) -> None:
         [primary] = self._draw(1)
@@ -372,13 +395,13 @@ class Load:
 
     async def _put_and_cancel(self, topic: str) -> None:
         for number in itertools.count():
-            if not self._producing:
-                return
             job_id = f"cancelled-{number}-{topic}"
-            job = await self._put(topic, job_id, "replicated:1", CANCELLED_DELAY_S)
+            job = None
+            while job is None:  # repeated until it is acknowledged: no attempt may come back after the cancel
+                if not self._producing:
+                    return
+                job = await self._put(topic, job_id, "replicated:1", CANCELLED_DELAY_S)
             await asyncio.sleep(self._chance.expovariate(1 / PAUSE_S) * 2)
-            if job is None:
-                continue
             job.is_cancelled = True
             try:
                 cancelled = await self._chance.choice(self._clients).cancel(topic, job_id, durability="replicated:1")
@@ -429,6 +452,7 @@ def report_profile(outcome: ProfileOutcome) -> str:
         f"cluster with replicas, seed {outcome.seed}: {outcome.faults.total()} faults in {outcome.took_s:.0f} s",
         " times, longest time in s until puts into all topics were confirmed again",
         *(f"{count:6} {outcome.recovered_s[kind]:6.1f}  {kind}" for kind, count in outcome.faults.items()),
+        *(f"     0         {kind}: not on this machine ({why})" for kind, why in outcome.left_out.items()),
         f"{failed.total():6}  calls failed: {', '.join(f'{what} {count}' for what, count in failed.most_common())}",
         f"{outcome.in_doubt:6}  stored puts that a replica lacked when its primary was killed",
         f"{of_level['replicated:1']:6}  puts acknowledged at replicated:1",
@@ -456,7 +480,7 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="deferd-faults-") as folder:
         kept = (options.keep or Path(folder)).resolve()
-        outcome = asyncio.run(run_cluster_profile(kept, options.seed, options.minutes))
+        outcome = run_cluster_profile(kept, options.seed, options.minutes)
         print(report_profile(outcome))
     return 1 if any(outcome.broken()) else 0
 

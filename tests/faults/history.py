@@ -37,7 +37,8 @@ Kind = Literal[
 SET_KINDS = frozenset(("sadd", "spop"))
 """Calls on topics that are used as sets: `set_commands` checks them."""
 UNKNOWN = "unknown"
-"""Outcome of an operation without a response, or with 503: it may have been executed, or may still be."""
+"""Outcome of an operation without a response, or with 503: it may have been executed. It may still be, but after a 503
+only for so long as the service waits for the store."""
 DELIVERED = "delivered"
 """Outcome of a put without a response that a delivery proves, if it may have become a job, an item or a follow-up."""
 NOT_SHOWN = "not shown"
@@ -60,7 +61,8 @@ class Operation:
     A collection has the tags of all its puts; `items` is how many it has after an append. `follows`: the put waits for
     the job's holder; `only_live`: dead and finished jobs are not in its way. `chain` names a finish and the put in the
     same step. `end_s` is None without a response; the outcome may be known
-    all the same, as a delivery proves its put.
+    all the same, as a delivery proves its put. `given_up_s`: after a 503, when the service has given up what it sent to
+    the store, which does not execute it any more.
     """
 
     kind: Kind
@@ -98,6 +100,12 @@ class Operation:
     follows: bool = False
     only_live: bool = False
     keeps_follow_up: bool = False
+    given_up_s: float | None = None
+
+    @property
+    def over_s(self) -> float | None:
+        """From when on it is not executed any more; None: it may still be."""
+        return self.given_up_s if self.end_s is None else self.end_s
 
 
 @dataclass(frozen=True)
@@ -239,4 +247,6 @@ def _operation(line: dict[str, Any]) -> Operation:
     known = {name: line[name] for name in Operation.__dataclass_fields__ if name in line}
     if line["outcome"] == UNKNOWN:
         known["end_s"] = None
+        if "given_up_after_s" in line:
+            known["given_up_s"] = line["end_s"] + line["given_up_after_s"]
     return Operation(**known)

@@ -26,6 +26,7 @@ from tests.faults.deployment import (
 )
 from tests.faults.plan import BEYOND_STORE_TIMEOUT_S, Fault, FaultKind
 from tests.integration.store.store_rights import USER
+from tests.private_network import packets_held_up
 from tests.waiting import wait_until
 
 DEAD_S = 0.3
@@ -323,6 +324,16 @@ async def _pause_store(fault: Fault, deployment: Deployment) -> None:
     _require(time.monotonic() - began_s >= fault.for_s - 0.05, "the store did not make clients wait")
 
 
+async def _hold_packets(fault: Fault, deployment: Deployment) -> None:
+    def hold() -> int:
+        with packets_held_up(deployment.store.port) as held_up:
+            time.sleep(fault.for_s)
+        return held_up.packets
+
+    # What the proxies have taken is sent again at the end, also what the services have given up.
+    _require(await asyncio.to_thread(hold) > 0, "no packet was held up")
+
+
 async def _jump_clock(fault: Fault, deployment: Deployment) -> None:
     # One clock is always behind and the other ahead, so that they never agree.
     shift_h = fault.jump_h if fault.which else -fault.jump_h
@@ -400,6 +411,7 @@ _INJECTORS: dict[FaultKind, Callable[[Fault, Deployment], Coroutine[Any, Any, No
     FaultKind.DELAY_STORE_RESPONSES: _delay_store_responses,
     FaultKind.BLOCK_STORE: _block_store,
     FaultKind.PAUSE_STORE: _pause_store,
+    FaultKind.HOLD_PACKETS: _hold_packets,
     FaultKind.JUMP_CLOCK: _jump_clock,
     FaultKind.REVOKE_PERMISSION: _revoke_permission,
     FaultKind.FLUSH_SCRIPTS: _flush_scripts,

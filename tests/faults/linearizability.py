@@ -1,7 +1,8 @@
 """Check linearizability: is there an order of the operations on one job in which the model gives every response?
 
 Wing and Gong's search, per job: an operation took effect at one instant between its call and its end; one of unknown
-outcome at any instant after its call, or never. If the response shows when the store executed it, that is the instant.
+outcome at any instant after its call, or never, but not after it is known to have been given up. If the response shows
+when the store executed it, that is the instant.
 The model (`job_life`) only requires that something is over by an instant, so the earliest possible instant is always
 the best, and only the order is searched. A state that was reached once is not searched again.
 """
@@ -96,7 +97,7 @@ def _contradicts_itself(one: Operation, clock: StoreClock, created_ms: Mapping[s
         return not clock.earliest(one.call_s) <= one.due_ms - one.delay_ms <= clock.latest(one.end_s)
     if one.at_ms is None:
         return False
-    if not clock.earliest(one.call_s) <= one.at_ms <= clock.latest(one.end_s):
+    if not clock.earliest(one.call_s) <= one.at_ms <= clock.latest(one.over_s):
         return True
     if one.kind != "put" or not one.due_ms:
         return False
@@ -117,7 +118,7 @@ class _Search:
     ) -> None:
         self._operations = operations
         self._from_ms = [clock.earliest(one.call_s) if one.at_ms is None else one.at_ms for one in operations]
-        self._to_ms = [clock.latest(one.end_s) if one.at_ms is None else one.at_ms for one in operations]
+        self._to_ms = [clock.latest(one.over_s) if one.at_ms is None else one.at_ms for one in operations]
         self._pops_ms = [] if hides_any else sorted(clock.earliest(call_s) for call_s in pops_without_response_s)
         self._hides_any = hides_any
         self._most_steps = most_steps

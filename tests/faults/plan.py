@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -30,6 +31,7 @@ class FaultKind(StrEnum):
     DELAY_STORE_RESPONSES = "the store's replies are delayed"
     BLOCK_STORE = "the store is blocked (DEBUG SLEEP)"
     PAUSE_STORE = "the store makes clients wait (CLIENT PAUSE)"
+    HOLD_PACKETS = "packets on their way to the store are held up"
     JUMP_CLOCK = "the clock of a service's host jumps"
     REVOKE_PERMISSION = "the store's user loses a permission (ACL)"
     FLUSH_SCRIPTS = "the store drops all scripts (SCRIPT FLUSH)"
@@ -62,12 +64,12 @@ class Fault:
     jump_h: float
 
 
-def draw_plan(seed: int, count: int) -> list[Fault]:
-    """`count` faults in random order; every kind comes once before any comes again."""
+def draw_plan(seed: int, count: int, *, without: Collection[FaultKind] = ()) -> list[Fault]:
+    """`count` faults in random order; every kind but those `without` comes once before any comes again."""
     chance = random.Random(seed)
     kinds: list[FaultKind] = []
     while len(kinds) < count:
-        shuffled = list(FaultKind)
+        shuffled = [kind for kind in FaultKind if kind not in without]
         chance.shuffle(shuffled)
         kinds += shuffled
     return [_draw(kind, chance) for kind in kinds[:count]]
@@ -76,6 +78,6 @@ def draw_plan(seed: int, count: int) -> list[Fault]:
 def _draw(kind: FaultKind, chance: random.Random) -> Fault:
     beyond_leases = kind in {FaultKind.FREEZE_CLIENT, FaultKind.FREEZE_WORKER}
     for_s = chance.uniform(*(BEYOND_LEASES_S if beyond_leases else SHORT_S))
-    if chance.random() < (0.5 if kind in _SLOWS_STORE_CALLS else 0.1):
+    if kind is FaultKind.HOLD_PACKETS or chance.random() < (0.5 if kind in _SLOWS_STORE_CALLS else 0.1):
         for_s = BEYOND_STORE_TIMEOUT_S
     return Fault(kind, chance.randrange(2), round(for_s, 2), round(chance.uniform(*CLOCK_JUMPS_H), 2))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
 
@@ -22,16 +22,17 @@ from tests.integration.store.store_contents import Contents
 class Broken:
     """Broken promises by kind, with the jobs."""
 
-    lost: list[str]
-    overlapping_leases: list[str]
-    delivered_after_cancel: list[str]
-    delivered_after_finish: list[str]
-    forgotten: list[str]
-    reused_receipts: list[str]
-    split_chains: list[str]
-    split_items: list[str]
-    lost_items: list[str]
-    put_while_taken: list[str]
+    lost: list[str] = field(default_factory=list)
+    overlapping_leases: list[str] = field(default_factory=list)
+    delivered_after_cancel: list[str] = field(default_factory=list)
+    delivered_after_finish: list[str] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
+    reused_receipts: list[str] = field(default_factory=list)
+    split_chains: list[str] = field(default_factory=list)
+    split_items: list[str] = field(default_factory=list)
+    lost_items: list[str] = field(default_factory=list)
+    put_while_taken: list[str] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)
 
 
 _MAY_BE_NEW = {"created", "stored", DELIVERED, UNKNOWN}
@@ -41,7 +42,7 @@ _ENDS = {"finish", "release", "snooze", "bury", "cancel"}
 
 def broken_promises(history: History, clock: StoreClock) -> Broken:
     """Check each job. The history must end with a look at each job in the store."""
-    broken = Broken([], [], [], [], [], [], _split_chains(history), [], [], [])
+    broken = Broken(split_chains=_split_chains(history))
     for (topic, job), operations in history.of_job.items():
         name = f"{topic}/{job}"
         broken.lost.extend(f"{name} {tag}" for tag in _lost(operations))
@@ -49,6 +50,7 @@ def broken_promises(history: History, clock: StoreClock) -> Broken:
         broken.split_items.extend(f"{name} {tag}" for tag in split_items(operations))
         broken.lost_items.extend(f"{name} {tag}" for tag in lost_items(operations, clock))
         broken.put_while_taken.extend(f"{name} {tag}" for tag in put_while_taken(operations, clock))
+        broken.late.extend(f"{name} {tag}" for tag in _late(operations, clock))
         deliveries = sorted(
             (one for one in operations if one.kind == "deliver"), key=lambda one: _made_by_ms(one, clock)
         )
@@ -171,6 +173,15 @@ def _forgotten(of_job: Iterable[Operation], clock: StoreClock) -> list[str]:
             )
         ]
     return found
+
+
+def _late(of_job: Iterable[Operation], clock: StoreClock) -> list[str]:
+    """Tags of puts that were carried out after they had been given up with a 503."""
+    return [
+        put.tag
+        for put in of_job
+        if put.kind == "put" and put.at_ms is not None and put.at_ms > clock.latest(put.over_s)
+    ]
 
 
 def _shows_absence(one: Operation) -> bool:

@@ -63,6 +63,7 @@ class Behaviour(StrEnum):
     CUT = "200 and half of the body, then the connection is closed"
     GARBAGE = "bytes that are not HTTP"
     ENDLESS = "200 and a body without end"
+    INTERIM = "1xx responses without end"
     TOO_LONG = "200 and a 410 that nobody asked for behind it"
 
 
@@ -81,6 +82,7 @@ _REPLIES = {
     Behaviour.ENDLESS: Reply(
         raw=b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", endless=b"400\r\n%b\r\n" % (b"x" * 0x400)
     ),
+    Behaviour.INTERIM: Reply(raw=b"", endless=b"HTTP/1.1 102 Processing\r\n\r\n" * 50),
     Behaviour.TOO_LONG: Reply(
         raw=b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\nHTTP/1.1 410 Gone\r\ncontent-length: 0\r\n\r\n"
     ),

@@ -32,6 +32,8 @@ def _lines(outcome: Outcome) -> Iterator[str]:
         )
         yield f"{len(of_kind):6} {failed_calls:6} {slowest_s:6.1f}  {kind}"
     yield f"{len(outcome.not_injected):6}  faults drawn that had no effect"
+    for kind, why in outcome.left_out.items():
+        yield f"     0  {kind}: not on this machine ({why})"
     yield f"{len(outcome.never_injected):6}  kinds of faults that were never injected{_named(outcome.never_injected)}"
     yield ""
     by_kind: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -71,6 +73,7 @@ def _lines(outcome: Outcome) -> Iterator[str]:
         (len(broken.split_items), "items delivered twice, or in two bodies"),
         (len(broken.lost_items), "acknowledged items that the delivery of their collection lacks"),
         (len(broken.put_while_taken), "jobs put while `unique_for` kept the id taken"),
+        (len(broken.late), "puts carried out after they had been given up with a 503"),
         (len(outcome.wrong_responses), "internal errors, and puts acknowledged below fsync"),
         (
             len(outcome.wrong_pushes),

@@ -20,12 +20,13 @@ from tests.faults.history import History, Operation, Recorder, read_history
 from tests.faults.injection import FaultNotInjected, inject
 from tests.faults.linearizability import StoreClock, check_job
 from tests.faults.operation_counts import count_outcomes, count_verbs
-from tests.faults.plan import Fault, FaultKind
+from tests.faults.plan import Fault, FaultKind, draw_plan
 from tests.faults.progress import Progress
 from tests.faults.promises import Broken, broken_promises, check_store_contents, wrong_responses
 from tests.faults.push_targets import Behaviour
 from tests.faults.set_commands import SET_TOPIC, Members, check_members
 from tests.integration.store.store_contents import Contents, of_all_partitions, read_contents
+from tests.private_network import in_private_network_if_possible, why_no_private_network
 
 RECOVERY_S = 30.0
 """How soon after a fault all kinds of calls must succeed again."""
@@ -59,6 +60,8 @@ class Outcome:
 
     seed: int
     faults: list[InjectedFault] = field(default_factory=list)
+    left_out: Mapping[FaultKind, str] = field(default_factory=dict)
+    """Kinds of faults that this machine does not allow, and why."""
     not_injected: list[str] = field(default_factory=list)
     """Faults that were drawn but had no effect."""
     took_s: float = 0
@@ -71,7 +74,7 @@ class Outcome:
     clock_errors_h: list[float] = field(default_factory=list)
     undecided: list[str] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
-    broken: Broken = field(default_factory=lambda: Broken([], [], [], [], [], [], [], [], [], []))
+    broken: Broken = field(default_factory=Broken)
     wrong_responses: list[str] = field(default_factory=list)
     members: Members = field(default_factory=Members)
     pushes: Counter[Behaviour] = field(default_factory=Counter)
@@ -90,17 +93,28 @@ class Outcome:
     @property
     def never_injected(self) -> set[FaultKind]:
         """Kinds of faults that were never injected."""
-        return set(FaultKind) - {injected.fault.kind for injected in self.faults}
+        return set(FaultKind) - {injected.fault.kind for injected in self.faults} - self.left_out.keys()
 
 
-async def run(folder: Path, seed: int, plan: Sequence[Fault], *, until_s: float | None = None) -> Outcome:
-    """Inject the faults of a plan until it ends or `until_s` on the monotonic clock is over, then check every promise.
+def run(folder: Path, seed: int, count: int, *, until_s: float | None = None) -> Outcome:
+    """Inject so many faults, or until `until_s` on the monotonic clock is over, then check every promise.
+
+    All of it has a network of its own, where the machine allows that.
 
     Raises:
         TimeoutError: calls did not succeed again after a fault.
         RuntimeError: a process exited unexpectedly.
     """
-    outcome = Outcome(seed)
+    why_not = why_no_private_network()
+    outcome = Outcome(seed, left_out={} if why_not is None else {FaultKind.HOLD_PACKETS: why_not})
+    plan = draw_plan(seed, count, without=outcome.left_out)
+
+    in_private_network_if_possible(lambda: asyncio.run(_run(folder, outcome, plan, until_s)))
+    return outcome
+
+
+async def _run(folder: Path, outcome: Outcome, plan: Sequence[Fault], until_s: float | None) -> None:
+    seed = outcome.seed
     began_s = time.monotonic()
     with deployed(folder, seed) as deployment:
         await deployment.targets.set_pushes(deployment.services[0].url)
@@ -150,7 +164,6 @@ async def run(folder: Path, seed: int, plan: Sequence[Fault], *, until_s: float 
     outcome.uncertainty_ms = clock.uncertainty_ms
     await asyncio.to_thread(_check, outcome, read_history(files), contents, read_s, clock)
     outcome.took_s = time.monotonic() - began_s
-    return outcome
 
 
 async def _set_partitions(deployment: Deployment, count: int) -> None:

@@ -41,6 +41,7 @@ from deferd.engine.engine import Engine
 from deferd.engine.record import to_ms
 from deferd.settings import Settings
 from deferd.store.connection import connect
+from deferd.store.data_dir import DataDirectory
 
 _ROUTES = [
     *jobs.router.routes,
@@ -138,6 +139,8 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: Service) -> AsyncIterator[None]:
         store = await connect(store_url, timeout_s=settings.store_timeout, confirm_s=settings.replication_timeout)
+        if settings.redis_url is None:
+            store.fault = DataDirectory(settings.data_dir).fault.reason
         try:
             engine = context.engine = Engine(
                 store,

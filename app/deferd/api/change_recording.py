@@ -1,7 +1,7 @@
 """Records what people and keys change, for `GET /activity`.
 
-A header says by which way a request comes: `Deferd-Via: console` or `cli`; all others count as programs of the `api`.
-It is no proof: a program that sends it only records more of what it does.
+Requests of the console come from within the process. Those of the command line have the header `Deferd-Via: cli`. All
+others count as programs of the `api`. The header is no proof: a program that sends it has more of its calls recorded.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from pydantic import BaseModel
 
@@ -29,12 +29,7 @@ _NO_FILTER = {"request_id", "dry_run", "as_task"}
 
 def is_recorded(recorded: Recorded, request: IncomingRequest) -> bool:
     """Whether the request is one of those that are recorded. This is asked for each put."""
-    if _API in recorded.via:
-        return True
-    for name, _ in request.headers:
-        if name == VIA_HEADER:
-            return via_of(request) in recorded.via
-    return False
+    return _API in recorded.via or via_of(request) in recorded.via
 
 
 def recording(
@@ -88,6 +83,7 @@ def _change(operation: Operation, request: RequestContext, arguments: Mapping[st
         filter=None if selector is None else filter_text(selector),
         count=request.changed,
         joins=recorded.joins and via != "console",
+        by_admin=request.admission.is_of_admin,
     )
 
 
@@ -129,7 +125,6 @@ def _is_dry_run(argument: object) -> bool:
 
 def via_of(request: IncomingRequest) -> Via:
     """The way by which a request comes."""
-    for name, value in request.headers:
-        if name == VIA_HEADER and value in (b"console", b"cli"):
-            return cast("Via", value.decode())
-    return "api"
+    if request.is_of_console:
+        return "console"
+    return "cli" if (VIA_HEADER, b"cli") in request.headers else _API

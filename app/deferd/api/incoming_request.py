@@ -11,7 +11,7 @@ import asyncio
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope
@@ -34,6 +34,8 @@ class IncomingRequest(ABC):
 
     __slots__ = ("_task", "disconnected", "headers", "key_name", "method", "path_values", "query")
 
+    is_of_console: ClassVar[bool] = False
+    """Whether the console makes the request, within this process. Nothing that a client sends decides this."""
     key_digest: bytes | None = None
     """The digest of the key that a session of the console was opened with; it stands for a token in the headers."""
 

@@ -85,7 +85,8 @@ class _Body(NamedTuple):
         try:
             return self.model.model_validate(value)
         except ValidationError as error:
-            raise InvalidInput(field_errors(error, "body", value)) from error
+            shown_fields = getattr(self.model, "FIELDS_THAT_ERRORS_QUOTE", None)
+            raise InvalidInput(field_errors(error, "body", value, shown_fields)) from error
 
     def _validate_items(self, value: dict[str, Any]) -> None:
         """Replace the valid items of a large body by models, one at a time.

@@ -91,13 +91,15 @@ async def _begin(
         "via": via,
         "topic": spec["topic"],
         "filter": filter_text(given),
+        "by_admin": request.admission.is_of_admin,
     }
     task_id = os.urandom(8).hex()
     if request_id is not None:
         name = orjson.dumps([request.admission.key_name, kind, request_id])
         task_id = hashlib.sha256(name).hexdigest()[:16]
     request.changed = 0  # what it changes is recorded when it has ended
-    return await request.engine.task_runner.begin(task_id, {**spec, "kind": kind, "by": by, "change": change})
+    stored = {**spec, "kind": kind, "by": by, "change": change}
+    return await request.engine.task_runner.begin(task_id, stored, request.admission.key_name)
 
 
 def _accepted(task: Task) -> Response:

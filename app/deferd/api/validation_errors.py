@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
+from itertools import takewhile
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -19,8 +20,6 @@ _SECONDS = frozenset(
         *("base", "cap", "seconds", "wait", "advance", "by", "spread", "every", "timeout"),
     }
 )
-_SECRETS = "secrets"
-"""A field whose value no response shows, not even one that refuses it."""
 _BACKOFF_KINDS = tuple(
     get_args(kind.model_fields["kind"].annotation)[0] for kind in get_args(get_args(backoff.Backoff)[0])
 )
@@ -62,8 +61,12 @@ _WITH_BOUND = {
 }
 
 
-def field_errors(error: ValidationError, root: str, value: Any) -> list[FieldError]:
+def field_errors(
+    error: ValidationError, root: str, value: Any, shown_fields: Container[str] | None = None
+) -> list[FieldError]:
     """The errors in `value`; their paths start with `root`, which is "body", "query" or "path".
+
+    `shown_fields` are the fields whose values the errors quote, where others may hold a secret; None for all.
 
     More than 1000 errors are reported as one: to list them takes so long that other requests would wait.
     """
@@ -71,7 +74,11 @@ def field_errors(error: ValidationError, root: str, value: Any) -> list[FieldErr
     if count > FIELD_ERRORS_MAX:
         return [FieldError((root,), f"has {count} invalid values, too many to list")]
     return [
-        FieldError((root, *_path(detail["loc"], value)), _message(detail, root), _value(detail))
+        FieldError(
+            (root, *_path(detail["loc"] if shown_fields is None else _names(detail["loc"]), value)),
+            _message(detail, root),
+            _value(detail, shown_fields),
+        )
         for detail in error.errors(include_url=False)
     ]
 
@@ -91,6 +98,11 @@ def _path(location: tuple[str | int, ...], value: Any) -> Iterable[str | int]:
         within = _inside(within, step)
 
 
+def _names(location: tuple[str | int, ...]) -> tuple[str | int, ...]:
+    """The location to the first step that is no name: `authorization: Bearer ...` as the name of a header."""
+    return tuple(takewhile(lambda step: " " not in str(step), location))
+
+
 def _inside(value: Any, step: str | int) -> Any:
     if isinstance(value, dict):
         return value.get(step)
@@ -99,10 +111,10 @@ def _inside(value: Any, step: str | int) -> Any:
     return None
 
 
-def _value(detail: ErrorDetails) -> Any:
+def _value(detail: ErrorDetails, shown_fields: Container[str] | None) -> Any:
     if detail["type"] in ("missing", "value_error") and isinstance(detail["input"], dict | BaseModel):
         return None  # the input is then the object around the field
-    if _SECRETS in detail["loc"]:
+    if shown_fields is not None and (not detail["loc"] or detail["loc"][0] not in shown_fields):
         return None
     return detail["input"]
 

@@ -21,6 +21,7 @@ from deferd.cli.options import json_option
 from deferd.cli.store_access import data_dir_option, load_and_count, run_to_end
 from deferd.store.append_only import copy_data, sync_files
 from deferd.store.backup import Backup, write_backup
+from deferd.store.backup_check import check_backup_files
 from deferd.store.data_dir import APPEND_ONLY_DIR, DataDirectory
 from deferd.store.preflight import StoreRefused
 
@@ -51,7 +52,9 @@ def _backup(target: Path, source: Path, *, as_json: bool, verify: bool) -> int:
         except BaseException:
             shutil.rmtree(target / APPEND_ONLY_DIR, ignore_errors=True)
             raise
-    except BaseException:
+    except BaseException as exc:
+        if isinstance(exc, OSError) and exc.filename is None:  # a write that fails names no file
+            exc.filename = str(target)
         shutil.rmtree(staging, ignore_errors=True)
         if is_new:
             with contextlib.suppress(OSError):
@@ -88,6 +91,7 @@ def _fill(staging: Path, source: Path, *, verify: bool) -> Backup:
     copy_data(DataDirectory(source), staging)
     made = Backup(metadata.version("deferd"), None, taken_at, None, None, None, ())
     if verify:
+        check_backup_files(staging)  # what a restore would refuse is found now
         made = replace(made, **load_and_count(staging)._asdict())
     # Loading truncates an incomplete command at the end of the file, so the checksums are taken afterwards.
     return replace(made, files=tuple(sync_files(staging)))

@@ -59,6 +59,8 @@ class Command(click.Command):
         if hasattr(sys.stdout, "reconfigure"):
             sys.stdout.reconfigure(errors="backslashreplace")
         try:
+            for parameter in self.params:
+                refuse_undecoded(ctx, parameter, ctx.params.get(parameter.name or ""))
             return super().invoke(ctx) or exit_codes.DONE
         except DeferdError as error:
             from deferd.cli import error_messages
@@ -82,6 +84,22 @@ def parameter_name(parameter: click.Parameter) -> str:
     """An option as people write it, such as ``--delay``; or the name of an argument, such as ``TOPIC``."""
     is_argument = isinstance(parameter, click.Argument)
     return parameter.human_readable_name.strip("[].") if is_argument else parameter.opts[0]
+
+
+def refuse_undecoded(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
+    """Refuse texts that this locale can't decode: they can't be sent. Paths may have any bytes.
+
+    Raises click.BadParameter.
+    """
+    left = [] if isinstance(parameter.type, click.Path) else [value]
+    while left:
+        inner = left.pop()
+        if isinstance(inner, (list, tuple)):
+            left += inner
+        elif isinstance(inner, str) and any("\udc80" <= character <= "\udcff" for character in inner):  # PEP 383
+            encoding = sys.getfilesystemencoding().upper()
+            advice = "" if encoding == "UTF-8" else "; set LC_ALL=C.UTF-8 or another locale with UTF-8"
+            raise click.BadParameter(f"it is not text in {encoding}{advice}", ctx, parameter)
 
 
 def _fail(code: int, *sentences: str) -> int:

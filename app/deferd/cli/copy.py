@@ -11,7 +11,7 @@ import click
 from deferd.cli import exit_codes, output, values
 from deferd.cli.command import command
 from deferd.cli.exit_codes import UsageError
-from deferd.cli.options import json_option
+from deferd.cli.options import Decorator, json_option
 from deferd.cli.output import Column
 from deferd.cli.store_access import open_store, read_place, run_to_end
 from deferd.contract.model import JobState
@@ -25,15 +25,18 @@ _CLOCKS_APART_MS = 1000
 _REPORT_EVERY_S = 5.0
 
 
+def _store(flag: str, name: str, variable: str, about: str) -> Decorator:
+    """An option for a store, which may be a path and so have any bytes."""
+    return click.option(flag, name, type=click.Path(), envvar=variable, metavar="STORE", help=f"{about} [{variable}]")
+
+
 @command(
     "deferd copy --from ./deferd-data --to redis://db.example:6379",
     "deferd copy --from redis://a:6379 --to redis+cluster://b:7000,b:7001 --shards 16",
     "DEFERD_COPY_TO=redis://:password@db.example:6379 deferd copy --from ./deferd-data --json",
 )
-@click.option(
-    "--from", "source", envvar="DEFERD_COPY_FROM", metavar="STORE", help="a URL, or a data directory [DEFERD_COPY_FROM]"
-)
-@click.option("--to", "target", envvar="DEFERD_COPY_TO", metavar="STORE", help="an empty store [DEFERD_COPY_TO]")
+@_store("--from", "source", "DEFERD_COPY_FROM", "a URL, or a data directory")
+@_store("--to", "target", "DEFERD_COPY_TO", "an empty store")
 @click.option(
     "--shards", type=values.count_from_1, metavar="N", help="of the target; default: as many as the source has"
 )

@@ -16,7 +16,8 @@ def read_json(text: str | bytes) -> Any:
     Raises:
         ValueError: it is not JSON (as NaN), or has a number beyond 1.8e308, which cannot be written as JSON again.
     """
-    raw = text.encode() if isinstance(text, str) else text
+    # An argument that this locale can't decode has its bytes as surrogates; JSON is UTF-8 in any locale.
+    raw = text.encode(errors="surrogateescape") if isinstance(text, str) else text
     value = from_json(raw, allow_inf_nan=False, cache_strings="keys")
     if may_be_infinite(raw):
         json.dumps(value, allow_nan=False, check_circular=False)

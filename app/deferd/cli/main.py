@@ -20,6 +20,7 @@ from click.shell_completion import CompletionItem, shell_complete
 from deferd.cli import exit_codes
 from deferd.cli.command import COMPLETE_VARIABLE, EXIT_CODES, parameter_name
 from deferd.cli.command_table import ALIASES, COMMANDS, SECTIONS
+from deferd.cli.standard_streams import discard, is_write_error, open_closed_streams
 
 _WORDS: Final = ("help", "version")
 """Commands that stand for options."""
@@ -109,18 +110,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     The reason is one line on standard error. `deferd.cli.exit_codes` has all codes.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    open_closed_streams(output_counts=words[:1] not in (["serve"], ["worker"]))
     try:
         try:
             return _main(words)
         finally:
-            if sys.stdout is not None:
-                sys.stdout.flush()
+            sys.stdout.flush()
     except BrokenPipeError:
-        # The rest of the buffer cannot be written; the interpreter must not try again when it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout)
         return exit_codes.OUTPUT_CLOSED
     except KeyboardInterrupt:
         return exit_codes.INTERRUPTED
+    except OSError as error:
+        if not is_write_error(error):
+            raise
+        discard(sys.stdout)
+        return _fail(f"the output cannot be written: {error.strerror}")
 
 
 def _main(words: list[str]) -> int:

@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from deferd.cli import topic_completion, values
+from deferd.cli.command import refuse_undecoded
 from deferd.cli.connection import SETTINGS, Connection
 from deferd.contract.limits import REPLICAS_MAX
 
@@ -69,6 +70,7 @@ def _field(name: str, type_: Any, about: str, metavar: str | None = None, *, man
     """
 
     def collect(ctx: click.Context, option: click.Parameter, value: Any) -> None:
+        refuse_undecoded(ctx, option, value)
         fields = ctx.params.setdefault("fields", {})
         if option.name and ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
             if many is None:

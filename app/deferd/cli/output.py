@@ -7,12 +7,15 @@ line (NDJSON).
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from deferd.cli.standard_streams import discard
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
 _UNLIMITED_WIDTH = 100_000
 _CELL_CHARACTERS = 120
+_UNICODE = frozenset({"utf-8", "utf8"})
 
 
 class Column(NamedTuple):
@@ -37,18 +41,26 @@ def line(text: str) -> None:
 
 
 def json_line(value: Any) -> None:
-    """Print a JSON value as one line on standard output."""
-    sys.stdout.write(json_text(value) + "\n")
+    """Print a JSON value as one line on standard output, in ASCII where that can't have all characters."""
+    sys.stdout.write(json_text(value, ascii_only=sys.stdout.encoding.lower() not in _UNICODE) + "\n")
 
 
-def json_text(value: Any) -> str:
+def json_text(value: Any, *, ascii_only: bool = False) -> str:
     """Compact JSON."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(value, ensure_ascii=ascii_only, separators=(",", ":"))
 
 
 def complain(sentence: str) -> None:
-    """Print an error as one line on standard error."""
-    print(f"deferd: {printable(sentence)}", file=sys.stderr, flush=True)  # noqa: T201 (the command's own words)
+    """Print an error as one line on standard error, behind what was logged before it.
+
+    If that cannot be written, the exit code alone says it.
+    """
+    for handler in logging.getLogger().handlers:
+        handler.flush()  # a thread may write the log
+    try:
+        print(f"deferd: {printable(sentence)}", file=sys.stderr, flush=True)  # noqa: T201 (the command's own words)
+    except OSError:
+        discard(sys.stderr)
 
 
 def hint(sentence: str) -> None:

@@ -20,6 +20,7 @@ from deferd.cli.command import command
 from deferd.cli.options import json_option
 from deferd.cli.store_access import Contents, data_dir_option, load_and_count, run_to_end
 from deferd.store.backup import Backup, copy_backup, read_backup
+from deferd.store.backup_check import check_backup_files
 from deferd.store.data_dir import APPEND_ONLY_DIR, MOVED_ASIDE, UNFINISHED_RESTORE, DataDirectory
 from deferd.store.disk_sync import sync_directory
 from deferd.store.preflight import StoreRefused
@@ -31,7 +32,8 @@ from deferd.store.preflight import StoreRefused
 @json_option("print JSON")
 @click.option("--force", is_flag=True, help="if there are data already, move them aside and keep them")
 def restore(source: Path, data_dir: Path, as_json: bool, force: bool) -> int:
-    """Restore the backup in DIR into a data directory that no service uses. The backup is checked and loaded first.
+    """Restore the backup in DIR into a data directory that no service uses. The backup is checked and loaded first. One
+    that holds anything but data of deferd is refused.
     Jobs are as they were at the time of the backup: one that was finished or cancelled since then runs again.
     """
     return run_to_end(lambda: _restore(source, data_dir.expanduser(), as_json=as_json, force=force))
@@ -66,6 +68,7 @@ def _verify(source: Path, backup: Backup, staging: Path) -> Contents:
     try:
         staging.mkdir(mode=0o700)
         copy_backup(source, backup, staging)
+        check_backup_files(staging)
         contents = load_and_count(staging)
         _compare(source, backup, contents)
     except BaseException:

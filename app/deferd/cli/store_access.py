@@ -67,6 +67,7 @@ async def embedded_store(folder: Path) -> AsyncIterator[Store]:
     try:
         await embedded.start()
         store = await connect(embedded.url, timeout_s=CALL_TIMEOUT_S)
+        store.fault = embedded.fault
         try:
             yield store
         finally:

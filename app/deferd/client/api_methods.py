@@ -319,6 +319,14 @@ class ApiMethods(
             result._replace(status=200, code=None) if result.code == JobNotFound.code else result for result in results
         ]
 
+    async def check_many(self, topic: str, jobs: Sequence[Delivery | JobRef]) -> list[FinishResult]:
+        """Tell which of 1 to 1000 deliveries of a topic are over, and why. It changes nothing and extends no lease."""
+        return await self._sender.send(requests.check_many(topic, jobs))
+
+    async def return_many(self, topic: str, jobs: Sequence[Delivery | JobRef]) -> list[FinishResult]:
+        """Return 1 to 1000 deliveries that nobody worked on to the head of the queue. No attempt is counted."""
+        return await self._sender.send(requests.return_many(topic, jobs))
+
     async def release(
         self, job: Delivery | JobRef, *, delay: Seconds | None = None, error: str | None = None, count: bool = True
     ) -> Released:

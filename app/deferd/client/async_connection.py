@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+from deferd.client import inherited_sockets
 from deferd.client.addresses import AddressInfo, Endpoint, alternating, is_readable
 from deferd.client.http1 import HttpResponse, MalformedResponse, ResponseParser
 from deferd.client.proxy import TunnelResponse
@@ -255,6 +256,7 @@ async def _connected(address: AddressInfo) -> socket.socket:
         if family != getattr(socket, "AF_UNIX", None):
             new.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         await asyncio.get_running_loop().sock_connect(new, where)
+        inherited_sockets.note(new)
     except BaseException:
         new.close()
         raise

@@ -101,6 +101,8 @@ class Client:
     pop = _blocking(ApiMethods.pop)
     finish = _blocking(ApiMethods.finish)
     finish_many = _blocking(ApiMethods.finish_many)
+    check_many = _blocking(ApiMethods.check_many)
+    return_many = _blocking(ApiMethods.return_many)
     release = _blocking(ApiMethods.release)
     touch = _blocking(ApiMethods.touch)
     bury = _blocking(ApiMethods.bury)

@@ -7,6 +7,7 @@ import socket
 import ssl
 import time
 
+from deferd.client import inherited_sockets
 from deferd.client.addresses import AddressInfo, Endpoint, alternating, is_readable
 from deferd.client.http1 import HttpResponse, ResponseParser
 from deferd.client.proxy import TunnelResponse
@@ -136,6 +137,7 @@ def _connected_to(address: AddressInfo, timeout_s: float) -> socket.socket:
         if family != getattr(socket, "AF_UNIX", None):
             new.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         new.connect(where)
+        inherited_sockets.note(new)
     except BaseException:
         new.close()
         raise

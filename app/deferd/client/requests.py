@@ -249,6 +249,21 @@ def finish_many(topic: str, jobs: Iterable[JobToFinish]) -> ApiRequest[list[Fini
     return ApiRequest("POST", path, responses.read_finish_results, body=body, repeatable=repeatable)
 
 
+def check_many(topic: str, jobs: Iterable[Delivery | JobRef]) -> ApiRequest[list[FinishResult]]:
+    """`POST /topics/{topic}/check`: 1 to 1000 deliveries of one topic."""
+    return _on_deliveries("check", topic, jobs)
+
+
+def return_many(topic: str, jobs: Iterable[Delivery | JobRef]) -> ApiRequest[list[FinishResult]]:
+    """`POST /topics/{topic}/return`: 1 to 1000 deliveries of one topic."""
+    return _on_deliveries("return", topic, jobs)
+
+
+def _on_deliveries(verb: str, topic: str, jobs: Iterable[Delivery | JobRef]) -> ApiRequest[list[FinishResult]]:
+    body = encode({"jobs": [finish_item(job) for job in jobs]})
+    return ApiRequest("POST", topic_path(topic, verb), responses.read_finish_results, body=body, repeatable=True)
+
+
 # Topics
 
 

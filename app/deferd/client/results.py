@@ -96,7 +96,7 @@ class BulkResult(NamedTuple):
 
 
 class FinishResult(NamedTuple):
-    """The result for one finish of a batch: `status` 200 finished, otherwise `code` names the error."""
+    """The result for one delivery of a batch: `status` 200 for success, otherwise `code` names the error."""
 
     id: str
     status: int

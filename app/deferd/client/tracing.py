@@ -223,7 +223,7 @@ class _OpenSpan(OpenSpan):
     def fail(self, error: BaseException) -> None:
         """Set the status from an error."""
         _guarded(self.span.record_exception, error)
-        self._fail(error_type(error), str(error))
+        self._fail(error_type(error), _text(error))
 
     def _fail(self, kind: str, text: str) -> None:
         self.note("error.type", kind)
@@ -349,5 +349,13 @@ def _guarded(function: Callable[..., Any], *arguments: Any) -> None:
     """Call a function of OpenTelemetry; an error in it is logged, and the call of the user goes on."""
     try:
         function(*arguments)
-    except Exception:  # noqa: BLE001 (no error of a span may fail what it is about)
+    except BaseException:  # noqa: BLE001 (no error of a span may fail what it is about)
         _log.debug("a span could not be recorded", exc_info=True)
+
+
+def _text(error: BaseException) -> str:
+    """Its text; empty when its `__str__` fails."""
+    try:
+        return str(error)
+    except BaseException:  # noqa: BLE001 (it may raise anything)
+        return ""

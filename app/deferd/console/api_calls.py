@@ -17,7 +17,6 @@ import orjson
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from deferd.api.change_recording import VIA_HEADER
 from deferd.api.dispatch import RequestHandler
 from deferd.api.incoming_request import IncomingRequest
 from deferd.api.problem_details import document
@@ -80,8 +79,10 @@ class _InnerRequest(IncomingRequest):
 
     __slots__ = ("_body", "_caller", "key_digest")
 
+    is_of_console = True
+
     def __init__(self, caller: Caller, call: _Call, path_values: dict[str, str]) -> None:
-        own = ((b"host", caller.host), (b"content-type", b"application/json"), (VIA_HEADER, b"console"))
+        own = ((b"host", caller.host), (b"content-type", b"application/json"))
         super().__init__(call.method, path_values, call.query, (*own, *call.headers))
         self.key_digest = caller.key_digest
         self._caller = caller

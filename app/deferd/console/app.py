@@ -19,7 +19,7 @@ from deferd.api.dispatch import RequestHandler
 from deferd.api.incoming_request import AsgiRequest
 from deferd.api.problem_details import BY_CODE
 from deferd.console.api_calls import READS_KEPT_S, ApiCalls, ApiRefused
-from deferd.console.browser_requests import cookies_of, forwarded_prefix, header, is_from_own_page
+from deferd.console.browser_requests import cookie_values, forwarded_prefix, header, is_from_own_page
 from deferd.console.masks import Masks
 from deferd.console.page_routes import PageRoutes
 from deferd.console.rendering import Renderer, UnknownRegion
@@ -111,7 +111,7 @@ class Console:
         if gate.has_keys:
             is_public = found is not None and found[0].public
             try:
-                visit.key = await self._services.sessions.key_of(cookies_of(visit.scope).get(SESSION_COOKIE))
+                visit.key = await self._services.sessions.key_of(cookie_values(visit.scope, SESSION_COOKIE))
             except StoreUnavailable:
                 if not is_public:
                     raise

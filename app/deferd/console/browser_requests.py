@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
 from starlette.types import Scope
+
+from deferd.api.auth.browser_guard import is_origin_of
 
 Headers = Iterable[tuple[bytes, bytes]]
 _COOKIE_PATH = re.compile(r"/[A-Za-z0-9/._~%-]*")
@@ -16,8 +17,8 @@ _PREFIXES_MAX = 5
 
 
 def header(scope: Scope, name: bytes) -> bytes:
-    """The last header of this name, empty without one."""
-    return next((value for found, value in reversed(scope["headers"]) if found == name), b"")
+    """The header of this name; of several one list (RFC 9110, section 5.3), which no single value is equal to."""
+    return b", ".join(value for found, value in scope["headers"] if found == name)
 
 
 def is_from_own_page(scope: Scope) -> bool:
@@ -29,8 +30,7 @@ def is_from_own_page(scope: Scope) -> bool:
     site = header(scope, b"sec-fetch-site")
     if site:
         return site == b"same-origin"
-    origin = header(scope, b"origin")
-    return bool(origin) and origin.partition(b"://")[2] == header(scope, b"host")
+    return is_origin_of(header(scope, b"origin"), header(scope, b"host"))
 
 
 def is_secure(scope: Scope) -> bool:
@@ -64,14 +64,15 @@ def forwarded_prefix(scope: Scope) -> str:
     return prefix if _COOKIE_PATH.fullmatch(f"{prefix}/") else ""
 
 
-def cookies_of(scope: Scope) -> dict[str, str]:
-    """The cookies of a request."""
-    jar: SimpleCookie = SimpleCookie()
-    try:
-        jar.load(header(scope, b"cookie").decode("latin-1"))
-    except CookieError:
-        return {}
-    return {name: morsel.value for name, morsel in jar.items()}
+def cookie_values(scope: Scope, name: str) -> list[str]:
+    """The values of all cookies with this name, as the browser orders them: first those for longer paths.
+
+    Other programs on this host set cookies too, also some with this name, for other ports and paths: a cookie can
+    be anything between two semicolons (RFC 6265, section 5.4), and none hides another one.
+    """
+    fields = (value for found, value in scope["headers"] if found == b"cookie")
+    pairs = (pair.partition("=") for field in fields for pair in field.decode("latin-1").split(";"))
+    return [value.strip() for found, _, value in pairs if found.strip() == name]
 
 
 def relative_root(path: str) -> str:

@@ -6,6 +6,8 @@ import hashlib
 import math
 import secrets
 import time
+from collections.abc import Sequence
+from functools import partial
 
 from deferd.api.auth.admission import Admission
 from deferd.api.auth.api_keys import Key, Limit
@@ -18,6 +20,8 @@ from deferd.engine.inspection.shared_reads import SharedReads
 
 _COOKIE_BYTES = 32
 _COOKIE_LENGTH = 43
+_COOKIES_TRIED = 20
+"""Each takes a read of the store."""
 _FAILED_ATTEMPTS = Limit(requests_per_second=0.2, burst=10)
 _ADDRESSES_MAX = 1000
 _KEPT_S = 1.0
@@ -63,18 +67,21 @@ class Sessions:
             await self._context.engine.console_sessions.open(_digest(cookie), key.digest)
         return cookie
 
-    async def key_of(self, cookie: str | None) -> Key | None:
-        """The key of a session as it is now; None when the session or its key has ended. Raises StoreUnavailable."""
-        if cookie is None or len(cookie) != _COOKIE_LENGTH:
-            return None
-        digest = _digest(cookie)
-        found = await self._digests.get(digest, lambda: self._context.engine.console_sessions.key_of(digest))
-        return None if found is None else self._context.gate.key_of_digest(found)
+    async def key_of(self, cookies: Sequence[str]) -> Key | None:
+        """The key, as it is now, of the first of these cookies that has a session with a key.
 
-    async def log_out(self, cookie: str | None) -> None:
-        """End a session. Raises StoreUnavailable."""
-        if cookie is not None:
-            digest = _digest(cookie)
+        None when the session or its key has ended. Raises StoreUnavailable.
+        """
+        for digest in _digests(cookies):
+            found = await self._digests.get(digest, partial(self._context.engine.console_sessions.key_of, digest))
+            key = None if found is None else self._context.gate.key_of_digest(found)
+            if key is not None:
+                return key
+        return None
+
+    async def log_out(self, cookies: Sequence[str]) -> None:
+        """End the sessions of these cookies. Raises StoreUnavailable."""
+        for digest in _digests(cookies):
             try:
                 await self._context.engine.console_sessions.close(digest)
             finally:
@@ -105,6 +112,11 @@ class _Failures:
         wait_s = self._bucket.take(now_s)
         self.blocked_until_s = now_s + wait_s
         return wait_s
+
+
+def _digests(cookies: Sequence[str]) -> list[bytes]:
+    """Of those that can be of a session. Another program on this host may have set further ones."""
+    return [_digest(cookie) for cookie in cookies if len(cookie) == _COOKIE_LENGTH][:_COOKIES_TRIED]
 
 
 def _digest(cookie: str) -> bytes:

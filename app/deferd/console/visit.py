@@ -18,7 +18,7 @@ from deferd.api.auth.api_keys import Key
 from deferd.api.auth.api_keys import Scope as KeyScope
 from deferd.api.incoming_request import IncomingRequest
 from deferd.console.api_calls import ApiCalls, Caller, QueryValue
-from deferd.console.browser_requests import cookies_of, header, is_secure, relative_root
+from deferd.console.browser_requests import cookie_values, header, is_secure, relative_root
 from deferd.console.masks import Masks
 from deferd.console.rendering import Renderer, etag_of
 from deferd.console.sessions import Sessions
@@ -198,7 +198,7 @@ class Visit:
         if self.fragment is not None:
             return self._region(template, self.fragment, values, context)
         response = self._html(self._services.renderer.render(template, context), status)
-        if NOTICE_COOKIE in cookies_of(self.scope):
+        if cookie_values(self.scope, NOTICE_COOKIE):
             response.delete_cookie(NOTICE_COOKIE, path="/")
         return response
 
@@ -238,7 +238,7 @@ class Visit:
             "static": f"console/static/{files.version}/",
             "navigation": NAVIGATION,
             "here": "",
-            "notice": unquote(cookies_of(self.scope).get(NOTICE_COOKIE, "")),
+            "notice": unquote("".join(cookie_values(self.scope, NOTICE_COOKIE)[:1])),
             "now_ms": self.now_ms,
             **values,
         }

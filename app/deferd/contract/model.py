@@ -333,6 +333,19 @@ class FinishBatch(_Strict):
     jobs: list[FinishItem] = Field(min_length=1, max_length=limits.BATCH_MAX, description="1 to 1000 jobs.")
 
 
+class HeldJob(_Strict):
+    """One delivery of a batch."""
+
+    id: JobId
+    receipt: Receipt = Field(description="Fencing token of the delivery, from the pop.")
+
+
+class HeldJobs(_Strict):
+    """Deliveries of one topic that a consumer holds."""
+
+    jobs: list[HeldJob] = Field(min_length=1, max_length=limits.BATCH_MAX, description="1 to 1000 deliveries.")
+
+
 class ReleaseJob(_Strict):
     """Release of a reserved job: it is ready again after `delay` seconds; default: its backoff."""
 

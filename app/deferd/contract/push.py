@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
@@ -53,10 +53,10 @@ def _different(secrets: list[str]) -> list[str]:
 
 
 def _fitting(headers: dict[str, str]) -> dict[str, str]:
-    for name in headers:
+    for number, name in enumerate(headers, start=1):
         lower = name.lower()
-        if not _HEADER_NAME.fullmatch(name):
-            raise ValueError(f"must have names of HTTP headers, of at most 100 characters: {name!r:.100} is none")
+        if not _HEADER_NAME.fullmatch(name):  # which may be `authorization: Bearer ...` as a whole
+            raise ValueError(f"must have names of HTTP headers, of at most 100 characters: name {number} is none")
         if lower in _RESERVED_NAMES or lower.startswith(_RESERVED_PREFIXES):
             raise ValueError(f"must not have {name!r}, which the service sets itself or does not send")
     if len({name.lower() for name in headers}) < len(headers):
@@ -92,6 +92,9 @@ class SetPush(BaseModel):
     """How the jobs of a topic are pushed. Unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    FIELDS_THAT_ERRORS_QUOTE: ClassVar[frozenset[str]] = frozenset({"timeout", "max_in_flight", "rate", "mode"})
+    """A secret may be in all others: in a URL, in a header, and in a field whose name is mistyped."""
 
     url: Url
     secrets: Annotated[

@@ -154,8 +154,8 @@ def target_of(url: str) -> Target:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
-    except ValueError as error:
-        raise TargetRefused(f"is not a URL: {error}") from None
+    except ValueError:  # its text quotes parts of the URL, which may be a password
+        raise TargetRefused("is not a URL, or has a port that is not a number") from None
     if parts.scheme not in _DEFAULT_PORTS:
         raise TargetRefused("must begin with https:// or http://")
     _check_parts(parts, host, port)

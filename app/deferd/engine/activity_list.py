@@ -1,8 +1,10 @@
-"""What people and keys changed: the list behind `GET /activity`, in the store for 30 days.
+"""What people and keys changed: the lists behind `GET /activity`, in the store for 30 days.
+
+Changes by administrators are in a list of their own, so that no number of other changes displaces them.
 
 Entries are recorded behind the call that made the change, so that it takes no longer and does not fail with them. One
 task of a process writes them, several in one call of the store, for a while again when the store fails. What cannot be
-written is logged as a warning with all its fields. All of it is in shard 0 of the store.
+written is logged as a warning with all its fields. Both lists are in shard 0 of the store.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ class Change:
     `by` is the name of the key, without keys the client's address. `subject` is the name of a job, schedule or
     calendar. `filter` selected the jobs. `count` is how many it changed. `via` is `console`, `cli` or `api`. `outcome`
     is `done`, or `unknown` when the store failed. `joins`: calls like it within ten minutes become one entry.
+    `by_admin`: the key has the scope `admin`.
     """
 
     operation: str
@@ -50,6 +53,10 @@ class Change:
     filter: str | None = None
     count: int | None = None
     joins: bool = False
+    by_admin: bool = False
+
+
+_SHOWN = tuple(name for name in Change.__slots__ if name not in {"joins", "by_admin"})
 
 
 class RecordedChange(NamedTuple):
@@ -68,7 +75,7 @@ class ActivityList:
 
     def __init__(self, scripts: Scripts, keys: Keys) -> None:
         self._scripts = scripts
-        self._keys = [keys.of_shard(0, "activity")]
+        self._keys = [keys.of_shard(0, "activity"), keys.of_shard(0, "activity/admin")]
         self._waiting: list[bytes] = []
         self._writing: asyncio.Task[None] | None = None
         self._retry_s = _RETRY_S
@@ -78,8 +85,7 @@ class ActivityList:
         fields = {name: getattr(change, name) for name in Change.__slots__}
         entry = {name: value for name, value in fields.items() if value is not None and value is not False}
         entry["id"] = os.urandom(8).hex()
-        if change.joins:
-            entry["joins"] = 1
+        entry |= {name: 1 for name in ("joins", "by_admin") if name in entry}
         encoded = orjson.dumps(entry)
         if len(self._waiting) >= _WAITING:
             _warn_lost(encoded, "too many changes wait to be recorded")
@@ -154,7 +160,9 @@ def _read(raw: bytes) -> RecordedChange | None:
     """An entry; None for what something other than deferd has written."""
     try:
         fields: dict[str, Any] = orjson.loads(raw)
-        known = {name: fields[name] for name in Change.__slots__ if name in fields and name != "joins"}
+        known = {
+            name: fields[name] for name in Change.__slots__ if name in fields and name not in ("joins", "by_admin")
+        }
         at_ms = fields["at"]
         change = Change(**{"by": None, **known})
         return RecordedChange(at_ms, change, fields.get("times", 1), fields.get("last_at", at_ms))

@@ -77,7 +77,7 @@ class NamedRun:
 
 async def forget_key(scripts: Scripts, key: str, after_ms: int) -> None:
     """Delete a key of `bulk/` after so long. With 0 now, in a thread of the store: it may have a field for each job."""
-    await (scripts.command("PEXPIRE", key, after_ms) if after_ms else scripts.command("UNLINK", key))
+    await (scripts.write("PEXPIRE", key, after_ms) if after_ms else scripts.write("UNLINK", key))
 
 
 class BulkActions:
@@ -235,7 +235,7 @@ class BulkActions:
             numbers = await _all(begin(shard) for shard in shards)
             done, *states = map(sum, zip(*(some[1:] for some in numbers), strict=True))
         elif is_remembered:
-            await _all(self._scripts.command("UNLINK", key) for key in keys.values())
+            await _all(self._scripts.write("UNLINK", key) for key in keys.values())
         was = {state: count for state, count in zip(STATES, states, strict=True) if count}
         return BulkOutcome(sum(states), done, was, not run.budget.is_used_up, run.preview)
 

@@ -99,7 +99,7 @@ class Calendars:
             message = f"would be one calendar more than there may be, {limits.CALENDARS_MAX}"
             raise InvalidInput([FieldError(("path", "name"), message, name)])
         text = calendar.model_dump_json(by_alias=True, exclude_defaults=True)
-        is_new = await self._scripts.command("HSET", self._key, name, text)
+        is_new = await self._scripts.write("HSET", self._key, name, text)
         self._remembered.pop(name, None)
         return Calendar(name, tuple(calendar.windows)), is_new == 1
 
@@ -112,7 +112,7 @@ class Calendars:
 
     async def delete(self, name: str) -> None:
         """Delete a calendar: what refers to it is always open from now on. Raises CalendarNotFound."""
-        deleted = await self._scripts.command("HDEL", self._key, name)
+        deleted = await self._scripts.write("HDEL", self._key, name)
         self._remembered.pop(name, None)
         if not deleted:
             raise CalendarNotFound(name)

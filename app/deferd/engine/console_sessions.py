@@ -57,7 +57,7 @@ class ConsoleSessions:
 
     async def close(self, cookie: bytes) -> None:
         """End a session."""
-        await self._scripts.command("HDEL", self._key, cookie.hex())
+        await self._scripts.write("HDEL", self._key, cookie.hex())
 
     async def _end_those_above_the_bounds(self, new: bytes, key: bytes) -> None:
         flat: list[bytes] | dict[bytes, bytes] = await self._scripts.command("HGETALL", self._key)
@@ -71,7 +71,7 @@ class ConsoleSessions:
         others = [cookie for cookie, _ in lasting if cookie not in above]
         above += others[: max(len(others) + 1 - SESSIONS_MAX, 0)]
         if ended or above:
-            await self._scripts.command("HDEL", self._key, *ended, *above)
+            await self._scripts.write("HDEL", self._key, *ended, *above)
 
 
 class _Session(NamedTuple):

@@ -23,7 +23,7 @@ class ConsoleUndo:
         if len(content) > UNDO_BYTES_MAX:
             raise ValueError(f"more than {UNDO_BYTES_MAX} bytes")
         token = secrets.token_urlsafe(24)
-        await self._scripts.command("SET", self._key(token), content, "PX", for_ms)
+        await self._scripts.write("SET", self._key(token), content, "PX", for_ms)
         return token
 
     async def look(self, token: str) -> bytes | None:
@@ -40,20 +40,20 @@ class ConsoleUndo:
         left_ms: int = await self._scripts.command("PTTL", self._key(token))
         if left_ms <= 0:
             return None
-        claimed = await self._scripts.command("SET", self._claim(token), "", "NX", "PX", left_ms + 1)
+        claimed = await self._scripts.write("SET", self._claim(token), "", "NX", "PX", left_ms + 1)
         return await self.look(token) if claimed is not None else None
 
     async def release(self, token: str) -> None:
         """End a claim: what failed can be tried again."""
-        await self._scripts.command("UNLINK", self._claim(token))
+        await self._scripts.write("UNLINK", self._claim(token))
 
     async def done(self, token: str, rest: bytes | None = None) -> None:
         """Forget what is kept, or keep `rest` in its place for the time that is left."""
         left_ms: int = await self._scripts.command("PTTL", self._key(token)) if rest is not None else 0
         if rest is not None and left_ms > 0:
-            await self._scripts.command("SET", self._key(token), rest, "PX", left_ms)
+            await self._scripts.write("SET", self._key(token), rest, "PX", left_ms)
         else:
-            await self._scripts.command("UNLINK", self._key(token))
+            await self._scripts.write("UNLINK", self._key(token))
         await self.release(token)
 
     def _claim(self, token: str) -> str:

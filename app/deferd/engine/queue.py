@@ -7,7 +7,7 @@ are milliseconds on the store's clock.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -34,6 +34,7 @@ from deferd.engine.cancels import Cancels
 from deferd.engine.chained_puts import ChainedPuts
 from deferd.engine.durability import PutSender
 from deferd.engine.group_commit import GroupCommit, OnResult
+from deferd.engine.held_jobs import HeldJobs
 from deferd.engine.partitions import topic_of
 from deferd.engine.placement import until_placed
 from deferd.engine.pop_and_finish import PopsAndFinishes
@@ -113,6 +114,9 @@ class JobQueue:
         self._finishes = GroupCommit(self._send_finishes, size=size, most_items=MOST_JOBS)
         self._cancels = Cancels(scripts, keys, labels, put_sender, bulk_throttle)
         self.add_cancel = self._cancels.add
+        held = HeldJobs(scripts, keys, labels, self._partitions, bulk_throttle)
+        self.check_many, self.return_many = held.check_many, held.return_many
+        self.return_to_queue = held.return_to_queue
         self.pop_and_finish = PopsAndFinishes(self._pop_and_finish, self._partitions.known).pop
 
     async def _send_finishes(self, topic: str, jobs: list[Args]) -> list[int | StoreUnavailable]:
@@ -307,33 +311,6 @@ class JobQueue:
         first_time = [job for reply, some in zip(replies, jobs, strict=True) if not reply[0] for job in some]
         self._pop_counts.count(topic, first_time, now_ms, expired, overdue)
         return PopReply(jobs, bool(more), [at for at, reply in enumerate(replies) if reply[0] == _RESEND])
-
-    async def return_to_queue(self, deliveries: Iterable[JobRecord]) -> int:
-        """Return deliveries that never reached their consumer to the head of their queues; no attempt is counted.
-
-        Returns how many were returned. Deliveries that are no longer live stay as they are, and those whose request was
-        repeated: another consumer may hold them.
-        """
-        of_topic: dict[str, list[JobRecord]] = {}
-        for job in deliveries:
-            for home in self._partitions.known.homes(job.topic, job.id):  # one of which has the delivery
-                of_topic.setdefault(home, []).append(job)
-        returned, error = 0, None
-        for topic, jobs in of_topic.items():
-            args: list[Any] = [topic]
-            for job in jobs:
-                args += (job.id, job.nonce, job.attempts, job.request_id or "")
-            try:
-                count = await self._scripts.run("return_to_queue", self._keys.of_topic(topic), args)
-            except StoreUnavailable as exc:  # those of other shards are returned
-                error = exc
-                continue
-            metrics.GIVEN_BACK.labels(self._label(topic)).inc(count)
-            self._counted.of(topic)
-            returned += count
-        if error is not None:
-            raise error
-        return returned
 
     async def finish(self, topic: str, job_id: str, receipt: Receipt, result: Any = None) -> None:
         """Finish the delivery of `receipt` (ANY_RECEIPT: whichever is live).

@@ -120,8 +120,9 @@ class Keys:
 
     def of_shard(self, shard: int, name: str) -> str:
         """A key of the whole shard: settings, topics, partitioned, due, lock, clock, aside, idle, tally, tag/<tag>,
-        bulk/<id>, schedules, schedule_due, earlier_runs, schedule/<name>, history/topics, history/process/<process>, events/topics,
-        push, and in shard 0 calendars, consumers/<name>, activity, tasks, tasks/running, task/<id>.
+        bulk/<id>, schedules, schedule_due, earlier_runs, schedule/<name>, history/topics, history/process/<process>,
+        events/topics, push, and in shard 0 calendars, consumers/<name>, activity, activity/admin, tasks, tasks/running,
+        task/<id>.
         """
         return f"deferd:{{{shard}}}:{name}"
 

@@ -1,5 +1,8 @@
 """Assembles a script from its file, the files of `lua/lib/` that it includes, and the scripts that it embeds.
 
+Before all of this comes `lua/lib/not_after.lua`, which ends a call that its caller has given up: so no script can do
+without.
+
 The store runs a script's text from its first line at every call: each function that it makes takes time, and each local
 that functions refer to takes more, also in a call that needs neither. So
 
@@ -48,16 +51,19 @@ def assemble(source: str, folder: Traversable, *, movable_clock: bool) -> str:
     Raises:
         ValueError: a constant has two values in the script, or a local has the name of a constant or rare function.
     """
+    check = _with_constants_inlined((folder / "lib" / "not_after.lua").read_text(encoding="utf-8"))
+    return f"{check}\n{_without_check(source, folder, movable_clock=movable_clock)}"
+
+
+def _without_check(source: str, folder: Traversable, *, movable_clock: bool) -> str:
     embedded = [
         f"local function {verb}(KEYS, ARGV)\n"
-        + assemble((folder / f"{verb}.lua").read_text(), folder, movable_clock=movable_clock)
+        + _without_check((folder / f"{verb}.lua").read_text(encoding="utf-8"), folder, movable_clock=movable_clock)
         + "\nend"
         for verb in _named_in(source, _EMBED)
     ]
-    included = [
-        (folder / "lib" / ("clock_movable.lua" if movable_clock and name == "clock" else f"{name}.lua")).read_text()
-        for name in _named_in(source, _INCLUDE)
-    ]
+    names = ("clock_movable" if movable_clock and name == "clock" else name for name in _named_in(source, _INCLUDE))
+    included = [(folder / "lib" / f"{name}.lua").read_text(encoding="utf-8") for name in names]
     return "\n".join([*embedded, _with_rare_functions_apart(_with_constants_inlined("\n".join([*included, source])))])
 
 

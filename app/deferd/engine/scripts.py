@@ -7,6 +7,7 @@ ARGV, for a script that does what several do in one step.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 import time
@@ -14,19 +15,23 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
+from math import inf
 from typing import Any, NamedTuple
 
 from redis import exceptions as redis_errors
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine import metrics
+from deferd.engine.failure_log import FailureLog
 from deferd.engine.script_source import assemble
 from deferd.engine.store_watch import StoreWatch
 from deferd.store.acl import missing_permission, permissions_message
 from deferd.store.connection import Store
 from deferd.store.durability_levels import FSYNC, name_of
+from deferd.store.failure_reasons import failure_reason
 from deferd.store.load_progress import LoadWatch
 from deferd.store.replication import MissingPermission, NotReplicated, TooFewReplicas
+from deferd.store.server_clock import NOT_AFTER, CallTooLate, NotAfter
 
 _METRIC_LABELS = {"get": "look", "return_to_queue": "give_back"}
 """Scripts whose `script` label in metrics differs from their name: dashboards use these labels."""
@@ -34,6 +39,8 @@ _REPLICATED = "_replicated"
 """The end of the label of a script that replicas confirm."""
 _FIRST_WORD = re.compile(r"(?:^|: -)([A-Z]+)\b")
 """An error's first word; servers before 7.0 wrap an error inside a script: `Error running script (...): -OOM ...`."""
+_SCRIPT_LINE = " script: "
+"""What follows it is added by the server to an error inside a script."""
 _WRONG_TYPE = "WRONGTYPE"
 _REFUSALS = ("MISCONF", "READONLY", "LOADING", "BUSY", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS", "TRYAGAIN")
 """First words of error replies for a call that the store cannot run now."""
@@ -44,7 +51,7 @@ _SLOT_IS_MOVING = "access a non local key in a cluster node"
 _CLOSED_CONNECTION = "the handler is closed"
 """In the text of the RuntimeError that uvloop raises for a write to a connection that the other side has closed."""
 _UNREACHABLE = "the store cannot be reached"
-_OUT_OF_MEMORY = "the store is out of memory and refuses to store more"
+_OUT_OF_MEMORY = "the store is out of memory and refuses to store more (its maxmemory)"
 _UNAVAILABLE: tuple[tuple[tuple[type[Exception], ...], str, int], ...] = (
     ((redis_errors.OutOfMemoryError,), _OUT_OF_MEMORY, 5),
     ((redis_errors.ReadOnlyError,), "the store is currently a read-only replica", 1),
@@ -62,6 +69,9 @@ _UNAVAILABLE: tuple[tuple[tuple[type[Exception], ...], str, int], ...] = (
     ((redis_errors.ConnectionError, redis_errors.InvalidResponse, OSError), _UNREACHABLE, 1),
 )
 """Errors of the client, subclasses first; the detail for the caller, and the seconds until a retry."""
+
+
+_FAILURES = FailureLog()
 
 
 class WrongType(redis_errors.ResponseError):
@@ -91,7 +101,7 @@ def assembled(movable_clock: bool) -> Mapping[str, _Script]:
     folder = files("deferd.engine") / "lua"
     for file in folder.iterdir():
         if file.name.endswith(".lua"):
-            source = assemble(file.read_text(), folder, movable_clock=movable_clock)
+            source = assemble(file.read_text(encoding="utf-8"), folder, movable_clock=movable_clock)
             digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
             scripts[file.name.removesuffix(".lua")] = _Script(source, digest)
     return scripts
@@ -118,10 +128,14 @@ class Scripts:
         args: Sequence[str | bytes | int | float],
         *,
         sending: Sending | None = None,
+        until_s: float = inf,
     ) -> Any:
         """Run one script and return the store's reply (bytes, ints, lists, None).
 
-        A script is never retried: after StoreUnavailable it may have run or not.
+        After StoreUnavailable a script may have run or not, but it does not run later: it carries the instant at which
+        it times out, or `until_s` on the event loop's clock if that is earlier, and from then on does nothing. Only
+        when something on the way to the store breaks the connection, the error comes before that instant. A script is
+        sent again only if the store reports that it did nothing.
 
         Raises:
             StoreUnavailable: the store cannot be reached, did not respond in time, or refused.
@@ -133,7 +147,16 @@ class Scripts:
         call = self._store.call if sending is None else sending.call
         began = time.perf_counter()
         try:  # as `observed`, which takes longer
-            return await self._send(call, verb, (len(keys), *keys, *args))
+            not_after = NOT_AFTER if until_s == inf else NotAfter(until_s)
+            try:
+                return await self._send(call, verb, (len(keys), *keys, *args, not_after))
+            except CallTooLate:  # it did nothing; the store's clock, if that was set forward, is known again
+                now_s = asyncio.get_running_loop().time()
+                end_s = min(now_s + self._store.timeout_s - (time.perf_counter() - began), until_s)
+                if end_s <= now_s:
+                    raise
+                async with asyncio.timeout_at(end_s):
+                    return await self._send(call, verb, (len(keys), *keys, *args, NotAfter(end_s)))
         except Exception as exc:
             with _failing(label):
                 if isinstance(exc, redis_errors.RedisError):
@@ -150,8 +173,12 @@ class Scripts:
             self.on_late_run()
             return reply
 
+    async def write(self, name: str, key: str, *args: str | bytes | int) -> Any:
+        """Run one command that changes `key`, by a script, so that it does nothing once it was given up. As `run`."""
+        return await self.run("write", (key,), (name, *args))
+
     async def command(self, name: str, *args: str | bytes | int) -> Any:
-        """Run one plain command. Raises StoreUnavailable as `run` does."""
+        """Run one plain command, which only reads. Raises StoreUnavailable as `run` does."""
         if self._watch is not None:
             self._watch.admit()
         with observed(name.lower()):
@@ -164,14 +191,18 @@ class Scripts:
     async def _explain(self, exc: redis_errors.RedisError) -> None:
         """Raise an error that says more, if there is more to say.
 
-        While the store loads its data this is how far it is. If its user lacks a permission, the error names it, and
-        the watch refuses calls.
+        While the store loads its data this is how far it is; of an embedded store that is down, what is wrong with its
+        disk. If its user lacks a permission, the error names it, and the watch refuses calls.
         """
         if isinstance(exc, redis_errors.BusyLoadingError):
             progress = None if self._load_watch is None else await self._load_watch.progress()
             if progress is not None:
                 raise StoreUnavailable(f"the store {progress}", progress.retry_after_s) from exc
             return
+        if isinstance(exc, redis_errors.ConnectionError) and self._store.fault is not None:
+            fault = await self._store.fault()
+            if fault is not None:
+                raise StoreUnavailable(f"{_UNREACHABLE}: {fault}", 5) from exc
         permission = missing_permission(exc)
         if self._watch is not None and permission is not None and not isinstance(exc, MissingPermission):
             raise await self._watch.refuse(permission) from exc
@@ -200,6 +231,7 @@ def _failing(call: str) -> Iterator[None]:
             if isinstance(exc, redis_errors.ResponseError) and _WRONG_TYPE in str(exc):
                 raise WrongType(f"{exc} (in a call of {call!r})") from exc
             raise
+        _FAILURES.note(call, str(unavailable))
         raise unavailable from exc
 
 
@@ -207,6 +239,8 @@ def translate(exc: Exception, *, is_cancel: bool = False) -> StoreUnavailable | 
     """The StoreUnavailable for a client error, or None for a bug of deferd (such as a broken script)."""
     if isinstance(exc, (redis_errors.TimeoutError, TimeoutError)):
         return StoreUnavailable("the store did not respond in time", timed_out=True)
+    if isinstance(exc, CallTooLate):
+        return StoreUnavailable("the call came to the store after its time-out; nothing was done", 1, timed_out=True)
     if isinstance(exc, MissingPermission):
         return StoreUnavailable(str(exc))
     if isinstance(exc, redis_errors.RedisError) and (permission := missing_permission(exc)) is not None:
@@ -215,18 +249,21 @@ def translate(exc: Exception, *, is_cancel: bool = False) -> StoreUnavailable | 
         return _unconfirmed(exc, is_cancel=is_cancel)
     for kinds, detail, retry_after_s in _UNAVAILABLE:
         if isinstance(exc, kinds):
-            return StoreUnavailable(detail, retry_after_s)
+            reason = failure_reason(exc) if detail == _UNREACHABLE else None
+            return StoreUnavailable(detail if reason is None else f"{detail}: {reason}", retry_after_s)
     if isinstance(exc, RuntimeError) and _CLOSED_CONNECTION in str(exc):
         return StoreUnavailable(_UNREACHABLE, 1)
     if isinstance(exc, redis_errors.ResponseError):
-        found = _FIRST_WORD.search(str(exc))
+        text = str(exc)
+        found = _FIRST_WORD.search(text)
         word = found[1] if found is not None else ""
         if word == "OOM":
             return StoreUnavailable(_OUT_OF_MEMORY, 5)
-        if _SLOT_IS_MOVING in str(exc):
+        if _SLOT_IS_MOVING in text:
             return StoreUnavailable("the store's cluster is being rearranged")
         if word in _REFUSALS:
-            return StoreUnavailable(f"the store currently refuses calls ({word})")
+            refusal, _, _ = text[text.index(word) :].partition(_SCRIPT_LINE)
+            return StoreUnavailable(f"the store currently refuses calls: {refusal}")
     return None
 
 

@@ -34,6 +34,7 @@ from deferd.engine.redis_keys import (
 )
 from deferd.engine.scripts import Scripts, observed
 from deferd.engine.store_inventory import Inventory, KeyFound, keys_of, take_inventory
+from deferd.store import shard_guard
 from deferd.store.connection import Store
 from deferd.store.preflight import StoreRefused, check
 from deferd.store.shard_guard import SHARDS_KEY
@@ -102,7 +103,7 @@ async def copy_store(
         report = CopyReport(before, after, copied, to_shards, copy.left_out)
         if report.adds_up:
             with _named(target):
-                await _set_shards(target, to_shards)
+                await Scripts(target).write("SET", SHARDS_KEY, shard_guard.value(to_shards))
         return report
 
 
@@ -110,7 +111,7 @@ async def shards_of(store: Store) -> int | None:
     """The number of shards that the store was set up with; None when no service has ever used it.
 
     Raises:
-        StoreRefused: a copy into it is unfinished.
+        StoreRefused: a copy into it is unfinished, or its format is not that of this revision.
         StoreUnavailable.
     """
     stored = await _stored_shards(store)
@@ -242,7 +243,7 @@ class _Copy:
 
     async def _write(self, command: str, key: str, *args: str | bytes | int) -> None:
         with _named(self._target):
-            await self._target_scripts.command(command, key, *args)
+            await self._target_scripts.write(command, key, *args)
 
     def _target_key(self, found: KeyFound, element: bytes = b"") -> str:
         """The target's key for a key, or for an element of one that is keyed by topic."""
@@ -269,24 +270,23 @@ async def _prepare(target: Store, wanted_shards: int | None, from_shards: int) -
                 "an empty store, or into another database of the server (redis://host:port/1)"
             )
     await check(target, shards=shards)
-    await _set_shards(target, -shards)
+    await Scripts(target).write("SET", SHARDS_KEY, shard_guard.value(-shards))
     return shards
 
 
 async def _clear(target: Store, shards: int) -> None:
     scripts = Scripts(target)
     async for found in keys_of(target, shards):
-        await scripts.command("UNLINK", found.key)
-    await scripts.command("DEL", SHARDS_KEY)
+        await scripts.write("UNLINK", found.key)
+    await scripts.write("DEL", SHARDS_KEY)
 
 
 async def _stored_shards(store: Store) -> int | None:
     stored = await Scripts(store).command("GET", SHARDS_KEY)
-    return None if stored is None else int(stored)
-
-
-async def _set_shards(target: Store, shards: int) -> None:
-    await Scripts(target).command("SET", SHARDS_KEY, shards)
+    try:
+        return None if stored is None else shard_guard.shards_in(stored.decode(errors="replace"))
+    except ValueError as exc:
+        raise StoreRefused(f"the store at {store.description} {exc}") from exc
 
 
 @asynccontextmanager

@@ -37,7 +37,7 @@ class StoreWatch:
         self._logged: str | None = None
         """The reason that was logged last."""
         self._mismatch: str | None = None
-        """The shard guard's value when it is not `shards`."""
+        """What is wrong with the shard guard."""
         self._tested_at: object = None
         self._naming: asyncio.Task[None] | None = None
         """The self-test that names all missing permissions."""
@@ -48,7 +48,7 @@ class StoreWatch:
         if self._unfit is not None:
             raise _refused(self._unfit)
         if self._mismatch is not None:
-            raise _refused(f"the store {shard_guard.mismatch_message(self._mismatch, self._shards)}")
+            raise _refused(f"the store {self._mismatch}")
 
     async def refuse(self, permission: str) -> StoreUnavailable:
         """A call failed without `permission`: refuse calls until the self-test passes; return the error for its caller.
@@ -85,9 +85,9 @@ class StoreWatch:
                 _LOG.warning("%s was gone from the store and was written again", shard_guard.SHARDS_KEY)
         except (RedisError, OSError):
             return
-        mismatch = None if stored in {None, str(self._shards)} else stored
+        mismatch = None if stored is None else shard_guard.mismatch(stored, self._shards)
         if mismatch is not None and mismatch != self._mismatch:
-            _LOG.critical("the store %s. Calls are refused", shard_guard.mismatch_message(mismatch, self._shards))
+            _LOG.critical("the store %s. Calls are refused", mismatch)
         elif mismatch is None and self._mismatch is not None:
             _LOG.warning("the store has --shards %d again; calls are sent again", self._shards)
         self._mismatch = mismatch

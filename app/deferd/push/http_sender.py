@@ -7,14 +7,18 @@ import ssl
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
 import aiohttp
 from aiohttp.client import ClientTimeout
+from aiohttp.client_proto import ResponseHandler
 from aiohttp.client_reqrep import ClientRequest
 from aiohttp.connector import Connection
+from aiohttp.http_parser import RawResponseMessage
+from aiohttp.streams import StreamReader
 from aiohttp.tracing import Trace
 from yarl import URL
 
@@ -29,6 +33,12 @@ _IDLE_S = 15.0
 _NAMES_KEPT_S = 10
 """How long a name counts as resolved."""
 _READ_BYTES = limits.PUSH_RESULT_BYTES + 1
+_INTERIM_MAX = 16
+"""Most 1xx responses before the response: a target that works for long may send one now and then."""
+_RECEIVED_MAX = 1_048_576
+"""Most bytes of a response, with its heads and the frames of its chunks: 64 KiB in chunks of a byte have 400 KiB."""
+_PARSED_AT_ONCE = 16_384
+"""So that no content of one read of the socket holds the event loop for more than some milliseconds."""
 
 
 class PushFailed(Exception):
@@ -50,6 +60,50 @@ _is_reused: ContextVar[bool] = ContextVar("is_reused", default=False)
 """Whether the connection of the request that this task sends has carried another one before."""
 
 
+class _TooMuchReceived(aiohttp.ClientError):
+    """The target sends more than any response has."""
+
+
+class _BoundedResponse(ResponseHandler):
+    """Reads the responses on a connection, and gives it up when a target sends too much before a response has ended.
+
+    aiohttp bounds each field of a head and waits for the last head: a target may send heads of 1xx responses without
+    end, whose parsing takes all of the event loop.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self._received = self._interim = 0
+
+    def set_response_params(self, **params: Any) -> None:
+        """See ResponseHandler: a request is about to be sent."""
+        self._received = self._interim = 0
+        super().set_response_params(**params)
+
+    def feed_data(self, data: tuple[RawResponseMessage, StreamReader], size: int = 0) -> None:
+        """See ResponseHandler: a head was read."""
+        self._interim += data[0].code < 200
+        super().feed_data(data, size)
+
+    def data_received(self, data: bytes) -> None:
+        """See ResponseHandler."""
+        for at in range(0, len(data), _PARSED_AT_ONCE) or (0,):
+            self._received += min(len(data) - at, _PARSED_AT_ONCE)
+            super().data_received(data[at : at + _PARSED_AT_ONCE])
+            if self._interim > _INTERIM_MAX:
+                self._give_up(f"it has more than {_INTERIM_MAX} interim responses (1xx)")
+            elif self._received > _RECEIVED_MAX:
+                self._give_up(f"it has more than {_RECEIVED_MAX} bytes")
+            else:
+                continue
+            return
+
+    def _give_up(self, reason: str) -> None:
+        self.set_exception(_TooMuchReceived(reason))
+        if self.transport is not None:
+            self.transport.abort()
+
+
 class _Connections(aiohttp.TCPConnector):
     """The pool of connections. An idle one on which the target has sent something is closed, not used again.
 
@@ -58,6 +112,7 @@ class _Connections(aiohttp.TCPConnector):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
+        self._factory: Any = partial(_BoundedResponse, self._loop)  # there is no public way
         self._used: WeakSet[Any] = WeakSet()
 
     async def connect(self, req: ClientRequest, traces: list[Trace], timeout: ClientTimeout) -> Connection:

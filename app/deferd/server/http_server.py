@@ -180,6 +180,7 @@ class _HttpServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Respond to waiting pops, give requests the drain timeout to finish, close the application."""
+        self._connections.is_stopping = True
         # Not before uvicorn has told the connections, so that the responses to waiting pops say `connection: close`.
         asyncio.get_running_loop().call_soon(self._application.state.drain)
         try:

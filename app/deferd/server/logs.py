@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import sys
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from deferd.contract.timestamps import format_instant
+from deferd.server.log_writer import LogWriter
 
 _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 _LEVEL_WIDTH = len("CRITICAL")
@@ -26,9 +26,9 @@ _ESCAPES_IN_TRACES = {code: text for code, text in _ESCAPES.items() if chr(code)
 def configure(log_format: Literal["console", "json"], log_level: str) -> None:
     """Send every record of `log_level` (debug, info, warning, error, critical) or above to standard error.
 
-    May be called again: the last call counts.
+    A record never waits for who reads that: see `LogWriter`. May be called again: the last call counts.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = LogWriter()
     handler.setFormatter(JsonLines() if log_format == "json" else ConsoleLines())
     root = logging.getLogger()
     for old in root.handlers[:]:

@@ -76,6 +76,7 @@ async def open_serve_context(settings: Settings, version: str) -> AsyncIterator[
     scheme, tls = ("http", None) if found is None else ("https", found.context)
     check_tracing(settings)
     inherited: tuple[int, ...] = ()
+    embedded: EmbeddedStore | None = None
     async with contextlib.AsyncExitStack() as stack:
         if settings.redis_url is not None:
             listener, resp_listener = _listen(stack, settings, allow_public=allow_public)
@@ -89,7 +90,11 @@ async def open_serve_context(settings: Settings, version: str) -> AsyncIterator[
                 await embedded.start()
             store_url = embedded.url
             inherited = embedded.inherited
-        store_name = await _check_store(settings, store_url, listener, tls)
+        try:
+            store_name = await _check_store(settings, store_url, listener, tls)
+        except StoreRefused as exc:
+            fault = None if embedded is None else await embedded.fault()
+            raise exc if fault is None else StoreRefused(f"{exc}; {fault}") from exc
         url = _url(scheme, listener)
         yield ServeContext(
             listener,

@@ -12,11 +12,13 @@ import contextlib
 import json
 import logging
 import os
+import signal
 import socket
 import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from prometheus_client.multiprocess import mark_process_dead
@@ -31,6 +33,8 @@ from deferd.server.startup_errors import CannotServe
 from deferd.server.tls import CertificateRefused
 from deferd.settings import Settings
 from deferd.stop_signals import StopSignals
+from deferd.store.disk_fault import MIB, write_fault
+from deferd.store.process_end import end_of
 
 _log = logging.getLogger("deferd.server.supervisor")
 
@@ -137,6 +141,13 @@ class ProcessPool:
             async with asyncio.timeout(seconds - shortened_s):
                 await self._none_serves.wait()
 
+    async def end_of(self, code: int | None) -> str:
+        """How a process ended. A full disk below its metrics, which are mapped to memory, ends it by SIGBUS."""
+        fault = None
+        if code == -signal.SIGBUS:
+            fault = await asyncio.to_thread(write_fault, Path(self.metrics_dir), needed_bytes=MIB)
+        return end_of(code) if fault is None else f"{end_of(code)}; {self.metrics_dir} cannot be written: {fault}"
+
     def configuration(self) -> bytes:
         """What a server process needs to serve, as a line of JSON. It holds the secrets of the settings."""
         values = {name: getattr(self.settings, name) for name in type(self.settings).model_fields}
@@ -174,9 +185,8 @@ class ServerProcess:
             pause_s = 0.0 if deaths == 1 else min(max(pause_s * 2, PAUSE_FIRST_S), PAUSE_MOST_S)
             code = self._process.returncode if self._process else None
             when = f"in {pause_s:.1f} s" if pause_s else "now"
-            _log.error(
-                "server process %d exited unexpectedly (exit code %s); restarting it %s", self.number, code, when
-            )
+            reason = await self._pool.end_of(code)
+            _log.error("server process %d exited unexpectedly (%s); restarting it %s", self.number, reason, when)
             await self._pool.pause(pause_s)
 
     async def _run_once(self) -> float:

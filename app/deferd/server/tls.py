@@ -6,12 +6,18 @@ import asyncio
 import logging
 import ssl
 import tempfile
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 
+from deferd.contract.timestamps import format_instant
 from deferd.settings import Settings, flag, variable
 
 CHECK_S = 1.0
 """How often the files are checked for changes."""
+_DAY_S = 86_400.0
+REMINDED_S = 14 * _DAY_S
+"""From so long before its end on the log says each day that the certificate must be renewed."""
 _ANY_BYTES = "latin-1"
 """PEM is ASCII; text between its blocks may be anything."""
 _log = logging.getLogger("deferd.certificate")
@@ -34,9 +40,12 @@ class Certificate:
     def __init__(self, cert: Path, key: Path, last_good: tuple[str, str] | None = None) -> None:
         self._files = cert, key
         self._refusal = ""
+        self._ends_s: float | None = None
+        self._next_reminder_s = 0.0
         try:
             self._seen = _contents(cert, key)
             self.context = self._newest = read_context(cert, key)
+            self._ends_s = _end_of(cert)
         except CertificateRefused as exc:
             if last_good is None:
                 raise
@@ -64,13 +73,15 @@ class Certificate:
         if seen == self._seen:
             return False
         self._newest = read_context(*self._files)
+        self._ends_s, self._next_reminder_s = _end_of(self._files[0]), 0.0
         self._seen = seen  # a change in between is seen next time
         return True
 
     async def follow(self) -> None:
-        """Reload the files when they change, until cancelled. An error is logged once."""
+        """Reload the files when they change, until cancelled. An error is logged once, the end of validity daily."""
         refusal, times = self._refusal, 2 if self._refusal else 0
         while True:
+            self._remind(time.time())
             await asyncio.sleep(CHECK_S)
             try:
                 reloaded = await asyncio.to_thread(self.read_if_changed)
@@ -85,6 +96,18 @@ class Certificate:
                 refusal, times = "", 0
                 if reloaded:
                     _log.info("reloaded the certificate")
+
+    def _remind(self, now_s: float) -> None:
+        """Log that the certificate ends soon, or has ended, at most once a day. Nothing else notices: clients do."""
+        if self._ends_s is None or now_s < self._next_reminder_s or now_s < self._ends_s - REMINDED_S:
+            return
+        has_ended = now_s >= self._ends_s
+        self._next_reminder_s = now_s + _DAY_S if has_ended else min(now_s + _DAY_S, self._ends_s)
+        level, text = logging.WARNING, "is valid until %s only: renew it"
+        if has_ended:
+            level, text = logging.ERROR, "has expired at %s, and clients refuse it: renew it"
+        ends_at = format_instant(datetime.fromtimestamp(self._ends_s, UTC))
+        _log.log(level, f"%s {text}", _named("tls_cert", self._files[0]), ends_at, extra={"ends_at": ends_at})
 
 
 def certificate(settings: Settings, last_good: tuple[str, str] | None = None) -> Certificate | None:
@@ -124,6 +147,17 @@ def read_context(cert: Path, key: Path) -> ssl.SSLContext:
             text = f"{_named('tls_key', key)} has no private key in PEM form without a passphrase"
         raise CertificateRefused(text) from None
     return context
+
+
+def _end_of(cert: Path) -> float | None:
+    """Until when the first certificate of a file is valid, in seconds since 1970; None when that cannot be read.
+
+    The public functions of `ssl` show only certificates of others, of which they have verified the authority.
+    """
+    try:
+        return ssl.cert_time_to_seconds(ssl._ssl._test_decode_cert(str(cert))["notAfter"])  # type: ignore[attr-defined]
+    except (AttributeError, KeyError, OSError, ValueError):
+        return None
 
 
 def _context_of(contents: tuple[str, str]) -> ssl.SSLContext:

@@ -89,7 +89,8 @@ def sync_files(parent: Path) -> list[StoredFile]:
 
 
 def _copy_once(source: Path, target: Path) -> None:
-    lines = [line for line in (source / MANIFEST).read_text().splitlines() if _fields(line).get("type") != "h"]
+    manifest = (source / MANIFEST).read_text(encoding="utf-8")
+    lines = [line for line in manifest.splitlines() if _fields(line).get("type") != "h"]
     names = [fields["file"] for fields in map(_fields, lines) if "file" in fields]
     target.mkdir(mode=0o700)
     with _all_open(source, names) as files:

@@ -71,7 +71,7 @@ def read_backup(directory: Path) -> Backup:
         StoreRefused: it is not a complete backup, or has a format that this version does not know.
     """
     try:
-        description = json.loads((directory / DESCRIPTION).read_text())
+        description = json.loads((directory / DESCRIPTION).read_text(encoding="utf-8"))
         if description.pop("format") != FORMAT:
             raise StoreRefused(
                 f"the backup in {directory} was made by a newer deferd: restore it with deferd "

@@ -24,8 +24,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from deferd.store.fsync_probe import StoreDurability
+from deferd.store.pipeline import Command
 from deferd.store.replication import NotReplicated, TooFewReplicas, marker_in_slot_of
 from deferd.store.server_calls import ServerCalls
+from deferd.store.server_clock import NotAfter, given_up_at
 
 if TYPE_CHECKING:
     from deferd.store.cluster import ClusterClient
@@ -66,7 +68,7 @@ class ClusterCalls:
         self._options = options
         self._nodes: dict[str, NodeCalls] = {}
 
-    async def call(self, *args: str | bytes | float) -> Any:
+    async def call(self, *args: str | bytes | float | NotAfter) -> Any:
         """Run one command, once, at the primary of its first key. One without a key runs at any node."""
         command = args[0]
         if command in _KEYLESS:
@@ -121,12 +123,13 @@ class SlotCalls:
         level: int = await self._in_time(lambda node, _: node.probe())
         return level
 
-    async def call(self, *args: str | bytes | float) -> Any:
+    async def call(self, *args: str | bytes | float | NotAfter) -> Any:
         """As `KeyCalls.call`."""
-        return await self._in_time(partial(_send, args))
+        return await self._in_time(partial(_send, self._given_up_in_time(args)))
 
-    async def call_probed(self, *args: str | bytes | float) -> Any:
+    async def call_probed(self, *args: str | bytes | float | NotAfter) -> Any:
         """As `KeyCalls.call_probed`."""
+        args = self._given_up_in_time(args)
 
         def send(node: NodeCalls, asks: bool) -> Awaitable[Any]:
             node.durability.refresh()
@@ -134,9 +137,10 @@ class SlotCalls:
 
         return await self._in_time(send)
 
-    async def call_replicated(self, replicas: int, *args: str | bytes | float) -> Any:
+    async def call_replicated(self, replicas: int, *args: str | bytes | float | NotAfter) -> Any:
         """As `KeyCalls.call_replicated`."""
         within_s = self._cluster.confirm_s
+        args = given_up_at(args, asyncio.get_running_loop().time() + within_s)
         marker = marker_in_slot_of(self._key)
 
         def send(node: NodeCalls, asks: bool) -> Awaitable[Any]:
@@ -147,6 +151,10 @@ class SlotCalls:
                 return await self._follow(send)
         except TimeoutError as exc:
             raise NotReplicated(replicas, within_s) from exc
+
+    def _given_up_in_time(self, args: Command) -> Command:
+        """The arguments with the end of this call, which redirections do not delay."""
+        return given_up_at(args, asyncio.get_running_loop().time() + self._cluster.timeout_s)
 
     async def _in_time(self, send: _Send) -> Any:
         try:
@@ -194,7 +202,7 @@ class SlotCalls:
         raise AssertionError("unreachable")
 
 
-def _send(args: tuple[str | bytes | float, ...], node: NodeCalls, asks: bool) -> Awaitable[Any]:
+def _send(args: Command, node: NodeCalls, asks: bool) -> Awaitable[Any]:
     if asks:
         node.pipeline.send("ASKING").add_done_callback(_forget_error)
     return node.pipeline.send(*args)

@@ -26,12 +26,14 @@ class Store:
     """A store and its clients.
 
     `call` runs one command, and so does `client` by `execute_command` and what is built on it (info, get ...). Both
-    return or fail within the `timeout_s` of `connect`, but redis-py's pipelines may not. Use `call` for load: a single
-    server (`cluster` is false) runs such calls in the order in which they were made.
+    return or fail within `timeout_s`, but redis-py's pipelines may not. Use `call` for load: a single
+    server (`cluster` is false) runs such calls in the order in which they were made. What writes is called by
+    `deferd.engine.scripts`, so that it does nothing once it has been given up.
 
     `calls_of` returns what makes calls to the server that has a key, for those whose durability matters; ask for it
     before each call. `servers` returns the same for all primaries. `topology` returns a value that changes when
     calls may reach another server than before: the number of connections opened, or the set of primaries.
+    `fault` finds why a store of this machine is down, as a clause to follow "the store: "; None for any other store.
     `description` is for people and holds no secret. `server` is the server's name and version, known after
     `deferd.store.preflight.check`.
     """
@@ -39,11 +41,13 @@ class Store:
     client: Redis | RedisCluster
     call: Callable[..., Awaitable[Any]]
     cluster: bool
+    timeout_s: float
     description: str
     calls_of: Callable[[str], KeyCalls]
     servers: Callable[[], Awaitable[Sequence[KeyCalls]]]
     topology: Callable[[], object]
     server: str = ""
+    fault: Callable[[], Awaitable[str | None]] | None = field(default=None, repr=False)
     _subscribe: Callable[[], WatchedPubSub] = field(kw_only=True, repr=False)
     _close: Callable[[], Awaitable[None]] = field(kw_only=True, repr=False)
 
@@ -80,6 +84,7 @@ async def connect(url: str, *, timeout_s: float, confirm_s: float = CONFIRM_S) -
         client=backend.client,
         call=backend.call,
         cluster=parsed.kind == "cluster",
+        timeout_s=timeout_s,
         description=str(parsed),
         calls_of=backend.calls_of,
         servers=backend.servers,

@@ -16,6 +16,7 @@ import stat
 import tempfile
 from pathlib import Path
 
+from deferd.store.disk_fault import DiskFault, write_fault
 from deferd.store.preflight import StoreRefused
 
 _log = logging.getLogger("deferd.store")
@@ -44,6 +45,7 @@ class DataDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
+        self.fault = DiskFault(self.path, self.log_file)
         self._claim: int | None = None
 
     @property
@@ -146,7 +148,7 @@ class DataDirectory:
         """Prepare the start of a store: create the socket's directory and rotate a long log.
 
         Raises:
-            StoreRefused: that fails, or a restore was interrupted and left the directory without data.
+            StoreRefused: that fails, nothing can be written, or a restore was interrupted and left no data.
         """
         if not (self.path / APPEND_ONLY_DIR).exists():
             leftovers = [*self.path.glob(UNFINISHED_RESTORE), *self.path.glob(f"{APPEND_ONLY_DIR}{MOVED_ASIDE}*")]
@@ -156,6 +158,10 @@ class DataDirectory:
                     f"restore` again, or rename what it moved aside to {APPEND_ONLY_DIR}, or delete "
                     f"{', '.join(path.name for path in sorted(leftovers))} to begin without jobs"
                 )
+        if fault := write_fault(self.path):
+            raise StoreRefused(
+                f"the data directory {self.path} cannot be written: {fault} (--data-dir, DEFERD_DATA_DIR)"
+            )
         try:
             socket_dir = self.socket.parent
             if socket_dir != self.path:

@@ -52,7 +52,7 @@ class EmbeddedStore:
     @property
     def url(self) -> str:
         """The URL of its Unix socket."""
-        return f"unix://{quote(str(self._data_dir.socket))}"
+        return f"unix://{quote(os.fsencode(self._data_dir.socket))}"
 
     @property
     def pid(self) -> int | None:
@@ -73,6 +73,10 @@ class EmbeddedStore:
         """How far the store has loaded its data; None when it is not loading, or does not respond."""
         return None if self._process is None else await self._process.load_progress()
 
+    async def fault(self) -> str | None:
+        """What is wrong with its disk; see `DiskFault.reason`."""
+        return await self._data_dir.fault.reason()
+
     def claim(self) -> None:
         """Own the data directory; see `DataDirectory.claim` for the errors."""
         self._data_dir.claim()
@@ -87,8 +91,8 @@ class EmbeddedStore:
         """
         self._data_dir.prepare()
         await self._stop_predecessor()
-        self._reaper = StoreReaper(self._data_dir.store_lock_file, self._linger_s)
         try:
+            self._reaper = StoreReaper(self._data_dir.store_lock_file, self._linger_s)
             await self._reaper.start()
         except OSError as exc:
             raise StoreRefused(f"the embedded store's reaper cannot be started: {exc}") from exc
@@ -136,9 +140,8 @@ class EmbeddedStore:
             ended_at_s = clock()
             if ended_at_s - started_at_s > STABLE_S:
                 pause_s = FIRST_PAUSE_S
-            _log.error(
-                "the embedded store exited unexpectedly (%s); restarting it in %.1f s", process.exit_reason(), pause_s
-            )
+            reason = await process.exit_reason()
+            _log.error("the embedded store exited unexpectedly (%s); restarting it in %.1f s", reason, pause_s)
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
             try:

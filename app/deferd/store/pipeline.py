@@ -9,17 +9,28 @@ the same moment, and the server runs them in the order in which they were made. 
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
+import time
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, cast
 
 import hiredis
 from redis.asyncio import ConnectionPool
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import InvalidResponse, ReadOnlyError, RedisError
+from redis.exceptions import InvalidResponse, NoPermissionError, ReadOnlyError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from deferd.store.server_clock import TOO_LATE, CallTooLate, NotAfter, ServerClock
+
+Command = tuple[str | bytes | float | NotAfter, ...]
+_Call = tuple[asyncio.Future[Any], float, bool]
+"""A call that waits for its reply: until when on the event loop's clock, and whether it has a `NotAfter`."""
 _INCOMPLETE = object()
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+"""For SO_LINGER: what the kernel has not sent yet is dropped when the socket is closed, also at the process's end."""
 _SHUTTING_DOWN = "the service is shutting down"
 
 
@@ -27,7 +38,9 @@ class Pipeline:
     """Calls to the server that `pool` connects to. Each returns or fails within `deadline_s`, connecting included.
 
     A call is sent once: after redis-py's TimeoutError or ConnectionError its effect is unknown. When one call times
-    out, its connection is closed, and all calls that wait on it fail. The next call opens a new connection.
+    out, its connection is closed, and the next call opens a new one. Other calls that wait on it fail at once, except
+    those with a `NotAfter`: they may be executed until the instant that they carry, and fail then. A connection that
+    the server, or something on the way to it, breaks fails all at once.
     """
 
     def __init__(self, pool: ConnectionPool, *, deadline_s: float) -> None:
@@ -35,7 +48,9 @@ class Pipeline:
         self._deadline_s = deadline_s
         self._open: PipelineConnection | None = None
         self._opening: asyncio.Task[PipelineConnection] | None = None
-        self._queued: list[tuple[bytes, asyncio.Future[Any], float]] = []
+        self._queued: list[tuple[Command, asyncio.Future[Any], float]] = []
+        self._former: list[PipelineConnection] = []
+        """Closed connections with calls that have not failed yet."""
         self._closed = False
         self.connections_opened = 0
         """Connections opened so far. What was learned about the server over one may not hold for the next."""
@@ -45,18 +60,17 @@ class Pipeline:
         """Whether a call would be sent at once."""
         return self._open is not None and not self._open.closed
 
-    async def call(self, *args: str | bytes | float) -> Any:
+    async def call(self, *args: str | bytes | float | NotAfter) -> Any:
         """Run one command and return the reply. Raises redis-py's error for an error reply."""
         return await self.send(*args)
 
-    def send(self, *args: str | bytes | float) -> asyncio.Future[Any]:
+    def send(self, *args: str | bytes | float | NotAfter) -> asyncio.Future[Any]:
         """Send one command now, ahead of later ones. The future gets its reply."""
         must_end_at = asyncio.get_running_loop().time() + self._deadline_s
-        command = pack(args)
         connection = self._open
         if connection is not None and not connection.closed:
-            return connection.send(command, must_end_at)
-        return self._send_when_open(command, must_end_at)
+            return connection.send(args, must_end_at)
+        return self._send_when_open(args, must_end_at)
 
     async def connection(self) -> PipelineConnection:
         """The open connection, or a new one, for calls that must all go to the same server."""
@@ -70,10 +84,11 @@ class Pipeline:
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.wait((self._opening,))
-        if self._open is not None:
-            self._open.abort(_SHUTTING_DOWN)
+        for connection in (*self._former, self._open):
+            if connection is not None:
+                connection.abort(_SHUTTING_DOWN)
 
-    def _send_when_open(self, command: bytes, must_end_at: float) -> asyncio.Future[Any]:
+    def _send_when_open(self, command: Command, must_end_at: float) -> asyncio.Future[Any]:
         """Queue the command until the connection is open. The queue is sent in order, ahead of later calls.
 
         The deadline for opening, which began earlier, bounds the wait.
@@ -91,12 +106,18 @@ class Pipeline:
     async def _open_connection(self) -> PipelineConnection:
         async with asyncio.timeout(self._deadline_s):
             connection: Any = self._pool.make_connection()
+            clock = ServerClock()
             try:
                 await connection.connect()
+                await connection.send_command("TIME", check_health=False)
+                try:
+                    clock.note_reply(await connection.read_response())
+                except NoPermissionError as exc:  # calls that need no clock can be made
+                    clock.error = exc
             except BaseException:
                 await connection.disconnect(nowait=True)
                 raise
-            return PipelineConnection(connection)
+            return PipelineConnection(connection, clock)
 
     def _on_opened(self, opening: asyncio.Task[PipelineConnection]) -> None:
         self._opening = None
@@ -107,6 +128,7 @@ class Pipeline:
             if isinstance(error, TimeoutError):
                 error = RedisTimeoutError(f"no connection within {self._deadline_s} s")
         if error is None:
+            self._former = [former for former in (*self._former, self._open) if former is not None and former.has_calls]
             self._open = opening.result()
             self.connections_opened += 1
         for command, reply, must_end_at in queued:
@@ -118,46 +140,75 @@ class Pipeline:
                 self._open.send(command, must_end_at, reply)
 
 
-def pack(command: tuple[str | bytes | float, ...]) -> bytes:
+def pack(command: Command) -> bytes:
     """A command as it is sent."""
     packed: bytes = hiredis.pack_command(cast("tuple[str]", command))  # any number, though its stub says one
     return packed
 
 
 class PipelineConnection(asyncio.Protocol):
-    """An open connection, taken over from redis-py after its handshake with the server."""
+    """An open connection, taken over from redis-py after its handshake with the server, whose clock was read."""
 
-    def __init__(self, connection: AbstractConnection) -> None:
+    def __init__(self, connection: AbstractConnection, clock: ServerClock) -> None:
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[tuple[asyncio.Future[Any], float]] = deque()
+        self._clock = clock
+        self._waiting: deque[_Call] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        parser: Any = connection._parser
+        self._parser: Any = connection._parser
         self._reader = hiredis.Reader(
-            protocolError=InvalidResponse, replyError=parser.parse_error, notEnoughData=_INCOMPLETE
+            protocolError=InvalidResponse, replyError=self._error_of, notEnoughData=_INCOMPLETE
         )
         self._connection: Any = connection
         writer = cast("asyncio.StreamWriter", connection._writer)
         self._transport = writer.transport
+        self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self._transport.set_protocol(self)
         self.closed = self._transport.is_closing()  # then connection_lost is not called on this protocol
 
+    @property
+    def has_calls(self) -> bool:
+        """Whether calls wait for a reply, or have not failed yet."""
+        return bool(self._waiting)
+
     def send(
-        self, command: bytes, must_end_at: float, future: asyncio.Future[Any] | None = None
+        self, command: Command, must_end_at: float, future: asyncio.Future[Any] | None = None
     ) -> asyncio.Future[Any]:
-        """Send a packed command. The future gets its reply, or a time-out at `must_end_at` on the loop's clock."""
+        """Send a command. The future gets its reply, or a time-out at `must_end_at` on the loop's clock.
+
+        In place of a `NotAfter`, the last argument, the instant of the server's clock is sent at which the caller gives
+        up: `must_end_at`, if it names none that is earlier.
+        """
         if future is None:
             future = self._loop.create_future()
         if self.closed:  # between opening and this call
             future.set_exception(RedisConnectionError("the connection to the store broke"))
             return future
-        self._waiting.append((future, must_end_at))
+        clock = self._clock
+        last = command[-1]
+        if has_instant := isinstance(last, NotAfter):
+            if clock.error is not None or time.monotonic() > clock.read_again_at_s:
+                self.refresh_clock(must_end_at)
+                if clock.error is not None:
+                    future.set_exception(clock.error)
+                    return future
+            command = (*command[:-1], clock.at(min(must_end_at, last.until_s)))
+        elif clock.error is not None:
+            self.refresh_clock(must_end_at)
+        self._waiting.append((future, must_end_at, has_instant))
         timer = self._timer
         if timer is None or must_end_at < timer.when():  # it may end before an earlier command does: a WAIT
             if timer is not None:
                 timer.cancel()
             self._timer = self._loop.call_at(must_end_at, self._check_deadline)
-        self._transport.write(command)
+        self._transport.write(pack(command))
         return future
+
+    def refresh_clock(self, must_end_at: float) -> None:
+        """Read the server's clock again if that is due."""
+        clock = self._clock
+        if not clock.is_reading and time.monotonic() > clock.read_again_at_s:
+            clock.is_reading = True
+            self.send(("TIME",), must_end_at).add_done_callback(clock.note_reading)
 
     def data_received(self, data: bytes) -> None:
         """Called by the event loop."""
@@ -172,7 +223,7 @@ class PipelineConnection(asyncio.Protocol):
         if not self._waiting:
             self.abort("the store sent a reply without a command")
             return
-        future, _ = self._waiting.popleft()
+        future, _, _ = self._waiting.popleft()
         if isinstance(reply, RedisError):
             if not future.done():
                 future.set_exception(reply)
@@ -184,31 +235,53 @@ class PipelineConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the event loop."""
-        self._end(RedisConnectionError(f"the connection to the store broke: {exc or 'closed by the store'}"))
+        if not self.closed:
+            self.abort(f"the connection to the store broke: {exc or 'closed by the store'}")
 
     def abort(self, reason: str) -> None:
-        """Close at once. Calls in progress fail with this reason."""
-        self._end(RedisConnectionError(reason))
+        """Close at once. Calls in progress fail with this reason, also those that are left of a call's time-out."""
+        self._close()
+        self._fail(RedisConnectionError(reason), self._waiting)
+        self._waiting.clear()
+
+    def _error_of(self, text: str) -> RedisError:
+        """The error for an error reply, at its reception."""
+        if text.startswith(TOO_LATE):
+            self._clock.note_ms(int(text.split()[1]))  # what is sent again gets an instant of this clock
+            return CallTooLate(text)
+        error: RedisError = self._parser.parse_error(text)
+        return error
 
     def _check_deadline(self) -> None:
         self._timer = None
-        if not self._waiting:
-            return
-        _, must_end_at = self._waiting[0]
-        if self._loop.time() < must_end_at:
-            self._timer = self._loop.call_at(must_end_at, self._check_deadline)
-        else:
-            self._end(RedisTimeoutError("no response in time"))
+        if self._waiting and (self.closed or self._loop.time() >= self._waiting[0][1]):
+            self._time_out()
+        elif self._waiting:
+            self._timer = self._loop.call_at(self._waiting[0][1], self._check_deadline)
 
-    def _end(self, error: RedisError) -> None:
-        if self.closed:
-            return
-        self.closed = True
-        self._transport.abort()
-        self._connection._close()  # otherwise redis-py warns about an unclosed socket
+    def _time_out(self) -> None:
+        """Close, and fail all calls but those with an instant that is not over: they may still be executed."""
+        self._close()
+        now_s = self._loop.time()
+        left, ended = deque[_Call](), list[_Call]()
+        for call in self._waiting:
+            _, must_end_at, has_instant = call
+            (left if has_instant and now_s < must_end_at else ended).append(call)
+        self._waiting = left
+        self._fail(RedisTimeoutError("no response in time"), ended)
+        if left:
+            self._timer = self._loop.call_at(min(must_end_at for _, must_end_at, _ in left), self._check_deadline)
+
+    def _close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        for future, _ in self._waiting:
+        if not self.closed:
+            self.closed = True
+            self._transport.abort()
+            self._connection._close()  # otherwise redis-py warns about an unclosed socket
+
+    @staticmethod
+    def _fail(error: RedisError, calls: Iterable[_Call]) -> None:
+        for future, _, _ in calls:
             if not future.done():
                 future.set_exception(error)
-        self._waiting.clear()

@@ -37,9 +37,10 @@ class StoreRefused(Exception):
 
 
 async def check(store: Store, *, shards: int, exclusive: bool = False, unsupported: bool = False) -> None:
-    """Check that the store can be reached, passes the self-test, does not evict jobs, and has `shards` shards.
+    """Check that the store can be reached, passes the self-test, does not evict jobs, and has `shards` shards
+    and the format of this revision.
 
-    The first service on a store writes the number of shards into it, after a wait (see `deferd.store.shard_guard`)
+    The first service on a store writes both into it, after a wait (see `deferd.store.shard_guard`)
     unless the store is `exclusive` to this service. With `unsupported` a server that is neither Valkey nor Redis only
     gets a warning; it must still pass the self-test. In a cluster every primary that can be reached is checked. On
     success `store.server` holds the server's name and version.
@@ -73,8 +74,8 @@ async def check(store: Store, *, shards: int, exclusive: bool = False, unsupport
                 f"the node of {place} that holds the key {shard_guard.SHARDS_KEY} cannot be reached, so --shards "
                 f"{shards} cannot be verified: start it again, or let its replica take over"
             ) from exc
-        if stored != str(shards):
-            raise StoreRefused(f"{place} {shard_guard.mismatch_message(stored or 'nothing', shards)}")
+        if (reason := shard_guard.mismatch(stored or "nothing", shards)) is not None:
+            raise StoreRefused(f"{place} {reason}")
     except AuthenticationError as exc:
         raise StoreRefused(f"{place} refused the login: {exc}") from exc
     except NoPermissionError as exc:

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 from deferd.store import reaper_process
+from deferd.store.process_end import end_of
 
 _log = logging.getLogger("deferd.store")
 
@@ -86,7 +87,7 @@ class StoreReaper:
     async def _keep(self) -> None:
         while self._process is not None:
             code = await self._process.wait()
-            _log.warning("the store's reaper exited unexpectedly (exit code %s); starting another", code)
+            _log.warning("the store's reaper exited unexpectedly (%s); starting another", end_of(code))
             await asyncio.sleep(RESTART_PAUSE_S)
             try:
                 await self._spawn()

@@ -21,12 +21,13 @@ from redis.asyncio import ConnectionPool
 from redis.exceptions import AskError, NoPermissionError, ReadOnlyError, RedisError, ResponseError, TryAgainError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from deferd.store.pipeline import Pipeline, PipelineConnection, pack
+from deferd.store.pipeline import Command, Pipeline, PipelineConnection
+from deferd.store.server_clock import NotAfter, given_up_at
 
 MARKER_CHANNEL = "deferd:confirm"
-_MARKER = pack(("PUBLISH", MARKER_CHANNEL, ""))
+_MARKER: Command = ("PUBLISH", MARKER_CHANNEL, "")
 _WRITE_AND_DELETE = "redis.call('SET', KEYS[1], '') redis.call('DEL', KEYS[1])"
-_ASKING = pack(("ASKING",))
+_ASKING = ("ASKING",)
 _REPLICA_ERRORS = ("replica instances", "UNBLOCKED")
 """Parts of the error of WAIT at a server that is a replica, or became one meanwhile."""
 CALLS_PER_BATCH = 40
@@ -68,18 +69,18 @@ class WaitUnsupported(ResponseError):
         super().__init__("the store has no command WAIT")
 
 
-def marker_in_slot_of(key: str) -> bytes:
-    """A marker for calls of a key of a cluster. It leaves nothing in the store."""
+def marker_in_slot_of(key: str) -> Command:
+    """A marker for calls of a key of a cluster. It leaves nothing in the store, so it does no harm when it is late."""
     start = key.find("{")
     end = key.find("}", start + 1)
     tag = key[start + 1 : end] if 0 <= start < end - 1 else key
-    return pack(("EVAL", _WRITE_AND_DELETE, 1, f"deferd:{{{tag}}}:confirm"))
+    return ("EVAL", _WRITE_AND_DELETE, 1, f"deferd:{{{tag}}}:confirm")
 
 
 class _Call(NamedTuple):
-    command: bytes
+    command: Command
     future: asyncio.Future[Any]
-    marker: bytes
+    marker: Command
     asks: bool
 
 
@@ -95,7 +96,9 @@ class ReplicatedCalls:
         self._within_s = within_s
         self._batches: dict[int, _Batches] = {}
 
-    async def call(self, replicas: int, *args: str | bytes | float, marker: bytes = _MARKER, asks: bool = False) -> Any:
+    async def call(
+        self, replicas: int, *args: str | bytes | float | NotAfter, marker: Command = _MARKER, asks: bool = False
+    ) -> Any:
         """Run one command, once, and return the reply when `replicas` have its effect and all that came before it.
 
         In a cluster, `marker` is that of the call's key. `asks`: send an ASKING right before it, for a key whose slot
@@ -108,9 +111,10 @@ class ReplicatedCalls:
         if batches is None:
             pipeline = Pipeline(self._pool, deadline_s=self._deadline_s)
             batches = self._batches[replicas] = _Batches(pipeline, replicas, self._deadline_s, self._within_s)
+        args = given_up_at(args, asyncio.get_running_loop().time() + self._within_s)
         try:
             async with asyncio.timeout(self._within_s):
-                return await batches.add(pack(args), marker, asks=asks)
+                return await batches.add(args, marker, asks=asks)
         except TimeoutError as exc:
             raise NotReplicated(replicas, self._within_s) from exc
 
@@ -132,7 +136,7 @@ class _Batches:
         self._task: asyncio.Task[None] | None = None
         self._marker_tested_on: PipelineConnection | None = None
 
-    def add(self, command: bytes, marker: bytes, *, asks: bool) -> asyncio.Future[Any]:
+    def add(self, command: Command, marker: Command, *, asks: bool) -> asyncio.Future[Any]:
         """Send the command in the next batch. The future gets its reply."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Call(command, future, marker, asks))
@@ -181,12 +185,13 @@ class _Batches:
         Raises MissingPermission or WaitUnsupported where that cannot be determined. On a new connection it also tries
         the marker of the first call, before anything is stored that could not be confirmed.
         """
+        connection.refresh_clock(self._end_s())  # the reply to WAIT comes later
         try:
             if self._marker_tested_on is not connection:
                 with contextlib.suppress(AskError, TryAgainError):  # the call is redirected, too
                     await self._send_one(connection, first.marker, self._end_s(), asks=first.asks)
                     self._marker_tested_on = connection
-            wait = pack(("WAIT", self._replicas, round(IN_SYNC_WAIT_S * 1000)))
+            wait = ("WAIT", self._replicas, round(IN_SYNC_WAIT_S * 1000))
             in_sync = await connection.send(wait, self._end_s() + IN_SYNC_WAIT_S)
         except NoPermissionError as exc:
             raise MissingPermission from exc
@@ -206,7 +211,7 @@ class _Batches:
         sent = [self._send_one(connection, call.command, end_s, asks=call.asks) for call in batch]
         kinds = {(call.marker, call.asks) for call in batch}
         marks = {kind: self._send_one(connection, kind[0], end_s, asks=kind[1]) for kind in kinds}
-        wait = connection.send(pack(("WAIT", self._replicas, round(wait_s * 1000))), end_s + wait_s)
+        wait = connection.send(("WAIT", self._replicas, round(wait_s * 1000)), end_s + wait_s)
         confirmed, *replies = await asyncio.gather(wait, *marks.values(), *sent, return_exceptions=True)
         marked = dict(zip(marks, replies, strict=False))
         for call, reply in zip(batch, replies[len(marks) :], strict=True):
@@ -221,7 +226,7 @@ class _Batches:
                 call.future.set_result(reply)
 
     @staticmethod
-    def _send_one(connection: PipelineConnection, command: bytes, end_s: float, *, asks: bool) -> asyncio.Future[Any]:
+    def _send_one(connection: PipelineConnection, command: Command, end_s: float, *, asks: bool) -> asyncio.Future[Any]:
         if asks:
             connection.send(_ASKING, end_s).add_done_callback(_forget_error)
         return connection.send(command, end_s)

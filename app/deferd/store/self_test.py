@@ -17,7 +17,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from deferd.store.acl import UNNAMED, missing_permission
 from deferd.store.connection import Store
 
-_SCRIPT = (files("deferd.store") / "lua" / "self_test.lua").read_text()
+_SCRIPT = (files("deferd.store") / "lua" / "self_test.lua").read_text(encoding="utf-8")
 _SCRATCH = ("zset", "hash", "string", "renamed")
 _CHANNEL = "deferd:probe"
 _UNKNOWN_SCRIPT = "0" * 40

@@ -9,10 +9,14 @@ from redis.asyncio import ConnectionPool
 from deferd.store.fsync_probe import StoreDurability
 from deferd.store.pipeline import Pipeline
 from deferd.store.replication import ReplicatedCalls
+from deferd.store.server_clock import NotAfter
 
 
 class KeyCalls(Protocol):
-    """Calls to the server that has a key; see `deferd.store.connection.Store.calls_of`."""
+    """Calls to the server that has a key; see `deferd.store.connection.Store.calls_of`.
+
+    In place of a `NotAfter` as last argument, each sends the instant at which the caller gives up.
+    """
 
     @property
     def durability(self) -> StoreDurability:
@@ -21,13 +25,13 @@ class KeyCalls(Protocol):
     async def probe(self) -> int:
         """Read that now, and return the level. Raises redis-py's errors when the server does not respond."""
 
-    async def call(self, *args: str | bytes | float) -> Any:
+    async def call(self, *args: str | bytes | float | NotAfter) -> Any:
         """Run one command and return the reply. Raises redis-py's error for an error reply."""
 
-    async def call_probed(self, *args: str | bytes | float) -> Any:
+    async def call_probed(self, *args: str | bytes | float | NotAfter) -> Any:
         """As `call`. Right after the reply, `durability.level` holds for this call."""
 
-    async def call_replicated(self, replicas: int, *args: str | bytes | float) -> Any:
+    async def call_replicated(self, replicas: int, *args: str | bytes | float | NotAfter) -> Any:
         """As `call`; returns when so many replicas have the effect. Raises as `ReplicatedCalls.call`."""
 
 
@@ -43,7 +47,7 @@ class ServerCalls:
         self._replicated = ReplicatedCalls(pool, deadline_s=timeout_s, within_s=confirm_s)
         self.call_replicated = self._replicated.call
 
-    async def call_probed(self, *args: str | bytes | float) -> Any:
+    async def call_probed(self, *args: str | bytes | float | NotAfter) -> Any:
         """As `KeyCalls.call_probed`."""
         self.durability.refresh()
         return await self.pipeline.send(*args)

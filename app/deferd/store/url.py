@@ -15,9 +15,10 @@ own could switch on retries, and a put must never be sent twice.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, unquote_to_bytes, urlsplit
 
 _SERVER_PORT = 6379
 _SENTINEL_PORT = 26379
@@ -131,7 +132,7 @@ def _hosts(text: str, default_port: int) -> tuple[tuple[str, int], ...]:
 def _socket_path(parts: SplitResult, host: str) -> str:
     if host or not parts.path.startswith("/"):
         _refuse("a unix:// URL with the absolute path of a socket, as in unix:///run/valkey.sock")
-    return unquote(parts.path)
+    return os.fsdecode(unquote_to_bytes(os.fsencode(parts.path)))
 
 
 def _master_name(parts: SplitResult) -> str:

@@ -20,6 +20,7 @@ from deferd.store.allocator import allocator_environment
 from deferd.store.data_dir import DataDirectory
 from deferd.store.load_progress import REPORT_INTERVAL_S, LoadProgress, LoadWatch
 from deferd.store.preflight import StoreRefused
+from deferd.store.process_end import end_of
 from deferd.store.redis_client import no_retry
 
 _log = logging.getLogger("deferd.store")
@@ -103,7 +104,7 @@ class ValkeyProcess:
                 while not await _responds(client):
                     await asyncio.wait({ended}, timeout=pause_s)
                     if ended.done():
-                        raise StoreRefused(f"the embedded store did not start ({self.exit_reason()})")
+                        raise StoreRefused(f"the embedded store did not start ({await self.exit_reason()})")
                     pause_s = min(pause_s * 1.5, 0.25)
                     if clock() >= report_at_s:
                         report_at_s += REPORT_INTERVAL_S
@@ -129,18 +130,22 @@ class ValkeyProcess:
                 self._process.kill()
                 await self._process.wait()
 
-    def exit_reason(self) -> str:
-        """The signal that ended it, or its exit code and the last lines of its log, which explain it."""
+    async def exit_reason(self) -> str:
+        """What is wrong with its disk, and the signal that ended it, or its exit code and the last lines of its log."""
+        fault = await self._data_dir.fault.reason()
+        return self._end() if fault is None else f"{fault}; {self._end()}"
+
+    def _end(self) -> str:
         code = self._process.returncode or 0
         if code < 0:
-            return f"signal {-code}"
+            return end_of(code)
         log_file = self._data_dir.log_file
         with contextlib.suppress(OSError), log_file.open("rb") as log:
             log.seek(max(self._log_start, log_file.stat().st_size - _LOG_TAIL_BYTES))
             lines = [_LOG_PREFIX.sub("", line).strip() for line in log.read().decode(errors="replace").splitlines()]
             last = " / ".join([line for line in lines if line][-2:])
-            return f"exit code {code}; last lines of {log_file}: {last}"
-        return f"exit code {code}"
+            return f"{end_of(code)}; last lines of {log_file}: {last}"
+        return end_of(code)
 
 
 def socket_client(data_dir: DataDirectory) -> Redis:
@@ -168,6 +173,8 @@ def _arguments(data_dir: DataDirectory) -> list[str]:
         "appendfsync": "always",
         "aof-load-truncated": "yes",
         "maxmemory-policy": "noeviction",
+        # Entries of a snapshot are checked to their last byte: a restored one may have been crafted.
+        "sanitize-dump-payload": "yes",
     }
     return [part for name, value in settings.items() for part in (f"--{name}", value)]
 

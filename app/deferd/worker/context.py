@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Unpack
 
@@ -17,12 +18,15 @@ class Context:
     `job` is the delivery: its topic, id, body, attempt and its other fields.
     """
 
-    __slots__ = ("_loop", "_puts", "_stopped", "_touch", "job")
+    __slots__ = ("_loop", "_pid", "_puts", "_stopped", "_touch", "job")
 
-    def __init__(self, job: Delivery, touch: Callable[[Any], Awaitable[None]], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, job: Delivery, touch: Callable[[Any], Awaitable[object]], loop: asyncio.AbstractEventLoop
+    ) -> None:
         self.job = job
         self._touch = touch
         self._loop = loop
+        self._pid = os.getpid()
         self._stopped: object = None
         self._puts: list[dict[str, Any]] = []
 
@@ -73,12 +77,18 @@ class Context:
     async def touch(self) -> bool:
         """Extend the lease now, from an async handler. Returns False if the handler should end.
 
-        The worker extends leases by itself. Call this to learn of a cancel at once instead of within half a ttr. No
-        error is raised when the service does not respond.
+        The worker extends leases by itself. Call this to learn of a cancel at once instead of within a second. No error
+        is raised when the service does not respond.
         """
         await self._touch(self)
         return not self.cancelled
 
     def touch_from_thread(self) -> bool:
-        """Like `touch`, from a plain handler: blocks until the service has responded, some seconds at most."""
+        """Like `touch`, from a plain handler: blocks until the service has responded, some seconds at most.
+
+        Raises:
+            RuntimeError: this process was forked by the handler.
+        """
+        if os.getpid() != self._pid:  # the event loop runs in the other process only
+            raise RuntimeError("a process that a handler has forked cannot touch the job: do so in the handler")
         return asyncio.run_coroutine_threadsafe(self.touch(), self._loop).result()

@@ -8,7 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 
-from deferd.stop_signals import stop_signals
+from deferd.stop_signals import handle_in_loop, restore_in_children, stop_signals
 
 _LEFT_TASKS_S = 1.0
 
@@ -51,9 +51,10 @@ def _add_handler(
 ) -> Callable[[], object]:
     """Call `handle` in the loop when the signal arrives; returns the function that removes it."""
     try:
-        loop.add_signal_handler(number, handle, number)
+        handle_in_loop(loop, number, handle, number)
     except NotImplementedError:  # the event loops of Windows
         before = signal.signal(number, lambda number, _frame: loop.call_soon_threadsafe(handle, number))
+        restore_in_children(number, before)
         return lambda: signal.signal(number, before or signal.SIG_DFL)
     return lambda: loop.remove_signal_handler(number)
 

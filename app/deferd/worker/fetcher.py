@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from deferd.client import AsyncClient, Delivery
 from deferd.client.idempotency import new_id
 from deferd.client.retry import RetryPolicy
 from deferd.contract.errors import DeferdError, InvalidInput, TopicPushed
 from deferd.contract.limits import POP_COUNT_MAX, WAIT_DEFAULT_S
-from deferd.worker.log import FailureLog
+from deferd.worker.log import LOG, FailureLog
 from deferd.worker.topic_priority import TopicOrder
 
 _RETRY = RetryPolicy(heeds_proxies=False)
 _LONG_POLL_S = 0.5
 """A pop without a response after this time found nothing ready and waits: it can be cancelled."""
+_PUSHED_S = 30.0
+"""For how long a topic whose jobs are pushed is left out of the pops."""
 
 
 class Fetcher:
@@ -41,6 +43,8 @@ class Fetcher:
         self._take = take
         self._room_changed = asyncio.Event()
         self._failures = FailureLog("fetching jobs")
+        self._pushed: dict[str, float] = {}
+        """The topics whose jobs are pushed, and when to pop them again."""
         self._stopping = False
         self._pop_began_s = float("-inf")
         self._loop = asyncio.get_running_loop()
@@ -89,15 +93,18 @@ class Fetcher:
 
     async def _pop(self, count: int) -> tuple[list[Delivery], bool]:
         """The jobs of one pop, and whether a response to it was lost before."""
-        topics, request_id, failures = self._order(), new_id(), 0
+        topics, request_id, failures = await self._topics(), new_id(), 0
         while True:
             self._pop_began_s = self._loop.time()
             try:
                 jobs = await self._client.pop(
-                    topics, count=count, wait=WAIT_DEFAULT_S, consumer=self._consumer, request_id=request_id
+                    topics, count=count, wait=self._wait_s(), consumer=self._consumer, request_id=request_id
                 )
-            except (InvalidInput, TopicPushed):  # the same call will not succeed later
+            except InvalidInput:  # the same call will not succeed later
                 raise
+            except TopicPushed as error:
+                self._leave_out(error.topic)
+                topics, request_id = await self._topics(), new_id()
             except DeferdError as error:
                 self._failures.failed(error)
                 if self._stopping:
@@ -107,4 +114,32 @@ class Fetcher:
                 failures += 1
             else:
                 self._failures.succeeded()
+                self._are_not_pushed(topics)
                 return jobs, failures > 0
+
+    async def _topics(self) -> Sequence[str]:
+        """The topics of the next pop, without those that are pushed; waits while that is all of them."""
+        while True:
+            order, now_s = self._order(), self._loop.time()
+            if not self._pushed:
+                return order
+            if topics := [topic for topic in order if self._pushed.get(topic, now_s) <= now_s]:
+                return topics
+            self._pop_began_s = float("-inf")  # nothing to wait for at a stop
+            await asyncio.sleep(min(self._pushed.values()) - now_s)
+
+    def _wait_s(self) -> float:
+        """How long a pop may wait: until a topic that is left out is to be popped again."""
+        again_s = min(self._pushed.values(), default=float("inf"))
+        return min(max(again_s - self._loop.time(), _LONG_POLL_S), WAIT_DEFAULT_S)
+
+    def _leave_out(self, topic: str) -> None:
+        if topic not in self._pushed:
+            text = "the jobs of topic %r are pushed, so this worker gets none; it asks again every %g s"
+            LOG.warning(text, topic, _PUSHED_S, extra={"topic": topic})
+        self._pushed[topic] = self._loop.time() + _PUSHED_S
+
+    def _are_not_pushed(self, topics: Sequence[str]) -> None:
+        for topic in self._pushed.keys() & set(topics) if self._pushed else ():
+            del self._pushed[topic]
+            LOG.info("the jobs of topic %r are not pushed any more", topic, extra={"topic": topic})

@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, NamedTuple
+
+from deferd.worker.forked_child import exit_in_child
 
 
 class _Work(NamedTuple):
@@ -35,6 +38,7 @@ class DaemonThreads:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._pid = os.getpid()
         self._work: SimpleQueue[_Work | None] = SimpleQueue()
         self._ended: deque[tuple[_Work, _Ended]] = deque()
         self._delivery_scheduled = False
@@ -69,6 +73,7 @@ class DaemonThreads:
                 ended = _Ended(work.context.run(work.function), None)
             except BaseException as error:  # noqa: BLE001 (SystemExit must end the handler, not the thread)
                 ended = _Ended(None, error)
+            exit_in_child(self._pid, ended.error)
             self._ended.append((work, ended))
             del work, ended
             # One callback serves all functions that end before it runs. It resets the flag before it reads the queue.

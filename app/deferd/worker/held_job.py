@@ -29,8 +29,9 @@ class Stop(Enum):
 class HeldJob(Context):
     """A delivery and its progress.
 
-    `running`: its handler occupies a slot, until it has ended. `settled`: the outcome is decided, and nothing that the
-    handler still does changes it. `reported`: the service has the outcome, or the delivery is over.
+    `running`: it occupies a slot, until its handler has ended. `began_s`: when its handler began, 0 before.
+    `confirmed_s`: when the service last said that the lease is live. `settled`: the outcome is decided, and nothing
+    that the handler still does changes it. `reported`: the service has the outcome, or the delivery is over.
     """
 
     __slots__ = (
@@ -38,6 +39,7 @@ class HeldJob(Context):
         "_task",
         "_timer",
         "began_s",
+        "confirmed_s",
         "handler",
         "process",
         "received_s",
@@ -53,16 +55,16 @@ class HeldJob(Context):
         self,
         job: Delivery,
         handler: Handler,
-        touch: Callable[[HeldJob], Awaitable[None]],
+        touch: Callable[[HeldJob], Awaitable[object]],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         super().__init__(job, touch, loop)
         self.handler = handler
         self.ttr_s = job.ttr
-        self.received_s = loop.time()
+        self.received_s = self.confirmed_s = loop.time()
         self.touch_at_s = 0.0
         self.touching = False
-        self.began_s: float | None = None
+        self.began_s = 0.0
         self.process: Process | None = None
         self.running = False
         self.settled = False
@@ -71,9 +73,13 @@ class HeldJob(Context):
         self._timer: asyncio.TimerHandle | None = None
         self._outcome_if_stopped: Outcome | None = None
 
-    def start(self, timer: asyncio.TimerHandle | None) -> None:
-        """The handler occupies a slot; `timer` is that of its time limit."""
+    def start(self) -> None:
+        """It occupies a slot."""
         self.running = True
+
+    def begin(self, timer: asyncio.TimerHandle | None) -> None:
+        """The handler begins; `timer` is that of its time limit."""
+        self.began_s = self._loop.time()
         self._timer = timer
 
     @property
@@ -83,7 +89,7 @@ class HeldJob(Context):
         return min(limits, default=None)
 
     def time_left_s(self) -> float | None:
-        """How long the handler, which starts now, may run. None: any time.
+        """How long the handler, which begins now, may run; 0: it is too late to begin. None: any time.
 
         The service counts the job's time limit from the pop. The handler ends somewhat earlier, so that its release
         arrives before the lease ends.
@@ -122,7 +128,7 @@ class HeldJob(Context):
 
     def cancel_task(self) -> None:
         """Cancel the task if it has begun: one that has not would end without running its first line."""
-        if self._task is not None and self.began_s is not None:
+        if self._task is not None and self.began_s:
             self._task.cancel()
 
     def outcome(self, outcome: Outcome, error: BaseException | None) -> Outcome:

@@ -2,16 +2,22 @@
 
 A job is touched when half of its ttr has passed since it was received or last touched, by this process's own clock: the
 clocks of other hosts do not matter. When a touch fails, the handler continues and the touch is retried.
+
+Twice a second one call for each topic asks which of its jobs were cancelled meanwhile. Jobs that are done sooner are
+never asked about, and a worker without jobs asks nothing. Such a call is not retried: the next one asks the same.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from deferd.client import AsyncClient
 from deferd.client.retry import jittered
 from deferd.contract.errors import DeferdError, JobCancelled, JobNotFound, ReceiptStale
+from deferd.contract.limits import BATCH_MAX
 from deferd.worker.held_job import HeldJob
 from deferd.worker.log import LOG, FailureLog
 
@@ -20,6 +26,9 @@ _MIN_SCAN_INTERVAL_S = 0.02
 _MIN_PAUSE_S = 0.05
 _MAX_PAUSE_S = 5.0
 _MIN_TIMEOUT_S = 1.0
+_CHECK_INTERVAL_S = 0.5
+_CHECK_TIMEOUT_S = 5.0
+_OVER = {error.code: error for error in (JobCancelled, JobNotFound, ReceiptStale)}
 
 
 class LeaseKeeper:
@@ -33,7 +42,9 @@ class LeaseKeeper:
         self._on_over = on_over
         self._loop = asyncio.get_running_loop()
         self._held: set[HeldJob] = set()
-        self._touches: set[asyncio.Task[None]] = set()
+        self._calls: set[asyncio.Task[None]] = set()
+        self._checking: set[str] = set()
+        self._check_timer: asyncio.TimerHandle | None = None
         self._slots = asyncio.Semaphore(_CONCURRENT_TOUCHES)
         self._failures = FailureLog("extending leases")
         self._scan_at_s = float("inf")
@@ -44,40 +55,54 @@ class LeaseKeeper:
         held.touch_at_s = self._loop.time() + (0 if old else held.ttr_s / 2)
         self._held.add(held)
         self._scan_by(held.touch_at_s)
+        if self._check_timer is None:
+            self._check_timer = self._loop.call_later(_CHECK_INTERVAL_S, self._check)
 
     def drop(self, held: HeldJob) -> None:
         """Stop extending the lease of a job; may be called twice."""
         self._held.discard(held)
 
-    async def touch(self, held: HeldJob) -> None:
-        """Touch a job now, unless its delivery is over."""
+    async def touch(self, held: HeldJob) -> bool:
+        """Touch a job now, unless its delivery is over. Returns whether the service has confirmed that it is live."""
         if held not in self._held:
-            return
+            return False
         began_s = self._loop.time()
         try:
             # A connection that hangs must not cost the lease: the retry uses another one.
             async with asyncio.timeout(max(held.ttr_s / 8, _MIN_TIMEOUT_S)):
                 await self._client.touch(held.job)
         except (JobCancelled, JobNotFound, ReceiptStale) as error:
-            if held in self._held:
-                self._held.discard(held)
-                self._on_over(held, error)
+            self._end(held, error)
+            return False
         except (DeferdError, TimeoutError) as error:
             self._failures.failed(error)
             pause_s = min(max(held.ttr_s / 8, _MIN_PAUSE_S), _MAX_PAUSE_S)
             held.touch_at_s = self._loop.time() + jittered(pause_s)
-        else:
-            self._failures.succeeded()
-            held.touch_at_s = began_s + held.ttr_s / 2
+            return False
+        self._failures.succeeded()
+        held.confirmed_s = began_s
+        held.touch_at_s = began_s + held.ttr_s / 2
+        return True
 
     async def close(self) -> None:
         """Stop extending leases."""
         self._held.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-        for touch in self._touches:
-            touch.cancel()
-        await asyncio.gather(*self._touches, return_exceptions=True)
+        for timer in (self._timer, self._check_timer):
+            if timer is not None:
+                timer.cancel()
+        for call in self._calls:
+            call.cancel()
+        await asyncio.gather(*self._calls, return_exceptions=True)
+
+    def _end(self, held: HeldJob, error: DeferdError) -> None:
+        if held in self._held:
+            self._held.discard(held)
+            self._on_over(held, error)
+
+    def _spawn(self, call: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(call)
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
 
     def _scan_by(self, at_s: float) -> None:
         if at_s < self._scan_at_s:
@@ -94,9 +119,7 @@ class LeaseKeeper:
                 continue
             if held.touch_at_s <= now_s:
                 held.touching = True
-                touch = self._loop.create_task(self._touch_in_slot(held))
-                self._touches.add(touch)
-                touch.add_done_callback(self._touches.discard)
+                self._spawn(self._touch_in_slot(held))
             else:
                 next_s = min(next_s, held.touch_at_s)
         self._timer, self._scan_at_s = None, float("inf")
@@ -114,3 +137,31 @@ class LeaseKeeper:
             held.touching = False
             if held in self._held:
                 self._scan_by(held.touch_at_s)
+
+    def _check(self) -> None:
+        """Ask about the jobs that have been held for a moment, and again later while there are any."""
+        self._check_timer = None
+        if not self._held:
+            return
+        self._check_timer = self._loop.call_later(_CHECK_INTERVAL_S, self._check)
+        received_by_s = self._loop.time() - _CHECK_INTERVAL_S / 2
+        of_topic: dict[str, list[HeldJob]] = {}
+        for held in self._held:
+            if held.received_s <= received_by_s and held.job.topic not in self._checking:
+                of_topic.setdefault(held.job.topic, []).append(held)
+        for topic, jobs in of_topic.items():
+            self._checking.add(topic)
+            self._spawn(self._check_topic(topic, jobs))
+
+    async def _check_topic(self, topic: str, jobs: Sequence[HeldJob]) -> None:
+        try:
+            for start in range(0, len(jobs), BATCH_MAX):
+                some = jobs[start : start + BATCH_MAX]
+                with contextlib.suppress(DeferdError, TimeoutError):
+                    async with self._slots, asyncio.timeout(_CHECK_TIMEOUT_S):
+                        results = await self._client.check_many(topic, [held.job for held in some])
+                    for held, result in zip(some, results, strict=False):
+                        if (over := _OVER.get(result.code or "")) is not None:
+                            self._end(held, over(topic, held.job.id))
+        finally:
+            self._checking.discard(topic)

@@ -121,7 +121,14 @@ class Bury(NamedTuple):
     error: str
 
 
+class Return(NamedTuple):
+    """Nobody worked on the job: it is ready again at the head of the queue, and no attempt is counted."""
+
+    why: str
+
+
 Outcome = Finish | Release | Bury
+"""The outcome of a handler."""
 
 DONE = Finish(None)
 
@@ -170,7 +177,7 @@ def _counts(error: BaseException, is_failure: IsFailure) -> bool:
     """What `is_failure` says; an exception that it fails for counts."""
     try:
         return bool(is_failure(error))
-    except Exception:  # noqa: BLE001 (the job must get an outcome)
+    except BaseException:  # noqa: BLE001 (the job must get an outcome)
         LOG.exception("is_failure raised an exception for %s, which counts as an attempt", error_text(error))
         return True
 
@@ -192,17 +199,20 @@ def _backoff_s(job: Delivery) -> float:
 
 def error_text(error: BaseException) -> str:
     """``ValueError: no such order``, within the bounds of a `last_error`."""
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 (its __str__ may fail; its name is always there)
-        text = ""
-    name = type(error).__name__
+    text, name = bounded(error), type(error).__name__
     return bounded(f"{name}: {text}" if text else name)
 
 
-def bounded(text: str) -> str:
-    """The text as the service accepts it: cut to the longest allowed, without lone surrogates."""
-    return str(text)[:ERROR_TEXT_MAX].encode(errors="replace").decode()
+def bounded(value: object) -> str:
+    """The text of a value as the service accepts it: cut to the longest allowed, without lone surrogates.
+
+    Empty if the value, which is a handler's, raises an exception when it is asked for its text.
+    """
+    try:
+        text = str(value)[:ERROR_TEXT_MAX]
+    except BaseException:  # noqa: BLE001 (the job must get an outcome)
+        return ""
+    return text.encode(errors="replace").decode()
 
 
 def _delay_s(delay: float | timedelta, least_s: float, of: str) -> float:

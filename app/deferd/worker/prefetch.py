@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-_AHEAD_S = 0.25
+AHEAD_S = 0.25
+"""Jobs are fetched so far ahead of their start. The lease of one that has waited longer is confirmed before."""
 _MEAN_WEIGHT = 0.1
 
 
@@ -33,7 +34,7 @@ class Prefetch:
 
     def count(self, busy: int) -> int:
         """How many jobs may wait in the worker while `busy` handlers run."""
-        stuck = busy >= self._concurrency and self._loop.time() - self._last_end_s > _AHEAD_S
+        stuck = busy >= self._concurrency and self._loop.time() - self._last_end_s > AHEAD_S
         if self._mean_run_s is None or stuck:
             return 0
-        return int(min(self._limit, self._concurrency * _AHEAD_S / max(self._mean_run_s, 1e-6)))
+        return int(min(self._limit, self._concurrency * AHEAD_S / max(self._mean_run_s, 1e-6)))

@@ -1,8 +1,8 @@
 """Reports the outcomes of jobs to the service, and retries each report until it gets a definite response.
 
 Finishes of a topic are sent in batches: a finish starts a batch at once if none is in flight, otherwise it joins the
-next, so none waits for others to arrive. Finishes that put other jobs, releases and buries are sent one by one, a
-limited number per topic at a time.
+next, so none waits for others to arrive. Jobs that nobody worked on are returned in batches too. Finishes that put
+other jobs, releases and buries are sent one by one, a limited number per topic at a time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from deferd.contract.errors import (
 from deferd.contract.limits import BATCH_MAX
 from deferd.worker.held_job import HeldJob
 from deferd.worker.log import LOG, FailureLog
-from deferd.worker.outcomes import Bury, Finish, Outcome, Release, bounded
+from deferd.worker.outcomes import Bury, Finish, Outcome, Release, Return, bounded
 
 Result = TypeVar("Result")
 
@@ -50,13 +50,16 @@ class Reporter:
         self._spans = client.spans
         self._on_reported = on_reported
         self._finishes: dict[str, list[tuple[HeldJob, Finish]]] = {}
+        self._returns: dict[str, list[HeldJob]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_CONCURRENT_REPORTS))
         self._failures = FailureLog("reporting finished jobs")
 
-    def report(self, held: HeldJob, outcome: Outcome) -> None:
+    def report(self, held: HeldJob, outcome: Outcome | Return) -> None:
         """Report an outcome in the background; returns at once."""
-        if isinstance(outcome, Finish) and outcome.put:
+        if isinstance(outcome, Return):
+            self._return(held)
+        elif isinstance(outcome, Finish) and outcome.put:
             self._spawn(self._logging_bugs(self._finish_and_put(held, outcome), [held]))
         elif isinstance(outcome, Finish):
             topic = held.handler.topic
@@ -121,6 +124,28 @@ class Reporter:
         for (held, _), result in zip(batch, outcome.result(), strict=True):
             if result.code is not None:
                 _log_over(held, "finished", result.code, doubtful=outcome.doubtful)
+            self._on_reported(held)
+
+    def _return(self, held: HeldJob) -> None:
+        topic = held.job.topic
+        pending = self._returns.get(topic)
+        if pending is None:
+            self._returns[topic] = [held]
+            self._spawn(self._send_returns(topic))
+        else:
+            pending.append(held)
+
+    async def _send_returns(self, topic: str) -> None:
+        while pending := self._returns[topic]:
+            # The last ones first: each call puts its jobs before all others.
+            self._returns[topic], batch = pending[:-BATCH_MAX], pending[-BATCH_MAX:]
+            await self._logging_bugs(self._return_batch(topic, batch), batch)
+        del self._returns[topic]
+
+    async def _return_batch(self, topic: str, batch: Sequence[HeldJob]) -> None:
+        """Return jobs. One that the service does not return is over already."""
+        await self._send_until_definite(lambda: self._client.return_many(topic, [held.job for held in batch]))
+        for held in batch:
             self._on_reported(held)
 
     async def _finish_many(self, topic: str, jobs: Sequence[JobToFinish]) -> list[FinishResult]:

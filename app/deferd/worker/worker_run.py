@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from deferd.client import AsyncClient, Delivery
 from deferd.client.spans import NO_PROCESS
 from deferd.contract.errors import DeferdError, JobCancelled
 from deferd.worker.fetcher import Fetcher
+from deferd.worker.forked_child import exit_in_child
 from deferd.worker.handler_threads import DaemonThreads
 from deferd.worker.handlers import Middleware
 from deferd.worker.held_job import HeldJob, Stop
@@ -27,11 +29,12 @@ from deferd.worker.outcomes import (
     Reject,
     Release,
     Retry,
+    Return,
     Snooze,
     of_failure,
     of_value,
 )
-from deferd.worker.prefetch import Prefetch
+from deferd.worker.prefetch import AHEAD_S, Prefetch
 from deferd.worker.reporter import Reporter
 from deferd.worker.topic_handlers import TopicHandlers
 from deferd.worker.topic_priority import TopicOrder
@@ -39,7 +42,9 @@ from deferd.worker.topic_priority import TopicOrder
 _CLEANUP_S = 2.0
 """How long a cancelled handler may clean up before its job is settled without it."""
 _LAST_REPORTS_S = 5.0
-_RETURNED_ON_STOP = Release(0, "the worker stopped")
+_WAIT_S = 1.0
+"""How long a prefetched job may wait for a slot; then all that wait are returned, for another worker may be idle."""
+_RELEASED_ON_STOP = Release(0, "the worker stopped")
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,9 @@ class WorkerRun:
         self._stopping = stop
         self._spans = client.spans
         self._loop = asyncio.get_running_loop()
+        self._pid = os.getpid()
         self._waiting: deque[HeldJob] = deque()
+        self._wait_timer: asyncio.TimerHandle | None = None
         self._held: set[HeldJob] = set()
         self._busy = 0
         self._prefetch = Prefetch(settings.concurrency, settings.prefetch)
@@ -116,47 +123,86 @@ class WorkerRun:
         self._start_waiting()
 
     def _start_waiting(self) -> None:
+        self._return_late()
         while self._waiting and self._busy < self._settings.concurrency and not self._stopping.is_set():
             held = self._waiting.popleft()
             if not held.settled:
                 self._busy += 1
-                left_s = held.time_left_s()
-                timer = None if left_s is None else self._loop.call_later(left_s, self._on_time_limit, held)
-                held.start(timer)  # before create_task: an eager task may end inside it
+                held.start()  # before create_task: an eager task may end inside it
                 held.runs_in(self._loop.create_task(self._run(held)))
+        if self._waiting and self._wait_timer is None:
+            self._wait_timer = self._loop.call_at(self._waiting[0].received_s + _WAIT_S, self._on_wait_over)
+
+    def _on_wait_over(self) -> None:
+        self._wait_timer = None
+        self._start_waiting()
+
+    def _return_late(self) -> None:
+        """Return the jobs that wait if the first of them waits for too long: the others are behind it."""
+        if self._waiting and self._loop.time() - self._waiting[0].received_s >= _WAIT_S:
+            self._return_waiting(Return("no slot was free"))
+
+    def _return_waiting(self, outcome: Return) -> None:
+        for held in self._waiting:
+            if not held.settled:
+                self._settle(held, outcome)
+        self._waiting.clear()
 
     # Handlers
 
     async def _run(self, held: HeldJob) -> None:
-        began_s = held.began_s = self._loop.time()
+        """Run the handler of a job, and settle the job. A handler that must not begin any more does not."""
+        why = await self._why_not_begin(held)
+        if why is None:
+            await self._work_on(held)
+        elif not held.settled:
+            self._settle(held, Return(why))
+        self._busy -= 1
+        held.ended()
+        self._forget_if_done(held)
+        self._start_waiting()
+        self._handler_ended.set()
+        self._fetcher.room_changed()
+
+    async def _why_not_begin(self, held: HeldJob) -> str | None:
+        """Why the handler of a job that has a slot must not begin; None if it may.
+
+        A job that has waited for some time may have been cancelled, or its lease may have ended with its deadline. Only
+        the service knows.
+        """
+        if self._loop.time() - held.confirmed_s > AHEAD_S and not await self._leases.touch(held):
+            return "its lease could not be confirmed"
+        if held.stopped is not None or self._stopping.is_set():
+            return "the worker stops"
+        left_s = held.time_left_s()
+        if left_s == 0:
+            return "its time limit has passed"
+        held.begin(None if left_s is None else self._loop.call_later(left_s, self._on_time_limit, held))
+        return None
+
+    async def _work_on(self, held: HeldJob) -> None:
+        task = asyncio.current_task()
         error: BaseException | None = None
         outcome: Outcome
         process = held.process = self._spans.process(held.job, self._settings.name)
         try:
             outcome = of_value(await self._call(held), held.puts)
-        except GeneratorExit:  # the loop was closed
-            raise
-        except BaseException as exc:  # noqa: BLE001 (no exception of a handler may lose its job or end the worker)
+        except BaseException as exc:
+            if asyncio.current_task(self._loop) is not task:  # the loop was closed, and this coroutine with it
+                raise
+            exit_in_child(self._pid, exc)
             outcome, error = of_failure(exc, held.job, self._settings.is_failure), exc
+        exit_in_child(self._pid, None)
         if process is not NO_PROCESS:  # before the next job starts: its task inherits the context of this one
             process.end(*_end_of_process(held, outcome, error))
-        run_s = self._prefetch.handler_ended(began_s)
-        self._busy -= 1
-        held.ended()
-        if held.settled:
-            self._forget_if_done(held)
-        else:
+        run_s = self._prefetch.handler_ended(held.began_s)
+        if not held.settled:
             outcome = held.outcome(outcome, error)
             _log_outcome(held, outcome, error, run_s)
             self._settle(held, outcome)
         error = None  # breaks the reference cycle with this frame
-        self._start_waiting()
-        self._handler_ended.set()
-        self._fetcher.room_changed()
 
     async def _call(self, held: HeldJob) -> Any:
-        if held.stopped is not None:  # after its start, before this task ran
-            raise asyncio.CancelledError
         return await held.handler.call(held, self._settings.middleware, self._threads.run)
 
     # Ends of handlers and deliveries
@@ -174,9 +220,13 @@ class WorkerRun:
 
     def _settle_without_handler(self, held: HeldJob) -> None:
         """Settle the job of a stopped handler that still runs."""
-        if held.running and not held.settled:
-            outcome = held.outcome(_RETURNED_ON_STOP, asyncio.CancelledError())
-            _log_outcome(held, outcome, None, self._loop.time() - (held.began_s or 0))
+        if not held.running or held.settled:
+            return
+        if not held.began_s:
+            self._settle(held, Return("the worker stops"))
+        else:
+            outcome = held.outcome(_RELEASED_ON_STOP, asyncio.CancelledError())
+            _log_outcome(held, outcome, None, self._loop.time() - held.began_s)
             self._settle(held, outcome)
 
     def _on_delivery_over(self, held: HeldJob, error: DeferdError) -> None:
@@ -192,8 +242,11 @@ class WorkerRun:
         held.settled = True
         self._on_reported(held)
 
-    def _settle(self, held: HeldJob, outcome: Outcome) -> None:
+    def _settle(self, held: HeldJob, outcome: Outcome | Return) -> None:
         held.settled = True
+        if isinstance(outcome, Return):
+            LOG.debug("%s is returned to the queue: %s", held, outcome.why)
+            self._leases.drop(held)  # it comes back by itself when the service cannot be reached
         self._reporter.report(held, outcome)
 
     def _on_reported(self, held: HeldJob) -> None:
@@ -214,19 +267,18 @@ class WorkerRun:
         end_s = self._loop.time() + grace_s
         try:
             await self._fetcher.stop()
-            for held in self._waiting:
-                if not held.settled:
-                    self._settle(held, _RETURNED_ON_STOP)
-            self._waiting.clear()
+            self._return_waiting(Return("the worker stops"))
             await self._until(lambda: self._busy == 0, end_s)
             for held in self._still_running():
-                self._stop(held, Stop.SHUTDOWN, _RETURNED_ON_STOP)
+                self._stop(held, Stop.SHUTDOWN, _RELEASED_ON_STOP)
             await self._until(lambda: all(held.settled for held in self._still_running()), end_s + _CLEANUP_S)
             for held in self._still_running():
                 self._settle_without_handler(held)
             await self._reporter.wait_until_done(max(end_s - self._loop.time(), 0) + _LAST_REPORTS_S)
             return sum(not held.reported for held in self._held)
         finally:
+            if self._wait_timer is not None:
+                self._wait_timer.cancel()
             await self._leases.close()
             await self._reporter.close()
             self._threads.close()

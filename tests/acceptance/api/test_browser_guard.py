@@ -33,12 +33,19 @@ async def send(wire: Wire, method: str, path: str, *headers: str, through_asgi: 
         ("Host: 127.0.0.1:8000", "Origin: https://shop.example.com"),
         ("Host: 127.0.0.1:8000", "Origin: http://127.0.0.1:3000"),
         ("Host: 127.0.0.1:8000", "Origin: null"),
+        ("Host:", "Origin: null"),
+        ("Host:", "Origin:"),
+        ("Host:", "Sec-Fetch-Site: same-site", "Origin: null"),
+        ("Host: localhost", "Origin: localhost"),
+        ("Host: localhost", "Origin: app://localhost"),
+        ("Host: localhost", "Origin: https://shop.example.com", "Origin: http://localhost"),
+        ("Host: localhost", "Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: same-origin"),
         ("Host: localhost:8000", "Sec-Fetch-Site: same-site", "Origin: null"),
         ("Host: b.corp.internal", "Sec-Fetch-Site: same-site", "Origin: http://a.corp.internal"),
         ("Host: b.corp.internal", "Sec-Fetch-Site: same-site", "Referer: http://a.corp.internal/page"),
         ("Host: [::1]:8000", "Sec-Fetch-Site: same-site", "Origin: http://[::2]:8000"),
     ],
-    ids=lambda headers: " ".join(headers[1:]),
+    ids=" ".join,
 )
 async def test_a_page_of_another_site_pops_nothing(
     http: Http, shared_service: ServiceProcess, headers: tuple[str, ...], through_asgi: bool

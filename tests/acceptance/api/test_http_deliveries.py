@@ -1,4 +1,4 @@
-"""Operations of the consumer on a job: finish, release, touch, bury, and finish many."""
+"""Operations of the consumer on a job: finish, release, touch, bury, and those on many."""
 
 from __future__ import annotations
 
@@ -201,3 +201,20 @@ async def test_a_bad_batch_finish_is_refused_whole(http: Http, jobs: list[dict[s
     await http.reserve("a")
     refusal(await http.post(http.topic_path("finish"), json={"jobs": jobs}), field)
     assert (await http.get_job("a"))["state"] == "reserved"
+
+
+async def test_deliveries_are_checked_and_returned_together(http: Http) -> None:
+    jobs = [await http.reserve(name, max_attempts=1) for name in ("a", "b", "c")]
+    held = {"jobs": [{"id": job["id"], "receipt": job["receipt"]} for job in jobs]}
+    ok(await http.delete(http.job_path("b")))
+    cancelled = {"id": "b", "status": 410, "code": "job_cancelled"}
+    expected = {"results": [{"id": "a", "status": 200}, cancelled, {"id": "c", "status": 200}]}
+    assert ok(await http.post(f"/topics/{http.topic}/check", json=held)) == expected
+    assert ok(await http.post(f"/topics/{http.topic}/return", json=held)) == expected
+    again = [await http.pop_one() for _ in range(2)]
+    assert [(job["id"], job["attempt"], job.get("snoozes", 0)) for job in again] == [("a", 1, 0), ("c", 1, 0)]
+
+
+@pytest.mark.parametrize("verb", ["check", "return"])
+async def test_a_delivery_of_many_needs_a_receipt(http: Http, verb: str) -> None:
+    refusal(await http.post(f"/topics/{http.topic}/{verb}", json={"jobs": [{"id": "a"}]}), "body.jobs.0.receipt")

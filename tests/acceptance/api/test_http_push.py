@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
@@ -13,19 +13,18 @@ import pytest
 import trustme
 from standardwebhooks.webhooks import Webhook
 
+from tests.acceptance.conftest import PUSH_ALLOW
 from tests.acceptance.http_calls import NO_TLS, Json
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.push_receiver import Received, Receiver, Reply, json_reply, receiver
 from tests.waiting import until
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-ALLOW = ("--push-allow", "127.0.0.1:*,localhost:*,https://*.example.com")
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    with running_service(*ALLOW, data_dir=tmp_path_factory.mktemp("push")) as one:
-        yield one
+@pytest.fixture
+def service(pushing_service: ServiceProcess) -> ServiceProcess:
+    return pushing_service
 
 
 @pytest.fixture
@@ -167,6 +166,39 @@ async def test_wrong_input_is_named_and_nothing_is_stored(
     assert (await api.get(f"/topics/{topic}")).status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"secret": "whsec_hushhush"}, "body.secret"),
+        ({"secrets": {"a": "whsec_hushhush"}}, "body.secrets"),
+        ({"headers": {"authorization": "Bearer hushhush\n"}}, "body.headers.authorization"),
+        ({"headers": {"authorization": 7, "x": ["hushhush"]}}, "body.headers.authorization"),
+        ({"headers": "authorization: Bearer hushhush"}, "body.headers"),
+        ({"headers": {"authorization: Bearer hushhush": ""}}, "body.headers"),
+        ({"header": {"authorization": "Bearer hushhush"}}, "body.header"),
+        ({"url": "https://shop:hushhush@hooks.example.com/"}, "body.url"),
+        ({"url": "https://shop:hushhush/"}, "body.url"),
+        ({"url": ["https://shop:hushhush@hooks.example.com/"]}, "body.url"),
+        ({"max_in_flight": 0, "secret": "hushhush"}, "body.max_in_flight"),
+    ],
+)
+async def test_an_error_quotes_nothing_that_may_be_a_secret(
+    api: httpx.AsyncClient, topic: str, target: Receiver, *, fields: Json, field: str
+) -> None:
+    response = await api.put(f"/topics/{topic}/push", json=push_to(target) | fields)
+    assert response.status_code == 422, response.text
+    assert field in [error["field"] for error in response.json()["errors"]]
+    assert "hushhush" not in response.text
+    assert SECRET not in response.text
+
+
+async def test_an_error_quotes_the_value_of_a_field_without_secrets(
+    api: httpx.AsyncClient, topic: str, target: Receiver
+) -> None:
+    response = await api.put(f"/topics/{topic}/push", json=push_to(target) | {"max_in_flight": 0})
+    assert [error["value"] for error in response.json()["errors"]] == [0]
+
+
 async def test_a_service_that_may_push_nowhere_says_how_to_change_that(
     shared_service: ServiceProcess, topic: str, target: Receiver
 ) -> None:
@@ -185,7 +217,7 @@ async def test_certificates_are_verified(tmp_path: Path, topic: str) -> None:
     authority.cert_pem.write_to_path(file)
     for flags, received in (((), 0), (("--push-ca-file", str(file)), 1)):
         async with receiver(context) as target:
-            with running_service(*ALLOW, *flags, data_dir=tmp_path / f"data{received}") as service:
+            with running_service(*PUSH_ALLOW, *flags, data_dir=tmp_path / f"data{received}") as service:
                 async with httpx.AsyncClient(base_url=service.url, trust_env=False, verify=NO_TLS) as api:
                     await set_push(api, topic, push_to(target))
                     tested = (await api.post(f"/topics/{topic}/push/test", timeout=30)).json()
@@ -214,7 +246,7 @@ async def test_server_processes_never_push_a_job_twice_at_a_time_and_a_kill_mean
 
     async with receiver() as target:
         target.respond = respond
-        with running_service(*ALLOW, "--workers", "2", data_dir=tmp_path) as service:
+        with running_service(*PUSH_ALLOW, "--workers", "2", data_dir=tmp_path) as service:
             async with httpx.AsyncClient(base_url=service.url, timeout=30, trust_env=False, verify=NO_TLS) as api:
                 await set_push(api, topic, push_to(target, max_in_flight=20))
                 await api.post(
@@ -254,7 +286,7 @@ async def test_a_service_that_stops_ends_its_requests_first(tmp_path: Path, topi
             return Reply()
 
         target.respond = slowly
-        with running_service(*ALLOW, data_dir=tmp_path) as service:
+        with running_service(*PUSH_ALLOW, data_dir=tmp_path) as service:
             async with httpx.AsyncClient(base_url=service.url, trust_env=False, verify=NO_TLS) as api:
                 await set_push(api, topic, push_to(target))
                 await api.post("/jobs", json={"topic": topic, "id": "a"})

@@ -15,6 +15,7 @@ import pytest
 from tests.acceptance.http_calls import NO_TLS, Http, Json, ok, problem
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.integration.store.store_servers import StoreServer
+from tests.waiting import wait_until
 
 _SOON_S = 4.0
 """The time-out of the store is 1.5 s: three in a row would take longer."""
@@ -100,6 +101,8 @@ async def test_a_store_that_is_down_is_reported_soon_and_recovers_when_it_is_bac
     store.kill()
     assert_all_unavailable(await every_call(shop))
     assert ok(await shop.get("/healthz")) == {"status": "ok"}
+    ready = problem(await shop.get("/readyz"), 503, "store_unavailable")
+    assert ready["detail"] == "the store cannot be reached: Connection refused"
     metrics = await shop.get("/metrics")
     assert metrics.status_code == 200
     assert "deferd_store_up 0.0" in metrics.text
@@ -124,13 +127,17 @@ async def test_a_store_that_hangs_is_reported_soon(shop: Http, store: StoreServe
     await assert_serves_again(shop)
 
 
-async def test_a_full_store_refuses_puts_and_allows_everything_else(shop: Http, store: StoreServer) -> None:
+async def test_a_full_store_refuses_puts_and_allows_everything_else(
+    shop: Http, store: StoreServer, service: ServiceProcess
+) -> None:
     await shop.put_job("waiting", delay=600)
     await shop.put_job("held", ttr=600)
     held = await shop.pop_one()
     await shop.put_job("ready")
     store.command("CONFIG", "SET", "maxmemory", "1")
-    problem(await shop.post("/jobs", json={"topic": "orders"}), 503, "store_unavailable")
+    refused = problem(await shop.post("/jobs", json={"topic": "orders"}), 503, "store_unavailable")
+    assert refused["detail"] == "the store is out of memory and refuses to store more (its maxmemory)"
+    wait_until(lambda: f"deferd.store.calls: calls fail: {refused['detail']}" in service.output(), 5, "the log says it")
     ok(await shop.post(shop.job_path("held", "touch"), json={"receipt": held["receipt"]}))
     ok(await shop.post(shop.job_path("held", "finish"), json={"receipt": held["receipt"]}))
     assert (await shop.pop_one())["id"] == "ready"

@@ -33,6 +33,7 @@ pytestmark = pytest.mark.slow
 
 METHODS = ("get", "post", "put", "patch", "delete")
 OF_A_DELIVERY = ("finish_job", "release_job", "touch_job", "bury_job")
+OF_DELIVERIES = ("finish_jobs", "check_jobs", "return_jobs")
 TTL_LEAST_S = 60
 NOT_OF_CHAINS = [
     positive_data_acceptance,  # see test_schemathesis
@@ -73,7 +74,7 @@ SOURCES = (
         Source(
             pop,
             "200",
-            (*OF_A_DELIVERY, "finish_jobs", "cancel_job"),
+            (*OF_A_DELIVERY, *OF_DELIVERIES, "cancel_job"),
             *(f"$response.body#/jobs/0/{name}" for name in ("id", "topic", "receipt")),
         )
         for pop in ("pop_jobs", "pop_jobs_by_get")
@@ -104,7 +105,7 @@ def link(source: Source, target_id: str, path: str) -> dict[str, Any]:
     made["parameters"] = {"path.topic": source.topic}
     if "{id}" in path:
         made["parameters"]["path.id"] = source.id
-    if target_id == "finish_jobs":
+    if target_id in OF_DELIVERIES:
         made["requestBody"] = {"jobs": [{"id": source.id, "receipt": source.receipt}]}
     elif target_id == "redrive_jobs":
         made["requestBody"] = {"ids": [source.id]}

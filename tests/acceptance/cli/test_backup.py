@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
+import select
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -20,6 +23,7 @@ import redis
 
 from deferd import Client
 from deferd.store.data_dir import APPEND_ONLY_DIR, DataDirectory
+from deferd.store.pipeline import pack
 from tests.acceptance.cli.command_line import Shell, environment
 from tests.acceptance.cli.every_state import assert_sound, assert_unchanged, fill
 from tests.acceptance.cli.preloaded_shell import PreloadedShell
@@ -342,3 +346,29 @@ def test_a_damaged_backup_is_not_restored(saved: Path, shell: Shell, tmp_path: P
 
     described.write_text(good)
     shell.good("restore", str(saved), *text_of(data_dir))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["appendonly.aof.1.incr.aof", "appendonly.aof.1.base.rdb"])
+def test_a_backup_with_a_foreign_command_is_refused_before_a_server_reads_it(
+    saved: Path, shell: Shell, tmp_path: Path, name: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        changed = saved / APPEND_ONLY_DIR / name
+        with changed.open("ab") as file:
+            file.write(pack(("REPLICAOF", "127.0.0.1", stranger.getsockname()[1])))
+        described = saved / "backup.json"
+        manifest = json.loads(described.read_text())
+        for stored in manifest["files"]:
+            if stored["name"].endswith(name):
+                stored |= {
+                    "size": changed.stat().st_size,
+                    "sha256": hashlib.sha256(changed.read_bytes()).hexdigest(),
+                }
+        described.write_text(json.dumps(manifest))
+
+        text = shell.refused(1, "restore", str(saved), *text_of(tmp_path / "restored"))
+
+        assert f"{name} of the backup holds the command REPLICAOF 127.0.0.1" in text
+        assert [] == list((tmp_path / "restored").glob("*.log")), "a server was started"
+        assert [] == select.select([stranger], [], [], 0)[0], "it connected to a stranger"

@@ -139,6 +139,30 @@ def test_a_session_sees_pages_until_it_ends(with_keys: KeyedService, reader: htt
     )
 
 
+OTHER_COOKIES = (
+    'theme="a;', "tab;", "=1;", "a[0]=1;", "name with spaces=b;", "caf\xe9=1;", 'json={"a":"b"};', "$Version=1;",
+    "deferd_session=old;", f"deferd_session={'x' * 43};", "deferd_session;", "__proto__=\\;",
+)  # fmt: skip
+"""What other programs on the host may set; a browser sends all of it in one line."""
+
+
+@pytest.mark.parametrize("other", [*OTHER_COOKIES, "".join(OTHER_COOKIES)])
+def test_other_cookies_of_the_host_do_not_hide_the_session(with_keys: KeyedService, other: str) -> None:
+    with log_in(with_keys, "read") as client:
+        cookies = f"{other} deferd_session={client.cookies['deferd_session']}; last=1".encode("latin-1")
+        client.cookies.clear()
+        headers = {b"Cookie": cookies, **{name.encode(): value.encode() for name, value in OWN_PAGE.items()}}
+        assert client.get("/", headers=headers).status_code == 200
+        assert client.post("/console/logout", headers=headers).status_code == 303
+        assert client.get("/", headers=headers).status_code == 303
+
+
+def test_cookies_may_come_in_several_fields(with_keys: KeyedService, reader: httpx.Client) -> None:
+    session = reader.cookies["deferd_session"]
+    headers = [("Cookie", "a=1"), ("Cookie", f"deferd_session={session}"), ("Cookie", "b=2")]
+    assert httpx.get(f"{with_keys.url}/", headers=headers, verify=NO_TLS).status_code == 200
+
+
 @pytest.mark.slow
 def test_a_log_out_deletes_the_cookie_although_the_store_is_unavailable(tmp_path: Path) -> None:
     keys = keys_of_every_kind(tmp_path / "keys.toml")
@@ -197,6 +221,7 @@ def test_a_page_names_the_scope_that_a_key_lacks(with_keys: KeyedService) -> Non
         {"Sec-Fetch-Site": "none"},
         {"Origin": "https://example.com"},
         {"Origin": "null"},
+        {"Origin": "null", "Host": ""},
         {},
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterator
 
 import httpx
@@ -65,6 +66,39 @@ def test_a_group_with_a_changed_error_has_no_buttons(browser_like: httpx.Client)
     assert changed.count('disabled title="its error has masked values"') == 2
     assert "can't name this group to the API" in html.unescape(changed)
     assert "disabled" not in plain
+
+
+@pytest.mark.parametrize("action", ["redrive", "purge"])
+def test_a_guess_of_a_masked_value_is_not_confirmed(browser_like: httpx.Client, action: str) -> None:
+    """Two jobs have the right one in their error: pages and actions are those of a wrong one."""
+    right, wrong = (f"no user {normalized(value)}" for value in (SECRET, SECRET.replace("hunter", "fisher")))
+    fields = {"topic": "t", "reason": "buried", "matched": "2", "cutoff": "2099-01-01T00:00:00.000Z"}
+
+    def seen(error: str) -> list[tuple[int, str]]:
+        asked = [
+            browser_like.get(f"/console/dead/{action}", params={**fields, "error": error}),
+            browser_like.post(f"/console/dead/{action}", data={**fields, "error": error}),
+            browser_like.post(f"/console/dead/{action}", data={**fields, "error": error, "matched": "", "typed": "t"}),
+        ]
+        pages = [one.text.replace("fisher", "hunter") for one in asked]
+        pages = [re.sub(r"<time.*?</time>|data-now=\S+", "TIME", page) for page in pages]
+        return [(one.status_code, page) for one, page in zip(asked, pages, strict=True)]
+
+    assert seen(right) == seen(wrong)
+    assert all(status == 200 for status, _ in seen(right))
+    assert browser_like.get("/jobs/t/why").json()["state"] == "dead"
+
+
+def test_a_group_whose_error_is_shown_as_it_is_can_be_redriven(
+    service: ServiceProcess, browser_like: httpx.Client
+) -> None:
+    with Producer(service.url, "shown") as jobs:
+        jobs.fail("a", "SMTP 421", dead=True, body={"password": SECRET})
+        group = {"topic": "shown", "reason": "buried", "error": normalized("SMTP 421")}
+        page = browser_like.get("/console/dead/redrive", params=group).text
+        fields = dict(re.findall(r'type="hidden" name="(\w+)" value="(.*?)"', page))
+        assert browser_like.post("/console/dead/redrive", data=fields).status_code == 303
+        assert jobs.counts()["ready"] == 1
 
 
 def test_errors_are_not_searched(browser_like: httpx.Client) -> None:

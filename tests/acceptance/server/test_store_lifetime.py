@@ -137,7 +137,7 @@ def test_a_reaper_that_is_killed_is_replaced_and_knows_the_store(tmp_path: Path)
         assert first is not None
         os.kill(first, signal.SIGKILL)
         wait_until(lambda: service.reaper_pid() not in {first, None}, GONE_S, "there is another reaper")
-        assert re.search(r"the store's reaper exited unexpectedly \(exit code -9\)", service.output())
+        assert re.search(r"the store's reaper exited unexpectedly \(signal 9: it was killed", service.output())
         service.kill()
         wait_for_the_end_of_the_store(service)
 

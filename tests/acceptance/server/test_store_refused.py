@@ -108,4 +108,4 @@ async def test_calls_are_refused_while_the_guard_has_another_number_of_shards(
 
 @pytest.mark.slow
 def test_a_service_on_an_empty_store_starts_and_writes_the_guard(store: StoreServer, service: ServiceProcess) -> None:
-    wait_until(lambda: store.command("GET", "deferd:shards") == b"1", 5, "the guard exists")
+    wait_until(lambda: store.command("GET", "deferd:shards") == b"1 format 1", 5, "the guard exists")

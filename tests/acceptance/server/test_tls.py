@@ -10,6 +10,7 @@ import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -221,6 +222,31 @@ def test_a_certificate_is_reloaded_once_both_files_match(tmp_path: Path) -> None
     files.key.unlink()
     with pytest.raises(CertificateRefused, match="is not readable: No such file"):
         certificate.read_if_changed()
+
+
+async def test_the_end_of_a_certificate_is_logged_before_and_after(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files, now = TlsFiles(tmp_path), datetime.now(UTC)
+    for days, said in ((60, None), (3, "is valid until"), (-1, "has expired at")):
+        cert, key = files.issue(f"{days}", not_after=now + timedelta(days=days))
+        caplog.clear()
+        following = asyncio.create_task(Certificate(cert, key).follow())
+        await asyncio.sleep(0)  # it has looked, and waits to look again
+        following.cancel()
+        expected = [] if said is None else [f"--tls-cert (DEFERD_TLS_CERT) {cert} {said}"]
+        assert [record.getMessage().partition(f" {now.year}")[0] for record in caplog.records] == expected
+
+
+@pytest.mark.slow
+def test_a_client_is_told_that_the_certificate_of_the_service_has_expired(tmp_path: Path) -> None:
+    files = TlsFiles(tmp_path / "files")
+    cert, key = files.issue("expired", not_after=datetime.now(UTC) - timedelta(days=1))
+    with running_service("--tls-cert", str(cert), "--tls-key", str(key), data_dir=tmp_path) as service:
+        with Client(https(service), tls=files.trust(), retry_for=0) as client, pytest.raises(Unreachable) as caught:
+            client.put("t")
+        assert "certificate has expired" in str(caught.value)
+        wait_until(lambda: "has expired at" in service.output(), WITHIN_S, "the log says it")
 
 
 def test_a_certificate_that_is_too_weak_is_refused(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import trustme
@@ -25,9 +26,9 @@ class TlsFiles:
         self.authority.cert_pem.write_to_path(str(self.authority_file))
         self.cert, self.key = self.issue("service")
 
-    def issue(self, name: str) -> tuple[Path, Path]:
+    def issue(self, name: str, *, not_after: datetime | None = None) -> tuple[Path, Path]:
         """Another certificate for this machine and its key."""
-        issued = self.authority.issue_cert("localhost", "127.0.0.1")
+        issued = self.authority.issue_cert("localhost", "127.0.0.1", not_after=not_after)
         cert, key = self.folder / f"{name}-cert.pem", self.folder / f"{name}-key.pem"
         for blob in issued.cert_chain_pems:
             blob.write_to_path(str(cert), append=True)

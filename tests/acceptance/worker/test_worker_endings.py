@@ -50,6 +50,49 @@ async def test_is_failure_decides_which_exceptions_count(
     assert (dead.attempts, dead.snoozes, dead.last_error) == (1, 1, "ValueError: wrong")
 
 
+class Mute(Exception):
+    """An exception without a text."""
+
+    def __str__(self) -> str:
+        raise SystemExit
+
+
+RAISED = [
+    GeneratorExit(),
+    SystemExit(3),
+    KeyboardInterrupt(),
+    asyncio.CancelledError(),
+    StopIteration(),
+    StopAsyncIteration(),
+    BaseExceptionGroup("two", [KeyboardInterrupt(), ValueError()]),
+    Mute(),
+]
+
+
+@pytest.mark.parametrize("kind", ["async", "plain"])
+async def test_whatever_a_handler_raises_ends_its_attempt_and_frees_its_slot(
+    client: AsyncClient, shared_service: ServiceProcess, topic: str, kind: str
+) -> None:
+    worker = Worker(shared_service.url, concurrency=1)
+
+    def fail_in_thread(number: int) -> None:
+        raise RAISED[number]
+
+    async def fail(number: int) -> None:
+        raise RAISED[number]
+
+    worker.handler(topic)(fail if kind == "async" else fail_in_thread)
+    backoff = FixedBackoff(seconds=600)
+    await client.put_batch(
+        [{"topic": topic, "id": f"j{at}", "body": at, "backoff": backoff} for at in range(len(RAISED))]
+    )
+    async with serving(worker):
+        for at, error in enumerate(RAISED):
+            released = await in_state(client, topic, f"j{at}", "delayed")
+            assert released.attempts == 1
+            assert type(error).__name__ in (released.last_error or "")
+
+
 async def test_the_worker_ends_a_handler_before_the_time_limit_of_its_job(
     client: AsyncClient, worker: Worker, topic: str
 ) -> None:

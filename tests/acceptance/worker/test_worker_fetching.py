@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import random
 import threading
 from collections import Counter
@@ -11,9 +12,12 @@ from collections import Counter
 import pytest
 
 from deferd import AsyncClient, Worker
+from deferd.worker import fetcher
 from tests.acceptance.service_process import ServiceProcess
 from tests.acceptance.worker.worker_runs import gone, serving
 from tests.waiting import until
+
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
 async def fill(client: AsyncClient, topic: str, count: int) -> None:
@@ -153,3 +157,41 @@ async def test_jobs_that_fail_at_the_same_time_are_all_released(
                 await asyncio.sleep(0.02)
         errors = {job.id: job.last_error async for job in client.jobs(topic, state="delayed")}
     assert errors == {f"j{number}": f"ValueError: {number}" for number in range(200)}
+
+
+async def test_a_topic_whose_jobs_become_pushed_is_left_out_until_they_are_not(
+    pushing_service: ServiceProcess, topic: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "deferd.worker")
+    monkeypatch.setattr(fetcher, "_PUSHED_S", 0.05)
+    worker = Worker(pushing_service.url)
+    pushed, other = f"{topic}-pushed", f"{topic}-other"
+    for name in (pushed, other):
+        worker.handler(name)(lambda: None)
+
+    def logged() -> list[str]:
+        return [one.levelname for one in caplog.records if vars(one).get("topic") == pushed]
+
+    async with AsyncClient(pushing_service.url) as client, serving(worker):
+        await client.put(pushed, id="a")
+        await gone(client, pushed, "a")
+        await client.set_push(pushed, "http://127.0.0.1:9/", secrets=[SECRET])
+        await client.put(other, id="b")  # wakes the pop that waits
+        await until(lambda: logged() == ["WARNING"], "it says so")
+        await client.put(other, id="c")
+        await gone(client, other, "c")
+        await client.remove_push(pushed)
+        await client.put(pushed, id="d")
+        await gone(client, pushed, "d")
+    assert logged() == ["WARNING", "INFO"]
+
+
+async def test_a_worker_whose_topics_are_all_pushed_waits_and_can_be_stopped(
+    pushing_service: ServiceProcess, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = Worker(pushing_service.url)
+    worker.handler(topic)(lambda: None)
+    async with AsyncClient(pushing_service.url) as client:
+        await client.set_push(topic, "http://127.0.0.1:9/", secrets=[SECRET])
+        async with serving(worker):
+            await until(lambda: "are pushed" in caplog.text, "it says so")

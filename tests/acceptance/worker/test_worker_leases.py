@@ -19,9 +19,9 @@ from deferd.client.retry import RetryPolicy
 from deferd.worker import fetcher, reporter
 from tests.acceptance.client.lossy_proxy import lossy_proxy
 from tests.acceptance.service_process import ServiceProcess, running_service
-from tests.acceptance.worker.worker_runs import gone, in_state, prefetching_worker, serving, sleeping_handler
+from tests.acceptance.worker.worker_runs import gone, in_state, serving, sleeping_handler
 from tests.ports import free_port
-from tests.waiting import until
+from tests.waiting import BUSY_S, until
 
 TTR_S = 1.0
 
@@ -76,7 +76,7 @@ async def test_a_cancel_ends_the_handlers_of_both_kinds(
     @worker.handler(f"{topic}-plain")
     def wait_in_thread(context: Context) -> str:
         began.append("plain")
-        end_s = time.monotonic() + 10
+        end_s = time.monotonic() + 60
         while not context.cancelled and time.monotonic() < end_s:
             time.sleep(0.005)
         ended.append(f"plain {context.cancelled}")
@@ -85,11 +85,13 @@ async def test_a_cancel_ends_the_handlers_of_both_kinds(
     topics = (f"{topic}-async", f"{topic}-plain")
     async with serving(worker):
         for name in topics:
-            await client.put(name, id="a", ttr=TTR_S, retain=60)
+            await client.put(name, id="a", ttr=3600, retain=60)
         await until(lambda: len(began) == 2, "both have begun")
         for name in topics:
             assert (await client.cancel(name, "a")).was == "reserved"
+        cancelled_s = time.monotonic()
         await until(lambda: len(ended) == 2, "both have ended")
+        assert time.monotonic() - cancelled_s < 1 + BUSY_S
     assert sorted(ended) == ["async True", "plain True"]
     logged = [one for one in caplog.records if getattr(one, "code", None) == "job_cancelled"]
     assert sorted(vars(one)["topic"] for one in logged) == sorted(topics)
@@ -97,30 +99,11 @@ async def test_a_cancel_ends_the_handlers_of_both_kinds(
         await gone(client, name, "a")
 
 
-async def test_a_prefetched_job_that_is_cancelled_never_starts(
-    client: AsyncClient, shared_service: ServiceProcess, topic: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "deferd.worker")
-    worker, began, may_end = await prefetching_worker(client, shared_service.url, topic, ttr_s=TTR_S)
-    async with serving(worker):
-        for job_id in ("slow", "next", "last"):
-            await in_state(client, topic, job_id, "reserved")
-        await client.cancel(topic, "next")
-
-        def knows_of_cancel() -> bool:
-            return any(vars(one).get("job_id") == "next" for one in caplog.records)
-
-        await until(knows_of_cancel, "the worker knows of the cancel")
-        may_end.set()
-        await until(lambda: "last" in began, "the last one has begun")
-    assert began == ["quick", "slow", "last"]
-
-
 async def test_a_delivery_that_is_over_ends_its_handler_and_is_logged(
     client: AsyncClient, worker: Worker, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     began, ended = sleeping_handler(worker, topic)
-    await client.put(topic, id="a", ttr=TTR_S)
+    await client.put(topic, id="a", ttr=3600)
     async with serving(worker), asyncio.timeout(20):
         await began.wait()
         await client.release(JobRef(topic, "a"), delay=600)  # without a receipt: another program intervenes

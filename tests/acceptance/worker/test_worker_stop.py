@@ -13,7 +13,7 @@ from deferd import AsyncClient, Context, Worker
 from tests.acceptance.client.lossy_proxy import lossy_proxy
 from tests.acceptance.service_process import ServiceProcess
 from tests.acceptance.worker.worker_process import WorkerProcess
-from tests.acceptance.worker.worker_runs import WITHIN_S, in_state, prefetching_worker, serving, sleeping_handler
+from tests.acceptance.worker.worker_runs import WITHIN_S, in_state, serving, sleeping_handler
 from tests.waiting import BUSY_S, until
 
 with_and_without_signal_handlers = pytest.mark.parametrize(
@@ -109,21 +109,6 @@ async def test_a_worker_that_cannot_report_ends_nevertheless_and_logs_it(
     assert any("1 jobs could not be reported" in line for line in worker.lines)
     [delivery] = await client.pop(f"{topic}.async")
     assert (delivery.id, delivery.attempt) == ("a", 2)
-
-
-async def test_prefetched_jobs_are_released_when_the_worker_stops(
-    client: AsyncClient, shared_service: ServiceProcess, topic: str
-) -> None:
-    worker, began, may_end = await prefetching_worker(client, shared_service.url, topic)
-    async with serving(worker):
-        for job_id in ("slow", "next", "last"):
-            await in_state(client, topic, job_id, "reserved")
-        worker.stop()
-        for job_id in ("next", "last"):  # at once, during the grace time of the handler
-            released = await in_state(client, topic, job_id, "ready")
-            assert (released.attempts, released.last_error) == (1, "the worker stopped")
-        may_end.set()
-    assert began == ["quick", "slow"]
 
 
 async def test_no_handler_starts_after_one_has_stopped_its_worker(

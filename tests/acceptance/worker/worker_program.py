@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import multiprocessing
 import os
 import sys
 import time
@@ -73,12 +74,63 @@ def main() -> int:
             except asyncio.CancelledError:
                 write_line(f"ignored {context.job.id}")
 
+    @worker.handler(f"{options.topic}.forks")
+    async def fork(way: str, context: Context) -> int:
+        return WAYS_TO_FORK[way](context)
+
+    @worker.handler(f"{options.topic}.forks-plain")
+    def fork_in_thread(way: str, context: Context) -> int:
+        return WAYS_TO_FORK[way](context)
+
     @worker.handler(f"{options.topic}.stubborn-plain")
     def take_time_regardless_in_thread(seconds: float, context: Context) -> None:
         write_line(f"began {context.job.id}")
         time.sleep(seconds)
 
     return worker.run()
+
+
+def terminate_child(_context: Context) -> int:
+    """Fork as multiprocessing does by default before Python 3.14, end the child, and return its exit code."""
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    child.start()
+    child.terminate()
+    child.join()
+    assert child.exitcode is not None
+    return child.exitcode
+
+
+def return_in_child(context: Context) -> int:
+    """Fork, and return in both processes; in this one the exit code of the child."""
+    child = os.fork()
+    if child == 0:
+        return 1
+    assert not context.cancelled
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def raise_in_child(_context: Context) -> int:
+    """As `return_in_child`, but an exception is raised in the child."""
+    child = os.fork()
+    if child == 0:
+        sys.exit(7)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def leave_child(_context: Context) -> int:
+    """Fork a child that outlives the worker, and return its process id."""
+    child = os.fork()
+    if child == 0:
+        time.sleep(600)
+    return child
+
+
+WAYS_TO_FORK: dict[str, Callable[[Context], int]] = {
+    "terminate": terminate_child,
+    "return": return_in_child,
+    "raise": raise_in_child,
+    "leave": leave_child,
+}
 
 
 class LoopWithoutSignalHandlers(asyncio.SelectorEventLoop):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 from deferd import AsyncClient, Context, Job, JobNotFound, Worker
 
@@ -39,11 +40,12 @@ def sleeping_handler(worker: Worker, topic: str) -> tuple[asyncio.Event, asyncio
 
 
 async def prefetching_worker(
-    client: AsyncClient, url: str, topic: str, *, ttr_s: float = 60
+    client: AsyncClient, url: str, topic: str, **options: Any
 ) -> tuple[Worker, list[str], asyncio.Event]:
     """A worker with one slot. When it serves, job "slow" runs until the event, and "next" and "last" are prefetched.
 
-    The list gets the ids of the jobs that have started. A worker prefetches only after a quick handler: the first job.
+    The list gets the ids of the jobs that have started, and the number of the attempt if that is not the first.
+    `options` are those of all puts. A worker prefetches only after a quick handler: the first job.
     """
     worker = Worker(url, concurrency=1, prefetch=10)
     began: list[str] = []
@@ -51,11 +53,12 @@ async def prefetching_worker(
 
     @worker.handler(topic)
     async def handle(context: Context) -> None:
-        began.append(context.job.id)
+        attempt = context.job.attempt
+        began.append(context.job.id if attempt == 1 else f"{context.job.id} {attempt}")
         if context.job.id == "slow":
             await may_end.wait()
 
-    await client.put_batch([{"topic": topic, "id": name, "ttr": ttr_s} for name in ("quick", "slow", "next", "last")])
+    await client.put_batch([{"topic": topic, "id": name, **options} for name in ("quick", "slow", "next", "last")])
     return worker, began, may_end
 
 

@@ -71,6 +71,24 @@ async def test_the_list_is_bounded(driver: EngineDriver, monkeypatch: pytest.Mon
     assert 29 * 86_400_000 < driver.server.command("PTTL", KEY) <= 30 * 86_400_000
 
 
+async def test_no_other_changes_displace_those_of_administrators(
+    driver: EngineDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(activity_list, "KEPT", 3)
+    activity = driver.engine.activity
+    for subject in ("first", "second", "third"):
+        activity.record(change(subject=subject, by_admin=True))
+    for number in range(5):
+        await listed(activity)
+        activity.record(change(subject=str(number), by="other"))
+    assert [one.change.subject for one in await listed(activity)] == ["4", "3", "2", "third", "second", "first"]
+    activity.record(change(subject="last", by_admin=True))
+    page, cursor = await activity.page(lambda _: True, None, 2)
+    rest, end = await activity.page(lambda _: True, cursor, 4)
+    assert [one.change.subject for one in page + rest] == ["last", "4", "3", "2", "third", "second"]
+    assert end is None
+
+
 async def test_entries_end_after_30_days(driver: EngineDriver) -> None:
     activity = driver.engine.activity
     for number in range(15):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -15,6 +16,7 @@ from deferd.engine.redis_keys import Keys
 from deferd.store.cluster import ClusterClient
 from deferd.store.connection import Store, connect
 from deferd.store.durability_levels import MEMORY
+from deferd.store.server_clock import NotAfter
 from tests.integration.engine.durable_puts import CONFIRM_S, STORE_TIMEOUT_S, engine_on, job, put, put_when_in_step
 from tests.integration.store.store_servers import ClusterSet, StoreServer, in_sync
 from tests.waiting import BUSY_S, wait_until
@@ -204,6 +206,34 @@ class TestMovedTopics:
         finally:
             target.command("FLUSHALL")
             for node in (source, target):
+                node.command("CLUSTER SETSLOT", key_slot(key.encode()), "STABLE")
+
+    async def test_a_call_of_a_script_carries_the_end_of_its_callers_wait_wherever_it_is_sent(
+        self, cluster: ClusterSet, store: Store, key: str
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        echo = "redis.call('SET', KEYS[1], 1) return ARGV[1]"
+        source, target = cluster.masters[:2]
+        cluster.start_moving([key_slot(key.encode())], source, target)
+        try:
+            calls = store.calls_of(key)
+
+            async def instants_ms(not_after: NotAfter) -> list[int]:
+                args = ("EVAL", echo, 1, key, not_after)
+                replies = await asyncio.gather(
+                    calls.call(*args), calls.call_probed(*args), calls.call_replicated(1, *args)
+                )
+                return list(map(int, replies))
+
+            began_ms, until_s = time.time() * 1000, loop.time() + 0.01
+            assert max(await instants_ms(NotAfter(until_s))) <= began_ms + 11
+            began_ms = time.time() * 1000
+            instants = await instants_ms(NotAfter())
+            assert began_ms < min(instants)
+            assert max(instants) <= time.time() * 1000 + STORE_TIMEOUT_S * 1000
+        finally:
+            for node in (source, target):
+                node.command("FLUSHALL")
                 node.command("CLUSTER SETSLOT", key_slot(key.encode()), "STABLE")
 
     async def test_a_call_for_a_key_that_has_moved_is_confirmed_by_the_replica_of_its_new_primary(

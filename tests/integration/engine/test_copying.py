@@ -274,7 +274,7 @@ async def test_a_target_that_was_used_with_other_shards_keeps_its_number(
     with pytest.raises(StoreRefused, match="was set up with --shards 4, not 2"):
         await copy_store(store, target, shards=2)
     assert (await copy_store(store, target)).shards == 4
-    assert target_server.command("GET", SHARDS_KEY) == b"4"
+    assert target_server.command("GET", SHARDS_KEY) == b"4 format 1"
 
 
 @pytest.mark.slow
@@ -295,7 +295,7 @@ async def test_a_copy_that_failed_midway_is_refused_by_services_and_starts_over(
     with pytest.raises(StoreRefused, match=r"the store at redis.* failed: the store is out of memory"):
         await copy_store(store, target, shards=3, on_progress=fill_memory)
     left = contents(*servers)
-    assert left.pop(SHARDS_KEY) == b"-3"
+    assert left.pop(SHARDS_KEY) == b"-3 format 1"
     assert left
     with pytest.raises(StoreRefused, match="is being filled by `deferd copy`, or that was interrupted"):
         await check(target, shards=3)

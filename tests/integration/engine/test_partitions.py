@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 import pytest
 
 from deferd.contract.errors import DifferentShard, InvalidInput, JobCancelled, JobExists, JobNotFound, StoreUnavailable
-from deferd.contract.model import CancelItem, FinishItem, JobState, PutJob, TopicSettings
+from deferd.contract.model import CancelItem, FinishItem, HeldJob, JobState, PutJob, TopicSettings
 from deferd.engine.engine import Engine
 from deferd.engine.partitions import Layout, names_of
 from deferd.engine.record import ANY_RECEIPT, Receipt
@@ -73,6 +73,20 @@ async def test_jobs_are_spread_and_found(engine: Engine, store: Store) -> None:
     assert sorted(held) == sorted(IDS[1:])
     results = await engine.queue.finish_many("t", [FinishItem(id=job_id, receipt=None) for job_id in IDS])
     assert [result.status for result in results] == [404, *[200] * (len(IDS) - 1)]
+
+
+async def test_held_jobs_are_found_also_where_they_would_not_be_put_now(engine: Engine) -> None:
+    await grow(engine, 2)
+    for job_id in IDS:
+        await put(engine, job_id)
+    held = [HeldJob(id=job_id, receipt=str(receipt)) for job_id, receipt in (await pop_all(engine)).items()]
+    await grow(engine, 4)
+    await engine.queue.cancel("t", held[0].id)
+    checked = await engine.queue.check_many("t", held)
+    assert [result.status for result in checked] == [410, *[200] * (len(IDS) - 1)]
+    returned = await engine.queue.return_many("t", held)
+    assert [result.status for result in returned] == [410, *[200] * (len(IDS) - 1)]
+    assert sorted(await pop_all(engine)) == sorted(one.id for one in held[1:])
 
 
 async def test_a_batch_of_puts_and_cancels_has_results_in_order(engine: Engine) -> None:

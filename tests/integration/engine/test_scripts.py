@@ -12,7 +12,7 @@ from redis import exceptions as redis_errors
 
 from deferd.contract.bulk_model import CancelSelected, RescheduleSelected
 from deferd.contract.errors import StoreUnavailable
-from deferd.contract.model import CancelItem, ChangeJob, FinishItem, JobState, PutJob, TopicSettings
+from deferd.contract.model import CancelItem, ChangeJob, FinishItem, HeldJob, JobState, PutJob, TopicSettings
 from deferd.contract.push import SetPush
 from deferd.contract.schedules import PutSchedule
 from deferd.engine import console_sessions
@@ -50,6 +50,7 @@ async def inspect_everything(engine: Engine) -> None:
     engine.finish_rates._reads._values.clear()
     await engine.finish_rates.read([TOPIC], None, lambda _: True)
     await engine.alerts.now(lambda _: True)
+    await engine.queue.check_many(TOPIC, [HeldJob(id="a", receipt="0.1")])
     engine.activity.record(Change(operation="pause_topic", by=None, via="api", outcome="done"))
     await engine.activity.page(lambda _: True, None, 10)
     await engine.event_reader.latest([TOPIC, "*"], None, 1)
@@ -58,17 +59,18 @@ async def inspect_everything(engine: Engine) -> None:
     await engine.tasks.end(await engine.tasks.get("t1"), "me", "done")
     await engine.tasks.stop("t1")
     await engine.tasks.claim("me")
-    await open_and_renew_session(engine)
+    await use_session(engine)
     engine.system._reads._values.clear()
     await engine.system.read()
 
 
-async def open_and_renew_session(engine: Engine) -> None:
-    """Both in the store."""
+async def use_session(engine: Engine) -> None:
+    """Open, renew and close one in the store."""
     await engine.console_sessions.open(b"c" * 32, b"k" * 32)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(console_sessions, "SESSION_S", 2 * console_sessions.SESSION_S)  # so that it is renewed
         assert await engine.console_sessions.key_of(b"c" * 32) == b"k" * 32
+    await engine.console_sessions.close(b"c" * 32)
 
 
 async def push_everything(engine: Engine) -> None:
@@ -233,7 +235,7 @@ def test_a_write_to_a_connection_that_was_closed_is_mapped() -> None:
     "text",
     [
         "Error running script (call to f_0123): @user_script:5: @user_script: 5: -READONLY You can't write",
-        "MISCONF Errors writing to the AOF",
+        "MISCONF Errors writing to the AOF file: No space left on device script: 0a1b, on @user_script:5.",
         "BUSY Redis is busy",
         "CLUSTERDOWN Hash slot not served",
         "Attempted to access a non local key in a cluster node script: on @user_script:24.",
@@ -336,7 +338,7 @@ async def test_without_memory_operators_see_consumers_and_history_and_run_tasks(
     sweep = {"kind": "purge", "cutoff": 0, "limit": None, "sweep": {"topic": "gone"}, "change": {}}
     driver.server.command("CONFIG", "SET", "maxmemory", "1")
     try:
-        await open_and_renew_session(engine)
+        await use_session(engine)
         await driver.queue.cancel(TOPIC, "a")
         await engine.history_publisher.publish()
         await engine.consumer_registry.publish(Sample([SeenConsumer("worker-1", None, TOPIC, None, 0, 0)]))

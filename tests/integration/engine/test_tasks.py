@@ -315,6 +315,20 @@ async def test_a_purge_of_a_topic_that_is_gone_is_done(driver: EngineDriver) -> 
     assert await counted(driver) == ("done", 0, None)
 
 
+async def test_a_key_leaves_room_for_the_tasks_of_others(driver: EngineDriver) -> None:
+    tasks, spec = driver.engine.tasks, await spec_of(driver.engine, "purge", sweep={"topic": "gone"})
+    for number in range(3):
+        assert await tasks.begin(f"shop{number}", spec, "elsewhere", "shop")
+    with pytest.raises(RateLimited, match="key 'shop' runs 3 tasks already, the most of one key"):
+        await tasks.begin("shop3", spec, "elsewhere", "shop")
+    assert not await tasks.begin("shop2", spec, "elsewhere", "shop"), "a repetition gets its task"
+    assert await tasks.begin("ops0", spec, "elsewhere", "ops")
+    await tasks.end(await tasks.get("shop1"), "elsewhere", "done")
+    assert await tasks.begin("shop3", spec, "elsewhere", "shop")
+    for number in range(6):
+        assert await tasks.begin(f"anybody{number}", spec, "elsewhere"), "without keys nobody has a share"
+
+
 async def test_bounds(driver: EngineDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_store, "KEPT", 12)
     spec = await spec_of(driver.engine, "purge", sweep={"topic": "gone"})

@@ -7,6 +7,7 @@ that a start takes about 20 ms. All calls block for at most a few seconds.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -34,6 +35,7 @@ class StoreServer:
     `config` are lines of valkey.conf, with `_` for `-`: ``appendonly="yes"``, ``maxmemory_policy="allkeys-lru"``.
     `lines` are whole lines, for settings that may be repeated. With `unix` it listens on a Unix socket only; then the
     path of `folder` must be short (a socket's path has at most 107 bytes). `environment` is added to this process's.
+    `host` is its address on loopback; it also connects to others from there.
     """
 
     def __init__(
@@ -44,9 +46,11 @@ class StoreServer:
         sentinel: bool = False,
         lines: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        host: str = "127.0.0.1",
         **config: str | int,
     ) -> None:
         self.folder = folder
+        self.host = host
         self.port = 0 if unix else held_port(self)
         if "cluster_enabled" in config:
             config = {**config, "cluster_port": held_port(self)}
@@ -66,7 +70,7 @@ class StoreServer:
         if self.socket_path is not None:
             yield f"unixsocket {self.socket_path}"
         else:
-            yield "bind 127.0.0.1"
+            yield from (f"bind {self.host}", f"bind-source-addr {self.host}")
         if not self._sentinel:
             yield 'save ""'
 
@@ -74,14 +78,12 @@ class StoreServer:
     def url(self) -> str:
         """Its URL, `redis://` or `unix://`, with the password if `requirepass` is set."""
         login = f":{self.config['requirepass']}@" if "requirepass" in self.config else ""
-        return (
-            f"redis://{login}127.0.0.1:{self.port}" if self.socket_path is None else f"unix://{login}{self.socket_path}"
-        )
+        return f"redis://{login}{self.address}" if self.socket_path is None else f"unix://{login}{self.socket_path}"
 
     @property
     def address(self) -> str:
         """`host:port`."""
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def pid(self) -> int:
@@ -247,21 +249,27 @@ class Pair:
 
 
 class SentinelSet:
-    """A primary, one replica, and sentinels with a `quorum` (by default a single sentinel)."""
+    """A primary, one replica, and sentinels. With `own_hosts` iptables can tell them apart by their addresses."""
 
     MASTER_NAME = "deferd-master"
 
-    def __init__(self, folder: Path, *, sentinels: int = 1, quorum: int = 1, down_after_ms: int = 500) -> None:
+    def __init__(
+        self, folder: Path, *, sentinels: int = 1, quorum: int = 1, down_after_ms: int = 500, own_hosts: bool = False
+    ) -> None:
         self.folder = folder
-        self.master = StoreServer(folder / "a", repl_diskless_sync_delay=0)
-        self.replica = StoreServer(folder / "b", repl_diskless_sync_delay=0, replicaof=f"127.0.0.1 {self.master.port}")
+        hosts = (f"127.0.0.{number if own_hosts else 1}" for number in itertools.count(2))
+        self.master = StoreServer(folder / "a", host=next(hosts), repl_diskless_sync_delay=0)
+        source = f"{self.master.host} {self.master.port}"
+        self.replica = StoreServer(folder / "b", host=next(hosts), repl_diskless_sync_delay=0, replicaof=source)
         name = self.MASTER_NAME
         lines = [
-            f"sentinel monitor {name} 127.0.0.1 {self.master.port} {quorum}",
+            f"sentinel monitor {name} {source} {quorum}",
             f"sentinel down-after-milliseconds {name} {down_after_ms}",
             f"sentinel failover-timeout {name} 3000",
         ]
-        self.sentinels = [StoreServer(folder / f"s{n}", sentinel=True, lines=lines) for n in range(sentinels)]
+        self.sentinels = [
+            StoreServer(folder / f"s{n}", host=next(hosts), sentinel=True, lines=lines) for n in range(sentinels)
+        ]
 
     @property
     def url(self) -> str:

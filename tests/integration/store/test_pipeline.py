@@ -13,6 +13,7 @@ from redis.exceptions import InvalidResponse, NoScriptError, ReadOnlyError, Resp
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from deferd.store.connection import Store, connect
+from deferd.store.server_clock import NotAfter
 from tests.integration.store.store_servers import StoreServer
 from tests.ports import free_port
 from tests.waiting import BUSY_S, until
@@ -226,6 +227,27 @@ async def test_closing_fails_calls_in_progress(own_server: StoreServer) -> None:
     with pytest.raises(RedisConnectionError, match="shutting down"):
         await call
     assert connections(own_server) == 0
+
+
+async def test_closing_fails_calls_that_may_still_be_executed_when_their_connection_has_timed_out(
+    own_server: StoreServer,
+) -> None:
+    store = await connect(own_server.url, timeout_s=TIMEOUT_S)
+    await store.call("PING")
+    own_server.pause()
+    timed_out = asyncio.ensure_future(store.call("PING"))
+    await asyncio.sleep(TIMEOUT_S / 2)
+    left = asyncio.ensure_future(store.call("EVAL", "return 1", 0, NotAfter()))
+    with pytest.raises(RedisTimeoutError):
+        await timed_out
+    own_server.unpause()
+
+    assert await store.call("PING") == b"PONG"  # over a new connection
+    is_left = not left.done()  # unless the machine is busy
+    await store.close()
+
+    with pytest.raises(RedisConnectionError if is_left else RedisTimeoutError):
+        await left
 
 
 async def test_closing_while_the_connection_opens_fails_waiting_calls(own_server: StoreServer) -> None:

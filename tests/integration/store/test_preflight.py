@@ -28,7 +28,7 @@ async def test_a_good_store_passes_and_its_version_is_known(store: Store, server
     await check(store, shards=4)
 
     assert store.server.startswith("valkey ")
-    assert int(server.command("GET", SHARDS_KEY)) == 4
+    assert server.command("GET", SHARDS_KEY) == b"4 format 1"
     await check(store, shards=4)
 
 
@@ -36,7 +36,24 @@ async def test_a_different_number_of_shards_is_refused(store: Store, server: Sto
     await check(store, shards=4)
 
     assert "--shards 4, not 8" in await refusal(server.url, shards=8)
-    assert int(server.command("GET", SHARDS_KEY)) == 4
+    assert server.command("GET", SHARDS_KEY) == b"4 format 1"
+
+
+async def test_a_store_of_another_format_is_refused(server: StoreServer) -> None:
+    server.command("SET", SHARDS_KEY, "4 format 2")
+
+    assert "holds data of format 2, but this revision of deferd needs format 1" in await refusal(server.url, shards=4)
+    assert server.command("GET", SHARDS_KEY) == b"4 format 2"
+
+
+async def test_a_store_from_before_there_were_formats_gets_the_format_of_then(
+    store: Store, server: StoreServer
+) -> None:
+    server.command("SET", SHARDS_KEY, 4)
+
+    await check(store, shards=4)
+
+    assert server.command("GET", SHARDS_KEY) == b"4 format 1", "a service of then would go on"
 
 
 async def test_a_store_that_is_down_is_refused() -> None:

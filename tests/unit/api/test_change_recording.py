@@ -26,8 +26,8 @@ def outcome_of(
     recorded: list[Change] = []
     permission = Permission(None, recorded=Recorded(filter="redrive"))
     request: Any = SimpleNamespace(
-        admission=SimpleNamespace(key_name="ops"),
-        incoming=SimpleNamespace(headers=[(b"deferd-via", b"elsewhere")]),
+        admission=SimpleNamespace(key_name="ops", is_of_admin=False),
+        incoming=SimpleNamespace(headers=[(b"deferd-via", b"elsewhere")], is_of_console=False),
         engine=SimpleNamespace(activity=SimpleNamespace(record=recorded.append)),
         changed=changed,
         changed_topic=None,

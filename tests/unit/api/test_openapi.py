@@ -47,6 +47,8 @@ _OPERATION_IDS = {
     "cancel_selected_jobs",
     "reschedule_selected_jobs",
     "finish_jobs",
+    "check_jobs",
+    "return_jobs",
     "list_topics",
     "get_topic",
     "set_topic",

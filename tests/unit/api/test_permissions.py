@@ -53,6 +53,8 @@ TABLE = {
     "GET /topics/{topic}/pop": "pop",
     "POST /topics/{topic}/pop": "pop",
     "POST /topics/{topic}/finish": "pop",
+    "POST /topics/{topic}/check": "pop",
+    "POST /topics/{topic}/return": "pop",
     "POST /jobs/{topic}/{id}/finish": "pop",
     "POST /jobs/{topic}/{id}/release": "pop",
     "POST /jobs/{topic}/{id}/touch": "pop",

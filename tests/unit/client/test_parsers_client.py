@@ -43,6 +43,8 @@ REQUESTS: dict[str, ApiRequest[Any]] = {
     "touch": requests.touch(JobRef("t", "a")),
     "bury": requests.bury(JobRef("t", "a")),
     "finish_many": requests.finish_many("t", [JobRef("t", "a")]),
+    "check_many": requests.check_many("t", [JobRef("t", "a", "1.1")]),
+    "return_many": requests.return_many("t", [JobRef("t", "a", "1.1")]),
     "topics": requests.topics(),
     "topic": requests.topic("t"),
     "set_topic": requests.set_topic("t", {}),

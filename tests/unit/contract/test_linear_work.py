@@ -340,8 +340,15 @@ ROWS = [
         ("store/valkey_process.py",),
     ),
 ]
-BOUNDED_BEFORE = ("engine/topics.py", "store/server_info.py")
-"""Where a regular expression reads a short text: a part of a cursor (limits.CURSOR_MAX), the version of the store."""
+BOUNDED_BEFORE = (
+    "engine/topics.py",
+    "store/backup_check.py",
+    "store/failure_reasons.py",
+    "store/server_info.py",
+    "store/shard_guard.py",
+)
+"""Where a regular expression reads a short text: a part of a cursor (limits.CURSOR_MAX), the first bytes of a backup's
+file, an error of the system, the version of the store, the key that only an operator writes."""
 
 OF_OWN_FILES = "engine/script_source.py"
 """Its regular expressions read the service's own scripts, once at the start."""

@@ -26,7 +26,7 @@ def errors_of(**fields: Any) -> dict[str, str]:
     body = {"url": URL, "secrets": [SECRET], **fields}
     with pytest.raises(ValidationError) as caught:
         SetPush.model_validate(body)
-    errors = field_errors(caught.value, "body", body)
+    errors = field_errors(caught.value, "body", body, SetPush.FIELDS_THAT_ERRORS_QUOTE)
     assert "MfKQ" not in repr(errors)
     return {".".join(map(str, error.path)): error.message for error in errors}
 

@@ -8,10 +8,14 @@ import pytest
 
 from deferd.engine.script_source import assemble
 
+CHECK = "check()"
+"""Stands for what every script begins with."""
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "not_after.lua").write_text(f"-- Comes first.\n{CHECK}\n")
     return tmp_path
 
 
@@ -19,7 +23,9 @@ def assembled(folder: Path, source: str, **libraries: str) -> str:
     """The assembled script, with these files in `lib`."""
     for name, text in libraries.items():
         (folder / "lib" / f"{name}.lua").write_text(text)
-    return assemble(source, folder, movable_clock=False)
+    check, _, script = assemble(source, folder, movable_clock=False).partition("\n")
+    assert check == CHECK
+    return script
 
 
 def test_includes_come_first_in_their_order(folder: Path) -> None:

@@ -82,6 +82,12 @@ RIGHT = {
     ],
     "a delivery that ends before its put": [put(0, 9), deliver(1, 3, 2500), finish(4, 5), gone()],
     "an unseen put": [put(0, None, UNKNOWN), gone()],
+    "a put that took effect before it was given up": [
+        put(0, None, UNKNOWN, given_up_s=2),
+        op("cancel", 1, 2, "ready"),
+        put(2, 3, "created", tag="again"),
+        deliver(4, 5, 4500, tag="again"),
+    ],
     "a put that took effect late": [put(0, None, UNKNOWN), gone(2), deliver(5, 6, 5500), finish(7, 8), gone()],
     "a lost response to a cancel": [put(0, 1), op("cancel", 2, None, UNKNOWN), gone()],
     "a lost response to a finish": [put(0, 1), deliver(2, 3, 2500), finish(3, None, UNKNOWN), gone()],

@@ -68,6 +68,15 @@ def test_a_search_that_is_too_long_is_no_verdict() -> None:
     assert not verdict.is_decided
 
 
+def test_a_put_that_was_carried_out_after_it_was_given_up_is_counted() -> None:
+    def late(given_up_s: float | None) -> list[str]:
+        given_up = put(0, None, at_ms=1500, given_up_s=given_up_s)
+        return broken_promises(History([], {("t", "job"): [given_up]}, []), CLOCK).late
+
+    assert late(1) == ["t/job first"]
+    assert late(1.5) == late(None) == []
+
+
 # Histories of a simulated job
 
 
@@ -117,6 +126,7 @@ def test_a_history_is_read_back_per_job_with_what_was_under_way_at_a_kill(tmp_pa
     recorder.end(number, "created", at_ms=7)
     recorder.begin("cancel", "t", "job")
     recorder.end(recorder.begin("finish", "t", "job", receipt="r"), NOT_SENT)
+    recorder.end(recorder.begin("finish", "t", "job", receipt="s"), UNKNOWN, given_up_after_s=1.5)
     recorder.end(recorder.begin("pop", "t", request="again"), UNKNOWN)
     job = {"job": "job", "tag": "two", "attempt": 1, "receipt": "r", "lease_end_ms": 9, "created_ms": 8, "at_ms": 8}
     recorder.end(recorder.begin("pop", "t", request="again"), "jobs", jobs=[job])
@@ -129,9 +139,11 @@ def test_a_history_is_read_back_per_job_with_what_was_under_way_at_a_kill(tmp_pa
 
     history = read_history([tmp_path / "a.jsonl", tmp_path / "b.jsonl"])
 
-    one, cancel, pop, two = history.of_job["t", "job"]
+    one, cancel, given_up, pop, two = history.of_job["t", "job"]
     assert ("put", "created", "one", 7) == (one.kind, one.outcome, one.tag, one.at_ms)
-    assert ("cancel", UNKNOWN, None) == (cancel.kind, cancel.outcome, cancel.end_s)
+    assert ("cancel", UNKNOWN, None, None) == (cancel.kind, cancel.outcome, cancel.end_s, cancel.over_s)
+    assert given_up.end_s is None
+    assert 1.5 <= (given_up.over_s or 0) - given_up.call_s < 60
     assert ("deliver", "two", 8) == (pop.kind, pop.tag, pop.at_ms)
     assert ("put", "created", 8, None) == (two.kind, two.outcome, two.at_ms, two.end_s)
     [without_response] = history.pops_without_response

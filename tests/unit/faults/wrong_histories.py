@@ -6,6 +6,32 @@ from tests.faults.history import UNKNOWN
 from tests.unit.faults.job_histories import deliver, finish, gone, look, op, pushed, put
 
 WRONG = {
+    "a put that was given up and took effect behind its acknowledged repetition and cancel": [
+        put(0, None, UNKNOWN, given_up_s=1),
+        put(1.1, 1.2),
+        op("cancel", 1.3, 1.4, "ready"),
+        deliver(3, 4, 3500),
+    ],
+    "a put that was given up and took effect behind its acknowledged repetition and finish": [
+        put(0, None, UNKNOWN, given_up_s=1),
+        put(1.1, 1.2),
+        deliver(1.3, 1.4, 1350),
+        finish(1.5, 1.6),
+        deliver(3, 4, 3500, receipt="late.1"),
+    ],
+    "a cancel that was given up and took effect behind a later put": [
+        put(0, 0.1, delay_ms=9000),
+        op("cancel", 0.2, None, UNKNOWN, given_up_s=1),
+        op("cancel", 1.1, 1.2, "delayed"),
+        put(1.3, 1.4, tag="again", delay_ms=9000),
+        gone(3),
+    ],
+    "a replacement that was given up and took effect behind a later one": [
+        put(0, 0.1, delay_ms=9000),
+        put(0.2, None, UNKNOWN, tag="one", on_conflict="replace", given_up_s=1),
+        put(1.1, 1.2, "stored", tag="two", on_conflict="replace"),
+        deliver(3, 4, 3500, tag="one"),
+    ],
     "a second delivery under a live lease": [
         put(0, 1),
         deliver(2, 3, 2500),

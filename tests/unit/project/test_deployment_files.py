@@ -309,11 +309,10 @@ def test_the_proxy_finds_all_replicas_by_dockers_dns() -> None:
 
 
 def test_the_proxy_never_repeats_a_call_with_effects() -> None:
-    rules = dict(values(nginx_config(), "proxy_next_upstream"))
-
-    assert {"server": ["error"], "location @once": ["off"]} == rules
+    assert [("http", ["error"])] == values(nginx_config(), "proxy_next_upstream")
     assert ("if ($request_method = DELETE)", ["418"]) in values(nginx_config(), "return")
-    assert ("server", ["418", "=", "@once"]) in values(nginx_config(), "error_page")
+    assert ("server", ["418", "=", "@cancel"]) in values(nginx_config(), "error_page")
+    assert [("server", ["DELETE"]), ("location @cancel", ["POST"])] == values(nginx_config(), "proxy_method")
 
 
 @pytest.mark.parametrize("limit", [limits.BODY_DEFAULT_BYTES, 4096])
@@ -394,7 +393,8 @@ def test_the_kubernetes_manifest_has_the_fields_that_its_schema_requires() -> No
 
     assert ("apps/v1", "v1") == (deployment["apiVersion"], service["apiVersion"])
     assert all(one.keys() == {"apiVersion", "kind", "metadata", "spec"} for one in objects.values())
-    assert {"replicas", "selector", "template"} == deployment["spec"].keys()
+    assert {"replicas", "strategy", "selector", "template"} == deployment["spec"].keys()
+    assert {"type": "Recreate"} == deployment["spec"]["strategy"], "else an upgrade mixes revisions on one store"
     assert deployment["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
     assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
     [container] = template["spec"]["containers"]

@@ -202,12 +202,14 @@ def test_without_silent_connections_those_idle_longest_are_replaced() -> None:
     assert [False, False, True, True] == [one.is_cut_off for one in (busy, recent, longest, long)]
 
 
-def test_a_new_connection_is_rejected_when_all_are_busy() -> None:
+def test_a_new_connection_is_rejected_when_all_are_busy(caplog: pytest.LogCaptureFixture) -> None:
     busy, recent = FakeConnection(is_idle=False), FakeConnection()
     full = FullServer(busy, recent)
     full.serve(busy, idle_s=60)
     full.serve(recent, idle_s=0)
-    assert not full.connections.add(FakeConnection())
+    for _ in range(3):
+        assert not full.connections.add(FakeConnection())
+    assert caplog.text.count("connections are refused: 2 are open, the most that this process allows") == 1
     full.now_s += IDLE_S
     assert full.connections.add(FakeConnection())
     assert [False, True] == [one.is_cut_off for one in (busy, recent)]

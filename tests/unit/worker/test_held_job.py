@@ -24,11 +24,11 @@ async def test_a_task_that_has_not_begun_is_not_cancelled() -> None:
     one, begun = held(), []
 
     async def run() -> None:
-        one.began_s = 1.0
+        one.begin(None)
         begun.append(one.cancelled)
 
     task = asyncio.create_task(run())
-    one.start(None)
+    one.start()
     one.runs_in(task)
     one.stop(Stop.OVER, None)
     await task
@@ -40,7 +40,7 @@ async def test_a_task_that_has_begun_is_cancelled_once() -> None:
 
     async def run() -> None:
         nonlocal cancels
-        one.began_s = 1.0
+        one.begin(None)
         for _ in range(3):
             try:
                 await asyncio.sleep(0.01)
@@ -48,7 +48,7 @@ async def test_a_task_that_has_begun_is_cancelled_once() -> None:
                 cancels += 1
 
     task = asyncio.create_task(run())
-    one.start(None)
+    one.start()
     one.runs_in(task)
     await asyncio.sleep(0)
     one.stop(Stop.TIME_LIMIT, RELEASED)

@@ -48,9 +48,11 @@ def test_an_exception_releases_the_job_with_its_name_and_text() -> None:
 def test_an_exception_that_cannot_be_shown_or_sent_is_reported_by_name() -> None:
     class Mute(Exception):
         def __str__(self) -> str:
-            raise RuntimeError
+            raise SystemExit
 
     assert of_error(Mute()) == Release(None, "Mute")
+    not_a_text: Any = Mute()
+    assert of_error(Reject(not_a_text)) == Bury("")
     assert of_error(ValueError("x" * 20_000)) == Release(None, f"ValueError: {'x' * (ERROR_TEXT_MAX - 12)}")
     assert of_error(ValueError("a\ud800b")) == Release(None, "ValueError: a?b")
 
@@ -106,10 +108,13 @@ def test_an_exception_that_is_no_failure_snoozes_the_job_for_its_backoff() -> No
 
 
 def test_an_exception_counts_when_is_failure_fails() -> None:
-    def is_failure(error: BaseException) -> bool:
-        raise KeyError(error)
+    for failed in (KeyError(), SystemExit(), GeneratorExit()):
 
-    assert of_failure(OSError("away"), _delivery({"kind": "exponential"}), is_failure) == Release(None, "OSError: away")
+        def is_failure(_: BaseException, failed: BaseException = failed) -> bool:
+            raise failed
+
+        outcome = of_failure(OSError("away"), _delivery({"kind": "exponential"}), is_failure)
+        assert outcome == Release(None, "OSError: away")
 
 
 def test_then_finishes_with_jobs_that_have_ids() -> None:

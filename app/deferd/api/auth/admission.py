@@ -37,6 +37,11 @@ class Admission:
         return None if self.key is None or self.key.topics.everything else self.key.topics
 
     @property
+    def is_of_admin(self) -> bool:
+        """Whether the key may do everything; False without keys, where nobody is told apart."""
+        return self.key is not None and Scope.ADMIN in self.key.scopes
+
+    @property
     def limits_content(self) -> bool:
         """Whether the key has limits that `check_value` and `check_arguments` need the body's values for."""
         return self.usage is not None and self.usage.has_bounds

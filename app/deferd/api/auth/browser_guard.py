@@ -28,6 +28,7 @@ _OWN_SITES = frozenset((b"same-origin", b"same-site", b"none"))
 """`none`: a person typed the address. `same-site`: possibly another port of this machine, see `_refusal`."""
 _PRIVATE_ENDINGS = (b".localhost", b".local", b".internal", b".test", b".home.arpa")
 """Of names that cannot exist in the public DNS."""
+_WEB_SCHEMES = frozenset((b"http", b"https"))
 _READING_SCOPES = frozenset((Scope.READ, Scope.ADMIN))
 """Scopes with which a GET has no effect."""
 _HOST_SHOWN = 100
@@ -82,7 +83,10 @@ class BrowserGuard(Gate):
         return WITHOUT_KEY
 
     def _refusal(self, scope: Scope, method: str, headers: Iterable[Header]) -> str | None:
-        """Why the request is refused; None when it is not."""
+        """Why the request is refused; None when it is not.
+
+        A browser sends each of its headers once. Of a repeated one neither counts.
+        """
         host = b""
         origin = site = None
         is_fetched = True
@@ -90,13 +94,13 @@ class BrowserGuard(Gate):
             if name == b"host":
                 host = value
             elif name == b"sec-fetch-site":
-                site = value
+                site = value if site is None else b"%b, %b" % (site, value)
             elif name == b"sec-fetch-mode":
                 is_fetched = is_fetched and value != b"navigate"
             elif name == b"sec-fetch-dest":
                 is_fetched = is_fetched and value == b"empty"
             elif name == b"origin":
-                origin = value
+                origin = value if origin is None else b"%b, %b" % (origin, value)
         if not self._is_own(host):
             return _public_name(host)
         if site is not None:
@@ -104,7 +108,7 @@ class BrowserGuard(Gate):
             is_foreign = site not in _OWN_SITES or is_of_host is False
             is_fetched = is_fetched and is_of_host is not None  # an unknown page may only read
         elif origin is not None:  # a browser from before 2023, or one that does not trust `host` as this machine
-            is_foreign = origin.partition(b"://")[2] != host
+            is_foreign = not is_origin_of(origin, host)
         else:
             is_more_than_reading = method == "GET" and scope is not Scope.READ
             is_foreign = is_more_than_reading and _is_for_unknown_page(headers, host)
@@ -127,6 +131,12 @@ class BrowserGuard(Gate):
     def _forbidden(self, detail: str, permission: Permission, request: IncomingRequest) -> Forbidden:
         self.audit_refusal(None, permission, request, request.path_values.get("topic"), Forbidden.code)
         return Forbidden(detail)
+
+
+def is_origin_of(origin: bytes, host: bytes) -> bool:
+    """Whether an `Origin` is that of pages of `host`. `null` is nobody's, and so is an empty host."""
+    scheme, _, authority = origin.partition(b"://")
+    return host != b"" and scheme in _WEB_SCHEMES and authority == host
 
 
 def _is_for_unknown_page(headers: Iterable[Header], host: bytes) -> bool:
@@ -174,4 +184,4 @@ def _is_page_of_host(headers: Iterable[Header], origin: bytes | None, host: byte
     page = dict(headers).get(b"referer") if origin is None else origin
     if page is None:
         return None
-    return [_name_of(part) for part in page.split(b"/", 3)[2:3]] == [_name_of(host)]
+    return host != b"" and [_name_of(part) for part in page.split(b"/", 3)[2:3]] == [_name_of(host)]

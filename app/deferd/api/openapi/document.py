@@ -54,7 +54,8 @@ delivery cannot change it.
   fields may be omitted or `null`.
 - Unknown fields and unknown query parameters are refused.
 - Errors are `application/problem+json` (RFC 9457). Programs should decide by `code`. Responses with status 429 and 503
-  have a `Retry-After` header in seconds. After a 503 the request may or may not have been carried out.
+  have a `Retry-After` header in seconds. After a 503 the request may or may not have been carried out;
+  it is not carried out later (docs/durability.md says what that relies on).
 - A service with keys requires one: send `Authorization: Bearer <token>`. Each operation names the scope that the key
   needs; the key must also match the topics of the request. `/healthz` and `/readyz` need no key.
 - A service without keys responds with 403 `forbidden` to requests that a browser makes for pages of other sites, to

@@ -180,6 +180,7 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
         {"receipt": _RECEIPT, "put": [{"topic": "mail", "id": "closed-1042", "body": {"order": 1042}}]},
     ],
     "FinishBatch": [{"jobs": [{"id": _ID, "receipt": _RECEIPT}, {"id": "order-1043"}]}],
+    "HeldJobs": [{"jobs": [{"id": _ID, "receipt": _RECEIPT}]}],
     "ReleaseJob": [{"receipt": _RECEIPT, "error": "the payment service responded with 502"}, {"delay": 5}],
     "TouchJob": [{"receipt": _RECEIPT, "ttr": 120}],
     "BuryJob": [{"receipt": _RECEIPT, "error": "there is no such order"}],
@@ -220,6 +221,12 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
         }
     ],
     "FinishResults": [
+        {"results": [{"id": _ID, "status": 200}, {"id": "order-1043", "status": 409, "code": "receipt_stale"}]}
+    ],
+    "CheckResults": [
+        {"results": [{"id": _ID, "status": 200}, {"id": "order-1043", "status": 410, "code": "job_cancelled"}]}
+    ],
+    "ReturnResults": [
         {"results": [{"id": _ID, "status": 200}, {"id": "order-1043", "status": 409, "code": "receipt_stale"}]}
     ],
     "Finished": [{"topic": _TOPIC, "id": _ID, "state": "finished"}],

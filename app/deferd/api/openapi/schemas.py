@@ -131,6 +131,38 @@ class FinishResults(BaseModel):
     results: list[FinishResult]
 
 
+class CheckResult(BaseModel):
+    """The result for one delivery of a batch."""
+
+    id: str
+    status: Literal[200, 404, 409, 410, 503] = Field(
+        description=f"{_BATCH_STATUS} 200: the consumer holds the job. Otherwise `code` says why not."
+    )
+    code: ProblemCode | None = Field(None, description="The code of the error, if any.")
+
+
+class CheckResults(BaseModel):
+    """One result for each delivery, in the order of the request."""
+
+    results: list[CheckResult]
+
+
+class ReturnResult(BaseModel):
+    """The result for one delivery of a batch."""
+
+    id: str
+    status: Literal[200, 404, 409, 410, 503] = Field(
+        description=f"{_BATCH_STATUS} 200: the job is ready again. Otherwise `code` says why not."
+    )
+    code: ProblemCode | None = Field(None, description="The code of the error, if any.")
+
+
+class ReturnResults(BaseModel):
+    """One result for each delivery, in the order of the request."""
+
+    results: list[ReturnResult]
+
+
 class CancelResult(BaseModel):
     """The result for one job of a batch."""
 

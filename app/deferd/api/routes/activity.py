@@ -54,10 +54,11 @@ class ActivityQuery(BaseModel):
     summary="List what people and keys changed",
     description="Lists changes, the newest first: settings, pauses, redrives, purges, repairs, schedules, calendars "
     "and calls on many jobs, by whom and how; cancels and changes of single jobs that people make in the "
-    "console or on the command line (a request says so by the header `Deferd-Via: console` or `cli`), and puts in the "
-    "console. Puts and deliveries of programs are not listed, nor calls that were refused or changed nothing. Entries "
-    "are kept for 30 days, and the last 10000. They are written just after the response, so the newest ones of another "
-    "process may be missing for a moment. A key for some topics sees the changes that concern one of these alone.",
+    "console or on the command line (which says so by the header `Deferd-Via: cli`), and puts in the console. Puts and "
+    "deliveries of programs are not listed, nor calls that were refused or changed nothing. Entries are kept for 30 "
+    "days: the last 10000 by keys with the scope `admin`, and the last 10000 by all others. They are written just "
+    "after the response, so the newest ones of another process may be missing for a moment. A key for some topics sees "
+    "the changes that concern one of these alone.",
     response_model=schemas.Activity,
     response_description="One page of changes.",
     responses=error_responses("validation", "store_unavailable"),

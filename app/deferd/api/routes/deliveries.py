@@ -1,4 +1,4 @@
-"""For consumers, after the pop: finish, release, touch and bury jobs."""
+"""For consumers, after the pop: finish, release, touch, bury, check and return jobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,17 @@ from deferd.api.openapi.document import error_responses
 from deferd.api.operation import Operation
 from deferd.api.request_context import CurrentRequest
 from deferd.api.responses import JsonResponse
-from deferd.contract.model import BuryJob, FinishBatch, FinishJob, JobId, JobState, ReleaseJob, Topic, TouchJob
+from deferd.contract.model import (
+    BuryJob,
+    FinishBatch,
+    FinishJob,
+    HeldJobs,
+    JobId,
+    JobState,
+    ReleaseJob,
+    Topic,
+    TouchJob,
+)
 from deferd.engine.record import Receipt, to_ms
 
 router = APIRouter(route_class=Operation, tags=["consumers"])
@@ -143,3 +153,36 @@ async def bury_job(request: CurrentRequest, topic: Topic, id: JobId, bury: BuryJ
 async def finish_jobs(request: CurrentRequest, topic: Topic, batch: FinishBatch) -> Response:  # or EncodedFinishes
     with request.counting_results(batch.jobs):
         return JsonResponse(serialization.finish_results(await request.engine.queue.finish_many(topic, batch.jobs)))
+
+
+@router.post(
+    "/topics/{topic}/check",
+    operation_id="check_jobs",
+    summary="Check many deliveries",
+    description="Tells which of up to 1000 deliveries of one topic are over, and why: 410 `job_cancelled`, or 404 or "
+    "409 when nobody holds the job. It changes nothing, extends no lease, and costs the store little, so a consumer "
+    "can call it each second for all jobs that it holds. A delivery whose lease has ended and whose job another "
+    "consumer has by now counts as held: a touch tells.",
+    response_model=schemas.CheckResults,
+    response_description="The result for each delivery, in the order of the request.",
+    responses=error_responses("validation", "store_unavailable", body=True),
+)
+@requires(Scope.POP)
+async def check_jobs(request: CurrentRequest, topic: Topic, held: HeldJobs) -> Response:
+    return JsonResponse(serialization.finish_results(await request.engine.queue.check_many(topic, held.jobs)))
+
+
+@router.post(
+    "/topics/{topic}/return",
+    operation_id="return_jobs",
+    summary="Return jobs that nobody worked on",
+    description="Returns up to 1000 jobs of one topic to the head of the queue, in their order: they are ready at "
+    "once, as if they had not been popped. No attempt and no snooze is counted, and the receipts are void. For jobs "
+    "that a consumer popped and will not begin.",
+    response_model=schemas.ReturnResults,
+    response_description="The result for each delivery, in the order of the request.",
+    responses=error_responses("validation", "store_unavailable", body=True),
+)
+@requires(Scope.POP)
+async def return_jobs(request: CurrentRequest, topic: Topic, held: HeldJobs) -> Response:
+    return JsonResponse(serialization.finish_results(await request.engine.queue.return_many(topic, held.jobs)))

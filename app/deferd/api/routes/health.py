@@ -41,8 +41,9 @@ async def check_health() -> Response:
     "/readyz",
     operation_id="check_readiness",
     summary="Check that the service is ready",
-    description="Checks that the store responds. For load balancers: send requests only while this returns 200. While "
-    "the store loads its data after a start, the detail of the 503 says how far it is.",
+    description="Checks that the store responds. For load balancers: send requests only while this returns 200. The "
+    "detail of the 503 says why, such as `Connection refused` or `No space left on device`, and while the store loads "
+    "its data after a start how far it is.",
     response_model=schemas.Health,
     response_description="The service is ready.",
     responses=error_responses("validation", "store_unavailable"),

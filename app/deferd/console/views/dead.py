@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
@@ -15,6 +15,7 @@ from deferd.console.rendering import number
 from deferd.console.views.filters import LOOKS_BACK, read_filtered, since_instant, topics_filter
 from deferd.console.visit import Visit
 from deferd.contract.limits import REDRIVE_MAX
+from deferd.engine.inspection.error_lines import normalized
 
 pages = PageList()
 _SHOWN = 100
@@ -75,21 +76,42 @@ def _without_cutoff(group: Mapping[str, str]) -> dict[str, str]:
 
 
 async def _preview(visit: Visit, action: str, group: Mapping[str, str], problem: str | None = None) -> Response:
-    topic = group.get("topic", "")
-    preview = await _sweep(visit, action, group, dry_run=True)
-    samples = await asyncio.gather(*(_sample(visit, topic, sample["id"]) for sample in preview["samples"]))
+    counted = await _count(visit, action, group)
     return visit.render(
         "dead_action.html",
         here="dead",
         action=action,
-        topic=topic,
+        topic=group.get("topic", ""),
         reason=group.get("reason", ""),
         error=group.get("error", ""),
-        preview=preview,
-        samples=samples,
-        is_typed=preview["matched"] > MANY,
+        matched=counted.matched,
+        cutoff=counted.cutoff,
+        samples=counted.samples,
+        is_typed=counted.matched > MANY,
         problem=problem,
     )
+
+
+class _Counted(NamedTuple):
+    """How many jobs are meant, until when they died, and some of them."""
+
+    matched: int
+    cutoff: str
+    samples: list[Mapping[str, Any]]
+
+
+async def _count(visit: Visit, action: str, group: Mapping[str, str]) -> _Counted:
+    """Count the jobs of a group.
+
+    With masks there are none for an error that the console does not show as it is: the number would confirm a guess of
+    what is masked.
+    """
+    topic, error = group.get("topic", ""), group.get("error", "")
+    found = await _sweep(visit, action, group, dry_run=True)
+    samples = await asyncio.gather(*(_sample(visit, topic, sample["id"]) for sample in found["samples"]))
+    if visit.masks and error and any(normalized(job.get("last_error") or "") != error for job in samples):
+        return _Counted(0, found["cutoff"], [])
+    return _Counted(found["matched"], found["cutoff"], samples)
 
 
 async def _act(visit: Visit, action: str) -> Response:
@@ -100,6 +122,8 @@ async def _act(visit: Visit, action: str) -> Response:
     are_many = not matched.isdecimal() or int(matched) > MANY
     if are_many and form.get("typed", "").strip() != topic:
         return await _preview(visit, action, form, f"Nothing was done: type {topic} to go on.")
+    if visit.masks and form.get("error") and not (await _count(visit, action, form)).matched:
+        return await _preview(visit, action, form, "Nothing was done: no dead job has this error.")
     result = await _sweep(visit, action, form, as_task=are_many)
     if are_many:
         return visit.redirect(page_path("console", "tasks", result["id"]))

@@ -6,7 +6,7 @@ import re
 
 from starlette.responses import Response
 
-from deferd.console.browser_requests import cookie_paths, cookies_of, is_secure
+from deferd.console.browser_requests import cookie_paths, cookie_values, is_secure
 from deferd.console.page_routes import PageList
 from deferd.console.visit import Visit
 from deferd.contract.errors import RateLimited, StoreUnavailable, Unauthorized
@@ -55,7 +55,7 @@ async def log_in(visit: Visit) -> Response:
 async def log_out(visit: Visit) -> Response:
     """End the session; the browser forgets it also when the store can't be reached."""
     try:
-        await visit.sessions.log_out(cookies_of(visit.scope).get(SESSION_COOKIE))
+        await visit.sessions.log_out(cookie_values(visit.scope, SESSION_COOKIE))
         notice = None
     except StoreUnavailable:
         notice = "Logged out here. The store can't be reached; if it still has the session, that ends within 12 hours."

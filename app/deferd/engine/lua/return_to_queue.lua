@@ -1,21 +1,27 @@
--- Return deliveries that never reached their consumer to the head of the Ready list, in their order. No attempt is
--- counted, and their receipts are void.
--- @include clock topic events record transitions time_limits waiting
+-- Return deliveries that nobody worked on to the head of the Ready list, in their order. No attempt is counted, and
+-- their receipts are void.
+-- @include clock topic events record transitions delivery time_limits waiting
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2..] four for each delivery: id | nonce | attempt | request id or ''
--- Returns how many jobs were returned. Skipped: a delivery that is no longer live, and one whose request was repeated
---   or is forgotten. Another connection may have it then, even when the caller popped last: the first attempt of a
---   request may reach the store after its repetition.
+-- Returns a code for each: 0 returned, 1 not found, 2 held under another receipt, 3 cancelled, 4 to 7 not reserved
+--   (lib/delivery.lua). 2 also when the request was repeated or is forgotten: another connection may have the delivery
+--   then, even when the caller popped last, because the first attempt of a request may reach the store after its
+--   repetition. A caller that has the delivery for certain gives no request id.
 -- Bound: the deliveries in ARGV, at most 1000.
-now_ms()  -- before any write: without the permission for TIME nothing may change
-local returned = 0
+local now = now_ms()  -- before any write: without the permission for TIME nothing may change
+
+local function is_only_reply(id, request_id)
+  if request_id == '' then return true end
+  local delivery = redis.call('HGET', request_key(request_id), id)
+  return delivery and string.match(delivery, '%d+$') == '0'
+end
+
+local codes, returned = {}, false
 for at = #ARGV - 3, 2, -4 do
-  local id, nonce, attempt = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
-  local request_id = ARGV[at + 3]
-  local delivery = request_id ~= '' and redis.call('HGET', request_key(request_id), id)
-  local is_only_reply = request_id == '' or (delivery and string.match(delivery, '%d+$') == '0')
-  local raw = redis.call('HGET', POOL, id)
-  if raw and is_only_reply and redis.call('ZSCORE', RESERVED, id) and receipt_matches(raw, nonce, attempt) then
+  local id = ARGV[at]
+  local code, raw = find_delivery(id, tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), now)
+  if code == LIVE and not is_only_reply(id, ARGV[at + 3]) then code = STALE end
+  if code == LIVE then
     local record = read_record(raw)
     void_receipts(record)
     redis.call('ZREM', RESERVED, id)
@@ -24,8 +30,9 @@ for at = #ARGV - 3, 2, -4 do
     prepend_ready(id)
     watch_expiry(id, record)
     note_event('B', id)
-    returned = returned + 1
+    returned = true
   end
+  codes[(at + 2) / 4] = code
 end
-if returned > 0 then wake_consumers() end
-return returned
+if returned then wake_consumers() end
+return codes

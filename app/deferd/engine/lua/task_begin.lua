@@ -3,9 +3,11 @@
 -- KEYS[1] tasks ZSET id -> when it began, ms | KEYS[2] tasks/running ZSET id -> end of its lease, ms
 -- KEYS[3] task/<id> HASH, see engine/tasks/task_store.py; until it ends it is kept
 -- ARGV[1] id | ARGV[2] lease, ms | ARGV[3] most tasks that run | ARGV[4] most tasks to keep
--- ARGV[5] how long after its end a task with this id gives way to a new one, ms | ARGV[6..] fields, values
--- Returns 1; 0 when there is a task with this id, which stays; -1 when too many run
--- Bound: one task, and MOST_FORGOTTEN.
+-- ARGV[5] how long after its end a task with this id gives way to a new one, ms
+-- ARGV[6] the key of the API that begins it, '' without keys | ARGV[7] most tasks of one key that run
+-- ARGV[8..] fields, values
+-- Returns 1; 0 when there is a task with this id, which stays; -1 when too many run, -2 when too many of the key
+-- Bound: one task, ARGV[3] that run, and MOST_FORGOTTEN.
 local TASKS, RUNNING, TASK = KEYS[1], KEYS[2], KEYS[3]
 local MOST_FORGOTTEN = 100
 local PREFIX = string.match(TASKS, '^[^}]*}:') .. 'task/'
@@ -15,6 +17,13 @@ if redis.call('EXISTS', TASK) == 1 and not (ended and ended <= now - ARGV[5]) th
 delete_if_damaged(TASKS)
 delete_if_damaged(RUNNING)
 if redis.call('ZCARD', RUNNING) >= tonumber(ARGV[3]) then return -1 end
+if ARGV[6] ~= '' then
+  local of_key = 0
+  for _, id in ipairs(redis.call('ZRANGE', RUNNING, 0, -1)) do
+    if redis.call('HGET', PREFIX .. id, 'key') == ARGV[6] then of_key = of_key + 1 end
+  end
+  if of_key >= tonumber(ARGV[7]) then return -2 end
+end
 if ended then redis.call('DEL', TASK) end
 local beyond = redis.call('ZCARD', TASKS) + 1 - ARGV[4]
 for _, id in ipairs(redis.call('ZRANGE', TASKS, 0, MOST_FORGOTTEN - 1)) do
@@ -25,7 +34,7 @@ for _, id in ipairs(redis.call('ZRANGE', TASKS, 0, MOST_FORGOTTEN - 1)) do
     beyond = beyond - 1
   end
 end
-redis.call('HSET', TASK, 'started', string.format('%.0f', now), 'state', 'running', unpack(ARGV, 6))
+redis.call('HSET', TASK, 'started', string.format('%.0f', now), 'state', 'running', 'key', ARGV[6], unpack(ARGV, 8))
 redis.call('ZADD', TASKS, now, ARGV[1])
 redis.call('ZADD', RUNNING, now + ARGV[2], ARGV[1])
 return 1

@@ -48,12 +48,12 @@ class TaskRunner:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._to_forget: deque[tuple[float, TaskAction]] = deque(maxlen=_FORGOTTEN_LATER)
 
-    async def begin(self, task_id: str, spec: dict[str, Any]) -> Task:
-        """Begin a task with this id, unless one runs or ended within an hour; returns it.
+    async def begin(self, task_id: str, spec: dict[str, Any], key_name: str | None = None) -> Task:
+        """Begin a task with this id for a key, unless one runs or ended within an hour; returns it.
 
         Raises RateLimited, StoreUnavailable.
         """
-        if await self._tasks.begin(task_id, spec, self._owner):
+        if await self._tasks.begin(task_id, spec, self._owner, key_name):
             task = await self._tasks.get(task_id)
             self._work_on(task)
             return task

@@ -1,7 +1,8 @@
 """Tasks in the store. All of them are in shard 0.
 
-The fields of `task/<id>`: `state`, `started` and `ended` in ms, `owner`, the process that runs it, `stop`, 1 when it is
-to end, `done` and `of`, numbers of jobs, and `spec`, a JSON object with the rest.
+The fields of `task/<id>`: `state`, `started` and `ended` in ms, `key`, the name of the key that began it, `owner`, the
+process that runs it, `stop`, 1 when it is to end, `done` and `of`, numbers of jobs, and `spec`, a JSON object with the
+rest.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from deferd.engine.scripts import Scripts
 
 LEASE_MS = 5000
 RUNNING_MAX = 10
+RUNNING_MAX_OF_KEY = 3
+"""So that no key keeps all others from running tasks."""
 KEPT = 1000
 KEPT_MS = 7 * 86_400_000
 REPEATED_MS = 3_600_000
@@ -53,16 +56,20 @@ class TaskStore:
     def _key(self, task_id: str) -> str:
         return self._keys.of_shard(0, f"task/{task_id}")
 
-    async def begin(self, task_id: str, spec: dict[str, Any], owner: str) -> bool:
+    async def begin(self, task_id: str, spec: dict[str, Any], owner: str, key_name: str | None = None) -> bool:
         """Store a task that `owner` runs. Returns False when there is one with this id, which stays.
 
-        One that ended more than REPEATED_MS ago gives way to the new one.
+        One that ended more than REPEATED_MS ago gives way to the new one. `key_name` is the key that begins it.
 
         Raises:
-            RateLimited: RUNNING_MAX tasks run.
+            RateLimited: RUNNING_MAX tasks run, or RUNNING_MAX_OF_KEY of the key.
         """
-        args = (task_id, LEASE_MS, RUNNING_MAX, KEPT, REPEATED_MS, "owner", owner, "spec", orjson.dumps(spec))
+        bounds = (task_id, LEASE_MS, RUNNING_MAX, KEPT, REPEATED_MS, key_name or "", RUNNING_MAX_OF_KEY)
+        args = (*bounds, "owner", owner, "spec", orjson.dumps(spec))
         begun = await self._scripts.run("task_begin", (self._tasks, self._running, self._key(task_id)), args)
+        if begun == -2:
+            text = f"key {key_name!r} runs {RUNNING_MAX_OF_KEY} tasks already, the most of one key"
+            raise RateLimited(f"{text}: wait for one to end, or stop one", _LEASE_S)
         if begun < 0:
             raise RateLimited(f"{RUNNING_MAX} tasks run already: wait for one to end, or stop one", _LEASE_S)
         return bool(begun)

@@ -28,12 +28,17 @@ REJECTED_MAX = 200
 LAST_RESPONSES_S = 75.0
 """How long pending responses may take once a later request on the connection is refused: a pop waits up to 60 s."""
 
+LAST_REQUEST_S = 0.08
+"""How long an idle connection of a stopping service is kept. A request that is on its way gets its response, which says
+that the connection closes. Closing at once would leave the client in doubt about its request."""
+
 KEEP_ALIVE_S = 75
 """How long an idle connection is kept: longer than the 60 s that proxies use."""
 IDLE_S = 5.0
 """How long a connection must be idle before a new one may replace it. Active clients send sooner."""
 _IDLE_CLOSED_AT_ONCE = 32
 _IDLE_CHECK_INTERVAL_S = 0.1
+LIMIT_LOGGED_EVERY_S = 60.0
 
 _log = logging.getLogger("deferd.connections")
 
@@ -68,16 +73,19 @@ class Connections:
         self.body_timeout_s = settings.body_timeout
         self.response_timeout_s = settings.answer_timeout
         self.rejected = 0
+        self.is_stopping = False
+        """Whether each response is the last one of its connection."""
         self._clock = clock
         self._deadlines_s: dict[TimedConnection, float] = {}
         self._earliest_s = math.inf  # a lower bound of all deadlines
         self._open: set[OpenConnection] = set()
         self._silent: dict[OpenConnection, None] = {}  # without a complete request head so far, oldest first
-        self._next_idle_check_s = -math.inf
+        self._next_idle_check_s = self._next_limit_log_s = -math.inf
 
     def add(self, connection: OpenConnection) -> bool:
         """Count an accepted connection; False when it exceeds the limit."""
         if len(self._open) >= self.max_open and not self._make_room():
+            self._log_limit()
             return False
         self._open.add(connection)
         self._silent[connection] = None
@@ -97,6 +105,12 @@ class Connections:
         """Stop counting a connection: it is closed."""
         self._open.discard(connection)
         self._silent.pop(connection, None)
+
+    def _log_limit(self) -> None:
+        now_s = self._clock()
+        if now_s >= self._next_limit_log_s:
+            self._next_limit_log_s = now_s + LIMIT_LOGGED_EVERY_S
+            _log.warning("connections are refused: %d are open, the most that this process allows", self.max_open)
 
     def _make_room(self) -> bool:
         """Close connections that nobody uses; False when there are none."""

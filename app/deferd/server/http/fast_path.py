@@ -187,7 +187,7 @@ class FastPathProtocol(LimitedProtocol):
             query=query,
             headers=self.headers,
             body_length=body_length,
-            keep_alive=self.parser.should_keep_alive(),
+            keep_alive=self.parser.should_keep_alive() and not self._limits.is_stopping,
             client=self.client,
         )
 
@@ -256,6 +256,11 @@ class FastPathProtocol(LimitedProtocol):
             return super()._gave_up_on_body()
         request.response_complete = True  # no other response is due before its own
         return True
+
+    def shutdown(self) -> None:
+        """See `LimitedProtocol`. From now on nothing takes a direct path, whose responses would keep the connection."""
+        self._own_parser = None
+        super().shutdown()
 
     def _under_way(self) -> RequestResponseCycle | None:
         return cast("RequestResponseCycle | None", self._handling) or super()._under_way()

@@ -21,7 +21,14 @@ from deferd.api import metrics, problem_details
 from deferd.api.event_stream_response import CUT_OFF
 from deferd.contract.errors import DeferdError
 from deferd.contract.limits import HEADERS_MAX, URL_MAX_BYTES
-from deferd.server.http.connections import LAST_RESPONSES_S, LINGER_S, REJECTED_MAX, Connections, OpenConnection
+from deferd.server.http.connections import (
+    LAST_REQUEST_S,
+    LAST_RESPONSES_S,
+    LINGER_S,
+    REJECTED_MAX,
+    Connections,
+    OpenConnection,
+)
 from deferd.server.http.paced_transport import PacedTransport
 from deferd.server.http.request_head import head_bytes, host_error, too_large, without_upgrade
 
@@ -108,6 +115,8 @@ class LimitedProtocol(HttpToolsProtocol):
             self._reject_connection()
             return
         self._limits.set_deadline(self, self.timeout_keep_alive)
+        if self._limits.is_stopping:
+            self.shutdown()
 
     def begin_after(self, handshake: OpenConnection, wire: asyncio.Transport) -> None:
         """Called before `connection_made` on a TLS connection over `wire` that was counted as `handshake`."""
@@ -245,6 +254,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self.url, self.expect_100_continue = url, expect
         self.headers += headers
         super().on_headers_complete()
+        if self._limits.is_stopping:
+            self.cycle.keep_alive = False
         self._part = BODY
         if 0 < len(self.pipeline) <= _SENT_AHEAD_MAX:
             self.flow.resume_reading()  # or a disconnect during a waiting pop would go unnoticed
@@ -453,14 +464,18 @@ class LimitedProtocol(HttpToolsProtocol):
         return self.transport.is_closing() or isinstance(self.parser, _DiscardingParser)
 
     def shutdown(self) -> None:
-        """The server stops: finish the request in progress and drop the pipelined ones."""
+        """The server stops: finish the request in progress, or the next one, and drop the pipelined ones."""
         self._buffered = b""
         self.pipeline.clear()
         under_way = self._under_way()
         if under_way is None or under_way.response_complete:
-            self.transport.close()
+            self.loop.call_later(LAST_REQUEST_S, self._close_unless_used)
         else:
             under_way.keep_alive = False
+
+    def _close_unless_used(self) -> None:
+        if not self._has_pending_responses():
+            self.transport.close()
 
     def _refresh_default_head(self) -> None:
         """Follow uvicorn, which makes new default headers once a second, for the date."""

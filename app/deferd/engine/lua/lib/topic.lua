@@ -37,7 +37,7 @@
 --            schedules/missed  ZSET schedule -> ms at which a run was last missed (lib/missed_runs.lua)
 --            events/topics ZSET topic -> 0, the topics that have events
 --            consumers/reports, consumers/reported, consumers/topics  only in shard 0, see publish_consumers.lua
---            activity  ZSET JSON -> number; only in shard 0, see record_activity.lua
+--            activity, activity/admin  ZSET JSON -> number; only in shard 0, see record_activity.lua
 --            history/topics, history/process/ID, and for each topic history/10s, history/5m  see publish_history.lua
 --            push      HASH topic -> how its jobs are pushed, see push_set.lua; for each such topic push/state, a HASH,
 --                      see push_take.lua
