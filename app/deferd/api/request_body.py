@@ -87,7 +87,7 @@ def parse_object(raw: bytes) -> dict[str, Any]:
     except ValueError as error:
         raise InvalidInput([FieldError(_ROOT, _reason(str(error)))]) from error
     if not isinstance(value, dict):
-        raise InvalidInput([FieldError(_ROOT, "must be a JSON object", value)])
+        raise InvalidInput([FieldError(_ROOT, "must be a JSON object")])  # not quoted: it may have secrets
     if may_be_infinite(raw) and (path := _path_of_infinity(value)) is not None:
         raise InvalidInput([FieldError((*_ROOT, *path), "is a number beyond 1.8e308, the maximum")])
     return value

@@ -252,11 +252,11 @@ async def _connected(address: AddressInfo) -> socket.socket:
     family, kind, protocol, _, where = address
     new = socket.socket(family, kind, protocol)
     try:
+        inherited_sockets.note(new)
         new.setblocking(False)
         if family != getattr(socket, "AF_UNIX", None):
             new.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         await asyncio.get_running_loop().sock_connect(new, where)
-        inherited_sockets.note(new)
     except BaseException:
         new.close()
         raise

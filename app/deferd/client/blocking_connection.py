@@ -133,11 +133,11 @@ def _connected_to(address: AddressInfo, timeout_s: float) -> socket.socket:
     family, kind, protocol, _, where = address
     new = socket.socket(family, kind, protocol)
     try:
+        inherited_sockets.note(new)
         new.settimeout(timeout_s)
         if family != getattr(socket, "AF_UNIX", None):
             new.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         new.connect(where)
-        inherited_sockets.note(new)
     except BaseException:
         new.close()
         raise

@@ -422,3 +422,41 @@ sys.exit(status)
         done = subprocess.run(command, capture_output=True, text=True, timeout=40, check=False)
         assert (done.returncode, done.stderr) == (0, "")
         assert server.connections == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives each socket an inode")
+@pytest.mark.parametrize("call", ["Client(url).look('t', 'a')", "asyncio.run(AsyncClient(url).look('t', 'a'))"])
+def test_a_forked_child_lets_go_of_connections_that_are_being_made(call: str) -> None:
+    program = f"""
+import asyncio, os, socket, stat, threading, time
+from deferd import AsyncClient, Client
+listener = socket.create_server(("127.0.0.1", 0), backlog=0)
+address = listener.getsockname()
+url = f"http://127.0.0.1:{{address[1]}}"
+fillers = [socket.socket() for _ in range(4)]
+for filler in fillers:
+    filler.setblocking(False)
+    filler.connect_ex(address)
+def is_of_ip(descriptor):
+    try:
+        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            return False
+    except OSError:  # it is closed
+        return False
+    with socket.socket(fileno=os.dup(descriptor)) as copy:
+        return copy.family == socket.AF_INET
+def count():
+    return sum(map(is_of_ip, range(3, 64)))
+before = count()
+threading.Thread(target=lambda: {call}, daemon=True).start()
+while count() == before:
+    time.sleep(0.01)
+time.sleep(0.1)
+child = os.fork()
+if not child:
+    os._exit(count() - before)
+os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=40, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
