@@ -9,6 +9,7 @@ import pytest
 from deferd.contract.bulk_model import RescheduleSelected
 from deferd.contract.model import ChangeJob
 from deferd.engine.consistency.findings import FindingKind
+from deferd.engine.record import JobRecord
 from tests.integration.engine.engine_driver import TOPIC
 from tests.integration.engine.schedule_driver import NAME, ScheduleDriver, anyone
 
@@ -22,6 +23,13 @@ async def postpone(schedules: ScheduleDriver, minutes: float, **options: Any) ->
     run = await schedules.next_id()
     await schedules.queue.change(TOPIC, run, ChangeJob(delay=minutes * MINUTE))
     return run
+
+
+async def take_next_early(schedules: ScheduleDriver) -> JobRecord:
+    """Let the next run after a postponed one wait, move it to now, and pop it."""
+    await schedules.advance(1.2 * MINUTE)
+    await schedules.queue.change(TOPIC, await schedules.next_id(), ChangeJob(delay=0))
+    return await schedules.pop_one(ttr_ms=900_000)
 
 
 async def earlier_runs(schedules: ScheduleDriver) -> list[bytes]:
@@ -57,15 +65,44 @@ async def test_with_replace_the_next_run_takes_its_place(schedules: ScheduleDriv
 @pytest.mark.parametrize("overlap", ["skip", "replace"])
 async def test_it_neither_yields_to_a_later_run_at_work_nor_ends_it(schedules: ScheduleDriver, overlap: str) -> None:
     postponed = await postpone(schedules, 1.5, overlap=overlap)
-    await schedules.advance(1.2 * MINUTE)
-    later = await schedules.next_id()
-    if later == postponed:  # the one that is due first is shown
-        later = next(iter(schedules.waiting_runs().keys() - {postponed}))
-    await schedules.queue.change(TOPIC, later, ChangeJob(delay=0))
-    assert (await schedules.pop_one(ttr_ms=900_000)).id == later
+    await take_next_early(schedules)
     await schedules.advance(0.4 * MINUTE)
     assert schedules.ready_list() == [postponed]
     assert (await schedules.counts())["reserved"] == 1
+
+
+@pytest.mark.parametrize(("overlap", "counters"), [("skip", (2, 1, 0, 1)), ("replace", (3, 0, 0, 1))])
+@pytest.mark.parametrize("ends", ["postponed", "later", "neither"])
+async def test_after_it_has_run_late_the_next_run_still_sees_each_one_at_work(
+    schedules: ScheduleDriver, overlap: str, counters: tuple[int, int, int, int], ends: str
+) -> None:
+    postponed = await postpone(schedules, 1.5, overlap=overlap)
+    later = await take_next_early(schedules)
+    await schedules.advance(0.4 * MINUTE)
+    late = await schedules.pop_one(ttr_ms=900_000)
+    assert (late.id, (await schedules.get()).last_id) == (postponed, later.id)
+    at_work = {"postponed": late, "later": later}
+    ended = at_work.pop(ends, None)
+    if ended is not None:
+        await schedules.queue.finish(TOPIC, ended.id, ended.receipt)
+    await schedules.advance(1.5 * MINUTE)
+    assert await schedules.counters() == counters
+    assert (await schedules.counts()).get("reserved", 0) == (len(at_work) if overlap == "skip" else 0)
+    await schedules.assert_clean()
+
+
+async def test_with_replace_the_next_run_takes_the_place_of_all_that_are_live(schedules: ScheduleDriver) -> None:
+    await schedules.schedule(every=MINUTE, overlap="replace")
+    await schedules.advance(1.1 * MINUTE)
+    await schedules.pop_one(ttr_ms=900_000)
+    postponed = await schedules.next_id()
+    await schedules.queue.change(TOPIC, postponed, ChangeJob(delay=10 * MINUTE))
+    await schedules.advance(2 * MINUTE)
+    [third] = schedules.ready_list()
+    assert third != postponed
+    assert await schedules.counts() == {"delayed": 1, "ready": 1}
+    assert await schedules.counters() == (2, 1, 0, 1)
+    await schedules.assert_clean()
 
 
 async def test_of_runs_due_together_after_an_outage_it_comes_first_in_order(schedules: ScheduleDriver) -> None:
@@ -159,10 +196,15 @@ async def test_a_list_entry_without_a_run_is_found_and_removed(schedules: Schedu
 
 
 @pytest.mark.parametrize("overlap", ["allow", "skip"])
-async def test_a_list_of_the_wrong_type_does_not_stop_the_timer(schedules: ScheduleDriver, overlap: str) -> None:
-    await schedules.schedule(every=MINUTE, overlap=overlap)
+async def test_a_list_of_the_wrong_type_stops_neither_the_timer_nor_a_pause(
+    schedules: ScheduleDriver, overlap: str
+) -> None:
+    postponed = await postpone(schedules, 1.5, overlap=overlap)
     schedules.server.command("SET", EARLIER, "x")
-    await schedules.pass_time(MINUTE + 1)
-    assert len(schedules.ready_list()) == 1
+    await schedules.advance(1.6 * MINUTE)
+    assert schedules.ready_list() == [postponed]
+    assert await schedules.counters() == (1, 0, 0, 1)
+    await schedules.engine.schedules.pause(NAME, anyone)
+    assert schedules.waiting_runs() == {}
     assert (await schedules.engine.consistency.check_store(repair=True)).repaired
     await schedules.assert_clean()

@@ -132,7 +132,7 @@ if #jobs > 0 then
   end
   redis.call('HINCRBY', key, 'waiting', waiting)
 end
-for _, id in ipairs(earlier) do redis.call('ZADD', earlier_runs, 0, name .. ' ' .. id) end
+for _, id in ipairs(earlier) do redis.pcall('ZADD', earlier_runs, 0, name .. ' ' .. id) end  -- see earlier_runs_of
 if ARGV[7] == '' then
   redis.call('ZREM', schedule_due, name)
 else

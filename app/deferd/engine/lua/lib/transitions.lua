@@ -59,17 +59,19 @@ end
 -- store that is out of memory refuses a script whose first write adds data.
 -- @rare
 local function settle_run(prefix, id, entry, outcome)
-  local name, planned = string.match(entry, '^(%S+) (%d+) ')
+  local name, planned, overlap = string.match(entry, '^(%S+) (%d+) %d+ (%a+)')
   if not name then return end
   forget_earlier_run(prefix, name, id)
-  local waiting, count = unpack(redis.call('HMGET', prefix .. name, 'waiting', outcome))
+  local waiting, count, last_id, late_ids =
+    unpack(redis.call('HMGET', prefix .. name, 'waiting', outcome, 'last_id', 'late_ids'))
   if not waiting then return end
-  count, waiting = (tonumber(count) or 0) + 1, (tonumber(waiting) or 1) - 1
-  if outcome == 'runs' then
-    redis.call('HSET', prefix .. name, 'waiting', waiting, outcome, count, 'last', planned, 'last_id', id)
-  else
-    redis.call('HSET', prefix .. name, 'waiting', waiting, outcome, count)
+  local changes = { 'waiting', (tonumber(waiting) or 1) - 1, outcome, (tonumber(count) or 0) + 1 }
+  if outcome == 'runs' and (last_id or '') < id then
+    changes[5], changes[6], changes[7], changes[8] = 'last', planned, 'last_id', id
+  elseif outcome == 'runs' and overlap ~= 'allow' then
+    changes[5], changes[6] = 'late_ids', (late_ids or '') .. ' ' .. id
   end
+  redis.call('HSET', prefix .. name, unpack(changes))
 end
 
 -- What is attached to jobs, in further keys of the topic that few topics have, so that they are not in KEYS:
