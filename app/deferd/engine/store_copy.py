@@ -47,8 +47,8 @@ _STEP_BYTES_LOW, _STEP_BYTES_HIGH = 1024 * 1024, 4 * 1024 * 1024
 _SUBSCRIBE_S = 5.0
 _KEYED_BY_TOPIC = frozenset({"settings", "topics", "due", "idle", "push", "partitioned"})
 """Keys of a shard whose elements are topics."""
-_OF_SCHEDULES = frozenset({"schedules", "schedule_due"})
-"""Keys of a shard whose elements are schedules."""
+_OF_SCHEDULES = frozenset({"schedules", "schedule_due", "earlier_runs"})
+"""Keys of a shard whose elements are schedules, or of schedules: they begin with the name."""
 _LOCK = "lock"
 
 
@@ -196,9 +196,10 @@ class _Copy:
         """Copy a list of schedules, and note for the timer of each shard when it must advance the first of its own."""
         prefix = found.key.removesuffix(found.part) + SCHEDULE_PREFIX
         async for elements in self._elements(found):
-            for name, score in zip(elements[::2], elements[1::2], strict=True):
-                topic = await self._topic_of_schedule(prefix + name.decode(errors="backslashreplace"))
-                await self._write("ZADD", self._key_for_topic(found, topic), score, name)
+            for member, score in zip(elements[::2], elements[1::2], strict=True):
+                name = member.partition(b" ")[0].decode(errors="backslashreplace")
+                topic = await self._topic_of_schedule(prefix + name)
+                await self._write("ZADD", self._key_for_topic(found, topic), score, member)
                 if found.part == "schedule_due":
                     due_key = self._keys.of_shard(self._keys.shard_of(topic), "due")
                     await self._write("ZADD", due_key, "LT", score, SCHEDULES_MEMBER)

@@ -22,7 +22,7 @@ from deferd.engine.schedules.stored_schedule import (
 )
 from deferd.engine.scripts import Scripts
 
-_DONE, _FULL, _OTHER_DEFAULTS = 1, -3, -2
+_DONE, _OTHER_DEFAULTS, _FULL, _MORE = 1, -2, -3, -4
 _DELETE = -1
 _PAGE = 100
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)
@@ -44,8 +44,9 @@ class Found(NamedTuple):
 class Change:
     """What to do with a schedule in one step. `rev` None: it must not exist yet.
 
-    `withdraw` is a run to cancel, as topic and id; if that does not wait, nothing is done. `advance_at_ms` None: it
-    makes no runs.
+    `withdraw` is the next run if it is to be cancelled, as topic and id; if that does not wait, nothing is done. With
+    `withdraw_earlier`, all earlier runs that wait in that topic are cancelled too. `advance_at_ms` None: it makes no
+    runs.
     """
 
     topic: str
@@ -53,6 +54,7 @@ class Change:
     rev: int | None
     advance_at_ms: int | None
     withdraw: tuple[str, str] = ("", "")
+    withdraw_earlier: bool = False
     missed: int = 0
     fields: Mapping[str, str | bytes | int] = field(default_factory=dict)
     runs: Sequence[PlannedRun] = ()
@@ -97,8 +99,12 @@ class ScheduleStore:
         """All schedules with this name. Raises one of UNREADABLE."""
         replies = await asyncio.gather(*(self._get(shard, name) for shard in range(self._keys.shards)))
         found = [
-            replace(read_schedule(name, shard, pairs), next_job_due_ms=due_ms or None)
-            for shard, (_, pairs, due_ms) in enumerate(replies)
+            replace(
+                read_schedule(name, shard, pairs),
+                next_job_due_ms=due_ms or None,
+                first_earlier=(earlier_id.decode(), earlier_due_ms) if earlier_id else None,
+            )
+            for shard, (_, pairs, due_ms, earlier_id, earlier_due_ms) in enumerate(replies)
             if pairs
         ]
         found.sort(key=lambda schedule: (schedule.version, schedule.shard), reverse=True)
@@ -106,12 +112,14 @@ class ScheduleStore:
 
     async def now_ms(self) -> int:
         """The store's time."""
-        now_ms, _, _ = await self._get(0, "")
+        now_ms, *_ = await self._get(0, "")
         return now_ms
 
-    async def _get(self, shard: int, name: str) -> tuple[int, list[bytes], int]:
-        now_ms, pairs, due_ms = await self._scripts.run("schedule_get", [self._keys.of_schedule(shard, name)], ())
-        return now_ms, pairs, due_ms
+    async def _get(self, shard: int, name: str) -> tuple[int, list[bytes], int, bytes, int]:
+        now_ms, pairs, due_ms, earlier_id, earlier_due_ms = await self._scripts.run(
+            "schedule_get", [self._keys.of_schedule(shard, name)], ()
+        )
+        return now_ms, pairs, due_ms, earlier_id, earlier_due_ms
 
     async def apply(self, change: Change) -> int | None:
         """Carry out a change; returns the new `rev`, None when the schedule or its topic's defaults have changed.
@@ -136,22 +144,22 @@ class ScheduleStore:
             head = run_head(run.due_ms, change.max_jobs)
             moved = members_of(placing.window, placing.spread_ms, run.moved_ms)
             runs += (run.id, head, f"{run.following_ms} {change.policy}", moved)
-        reply = await self._scripts.run(
-            "schedule_apply",
-            keys,
-            (
-                change.topic,
-                change.name,
-                "" if change.rev is None else change.rev,
-                *change.withdraw,
-                "" if change.advance_at_ms is None else change.advance_at_ms,
-                change.missed,
-                placing.placed_by,
-                count,
-                *fields,
-                *runs,
-            ),
+        args = (
+            change.topic,
+            change.name,
+            "" if change.rev is None else change.rev,
+            *change.withdraw,
+            int(change.withdraw_earlier),
+            "" if change.advance_at_ms is None else change.advance_at_ms,
+            change.missed,
+            placing.placed_by,
+            count,
+            *fields,
+            *runs,
         )
+        reply = await self._scripts.run("schedule_apply", keys, args)
+        while reply[0] == _MORE:
+            reply = await self._scripts.run("schedule_apply", keys, args)
         if reply[0] == _FULL:
             raise FullError
         if reply[0] == _OTHER_DEFAULTS:

@@ -86,8 +86,9 @@ _LONG = {short: name for name, short in _SHORT.items()}
 class StoredSchedule:
     """A schedule, its counters, and where it is. `body` is JSON, None when it was not read.
 
-    `next_job_due_ms`: when the job of its next run is due, None when that does not wait any more; only known of a
-    schedule that was read alone.
+    `next_job_due_ms`: when the job of its next run is due, None when that does not wait any more. `first_earlier`: id
+    and due time of the earlier run that is due first, if some wait because somebody postponed them. Both are only known
+    of a schedule that was read alone.
     """
 
     name: str
@@ -107,6 +108,7 @@ class StoredSchedule:
     last_id: str
     rest: bytes | None
     next_job_due_ms: int | None = None
+    first_earlier: tuple[str, int] | None = None
 
     @property
     def topic(self) -> str:
