@@ -5,7 +5,8 @@
 -- Note that `name` is remembered for `kept_ms`, and forget what is not any more. To be called after another write: a
 -- store that is out of memory refuses a script whose first write adds data.
 local function note_of_key(index, name, now, kept_ms)
-  redis.call('ZREMRANGEBYSCORE', index, '-inf', now)
+  local over = redis.call('ZCOUNT', index, '-inf', now)
+  if over > 0 then redis.call('ZREMRANGEBYRANK', index, 0, over - 1) end
   redis.call('ZADD', index, now + kept_ms, name)
   if redis.call('PTTL', index) < tonumber(kept_ms) then redis.call('PEXPIRE', index, kept_ms) end
 end
