@@ -7,11 +7,10 @@ from datetime import datetime
 from operator import itemgetter
 from typing import Any
 
-from pydantic_core import from_json
-
 from deferd.client import batch_decoding
 from deferd.client.errors import UnexpectedAnswer
 from deferd.client.jobs import Delivery, Job
+from deferd.client.json_reading import parsed
 from deferd.client.results import (
     BulkResult,
     Cancelled,
@@ -37,11 +36,6 @@ _SHOWN_CHARACTERS = 500
 """How much of a response that is not the service's an error quotes."""
 
 # Successes
-
-
-def parsed(content: bytes) -> Any:
-    """The JSON value of a body."""
-    return from_json(content, cache_strings="keys")
 
 
 def object_with(content: bytes, names: Iterable[str]) -> dict[str, Any]:
@@ -240,7 +234,7 @@ def read_count(name: str) -> Callable[[bytes], int]:
 def read_problem(status: int, content: bytes, retry_after_s: int | None) -> DeferdError:
     """The error that a problem document (RFC 9457) names; UnexpectedAnswer for anything else."""
     try:
-        problem = from_json(content)
+        problem = parsed(content)
         code, detail = str(problem["code"]), str(problem["detail"])
         make = _BY_CODE.get(code)
         if make is None:

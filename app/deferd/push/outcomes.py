@@ -10,6 +10,7 @@ from typing import Any, Literal
 import orjson
 
 from deferd.contract import limits
+from deferd.contract.json_depth import is_deeper
 from deferd.contract.json_numbers import may_be_infinite
 from deferd.push.http_sender import PushResponse
 
@@ -90,23 +91,7 @@ def _json_value(response: PushResponse) -> Any:
         value = orjson.loads(response.body)
     except orjson.JSONDecodeError:
         return None
-    return None if may_be_infinite(response.body) or _is_too_deep(value) else value
-
-
-def _is_too_deep(value: Any) -> bool:
-    """Whether a value is nested deeper than the body of a request may be."""
-    level = [value]
-    for _ in range(limits.JSON_DEPTH_MAX + 1):
-        below: list[Any] = []
-        for one in level:
-            if isinstance(one, dict):
-                below += one.values()
-            elif isinstance(one, list):
-                below += one
-        if not below:
-            return False
-        level = below
-    return True
+    return None if may_be_infinite(response.body) or is_deeper(value, limits.VALUE_DEPTH_MAX) else value
 
 
 def _failures(value: Any) -> dict[str, str]:
