@@ -119,7 +119,7 @@ class Sender:
             sent_at_s = time.monotonic()
             try:
                 response = await self._transport.exchange(self.urls[replica], request)
-                result = request.read_response(*response)
+                result = request.read_response(*response, url=self.urls[replica])
             except DeferdError as error:
                 self._circuit.failed(error, sent_at_s, probe, wait_s=request.wait_s, replica=replica)
                 is_transient = _RETRY.is_transient(error)

@@ -12,6 +12,7 @@ import orjson
 from deferd.contract import limits
 from deferd.contract.json_depth import is_deeper
 from deferd.contract.json_numbers import may_be_infinite
+from deferd.contract.text_excerpt import excerpt
 from deferd.push.http_sender import PushResponse
 
 Verdict = Literal["finished", "accepted", "snoozed", "buried", "released"]
@@ -105,12 +106,6 @@ def _failures(value: Any) -> dict[str, str]:
     return found
 
 
-def excerpt(body: bytes) -> str:
-    """The first 200 bytes of a response as one line."""
-    text = body[: limits.PUSH_ERROR_BYTES].decode(errors="replace")
-    return " ".join("".join(one if one.isprintable() else " " for one in text).split())
-
-
 def _shown(body: bytes) -> str:
-    shown = excerpt(body)
+    shown = excerpt(body, limits.PUSH_ERROR_BYTES)
     return f": {shown}" if shown else ""
