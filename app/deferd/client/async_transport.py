@@ -98,7 +98,7 @@ class AsyncTransport:
             raise
         if refusal is not None:
             await stream.close()
-            request.read_response(*refusal)
+            request.read_response(*refusal, url=url)
         return stream
 
     async def _wait_for_turn(self, request: ApiRequest[Any]) -> None:

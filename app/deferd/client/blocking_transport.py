@@ -81,7 +81,7 @@ class BlockingTransport:
             raise
         if refusal is not None:
             connection.close()
-            request.read_response(*refusal)
+            request.read_response(*refusal, url=url)
         return stream
 
     def _drop_inherited_connections(self) -> None:

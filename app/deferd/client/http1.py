@@ -23,11 +23,12 @@ _SENT_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
 class HttpResponse(NamedTuple):
-    """A response as it was received. `retry_after` is the header of that name."""
+    """A response as it was received. `retry_after` and `content_type` are the headers of these names."""
 
     status: int
     content: bytes
     retry_after: str | None
+    content_type: bytes = b""
 
 
 class MalformedResponse(Exception):
@@ -95,6 +96,7 @@ class ResponseParser:
         "_body",
         "_body_size",
         "_clock",
+        "_content_type",
         "_ends_with_connection",
         "_has_head",
         "_head_only",
@@ -124,6 +126,7 @@ class ResponseParser:
         self._has_head = False
         self._ends_with_connection = True
         self._retry_after: str | None = None
+        self._content_type = b""
 
     def receive(self, data: bytes) -> HttpResponse | None:
         """Parse the next bytes. Returns the response once it is complete.
@@ -165,7 +168,9 @@ class ResponseParser:
             raise MalformedResponse(f"the head of the response is larger than {HEAD_MAX_BYTES} bytes")
 
     def _complete(self) -> None:
-        self._response = HttpResponse(self._parser.get_status_code(), bytes(self._body), self._retry_after)
+        self._response = HttpResponse(
+            self._parser.get_status_code(), bytes(self._body), self._retry_after, self._content_type
+        )
 
     # Called by the parser, also for what follows a complete response in the same bytes.
 
@@ -187,6 +192,9 @@ class ResponseParser:
             elif name == b"retry-after":
                 text = value.decode("latin-1")
                 self._retry_after = text if self._retry_after is None else f"{self._retry_after}, {text}"
+        elif size == 12:
+            if name.lower() == b"content-type":
+                self._content_type = value
         elif size in {14, 17} and name.lower() in {b"content-length", b"transfer-encoding"}:
             self._ends_with_connection = False
 

@@ -17,9 +17,10 @@ from deferd.client.batching import MOST_BYTES, MOST_JOBS, Batching, Call, Result
 from deferd.client.errors import NoAnswer, UnexpectedAnswer
 from deferd.client.idempotency import cancel_once, finish_once, put_batch_once, put_once
 from deferd.client.jobs import Delivery, Job, JobRef
+from deferd.client.json_reading import parsed
 from deferd.client.request_body import encode, job_fields, without_none
 from deferd.client.requests import ApiRequest
-from deferd.client.responses import job_exists, parsed
+from deferd.client.responses import job_exists
 from deferd.client.results import Cancelled, PutResult
 from deferd.client.retry import RetryPolicy
 from deferd.client.sender import Sender

@@ -138,10 +138,10 @@ class Sender:
 
     async def _exchange(self, url: str, request: ApiRequest[Result]) -> Result:
         try:
-            return request.read_response(*await self._transport.exchange(url, request))
+            return request.read_response(*await self._transport.exchange(url, request), url=url)
         except TooLate:
             # It was not executed. If the service's clock was not known well enough, it is now, from this response.
-            return request.read_response(*await self._transport.exchange(url, request))
+            return request.read_response(*await self._transport.exchange(url, request), url=url)
 
 
 def _failed(error: DeferdError, doubtful: bool) -> SendOutcome[Any]:

@@ -32,6 +32,7 @@ from deferd import (
 )
 from deferd.client.errors import ClientClosed
 from deferd.client.idempotency import matches_put
+from deferd.client.put_options import PutOptions
 from tests.acceptance.client.lossy_proxy import LossyProxy
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.waiting import until, wait_until
@@ -414,22 +415,20 @@ def test_a_body_that_is_not_json_is_refused_before_it_is_sent(proxy: LossyProxy,
 
 
 async def test_refused_jobs_in_a_buffer_do_not_fail_others(proxy: LossyProxy, topic: str) -> None:
-    too_deep: list[object] = []
-    for _ in range(190):
-        too_deep = [too_deep]
     async with AsyncClient(proxy.url, timeout=5) as client:
         buffer = client.buffer()
         with proxy.responses_held():
             first = asyncio.create_task(buffer.put(topic, id="first"))
             await until(lambda: bool(proxy.heads), "the first put is sent")
-            bodies = ["x" * 1_200_000, 1, too_deep, *range(20)]
-            puts = [asyncio.create_task(buffer.put(topic, body=body)) for body in bodies]
+            jobs: list[PutOptions] = [{}, {"window": "no-such-calendar"}, *(PutOptions() for _ in range(20))]
+            puts = [asyncio.create_task(buffer.put(topic, "x" * 1_200_000))]
+            puts += [asyncio.create_task(buffer.put(topic, 1, **options)) for options in jobs]
             await until(lambda: buffer.waiting == len(puts) + 1, "the others wait")
         await first
-        large, one, deep, *others = await asyncio.gather(*puts, return_exceptions=True)
+        large, one, without_calendar, *others = await asyncio.gather(*puts, return_exceptions=True)
         assert isinstance(large, PutResult)
         assert (large.status, large.code) == (413, "payload_too_large")
-        assert isinstance(deep, InvalidInput | PutResult)
+        assert isinstance(without_calendar, InvalidInput)
         assert [201] * 21 == [result.status for result in [one, *others] if isinstance(result, PutResult)]
 
 

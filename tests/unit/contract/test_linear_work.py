@@ -28,7 +28,7 @@ from deferd.api.auth import api_keys, key_file
 from deferd.api.operation import Operation
 from deferd.api.resp import command_error, set_commands
 from deferd.api.routes import inspection, pop, schedules, topics
-from deferd.contract import bulk_model, json_numbers, labels, model, push, windows
+from deferd.contract import bulk_model, json_depth, json_numbers, labels, model, push, windows
 from deferd.contract import schedules as schedule_models
 from deferd.contract.errors import DeferdError
 from deferd.contract.push_targets import TargetPattern
@@ -97,7 +97,7 @@ def read_body(name: str) -> Callable[[bytes], object]:
 
 
 def is_deeper(raw: bytes) -> bool:
-    return request_body.is_deeper(from_json(raw), 100)
+    return json_depth.is_deeper(from_json(raw), 100)
 
 
 def decoded_window(form: str) -> Callable[[str], object]:

@@ -51,8 +51,9 @@ delivery cannot change it.
   `00:00:00Z`. All times are those of the store's clock.
 - Topics match `{limits.TOPIC_PATTERN}`; ids match the same pattern with up to {limits.ID_LENGTH} characters.
 - Request bodies are JSON (`application/json`, or no Content-Type). By default a body has at most \
-{limits.BODY_DEFAULT_BYTES} bytes; it is nested at most {limits.JSON_DEPTH_MAX} levels deep. A body without required
-  fields may be omitted or `null`.
+{limits.BODY_DEFAULT_BYTES} bytes; it is nested at most {limits.JSON_DEPTH_MAX} levels deep, and the body
+  or the result of a job in it at most {limits.VALUE_DEPTH_MAX}. A body without required fields may be omitted or
+  `null`.
 - Unknown fields and unknown query parameters are refused.
 - Errors are `application/problem+json` (RFC 9457). Programs should decide by `code`. Responses with status 429 and 503
   have a `Retry-After` header in seconds. After a 503 the request may or may not have been carried out;
