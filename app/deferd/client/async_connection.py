@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -15,6 +14,7 @@ from deferd.client.http1 import HttpResponse, MalformedResponse, ResponseParser
 from deferd.client.proxy import TunnelResponse
 from deferd.client.request_clock import RequestClock
 from deferd.client.transport import IDLE_S, HttpSettings
+from deferd.contract.real_time import monotonic_s
 
 _NEXT_ADDRESS_S = 0.25
 """After this time without a connection, the next address of the host is tried as well (RFC 8305)."""
@@ -42,7 +42,7 @@ class AsyncConnection(asyncio.Protocol):
         self._response: asyncio.Future[HttpResponse] | None = None
         self._transport: asyncio.Transport
         self._is_open = False
-        self._deadline_s = time.monotonic() + IDLE_S
+        self._deadline_s = monotonic_s() + IDLE_S
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = self._read_s = self._end_s = 0.0
 
@@ -109,7 +109,7 @@ class AsyncConnection(asyncio.Protocol):
         except MalformedResponse as error:
             self._fail(error)
             return
-        now_s = time.monotonic()
+        now_s = monotonic_s()
         if response is None:
             self._deadline_s = min(now_s + self._read_s, self._end_s)
             return
@@ -161,7 +161,7 @@ class AsyncConnection(asyncio.Protocol):
 
     def _on_timer(self) -> None:
         self._timer = None
-        now_s = time.monotonic()
+        now_s = monotonic_s()
         if now_s < self._deadline_s:
             self._set_timer(now_s)
         elif self._response is None:

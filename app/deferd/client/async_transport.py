@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import time
 from collections import deque
 from typing import Any
 
@@ -16,6 +15,7 @@ from deferd.client.http1 import HttpResponse, MalformedResponse
 from deferd.client.requests import ApiRequest
 from deferd.client.response_stream import ResponseStream
 from deferd.client.transport import HttpSettings, closed, no_answer, not_sent
+from deferd.contract.real_time import monotonic_s
 
 
 class AsyncTransport:
@@ -50,12 +50,12 @@ class AsyncTransport:
         try:
             if self._closed:
                 raise closed()
-            now_s = time.monotonic()
+            now_s = monotonic_s()
             end_s = now_s + settings.max_exchange_s(request)
             connection = self._idle_connection(endpoint, now_s)
             if connection is None:
                 connection = await self._new_connection(endpoint, request)
-                now_s = time.monotonic()
+                now_s = monotonic_s()
             first_byte_s = settings.first_byte_s(request, now_s, end_s)
             return await connection.exchange(
                 settings.message(endpoint, request, first_byte_s),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-import time
 
 from deferd.client import inherited_sockets
 from deferd.client.addresses import AddressInfo, Endpoint, alternating, is_readable, reset_on_close
 from deferd.client.http1 import HttpResponse, ResponseParser
 from deferd.client.proxy import TunnelResponse
 from deferd.client.transport import IDLE_S, HttpSettings
+from deferd.contract.real_time import monotonic_s
 
 _READ_BYTES = 65_536
 
@@ -30,7 +30,7 @@ class BlockingConnection:
         self._timeout_s = timeout_s = settings.timeout_s
         self._is_idle = True
         self._idle_until_s = 0.0
-        end_s = time.monotonic() + timeout_s
+        end_s = monotonic_s() + timeout_s
         connected = _connected(endpoint, end_s)
         try:
             if endpoint.tunnel is not None:
@@ -77,7 +77,7 @@ class BlockingConnection:
                 break
             wait_s = min(read_s, _left(end_s))
         self._is_idle = parser.is_reusable and sent_whole and not self._has_unread_bytes()
-        self._idle_until_s = time.monotonic() + IDLE_S
+        self._idle_until_s = monotonic_s() + IDLE_S
         return response
 
     def begin_stream(self, message: bytes) -> None:
@@ -103,7 +103,7 @@ class BlockingConnection:
 
     def is_alive(self) -> bool:
         """Whether an idle connection is not too old, and the server has not closed it."""
-        return time.monotonic() < self._idle_until_s and not is_readable(self._socket.fileno())
+        return monotonic_s() < self._idle_until_s and not is_readable(self._socket.fileno())
 
     def close(self) -> None:
         """Close the connection: an idle one with the end of TLS, another one at once. Does not wait."""
@@ -117,7 +117,7 @@ class BlockingConnection:
 
 
 def _left(end_s: float) -> float:
-    left_s = end_s - time.monotonic()
+    left_s = end_s - monotonic_s()
     if left_s <= 0:
         raise TimeoutError("it took too long")
     return left_s

@@ -15,6 +15,7 @@ from deferd.client.http1 import HttpResponse, MalformedResponse
 from deferd.client.requests import ApiRequest
 from deferd.client.response_stream import ResponseStream, ServerSentEvent, StreamParser
 from deferd.client.transport import HttpSettings, closed, no_answer, not_sent
+from deferd.contract.real_time import monotonic_s
 
 Value = TypeVar("Value")
 
@@ -41,9 +42,9 @@ class BlockingTransport:
         try:
             if self._closed:
                 raise closed()
-            end_s = time.monotonic() + settings.max_exchange_s(request)
+            end_s = monotonic_s() + settings.max_exchange_s(request)
             connection = self._idle_connection(endpoint) or self._new_connection(endpoint, request)
-            first_byte_s = settings.first_byte_s(request, time.monotonic(), end_s)
+            first_byte_s = settings.first_byte_s(request, monotonic_s(), end_s)
             return connection.exchange(
                 settings.message(endpoint, request, first_byte_s),
                 first_byte_s=first_byte_s,
@@ -131,9 +132,9 @@ class BlockingStream:
     def begin(self, message: bytes, wait_s: float) -> HttpResponse | None:
         """Send the request; returns the response if that is no stream. Raises OSError, MalformedResponse."""
         self._connection.begin_stream(message)
-        end_s = time.monotonic() + wait_s
+        end_s = monotonic_s() + wait_s
         while not self._parser.has_begun and self._parser.refusal is None:
-            left_s = end_s - time.monotonic()
+            left_s = end_s - monotonic_s()
             if left_s <= 0:
                 raise TimeoutError(f"nothing was received for {wait_s:g} s")
             self._parser.receive(self._connection.receive(left_s))

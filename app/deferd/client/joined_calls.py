@@ -6,7 +6,6 @@ request for this call alone does: after the refusal of a whole batch, a lost res
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import partial
@@ -36,6 +35,7 @@ from deferd.contract.errors import (
     StoreUnavailable,
 )
 from deferd.contract.model import JobState
+from deferd.contract.real_time import monotonic_s
 
 IfReserved = Literal["cancel", "refuse"]
 FollowUp = Literal["cancel", "keep"]
@@ -97,7 +97,7 @@ class _Call(Call[Result]):
         """For how long it may still be retried; None: for the sender's full time."""
         if self.began_s is None:
             return None
-        return max(self.began_s + self.sender.retry_for_s - time.monotonic(), 0)
+        return max(self.began_s + self.sender.retry_for_s - monotonic_s(), 0)
 
 
 def _put_key(fields: Mapping[str, Any]) -> str:

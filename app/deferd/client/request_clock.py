@@ -7,9 +7,8 @@ tells what its clock shows in each response to such a request, also in that to o
 
 from __future__ import annotations
 
-import time
-
 from deferd.contract.call_instants import NOT_AFTER_HEADER, TIME_HEADER, RemoteClock
+from deferd.contract.real_time import epoch_s
 
 TIME_HEADER_NAME = TIME_HEADER.encode()
 _NOT_AFTER = f"{NOT_AFTER_HEADER}: "
@@ -32,5 +31,5 @@ class RequestClock(RemoteClock):
     def line(self, until_s: float) -> str:
         """The header of a request that is given up at `until_s` on the monotonic clock."""
         if not self._is_known:
-            self.note_ms(time.time() * 1000)
+            self.note_ms(epoch_s() * 1000)
         return f"{_NOT_AFTER}{self.at(until_s)}\r\n"

@@ -6,7 +6,7 @@ clock of the process that executes it, which does nothing from then on.
 
 from __future__ import annotations
 
-import time
+from deferd.contract.real_time import monotonic_s
 
 NOT_AFTER_HEADER = "deferd-not-after"
 """The header of a request with that instant, in ms since 1970-01-01 UTC, by the clock of the service's store."""
@@ -32,7 +32,7 @@ class RemoteClock:
     def note_ms(self, now_ms: float) -> None:
         """Note a reading at its reception."""
         # Not an event loop's clock: uvloop's stands still while a callback runs, and the reading may be younger.
-        self._at_zero_ms = now_ms - time.monotonic() * _MS_PER_S
+        self._at_zero_ms = now_ms - monotonic_s() * _MS_PER_S
 
     def at(self, until_s: float) -> int:
         """The least that it will show, in ms, at `until_s` on the monotonic clock."""
