@@ -9,6 +9,7 @@ the same moment, and the server runs them in the order in which they were made. 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 import time
@@ -116,10 +117,10 @@ class Pipeline:
                     clock.note_reply(await connection.read_response())
                 except NoPermissionError as exc:  # calls that need no clock can be made
                     clock.error = exc
+                return PipelineConnection(connection, clock)
             except BaseException:
                 await connection.disconnect(nowait=True)
                 raise
-            return PipelineConnection(connection, clock)
 
     def _on_opened(self, opening: asyncio.Task[PipelineConnection]) -> None:
         self._opening = None
@@ -163,7 +164,8 @@ class PipelineConnection(asyncio.Protocol):
         self._connection: Any = connection
         writer = cast("asyncio.StreamWriter", connection._writer)
         self._transport = writer.transport
-        self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        with contextlib.suppress(OSError):  # the server has ended meanwhile
+            self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self._transport.set_protocol(self)
         self.closed = self._transport.is_closing()  # then connection_lost is not called on this protocol
 
