@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
 from zoneinfo import ZoneInfo
@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 from deferd.contract import limits
 from deferd.contract.errors import FieldError, InvalidInput
 from deferd.contract.windows import Window
-from deferd.engine.timing.zones import zone_named
+from deferd.engine.timing.zones import instant_ms, zone_named
 
 _DAY_MS = 86_400_000
 _BLOCK_DAYS = 32
@@ -25,10 +25,7 @@ _BLOCK_MS = _BLOCK_DAYS * _DAY_MS
 _BLOCKS_KEPT = 256
 _LOOK_AHEAD_BLOCKS = limits.DELAY_MAX_S * 1000 // _BLOCK_MS + 2
 _EPOCH = date(1970, 1, 1)
-_EPOCH_TIME = datetime(1970, 1, 1)  # noqa: DTZ001 (subtracted from local times)
-_SECOND = timedelta(seconds=1)
 _DAY_NAMES = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-_MS = timedelta(milliseconds=1)
 
 _Content = tuple[str, tuple[str, ...], str, str, tuple[date, ...]]
 _Intervals = tuple[list[int], list[int]]
@@ -145,32 +142,7 @@ class _Hours:
 def _instant_ms(zone: ZoneInfo, day: date, minutes: int, *, take_last: bool) -> int:
     """The instant of a local time; `minutes` after the midnight that begins the day, by the clock on the wall."""
     local = datetime(day.year, day.month, day.day) + timedelta(minutes=minutes)  # noqa: DTZ001 (a local time)
-    before = _offset(local.replace(tzinfo=zone))
-    after = _offset(local.replace(tzinfo=zone, fold=1))
-    if before < after:
-        return _ms(_change(zone, local - after, local - before))
-    return _ms(local - (after if take_last else before))
-
-
-def _change(zone: ZoneInfo, earliest: datetime, latest: datetime) -> datetime:
-    """The instant in UTC, after `earliest` and until `latest`, from which the offset is that of `latest`."""
-    after = _offset(latest.replace(tzinfo=UTC).astimezone(zone))
-    low, high = 0, (latest - earliest) // _SECOND
-    while low < high:
-        middle = (low + high) // 2
-        if _offset((earliest + middle * _SECOND).replace(tzinfo=UTC).astimezone(zone)) == after:
-            high = middle
-        else:
-            low = middle + 1
-    return earliest + low * _SECOND
-
-
-def _offset(time: datetime) -> timedelta:
-    return time.utcoffset() or timedelta()
-
-
-def _ms(utc: datetime) -> int:
-    return (utc - _EPOCH_TIME) // _MS
+    return instant_ms(zone, local, take_last=take_last)
 
 
 def _minutes(time_of_day: str) -> int:
