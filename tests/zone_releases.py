@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deferd.engine import placement
+from deferd.engine.bounded_cache import BoundedCache
 from deferd.engine.timing import openings, recurrence, zones
 
 ZONE = "Test/Land"
@@ -59,5 +59,4 @@ class ZoneReleases:
         """Forget what was computed by the rules of a release."""
         zones.zone_named.cache_clear()
         recurrence._recurrence.cache_clear()
-        openings._openings.cache_clear()
-        placement._openings_or_name.cache_clear()
+        openings._cached = BoundedCache(openings._CACHED_BYTES)

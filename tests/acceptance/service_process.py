@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -26,7 +26,8 @@ PARKED_S = 10.0
 class ServiceProcess:
     """`python -m deferd serve` on a free port. Folder and port stay the same across kill and start.
 
-    With `preloaded` it is forked from a process that has imported deferd already, see `tests.preloaded`.
+    With `preloaded` it is forked from a process that has imported deferd already, see `tests.preloaded`. `module` is
+    what Python runs, with arguments before the flags.
     """
 
     def __init__(
@@ -36,8 +37,10 @@ class ServiceProcess:
         port: int = 0,
         environment: dict[str, str] | None = None,
         preloaded: bool = False,
+        module: Sequence[str] = ("deferd", "serve"),
     ) -> None:
         self.folder = folder
+        self._module = module
         self.data_dir = folder / "data"
         self.port = port
         self._flags = flags
@@ -68,7 +71,7 @@ class ServiceProcess:
             inherited = {name: value for name, value in os.environ.items() if not name.startswith("DEFERD_")}
             process, output = start_preloaded(["serve", *flags], {**inherited, **environment})
         else:
-            process, output = start_serve(["deferd", "serve"], flags, environment)
+            process, output = start_serve(self._module, flags, environment)
         self._process, self._serving = process, ServeProcess(process, output, self.lines)
         port = urlsplit(self._serving.wait_for_url(START_S)).port
         assert port is not None

@@ -2,7 +2,7 @@
 
 `deferd.contract.model` and `deferd.api.request_body` are the specification. What is accepted here is stored byte for
 byte as they would have it stored; anything unusual gives None, and then they decide and say what is wrong. Unusual are
-all errors, a `backoff`, `dead_retain`, `time_limit` or `deadline`, and nesting that comes near the limit.
+all errors, and a `backoff`, `dead_retain`, `time_limit` or `deadline`.
 
 A body is parsed, since it is stored as `json_bytes` writes it: without whitespace, of two members with the same name
 only the last. msgspec checks all of it on the way, as the parser of `request_body` does: numbers beyond a float's
@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
@@ -22,12 +21,13 @@ import orjson
 from msgspec import UNSET, Meta, Raw, UnsetType
 from msgspec.structs import astuple
 
-from deferd.api.request_body import PARSED_IN_THE_LOOP_BYTES, is_deeper, without_collections
+from deferd.api.request_body import PARSED_IN_THE_LOOP_BYTES, without_collections
 from deferd.contract import limits
 from deferd.contract.errors import InvalidInput
+from deferd.contract.json_depth import is_deeper
 from deferd.contract.model import TRACEPARENT_PATTERN, DurabilityLevel
 from deferd.contract.timestamps import parse_instant
-from deferd.contract.windows import read_window, window_text
+from deferd.contract.windows import WindowFields, WindowsFields
 from deferd.engine.record import NO_LIMIT, Receipt, instant_ms, json_bytes, to_ms
 from deferd.engine.script_arguments import (
     DELAY,
@@ -43,15 +43,13 @@ from deferd.engine.script_arguments import (
     new_nonces,
     receipt_bytes,
 )
-from deferd.engine.timing.openings import Openings
+from deferd.engine.timing.openings import read_openings
 
 Decoded = TypeVar("Decoded")
 
 _SINGLE_MAX_BYTES = 16 * 1024
 """The largest body of a single call: twice the largest request that takes a direct path."""
-_SAFE_DEPTH = 150
-"""Nesting of a body that is well within `limits.JSON_DEPTH_MAX`, with all that is around the body."""
-_SHORTEST_DEEP_BYTES = 2 * _SAFE_DEPTH
+_SHORTEST_DEEP_BYTES = 2 * limits.VALUE_DEPTH_MAX
 _ID = re.compile(limits.ID_PATTERN)
 _ID_MAX = 255
 _IDS = re.compile(rf"(?:{limits.ID_PATTERN.strip('^$')}\n)+")
@@ -127,6 +125,9 @@ _put_decoder = msgspec.json.Decoder(_Put)
 _batch_decoder = msgspec.json.Decoder(_Batch)
 _finish_decoder = msgspec.json.Decoder(_Finish)
 _finishes_decoder = msgspec.json.Decoder(_Finishes)
+_window_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
+    WindowFields | WindowsFields | Annotated[str, Meta(pattern=limits.TOPIC_PATTERN.replace("$", r"\Z"))] | None
+)
 
 
 def decode_put(raw: bytes, traceparent: str | None = None) -> EncodedPut | None:
@@ -247,18 +248,18 @@ def _encode_options(put: _Put) -> tuple[bytes, bytes, Placing | None]:
     return start, PUT_HEAD_END.pack(0, len(extra)) + extra, placing
 
 
-@lru_cache(maxsize=1024)
 def _window(raw: bytes) -> str:
     """The JSON of a window as it is stored, '' for null. It is checked, but for whether a calendar exists."""
-    if raw == b"null":
+    spec = _window_decoder.decode(raw)
+    if spec is None:
         return ""
-    spec = read_window(raw)  # a ValidationError is a ValueError
+    text = msgspec.json.encode(spec).decode()  # as `window_text` writes it
     try:
         if not isinstance(spec, str):
-            Openings.of(spec if isinstance(spec, list) else (spec,))
+            read_openings(text)
     except InvalidInput:
         raise _UnusualError from None
-    return window_text(spec)
+    return text
 
 
 def _due_ms(run_at: str) -> int:
@@ -291,7 +292,7 @@ def _json_bytes(value: Any) -> bytes:
         encoded = orjson.dumps(value)  # as json_bytes does, without another call
     except TypeError:
         encoded = json_bytes(value)
-    if len(encoded) >= _SHORTEST_DEEP_BYTES and is_deeper(value, _SAFE_DEPTH):
+    if len(encoded) >= _SHORTEST_DEEP_BYTES and is_deeper(value, limits.VALUE_DEPTH_MAX):
         raise _UnusualError
     return encoded
 

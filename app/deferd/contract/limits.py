@@ -55,6 +55,8 @@ RUNS_MAX = 1_000_000_000
 CATCH_UP_MAX = 1000
 PREVIEW_DEFAULT = 20
 PREVIEW_MAX = 1000
+WAITING_COMPUTATIONS_MAX = 32
+"""Requests of a key that wait for its share of the computing time."""
 
 REPLICAS_MAX = 9
 DURABILITY_PATTERN = rf"^(memory|fsync|replicated:[1-{REPLICAS_MAX}])$"
@@ -105,6 +107,9 @@ RECEIPT_MAX = 64
 CURSOR_MAX = 1000
 BODY_DEFAULT_BYTES = 1024 * 1024
 JSON_DEPTH_MAX = 200
+"""Of a request: where the parsers of the service and of the client stop."""
+VALUE_DEPTH_MAX = 190
+"""Of a body or a result, so that lists, batches and appends, which put more levels around it, can have it too."""
 
 URL_MAX_BYTES = 8192
 HEADERS_MAX = 100

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import date
-from functools import lru_cache
 from typing import Annotated, Any, Literal
 
+import msgspec
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -21,6 +21,7 @@ from pydantic import (
 from deferd.contract import limits
 from deferd.contract.endings import seconds_field
 
+_ZONE, _FROM, _TO = "UTC", "00:00", "24:00"
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 TIME_PATTERN = r"^([01][0-9]|2[0-3]):[0-5][0-9]$"
 END_PATTERN = r"^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$"
@@ -69,13 +70,13 @@ class Window(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    zone: ZoneName = "UTC"
+    zone: ZoneName = _ZONE
     days: Days | None = None
     from_: Annotated[str, StringConstraints(pattern=TIME_PATTERN)] = Field(
-        default="00:00", alias="from", description="Local time of the opening, HH:MM."
+        default=_FROM, alias="from", description="Local time of the opening, HH:MM."
     )
     to: Annotated[str, StringConstraints(pattern=END_PATTERN)] = Field(
-        default="24:00",
+        default=_TO,
         description="Local time of the closing, HH:MM up to 24:00; not open any more at that minute. Earlier than "
         "`from`: on the next day, and the window belongs to the day of its opening.",
     )
@@ -138,8 +139,41 @@ def window_text(spec: Window | list[Window] | str) -> str:
     return _spec.dump_json(spec, by_alias=True, exclude_defaults=True).decode()
 
 
-@lru_cache(maxsize=1024)
 def read_window(text: str | bytes) -> Window | list[Window] | str:
-    """The `WindowSpec` of its JSON. Treat it as immutable: equal texts share it. Raises ValidationError."""
+    """The `WindowSpec` of its JSON. Raises ValidationError."""
     spec: Window | list[Window] | str = _spec.validate_json(text)
     return spec
+
+
+def _matching(pattern: str) -> msgspec.Meta:
+    return msgspec.Meta(pattern=pattern.replace("$", r"\Z"))  # in Python, `$` matches also before a newline at the end
+
+
+class WindowFields(
+    msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, rename={"from_": "from", "except_": "except"}
+):
+    """The fields of a `Window`, which msgspec reads and writes in a tenth of the time."""
+
+    zone: Annotated[str, msgspec.Meta(min_length=1, max_length=limits.ZONE_LENGTH)] = _ZONE
+    days: Annotated[list[Day], msgspec.Meta(min_length=1, max_length=7)] | None = None
+    from_: Annotated[str, _matching(TIME_PATTERN)] = _FROM
+    to: Annotated[str, _matching(END_PATTERN)] = _TO
+    except_: Annotated[list[date], msgspec.Meta(max_length=limits.WINDOW_EXCEPT_MAX)] = []
+
+    def __post_init__(self) -> None:
+        if self.days is not None:
+            _all_different(list(self.days))
+        # msgspec omits a text that is the default, not one that is equal to it
+        self.zone = _ZONE if self.zone == _ZONE else self.zone
+        self.from_ = _FROM if self.from_ == _FROM else self.from_
+        self.to = _TO if self.to == _TO else self.to
+
+
+WindowsFields = Annotated[list[WindowFields], msgspec.Meta(min_length=1, max_length=limits.WINDOWS_MAX)]
+_fields_decoder = msgspec.json.Decoder(WindowFields | WindowsFields)
+
+
+def read_window_fields(text: str | bytes) -> WindowFields | list[WindowFields]:
+    """The windows of a `WindowSpec` that is no calendar, from its JSON. Raises msgspec.ValidationError."""
+    fields: WindowFields | list[WindowFields] = _fields_decoder.decode(text)
+    return fields

@@ -11,12 +11,13 @@ from pydantic import ValidationError
 from deferd.contract import limits
 from deferd.contract.errors import CalendarNotFound, FieldError, InvalidInput
 from deferd.contract.windows import PutCalendar, Window
+from deferd.engine.bounded_cache import BoundedCache
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
-from deferd.engine.timing.openings import Openings
+from deferd.engine.timing.openings import Openings, memory_of
 
 _REMEMBERED_S = 1.0
-_REMEMBERED_MAX = 1000
+_REMEMBERED_BYTES = 4 * 1024 * 1024
 Spec = Window | list[Window] | str
 """A `WindowSpec`."""
 Path = tuple[str | int, ...]
@@ -31,10 +32,10 @@ class Calendar:
 
 
 class _Found(NamedTuple):
-    """What was read of a calendar, None for what there is not, and until when it counts."""
+    """What was read of a calendar, and until when it counts. `openings`: None also for one that cannot be read."""
 
     until_s: float
-    windows: tuple[Window, ...] | None
+    exists: bool
     openings: Openings | None
 
 
@@ -47,30 +48,20 @@ class Calendars:
     def __init__(self, scripts: Scripts, keys: Keys) -> None:
         self._scripts = scripts
         self._key = keys.of_shard(0, "calendars")
-        self._remembered: dict[str, _Found] = {}
+        self._remembered: BoundedCache[str, _Found] = BoundedCache(_REMEMBERED_BYTES)
 
-    async def windows_of(self, spec: Spec, path: Path = ("body", "window")) -> tuple[Window, ...]:
-        """The windows that a field at `path` means.
-
-        Raises:
-            InvalidInput: there is no such calendar.
-        """
-        if not isinstance(spec, str):
-            return (spec,) if isinstance(spec, Window) else tuple(spec)
-        windows = (await self._find(spec)).windows
-        if windows is None:
-            raise InvalidInput([FieldError(path, "is not the name of a calendar", spec)])
-        return windows
-
-    async def check(self, spec: Spec, path: Path = ("body", "window")) -> Openings:
-        """The openings that a field at `path` means.
+    async def check(self, spec: Spec, path: Path = ("body", "window")) -> None:
+        """Check a field at `path`.
 
         Raises:
             InvalidInput: there is no such calendar, a zone is unknown, or a window never opens.
         """
-        windows = await self.windows_of(spec, path)
+        if isinstance(spec, str):
+            if not (await self._find(spec)).exists:
+                raise InvalidInput([FieldError(path, "is not the name of a calendar", spec)])
+            return
         try:
-            return Openings.of(windows)
+            Openings.of((spec,) if isinstance(spec, Window) else spec)
         except InvalidInput as error:
             raise InvalidInput([_located(found, spec, path) for found in error.field_errors]) from None
 
@@ -81,7 +72,7 @@ class Calendars:
     def is_remembered(self, name: str) -> bool:
         """Whether a calendar is known to exist, without asking the store."""
         found = self._remembered.get(name)
-        return found is not None and found.windows is not None and time.monotonic() < found.until_s
+        return found is not None and found.exists and time.monotonic() < found.until_s
 
     async def put(self, name: str, calendar: PutCalendar) -> tuple[Calendar, bool]:
         """Store a calendar, in place of one with its name; returns it, and whether there was none.
@@ -94,13 +85,13 @@ class Calendars:
         await self.check(calendar.windows, ("body", "windows"))
         if (
             await self._scripts.command("HLEN", self._key) >= limits.CALENDARS_MAX
-            and (await self._find(name)).windows is None
+            and not (await self._find(name)).exists
         ):
             message = f"would be one calendar more than there may be, {limits.CALENDARS_MAX}"
             raise InvalidInput([FieldError(("path", "name"), message, name)])
         text = calendar.model_dump_json(by_alias=True, exclude_defaults=True)
         is_new = await self._scripts.write("HSET", self._key, name, text)
-        self._remembered.pop(name, None)
+        self._remembered.remove(name)
         return Calendar(name, tuple(calendar.windows)), is_new == 1
 
     async def get(self, name: str) -> Calendar:
@@ -113,7 +104,7 @@ class Calendars:
     async def delete(self, name: str) -> None:
         """Delete a calendar: what refers to it is always open from now on. Raises CalendarNotFound."""
         deleted = await self._scripts.write("HDEL", self._key, name)
-        self._remembered.pop(name, None)
+        self._remembered.remove(name)
         if not deleted:
             raise CalendarNotFound(name)
 
@@ -128,14 +119,14 @@ class Calendars:
         found = self._remembered.get(name)
         if found is not None and time.monotonic() < found.until_s:
             return found
-        windows = _read(await self._scripts.command("HGET", self._key, name))
+        text = await self._scripts.command("HGET", self._key, name)
+        windows = _read(text)
         try:
             openings = None if windows is None else Openings.of(windows)
         except InvalidInput:  # a zone of a later release
             openings = None
-        if len(self._remembered) >= _REMEMBERED_MAX:
-            self._remembered.clear()
-        found = self._remembered[name] = _Found(time.monotonic() + _REMEMBERED_S, windows, openings)
+        found = _Found(time.monotonic() + _REMEMBERED_S, windows is not None, openings)
+        self._remembered.put(name, found, memory_of(text or b""))
         return found
 
 

@@ -176,7 +176,7 @@ class ChainedPuts:
     async def _placed(self, topic: str, puts: list[EncodedPut]) -> tuple[list[Any], str]:
         """The id and argument of each put, with its due time placed, and the defaults of the topic that placed it."""
         placer = self._sender.placer
-        defaults = placer.defaults.get(topic, NO_DEFAULTS)
+        defaults = placer.defaults_of(topic)
         if defaults == NO_DEFAULTS and all(put.placing is None for put in puts):
             return list(chain.from_iterable((put.id, put.job) for put in puts)), defaults
         return await placer.place_puts(topic, puts, defaults), defaults

@@ -200,13 +200,13 @@ class PutSender:
         """As `put`, into this partition of `count`. `where_held`: only if it has the id, which all jobs have."""
         into = _Into(count, "put_where_held" if where_held else "put")
         try:
-            if not (to_place or topic in self.placer.defaults):
+            if not (to_place or self.placer.defaults_of(topic)):
                 args = list(chain.from_iterable([(job.id, job.job) for job in jobs]))
                 return await self._put(topic, level, with_records, args, slot, into=into)
         except _OtherPlacementError:
             pass
         for _ in range(_MOST_TRIES):
-            placed_by = self.placer.defaults.get(topic, NO_DEFAULTS)
+            placed_by = self.placer.defaults_of(topic)
             placed = await self.placer.place_puts(topic, jobs, placed_by)
             try:
                 return await self._put(topic, level, with_records, placed, slot, placed_by, into=into)

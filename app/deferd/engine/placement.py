@@ -7,21 +7,22 @@ those that placed it; if the topic has others, nothing is stored, the script ret
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import orjson
 
 from deferd.contract.errors import InvalidInput, StoreUnavailable
 from deferd.contract.windows import read_window
+from deferd.engine.bounded_cache import BoundedCache
 from deferd.engine.calendars import Calendars, Path, Spec
 from deferd.engine.record import json_bytes
 from deferd.engine.redis_keys import Keys
 from deferd.engine.script_arguments import DELAY, INSTANT, PUT_HEAD, EncodedPut, Placing
 from deferd.engine.store_clock import StoreClock
-from deferd.engine.timing.openings import Openings, place, spread_of
+from deferd.engine.time_slice import TimeSlice
+from deferd.engine.timing.openings import Openings, place, read_openings, spread_of
 
-_REMEMBERED_MAX = 10_000
+_REMEMBERED_BYTES = 4 * 1024 * 1024
 NO_DEFAULTS = ""
 _TO_PLACE = 8
 """The first value of a script that leaves it to the caller to place the job."""
@@ -42,17 +43,19 @@ class Placer:
         self._clock = clock
         self._calendars = calendars
         self._shard_of = keys.shard_of
-        self.defaults: dict[str, str] = {}
+        self.defaults: BoundedCache[str, str] = BoundedCache(_REMEMBERED_BYTES)
         """By topic: its defaults as they were last seen, as the settings have them; only of topics that have some."""
+
+    def defaults_of(self, topic: str) -> str:
+        """The defaults of a topic as they were last seen; NO_DEFAULTS also if that is not known any more."""
+        return self.defaults.get(topic) or NO_DEFAULTS if self.defaults.used_bytes else NO_DEFAULTS
 
     def note_defaults(self, topic: str, defaults: str) -> None:
         """Remember the defaults of a topic."""
         if defaults == NO_DEFAULTS:
-            self.defaults.pop(topic, None)
-            return
-        if len(self.defaults) >= _REMEMBERED_MAX:
-            self.defaults.clear()
-        self.defaults[topic] = defaults
+            self.defaults.remove(topic)
+        else:
+            self.defaults.put(topic, defaults, len(topic) + len(defaults))
 
     def is_checked(self, placing: Placing) -> bool:
         """Whether `check` certainly succeeds, without asking the store."""
@@ -81,6 +84,7 @@ class Placer:
         now_ms = self._clock.trusted_ms(shard) or await self._clock.now_ms(shard)
         openings: dict[str, Openings | None] = {"": None}
         args: list[Any] = []
+        slice_ = TimeSlice()
         for put in puts:
             window, spread_ms = put.placing or default
             if window is None:
@@ -88,9 +92,9 @@ class Placer:
             if spread_ms is None:
                 spread_ms = default[1]
             if window not in openings:
-                known = _openings_or_name(window)
-                openings[window] = await self._calendars.openings_of(known) if isinstance(known, str) else known
+                openings[window] = await self.openings_of(window)
             args += (put.id, _place_put(put, window, spread_ms, now_ms, openings[window]))
+            await slice_.end_if_over()
         return args
 
     async def place(self, job_id: str, asked_ms: int, window: str, spread_ms: int) -> Placed:
@@ -112,12 +116,12 @@ class Placer:
         return await self._calendars.openings_of(openings) if isinstance(openings, str) else openings
 
 
-@lru_cache(maxsize=1024)
 def _openings_or_name(window: str) -> Openings | str | None:
     """The openings of a window, or the name of its calendar. None: they cannot be computed; its zone is a later one."""
-    spec = read_window(window)
+    if window[0] == '"':
+        return str(orjson.loads(window))
     try:
-        return spec if isinstance(spec, str) else Openings.of(spec if isinstance(spec, list) else (spec,))
+        return read_openings(window)
     except InvalidInput:
         return None
 
@@ -165,24 +169,16 @@ def _place_put(put: EncodedPut, window: str, spread_ms: int, now_ms: int, openin
 
 def members_of(window: str, spread_ms: int, moved_ms: int) -> bytes:
     """What a record's `extra` has of a window, a spread, and how far they moved its due time, without the braces."""
-    members = _members(window, spread_ms)
-    if not moved_ms:
-        return members
-    return b'%b%b"sh":%d' % (members, b"," if members else b"", moved_ms)
-
-
-@lru_cache(maxsize=1024)
-def _members(window: str, spread_ms: int) -> bytes:
-    """What a record's `extra` has of a window and a spread, without the braces."""
     members: dict[str, str | int] = {}
     if window:
         members["wi"] = window
     if spread_ms:
         members["sp"] = spread_ms
+    if moved_ms:
+        members["sh"] = moved_ms
     return json_bytes(members)[1:-1]
 
 
-@lru_cache(maxsize=1024)
 def read_defaults(stored: str) -> tuple[str, int]:
     """The window (its JSON, '' for none) and spread in ms of a topic's stored defaults."""
     window, spread_ms = orjson.loads(stored) if stored else ("", 0)

@@ -30,6 +30,7 @@ from deferd.engine.group_commit import GroupCommit, OnResult
 from deferd.engine.partitions import topic_of
 from deferd.engine.record import JobRecord, read_record, read_reply
 from deferd.engine.script_arguments import NO_BOUNDS, EncodedPut, Placing, PutBounds, encode_put, size_of_put
+from deferd.engine.time_slice import TimeSlice
 from deferd.store.durability_levels import level_named, name_of
 
 _CREATED, _KEPT, _REPLACED, _EXISTS, _HELD, _FULL = 1, 2, 3, -1, -2, -3
@@ -62,6 +63,8 @@ _STATUS: dict[int, tuple[int, str | None]] = {
 _NOT_TO_PLACE = {None}
 _WITH_RECORD = 5
 """How many values the script returns for a job whose record is one of them."""
+_BEGUN_AT_ONCE = 50
+"""Topics of a batch whose puts begin in the same turn of the event loop: a millisecond of it."""
 _CODES_ONLY = 0
 """For the script: return no jobs."""
 _ALL_JOBS = 1 << 50
@@ -237,10 +240,12 @@ class Puts:
         distinct = {job.placing for job in jobs}
         if distinct == _NOT_TO_PLACE:
             return False
+        slice_ = TimeSlice()
         for index, job in enumerate(jobs):
             if job.placing in distinct and job.placing is not None:
                 await self._sender.placer.check(job.placing, ("body", "jobs", index))
                 distinct.remove(job.placing)
+                await slice_.end_if_over()
         return True
 
     def count(self, topic: str, codes: Sequence[int]) -> None:
@@ -318,8 +323,10 @@ class _Batch:
             for index, home in enumerate(self._homes):
                 of_home.setdefault(home, []).append(index)
             async with asyncio.TaskGroup() as group:
-                for home, indexes in of_home.items():
+                for begun, (home, indexes) in enumerate(of_home.items(), 1):
                     group.create_task(self._put_topic(home, indexes))
+                    if begun % _BEGUN_AT_ONCE == 0:
+                        await asyncio.sleep(0)
         results = [self._results[index] for index in range(len(self._jobs))]
         if self._errors and all(result.status in self._errors for result in results):
             raise self._errors[max(self._errors)]

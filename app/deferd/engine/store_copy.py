@@ -41,6 +41,8 @@ from deferd.store.shard_guard import SHARDS_KEY
 
 _KEYS_AT_ONCE = 16
 _STEP_FIRST, _STEP_MOST = 64, 1000
+_WRITTEN_MOST = 2 * _STEP_MOST
+"""Names and values in one call: `write.lua` takes some thousand arguments."""
 _STEP_BYTES_LOW, _STEP_BYTES_HIGH = 1024 * 1024, 4 * 1024 * 1024
 _SUBSCRIBE_S = 5.0
 _KEYED_BY_TOPIC = frozenset({"settings", "topics", "due", "idle", "push", "partitioned"})
@@ -152,7 +154,9 @@ class _Copy:
 
     async def _copy_key(self, found: KeyFound) -> None:
         match found:
-            case KeyFound(topic="", part="lock" | "schedules/missed" | "schedules/zones"):  # what has happened in the source
+            case KeyFound(
+                topic="", part="lock" | "schedules/missed" | "schedules/zones"
+            ):  # what has happened in the source
                 return
             case KeyFound(topic="", part="clock"):
                 raise StoreRefused(
@@ -220,8 +224,8 @@ class _Copy:
             with _named(self._source):
                 reply = await self._source_scripts.run("key_elements", [found.key], (found.kind, cursor, count))
             cursor, elements = reply
-            if elements:
-                yield elements
+            for at in range(0, len(elements), _WRITTEN_MOST):  # a key that is kept packed is read at once
+                yield elements[at : at + _WRITTEN_MOST]
             size = sum(map(len, elements))
             if size < _STEP_BYTES_LOW:
                 count = min(count * 2, _STEP_MOST)

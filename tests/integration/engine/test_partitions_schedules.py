@@ -131,7 +131,8 @@ async def test_defaults_for_due_times_hold_in_every_partition(schedules: Schedul
     await grow(schedules)
     await schedules.put("now")
     assert (await schedules.queue.get(TOPIC, "now")).state is JobState.READY
-    schedules.engine.placer.defaults[TOPIC] = schedules.engine.placer.defaults.get(f"{TOPIC}#1", '["",0]')
+    placer = schedules.engine.placer
+    placer.note_defaults(TOPIC, placer.defaults_of(f"{TOPIC}#1") or '["",0]')
     for number in range(8):
         await schedules.put(f"later-{number}")
         assert (await schedules.queue.get(TOPIC, f"later-{number}")).state is JobState.READY

@@ -9,6 +9,7 @@ import pytest
 from deferd.contract.errors import InvalidInput
 from deferd.contract.model import TopicSettings
 from deferd.contract.windows import PutCalendar
+from deferd.engine.placement import NO_DEFAULTS
 from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.script_arguments import NO_BOUNDS
 from deferd.engine.timing.openings import spread_of
@@ -79,7 +80,7 @@ async def test_opening_hours_that_the_topic_gets_later_count_from_the_next_run_o
     first, _ = await schedules.schedule(**AT_NIGHT)
     assert of_day(first.next_due_ms) == 3 * HOUR_MS
     await schedules.engine.topics.configure(TOPIC, TopicSettings.model_validate({"window": MORNING}))
-    schedules.engine.placer.defaults.clear()  # as in another process
+    schedules.engine.placer.note_defaults(TOPIC, NO_DEFAULTS)  # as in another process
     await schedules.until_due()
     await schedules.run_timer()
     second = await schedules.get()

@@ -10,6 +10,7 @@ import pytest
 from deferd.contract.bulk_model import CancelSelected
 from deferd.contract.errors import InvalidInput, ScheduleExists, ScheduleNotFound, StoreUnavailable
 from deferd.contract.model import ChangeJob, TopicSettings
+from deferd.contract.schedules import PutSchedule
 from deferd.engine.movable_clock import MOVED_MAX_S
 from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.schedules.schedules import ScheduleFilter
@@ -326,3 +327,15 @@ async def test_a_page_ends_after_a_mebibyte_of_jobs(schedules: ScheduleDriver) -
     third, cursor = await page(everything, cursor, 1000, with_jobs=True)
     assert ([one.name for one in (*second, *third)], cursor) == (["s2", "s3", "s4"], None)
     assert len((await page(everything, None, 1000, with_jobs=False))[0]) == 5
+
+
+async def test_a_preview_that_takes_too_long_to_compute_says_how_many_runs_it_can_give(
+    schedules: ScheduleDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deferd.engine.schedules.schedules._PREVIEW_S", 0.02)
+    definition = PutSchedule.model_validate({"topic": TOPIC, "cron": "0 0 29 2 *"})
+    with pytest.raises(InvalidInput) as refused:
+        await schedules.engine.schedules.preview_of(NAME, definition, 1000)
+    [error] = refused.value.field_errors
+    assert (error.path, error.value) == (("query", "count"), 1000)
+    assert error.message.startswith("takes more than 0.02 s to compute: ask for at most ")

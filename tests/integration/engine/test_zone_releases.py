@@ -1,4 +1,4 @@
-"""A new release of the time zones: each local time of a schedule still has its run exactly once, when clocks show it."""
+"""A new release of the time zones: each local time of a schedule has its run exactly once, when clocks show it."""
 
 from __future__ import annotations
 
@@ -174,9 +174,7 @@ async def test_a_time_that_was_to_be_left_out_is_not(schedules: ScheduleDriver, 
     assert ran(schedules) == ["15T01:15", "15T01:45"]
 
 
-async def test_times_that_are_left_out_now_run_at_the_change(
-    schedules: ScheduleDriver, releases: ZoneReleases
-) -> None:
+async def test_times_that_are_left_out_now_run_at_the_change(schedules: ScheduleDriver, releases: ZoneReleases) -> None:
     releases.use(1)
     await move_to(schedules, EVENING)
     await schedules.schedule(at=["02:15", "02:45"], zone=ZONE)

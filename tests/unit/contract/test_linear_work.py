@@ -8,6 +8,7 @@ the thread, the least of several runs, so a busy machine does not matter.
 from __future__ import annotations
 
 import ast
+import json
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -27,7 +28,7 @@ from deferd.api.auth import api_keys, key_file
 from deferd.api.operation import Operation
 from deferd.api.resp import command_error, set_commands
 from deferd.api.routes import inspection, pop, schedules, topics
-from deferd.contract import bulk_model, labels, model, push, windows
+from deferd.contract import bulk_model, json_depth, json_numbers, labels, model, push, windows
 from deferd.contract import schedules as schedule_models
 from deferd.contract.errors import DeferdError
 from deferd.contract.push_targets import TargetPattern
@@ -96,7 +97,11 @@ def read_body(name: str) -> Callable[[bytes], object]:
 
 
 def is_deeper(raw: bytes) -> bool:
-    return request_body.is_deeper(from_json(raw), 100)
+    return json_depth.is_deeper(from_json(raw), 100)
+
+
+def decoded_window(form: str) -> Callable[[str], object]:
+    return lambda text: put_decoding._decoded(put_decoding._window, form.format(json.dumps(text)).encode())
 
 
 def validated(kind: Any) -> Callable[[Any], object]:
@@ -208,6 +213,8 @@ ROWS = [
     Row("times of day", validated(schedule_models.TimesOfDay), NAMES, ("contract/schedules.py",)),
     Row("beginning of a name", validated(schedules.NamePrefix), NAMES, ("api/routes/schedules.py",)),
     Row("window", validated(windows.WindowSpec), NAMES, ("contract/windows.py",) * 3),
+    Row("calendar on the fast path", decoded_window("{}"), NAMES, ("api/put_decoding.py",)),
+    Row("window on the fast path", decoded_window('{{"from":{}}}'), NAMES, ("contract/windows.py",)),
     Row("topic of a selection", validated(bulk_model.TopicSelector), NAMES, ("contract/bulk_model.py",)),
     Row("request id", validated(bulk_model.RequestId), NAMES, ("contract/bulk_model.py",)),
     Row("text of a header", validated(labels._HeaderText), NAMES, ("contract/labels.py",)),
@@ -306,6 +313,15 @@ ROWS = [
     ),
     Row("body of a batch of finishes", read_body("finish_jobs"), BATCHES),
     Row("body of a call on many jobs", read_body("cancel_selected_jobs"), BODIES),
+    *(
+        Row(
+            "number in a query",
+            form,
+            {"digits": repeat("1", after="-"), "exponent": repeat("1", "1e", "x"), "zeros": repeat("0", "0.", "_")},
+            ("contract/json_numbers.py",),
+        )
+        for form in (json_numbers.is_number, json_numbers.is_whole_number)
+    ),
     Row("depth of a body", is_deeper, {name: BODIES[name] for name in ("empty lists", "deep lists", "names")}),
     # What the operator, the store or the engine itself has written:
     Row("name of a key", api_keys._NAME.fullmatch, NAMES, ("api/auth/api_keys.py",)),

@@ -23,6 +23,7 @@ from deferd.engine.schedules.stored_schedule import (
 from deferd.engine.script_arguments import NO_BOUNDS
 from deferd.engine.timing.openings import Openings
 from deferd.engine.timing.recurrence import run_id
+from tests.generators import result_of
 
 CREATED_MS = 1_800_000_000_000
 MINUTE_MS = 60_000
@@ -43,13 +44,17 @@ def times(**fields: Any) -> RunTimes:
     return RunTimes("s", schedule, CREATED_MS, RunPlacing(openings))
 
 
+def plan_of(of: RunTimes, *args: Any, **options: Any) -> Plan:
+    return result_of(of.plan(*args, **options))
+
+
 def minutes(plan: Plan) -> list[float]:
     """When the runs are due, in minutes after the schedule was created."""
     return [(run.due_ms - CREATED_MS) / MINUTE_MS for run in plan.runs]
 
 
 def test_the_next_run_is_planned_with_when_the_one_after_is_due() -> None:
-    plan = times().plan(CREATED_MS, CREATED_MS)
+    plan = plan_of(times(), CREATED_MS, CREATED_MS)
     first_ms = CREATED_MS + MINUTE_MS
     assert plan.runs == [PlannedRun(run_id("s", first_ms), first_ms, first_ms + MINUTE_MS, 0)]
     assert (plan.occurrence_ms, plan.missed, plan.next_run, plan.advance_at_ms) == (first_ms, 0, plan.runs[0], first_ms)
@@ -65,22 +70,22 @@ def test_the_next_run_is_planned_with_when_the_one_after_is_due() -> None:
     ],
 )
 def test_missed_runs(catch_up: str, late_ms: int, due: list[int], missed: int) -> None:
-    plan = times(catch_up=catch_up).plan(CREATED_MS + 10 * MINUTE_MS + late_ms, CREATED_MS)
+    plan = plan_of(times(catch_up=catch_up), CREATED_MS + 10 * MINUTE_MS + late_ms, CREATED_MS)
     assert (minutes(plan), plan.missed) == (due, missed)
     assert plan.next_run == plan.runs[-1]
 
 
 def test_without_catch_up_a_run_more_than_a_minute_late_is_missed() -> None:
-    plan = times(catch_up="none", every=3600).plan(CREATED_MS + 2 * 3_600_000 + 60_001, CREATED_MS)
+    plan = plan_of(times(catch_up="none", every=3600), CREATED_MS + 2 * 3_600_000 + 60_001, CREATED_MS)
     assert (minutes(plan), plan.missed) == ([180], 2)
 
 
 def test_older_runs_than_the_last_thousand_are_missed() -> None:
-    plan = times().plan(CREATED_MS + 5000 * MINUTE_MS, CREATED_MS)
+    plan = plan_of(times(), CREATED_MS + 5000 * MINUTE_MS, CREATED_MS)
     assert (len(plan.runs), plan.missed, plan.next_run) == (999, 4000, None)
     assert plan.advance_at_ms == CREATED_MS + 5000 * MINUTE_MS
     assert plan.occurrence_ms is not None
-    rest = times().plan(CREATED_MS + 5000 * MINUTE_MS, plan.occurrence_ms)
+    rest = plan_of(times(), CREATED_MS + 5000 * MINUTE_MS, plan.occurrence_ms)
     assert (minutes(rest), rest.missed) == ([5000, 5001], 0)
 
 
@@ -88,7 +93,7 @@ def test_older_runs_than_the_last_thousand_are_missed() -> None:
 def test_bounded_calls_put_each_occurrence_once(overdue: int, most: int) -> None:
     now_ms, after_ms, found = CREATED_MS + overdue * MINUTE_MS, CREATED_MS, []
     while True:
-        plan = times().plan(now_ms, after_ms, None, most)
+        plan = plan_of(times(), now_ms, after_ms, None, most)
         assert 0 < len(plan.runs) <= most
         found += minutes(plan)
         assert plan.occurrence_ms is not None
@@ -99,7 +104,7 @@ def test_bounded_calls_put_each_occurrence_once(overdue: int, most: int) -> None
 
 
 def test_remaining_runs_bound_what_is_made_up_for() -> None:
-    plan = times().plan(CREATED_MS + 10 * MINUTE_MS, CREATED_MS, remaining=3)
+    plan = plan_of(times(), CREATED_MS + 10 * MINUTE_MS, CREATED_MS, remaining=3)
     assert (minutes(plan), plan.next_run) == ([1, 2, 3], None)
     assert plan.advance_at_ms is not None  # it has ended only when these have run
 
@@ -107,9 +112,9 @@ def test_remaining_runs_bound_what_is_made_up_for() -> None:
 def test_a_schedule_without_further_runs_ends() -> None:
     ending = times(end_at="2027-01-15T08:02:30Z")
     assert datetime.fromisoformat("2027-01-15T08:00:00+00:00").timestamp() * 1000 == CREATED_MS
-    plan = ending.plan(CREATED_MS + MINUTE_MS, CREATED_MS + MINUTE_MS)
+    plan = plan_of(ending, CREATED_MS + MINUTE_MS, CREATED_MS + MINUTE_MS)
     assert (minutes(plan), plan.runs[0].following_ms) == ([2], 0)
-    assert ending.plan(CREATED_MS + 2 * MINUTE_MS, CREATED_MS + 2 * MINUTE_MS) == Plan(
+    assert plan_of(ending, CREATED_MS + 2 * MINUTE_MS, CREATED_MS + 2 * MINUTE_MS) == Plan(
         [], CREATED_MS + 2 * MINUTE_MS, 0, None, None
     )
 
@@ -131,7 +136,7 @@ def test_a_window_joins_what_it_moves_to_the_same_opening() -> None:
     assert due == [2, 2.5, 3, 3.5, 26, 26.5]
     first = next(hourly.runs_after(CREATED_MS))
     assert first.occurrence_ms == first.due_ms  # the last of those that moved there
-    plan = hourly.plan(CREATED_MS + 27 * 3_600_000, CREATED_MS)
+    plan = plan_of(hourly, CREATED_MS + 27 * 3_600_000, CREATED_MS)
     assert [(run.due_ms - CREATED_MS) / 3_600_000 for run in plan.runs] == [2, 2.5, 3, 3.5, 26, 26.5, 27, 27.5]
     assert plan.missed == 0
 
@@ -160,7 +165,7 @@ def test_what_is_planned_at_each_run_is_what_was_to_be_expected(
     now_ms, after_ms = CREATED_MS, CREATED_MS
     found: list[PlannedRun] = []
     while len(found) < len(expected):
-        plan = driven.plan(now_ms, after_ms)
+        plan = plan_of(driven, now_ms, after_ms)
         assert plan.missed == 0
         assert plan.occurrence_ms is not None
         assert plan.advance_at_ms is not None
@@ -180,7 +185,7 @@ def test_an_outage_that_ends_while_the_window_is_closed(catch_up: str, made_up_f
     runs: list[PlannedRun] = []
     missed = plans = 0
     while True:
-        plan = times(**each_second, catch_up=catch_up).plan(now_ms, after_ms)
+        plan = plan_of(times(**each_second, catch_up=catch_up), now_ms, after_ms)
         runs, missed, plans = runs + plan.runs, missed + plan.missed, plans + 1
         assert plan.occurrence_ms is not None
         after_ms = plan.occurrence_ms

@@ -24,7 +24,7 @@ from deferd.api.resp.options import (
 )
 from deferd.api.resp.replies import array, items_of
 from deferd.api.resp.session import Session
-from deferd.api.resp.time_slice import TimeSlice
+from deferd.engine.time_slice import TimeSlice
 
 ANY = b"*"
 """In place of an id: one that the service makes. In place of a receipt: that of the delivery under way."""

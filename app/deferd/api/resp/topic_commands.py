@@ -15,10 +15,10 @@ from deferd.api.resp.command_error import CommandError, wrong_arity
 from deferd.api.resp.glob_pattern import Pattern, matches, read_pattern
 from deferd.api.resp.numbers import whole_number
 from deferd.api.resp.session import Session
-from deferd.api.resp.time_slice import TimeSlice
 from deferd.contract import limits
 from deferd.contract.errors import FieldError, InvalidInput, StoreUnavailable
 from deferd.contract.model import JobState
+from deferd.engine.time_slice import TimeSlice
 
 KEYS_MAX = 100_000
 """Topics that KEYS lists; SCAN lists any number."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -21,7 +22,6 @@ from deferd.contract import limits
 from deferd.contract.model import Topic
 from deferd.contract.schedules import PutSchedule, ScheduleName
 from deferd.engine.schedules.schedules import ScheduleFilter
-from deferd.engine.schedules.stored_schedule import put_of
 
 router = APIRouter(route_class=Operation, tags=["schedules"])
 
@@ -68,7 +68,8 @@ class PreviewQuery(_Strict):
         strict=True,
         ge=1,
         le=limits.PREVIEW_MAX,
-        description=f"Maximum number of runs, 1 to {limits.PREVIEW_MAX}.",
+        description=f"Maximum number of runs, 1 to {limits.PREVIEW_MAX}. If they take more than a second to compute, "
+        "the response is 422: on rare dates, with opening hours that are rarely open.",
     )
 
 
@@ -95,7 +96,7 @@ class PreviewQuery(_Strict):
 @requires(Scope.PUT, topics=lambda arguments: (arguments["schedule"].topic,), audited=True)
 async def put_schedule(request: CurrentRequest, name: ScheduleName, schedule: PutSchedule) -> Response:
     only_new = any(header == b"if-none-match" and value.strip() == b"*" for header, value in request.incoming.headers)
-    with request.room_for((put_of(schedule),)):
+    with request.room_for_schedule(schedule):
         stored, created = await request.engine.schedules.put(
             name, schedule, request.put_bounds(), request.admission.check_topic, only_new=only_new
         )
@@ -159,7 +160,7 @@ async def delete_schedule(request: CurrentRequest, name: ScheduleName) -> Respon
     "/schedules/{name}/pause",
     operation_id="pause_schedule",
     summary="Pause a schedule",
-    description="Cancels the next run and those that were postponed; there are no others until the schedule is resumed.",
+    description="Cancels the next run and postponed ones; there are no others until the schedule is resumed.",
     response_model=schedule_schemas.Schedule,
     response_description="The schedule in its new state.",
     responses=error_responses("schedule_not_found", "validation", "store_unavailable", body=True),
@@ -182,8 +183,11 @@ async def pause_schedule(request: CurrentRequest, name: ScheduleName, _body: Emp
 )
 @requires(Scope.PUT, audited=True)
 async def resume_schedule(request: CurrentRequest, name: ScheduleName, _body: EmptyBody = EMPTY_BODY) -> Response:
-    stored = await request.engine.schedules.resume(name, request.admission.check_topic)
-    request.changed_topic = stored.topic
+    paused = await request.engine.schedules.get(name)
+    request.admission.check_topic(paused.topic)
+    request.changed_topic = paused.topic
+    with request.room_for_run(paused):
+        stored = await request.engine.schedules.resume(name, request.admission.check_topic)
     return JsonResponse(schedule_json.schedule(stored))
 
 
@@ -205,7 +209,7 @@ async def run_schedule(request: CurrentRequest, name: ScheduleName, _body: Empty
     stored = await request.engine.schedules.get(name)
     request.admission.check_topic(stored.topic)
     request.changed_topic = stored.topic
-    with request.room_for((put_of(stored.definition),)):
+    with request.room_for_run(stored):
         put = await request.engine.schedules.run(stored, request.put_bounds())
     location = f"/jobs/{put.record.topic}/{put.record.id}".encode()
     return JsonResponse(serialization.put_job(put), 201, ((b"location", location),))
@@ -218,13 +222,15 @@ async def run_schedule(request: CurrentRequest, name: ScheduleName, _body: Empty
     description="Returns when the next runs are due, as if the schedule was not paused; none when it has ended.",
     response_model=schedule_schemas.Preview,
     response_description="The runs to come.",
-    responses=error_responses("schedule_not_found", "validation", "store_unavailable"),
+    responses=error_responses("schedule_not_found", "validation", "rate_limited", "store_unavailable"),
 )
 @requires(Scope.READ)
 async def preview_schedule(
     request: CurrentRequest, name: ScheduleName, query: Annotated[PreviewQuery, Query()]
 ) -> Response:
-    stored, runs = await request.engine.schedules.preview(name, request.admission.check_topic, query.count)
+    schedules = request.engine.schedules
+    preview = partial(schedules.preview, name, request.admission.check_topic, query.count)
+    stored, runs = await request.compute(preview)
     return JsonResponse(schedule_json.preview(stored.definition, runs))
 
 
@@ -236,11 +242,12 @@ async def preview_schedule(
     "`jitter` the moments depend on the name that it will have.",
     response_model=schedule_schemas.Preview,
     response_description="The runs to come.",
-    responses=error_responses("validation", "store_unavailable", body=True),
+    responses=error_responses("validation", "rate_limited", "store_unavailable", body=True),
 )
 @requires(Scope.READ)
 async def preview_unsaved_schedule(
     request: CurrentRequest, query: Annotated[PreviewQuery, Query()], schedule: PutSchedule
 ) -> Response:
-    runs = await request.engine.schedules.preview_of(_UNSAVED, schedule, query.count)
+    schedules = request.engine.schedules
+    runs = await request.compute(partial(schedules.preview_of, _UNSAVED, schedule, query.count))
     return JsonResponse(schedule_json.preview(schedule, runs))

@@ -179,5 +179,4 @@ def _count_by_arithmetic(times: RunTimes, after_ms: int, ends: Sequence[int], co
     """Add the occurrences after `after_ms`: nearly as fast for many as for few."""
     for at, (begin_ms, end_ms) in enumerate(pairwise(ends)):
         if end_ms - 1 > after_ms:
-            _, count = times.recurrence.missed(max(after_ms, begin_ms - 1), end_ms - 1, 0)
-            counts[at] += count
+            counts[at] += times.recurrence.count(max(after_ms, begin_ms - 1), end_ms - 1)

@@ -7,9 +7,8 @@ run past the one of the next occurrence, so runs are due in the order of their o
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator
-from itertools import chain, pairwise
+from collections.abc import Generator, Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 from deferd.contract import limits
@@ -81,21 +80,25 @@ class RunTimes:
         return self._recurrence
 
     def runs_after(self, occurrence_ms: int) -> Iterator[Run]:
-        """The runs after an occurrence, in order."""
+        """The runs after an occurrence, in order. Each takes some milliseconds at most."""
         upcoming = self._recurrence.upcoming(occurrence_ms)
         at_ms = next(upcoming, None)
+        placed_ms = self._placed(at_ms)
         while at_ms is not None:
             following_ms = next(upcoming, None)
-            if self._is_joined(at_ms, following_ms):
-                latest, _ = self._recurrence.missed(at_ms, self._last_placed_by(self._placed(at_ms), at_ms), 1)
-                at_ms = latest[-1]
+            following_placed_ms = self._placed(following_ms)
+            if placed_ms == following_placed_ms:
+                at_ms = next(self._recurrence.earlier(at_ms, self._last_placed_by(placed_ms, at_ms)))
                 upcoming = self._recurrence.upcoming(at_ms)
                 following_ms = next(upcoming, None)
-            yield Run(at_ms, self._due_ms(at_ms, following_ms))
-            at_ms = following_ms
+                following_placed_ms = self._placed(following_ms)
+            yield Run(at_ms, self._due_ms(at_ms, placed_ms, following_ms))
+            at_ms, placed_ms = following_ms, following_placed_ms
 
-    def plan(self, now_ms: int, after_ms: int, remaining: int | None = None, most: int = limits.CATCH_UP_MAX) -> Plan:
-        """How to go on after the occurrence `after_ms`.
+    def plan(
+        self, now_ms: int, after_ms: int, remaining: int | None = None, most: int = limits.CATCH_UP_MAX
+    ) -> Generator[None, None, Plan]:
+        """How to go on after the occurrence `after_ms`. It yields after each short step.
 
         `remaining` is how many runs may follow, 1 or more, None for any number. At most `most` runs are put at once;
         when more are to be made up for, `advance_at_ms` is now.
@@ -108,7 +111,7 @@ class RunTimes:
             following = next(runs, None)
             planned = self._planned(first, following)
             return Plan([planned], after_ms, 0, planned, first.due_ms)
-        latest, older = self._latest(after_ms, now_ms)
+        latest, older = yield from self._latest(after_ms, now_ms)
         overdue = [run for run in latest if run.due_ms <= now_ms]
         chosen = self._made_up_for(overdue, now_ms)
         missed = older + len(overdue) - len(chosen)
@@ -117,32 +120,38 @@ class RunTimes:
             remaining -= len(chosen)
         if len(chosen) > most - 1:
             put = chosen[: max(most - 1, 1)]
-            planned_runs = self._planned_all(put, None if len(put) == len(chosen) else chosen[len(put)])
+            following = None if len(put) == len(chosen) else chosen[len(put)]
+            planned_runs = yield from self._planned_all(put, following)
             return Plan(planned_runs, put[-1].occurrence_ms, missed, None, now_ms)
         # Because of jitter the last may not be due yet.
         last_ms = overdue[-1].occurrence_ms if overdue else latest[-1].occurrence_ms - 1
         runs = self.runs_after(last_ms)
         upcoming = next(runs, None) if remaining != 0 else None
-        planned_runs = self._planned_all(chosen, upcoming)
+        planned_runs = yield from self._planned_all(chosen, upcoming)
         if upcoming is None:
             # With max_runs reached, this is found out when what was put has run.
             return Plan(planned_runs, last_ms, missed, None, None if remaining is None else now_ms + 1)
         planned = self._planned(upcoming, next(runs, None))
         return Plan([*planned_runs, planned], last_ms, missed, planned, upcoming.due_ms)
 
-    def _latest(self, after_ms: int, now_ms: int) -> tuple[list[Run], int]:
+    def _latest(self, after_ms: int, now_ms: int) -> Generator[None, None, tuple[list[Run], int]]:
         """The runs of the latest CATCH_UP_MAX occurrences after `after_ms` that are due but for jitter, at least one.
 
         The number is that of the occurrences before these.
         """
-        occurrences, count = self._recurrence.missed(
+        occurrences, count = yield from self._recurrence.missed(
             after_ms, self._last_placed_by(now_ms, after_ms), limits.CATCH_UP_MAX
         )
         runs = []
-        for at_ms, following_ms in pairwise(chain(occurrences, (self._recurrence.after(occurrences[-1]),))):
-            assert at_ms is not None  # noqa: S101 (only the last may be)
-            if not self._is_joined(at_ms, following_ms):
-                runs.append(Run(at_ms, self._due_ms(at_ms, following_ms)))
+        placed_ms = self._placed(occurrences[0])
+        for at_ms, following_ms in zip(
+            occurrences, [*occurrences[1:], self._recurrence.after(occurrences[-1])], strict=True
+        ):
+            following_placed_ms = self._placed(following_ms)
+            if placed_ms != following_placed_ms:
+                runs.append(Run(at_ms, self._due_ms(at_ms, placed_ms, following_ms)))
+            placed_ms = following_placed_ms
+            yield
         return runs, count - len(occurrences)
 
     def _made_up_for(self, overdue: list[Run], now_ms: int) -> list[Run]:
@@ -151,37 +160,41 @@ class RunTimes:
         is_missed = self._catch_up == "none" and overdue and now_ms - overdue[-1].due_ms > LATE_MS
         return [] if is_missed else overdue[-1:]
 
-    def _is_joined(self, at_ms: int, following_ms: int | None) -> bool:
-        """Whether the window moves an occurrence to the same instant as the next one."""
-        if self._openings is None or following_ms is None:
-            return False
-        return self._placed(at_ms) == self._placed(following_ms)
+    def _placed(self, at_ms: int | None) -> int:
+        """When the run of an occurrence is due, but for jitter: never earlier than that of an earlier one.
 
-    def _placed(self, at_ms: int) -> int:
-        """When the run of an occurrence is due, but for jitter: never earlier than that of an earlier one."""
-        return place(at_ms, self._spread_ms, self._openings)
+        The runs of occurrences that a window moves to the same instant are joined. -1 for None.
+        """
+        return -1 if at_ms is None else place(at_ms, self._spread_ms, self._openings)
 
     def _last_placed_by(self, until_ms: int, after_ms: int) -> int:
         """The last instant not before `after_ms` at which the run of an occurrence is due by `until_ms`."""
         if self._openings is None:
             return until_ms - self._spread_ms
-        beyond = bisect_right(range(after_ms, until_ms + 1), until_ms, key=self._placed)
-        return after_ms + max(beyond - 1, 0)
+        last_ms = self._openings.last_open(until_ms)
+        if last_ms is not None and self._spread_ms:
+            last_ms = self._openings.last_open(last_ms - self._spread_ms)
+        return after_ms if last_ms is None else max(last_ms, after_ms)
 
-    def _due_ms(self, at_ms: int, following_ms: int | None) -> int:
-        offset_ms = self._spread_ms
-        if self._jitter_ms:
-            gap_ms = self._jitter_ms
-            if following_ms is not None:
-                gap_ms = self._opening_of(following_ms) - self._opening_of(at_ms)
-            offset_ms += spread_of(run_id(self._name, at_ms), min(self._jitter_ms, gap_ms))
+    def _due_ms(self, at_ms: int, placed_ms: int, following_ms: int | None) -> int:
+        if not self._jitter_ms:
+            return placed_ms
+        gap_ms = self._jitter_ms
+        if following_ms is not None:
+            gap_ms = self._opening_of(following_ms) - self._opening_of(at_ms)
+        offset_ms = self._spread_ms + spread_of(run_id(self._name, at_ms), min(self._jitter_ms, gap_ms))
         return place(at_ms, offset_ms, self._openings)
 
     def _opening_of(self, at_ms: int) -> int:
         return at_ms if self._openings is None else self._openings.next_open(at_ms)
 
-    def _planned_all(self, runs: list[Run], upcoming: Run | None) -> list[PlannedRun]:
-        return [self._planned(run, following) for run, following in pairwise([*runs, upcoming]) if run is not None]
+    def _planned_all(self, runs: list[Run], upcoming: Run | None) -> Generator[None, None, list[PlannedRun]]:
+        planned = []
+        for run, following in pairwise([*runs, upcoming]):
+            if run is not None:
+                planned.append(self._planned(run, following))
+                yield
+        return planned
 
     def _planned(self, run: Run, following: Run | None) -> PlannedRun:
         following_ms = _NEVER

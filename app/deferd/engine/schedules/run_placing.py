@@ -47,7 +47,7 @@ class RunPlacer:
 
     async def placing_of(self, definition: PutSchedule) -> RunPlacing:
         """What moves the runs of a definition. A calendar that was deleted is always open."""
-        job, placed_by = definition.job, self._placer.defaults.get(definition.topic, NO_DEFAULTS)
+        job, placed_by = definition.job, self._placer.defaults_of(definition.topic)
         window, spread_ms = read_defaults(placed_by)
         spec = definition.window or job.window
         if spec is not None:

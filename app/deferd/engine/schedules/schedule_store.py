@@ -67,7 +67,7 @@ class Change:
 
 
 class DueSchedule(NamedTuple):
-    """A schedule that must be advanced, or whose next run must be derived again. `rest_bytes` is about the size of its job.
+    """A schedule that must be advanced, or whose next run must be derived again. Its job has about `rest_bytes`.
 
     `next_ms` is when its next run was to be due, None for none; `is_next_waiting`: it waits for that, as it was put.
     """

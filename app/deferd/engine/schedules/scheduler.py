@@ -25,6 +25,7 @@ from deferd.engine.schedules.schedule_store import (
     read_due,
 )
 from deferd.engine.schedules.stored_schedule import ScheduleState
+from deferd.engine.time_slice import TimeSlice
 
 _LOG = logging.getLogger(__name__)
 _AT_ONCE = 8
@@ -105,8 +106,8 @@ class Scheduler:
             run = next(times.runs_after(before_ms), None)
             if run is not None and run.due_ms > now_ms:
                 state = state.going_on_from(run.occurrence_ms, before_ms, times.recurrence)
-                fields = {"state": state.stored(), "next": run.due_ms}
-                return Change(due.topic, due.name, due.rev, run.due_ms, fields=fields), state
+                change = Change(due.topic, due.name, due.rev, run.due_ms)
+                return replace(change, fields={"state": state.stored(), "next": run.due_ms}), state
         remaining = None
         if definition.max_runs is not None:
             remaining = definition.max_runs - due.runs - due.waiting + due.is_next_waiting
@@ -116,7 +117,7 @@ class Scheduler:
         if not state.is_active or (remaining is not None and remaining <= 0):
             return planned_change(due.name, due.rev, definition, state, _ENDED, times), state
         after_ms = now_ms if dealt_with_ms is None else dealt_with_ms
-        plan = times.plan(now_ms, after_ms, remaining, most_runs(due.rest_bytes))
+        plan = await TimeSlice().run(times.plan(now_ms, after_ms, remaining, most_runs(due.rest_bytes)))
         change = planned_change(due.name, due.rev, definition, state, plan, times, placing)
         is_same = plan.next_run is not None and (plan.next_run.id, plan.next_run.due_ms) == (due.next_id, due.next_ms)
         if due.is_next_waiting and not is_same:

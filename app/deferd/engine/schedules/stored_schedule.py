@@ -35,9 +35,9 @@ _OF_WINDOWS = frozenset({"window", "spread"})
 class ScheduleState(NamedTuple):
     """What only this package reads and writes of a schedule; times are ms since the epoch.
 
-    `occurrence_ms` is the last occurrence that was dealt with: that of the next run, if there is one; `before_ms` is the
-    one that was dealt with before that. If the schedule goes by local time, each has how far the zone was ahead of UTC
-    then: so both keep their local times when another release of the zones has other rules. `max_jobs` and
+    `occurrence_ms` is the last occurrence that was dealt with: that of the next run, if there is one; `before_ms` is
+    the one that was dealt with before that. If the schedule goes by local time, each has how far the zone was ahead of
+    UTC then: so both keep their local times when another release of the zones has other rules. `max_jobs` and
     `dead_retain_ms` are the bounds of the key that put the schedule. `is_moving`: it was put into another shard and
     makes no runs until its name is only there.
     """
@@ -117,9 +117,9 @@ _LONG = {short: name for name, short in _SHORT.items()}
 class StoredSchedule:
     """A schedule, its counters, and where it is. `body` is JSON, None when it was not read.
 
-    `next_job_due_ms`: when the job of its next run is due, None when that does not wait any more. `first_earlier`: id and
-    due time of the earlier run that is due first, if some wait because somebody postponed them. Both are only known of
-    a schedule that was read alone.
+    `next_job_due_ms`: when the job of its next run is due, None when that does not wait any more. `first_earlier`: id
+    and due time of the earlier run that is due first, if some wait because somebody postponed them. Both are only known
+    of a schedule that was read alone.
     """
 
     name: str

@@ -20,7 +20,7 @@ LONGEST_CHANGE = timedelta(hours=3)
 
 
 class CronTimes:
-    """The instants at which any of some expressions runs, each once, in a zone."""
+    """The instants at which any of some expressions runs, each once, in a zone. All must have the same dates."""
 
     def __init__(self, expressions: list[CronExpression], zone: ZoneInfo) -> None:
         self._expressions = expressions
@@ -45,7 +45,7 @@ class CronTimes:
         """
         start = datetime.fromtimestamp(after, self._zone).replace(tzinfo=None, fold=0)
         end = datetime.fromtimestamp(until, self._zone).replace(tzinfo=None, fold=0)
-        return sum(_count(expression, start, end) for expression in self._expressions)
+        return _count(self._expressions, start, end)
 
     def _later(self, expression: CronExpression, second: int) -> Iterator[int]:
         minutes = self._by_elapsed_time if expression.every_hour else self._by_local_time
@@ -119,21 +119,26 @@ def _seconds(local: datetime) -> int:
     return int(local.replace(tzinfo=UTC).timestamp())
 
 
-def _count(expression: CronExpression, start: datetime, end: datetime) -> int:
-    parsed = CronSim(expression.minutes, EPOCH)
-    whole_day = len(parsed.hours) * len(parsed.minutes) * len(expression.seconds)
+def _count(expressions: list[CronExpression], start: datetime, end: datetime) -> int:
+    """How many times there are in (`start`, `end`]. All expressions have the same dates."""
+    parsed = [(CronSim(expression.minutes, EPOCH), expression.seconds) for expression in expressions]
+    dates = parsed[0][0]
+    whole_day = sum(len(times.hours) * len(times.minutes) * len(seconds) for times, seconds in parsed)
 
     def matches(day: date) -> bool:
-        return day.month in parsed.months and parsed.match_day(day)
+        return day.month in dates.months and dates.match_day(day)
 
     def up_to(local: datetime) -> int:
-        if not matches(local.date()):
-            return 0
-        minute = (local.hour, local.minute)
-        earlier = sum((hour, shown) < minute for hour in parsed.hours for shown in parsed.minutes)
-        during = local.hour in parsed.hours and local.minute in parsed.minutes
-        return earlier * len(expression.seconds) + during * sum(second <= local.second for second in expression.seconds)
+        return sum(_count_up_to(local, *times) for times in parsed) if matches(local.date()) else 0
 
     first = start.toordinal()
     days = sum(matches(date.fromordinal(ordinal)) for ordinal in range(first, end.toordinal()))
     return max(days * whole_day + up_to(end) - up_to(start), 0)
+
+
+def _count_up_to(local: datetime, times: CronSim, seconds: tuple[int, ...]) -> int:
+    """How many times of a day that matches are not later than `local`, a time of it."""
+    minute = (local.hour, local.minute)
+    earlier = sum((hour, shown) < minute for hour in times.hours for shown in times.minutes)
+    during = local.hour in times.hours and local.minute in times.minutes
+    return earlier * len(seconds) + during * sum(second <= local.second for second in seconds)

@@ -9,7 +9,7 @@ and has no times in an hour that is left out.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import islice, takewhile
@@ -94,20 +94,34 @@ class Recurrence:
                 return
             yield second * 1000
 
-    def missed(self, after_ms: int, until_ms: int, most: int) -> tuple[list[int], int]:
+    def missed(self, after_ms: int, until_ms: int, most: int) -> Generator[None, None, tuple[list[int], int]]:
         """The latest occurrences in (`after_ms`, `until_ms`], at most `most`, in order, and how many there are in all.
 
-        It finds only these; the others are counted by days. The number is exact for `every` and for up to `most`; for
-        more, it may be off by the occurrences in the hours around changes of the clock.
+        It yields after each. It finds only these; the others are counted by days. The number is exact for `every` and
+        for up to `most`; for more, it may be off by the occurrences in the hours around changes of the clock.
         """
-        after, until = max(after_ms // 1000, self._before_s), min(until_ms // 1000, self._last_s)
-        if until <= after:
-            return [], 0
-        latest = list(islice(takewhile(after.__lt__, self._rule.earlier_than(until + 1)), most))
+        latest = []
+        for at_ms in islice(self.earlier(after_ms, until_ms), most):
+            latest.append(at_ms)
+            yield
         older = 0
         if len(latest) == most:
-            older = self._rule.count(after, latest[-1] - 1 if latest else until)
-        return [second * 1000 for second in reversed(latest)], len(latest) + older
+            older = self.count(after_ms, latest[-1] - 1000 if latest else until_ms)
+        return latest[::-1], len(latest) + older
+
+    def earlier(self, after_ms: int, until_ms: int) -> Iterator[int]:
+        """The occurrences in (`after_ms`, `until_ms`], the latest first."""
+        after, until = self._bounded(after_ms, until_ms)
+        return (second * 1000 for second in takewhile(after.__lt__, self._rule.earlier_than(until + 1)))
+
+    def count(self, after_ms: int, until_ms: int) -> int:
+        """The number of occurrences in (`after_ms`, `until_ms`], but for those around changes of the clock."""
+        after, until = self._bounded(after_ms, until_ms)
+        return self._rule.count(after, until) if after < until else 0
+
+    def _bounded(self, after_ms: int, until_ms: int) -> tuple[int, int]:
+        """In seconds, within the bounds of the definition."""
+        return max(after_ms // 1000, self._before_s), min(until_ms // 1000, self._last_s)
 
 
 class _Every:

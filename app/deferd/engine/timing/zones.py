@@ -52,7 +52,7 @@ def instant_ms(zone: ZoneInfo, local: datetime, *, take_last: bool = False) -> i
 
 
 def instant_by_new_rules_ms(zone: ZoneInfo, at_ms: int, offset_then_ms: int) -> int:
-    """When clocks show what they showed at `at_ms` by the rules of another release, when they were `offset_then_ms` ahead."""
+    """When clocks show what they showed at `at_ms` by another release's rules, which were `offset_then_ms` ahead."""
     if offset_ms(zone, at_ms) == offset_then_ms:
         return at_ms
     return instant_ms(zone, _utc(at_ms + offset_then_ms))

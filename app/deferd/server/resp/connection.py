@@ -17,8 +17,8 @@ from deferd.api.resp import replies
 from deferd.api.resp.command_error import Disconnected
 from deferd.api.resp.execution import execute
 from deferd.api.resp.session import RespApi, Session
-from deferd.api.resp.time_slice import TimeSlice
 from deferd.contract.limits import BATCH_MAX
+from deferd.engine.time_slice import TimeSlice
 from deferd.server.http.connections import KEEP_ALIVE_S, LINGER_S, REJECTED_MAX, Connections, OpenConnection
 from deferd.server.http.paced_transport import PacedTransport
 from deferd.server.http.protocol import UNSENT_BYTES

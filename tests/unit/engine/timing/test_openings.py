@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from deferd.contract.errors import InvalidInput
 from deferd.contract.windows import Window
-from deferd.engine.timing.openings import Openings, place, spread_of
+from deferd.engine.timing.openings import Openings, place, read_openings, spread_of
 from deferd.engine.timing.zones import zone_named
 from tests.drawn_input import drawn
 
@@ -160,6 +160,23 @@ def test_a_placed_time_is_open_and_not_earlier(
     assert place(asked, offset, None) == asked + offset
 
 
+@drawn(1000)
+@given(drawn_windows(), st.integers(0, 40 * 86_400_000))
+def test_the_last_open_instant_is_before_the_next_opening(
+    some: tuple[list[Window], datetime], asked_after: int
+) -> None:
+    windows, begin = some
+    asked = ms(begin) + asked_after
+    openings = Openings.of(windows)
+    last, following = openings.last_open(asked), openings.next_open(asked)
+    assert last is not None
+    assert openings.next_open(last) == last
+    if following == asked:
+        assert last == asked
+    else:
+        assert last < asked < openings.next_open(last + 1) == following
+
+
 def test_a_skipped_opening_is_at_the_change_of_the_offset() -> None:
     berlin = Openings.of([window(zone="Europe/Berlin", **{"from": "02:30", "to": "05:00"})])
     assert berlin.next_open(at("2026-03-29T00:00+01:00")) == at("2026-03-29T03:00+02:00")
@@ -198,7 +215,7 @@ def test_looks_over_years_of_excepted_dates() -> None:
     assert hours.next_open(at("2026-11-22T00:00Z")) == at("2034-07-23T00:00Z")
 
 
-def test_is_open_across_the_blocks_that_it_computes() -> None:
+def test_is_open_on_each_day_and_night_of_two_years() -> None:
     always = Openings.of([window(zone="America/New_York")])
     nights = Openings.of([window(**{"from": "22:00", "to": "06:00"})])
     for first, second in pairwise(range(at("2026-01-01T00:00Z"), at("2028-01-01T00:00Z"), 86_400_000)):
@@ -224,7 +241,7 @@ def test_refuses_windows_that_never_open(fields: dict[str, str], path: tuple[int
 
 
 def test_equal_windows_share_their_openings() -> None:
-    assert Openings.of([window(zone="Asia/Kathmandu")]) is Openings.of([window(zone="Asia/Kathmandu")])
+    assert read_openings('{"zone":"Asia/Kathmandu"}') is read_openings('{"zone":"Asia/Kathmandu"}')
 
 
 def test_spreads_evenly_and_always_alike() -> None:

@@ -1,0 +1,73 @@
+"""No request of at most 1 MB holds the event loop of a service for long, and its work ends when its client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.held_loop import HeldLoop
+from tests.acceptance.hostile_requests import GROUPS, ONE_C_CALL, RARE, READS, Sent, call, preview, send, windows
+from tests.acceptance.service_process import ServiceProcess
+
+MOST_MS = 25
+TRIES = 3
+"""The least of them counts: what other processes do to the caches takes CPU time too."""
+
+pytestmark = pytest.mark.slow(seconds=12)
+
+
+class Service:
+    def __init__(self, process: ServiceProcess, held: HeldLoop) -> None:
+        self.process = process
+        self.port = process.port
+        self.held = held
+
+    def cpu_s(self) -> float:
+        """CPU time of the process, but for its store."""
+        fields = Path(f"/proc/{self.process.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / 100
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("held")
+    held = HeldLoop(folder / "held")
+    process = ServiceProcess(folder, module=("tests.acceptance.held_loop", str(folder / "held")))
+    with process:
+        process.wait_ready()
+        yield Service(process, held)
+
+
+async def hold_of(service: Service, group: list[Sent]) -> float:
+    """The longest time for which a group of requests that are sent at once holds the loop."""
+    service.held.longest_ms()
+    await asyncio.gather(*(call(service.port, sent) for sent in group))
+    await call(service.port, Sent("GET", "/healthz"))
+    return service.held.longest_ms()
+
+
+@pytest.mark.parametrize("name", [*GROUPS, *READS])
+async def test_no_request_holds_the_loop_for_long(service: Service, name: str) -> None:
+    group = (GROUPS | READS)[name]
+    most_ms = ONE_C_CALL.get(name, MOST_MS)
+    holds = []
+    for _ in range(TRIES):
+        holds.append(await hold_of(service, group))
+        if holds[-1] <= most_ms:
+            return
+    pytest.fail(f"held for {holds} ms")
+
+
+async def test_work_ends_when_its_client_leaves(service: Service) -> None:
+    long = [await send(service.port, preview(RARE, 900 + number)) for number in range(20)]
+    for _ in range(3):  # meanwhile they arrive
+        await call(service.port, Sent("GET", "/healthz"))
+    before_s = service.cpu_s()
+    for _, writer in long:
+        writer.transport.abort()
+    short = Sent("POST", "/schedules/preview?count=1", {"topic": "t", "cron": RARE, "window": windows(960)})
+    assert await call(service.port, short) == 200
+    assert service.cpu_s() - before_s < 0.5
