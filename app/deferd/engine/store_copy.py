@@ -154,7 +154,9 @@ class _Copy:
 
     async def _copy_key(self, found: KeyFound) -> None:
         match found:
-            case KeyFound(topic="", part="lock" | "schedules/missed"):  # what has happened in the source
+            case KeyFound(
+                topic="", part="lock" | "schedules/missed" | "schedules/zones"
+            ):  # what has happened in the source
                 return
             case KeyFound(topic="", part="clock"):
                 raise StoreRefused(

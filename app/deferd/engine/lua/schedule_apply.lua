@@ -101,7 +101,11 @@ if #jobs > 0 then
   local most = math.min((settings.j or 0) > 0 and settings.j or math.huge, bound > 0 and bound or math.huge)
   if most < math.huge then
     local live = redis.call('HLEN', POOL) - redis.call('ZCARD', DEAD) - redis.call('ZCARD', FINISHED)
-    if live + #jobs / 2 > math.ceil(most / (settings.n or 1)) then return { FULL } end
+    if run_to_withdraw ~= '' and keys_of_run == KEYS then live = live - 1 end
+    for index = 1, #jobs, 2 do
+      if jobs[index] == run_to_withdraw or redis.call('HEXISTS', POOL, jobs[index]) == 0 then live = live + 1 end
+    end
+    if live > math.ceil(most / (settings.n or 1)) then return { FULL } end
   end
 end
 
@@ -123,10 +127,9 @@ if #jobs > 0 then
   for index, code in ipairs(put(KEYS, { TOPIC, '0', any_default, unpack(jobs) })[3]) do
     local id = jobs[2 * index - 1]
     if type(code) == 'table' then code = code[1] end
-    if code ~= KEPT or redis.call('ZSCORE', DELAY, id) and redis.call('HEXISTS', runs, id) == 0 then
+    if code ~= KEPT or redis.call('ZSCORE', DELAY, id) then
       local policy = ARGV[first_run + 4 * index - 2]
-      redis.call('HSET', runs, id, string.format('%s %.0f %s', name, dues[index], policy))
-      waiting = waiting + 1
+      waiting = waiting + redis.call('HSET', runs, id, string.format('%s %.0f %s', name, dues[index], policy))
       if id ~= next_id then earlier[#earlier + 1] = id end
     end
   end

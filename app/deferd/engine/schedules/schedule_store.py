@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any, NamedTuple
 
 from deferd.contract.schedules import PutSchedule
@@ -21,10 +22,12 @@ from deferd.engine.schedules.stored_schedule import (
     run_head,
 )
 from deferd.engine.scripts import Scripts
+from deferd.engine.timing import zones
 
 _DONE, _OTHER_DEFAULTS, _FULL, _MORE = 1, -2, -3, -4
 _DELETE = -1
 _PAGE = 100
+_ZONES = "schedules/zones"
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)
 """What reading a schedule raises when another program has written it."""
 
@@ -64,7 +67,10 @@ class Change:
 
 
 class DueSchedule(NamedTuple):
-    """A schedule that must be advanced. `rest_bytes` is about the size of its job."""
+    """A schedule that must be advanced, or whose next run must be derived again. Its job has about `rest_bytes`.
+
+    `next_ms` is when its next run was to be due, None for none; `is_next_waiting`: it waits for that, as it was put.
+    """
 
     name: str
     rev: int
@@ -72,9 +78,31 @@ class DueSchedule(NamedTuple):
     definition: bytes
     state: bytes
     next_id: str
+    next_ms: int | None
     runs: int
     waiting: int
     rest_bytes: int
+    is_next_waiting: bool
+
+
+class DueSchedules(NamedTuple):
+    """Schedules that must be advanced, and the store's time.
+
+    `zones_progress`: whether those of the shard are derived again by another release of the zones, and how far.
+    """
+
+    now_ms: int
+    zones_progress: ZonesProgress
+    looked_to: str
+    schedules: list[DueSchedule]
+
+
+class ZonesProgress(Enum):
+    """How far the runs of a shard's schedules are derived again; as in lua/schedules_due.lua."""
+
+    UP_TO_DATE = 0
+    MORE = 1
+    LAST_STEP = 2
 
 
 class ScheduleStore:
@@ -170,13 +198,17 @@ class ScheduleStore:
         rev: int = reply[2]
         return rev
 
-    async def due(self, shard: int, most: int) -> tuple[int, list[DueSchedule]]:
-        """The store's time, and up to `most` schedules of a shard that must be advanced."""
-        keys = [self._keys.of_shard(shard, name) for name in ("schedule_due", "due")]
-        now_ms, *rows = await self._scripts.run("schedules_due", keys, (most,))
+    async def due(self, shard: int, most: int, after: str) -> DueSchedules:
+        """Up to `most` schedules of a shard that must be advanced.
+
+        If its runs were derived by another release of the zones, also schedules by name, those after `after`.
+        """
+        keys = [self._keys.of_shard(shard, name) for name in ("schedule_due", "schedules", _ZONES, "due")]
+        reply = await self._scripts.run("schedules_due", keys, (most, zones.TZDATA_VERSION, after))
+        now_ms, progress, looked_to, *rows = reply
         found = []
         for name, fields in zip(rows[::2], rows[1::2], strict=True):
-            rev, topic, definition, state, next_id, runs, waiting, rest_bytes = fields
+            rev, topic, definition, state, next_id, next_ms, runs, waiting, rest_bytes, is_next_waiting = fields
             found.append(
                 DueSchedule(
                     name.decode(),
@@ -185,12 +217,18 @@ class ScheduleStore:
                     definition or b"",
                     state or b"",
                     (next_id or b"").decode(),
+                    int(next_ms or 0) or None,
                     int(runs or 0),
                     int(waiting or 0),
                     rest_bytes,
+                    is_next_waiting == 1,
                 )
             )
-        return now_ms, found
+        return DueSchedules(now_ms, ZonesProgress(progress), looked_to.decode(), found)
+
+    async def note_zones(self, shard: int) -> None:
+        """Note that all runs of a shard were derived by this release of the zones."""
+        await self._scripts.write("SET", self._keys.of_shard(shard, _ZONES), zones.TZDATA_VERSION)
 
     async def first_due_ms(self) -> int | None:
         """When the first schedule of all shards must be advanced; None when there is none."""

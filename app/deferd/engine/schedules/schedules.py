@@ -181,13 +181,12 @@ class Schedules:
         times = RunTimes(name, definition, state.created_ms, placing)
         plan, after_ms, done_ms = _NO_RUNS, now_ms, None
         is_withdrawn = old is not None and (old.next_job_due_ms or 0) > now_ms
-        if old is not None and old.state.occurrence_ms is not None and _timing(old.definition) == _timing(definition):
+        if old is not None and _timing(old.definition) == _timing(definition):
             # It goes on where it was: with the run that is withdrawn, and without one that was cancelled.
-            done_ms = old.state.occurrence_ms - is_withdrawn
+            done_ms = old.state.dealt_with_ms(times.recurrence, but_next=is_withdrawn)
+        if old is not None and done_ms is not None:
             after_ms = done_ms if old.state.is_active else max(done_ms, now_ms)
-        if state.is_paused:
-            state = state._replace(occurrence_ms=done_ms)
-        else:
+        if not state.is_paused:
             remaining = definition.max_runs
             if remaining is not None and old is not None:
                 remaining -= old.runs + old.waiting - is_withdrawn
@@ -196,14 +195,19 @@ class Schedules:
                     plan = await TimeSlice().run(times.plan(now_ms, after_ms, remaining, most_runs(rest_bytes)))
                 except ValueError as error:
                     raise InvalidInput([FieldError(("body", "window"), str(error))]) from None
-        change = planned_change(name, None if old is None else old.rev, definition, state, plan, placing)
+        waiting = state
+        if not state.is_paused:
+            waiting = state.going_on_from(after_ms, None, times.recurrence)
+        elif done_ms is not None:
+            state = waiting = state.going_on_from(done_ms, None, times.recurrence)
+        change = planned_change(name, None if old is None else old.rev, definition, state, plan, times, placing)
         if old is not None:
             change = replace(
                 change,
                 withdraw=(old.topic, old.next_id if is_withdrawn else ""),
                 withdraw_earlier=state.is_paused or old.topic != definition.topic,
             )
-        return change, state if state.is_paused else state._replace(occurrence_ms=after_ms)
+        return change, waiting
 
     async def _replanned(self, old: StoredSchedule, state: ScheduleState, now_ms: int) -> tuple[Change, ScheduleState]:
         rest_bytes = len(old.rest or b"")

@@ -14,6 +14,7 @@
 --     late_ids     with spaces between them: runs that were due after later ones and may be live; not with `overlap` allow
 --   earlier_runs   ZSET "name id" -> 0, the runs that wait besides the next one of their schedule: somebody postponed
 --                  them, or they make up for missed ones. Their ids are in the order of their occurrences
+--   schedules/zones  STRING the release of the time zones by which the next runs of all active schedules were derived
 -- and for each topic `runs`, see transitions.lua. The member `:schedules` of `due` is the earliest in `schedule_due`.
 local MEMBER_OF_SCHEDULES = ':schedules'
 
