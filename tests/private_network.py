@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import product
 from typing import TypeVar
 
 _CLONE_NEWNET = 0x40000000
@@ -79,6 +80,12 @@ def _run(*command: str) -> str:
     if done.returncode:
         raise NoPrivateNetwork(f"{' '.join(command)}: {done.stderr.strip()}")
     return done.stdout
+
+
+def cut(one_side: list[str], other_side: list[str]) -> None:
+    """Lose all packets between these addresses, without a sign to either side. Connections stay open."""
+    for source, target in [*product(one_side, other_side), *product(other_side, one_side)]:
+        _run("iptables", "-w", "-A", "INPUT", "-s", source, "-d", target, "-j", "DROP")
 
 
 class HeldUp:

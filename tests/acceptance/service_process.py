@@ -44,7 +44,7 @@ class ServiceProcess:
         self.data_dir = folder / "data"
         self.port = port
         self._flags = flags
-        self._environment = environment or {}
+        self.environment = environment or {}
         self._preloaded = preloaded
         self._process: Process | None = None
         self._serving: ServeProcess | None = None  # the newest one, which may have ended
@@ -65,7 +65,7 @@ class ServiceProcess:
         """Start the service and wait until it listens."""
         self.folder.mkdir(parents=True, exist_ok=True)
         flags = ["--port", str(self.port), "--data-dir", str(self.data_dir), *self._flags]
-        environment = {**self._environment, "SERVICE_OF_TEST": str(self.folder)}
+        environment = {**self.environment, "SERVICE_OF_TEST": str(self.folder)}
         process: Process
         if self._preloaded:
             inherited = {name: value for name, value in os.environ.items() if not name.startswith("DEFERD_")}

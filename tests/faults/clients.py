@@ -53,6 +53,8 @@ RESPONSE_S = 2.5
 STORE_TIMEOUT_S = 1.5
 """The default of `--store-timeout`."""
 _TIMED_OUT = "the store did not respond in time"
+_GIVEN_UP = "nothing was received for"
+"""In the error of the client library at the instant from which on its request does nothing."""
 PAUSE_AFTER_ERROR_S = 0.25
 PAUSE_WHEN_EMPTY_S = 0.1
 _CODES = {
@@ -134,8 +136,8 @@ class Clients:
                 results = facts(await call)
         except Unreachable:
             ends: dict[str, Any] = {"outcome": NOT_SENT}
-        except (NoAnswer, TimeoutError):
-            ends = {"outcome": UNKNOWN}
+        except (NoAnswer, TimeoutError) as error:
+            ends = {"outcome": UNKNOWN} | ({"given_up_after_s": 0} if _GIVEN_UP in str(error) else {})
         except StoreUnavailable as error:
             # When the connection to the store broke, it had not waited as long as it can.
             ends = {"outcome": UNKNOWN, "given_up_after_s": 0 if _TIMED_OUT in str(error) else STORE_TIMEOUT_S}

@@ -38,7 +38,7 @@ SET_KINDS = frozenset(("sadd", "spop"))
 """Calls on topics that are used as sets: `set_commands` checks them."""
 UNKNOWN = "unknown"
 """Outcome of an operation without a response, or with 503: it may have been executed. It may still be, but after a 503
-only for so long as the service waits for the store."""
+only for so long as the service waits for the store, and after a time-out of the client library not at all."""
 DELIVERED = "delivered"
 """Outcome of a put without a response that a delivery proves, if it may have become a job, an item or a follow-up."""
 NOT_SHOWN = "not shown"
@@ -60,9 +60,9 @@ class Operation:
     the response shows it; `shown` (a tag), `state`, `result` and `created_ms` are of the job that a response shows.
     A collection has the tags of all its puts; `items` is how many it has after an append. `follows`: the put waits for
     the job's holder; `only_live`: dead and finished jobs are not in its way. `chain` names a finish and the put in the
-    same step. `end_s` is None without a response; the outcome may be known
-    all the same, as a delivery proves its put. `given_up_s`: after a 503, when the service has given up what it sent to
-    the store, which does not execute it any more.
+    same step. `end_s` is None without a response; the outcome may be known all the same, as a delivery proves its put.
+    `given_up_s`: when a call without a response was given up, by the service with a 503 or by the client. It is not
+    executed any more.
     """
 
     kind: Kind

@@ -325,12 +325,20 @@ async def _pause_store(fault: Fault, deployment: Deployment) -> None:
 
 
 async def _hold_packets(fault: Fault, deployment: Deployment) -> None:
+    await _hold_up(deployment.store.port, fault.for_s)
+
+
+async def _hold_requests(fault: Fault, deployment: Deployment) -> None:
+    await _hold_up(deployment.services[fault.which].port, fault.for_s)
+
+
+async def _hold_up(port: int, for_s: float) -> None:
     def hold() -> int:
-        with packets_held_up(deployment.store.port) as held_up:
-            time.sleep(fault.for_s)
+        with packets_held_up(port) as held_up:
+            time.sleep(for_s)
         return held_up.packets
 
-    # What the proxies have taken is sent again at the end, also what the services have given up.
+    # What the proxies have taken is sent again at the end, also what the services or clients have given up.
     _require(await asyncio.to_thread(hold) > 0, "no packet was held up")
 
 
@@ -412,6 +420,7 @@ _INJECTORS: dict[FaultKind, Callable[[Fault, Deployment], Coroutine[Any, Any, No
     FaultKind.BLOCK_STORE: _block_store,
     FaultKind.PAUSE_STORE: _pause_store,
     FaultKind.HOLD_PACKETS: _hold_packets,
+    FaultKind.HOLD_REQUESTS: _hold_requests,
     FaultKind.JUMP_CLOCK: _jump_clock,
     FaultKind.REVOKE_PERMISSION: _revoke_permission,
     FaultKind.FLUSH_SCRIPTS: _flush_scripts,

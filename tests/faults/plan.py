@@ -32,6 +32,7 @@ class FaultKind(StrEnum):
     BLOCK_STORE = "the store is blocked (DEBUG SLEEP)"
     PAUSE_STORE = "the store makes clients wait (CLIENT PAUSE)"
     HOLD_PACKETS = "packets on their way to the store are held up"
+    HOLD_REQUESTS = "packets on their way to a service are held up"
     JUMP_CLOCK = "the clock of a service's host jumps"
     REVOKE_PERMISSION = "the store's user loses a permission (ACL)"
     FLUSH_SCRIPTS = "the store drops all scripts (SCRIPT FLUSH)"
@@ -42,6 +43,9 @@ SHORT_S = (0.2, 0.8)
 BEYOND_LEASES_S = (1.6, 2.2)
 BEYOND_STORE_TIMEOUT_S = 2.2
 """Longer than the services' time-out for the store."""
+BEYOND_RESPONSE_S = 3.2
+"""Longer than the clients' time-out for a response."""
+NEED_PRIVATE_NETWORK = {FaultKind.HOLD_PACKETS, FaultKind.HOLD_REQUESTS}
 CLOCK_JUMPS_H = (1.0, 30.0)
 _SLOWS_STORE_CALLS = {
     FaultKind.FREEZE_STORE,
@@ -80,4 +84,6 @@ def _draw(kind: FaultKind, chance: random.Random) -> Fault:
     for_s = chance.uniform(*(BEYOND_LEASES_S if beyond_leases else SHORT_S))
     if kind is FaultKind.HOLD_PACKETS or chance.random() < (0.5 if kind in _SLOWS_STORE_CALLS else 0.1):
         for_s = BEYOND_STORE_TIMEOUT_S
+    if kind is FaultKind.HOLD_REQUESTS:
+        for_s = BEYOND_RESPONSE_S
     return Fault(kind, chance.randrange(2), round(for_s, 2), round(chance.uniform(*CLOCK_JUMPS_H), 2))

@@ -176,7 +176,7 @@ def _forgotten(of_job: Iterable[Operation], clock: StoreClock) -> list[str]:
 
 
 def _late(of_job: Iterable[Operation], clock: StoreClock) -> list[str]:
-    """Tags of puts that were carried out after they had been given up with a 503."""
+    """Tags of puts that were carried out after the service, or the client, had given them up."""
     return [
         put.tag
         for put in of_job

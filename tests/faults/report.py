@@ -73,7 +73,7 @@ def _lines(outcome: Outcome) -> Iterator[str]:
         (len(broken.split_items), "items delivered twice, or in two bodies"),
         (len(broken.lost_items), "acknowledged items that the delivery of their collection lacks"),
         (len(broken.put_while_taken), "jobs put while `unique_for` kept the id taken"),
-        (len(broken.late), "puts carried out after they had been given up with a 503"),
+        (len(broken.late), "puts carried out after they had been given up"),
         (len(outcome.wrong_responses), "internal errors, and puts acknowledged below fsync"),
         (
             len(outcome.wrong_pushes),

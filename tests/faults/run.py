@@ -20,7 +20,7 @@ from tests.faults.history import History, Operation, Recorder, read_history
 from tests.faults.injection import FaultNotInjected, inject
 from tests.faults.linearizability import StoreClock, check_job
 from tests.faults.operation_counts import count_outcomes, count_verbs
-from tests.faults.plan import Fault, FaultKind, draw_plan
+from tests.faults.plan import NEED_PRIVATE_NETWORK, Fault, FaultKind, draw_plan
 from tests.faults.progress import Progress
 from tests.faults.promises import Broken, broken_promises, check_store_contents, wrong_responses
 from tests.faults.push_targets import Behaviour
@@ -106,7 +106,7 @@ def run(folder: Path, seed: int, count: int, *, until_s: float | None = None) ->
         RuntimeError: a process exited unexpectedly.
     """
     why_not = why_no_private_network()
-    outcome = Outcome(seed, left_out={} if why_not is None else {FaultKind.HOLD_PACKETS: why_not})
+    outcome = Outcome(seed, left_out={} if why_not is None else dict.fromkeys(NEED_PRIVATE_NETWORK, why_not))
     plan = draw_plan(seed, count, without=outcome.left_out)
 
     in_private_network_if_possible(lambda: asyncio.run(_run(folder, outcome, plan, until_s)))

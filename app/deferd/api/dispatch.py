@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from urllib.parse import unquote
 
@@ -24,8 +25,11 @@ from deferd.api.context import AppContext
 from deferd.api.incoming_request import AsgiRequest, IncomingRequest
 from deferd.api.operation import Operation
 from deferd.api.request_context import RequestContext
+from deferd.api.responses import Header
 from deferd.api.unsent_bytes import LARGE_BYTES
+from deferd.contract.call_instants import TIME_HEADER
 from deferd.contract.errors import DeferdError, Unauthorized
+from deferd.engine.request_end import request_ending_at
 
 KEY_NAME = "deferd.key_name"
 """Where the ASGI scope of a request, once it has a response, holds the name of its key, for the server."""
@@ -33,6 +37,7 @@ Run = Callable[[dict[str, Any]], Awaitable[Response]]
 """What makes the response of an operation from its arguments."""
 _NOT_FOUND, _METHOD_NOT_ALLOWED = 404, 405
 _NO_RESPONSE = 0
+_TIME = TIME_HEADER.encode()
 _PATH_LOGGED = 200
 _ASK_FOR_PASSWORD = (b"www-authenticate", b'Basic realm="deferd: any name, a key as the password", charset="UTF-8"')
 
@@ -53,7 +58,7 @@ class RequestHandler:
         self._at_fixed_urls: dict[tuple[bytes, bytes], tuple[Operation, str]] = {}
         for route in router.routes:
             if isinstance(route, Operation):
-                for method in route.methods or ():
+                for method in route.served_methods:
                     self._operations.setdefault((method, route.path.count("/")), []).append(route)
                     if not route.param_convertors:
                         self._at_fixed_urls[method.encode(), route.path.encode()] = route, method
@@ -79,20 +84,27 @@ class RequestHandler:
         permission = operation.permission
         admission = WITHOUT_KEY
         response: Response | None = None
+        not_after_ms: int | None = None
         try:
             admission = self._app.gate.admit(permission, request)
             request.key_name = admission.key_name
             admission.authorize()
+            not_after_ms = request.not_after_ms()
             context = RequestContext(self._app, request, admission)
             arguments = await operation.bind(context)
             admission.check_arguments(arguments)
             run = run or operation.run
+            recording: AbstractContextManager[None] = nullcontext()
             if permission.recorded is not None and change_recording.is_recorded(permission.recorded, request):
-                with change_recording.recording(operation, context, arguments):
+                recording = change_recording.recording(operation, context, arguments)
+            if not_after_ms is None:
+                with recording:
                     response = await run(arguments)
             else:
-                response = await run(arguments)
-            if len(response.body) > LARGE_BYTES:
+                ends_at_s = await self._app.engine.request_clock.end_s(not_after_ms)
+                with recording, request_ending_at(ends_at_s):
+                    response = await run(arguments)
+            if len(response.body) > LARGE_BYTES and request.method != "HEAD":
                 self._app.unsent.claim(len(response.body), request.key_name)
         except ClientDisconnect:
             pass
@@ -101,8 +113,13 @@ class RequestHandler:
         finally:
             status = _NO_RESPONSE if response is None else response.status_code
             metrics.observe_request(operation.path, request.method, status, time.perf_counter() - started_s)
-        if response is not None and admission.usage is not None:
-            response.raw_headers.extend(admission.usage.headers())
+        if response is not None:
+            if request.method == "HEAD":
+                response.body = b""  # the headers, and so the length, are those of a GET (RFC 9110, section 9.3.2)
+            if admission.usage is not None:
+                response.raw_headers.extend(admission.usage.headers())
+            if not_after_ms is not None and (now_ms := self._app.engine.request_clock.least_ms()):
+                response.raw_headers.append(time_header(now_ms))
         return response
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -179,8 +196,13 @@ class RequestHandler:
         methods: set[str] = set()
         for route in self._router.routes:
             if route.matches(scope)[0] is not Match.NONE:
-                methods.update(getattr(route, "methods", None) or ())
+                methods.update(route.served_methods if isinstance(route, Operation) else getattr(route, "methods", ()))
         return sorted(methods)
+
+
+def time_header(now_ms: int) -> Header:
+    """What tells a client the service's clock."""
+    return _TIME, b"%d" % now_ms
 
 
 def is_of_console(path: str) -> bool:

@@ -53,6 +53,9 @@ class EventStreamResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream until there is an end. The connection of a client that does not read is closed then."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        if scope["method"] == "HEAD":
+            await send({"type": "http.response.body", "body": b""})
+            return
         watching = asyncio.create_task(_wait_for_disconnect(receive))
         watching.add_done_callback(lambda _: self._stream.end())
         try:

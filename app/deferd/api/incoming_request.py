@@ -17,10 +17,15 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope
 
 from deferd.api import request_body
-from deferd.contract.errors import DeferdError
+from deferd.contract.call_instants import NOT_AFTER_HEADER
+from deferd.contract.errors import DeferdError, FieldError, InvalidInput
 
 _TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 """A valid header of this version by W3C Trace Context, section 3.2, which has any other ignored."""
+
+_NOT_AFTER = NOT_AFTER_HEADER.encode()
+_INSTANT_MAX_DIGITS = 15
+_SHOWN_BYTES = 100
 
 Headers = Iterable[tuple[bytes, bytes]]
 Result = TypeVar("Result")
@@ -32,7 +37,7 @@ class IncomingRequest(ABC):
     `key_name` is the name of the API key that the request was admitted with, if any.
     """
 
-    __slots__ = ("_task", "disconnected", "headers", "key_name", "method", "path_values", "query")
+    __slots__ = ("_task", "disconnected", "half_closed", "headers", "key_name", "method", "path_values", "query")
 
     is_of_console: ClassVar[bool] = False
     """Whether the console makes the request, within this process. Nothing that a client sends decides this."""
@@ -45,7 +50,7 @@ class IncomingRequest(ABC):
         self.query = query
         self.headers = headers
         self.key_name: str | None = None
-        self.disconnected = False
+        self.disconnected = self.half_closed = False
         self._task: asyncio.Task[Any] | None = None
 
     def traceparent(self) -> str | None:
@@ -60,6 +65,24 @@ class IncomingRequest(ABC):
             return None
         return found.decode("ascii")
 
+    def not_after_ms(self) -> int | None:
+        """The instant from which on the request may have no effect, by the service's clock; None if it names none.
+
+        Raises:
+            InvalidInput: the header is no instant, or there are several.
+        """
+        found = [value for name, value in self.headers if name == _NOT_AFTER]
+        if not found:
+            return None
+        [value, *more] = found
+        if more or not value.isdigit() or len(value) > _INSTANT_MAX_DIGITS:
+            shown = value[:_SHOWN_BYTES].decode("latin-1")
+            message = (
+                "is given more than once" if more else "must be an instant: milliseconds since 1970, a whole number"
+            )
+            raise InvalidInput([FieldError(("header", "Deferd-Not-After"), message, shown)])
+        return int(value)
+
     @abstractmethod
     def client_address(self) -> str | None:
         """The address that the connection comes from; None when the server does not know it."""
@@ -72,21 +95,21 @@ class IncomingRequest(ABC):
         """
 
     async def cancel_on_disconnect(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Await `work`; cancel it when the client disconnects first.
+        """Await `work`; cancel it when the client disconnects first, or closes its side, which may be the same.
 
         `work` itself undoes what it did when it is cancelled.
 
         Raises:
             ClientDisconnect: the client has disconnected.
         """
-        if self.disconnected:
+        if self.half_closed:
             work.close()
             raise ClientDisconnect
         self._task = asyncio.current_task()
         try:
             return await work
         except (asyncio.CancelledError, DeferdError):
-            if self.disconnected:
+            if self.half_closed:
                 raise ClientDisconnect from None
             raise
         finally:
@@ -95,6 +118,11 @@ class IncomingRequest(ABC):
     def disconnect(self) -> None:
         """Note that the client has disconnected, and cancel the work that it waits for."""
         self.disconnected = True
+        self.half_close()
+
+    def half_close(self) -> None:
+        """Note that the client sends no more, and cancel the work that only a connected client needs."""
+        self.half_closed = True
         if self._task is not None:
             self._task.cancel()
 

@@ -17,14 +17,13 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
-from urllib.parse import parse_qsl
 
 from fastapi import params
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from starlette.responses import Response
 
-from deferd.api import put_decoding, request_body
+from deferd.api import put_decoding, request_body, request_query
 from deferd.api.auth.admission import WITHOUT_KEY, Admission
 from deferd.api.auth.api_keys import Scope
 from deferd.api.auth.permissions import Recorded, permission_of
@@ -36,7 +35,6 @@ from deferd.contract import limits
 from deferd.contract.errors import FieldError, InvalidInput
 from deferd.contract.model import FinishBatch, PutBatch
 
-_QUERY_PARAMETERS_MAX = 100
 _large_bodies = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large-bodies")
 """Parses large bodies. One thread: with several the event loop would wait longer for the interpreter's lock."""
 
@@ -122,7 +120,8 @@ def _list_of_models(model: type[BaseModel]) -> tuple[str, type[BaseModel]] | Non
 class Operation(APIRoute):
     """A route whose requests are bound strictly and require a permission.
 
-    `streams`: the response has no known length.
+    `streams`: the response has no known length. `served_methods` are those of the route, and HEAD where GET has no
+    effect (RFC 9110, section 9.1): a HEAD of a pop could only take jobs that nobody sees, or promise others.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
@@ -134,6 +133,10 @@ class Operation(APIRoute):
         self._read_signature(endpoint)
         self.streams = options.get("response_class") is EventStreamResponse
         permission = permission_of(endpoint)
+        methods = set(self.methods or ())
+        if "GET" in methods and permission.scope is not Scope.POP:
+            methods.add("HEAD")
+        self.served_methods = frozenset(methods)
         is_audited = permission.is_audited or (permission.scope is Scope.ADMIN and self.methods != {"GET"})
         self.permission = replace(
             permission,
@@ -203,37 +206,8 @@ class Operation(APIRoute):
                 )
 
     def _bind_query(self, query: bytes, arguments: dict[str, Any], errors: list[FieldError]) -> None:
-        values = query_values(query, errors)
         if self._query_model is None:
-            errors.extend(FieldError(("query", name), "is not a known parameter") for name in values)
+            request_query.refuse_parameters(query, errors)
             return
         name, model = self._query_model
-        try:
-            arguments[name] = model.model_validate_strings(values)
-        except ValidationError as error:
-            errors.extend(field_errors(error, "query", values))
-
-
-def query_values(query: bytes, errors: list[FieldError]) -> dict[str, str]:
-    """The parameters by name. A repeated one, or one that is not UTF-8, is an error."""
-    values: dict[str, str] = {}
-    if not query:
-        return values
-    try:
-        pairs = parse_qsl(
-            query.decode("latin-1"),
-            keep_blank_values=True,
-            errors="strict",
-            max_num_fields=_QUERY_PARAMETERS_MAX,
-        )
-    except UnicodeDecodeError:
-        errors.append(FieldError(("query",), "must be UTF-8"))
-        return values
-    except ValueError:
-        errors.append(FieldError(("query",), f"must have at most {_QUERY_PARAMETERS_MAX} parameters"))
-        return values
-    for name, value in pairs:
-        if name in values:
-            errors.append(FieldError(("query", name), "is given more than once", value))
-        values[name] = value
-    return values
+        arguments[name] = request_query.read(query, model, errors)

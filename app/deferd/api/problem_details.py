@@ -62,10 +62,28 @@ class BadRequest(errors.DeferdError):
     code = "bad_request"
 
 
+class UnsupportedTransferCoding(errors.DeferdError):
+    """The body is encoded in another way than in chunks, so where it ends cannot be known."""
+
+    code = "unsupported_transfer_coding"
+
+
 class RequestTimeout(errors.DeferdError):
     """The rest of a request did not arrive in time. It was not carried out."""
 
     code = "request_timeout"
+
+
+class HalfClosed(errors.DeferdError):
+    """The client has closed its side of the connection, or all of it, while its request waited."""
+
+    code = "half_closed"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the client closed its side of the connection while the request waited, as if it had disconnected: jobs "
+            "that were popped for it have returned to their topics; keep the connection open until the response"
+        )
 
 
 class UriTooLong(errors.DeferdError):
@@ -113,6 +131,7 @@ ROWS: dict[type[errors.DeferdError], Row] = {
     errors.JobCancelled: Row(410, "The job was cancelled"),
     errors.DurabilityUnavailable: Row(422, "The store cannot provide this durability"),
     errors.DifferentShard: Row(422, "The topics are in different shards of the store"),
+    errors.TooLate: Row(408, "The request came too late"),
     errors.TopicFull: Row(429, "The topic is full"),
     errors.RateLimited: Row(429, "Too many requests"),
     errors.StoreUnavailable: Row(503, "The store is unavailable"),
@@ -120,7 +139,9 @@ ROWS: dict[type[errors.DeferdError], Row] = {
     MethodNotAllowed: Row(405, "The path does not have this method"),
     UnsupportedMediaType: Row(415, "The body must be JSON"),
     BadRequest: Row(400, "The request is not valid HTTP"),
+    UnsupportedTransferCoding: Row(501, "The transfer coding is not supported"),
     RequestTimeout: Row(408, "The request did not arrive in time"),
+    HalfClosed: Row(400, "The client closed its side of the connection"),
     UriTooLong: Row(414, "The URL is too long"),
     HeadTooLarge: Row(431, "The request's head is too large"),
     TooManyConnections: Row(503, "Too many connections are open"),

@@ -2,7 +2,7 @@
 
 `deferd.contract.model` and `deferd.api.request_body` are the specification. What is accepted here is stored byte for
 byte as they would have it stored; anything unusual gives None, and then they decide and say what is wrong. Unusual are
-all errors, a `backoff`, `dead_retain`, `time_limit` or `deadline`, and nesting that comes near the limit.
+all errors, and a `backoff`, `dead_retain`, `time_limit` or `deadline`.
 
 A body is parsed, since it is stored as `json_bytes` writes it: without whitespace, of two members with the same name
 only the last. msgspec checks all of it on the way, as the parser of `request_body` does: numbers beyond a float's
@@ -21,9 +21,10 @@ import orjson
 from msgspec import UNSET, Meta, Raw, UnsetType
 from msgspec.structs import astuple
 
-from deferd.api.request_body import PARSED_IN_THE_LOOP_BYTES, is_deeper, without_collections
+from deferd.api.request_body import PARSED_IN_THE_LOOP_BYTES, without_collections
 from deferd.contract import limits
 from deferd.contract.errors import InvalidInput
+from deferd.contract.json_depth import is_deeper
 from deferd.contract.model import TRACEPARENT_PATTERN, DurabilityLevel
 from deferd.contract.timestamps import parse_instant
 from deferd.contract.windows import WindowFields, WindowsFields
@@ -48,9 +49,7 @@ Decoded = TypeVar("Decoded")
 
 _SINGLE_MAX_BYTES = 16 * 1024
 """The largest body of a single call: twice the largest request that takes a direct path."""
-_SAFE_DEPTH = 150
-"""Nesting of a body that is well within `limits.JSON_DEPTH_MAX`, with all that is around the body."""
-_SHORTEST_DEEP_BYTES = 2 * _SAFE_DEPTH
+_SHORTEST_DEEP_BYTES = 2 * limits.VALUE_DEPTH_MAX
 _ID = re.compile(limits.ID_PATTERN)
 _ID_MAX = 255
 _IDS = re.compile(rf"(?:{limits.ID_PATTERN.strip('^$')}\n)+")
@@ -293,7 +292,7 @@ def _json_bytes(value: Any) -> bytes:
         encoded = orjson.dumps(value)  # as json_bytes does, without another call
     except TypeError:
         encoded = json_bytes(value)
-    if len(encoded) >= _SHORTEST_DEEP_BYTES and is_deeper(value, _SAFE_DEPTH):
+    if len(encoded) >= _SHORTEST_DEEP_BYTES and is_deeper(value, limits.VALUE_DEPTH_MAX):
         raise _UnusualError
     return encoded
 

@@ -87,7 +87,7 @@ def parse_object(raw: bytes) -> dict[str, Any]:
     except ValueError as error:
         raise InvalidInput([FieldError(_ROOT, _reason(str(error)))]) from error
     if not isinstance(value, dict):
-        raise InvalidInput([FieldError(_ROOT, "must be a JSON object", value)])
+        raise InvalidInput([FieldError(_ROOT, "must be a JSON object")])  # not quoted: it may have secrets
     if may_be_infinite(raw) and (path := _path_of_infinity(value)) is not None:
         raise InvalidInput([FieldError((*_ROOT, *path), "is a number beyond 1.8e308, the maximum")])
     return value
@@ -111,24 +111,6 @@ def without_collections() -> Iterator[None]:
         yield
     finally:
         gc.enable()
-
-
-def is_deeper(value: Any, levels: int) -> bool:
-    """Whether the lists and dicts of a parsed JSON value are nested deeper than `levels`; 0 allows none at all.
-
-    Each value is visited once, at any depth.
-    """
-    containers = [value] if isinstance(value, dict | list) else []
-    for _ in range(levels):
-        containers = [
-            inner
-            for outer in containers
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
-        ]
-        if not containers:
-            return False
-    return bool(containers)
 
 
 def _reason(message: str) -> str:

@@ -7,12 +7,16 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends
+from pydantic import BaseModel
 
 from deferd.api.auth.admission import Admission
 from deferd.api.context import AppContext
 from deferd.api.incoming_request import IncomingRequest
+from deferd.contract.bulk_model import CancelSelected, RescheduleSelected
 from deferd.contract.model import ChangeJob, FinishItem, PutJob
+from deferd.contract.schedules import PutSchedule
 from deferd.engine.engine import Engine
+from deferd.engine.schedules.stored_schedule import StoredSchedule
 from deferd.engine.script_arguments import NO_BOUNDS, PutBounds
 
 _NO_QUOTA = nullcontext()
@@ -44,6 +48,30 @@ class RequestContext:
         """Around a put. Raises RateLimited when the key's quota has no room for these jobs."""
         usage = self.admission.usage
         return _NO_QUOTA if usage is None or usage.quota is None else usage.quota.room_for(jobs)
+
+    def room_for_schedule(self, schedule: PutSchedule) -> AbstractContextManager[None]:
+        """Around a put of a schedule. Raises RateLimited when the key's quota has no room for it and its next run."""
+        usage = self.admission.usage
+        return _NO_QUOTA if usage is None or usage.quota is None else usage.quota.room_for_schedule(schedule)
+
+    def room_for_run(self, schedule: StoredSchedule) -> AbstractContextManager[None]:
+        """Around what puts a run of a stored schedule. Raises RateLimited when the key's quota has no room for it."""
+        usage = self.admission.usage
+        return _NO_QUOTA if usage is None or usage.quota is None else usage.quota.room_for_run(schedule)
+
+    def room_for_call(self, call: CancelSelected | RescheduleSelected) -> AbstractContextManager[None]:
+        """Around a call on many jobs. Raises RateLimited when the key's quota has no room to remember it."""
+        usage = self.admission.usage
+        if usage is None or usage.quota is None or not call.is_remembered:
+            return _NO_QUOTA
+        return usage.quota.room_to_remember(1, len(call.request_id or ""))
+
+    def room_for_task(self, given: BaseModel) -> AbstractContextManager[None]:
+        """Around the begin of a task. Raises RateLimited when the key's quota has no room for what was given."""
+        usage = self.admission.usage
+        if usage is None or usage.quota is None:
+            return _NO_QUOTA
+        return usage.quota.room_to_remember(2, len(given.model_dump_json(exclude_unset=True)))
 
     def room_for_change(self, change: ChangeJob) -> AbstractContextManager[None]:
         """Around a change of a job. Raises RateLimited when the key's quota has no room for the new body."""

@@ -11,7 +11,6 @@ from typing import NamedTuple
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from deferd.api.openapi.document import VERSION
-from deferd.contract import limits
 from deferd.contract.errors import DeferdError, StoreUnavailable
 from deferd.engine.engine import Engine
 from deferd.engine.metrics import OTHER_TOPICS
@@ -21,12 +20,14 @@ from deferd.store.durability_levels import level_named
 from deferd.store.store_facts import UNKNOWN, StoreFacts
 
 STORE_READ_TIMEOUT_S = 5.0
+OTHERS_TIMEOUT_S = 2.0
+"""How long a scrape waits for the sums over the other topics; it omits them then."""
 
 _log = logging.getLogger(__name__)
 
 
 class StoreState(NamedTuple):
-    """The topics with their own labels, and the sums over all others, without `unreadable` shards.
+    """The topics with their own labels, and the sums over all others, None for none; without `unreadable` shards.
 
     `consumers` were seen within a minute, by topic; only topics for which that is known.
     """
@@ -44,17 +45,23 @@ async def read_store_state(engine: Engine, max_topic_labels: int) -> StoreState 
         async with asyncio.timeout(STORE_READ_TIMEOUT_S):
             facts = await engine.store_facts()
             views: list[TopicView] = []
+            names: list[str] = []
             cursor: str | None = None
             unreadable: set[int] = set()
             if max_topic_labels:
-                page = await engine.topic_list.page(None, max_topic_labels)
-                views, cursor = page.views, page.next_cursor
+                found = await engine.topic_list.names(None, max_topic_labels)
+                page = await engine.topic_list.views(found)
+                views, names, cursor = page.views, found.names, page.next_cursor
                 unreadable.update(page.unreadable)
             consumers = await _consumers(engine, [view.topic for view in views])
             if max_topic_labels and cursor is None:
                 return StoreState(facts, views, None, unreadable, consumers)
-            others = await _sum_of_others(engine, cursor, unreadable)
-            return StoreState(facts, views, others, unreadable, consumers)
+            try:
+                async with asyncio.timeout(OTHERS_TIMEOUT_S):
+                    others = await engine.topic_list.sum_of_others(names, unreadable)
+            except TimeoutError:  # it is read on, for a later scrape
+                return StoreState(facts, views, None, unreadable, consumers)
+            return StoreState(facts, views, others.totals, unreadable | others.unreadable, consumers)
     except (DeferdError, TimeoutError) as error:
         _log.warning("the store could not be read for /metrics: %s", str(error) or "it took too long")
         return None
@@ -65,22 +72,6 @@ async def _consumers(engine: Engine, topics: list[str]) -> dict[str, int]:
         return await engine.consumer_registry.count(topics)
     except StoreUnavailable:  # their shard is away, the topics may be in others
         return {}
-
-
-async def _sum_of_others(engine: Engine, cursor: str | None, unreadable: set[int]) -> Totals:
-    """The sums over all topics from the cursor on; shards that cannot be read are added to `unreadable`."""
-    others = Totals()
-    while True:
-        names = await engine.topic_list.names(cursor, limits.PAGE_MAX, without=unreadable)
-        unreadable |= names.unreadable
-        for shard, totals in (await engine.topic_list.totals(names.names)).items():
-            if totals is None:
-                unreadable.add(shard)
-            else:
-                others.add(totals)
-        cursor = names.next_cursor
-        if cursor is None:
-            return others
 
 
 def store_metrics(state: StoreState | None) -> Iterable[Metric]:

@@ -98,8 +98,9 @@ async def _begin(
         name = orjson.dumps([request.admission.key_name, kind, request_id])
         task_id = hashlib.sha256(name).hexdigest()[:16]
     request.changed = 0  # what it changes is recorded when it has ended
-    stored = {**spec, "kind": kind, "by": by, "change": change}
-    return await request.engine.task_runner.begin(task_id, stored, request.admission.key_name)
+    stored = {**spec, "kind": kind, "by": by, "change": change, "key": request.admission.key_name}
+    with request.room_for_task(given):
+        return await request.engine.task_runner.begin(task_id, stored, request.admission.key_name)
 
 
 def _accepted(task: Task) -> Response:

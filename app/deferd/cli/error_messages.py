@@ -29,8 +29,10 @@ def sentence(error: DeferdError) -> str:
             return f"the service cannot be reached: {text} (set its URL by --url or DEFERD_URL)"
         case NoAnswer():
             return f"no response from the service, so it is not known whether this was done: {text}"
+        case UnexpectedAnswer(is_problem=True):
+            return f"the service failed: {text}"
         case UnexpectedAnswer():
-            return f"the response is not one of a deferd service, or the service failed: {text}"
+            return f"{text} (is the URL that of a service? set it by --url or DEFERD_URL)"
         case PayloadTooLarge():
             return f"{text}, the limit of the service (its --max-body-bytes)"
         case Unauthorized():

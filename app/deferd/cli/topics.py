@@ -126,8 +126,9 @@ def _show_paused(view: TopicView, *, as_json: bool) -> None:
     if as_json:
         output.json_line(view.fields)
     else:
-        ready = view.fields["counts"]["ready"]
-        output.line(f"{view.topic} {'paused' if view.paused else 'handing out'}, {ready:,} ready")
+        counts = view.fields["counts"]
+        jobs = f"{counts['ready']:,} ready" if any(counts.values()) else "no jobs"  # perhaps the name is misspelled
+        output.line(f"{view.topic} {'paused' if view.paused else 'handing out'}, {jobs}")
 
 
 def _current_settings(client: Client, name: str) -> dict[str, Any]:

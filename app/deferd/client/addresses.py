@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import select
 import socket
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -13,6 +14,7 @@ from deferd.client.http1 import RequestWriter, connect_request
 from deferd.client.proxy import Proxy
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+_RESET = struct.pack("ii", 1, 0)
 
 AddressInfo = tuple[int, int, int, str, Any]
 """What `socket.getaddrinfo` returns for each address: family, type, protocol, canonical name and address."""
@@ -83,6 +85,11 @@ def is_readable(descriptor: int) -> bool:
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(0))
+
+
+def reset_on_close(connected: socket.socket) -> None:
+    """Let the next close of a connection drop what the kernel has not sent. It would go on sending it otherwise."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
 
 
 def _quoted(path: str) -> str:

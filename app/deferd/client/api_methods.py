@@ -379,7 +379,7 @@ class ApiMethods(
     async def pause(self, topic: str, *, reason: str | None = None) -> TopicView:
         """Stop delivering the topic's jobs; everything else continues. `reason` is shown to people meanwhile.
 
-        Raises TopicNotFound: a topic that has neither jobs nor settings yet is created by `set_topic`.
+        A topic that does not exist yet is created, so that consumers wait from its first job on.
         """
         return await self._sender.send(requests.pause(topic, reason))
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from deferd.client import inherited_sockets
-from deferd.client.addresses import AddressInfo, Endpoint, alternating, is_readable
+from deferd.client.addresses import AddressInfo, Endpoint, alternating, is_readable, reset_on_close
 from deferd.client.http1 import HttpResponse, MalformedResponse, ResponseParser
 from deferd.client.proxy import TunnelResponse
-from deferd.client.transport import IDLE_S
+from deferd.client.request_clock import RequestClock
+from deferd.client.transport import IDLE_S, HttpSettings
+from deferd.contract.real_time import monotonic_s
 
 _NEXT_ADDRESS_S = 0.25
 """After this time without a connection, the next address of the host is tried as well (RFC 8305)."""
@@ -31,34 +32,33 @@ class AsyncConnection(asyncio.Protocol):
     fires early, it is set again. The clock is `time.monotonic`: the time of uvloop stands still within an iteration.
     """
 
-    def __init__(self, endpoint: Endpoint, on_lost: Callable[[AsyncConnection], None]) -> None:
+    def __init__(self, endpoint: Endpoint, clock: RequestClock, on_lost: Callable[[AsyncConnection], None]) -> None:
         self.endpoint = endpoint
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
         self.lost = self._loop.create_future()
         """Done when the connection is closed."""
-        self._parser = ResponseParser()
+        self._parser = ResponseParser(clock)
         self._response: asyncio.Future[HttpResponse] | None = None
         self._transport: asyncio.Transport
         self._is_open = False
-        self._deadline_s = time.monotonic() + IDLE_S
+        self._deadline_s = monotonic_s() + IDLE_S
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = self._read_s = self._end_s = 0.0
 
     # Used by the transport of the client
 
     def exchange(
-        self, message: bytes, *, now_s: float, read_s: float, end_s: float, head_only: bool
+        self, message: bytes, *, now_s: float, first_byte_s: float, read_s: float, end_s: float, head_only: bool
     ) -> asyncio.Future[HttpResponse]:
         """Send a request; the future gets the response, an OSError or MalformedResponse.
 
-        `now_s` is the time on the clock. `read_s` is the longest time without a byte of the response, `end_s` the time
-        at which the exchange ends in any case.
+        `now_s` is the time on the clock. The exchange ends at `first_byte_s` if nothing of the response has come, and
+        later when nothing comes for `read_s`; at `end_s` it ends in any case.
         """
         response = self._response = self._loop.create_future()
         self._read_s, self._end_s = read_s, end_s
-        # A large request takes time to be sent.
-        self._deadline_s = end_s if len(message) > _READ_BYTES else min(now_s + read_s, end_s)
+        self._deadline_s = first_byte_s
         if self._timer is None or self._timer_s > self._deadline_s:
             self._set_timer(now_s)
         self._parser.begin(head_only=head_only)
@@ -109,7 +109,7 @@ class AsyncConnection(asyncio.Protocol):
         except MalformedResponse as error:
             self._fail(error)
             return
-        now_s = time.monotonic()
+        now_s = monotonic_s()
         if response is None:
             self._deadline_s = min(now_s + self._read_s, self._end_s)
             return
@@ -144,6 +144,8 @@ class AsyncConnection(asyncio.Protocol):
 
     def _abort(self) -> None:
         self._stop()
+        if not self._transport.is_closing():
+            reset_on_close(self._transport.get_extra_info("socket"))
         self._transport.abort()
 
     def _fail(self, error: Exception) -> None:
@@ -159,7 +161,7 @@ class AsyncConnection(asyncio.Protocol):
 
     def _on_timer(self) -> None:
         self._timer = None
-        now_s = time.monotonic()
+        now_s = monotonic_s()
         if now_s < self._deadline_s:
             self._set_timer(now_s)
         elif self._response is None:
@@ -172,7 +174,7 @@ class AsyncConnection(asyncio.Protocol):
 
 async def connect(
     endpoint: Endpoint,
-    tls: ssl.SSLContext | None,
+    settings: HttpSettings,
     on_lost: Callable[[AsyncConnection], None],
 ) -> AsyncConnection:
     """A new connection to the service.
@@ -183,7 +185,9 @@ async def connect(
     loop = asyncio.get_running_loop()
     connected = await connected_socket(endpoint)
     _, connection = await loop.create_connection(
-        lambda: AsyncConnection(endpoint, on_lost), sock=connected, **encryption(endpoint, tls)
+        lambda: AsyncConnection(endpoint, settings.clock, on_lost),
+        sock=connected,
+        **encryption(endpoint, settings.tls),
     )
     return connection
 
@@ -252,11 +256,11 @@ async def _connected(address: AddressInfo) -> socket.socket:
     family, kind, protocol, _, where = address
     new = socket.socket(family, kind, protocol)
     try:
+        inherited_sockets.note(new)
         new.setblocking(False)
         if family != getattr(socket, "AF_UNIX", None):
             new.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         await asyncio.get_running_loop().sock_connect(new, where)
-        inherited_sockets.note(new)
     except BaseException:
         new.close()
         raise

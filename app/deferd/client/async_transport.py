@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import time
 from collections import deque
 from typing import Any
 
@@ -16,6 +15,7 @@ from deferd.client.http1 import HttpResponse, MalformedResponse
 from deferd.client.requests import ApiRequest
 from deferd.client.response_stream import ResponseStream
 from deferd.client.transport import HttpSettings, closed, no_answer, not_sent
+from deferd.contract.real_time import monotonic_s
 
 
 class AsyncTransport:
@@ -41,7 +41,6 @@ class AsyncTransport:
     async def exchange(self, url: str, request: ApiRequest[Any]) -> HttpResponse:
         settings = self._settings
         endpoint = settings.endpoints[url]
-        message = endpoint.writer.write(request)
         self._check_owner()
         if self._exchanges < settings.connections:
             self._exchanges += 1
@@ -51,14 +50,20 @@ class AsyncTransport:
         try:
             if self._closed:
                 raise closed()
-            now_s = time.monotonic()
+            now_s = monotonic_s()
             end_s = now_s + settings.max_exchange_s(request)
             connection = self._idle_connection(endpoint, now_s)
             if connection is None:
                 connection = await self._new_connection(endpoint, request)
-                now_s = time.monotonic()
+                now_s = monotonic_s()
+            first_byte_s = settings.first_byte_s(request, now_s, end_s)
             return await connection.exchange(
-                message, now_s=now_s, read_s=settings.read_s(request), end_s=end_s, head_only=request.method == "HEAD"
+                settings.message(endpoint, request, first_byte_s),
+                now_s=now_s,
+                first_byte_s=first_byte_s,
+                read_s=settings.read_s(request),
+                end_s=end_s,
+                head_only=request.method == "HEAD",
             )
         except (OSError, MalformedResponse) as error:
             raise no_answer(url, request, error) from error
@@ -93,7 +98,7 @@ class AsyncTransport:
             raise
         if refusal is not None:
             await stream.close()
-            request.read_response(*refusal)
+            request.read_response(*refusal, url=url)
         return stream
 
     async def _wait_for_turn(self, request: ApiRequest[Any]) -> None:
@@ -151,7 +156,7 @@ class AsyncTransport:
         timeout_s = self._settings.timeout_s
         try:
             async with asyncio.timeout(timeout_s) as limit:
-                connection = await connect(endpoint, self._settings.tls, self._on_lost)
+                connection = await connect(endpoint, self._settings, self._on_lost)
         except (OSError, MalformedResponse) as error:
             reason = TimeoutError(f"connecting took more than {timeout_s:g} s") if limit.expired() else error
             raise not_sent(endpoint.url, request, reason) from error

@@ -11,13 +11,13 @@ because it hangs, no longer counts. This is checked every HOLD_S / 2, so a call 
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Hashable
 from typing import Any, Generic, Protocol, TypeVar
 
 from deferd.contract.errors import DeferdError
+from deferd.contract.real_time import monotonic_s
 
 Result = TypeVar("Result")
 
@@ -60,7 +60,7 @@ class Call(ABC, Generic[Result]):
 
     def wait(self, waiter: Any) -> None:
         """Begin to wait for a batch; `waiter` belongs to the Batching."""
-        self.began_s = time.monotonic()
+        self.began_s = monotonic_s()
         self.waiter = waiter
 
     def fail(self, error: DeferdError) -> None:
@@ -113,7 +113,7 @@ class Slot:
     __slots__ = ("began_s", "count", "over")
 
     def __init__(self, count: int) -> None:
-        self.began_s = time.monotonic()
+        self.began_s = monotonic_s()
         self.count = count
         self.over = False
 
@@ -138,7 +138,7 @@ class CallGroup:
 
     def drop_ended(self) -> None:
         """Stop counting requests that are over or have held up others for HOLD_S."""
-        oldest_s = time.monotonic() - HOLD_S
+        oldest_s = monotonic_s() - HOLD_S
         self.slots = [slot for slot in self.slots if not slot.over and slot.began_s > oldest_s]
 
     def take(self) -> list[Call[Any]]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-import time
 
 from deferd.client import inherited_sockets
-from deferd.client.addresses import AddressInfo, Endpoint, alternating, is_readable
+from deferd.client.addresses import AddressInfo, Endpoint, alternating, is_readable, reset_on_close
 from deferd.client.http1 import HttpResponse, ResponseParser
 from deferd.client.proxy import TunnelResponse
-from deferd.client.transport import IDLE_S
+from deferd.client.transport import IDLE_S, HttpSettings
+from deferd.contract.real_time import monotonic_s
 
 _READ_BYTES = 65_536
 
@@ -19,36 +19,38 @@ _READ_BYTES = 65_536
 class BlockingConnection:
     """A connection to the service, for one exchange at a time."""
 
-    def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None, *, timeout_s: float) -> None:
+    def __init__(self, endpoint: Endpoint, settings: HttpSettings) -> None:
         """Connect.
 
         Raises:
             OSError, MalformedResponse: it failed.
         """
         self.endpoint = endpoint
-        self._parser = ResponseParser()
-        self._timeout_s = timeout_s
+        self._parser = ResponseParser(settings.clock)
+        self._timeout_s = timeout_s = settings.timeout_s
         self._is_idle = True
         self._idle_until_s = 0.0
-        end_s = time.monotonic() + timeout_s
+        end_s = monotonic_s() + timeout_s
         connected = _connected(endpoint, end_s)
         try:
             if endpoint.tunnel is not None:
                 _open_tunnel(connected, endpoint.tunnel, end_s)
-            if endpoint.server_name is not None and tls is not None:
+            if endpoint.server_name is not None and settings.tls is not None:
                 connected.settimeout(_left(end_s))
-                connected = tls.wrap_socket(connected, server_hostname=endpoint.server_name)
+                connected = settings.tls.wrap_socket(connected, server_hostname=endpoint.server_name)
             connected.settimeout(timeout_s)
         except BaseException:
             connected.close()
             raise
         self._socket = connected
 
-    def exchange(self, message: bytes, *, head_only: bool, read_s: float, end_s: float) -> HttpResponse:
+    def exchange(
+        self, message: bytes, *, first_byte_s: float, read_s: float, end_s: float, head_only: bool
+    ) -> HttpResponse:
         """Send a request and wait for the response.
 
-        `read_s` is the longest time without a byte of the response, `end_s` the time at which the exchange ends in any
-        case.
+        The exchange ends at `first_byte_s` if nothing of the response has come, and later when nothing comes for
+        `read_s`; at `end_s` it ends in any case.
 
         Raises:
             OSError, MalformedResponse: there is no whole response.
@@ -62,17 +64,20 @@ class BlockingConnection:
             self._socket.sendall(message)
         except OSError:  # the service may have responded without reading the whole body
             sent_whole = False
-        response = None
-        while response is None:
-            wait_s = min(read_s, _left(end_s))
+        # Not before `first_byte_s`; later does no harm, and a time-out that is the same each time costs nothing.
+        wait_s = _left(end_s) if first_byte_s == end_s else min(read_s, _left(end_s))
+        while True:
             self._wait_at_most(wait_s)
             try:
                 data = self._socket.recv(_READ_BYTES)
             except TimeoutError:
                 raise TimeoutError(f"nothing was received for {wait_s:.3g} s") from None
             response = parser.receive(data) if data else parser.end()
+            if response is not None:
+                break
+            wait_s = min(read_s, _left(end_s))
         self._is_idle = parser.is_reusable and sent_whole and not self._has_unread_bytes()
-        self._idle_until_s = time.monotonic() + IDLE_S
+        self._idle_until_s = monotonic_s() + IDLE_S
         return response
 
     def begin_stream(self, message: bytes) -> None:
@@ -98,11 +103,13 @@ class BlockingConnection:
 
     def is_alive(self) -> bool:
         """Whether an idle connection is not too old, and the server has not closed it."""
-        return time.monotonic() < self._idle_until_s and not is_readable(self._socket.fileno())
+        return monotonic_s() < self._idle_until_s and not is_readable(self._socket.fileno())
 
     def close(self) -> None:
-        """Close the connection, an idle one with the end of TLS. Does not wait."""
-        if self._is_idle and isinstance(self._socket, ssl.SSLSocket):
+        """Close the connection: an idle one with the end of TLS, another one at once. Does not wait."""
+        if not self._is_idle:
+            reset_on_close(self._socket)
+        elif isinstance(self._socket, ssl.SSLSocket):
             with contextlib.suppress(OSError, ValueError):
                 self._socket.settimeout(0)
                 self._socket.unwrap()
@@ -110,7 +117,7 @@ class BlockingConnection:
 
 
 def _left(end_s: float) -> float:
-    left_s = end_s - time.monotonic()
+    left_s = end_s - monotonic_s()
     if left_s <= 0:
         raise TimeoutError("it took too long")
     return left_s
@@ -133,11 +140,11 @@ def _connected_to(address: AddressInfo, timeout_s: float) -> socket.socket:
     family, kind, protocol, _, where = address
     new = socket.socket(family, kind, protocol)
     try:
+        inherited_sockets.note(new)
         new.settimeout(timeout_s)
         if family != getattr(socket, "AF_UNIX", None):
             new.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         new.connect(where)
-        inherited_sockets.note(new)
     except BaseException:
         new.close()
         raise

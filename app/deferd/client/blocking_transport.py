@@ -15,6 +15,7 @@ from deferd.client.http1 import HttpResponse, MalformedResponse
 from deferd.client.requests import ApiRequest
 from deferd.client.response_stream import ResponseStream, ServerSentEvent, StreamParser
 from deferd.client.transport import HttpSettings, closed, no_answer, not_sent
+from deferd.contract.real_time import monotonic_s
 
 Value = TypeVar("Value")
 
@@ -33,7 +34,6 @@ class BlockingTransport:
     async def exchange(self, url: str, request: ApiRequest[Any]) -> HttpResponse:
         settings = self._settings
         endpoint = settings.endpoints[url]
-        message = endpoint.writer.write(request)
         self._drop_inherited_connections()
         slots = self._slots
         if not slots.acquire(timeout=settings.timeout_s):
@@ -42,10 +42,15 @@ class BlockingTransport:
         try:
             if self._closed:
                 raise closed()
-            end_s = time.monotonic() + settings.max_exchange_s(request)
+            end_s = monotonic_s() + settings.max_exchange_s(request)
             connection = self._idle_connection(endpoint) or self._new_connection(endpoint, request)
+            first_byte_s = settings.first_byte_s(request, monotonic_s(), end_s)
             return connection.exchange(
-                message, head_only=request.method == "HEAD", read_s=settings.read_s(request), end_s=end_s
+                settings.message(endpoint, request, first_byte_s),
+                first_byte_s=first_byte_s,
+                read_s=settings.read_s(request),
+                end_s=end_s,
+                head_only=request.method == "HEAD",
             )
         except (OSError, MalformedResponse) as error:
             raise no_answer(url, request, error) from error
@@ -77,7 +82,7 @@ class BlockingTransport:
             raise
         if refusal is not None:
             connection.close()
-            request.read_response(*refusal)
+            request.read_response(*refusal, url=url)
         return stream
 
     def _drop_inherited_connections(self) -> None:
@@ -100,7 +105,7 @@ class BlockingTransport:
 
     def _new_connection(self, endpoint: Endpoint, request: ApiRequest[Any]) -> BlockingConnection:
         try:
-            return BlockingConnection(endpoint, self._settings.tls, timeout_s=self._settings.timeout_s)
+            return BlockingConnection(endpoint, self._settings)
         except (OSError, MalformedResponse) as error:
             raise not_sent(endpoint.url, request, error) from error
 
@@ -127,9 +132,9 @@ class BlockingStream:
     def begin(self, message: bytes, wait_s: float) -> HttpResponse | None:
         """Send the request; returns the response if that is no stream. Raises OSError, MalformedResponse."""
         self._connection.begin_stream(message)
-        end_s = time.monotonic() + wait_s
+        end_s = monotonic_s() + wait_s
         while not self._parser.has_begun and self._parser.refusal is None:
-            left_s = end_s - time.monotonic()
+            left_s = end_s - monotonic_s()
             if left_s <= 0:
                 raise TimeoutError(f"nothing was received for {wait_s:g} s")
             self._parser.receive(self._connection.receive(left_s))

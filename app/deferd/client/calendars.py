@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from deferd.client import responses
+from deferd.client.json_reading import parsed
 from deferd.client.put_options import WindowDict
 from deferd.client.request_body import encode
 from deferd.client.requests import ApiRequest
@@ -53,11 +54,11 @@ def _path(name: str) -> str:
 
 
 def _read(content: bytes) -> Calendar:
-    return _calendar(responses.parsed(content))
+    return _calendar(parsed(content))
 
 
 def _read_all(content: bytes) -> list[Calendar]:
-    return [_calendar(one) for one in responses.parsed(content)["calendars"]]
+    return [_calendar(one) for one in parsed(content)["calendars"]]
 
 
 def _calendar(fields: Mapping[str, Any]) -> Calendar:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +15,7 @@ from deferd.client.errors import ClientBusy, ClientClosed, NoAnswer, UnexpectedA
 from deferd.client.requests import ApiRequest
 from deferd.client.retry import RetryPolicy, jittered
 from deferd.contract.errors import DeferdError
+from deferd.contract.real_time import epoch_s, monotonic_s
 
 _PAUSES = RetryPolicy(first_pause_s=0.1, max_pause_s=1.0)
 _PROBE_S = 5.0
@@ -55,7 +55,7 @@ class Circuit:
 
     def responded(self) -> None:
         """Note a response of the service."""
-        self._responded_at_s = time.monotonic()
+        self._responded_at_s = monotonic_s()
         if any(self._weights):
             with self._own_lock():
                 self._weights = [0] * len(self._weights)
@@ -76,7 +76,7 @@ class Circuit:
             return
         if isinstance(error, ClientBusy | ClientClosed) or sent_at_s < self._responded_at_s:
             return
-        now_s = time.monotonic()
+        now_s = monotonic_s()
         due_s = min(sent_at_s + wait_s, now_s)
         is_sure = isinstance(error, Unreachable) or now_s - due_s > _SURE_AFTER_S
         with self._own_lock():
@@ -96,7 +96,7 @@ class Circuit:
     def begin_probe(self) -> object | None:
         """A token if this call may ask now whether the service is back, otherwise None."""
         with self._own_lock():
-            now_s = time.monotonic()
+            now_s = monotonic_s()
             if now_s < self._next_probe_s:
                 return None
             self._probe = object()
@@ -110,7 +110,7 @@ class Circuit:
         with self._own_lock():
             if self._probe is probe:
                 self._probe = None
-                self._next_probe_s = time.monotonic() + self._next_pause_s
+                self._next_probe_s = monotonic_s() + self._next_pause_s
 
     def _own_lock(self) -> threading.Lock:
         """The lock; after a fork a new one: another thread of the parent process may have held it."""
@@ -123,13 +123,13 @@ class Circuit:
         """How long to wait before asking again for a probe, or for its result."""
         if self._probe is not None:
             return jittered(_POLL_S)
-        return max(self._next_probe_s - time.monotonic(), jittered(_POLL_S) / 10)
+        return max(self._next_probe_s - monotonic_s(), jittered(_POLL_S) / 10)
 
     def error(self, request: ApiRequest[Any]) -> Unreachable:
         """The error of a request that is not sent because the circuit is open."""
-        down_s = time.monotonic() - self.down_since_s
-        since = datetime.fromtimestamp(time.time() - down_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        next_s = self._next_probe_s - time.monotonic()
+        down_s = monotonic_s() - self.down_since_s
+        since = datetime.fromtimestamp(epoch_s() - down_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        next_s = self._next_probe_s - monotonic_s()
         following = "an attempt is under way" if self._probe is not None else f"the next attempt is in {next_s:.1f} s"
         return Unreachable(
             f"{request.method} {request.path}: not sent, because the service has not responded since {since} "

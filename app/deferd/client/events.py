@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
 from functools import partial
@@ -21,6 +20,7 @@ from deferd.client.retry import RetryPolicy
 from deferd.client.sender import Sender
 from deferd.client.transport import StreamingTransport
 from deferd.contract.errors import DeferdError
+from deferd.contract.real_time import monotonic_s
 from deferd.contract.timestamps import parse_instant
 
 _KEEP_ALIVE_S = 15.0
@@ -192,7 +192,7 @@ class _Feed:
         """Wait for the next attempt. Raises the error when it has lasted too long."""
         pause_s = _RETRY.pause_s(self._failures, error)
         self._failures += 1
-        now_s = time.monotonic()
+        now_s = monotonic_s()
         self._down_since_s = self._down_since_s or now_s
         if now_s + pause_s > self._down_since_s + self._retry_for_s:
             raise error

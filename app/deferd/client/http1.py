@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
+from deferd.client.request_clock import TIME_HEADER_NAME, RequestClock
 from deferd.client.requests import ApiRequest
 
 HEAD_MAX_BYTES = 100 * 1024
@@ -22,11 +23,12 @@ _SENT_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
 class HttpResponse(NamedTuple):
-    """A response as it was received. `retry_after` is the header of that name."""
+    """A response as it was received. `retry_after` and `content_type` are the headers of these names."""
 
     status: int
     content: bytes
     retry_after: str | None
+    content_type: bytes = b""
 
 
 class MalformedResponse(Exception):
@@ -48,12 +50,12 @@ class RequestWriter:
             raise ValueError("a header of the requests has characters that are not visible ASCII")
         self._headers = headers
         self._target = target
-        self._end = f" HTTP/1.1\r\n{lines}\r\n"
-        self._end_without_content = f" HTTP/1.1\r\n{lines}content-length: 0\r\n\r\n"
+        self._end = f" HTTP/1.1\r\n{lines}"
+        self._end_without_content = f" HTTP/1.1\r\n{lines}content-length: 0\r\n"
         self._end_with_body = f" HTTP/1.1\r\n{lines}content-type: application/json\r\ncontent-length: "
 
-    def write(self, request: ApiRequest[Any]) -> bytes:
-        """The bytes of a request.
+    def write(self, request: ApiRequest[Any], last_line: str = "") -> bytes:
+        """The bytes of a request; `last_line` is one more header, with its CRLF.
 
         Raises:
             ValueError: method or path have characters that do not belong there.
@@ -65,11 +67,12 @@ class RequestWriter:
             raise ValueError(f"{line!r} is not the first line of a request")
         if request.headers:
             writer = RequestWriter(self._target, {**self._headers, **request.headers})
-            return writer.write(replace(request, headers=None))
+            return writer.write(replace(request, headers=None), last_line)
         body = request.body
         if body is not None:
-            return f"{line}{self._end_with_body}{len(body)}\r\n\r\n".encode() + body
-        return (line + (self._end_without_content if request.method in _SENT_WITH_BODY else self._end)).encode()
+            return f"{line}{self._end_with_body}{len(body)}\r\n{last_line}\r\n".encode() + body
+        end = self._end_without_content if request.method in _SENT_WITH_BODY else self._end
+        return f"{line}{end}{last_line}\r\n".encode()
 
 
 def connect_request(authority: str, headers: Mapping[str, str]) -> bytes:
@@ -83,7 +86,7 @@ def _is_plain(text: str) -> bool:
 
 
 class ResponseParser:
-    """Parses the responses on one connection, one after the other.
+    """Parses the responses on one connection, one after the other. They tell the service's `clock`.
 
     `is_reusable`: the last response was complete, and the next one may follow on this connection. `has_more`: the
     server has sent more than the response.
@@ -92,6 +95,8 @@ class ResponseParser:
     __slots__ = (
         "_body",
         "_body_size",
+        "_clock",
+        "_content_type",
         "_ends_with_connection",
         "_has_head",
         "_head_only",
@@ -103,8 +108,9 @@ class ResponseParser:
         "is_reusable",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, clock: RequestClock | None = None) -> None:
         self._parser = HttpResponseParser(self)
+        self._clock = clock
         self.begin()
 
     def begin(self, *, head_only: bool = False) -> None:
@@ -120,6 +126,7 @@ class ResponseParser:
         self._has_head = False
         self._ends_with_connection = True
         self._retry_after: str | None = None
+        self._content_type = b""
 
     def receive(self, data: bytes) -> HttpResponse | None:
         """Parse the next bytes. Returns the response once it is complete.
@@ -161,7 +168,9 @@ class ResponseParser:
             raise MalformedResponse(f"the head of the response is larger than {HEAD_MAX_BYTES} bytes")
 
     def _complete(self) -> None:
-        self._response = HttpResponse(self._parser.get_status_code(), bytes(self._body), self._retry_after)
+        self._response = HttpResponse(
+            self._parser.get_status_code(), bytes(self._body), self._retry_after, self._content_type
+        )
 
     # Called by the parser, also for what follows a complete response in the same bytes.
 
@@ -176,9 +185,16 @@ class ResponseParser:
             return
         size = len(name)
         if size == 11:
-            if name.lower() == b"retry-after":
+            name = name.lower()
+            if name == TIME_HEADER_NAME:
+                if self._clock is not None:
+                    self._clock.note(value)
+            elif name == b"retry-after":
                 text = value.decode("latin-1")
                 self._retry_after = text if self._retry_after is None else f"{self._retry_after}, {text}"
+        elif size == 12:
+            if name.lower() == b"content-type":
+                self._content_type = value
         elif size in {14, 17} and name.lower() in {b"content-length", b"transfer-encoding"}:
             self._ends_with_connection = False
 

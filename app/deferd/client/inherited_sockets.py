@@ -13,9 +13,9 @@ _inodes: dict[int, int] = {}
 """The inodes of sockets by file descriptor. One that was closed is left here: its number is checked before use."""
 
 
-def note(connected: socket.socket) -> None:
-    """Remember a new connection of this process."""
-    fd = connected.fileno()
+def note(new: socket.socket) -> None:
+    """Remember a new socket of this process, before it is connected: another thread may fork meanwhile."""
+    fd = new.fileno()
     _inodes[fd] = os.fstat(fd).st_ino
 
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 from pydantic import TypeAdapter
-from pydantic_core import from_json
 
+from deferd.client.json_reading import parsed
 from deferd.contract.backoff import Backoff, ExponentialBackoff, FixedBackoff, ScheduleBackoff
 from deferd.contract.endings import AttemptEnd
 from deferd.contract.model import DeadReason, JobState
@@ -284,7 +284,7 @@ class PoppedJobs:
     def fields(self, job: PoppedJob) -> dict[str, Any]:
         """The JSON object of one job."""
         if self._by_name is None:
-            jobs = from_json(self._content, cache_strings="keys")["jobs"]
+            jobs = parsed(self._content)["jobs"]
             self._by_name = {(fields["topic"], fields["id"]): fields for fields in jobs}
         return self._by_name[job.topic, job.id]
 
@@ -346,7 +346,7 @@ class Delivery(Job):
         if popped is None:
             return super().body
         if type(popped.body) is msgspec.Raw:
-            popped.body = from_json(bytes(popped.body), cache_strings="keys")
+            popped.body = parsed(bytes(popped.body))
         return popped.body
 
     @property

@@ -6,7 +6,6 @@ request for this call alone does: after the refusal of a whole batch, a lost res
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import partial
@@ -17,9 +16,10 @@ from deferd.client.batching import MOST_BYTES, MOST_JOBS, Batching, Call, Result
 from deferd.client.errors import NoAnswer, UnexpectedAnswer
 from deferd.client.idempotency import cancel_once, finish_once, put_batch_once, put_once
 from deferd.client.jobs import Delivery, Job, JobRef
+from deferd.client.json_reading import parsed
 from deferd.client.request_body import encode, job_fields, without_none
 from deferd.client.requests import ApiRequest
-from deferd.client.responses import job_exists, parsed
+from deferd.client.responses import job_exists
 from deferd.client.results import Cancelled, PutResult
 from deferd.client.retry import RetryPolicy
 from deferd.client.sender import Sender
@@ -35,6 +35,7 @@ from deferd.contract.errors import (
     StoreUnavailable,
 )
 from deferd.contract.model import JobState
+from deferd.contract.real_time import monotonic_s
 
 IfReserved = Literal["cancel", "refuse"]
 FollowUp = Literal["cancel", "keep"]
@@ -96,7 +97,7 @@ class _Call(Call[Result]):
         """For how long it may still be retried; None: for the sender's full time."""
         if self.began_s is None:
             return None
-        return max(self.began_s + self.sender.retry_for_s - time.monotonic(), 0)
+        return max(self.began_s + self.sender.retry_for_s - monotonic_s(), 0)
 
 
 def _put_key(fields: Mapping[str, Any]) -> str:

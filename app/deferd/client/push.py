@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from deferd.client import responses
 from deferd.client.durations import seconds
+from deferd.client.json_reading import parsed
 from deferd.client.request_body import encode
 from deferd.client.requests import ApiRequest, topic_path
 from deferd.client.sender import Sender
@@ -94,10 +95,10 @@ def _path(topic: str) -> str:
 
 
 def _read(content: bytes) -> Push:
-    fields = responses.parsed(content)
+    fields = parsed(content)
     return Push(*(fields[name] for name in Push._fields))
 
 
 def _read_test(content: bytes) -> PushTest:
-    fields: Mapping[str, Any] = responses.parsed(content)
+    fields: Mapping[str, Any] = parsed(content)
     return PushTest(*(fields[name] for name in PushTest._fields))

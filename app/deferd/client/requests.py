@@ -60,20 +60,23 @@ class ApiRequest(Generic[Result]):
     asks_readiness: bool = False
     headers: Mapping[str, str] | None = None
 
-    def read_response(self, status: int, content: bytes, retry_after: str | None = None) -> Result:
-        """The result for the caller. `retry_after` is the header of that name.
+    def read_response(
+        self, status: int, content: bytes, retry_after: str | None = None, content_type: bytes = b"", *, url: str = ""
+    ) -> Result:
+        """The result for the caller. `retry_after` and `content_type` are the headers; the service is at `url`.
 
         Raises:
             DeferdError: the service refused; the error that it named.
-            UnexpectedAnswer: the response is not one of a deferd service.
+            UnexpectedAnswer: the response is not one of a deferd service; the text has a short beginning of it.
         """
+        where = f"{self.method} {url}{self.path}"
         if status not in self.success:
-            raise responses.read_problem(status, content, _whole_seconds(retry_after))
+            raise responses.read_problem(status, content, _whole_seconds(retry_after), content_type, where)
         try:
             return self.read(content)
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
-            detail = f"the response is not one of a deferd service: {error!r}"
-            raise UnexpectedAnswer(status, detail) from error
+            text = responses.foreign(where, content, content_type, error)
+            raise UnexpectedAnswer(status, text) from error
 
 
 def _whole_seconds(retry_after: str | None) -> int | None:

@@ -10,6 +10,7 @@ from deferd.client.http1 import HEAD_MAX_BYTES, HttpResponse, MalformedResponse
 
 _MESSAGE_MAX_BYTES = 1024 * 1024
 _OK = 200
+_MEDIA_TYPE = b"text/event-stream"
 
 
 class ServerSentEvent(NamedTuple):
@@ -36,13 +37,14 @@ class ResponseStream(Protocol):
 
 
 class StreamParser:
-    """Parses the only response on a connection. One with another status than 200 is read as a whole: `refusal`."""
+    """Parses the only response on a connection. One that is no stream of events is read as a whole: `refusal`."""
 
     def __init__(self) -> None:
         self._parser = HttpResponseParser(self)
         self._body = bytearray()
         self._without_body = 0
         self._retry_after: str | None = None
+        self._content_type = b""
         self._has_ended = False
         self.has_begun = False
         self.refusal: HttpResponse | None = None
@@ -74,12 +76,16 @@ class StreamParser:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header."""
-        if name.lower() == b"retry-after":
-            self._retry_after = value.decode("latin-1")
+        match name.lower():
+            case b"retry-after":
+                self._retry_after = value.decode("latin-1")
+            case b"content-type":
+                self._content_type = value
 
     def on_headers_complete(self) -> None:
         """The end of a head."""
-        self.has_begun = self._parser.get_status_code() == _OK
+        is_stream = self._content_type.lower().startswith(_MEDIA_TYPE)
+        self.has_begun = is_stream and self._parser.get_status_code() == _OK
 
     def on_body(self, data: bytes) -> None:
         """A piece of the body."""
@@ -88,10 +94,10 @@ class StreamParser:
     def on_message_complete(self) -> None:
         """The end of a response."""
         status = self._parser.get_status_code()
-        if status == _OK:
+        if self.has_begun:
             self._has_ended = True
-        elif status > _OK:
-            self.refusal = HttpResponse(status, bytes(self._body), self._retry_after)
+        elif status >= _OK:
+            self.refusal = HttpResponse(status, bytes(self._body), self._retry_after, self._content_type)
 
 
 def _read_message(text: bytes) -> ServerSentEvent | None:

@@ -7,11 +7,10 @@ from datetime import datetime
 from operator import itemgetter
 from typing import Any
 
-from pydantic_core import from_json
-
 from deferd.client import batch_decoding
 from deferd.client.errors import UnexpectedAnswer
 from deferd.client.jobs import Delivery, Job
+from deferd.client.json_reading import parsed
 from deferd.client.results import (
     BulkResult,
     Cancelled,
@@ -26,6 +25,7 @@ from deferd.client.topics import StoreAudit, TopicAudit, TopicPage, TopicView
 from deferd.contract import errors
 from deferd.contract.errors import DeferdError, FieldError
 from deferd.contract.model import JobState
+from deferd.contract.text_excerpt import excerpt
 from deferd.contract.timestamps import parse_instant
 
 _JOB_FIELDS = frozenset({"topic", "id", "state", "body"})
@@ -33,15 +33,11 @@ _DELIVERY_FIELDS = _JOB_FIELDS | {"receipt", "attempt"}
 _get_delivery_fields = itemgetter(*_DELIVERY_FIELDS)
 _AUDIT_FIELDS = frozenset({"clean", "repaired", "findings", "examples"})
 _TOPIC_FIELDS = frozenset({"topic", "counts", "paused", "settings"})
-_SHOWN_CHARACTERS = 500
-"""How much of a response that is not the service's an error quotes."""
+_SHOWN_BYTES = 100
+"""How much of what is not a service's an error quotes."""
+_DETAIL_BYTES = 1000
 
 # Successes
-
-
-def parsed(content: bytes) -> Any:
-    """The JSON value of a body."""
-    return from_json(content, cache_strings="keys")
 
 
 def object_with(content: bytes, names: Iterable[str]) -> dict[str, Any]:
@@ -237,17 +233,28 @@ def read_count(name: str) -> Callable[[bytes], int]:
 # Errors
 
 
-def read_problem(status: int, content: bytes, retry_after_s: int | None) -> DeferdError:
-    """The error that a problem document (RFC 9457) names; UnexpectedAnswer for anything else."""
+def read_problem(
+    status: int, content: bytes, retry_after_s: int | None, content_type: bytes = b"", where: str = "the service"
+) -> DeferdError:
+    """The error that a problem document (RFC 9457) names; UnexpectedAnswer for anything else, from `where`."""
     try:
-        problem = from_json(content)
+        problem = parsed(content)
         code, detail = str(problem["code"]), str(problem["detail"])
         make = _BY_CODE.get(code)
         if make is None:
-            return UnexpectedAnswer(status, f"{code}: {detail}", retry_after_s, is_problem=True)
+            text = excerpt(f"{code}: {detail}".encode(errors="replace"), _DETAIL_BYTES)
+            return UnexpectedAnswer(status, text, retry_after_s, is_problem=True)
         return make(problem, detail, retry_after_s)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
-        return UnexpectedAnswer(status, content[:_SHOWN_CHARACTERS].decode(errors="replace"), retry_after_s)
+        return UnexpectedAnswer(status, foreign(where, content, content_type), retry_after_s)
+
+
+def foreign(where: str, content: bytes, content_type: bytes, reason: Exception | None = None) -> str:
+    """The text of an error for a response of something else than a deferd service, with a short beginning of it."""
+    kind = excerpt(content_type, _SHOWN_BYTES) or "no Content-Type"
+    begins = f"begins with {excerpt(content, _SHOWN_BYTES)!r}" if content else "is empty"
+    why = "" if reason is None else f" ({excerpt(repr(reason).encode(errors='replace'), _SHOWN_BYTES)})"
+    return f"{where} does not respond as a deferd service does: the response has {kind} and {begins}{why}"
 
 
 def _invalid_input(problem: Mapping[str, Any], detail: str, _retry_after_s: int | None) -> DeferdError:
@@ -284,6 +291,7 @@ _BY_CODE: dict[str, _MakeError] = {
         problem["durability"], problem["available"], detail
     ),
     "different_shard": lambda problem, detail, _: errors.DifferentShard(problem["topic"], detail),
+    "too_late": lambda _, detail, __: errors.TooLate(detail),
     "topic_full": lambda problem, _, after_s: _later(errors.TopicFull(problem["topic"], problem["max_jobs"]), after_s),
     "rate_limited": lambda _, detail, after_s: errors.RateLimited(detail, after_s or 1),
     "store_unavailable": lambda _, detail, after_s: errors.StoreUnavailable(detail, after_s or 1),

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 
 from deferd.client.errors import ClientBusy, ClientClosed, NoAnswer, UnexpectedAnswer, Unreachable
-from deferd.contract.errors import DeferdError, RateLimited, StoreUnavailable, TopicFull, TryLater
+from deferd.contract.errors import DeferdError, RateLimited, StoreUnavailable, TooLate, TopicFull, TryLater
 
 _TOO_MANY_REQUESTS = 429
 _TRANSIENT_STATUSES = (_TOO_MANY_REQUESTS, 408, 502, 503, 504)
@@ -41,14 +41,14 @@ class RetryPolicy:
             return error.status in _TRANSIENT_STATUSES
         if isinstance(error, ClientClosed):
             return False
-        return isinstance(error, NoAnswer | StoreUnavailable | TopicFull | RateLimited)
+        return isinstance(error, NoAnswer | StoreUnavailable | TopicFull | RateLimited | TooLate)
 
     @staticmethod
     def is_refusal(error: DeferdError) -> bool:
         """Whether the request was turned away before it was executed, by a service that is up or by a busy client."""
         if isinstance(error, UnexpectedAnswer):
             return error.status == _TOO_MANY_REQUESTS
-        return isinstance(error, TopicFull | RateLimited | ClientBusy)
+        return isinstance(error, TopicFull | RateLimited | TooLate | ClientBusy)
 
     @classmethod
     def may_have_been_executed(cls, error: DeferdError) -> bool:

@@ -10,10 +10,11 @@ from urllib.parse import quote
 from deferd.client import responses
 from deferd.client.durations import Seconds, instant, seconds
 from deferd.client.jobs import Job, JsonView
+from deferd.client.json_reading import parsed
 from deferd.client.put_options import Backoff
 from deferd.client.request_body import encode, in_seconds, set_fields, without_none
 from deferd.client.requests import ApiRequest
-from deferd.client.responses import checked, parsed, text_or_none
+from deferd.client.responses import checked, text_or_none
 from deferd.client.sender import Sender
 from deferd.contract.errors import ScheduleNotFound
 from deferd.contract.limits import PREVIEW_DEFAULT

@@ -6,7 +6,6 @@ and after a lost response (broken connection, time-out, 408, 502, 503, 504) if i
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -15,7 +14,8 @@ from deferd.client.errors import NoAnswer, Unreachable
 from deferd.client.requests import ApiRequest, Result, ready
 from deferd.client.retry import RetryPolicy
 from deferd.client.transport import Transport
-from deferd.contract.errors import DeferdError
+from deferd.contract.errors import DeferdError, TooLate
+from deferd.contract.real_time import monotonic_s
 
 _RETRY = RetryPolicy()
 _READY = ready()
@@ -72,7 +72,7 @@ class Sender:
         `doubtful`: an earlier request, whose response was lost, may have done the same already.
         """
         retry_for_s = self.retry_for_s if retry_for_s is None else retry_for_s
-        end_s = time.monotonic() + retry_for_s
+        end_s = monotonic_s() + retry_for_s
         outage_s = max(retry_for_s, self.retry_for_s)  # less is the rest of a call that has been in a batch
         circuit = self._circuit
         last = SendOutcome[Result](None, None, doubtful)
@@ -83,7 +83,7 @@ class Sender:
                 probe = circuit.begin_probe()
                 if probe is None:  # another call is asking, or it is too early
                     pause_s, error = circuit.pause_s(), last.error or circuit.error(request)
-                    if time.monotonic() + pause_s > min(end_s, circuit.down_since_s + outage_s):
+                    if monotonic_s() + pause_s > min(end_s, circuit.down_since_s + outage_s):
                         return _failed(error, last.doubtful)
                     await self._transport.sleep(pause_s)
                     continue
@@ -99,10 +99,10 @@ class Sender:
             if last.error is None or is_definite:
                 return last
             rounds += 1
-            if circuit.is_open and not request.asks_readiness and time.monotonic() < end_s:
+            if circuit.is_open and not request.asks_readiness and monotonic_s() < end_s:
                 continue  # to wait for a probe
             pause_s = _RETRY.pause_s(rounds - 1, last.error)
-            if time.monotonic() + pause_s > end_s:
+            if monotonic_s() + pause_s > end_s:
                 return _failed(last.error, last.doubtful)
             await self._transport.sleep(pause_s)
 
@@ -116,10 +116,9 @@ class Sender:
         outcome = SendOutcome[Result](None, None, doubtful)
         for _ in self.urls:
             replica = self._current
-            sent_at_s = time.monotonic()
+            sent_at_s = monotonic_s()
             try:
-                response = await self._transport.exchange(self.urls[replica], request)
-                result = request.read_response(*response)
+                result = await self._exchange(self.urls[replica], request)
             except DeferdError as error:
                 self._circuit.failed(error, sent_at_s, probe, wait_s=request.wait_s, replica=replica)
                 is_transient = _RETRY.is_transient(error)
@@ -136,6 +135,13 @@ class Sender:
                 self._circuit.responded()
                 return SendOutcome(result, None, doubtful), True
         return outcome, False
+
+    async def _exchange(self, url: str, request: ApiRequest[Result]) -> Result:
+        try:
+            return request.read_response(*await self._transport.exchange(url, request), url=url)
+        except TooLate:
+            # It was not executed. If the service's clock was not known well enough, it is now, from this response.
+            return request.read_response(*await self._transport.exchange(url, request), url=url)
 
 
 def _failed(error: DeferdError, doubtful: bool) -> SendOutcome[Any]:

@@ -16,6 +16,7 @@ from deferd.client.addresses import Endpoint
 from deferd.client.errors import ClientBusy, ClientClosed, NoAnswer, Unreachable
 from deferd.client.http1 import HttpResponse
 from deferd.client.proxy import parse_proxy_url
+from deferd.client.request_clock import RequestClock
 from deferd.client.requests import ApiRequest
 from deferd.client.response_stream import ResponseStream
 from deferd.client.tls import default_context
@@ -25,6 +26,8 @@ from deferd.contract.service_url import parse_service_url
 URL_VARIABLE, KEY_VARIABLE = "DEFERD_URL", "DEFERD_KEY"
 """Environment variables with the service's URL (or several, separated by commas) and the key."""
 DEFAULT_URL = "http://127.0.0.1:8000"
+_READING_METHODS = frozenset({"GET", "HEAD"})
+_LARGE_BYTES = 65_536
 IDLE_S = 60
 """How long an idle connection is kept: less than the service's 75 s."""
 
@@ -90,6 +93,7 @@ class HttpSettings:
         self.connections = connections
         headers = {**({"authorization": f"Bearer {key}"} if key else {}), **identification()}
         through = None if proxy is None else parse_proxy_url(proxy)
+        self.clock = RequestClock()
         self.endpoints = {url: Endpoint(url, headers, through) for url in self.urls}
         # Loading the certificates takes longer than a hundred requests: only once, and not for plain HTTP.
         encrypted = any(endpoint.server_name is not None for endpoint in self.endpoints.values())
@@ -100,6 +104,21 @@ class HttpSettings:
     def read_s(self, request: ApiRequest[Any]) -> float:
         """The longest time without a byte of the response."""
         return self.timeout_s + request.wait_s
+
+    def first_byte_s(self, request: ApiRequest[Any], now_s: float, end_s: float) -> float:
+        """When an exchange on a connection that is open now is given up if nothing of the response has come.
+
+        A large request takes time to be sent.
+        """
+        if request.body is not None and len(request.body) > _LARGE_BYTES:
+            return end_s
+        return min(now_s + self.read_s(request), end_s)
+
+    def message(self, endpoint: Endpoint, request: ApiRequest[Any], given_up_at_s: float) -> bytes:
+        """The bytes of a request. One that changes something has no effect once it is given up; see RequestClock."""
+        if request.method in _READING_METHODS:
+            return endpoint.writer.write(request)
+        return endpoint.writer.write(request, self.clock.line(given_up_at_s))
 
     def max_exchange_s(self, request: ApiRequest[Any]) -> float:
         """The longest time from connecting to the end of the response, even when that arrives slowly."""

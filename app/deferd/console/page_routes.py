@@ -66,4 +66,5 @@ class PageRoutes:
 
     def methods(self, path: str) -> list[str]:
         """The methods that the path has, sorted; none for an unknown path."""
-        return sorted({route.method for pattern, route in self._routes if pattern.match(path) is not None})
+        methods = {route.method for pattern, route in self._routes if pattern.match(path) is not None}
+        return sorted(methods | {"HEAD"} if "GET" in methods else methods)

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from deferd.contract.json_numbers import is_number
+
 
 class Field(NamedTuple):
     """A setting: its name in the API, what people read, and an example; `kind` is how the text becomes JSON."""
@@ -87,8 +89,7 @@ def _value(field: Field, text: str) -> Any:
             return text  # the name of a calendar
         case "json":
             return _sendable(text)
-    number = float(text)
-    if not math.isfinite(number):
+    if not is_number(text) or not math.isfinite(number := float(text)):
         raise ValueError(text)
     return int(number) if number.is_integer() and abs(number) < 2**53 else number
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from deferd.contract import limits
 from deferd.contract.endings import seconds_field
@@ -16,7 +16,7 @@ Jitter = Annotated[
         ge=0,
         le=1,
         allow_inf_nan=False,
-        description="Random spread of the wait as a fraction: 0.1 is +-10 %.",
+        description="Random spread of the wait as a fraction, to a millionth: 0.1 is +-10 %.",
     ),
 ]
 
@@ -28,7 +28,22 @@ def _require_kind(schema: dict[str, Any]) -> None:
 
 
 class _BackoffKind(BaseModel):
+    """Numbers are rounded here, so that they have at most the 14 digits that the scripts' JSON keeps.
+
+    What is stored, what responses show and what a client compares with its put are then the same numbers.
+    """
+
     model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=_require_kind)
+
+    @field_validator("base", "cap", "seconds", check_fields=False)
+    @classmethod
+    def _to_the_millisecond(cls, value: float | list[float]) -> float | list[float]:
+        return [round(one, 3) for one in value] if isinstance(value, list) else round(value, 3)
+
+    @field_validator("jitter", check_fields=False)
+    @classmethod
+    def _to_a_millionth(cls, value: float) -> float:
+        return round(value, 6)
 
 
 class ExponentialBackoff(_BackoffKind):
@@ -68,7 +83,7 @@ Backoff = Annotated[
     ExponentialBackoff | FixedBackoff | ScheduleBackoff,
     Field(
         discriminator="kind",
-        description="How long a released job waits until it is ready again.",
+        description="How long a released job waits until it is ready again. Seconds are kept to the millisecond.",
         json_schema_extra={"x-name": "Backoff"},  # the name of its schema in the OpenAPI document
     ),
 ]

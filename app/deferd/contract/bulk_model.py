@@ -107,6 +107,11 @@ class _BulkCall(_Strict):
 
     as_task: AsTask = False
 
+    @property
+    def is_remembered(self) -> bool:
+        """Whether what the call does is noted in the store: for a repetition, or so that it moves no job twice."""
+        return not self.dry_run and (self.request_id is not None or isinstance(self, RescheduleSelected))
+
     @model_validator(mode="after")
     def _task_for_many(self) -> Self:
         if self.as_task and (self.dry_run or self.select.ids is not None):
@@ -146,7 +151,8 @@ By = Annotated[
         le=limits.DELAY_MAX_S,
         allow_inf_nan=False,
         description="Seconds by which each due time is moved, negative for earlier; not 0. No job becomes due before "
-        "now, or more than 10 years ahead.",
+        "now. A job that would become due more than 10 years ahead stays as it is: it is in `matched` and not in "
+        "`done`.",
     ),
     AfterValidator(_not_zero),
 ]
@@ -180,7 +186,7 @@ class BulkResult(BaseModel):
     matched: int = Field(description="The jobs that were selected.")
     done: int = Field(
         description="Those of them that were cancelled or rescheduled: 0 in a dry run. A reschedule changes delayed "
-        "and ready jobs only."
+        "and ready jobs only, and with `by` none that would be due more than 10 years ahead."
     )
     was: dict[JobState, int] = Field(description="The states that the selected jobs were in, without those of none.")
     complete: bool = Field(

@@ -23,6 +23,7 @@
     ├── JobCancelled        job_cancelled       the job was cancelled during the delivery
     ├── DurabilityUnavailable durability_unavailable the store cannot give the requested durability
     ├── DifferentShard      different_shard     the topics are in different shards of the store
+    ├── TooLate             too_late            the request came after the instant in its Deferd-Not-After
     └── TryLater
         ├── TopicFull       topic_full          the topic holds `max_jobs` jobs
         ├── RateLimited     rate_limited        too many requests
@@ -271,6 +272,18 @@ class DifferentShard(DeferdError):
 
     def __init__(self, topic: str, detail: str) -> None:
         self.topic = topic
+        super().__init__(detail)
+
+
+class TooLate(DeferdError):
+    """The request came after the instant in its `Deferd-Not-After`. Nothing was done.
+
+    The client sends it once more by itself: the response tells what the service's clock shows.
+    """
+
+    code = "too_late"
+
+    def __init__(self, detail: str = "the instant in Deferd-Not-After is over; nothing was done") -> None:
         super().__init__(detail)
 
 

@@ -1,7 +1,15 @@
-"""JSON numbers beyond the range of a float, which the parser turns into infinity without an error."""
+"""The forms of JSON numbers in texts, and those beyond the range of a float.
+
+The parser of JSON turns the latter into infinity without an error.
+"""
 
 from __future__ import annotations
 
+import re
+
+is_whole_number = re.compile(r"-?(?:0|[1-9][0-9]*)").fullmatch
+is_number = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?").fullmatch
+"""RFC 8259, section 6. Python's own conversions accept more: `1_0`, `+0`, spaces around it, other digits."""
 _CANONICAL = bytes.maketrans(b"123456789E", b"000000000e")
 _LARGE_EXPONENT = b"e000"
 _MANY_DIGITS = b"0" * 200

@@ -107,6 +107,9 @@ RECEIPT_MAX = 64
 CURSOR_MAX = 1000
 BODY_DEFAULT_BYTES = 1024 * 1024
 JSON_DEPTH_MAX = 200
+"""Of a request: where the parsers of the service and of the client stop."""
+VALUE_DEPTH_MAX = 190
+"""Of a body or a result, so that lists, batches and appends, which put more levels around it, can have it too."""
 
 URL_MAX_BYTES = 8192
 HEADERS_MAX = 100

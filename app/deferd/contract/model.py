@@ -35,6 +35,7 @@ from deferd.contract.collapsing import (
     UniqueFor,
 )
 from deferd.contract.endings import Deadline, DeadRetain, TimeLimit, seconds_field
+from deferd.contract.json_depth import is_deeper
 from deferd.contract.labels import Labelled, Tag
 from deferd.contract.timestamps import parse_instant
 from deferd.contract.windows import Spread, WindowSpec
@@ -90,6 +91,14 @@ def _not_too_far(value: datetime) -> datetime:
     return value
 
 
+def _not_too_deep(value: Any, info: ValidationInfo) -> Any:
+    # The store, which is read in the mode "json", may have deeper values of revisions before this limit.
+    if info.mode == "python" and is_deeper(value, limits.VALUE_DEPTH_MAX):
+        raise ValueError(f"is nested deeper than {limits.VALUE_DEPTH_MAX} levels")
+    return value
+
+
+JsonValue = Annotated[Any, AfterValidator(_not_too_deep)]
 Topic = Annotated[
     str, StringConstraints(pattern=limits.TOPIC_PATTERN), Field(description="Topic name.", examples=["orders.close"])
 ]
@@ -259,7 +268,7 @@ class PutJob(_When, JobPolicy, Labelled):
     id: JobId | None = Field(
         default=None, description="Id chosen by the producer. Default: one that the service generates."
     )
-    body: Any = Field(default=None, description="Any JSON value; passed to the consumer unchanged.")
+    body: JsonValue = Field(default=None, description="Any JSON value; passed to the consumer unchanged.")
     on_conflict: OnConflict = "reject"
     conflict_with: ConflictWith = "any"
     if_reserved: IfHeld = "refuse"
@@ -286,7 +295,7 @@ class ChangeJob(_When, JobPolicy, Labelled):
     headers replace all earlier ones.
     """
 
-    body: Any = Field(default=None, description="New body.")
+    body: JsonValue = Field(default=None, description="New body.")
 
 
 class CancelItem(_Strict):
@@ -305,7 +314,9 @@ class CancelBatch(_Strict):
 
 class _Finish(_Strict):
     receipt: Receipt | None = None
-    result: Any = Field(default=None, description="Any JSON value; kept with the finished job if it has a `retain`.")
+    result: JsonValue = Field(
+        default=None, description="Any JSON value; kept with the finished job if it has a `retain`."
+    )
 
 
 class FinishJob(_Finish):

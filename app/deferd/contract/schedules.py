@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from deferd.contract import limits
 from deferd.contract.endings import seconds_field
 from deferd.contract.labels import Labelled
-from deferd.contract.model import Durability, Instant, JobPolicy, Topic, Traceparent
+from deferd.contract.model import Durability, Instant, JobPolicy, JsonValue, Topic, Traceparent
 from deferd.contract.windows import TIME_PATTERN, Days, Spread, WindowSpec, ZoneName
 
 
@@ -43,7 +43,7 @@ TimesOfDay = Annotated[
 class ScheduledJob(JobPolicy, Labelled):
     """The job of each run: the fields of a put, but those that the schedule decides (topic, id and due time)."""
 
-    body: Any = Field(default=None, description="Any JSON value; passed to the consumer unchanged.")
+    body: JsonValue = Field(default=None, description="Any JSON value; passed to the consumer unchanged.")
     traceparent: Traceparent | None = None
     durability: Durability | None = Field(
         default=None,

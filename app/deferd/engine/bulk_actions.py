@@ -65,7 +65,8 @@ class BulkOutcome:
 class NamedRun:
     """A call that runs as a task: for jobs of the cutoff, at most `limit`.
 
-    What it does is remembered under `request` for `kept_ms` after its last step. It began at `begun_ms`.
+    What it does is remembered under `request` for `kept_ms` after its last step. It began at `begun_ms`. `caller` is
+    the name of the API key that began it.
     """
 
     request: str
@@ -73,6 +74,7 @@ class NamedRun:
     cutoff_ms: int
     begun_ms: int
     limit: int | None
+    caller: str | None
 
 
 async def forget_key(scripts: Scripts, key: str, after_ms: int) -> None:
@@ -183,9 +185,17 @@ class BulkActions:
 
     async def _begin_named(self, call: CancelSelected | RescheduleSelected, named: NamedRun) -> dict[int, list[int]]:
         shards = await self.shards_of(call.select)
-        keys = [self._keys.of_shard(shard, f"bulk/{named.request}") for shard in shards]
-        runs = (self._scripts.run("bulk_begin", (key,), (1, named.kept_ms)) for key in keys)
+        runs = (self._begin(shard, named.request, named.caller, (1, named.kept_ms)) for shard in shards)
         return dict(zip(shards, await _all(runs), strict=True))
+
+    async def _begin(self, shard: int, request: str, caller: str | None, args: tuple[Any, ...]) -> Any:
+        keys = (self._keys.of_shard(shard, f"bulk/{request}"), *self._keys.of_caller(shard, caller))
+        return await self._scripts.run("bulk_begin", keys, args)
+
+    async def _forget(self, shard: int, request: str, caller: str | None) -> None:
+        await self._scripts.write("UNLINK", self._keys.of_shard(shard, f"bulk/{request}"))
+        for key in self._keys.of_caller(shard, caller):
+            await self._scripts.write("ZREM", key, f"bulk/{request}")
 
     async def forget(self, call: CancelSelected | RescheduleSelected, named: NamedRun, after_ms: int) -> None:
         """Forget what a named run has done after so long, 0: now. Raises StoreUnavailable."""
@@ -202,11 +212,10 @@ class BulkActions:
     ) -> BulkOutcome:
         count = self._count_cancels if verb == "bulk_cancel" else self._count_reschedules
         is_named = call.request_id is not None and not call.dry_run
-        is_remembered = is_named or (verb == "bulk_reschedule" and not call.dry_run)
         owner = "" if caller is None else f"{caller}/"
         request = f"{verb.removeprefix('bulk_')}/{owner}{call.request_id if is_named else os.urandom(16).hex()}"
         options = dict(action)
-        if is_remembered:
+        if call.is_remembered:
             options["request"] = request
         if call.dry_run:
             options["dry_run"] = True
@@ -214,10 +223,9 @@ class BulkActions:
             options["cutoff"] = instant_ms(call.select.cutoff)
         shards = await self.shards_of(call.select)
         run = _Run(self, verb, call.select, options, visible, _Budget(call.limit), count)
-        keys = {shard: self._keys.of_shard(shard, f"bulk/{request}") for shard in shards}
 
         async def begin(shard: int) -> list[int]:
-            reply: list[int] = await self._scripts.run("bulk_begin", (keys[shard],), (int(is_remembered),))
+            reply: list[int] = await self._begin(shard, request, caller, (int(call.is_remembered), ""))
             return reply
 
         async def work(shard: int) -> None:
@@ -234,8 +242,8 @@ class BulkActions:
         if is_named:
             numbers = await _all(begin(shard) for shard in shards)
             done, *states = map(sum, zip(*(some[1:] for some in numbers), strict=True))
-        elif is_remembered:
-            await _all(self._scripts.write("UNLINK", key) for key in keys.values())
+        elif call.is_remembered:
+            await _all(self._forget(shard, request, caller) for shard in shards)
         was = {state: count for state, count in zip(STATES, states, strict=True) if count}
         return BulkOutcome(sum(states), done, was, not run.budget.is_used_up, run.preview)
 

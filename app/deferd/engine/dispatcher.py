@@ -23,10 +23,12 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
+from math import inf
 from typing import Any
 
 from deferd.contract.errors import DeferdError, StoreUnavailable, TopicPushed
 from deferd.engine.empty_partitions import EmptyPartitions
+from deferd.engine.first_looks import FirstLooks
 from deferd.engine.outage import Outage
 from deferd.engine.partitions import topic_of
 from deferd.engine.pattern_waits import ENOUGH_BYTES, PatternWaits, body_bytes, of_patterns
@@ -34,6 +36,7 @@ from deferd.engine.queue import JobQueue, PopRequest
 from deferd.engine.record import JobRecord
 from deferd.engine.redis_keys import Keys
 from deferd.engine.repeated_pops import earlier_deliveries
+from deferd.engine.request_end import request_ending_at, request_ends_at_s
 from deferd.engine.topic_search import TopicSearch, TopicSelection
 from deferd.engine.wait_queue import OnPopEnd, ParkedPops, Waiter, WaitQueue, settling
 
@@ -59,6 +62,7 @@ class Dispatcher:
         self._partitions.on_change = self.on_other_partitions
         self._outages: dict[int, Outage] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._looks = FirstLooks(self._begin_polling)
         self._draining = False
         self._arrivals = 0
         self._parked = ParkedPops()
@@ -80,7 +84,7 @@ class Dispatcher:
         consumer: str | None = None,
         request_id: str | None = None,
     ) -> list[JobRecord]:
-        """Up to `count` jobs as soon as there is one, or none after `wait_ms`.
+        """Up to `count` jobs as soon as there is one, or none after `wait_ms`, or when the request ends.
 
         `topics` are distinct, in order of priority; one that cannot be reached is left out until it can be. Those of
         `selection` come after them and take turns. When a `request_id` is repeated, the jobs of its earlier response
@@ -93,7 +97,6 @@ class Dispatcher:
             StoreUnavailable: none of the topics can be reached; waiting pops fail as soon as this is known.
         """
         result: asyncio.Future[list[JobRecord]] = asyncio.get_running_loop().create_future()
-
         request = PopRequest(count, ttr_ms, consumer, request_id)
         topics = self.empty_partitions.partitions_of(topics)
         waiter = self._join(topics, request, wait_ms, settling(result))
@@ -101,23 +104,24 @@ class Dispatcher:
             waiter.selection = selection
             waiter.may_have_deliveries = False
             self._patterns.join(waiter)
-        try:
-            if request_id is not None and (len(topics) > 1 or selection is not None):
-                waiter.in_call = True
-                deliveries = await self._earlier_deliveries(topics, selection, replace(request, count=0))
-                waiter.in_call = False
-                if deliveries:
-                    return deliveries
-            if not result.done():
-                self._poll_from(waiter, 0)
-            return await result
-        except asyncio.CancelledError:
-            self.cancel(waiter)
-            raise
-        finally:
-            if result.done() and not result.cancelled():
-                result.exception()  # else it is logged when nobody has come to wait for it
-            self._end(waiter)
+        with request_ending_at(inf):  # its calls serve other pops too, or return jobs that nobody waits for
+            try:
+                if request_id is not None and (len(topics) > 1 or selection is not None):
+                    waiter.in_call = True
+                    deliveries = await self._earlier_deliveries(topics, selection, replace(request, count=0))
+                    waiter.in_call = False
+                    if deliveries:
+                        return deliveries
+                if not result.done():
+                    self._poll_from(waiter, 0)
+                return await result
+            except asyncio.CancelledError:
+                self.cancel(waiter)
+                raise
+            finally:
+                if result.done() and not result.cancelled():
+                    result.exception()  # else it is logged when nobody has come to wait for it
+                self._end(waiter)
 
     def begin_pop(self, topic: str, request: PopRequest, wait_ms: int, on_end: OnPopEnd) -> Waiter:
         """As `pop` for callers without a task: `on_end` is called, never from within this call, unless it is cancelled.
@@ -137,20 +141,19 @@ class Dispatcher:
 
     def _join(self, topics: Sequence[str], request: PopRequest, wait_ms: int, on_end: OnPopEnd) -> Waiter:
         self._arrivals += 1
-        waiter = Waiter(self._arrivals, topics, request, on_end, time.monotonic() + wait_ms / 1000)
+        ends_at_s = min(time.monotonic() + wait_ms / 1000, request_ends_at_s())
+        waiter = Waiter(self._arrivals, topics, request, on_end, ends_at_s)
         waiter.may_have_deliveries = request.request_id is not None and len(topics) == 1
-        if wait_ms <= 0 or self._draining:
-            waiter.timed_out = True
+        waiter.timed_out = wait_ms <= 0 or self._draining
         for topic in topics:
             self._wait_queue_of(topic).join(waiter)
         self._parked.change(1)
         return waiter
 
     def _wait_queue_of(self, topic: str) -> WaitQueue:
-        queue = self._wait_queues.get(topic)
-        if queue is None:
-            queue = self._wait_queues[topic] = WaitQueue(topic, self._failure_domain(topic))
-        return queue
+        if topic not in self._wait_queues:
+            self._wait_queues[topic] = WaitQueue(topic, self._failure_domain(topic))
+        return self._wait_queues[topic]
 
     def on_other_partitions(self, topic: str) -> None:
         """The topic has more partitions: who waits for it waits for all of them."""
@@ -165,6 +168,7 @@ class Dispatcher:
     def on_ready(self, topic: str) -> None:
         """The store published that `topic` may have something ready."""
         self.empty_partitions.discard(topic)
+        self._looks.note_ready(topic)
         if topic in self._wait_queues:
             self._request_poll(topic)
             self._probe_outage_now(topic)
@@ -243,8 +247,11 @@ class Dispatcher:
         queue = self._wait_queues[topic]
         queue.dirty = True
         if not queue.polling and queue.failure_domain not in self._outages:
-            queue.polling = True
-            self.spawn(self._poll_while_dirty(queue))
+            self._looks.request(queue)
+
+    def _begin_polling(self, queue: WaitQueue) -> None:
+        queue.polling = True
+        self.spawn(self._poll_while_dirty(queue))
 
     async def _poll_while_dirty(self, queue: WaitQueue) -> None:
         try:
@@ -253,7 +260,9 @@ class Dispatcher:
                 requests = queue.choose()
                 if requests:
                     await self._poll(queue, requests)
+                self._looks.end(queue)
         finally:
+            self._looks.end(queue)
             queue.polling = False
             self._forget_if_unused(queue)
 
@@ -346,7 +355,6 @@ class Dispatcher:
                 self._probe_outage_now(topic)
 
     def _park(self, waiter: Waiter) -> None:
-        waiter.first_pass_index = None
         if waiter.timer is None and not waiter.timed_out:
             wait_s = max(waiter.ends_at_s - time.monotonic(), 0)
             waiter.timer = asyncio.get_running_loop().call_later(wait_s, self._time_out, waiter)
@@ -474,6 +482,7 @@ class Dispatcher:
     def _forget_if_unused(self, queue: WaitQueue) -> None:
         if not queue.waiters and not queue.polling and self._wait_queues.get(queue.topic) is queue:
             del self._wait_queues[queue.topic]
+            self._looks.forget(queue)
 
     def _waiters(self) -> set[Waiter]:
         named = {waiter for queue in self._wait_queues.values() for waiter in queue.waiters}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine import metrics
@@ -37,6 +38,8 @@ from deferd.engine.placement import Placer
 from deferd.engine.push.push_store import PushStore
 from deferd.engine.queue import JobQueue
 from deferd.engine.redis_keys import Keys
+from deferd.engine.request_clock import RequestClock
+from deferd.engine.schedules.run_counting import count_runs
 from deferd.engine.schedules.run_placing import RunPlacer
 from deferd.engine.schedules.schedule_store import ScheduleStore
 from deferd.engine.schedules.scheduler import Scheduler
@@ -87,11 +90,11 @@ class Engine:
         self._scripts = Scripts(store, movable_clock=movable_clock, watch=self._watch)
         self.calendars = Calendars(self._scripts, keys)
         self.store_clock = StoreClock(self._scripts, keys, is_movable=movable_clock)
+        self.request_clock = RequestClock(self._scripts, keys)
         self.console_sessions = ConsoleSessions(self._scripts, keys)
         self.console_undo = ConsoleUndo(self._scripts, keys)
         self.placer = Placer(self.store_clock, self.calendars, keys)
         self.partitions = PartitionStore(self._scripts, keys)
-        put_sender = PutSender(store, self._scripts, keys, self.placer, partitions=self.partitions, embedded=embedded)
         self.usage = TopicUsage(self._scripts, keys)
         known_topics = KnownTopics(keys)
         labels.counted.on_change = known_topics.add
@@ -101,7 +104,7 @@ class Engine:
             self._scripts,
             keys,
             labels,
-            put_sender,
+            PutSender(store, self._scripts, keys, self.placer, partitions=self.partitions, embedded=embedded),
             bulk_throttle=throttle,
             dead_retention_ms=dead_retention_ms,
         )
@@ -159,7 +162,12 @@ class Engine:
         ]
         self.clock = (
             MovableClock(
-                self._scripts, keys, self.timers, schedule_store.first_due_ms, self.history_publisher.try_publish
+                self._scripts,
+                keys,
+                self.timers,
+                first_schedule_ms=schedule_store.first_due_ms,
+                count_runs=partial(count_runs, self.schedules),
+                before_move=self.history_publisher.try_publish,
             )
             if movable_clock
             else None

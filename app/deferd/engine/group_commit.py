@@ -13,13 +13,27 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Generic, TypeVar
 
-from deferd.contract.errors import StoreUnavailable
+import msgspec
+
+from deferd.contract.errors import StoreUnavailable, TooLate
+from deferd.engine.request_end import request_ending_at, request_ends_at_s
+from deferd.store.server_clock import CallTooLate
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 OnResult = Callable[[Result | None, Exception | None], None]
 """Called once with the result, or with None and the error of the store call."""
 _LOG = logging.getLogger(__name__)
+_ENDS_SOON_S = 0.02
+"""What ends so soon is not sent with others: if it came too late to the store, they would be sent a second time."""
+
+
+class _Waiting(msgspec.Struct, Generic[Item, Result], eq=False):  # made for every call, in half of a tuple's time
+    """An item that waits for a call, and when its request ends."""
+
+    item: Item
+    on_result: OnResult[Result]
+    ends_at_s: float
 
 
 class GroupCommit(Generic[Item, Result]):
@@ -28,6 +42,8 @@ class GroupCommit(Generic[Item, Result]):
     A result may be the error of its item alone.
 
     A call takes at most `most_items` items, and of several items at most `most_bytes` together, as `size` counts them.
+    It may have an effect until the first of their requests ends; from then on it does nothing, and the others are sent
+    again.
     """
 
     def __init__(
@@ -42,7 +58,7 @@ class GroupCommit(Generic[Item, Result]):
         self._size = size
         self._most_items = most_items
         self._most_bytes = most_bytes
-        self._waiting: dict[str, list[tuple[Item, OnResult[Result]]]] = {}
+        self._waiting: dict[str, list[_Waiting[Item, Result]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def submit(self, topic: str, item: Item) -> Result:
@@ -53,7 +69,7 @@ class GroupCommit(Generic[Item, Result]):
         waiting = self._waiting.get(topic)
         if waiting is not None:
             future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-            waiting.append((item, partial(_settle, future)))
+            waiting.append(_Waiting(item, partial(_settle, future), request_ends_at_s()))
             return await future
         self._waiting[topic] = []
         try:
@@ -73,10 +89,11 @@ class GroupCommit(Generic[Item, Result]):
         What is added in one turn of the event loop shares a call.
         """
         waiting = self._waiting.get(topic)
+        added: _Waiting[Item, Result] = _Waiting(item, on_result, request_ends_at_s())
         if waiting is not None:
-            waiting.append((item, on_result))
+            waiting.append(added)
         else:
-            self._waiting[topic] = [(item, on_result)]
+            self._waiting[topic] = [added]
             self._start(topic)
 
     def _start(self, topic: str) -> None:
@@ -92,22 +109,34 @@ class GroupCommit(Generic[Item, Result]):
         call_soon = asyncio.get_running_loop().call_soon
         while self._waiting[topic]:
             batch = self._take_batch(self._waiting[topic])
+            if len(batch) > 1:
+                batch, ending = _without_ending(batch)
+                if ending:
+                    call_soon(_hand_out, ending, (), TooLate())
+                if not batch:
+                    continue
             results: Sequence[Result | StoreUnavailable] = ()
             error: Exception | None = None
             try:
-                results = await self._send(topic, [item for item, _ in batch])
+                with request_ending_at(min([one.ends_at_s for one in batch])):
+                    results = await self._send(topic, [one.item for one in batch])
             except Exception as exc:  # noqa: BLE001 (every caller must learn of any error)
                 error = exc
+                if isinstance(exc.__cause__, CallTooLate):
+                    others, ending = _without_ending(batch)
+                    if ending:
+                        self._waiting[topic][:0] = others
+                        batch = ending
             if self._waiting[topic] or error is not None:  # an error may come at once, before earlier results
                 call_soon(_hand_out, batch, results, error)
             else:
                 _hand_out(batch, results, error)
         del self._waiting[topic]
 
-    def _take_batch(self, waiting: list[tuple[Item, OnResult[Result]]]) -> list[tuple[Item, OnResult[Result]]]:
+    def _take_batch(self, waiting: list[_Waiting[Item, Result]]) -> list[_Waiting[Item, Result]]:
         taken, size = 0, 0
-        for item, _ in waiting:
-            size += self._size(item)
+        for one in waiting:
+            size += self._size(one.item)
             if taken and (taken == self._most_items or size > self._most_bytes):
                 break
             taken += 1
@@ -116,21 +145,30 @@ class GroupCommit(Generic[Item, Result]):
         return batch
 
 
+def _without_ending(
+    batch: list[_Waiting[Item, Result]],
+) -> tuple[list[_Waiting[Item, Result]], list[_Waiting[Item, Result]]]:
+    """The batch without those whose requests have ended or end soon, and those."""
+    soon_s = asyncio.get_running_loop().time() + _ENDS_SOON_S
+    ending = [one for one in batch if one.ends_at_s < soon_s]
+    return ([one for one in batch if one.ends_at_s >= soon_s] if ending else batch), ending
+
+
 def _hand_out(
-    batch: list[tuple[Item, OnResult[Result]]],
+    batch: list[_Waiting[Item, Result]],
     results: Sequence[Result | StoreUnavailable],
     error: Exception | None,
 ) -> None:
-    for at, (_, on_result) in enumerate(batch):
+    for at, one in enumerate(batch):
         try:
             if at < len(results):
                 result = results[at]
                 if isinstance(result, StoreUnavailable):
-                    on_result(None, result)
+                    one.on_result(None, result)
                 else:
-                    on_result(result, None)
+                    one.on_result(result, None)
             else:
-                on_result(None, error or ValueError("the store call returned too few results"))
+                one.on_result(None, error or ValueError("the store call returned too few results"))
         except Exception:  # noqa: BLE001 (the other callers must still get theirs)
             _LOG.exception("the result of a store call could not be handled")
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from deferd.contract.errors import FieldError, InvalidInput
 from deferd.contract.limits import TEN_YEARS_S
 from deferd.engine.redis_keys import Keys
+from deferd.engine.schedules.run_counting import RunCount
 from deferd.engine.scripts import Scripts
 from deferd.engine.timer import Timer
 
@@ -17,9 +18,10 @@ MOVED_MAX_S = 100 * TEN_YEARS_S
 """The most by which the clock may be moved in all: years in timestamps have four digits."""
 
 
-_MOST_STEPS = 10_000
-_MOST_STEPS_S = 20.0
-"""How often, and how long, schedules are advanced within one move. They catch up with the rest as after an outage."""
+RUNS_MAX = 10_000
+"""Most runs of schedules that one move may pass: each takes some milliseconds."""
+MOVE_S = 60.0
+"""For how long a move stops at runs; schedules catch up with the rest as after an outage."""
 
 
 class Reading(NamedTuple):
@@ -32,8 +34,9 @@ class Reading(NamedTuple):
 class MovableClock:
     """Moves the clock of all shards, for all processes on the store, and does what is due by then.
 
-    `first_schedule_ms` returns when the first schedule must be advanced, None when there is none. `before_move` is
-    called before the clock moves, for what belongs to the time before.
+    `first_schedule_ms` returns when the first schedule must be advanced, None when there is none, and `count_runs` the
+    runs of all schedules until an instant. `before_move` is called before the clock moves, for what belongs to the time
+    before.
     """
 
     def __init__(
@@ -41,12 +44,15 @@ class MovableClock:
         scripts: Scripts,
         keys: Keys,
         timers: Sequence[Timer],
+        *,
         first_schedule_ms: Callable[[], Awaitable[int | None]],
+        count_runs: Callable[[int], Awaitable[RunCount]],
         before_move: Callable[[], Awaitable[None]],
     ) -> None:
         self._scripts = scripts
         self._before_move = before_move
         self._first_schedule_ms = first_schedule_ms
+        self._count_runs = count_runs
         self._timers = timers
         self._keys = [clock_key(keys, shard) for shard in range(keys.shards)]
 
@@ -60,18 +66,21 @@ class MovableClock:
         If that takes more than a few seconds, the rest is left to the timers. Real time does not pass: consumers that
         wait keep waiting, for jobs that are due now.
 
-        The clock stops on its way wherever a schedule must be advanced, at most 10,000 times and for 20 s, so that each
-        run is due in its turn.
+        The clock stops on its way wherever a schedule must be advanced, for up to a minute, so that each run is due in
+        its turn.
 
         Raises:
-            InvalidInput: the clock would be moved by more than 1000 years in all.
+            InvalidInput: the clock would be moved by more than 1000 years in all, or past more than 10,000 runs of
+                schedules. It is not moved.
         """
-        left_ms, end_s = by_ms, time.monotonic() + _MOST_STEPS_S
+        left_ms, end_s = by_ms, time.monotonic() + MOVE_S
         if by_ms > 0:
-            _check_bound(await self._move(0), by_ms)
+            reading = await self._move(0)
+            _check_bound(reading, by_ms)
+            _check_runs(await self._count_runs(reading.now_ms + by_ms), by_ms)
             await self._before_move()
-        for _ in range(_MOST_STEPS):
-            first_ms = await self._first_schedule_ms() if left_ms > 0 and time.monotonic() < end_s else None
+        while left_ms > 0 and time.monotonic() < end_s:
+            first_ms = await self._first_schedule_ms()
             if first_ms is None:
                 break
             step_ms = max(first_ms - (await self._move(0)).now_ms, 1)
@@ -94,6 +103,15 @@ class MovableClock:
 def _check_bound(reading: Reading, by_ms: int) -> None:
     if reading.moved_ms + by_ms > MOVED_MAX_S * 1000:
         raise _too_far(by_ms)
+
+
+def _check_runs(count: RunCount, by_ms: int) -> None:
+    if count.runs > RUNS_MAX:
+        message = (
+            f"must not pass more than {RUNS_MAX} runs of schedules, but until then there are {count.runs}, "
+            f"{count.runs_of_busiest} of them of {count.busiest!r}: pause schedules, or move the clock by less at once"
+        )
+        raise InvalidInput([FieldError(("body", "advance"), message, by_ms / 1000)])
 
 
 def _too_far(by_ms: int) -> InvalidInput:

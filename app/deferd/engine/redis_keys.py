@@ -40,6 +40,9 @@ CONSOLE_PREFIX = "console/"
 HISTORY_PREFIX = "history/"
 """The beginning of the last word of the keys of histories."""
 
+OF_KEY_PREFIX = "of_key/"
+"""The beginning of the keys that list what is remembered for a key of the API; see lib/of_key.lua."""
+
 PUSH_PREFIX = "push/"
 """The beginning of the last word of what is known of the target of a pushed topic."""
 
@@ -47,6 +50,29 @@ _TOPIC_KEYS = ("pool", "delay", "ready", "reserved", "dead", "finished", "expiry
 _SHARD_KEYS = ("settings", "topics", "due")
 _LATER_TOPIC_KEYS = ("tally", "requests", "tagged", "taken")
 """They follow the keys of the shard in the order of KEYS."""
+
+_MORE_OF_TOPICS = ("follow", "items", "items/ID", "runs", "request/ID", "touches/ID", "aside", "aside/KEY")
+_OF_TOPICS_BY_SETTING = ("events/seq", "events/log", "push/state", "history/10s", "history/5m")
+_OF_SCHEDULES = ("schedules", "schedule_due", "earlier_runs", "schedule/NAME", "schedules/missed", "schedules/zones")
+_OF_CALLS = ("of_key/KEY", "bulk/CALL", "tasks", "tasks/running", "task/ID")
+_OF_SERVICE = ("lock", "clock", "idle", "partitioned", "tally", "aside", "push", "calendars", "events/topics")
+_OF_OPERATORS = ("activity", "activity/admin", "history/topics", "history/process/PROCESS", "history/10s", "history/5m")
+_OF_CONSUMERS = ("consumers/reports", "consumers/reported", "consumers/topics", "request/ID")
+_OF_CONSOLE = ("console/sessions", "console/undo/TOKEN")
+TOPIC_KINDS = frozenset(_TOPIC_KEYS + _LATER_TOPIC_KEYS + _MORE_OF_TOPICS + _OF_TOPICS_BY_SETTING)
+"""All kinds of keys of a topic, after its name; a word in capitals stands for what differs."""
+SHARD_KINDS = frozenset(
+    (*_SHARD_KEYS, "tag/TAG", *_OF_SCHEDULES, *_OF_CALLS, *_OF_SERVICE, *_OF_OPERATORS, *_OF_CONSUMERS, *_OF_CONSOLE)
+)
+"""The same of the whole shard. docs/authentication.md says of each kind what bounds it."""
+
+
+def kind_of(topic: str, part: str) -> str | None:
+    """The kind of a key of a topic, '' for one of the whole shard; None for one that is not deferd's."""
+    kinds = TOPIC_KINDS if topic else SHARD_KINDS
+    if part in kinds:
+        return part
+    return next((kind for kind in kinds if kind[-1].isupper() and part.startswith(kind[: kind.rindex("/") + 1])), None)
 
 
 class Keys:
@@ -119,11 +145,12 @@ class Keys:
         return self.of_shard(shard, SCHEDULE_PREFIX + name)
 
     def of_shard(self, shard: int, name: str) -> str:
-        """A key of the whole shard: settings, topics, partitioned, due, lock, clock, aside, idle, tally, tag/<tag>,
-        bulk/<id>, schedules, schedule_due, schedule/<name>, history/topics, history/process/<process>, events/topics,
-        push, and in shard 0 calendars, consumers/<name>, activity, activity/admin, tasks, tasks/running, task/<id>.
-        """
+        """A key of the whole shard, of one of SHARD_KINDS."""
         return f"deferd:{{{shard}}}:{name}"
+
+    def of_caller(self, shard: int, key_name: str | None) -> tuple[str, ...]:
+        """The key that lists what is remembered for a key of the API in a shard; none for a caller without a key."""
+        return () if key_name is None else (self.of_shard(shard, OF_KEY_PREFIX + key_name),)
 
     def of_pattern_request(self, shard: int, request_id: str) -> str:
         """The key that names the topics of a shard which served a pop by patterns with this request id."""

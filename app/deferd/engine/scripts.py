@@ -23,6 +23,7 @@ from redis import exceptions as redis_errors
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine import metrics
 from deferd.engine.failure_log import FailureLog
+from deferd.engine.request_end import request_ends_at_s
 from deferd.engine.script_source import assemble
 from deferd.engine.store_watch import StoreWatch
 from deferd.store.acl import missing_permission, permissions_message
@@ -111,7 +112,8 @@ class Scripts:
     """All scripts, ready to run. With `movable_clock`, tests can shift time by `deferd:{s}:clock`.
 
     `watch` decides whether calls may be sent; missing permissions of the store's user are reported to it. `on_late_run`
-    is called when a script had to be sent twice because the store did not know it: later calls ran before it.
+    is called when a script had to be sent twice, because the store did not know it or its clock was set forward: later
+    calls ran before it.
     """
 
     def __init__(self, store: Store, *, movable_clock: bool = False, watch: StoreWatch | None = None) -> None:
@@ -128,14 +130,13 @@ class Scripts:
         args: Sequence[str | bytes | int | float],
         *,
         sending: Sending | None = None,
-        until_s: float = inf,
     ) -> Any:
         """Run one script and return the store's reply (bytes, ints, lists, None).
 
         After StoreUnavailable a script may have run or not, but it does not run later: it carries the instant at which
-        it times out, or `until_s` on the event loop's clock if that is earlier, and from then on does nothing. Only
-        when something on the way to the store breaks the connection, the error comes before that instant. A script is
-        sent again only if the store reports that it did nothing.
+        it times out, or at which the request ends if that is earlier, and from then on does nothing. Only when
+        something on the way to the store breaks the connection, the error comes before that instant. A script is sent
+        again only if the store reports that it did nothing.
 
         Raises:
             StoreUnavailable: the store cannot be reached, did not respond in time, or refused.
@@ -147,6 +148,7 @@ class Scripts:
         call = self._store.call if sending is None else sending.call
         began = time.perf_counter()
         try:  # as `observed`, which takes longer
+            until_s = request_ends_at_s()
             not_after = NOT_AFTER if until_s == inf else NotAfter(until_s)
             try:
                 return await self._send(call, verb, (len(keys), *keys, *args, not_after))
@@ -156,7 +158,9 @@ class Scripts:
                 if end_s <= now_s:
                     raise
                 async with asyncio.timeout_at(end_s):
-                    return await self._send(call, verb, (len(keys), *keys, *args, NotAfter(end_s)))
+                    reply = await self._send(call, verb, (len(keys), *keys, *args, NotAfter(end_s)))
+                self.on_late_run()
+                return reply
         except Exception as exc:
             with _failing(label):
                 if isinstance(exc, redis_errors.RedisError):

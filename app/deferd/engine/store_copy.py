@@ -41,12 +41,14 @@ from deferd.store.shard_guard import SHARDS_KEY
 
 _KEYS_AT_ONCE = 16
 _STEP_FIRST, _STEP_MOST = 64, 1000
+_WRITTEN_MOST = 2 * _STEP_MOST
+"""Names and values in one call: `write.lua` takes some thousand arguments."""
 _STEP_BYTES_LOW, _STEP_BYTES_HIGH = 1024 * 1024, 4 * 1024 * 1024
 _SUBSCRIBE_S = 5.0
 _KEYED_BY_TOPIC = frozenset({"settings", "topics", "due", "idle", "push", "partitioned"})
 """Keys of a shard whose elements are topics."""
-_OF_SCHEDULES = frozenset({"schedules", "schedule_due"})
-"""Keys of a shard whose elements are schedules."""
+_OF_SCHEDULES = frozenset({"schedules", "schedule_due", "earlier_runs"})
+"""Keys of a shard whose elements are schedules, or of schedules: they begin with the name."""
 _LOCK = "lock"
 
 
@@ -152,7 +154,9 @@ class _Copy:
 
     async def _copy_key(self, found: KeyFound) -> None:
         match found:
-            case KeyFound(topic="", part="lock" | "schedules/missed"):  # what has happened in the source
+            case KeyFound(
+                topic="", part="lock" | "schedules/missed" | "schedules/zones"
+            ):  # what has happened in the source
                 return
             case KeyFound(topic="", part="clock"):
                 raise StoreRefused(
@@ -194,9 +198,10 @@ class _Copy:
         """Copy a list of schedules, and note for the timer of each shard when it must advance the first of its own."""
         prefix = found.key.removesuffix(found.part) + SCHEDULE_PREFIX
         async for elements in self._elements(found):
-            for name, score in zip(elements[::2], elements[1::2], strict=True):
-                topic = await self._topic_of_schedule(prefix + name.decode(errors="backslashreplace"))
-                await self._write("ZADD", self._key_for_topic(found, topic), score, name)
+            for member, score in zip(elements[::2], elements[1::2], strict=True):
+                name = member.partition(b" ")[0].decode(errors="backslashreplace")
+                topic = await self._topic_of_schedule(prefix + name)
+                await self._write("ZADD", self._key_for_topic(found, topic), score, member)
                 if found.part == "schedule_due":
                     due_key = self._keys.of_shard(self._keys.shard_of(topic), "due")
                     await self._write("ZADD", due_key, "LT", score, SCHEDULES_MEMBER)
@@ -219,8 +224,8 @@ class _Copy:
             with _named(self._source):
                 reply = await self._source_scripts.run("key_elements", [found.key], (found.kind, cursor, count))
             cursor, elements = reply
-            if elements:
-                yield elements
+            for at in range(0, len(elements), _WRITTEN_MOST):  # a key that is kept packed is read at once
+                yield elements[at : at + _WRITTEN_MOST]
             size = sum(map(len, elements))
             if size < _STEP_BYTES_LOW:
                 count = min(count * 2, _STEP_MOST)

@@ -118,12 +118,12 @@ async def keys_of(store: Store, shards: int) -> AsyncIterator[KeyFound]:
                     seen.add(key)
                     name = key.decode(errors="backslashreplace")
                     is_ours = name.encode() == key
-                    topic, part = _split(name)
+                    topic, part = split_key(name)
                     yield KeyFound(name, shard, topic, part, kind.decode() if is_ours else "", size, kept_ms)
         seen.clear()
 
 
-def _split(key: str) -> tuple[str, str]:
+def split_key(key: str) -> tuple[str, str]:
     """The topic and the last word of a key's name, with what follows a `/`."""
     before, slash, after = key.partition("}:")[2].partition("/")
     topic, _, part = before.rpartition(":")

@@ -34,7 +34,7 @@ _PATIENCE_MS = 250
 """A holder that has not renewed its lock for this long, while work is overdue by as much, counts as dead."""
 _LOOK_FOR_SCHEDULES_S = 60.0
 """How often the holder of the lock looks for schedules that are due although the shard's `due` does not say so, as when
-a release without schedules ran on the store."""
+a release without schedules ran on the store, or whose runs another release of the time zones has derived."""
 _SCHEDULES_BEHIND_TOPICS_S = 0.1
 """While topics have due jobs all the time, schedules wait for them no longer than this."""
 _OUTCOMES_OF_RUNS = ("run", "skipped", "replaced", "missed")
@@ -62,7 +62,7 @@ class Timer:
 
     `on_promoting(topic)` is called once a promotion has been sent, so that a poll can follow it to the store at once.
     The caller may then ignore the message with this timer's `mark` that the promotion publishes.
-    `advance_schedules(shard)` advances some schedules that are due and returns how many it looked at.
+    `advance_schedules(shard)` advances some schedules that are due and returns 0 when that was all.
     """
 
     def __init__(
@@ -130,10 +130,11 @@ class Timer:
         topics, self._expected = self._expected, []
         if not topics or began >= self._renew_lock_at:
             wait_s, topics = await self._begin_turn(began)
-            if self._holds_lock and began >= self._look_for_schedules_at:
-                self._look_for_schedules_at = began + _LOOK_FOR_SCHEDULES_S
-                if SCHEDULES_MEMBER not in topics and await self._advance_some_schedules():
+            if self._holds_lock and began >= self._look_for_schedules_at and SCHEDULES_MEMBER not in topics:
+                if await self._advance_some_schedules():
                     wait_s = 0
+                else:
+                    self._look_for_schedules_at = began + _LOOK_FOR_SCHEDULES_S
             if not topics:
                 return wait_s
         has_schedules = SCHEDULES_MEMBER in topics
@@ -173,7 +174,7 @@ class Timer:
         return next_work, failed
 
     async def _advance_some_schedules(self) -> int | None:
-        """Advance schedules that are due; returns how many there were, None when that failed."""
+        """Advance schedules that are due; returns 0 when that was all, None when that failed."""
         try:
             return await self._advance_schedules(self._shard)
         except StoreUnavailable:

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from deferd.contract.errors import StoreUnavailable, TopicNotFound
 from deferd.contract.model import JobState
 from deferd.engine.cursors import bad_cursor, read_cursor, write_cursor
+from deferd.engine.inspection.shared_reads import SharedReads
 from deferd.engine.known_topics import KnownTopics
 from deferd.engine.partitions import is_first
 from deferd.engine.redis_keys import Keys
@@ -26,6 +28,8 @@ from deferd.engine.topic_view import STATES, TopicView, view_topic
 
 _LOG = logging.getLogger(__name__)
 _TOPICS_PER_CALL = 500
+_SUMMED_PER_CALL = 250
+_OTHERS_KEPT_S = 60.0
 _NAMES_AFTER_PARTITIONS = 500
 """Read at least so many after a page with names of partitions, which do not count."""
 _Items = TypeVar("_Items")
@@ -72,6 +76,13 @@ class Totals:
         self.collections += other.collections
 
 
+class OtherTopics(NamedTuple):
+    """The sums over all topics but some, without those of the `unreadable` shards."""
+
+    totals: Totals
+    unreadable: frozenset[int]
+
+
 class TopicList:
     """Reads over all topics."""
 
@@ -79,6 +90,7 @@ class TopicList:
         self._scripts = scripts
         self._keys = keys
         self._known_topics = known_topics
+        self._others: SharedReads[OtherTopics] = SharedReads(_OTHERS_KEPT_S, 1, least_s=0)
 
     async def page(self, cursor: str | None = None, limit: int = 1000) -> TopicPage:
         """Up to `limit` topics as they are now.
@@ -245,12 +257,56 @@ class TopicList:
                 except StoreUnavailable:
                     totals[shard] = None
                     return
-                *states, follow_ups, collections = counts
-                of_shard.add(Totals(dict(zip(STATES, states, strict=True)), follow_ups, collections))
+                of_shard.add(_totals(counts))
             totals[shard] = of_shard
 
         await _for_each_shard(self._by_shard(self._keys.partitions.of_all(names)), read)
         return totals
+
+    async def sum_of_others(self, topics: Iterable[str], unreadable: Collection[int]) -> OtherTopics:
+        """The sums over all topics but these, without the shards in `unreadable`, which could not be read just before.
+
+        With 100,000 topics this takes about half a second, in steps. All who ask meanwhile share it, and it is kept for
+        200 times what it took, but at most a minute.
+
+        Raises:
+            StoreUnavailable: no shard of the store can be reached.
+        """
+        left_out = frozenset(self._keys.partitions.of_all(topics))
+        key = (left_out, frozenset(unreadable))
+        others = await self._others.get(key, lambda: self._sum_of_others(left_out, unreadable))
+        if others.unreadable:  # perhaps only now
+            self._others.forget(key)
+        self._raise_if_all(others.unreadable, None)
+        return others
+
+    async def _sum_of_others(self, left_out: Collection[str], unreadable: Collection[int]) -> OtherTopics:
+        totals, failed = Totals(), set(unreadable)
+
+        async def read(shard: int, names: list[str]) -> None:
+            try:
+                totals.add(await self._sum_of_shard(shard, names))
+            except StoreUnavailable:
+                failed.add(shard)
+
+        names: dict[int, list[str]] = {shard: [] for shard in range(self._keys.shards)}
+        for name in left_out:
+            names[self._keys.shard_of(name)].append(name)
+        await _for_each_shard({shard: names[shard] for shard in names.keys() - failed}, read)
+        return OtherTopics(totals, frozenset(failed))
+
+    async def _sum_of_shard(self, shard: int, left_out: list[str]) -> Totals:
+        key, names = self._keys.of_shard(shard, "topics"), sorted(left_out)
+        totals, start, last = Totals(), "-", ""
+        while True:
+            begin = bisect_right(names, last)
+            args: tuple[str | int, ...] = (start, _SUMMED_PER_CALL, *names[begin : begin + _SUMMED_PER_CALL])
+            found, *counts = await self._scripts.run("shard_totals", [key], args)
+            totals.add(_totals(counts))
+            if not found:
+                return totals
+            last = found.decode()
+            start = f"({last}"
 
     def _by_shard(self, names: Iterable[str]) -> dict[int, list[str]]:
         of_shard: dict[int, list[str]] = {}
@@ -261,6 +317,11 @@ class TopicList:
     def _raise_if_all(self, unreadable: Collection[int], error: StoreUnavailable | None) -> None:
         if len(unreadable) == self._keys.shards:
             raise error or StoreUnavailable("no shard of the store can be reached")
+
+
+def _totals(counts: Sequence[int]) -> Totals:
+    *states, follow_ups, collections = counts
+    return Totals(dict(zip(STATES, states, strict=True)), follow_ups, collections)
 
 
 async def _for_each_shard(of_shard: Mapping[int, _Items], read: Callable[[int, _Items], Awaitable[None]]) -> None:

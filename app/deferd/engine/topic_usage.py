@@ -18,9 +18,19 @@ ITEM_OVERHEAD_BYTES = 8
 """What a collected item uses beyond its bytes, rounded up."""
 TAG_OVERHEAD_BYTES = 150
 """What a tag of a job uses in the tag index beyond the names of tag, topic and job, rounded up."""
-_OVERHEADS = (JOB_OVERHEAD_BYTES, ITEM_OVERHEAD_BYTES, TAG_OVERHEAD_BYTES)
+HELD_OVERHEAD_BYTES = 500
+"""What a held job uses more, its touches and its part of a request included, rounded up."""
+SCHEDULE_OVERHEAD_BYTES = 700
+"""What a schedule uses beyond its texts, rounded up."""
+CALL_OVERHEAD_BYTES = 300
+"""What is remembered of a call on many jobs, or of a task, beyond its name and its description, rounded up."""
+CALL_NOTE_BYTES = 60
+"""What such a call uses for each job that it has noted, beyond the names of job and topic."""
+_OVERHEADS = (JOB_OVERHEAD_BYTES, ITEM_OVERHEAD_BYTES, TAG_OVERHEAD_BYTES, HELD_OVERHEAD_BYTES)
 _NAMES_PER_CALL = 1000
 _TOPICS_PER_CALL = 250
+_SCHEDULES_PER_CALL = 250
+_CALLS_PER_CALL = 500
 
 
 class TopicUsage:
@@ -58,8 +68,30 @@ class TopicUsage:
             tombstones += some_tombstones
         return jobs, tombstones
 
+    async def schedules(self, shard: int) -> AsyncIterator[list[tuple[str, int, int]]]:
+        """The schedules of a shard, paused and ended ones too, some at a time: topic, how many, and their bytes."""
+        key, start = self._keys.of_shard(shard, "schedules"), "-"
+        while start:
+            args = (start, _SCHEDULES_PER_CALL, SCHEDULE_OVERHEAD_BYTES)
+            last, *rows = await self._scripts.run("schedule_usage", (key,), args)
+            start = f"({last.decode()}" if last else ""
+            yield [(topic.decode(), *rest) for topic, *rest in zip(rows[::3], rows[1::3], rows[2::3], strict=True)]
+
+    async def calls(self, shard: int, key_name: str) -> tuple[int, int]:
+        """The calls on many jobs and the tasks that a shard remembers for a key of the API, and their bytes."""
+        keys = self._keys.of_caller(shard, key_name)
+        calls = used_bytes = 0
+        rank: int | None = 0
+        while rank is not None:
+            args = (rank, _CALLS_PER_CALL, CALL_OVERHEAD_BYTES, CALL_NOTE_BYTES)
+            next_rank, some_calls, some_bytes = await self._scripts.run("key_usage", keys, args)
+            calls += some_calls
+            used_bytes += some_bytes
+            rank = next_rank or None
+        return calls, used_bytes
+
     async def record_bytes(self, name: str) -> AsyncIterator[int]:
-        """The bytes that the jobs of a partition use, with their follow-ups, collected items and tags.
+        """The bytes that the jobs of a partition use, with follow-ups, items, tags, consumers and request ids.
 
         Yields one number a step; the sum is its usage.
         """

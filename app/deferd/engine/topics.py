@@ -84,7 +84,7 @@ class Topics:
         return await self.show(topic)
 
     async def pause(self, topic: str, by: str | None = None, reason: str | None = None) -> TopicView:
-        """Stop handing out jobs; everything else goes on. Raises TopicNotFound.
+        """Stop handing out jobs; everything else goes on. Makes the topic known.
 
         `by` is who pauses it, and `reason` why. A topic that is paused already stays paused by the first.
         """

@@ -91,9 +91,10 @@ class WaitQueue:
     """The waiters of a topic in the order of their arrival; `newcomers` are those not polled for yet.
 
     `dirty`: the topic must be polled again. `polling`: a task does so. `failing`: its last poll failed.
+    `is_look`: see FirstLooks.
     """
 
-    __slots__ = ("dirty", "failing", "failure_domain", "newcomers", "polling", "topic", "waiters")
+    __slots__ = ("dirty", "failing", "failure_domain", "is_look", "newcomers", "polling", "topic", "waiters")
 
     def __init__(self, topic: str, failure_domain: int) -> None:
         self.topic = topic
@@ -103,6 +104,7 @@ class WaitQueue:
         self.dirty = False
         self.polling = False
         self.failing = False
+        self.is_look = False
 
     def join(self, waiter: Waiter) -> None:
         """Add a waiter, as a newcomer."""

@@ -10,7 +10,9 @@ from typing import Any, Literal
 import orjson
 
 from deferd.contract import limits
+from deferd.contract.json_depth import is_deeper
 from deferd.contract.json_numbers import may_be_infinite
+from deferd.contract.text_excerpt import excerpt
 from deferd.push.http_sender import PushResponse
 
 Verdict = Literal["finished", "accepted", "snoozed", "buried", "released"]
@@ -90,23 +92,7 @@ def _json_value(response: PushResponse) -> Any:
         value = orjson.loads(response.body)
     except orjson.JSONDecodeError:
         return None
-    return None if may_be_infinite(response.body) or _is_too_deep(value) else value
-
-
-def _is_too_deep(value: Any) -> bool:
-    """Whether a value is nested deeper than the body of a request may be."""
-    level = [value]
-    for _ in range(limits.JSON_DEPTH_MAX + 1):
-        below: list[Any] = []
-        for one in level:
-            if isinstance(one, dict):
-                below += one.values()
-            elif isinstance(one, list):
-                below += one
-        if not below:
-            return False
-        level = below
-    return True
+    return None if may_be_infinite(response.body) or is_deeper(value, limits.VALUE_DEPTH_MAX) else value
 
 
 def _failures(value: Any) -> dict[str, str]:
@@ -120,12 +106,6 @@ def _failures(value: Any) -> dict[str, str]:
     return found
 
 
-def excerpt(body: bytes) -> str:
-    """The first 200 bytes of a response as one line."""
-    text = body[: limits.PUSH_ERROR_BYTES].decode(errors="replace")
-    return " ".join("".join(one if one.isprintable() else " " for one in text).split())
-
-
 def _shown(body: bytes) -> str:
-    shown = excerpt(body)
+    shown = excerpt(body, limits.PUSH_ERROR_BYTES)
     return f": {shown}" if shown else ""

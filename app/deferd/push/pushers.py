@@ -12,15 +12,16 @@ import os
 import time
 from dataclasses import dataclass
 
+from deferd.contract import limits
 from deferd.contract.errors import DeferdError, PushNotFound
 from deferd.contract.push_targets import AllowedTargets, TargetRefused
+from deferd.contract.text_excerpt import excerpt
 from deferd.engine.engine import Engine
 from deferd.engine.push.push_definition import PushDefinition
 from deferd.engine.record import json_bytes
 from deferd.push.delivery import Leases, UnderWay
 from deferd.push.http_sender import HttpSender, PushFailed
 from deferd.push.messages import MessageWriter, SerializeJobs
-from deferd.push.outcomes import excerpt
 from deferd.push.topic_pusher import PushTools, TopicPusher
 from deferd.store.task_cancellation import cancel_and_wait
 
@@ -110,7 +111,7 @@ class Pushers:
         except PushFailed as error:
             return TestResult(message_id, time.perf_counter() - began_s, error=str(error))
         took_s = time.perf_counter() - began_s
-        return TestResult(message_id, took_s, response.status, excerpt(response.body))
+        return TestResult(message_id, took_s, response.status, excerpt(response.body, limits.PUSH_ERROR_BYTES))
 
     # Signals
 

@@ -72,7 +72,7 @@ class LogWriter(logging.Handler):
                 self._thread.start()
             # Once it was full, half of it must be free: else every other line would say that one was dropped.
             room = self._max_bytes // 2 if self._is_full else self._max_bytes
-            if self._bytes + len(line.content) > room:
+            if self._lines and self._bytes + len(line.content) > room:
                 self._is_full = True
                 self._dropped += 1
                 return

@@ -36,7 +36,8 @@ _INCOMPLETE = object()
 _SHOWN_BYTES = 40
 _CHUNK_BYTES = 1024 * 1024
 
-_MAGIC = re.compile(rb"REDIS\d{4}|VALKEY\d{3}")
+_MAGIC = re.compile(rb"REDIS(?!000[0-4])\d{4}|VALKEY\d{3}")
+"""Of the versions that end with a checksum."""
 _EOF, _SELECT_DB, _RESIZE_DB, _AUX, _EXPIRE_MS = 0xFF, 0xFE, 0xFB, 0xFA, 0xFC
 _ENTRIES = {
     0: "one",  # a string
@@ -67,8 +68,8 @@ def check_backup_files(parent: Path) -> None:
                 _check_commands(data, 0 if magic is None else _check_snapshot(data, magic.end()))
             except _Foreign as exc:
                 raise StoreRefused(
-                    f"{path.name} of the backup holds {exc}, which deferd never writes: somebody has changed this "
-                    "backup; restore another one"
+                    f"{path.name} of the backup holds {exc}, which deferd never writes: another program has written to "
+                    "the store, or somebody has changed the backup; it cannot be restored, use another one"
                 ) from exc
 
 
@@ -100,7 +101,7 @@ def _commands(data: mmap.mmap, start: int) -> Iterator[Any]:
         try:
             while (command := reader.gets()) is not _INCOMPLETE:
                 yield command
-        except hiredis.ProtocolError as exc:
+        except (hiredis.ProtocolError, MemoryError) as exc:
             raise _Foreign(f"something other than a command near byte {at}") from exc
 
 
@@ -191,7 +192,6 @@ def _is_key_of_deferd(data: mmap.mmap, at: int) -> bool:
 
 
 def _shown(part: object) -> str:
-    text = (
-        ascii(part[:_SHOWN_BYTES].decode(errors="backslashreplace")) if isinstance(part, bytes) else type(part).__name__
-    )
-    return text.strip("'")
+    if not isinstance(part, bytes):
+        return type(part).__name__
+    return ascii(part[:_SHOWN_BYTES].decode(errors="backslashreplace"))[1:-1]

@@ -24,7 +24,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from deferd.store.fsync_probe import StoreDurability
-from deferd.store.pipeline import Command
+from deferd.store.pipeline import ASKING, Command
 from deferd.store.replication import NotReplicated, TooFewReplicas, marker_in_slot_of
 from deferd.store.server_calls import ServerCalls
 from deferd.store.server_clock import NotAfter, given_up_at
@@ -204,7 +204,7 @@ class SlotCalls:
 
 def _send(args: Command, node: NodeCalls, asks: bool) -> Awaitable[Any]:
     if asks:
-        node.pipeline.send("ASKING").add_done_callback(_forget_error)
+        node.pipeline.send(*ASKING).add_done_callback(_forget_error)
     return node.pipeline.send(*args)
 
 

@@ -9,6 +9,7 @@ the same moment, and the server runs them in the order in which they were made. 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 import time
@@ -28,6 +29,8 @@ from deferd.store.server_clock import TOO_LATE, CallTooLate, NotAfter, ServerClo
 Command = tuple[str | bytes | float | NotAfter, ...]
 _Call = tuple[asyncio.Future[Any], float, bool]
 """A call that waits for its reply: until when on the event loop's clock, and whether it has a `NotAfter`."""
+ASKING: Command = ("ASKING",)
+"""To a node of a cluster to which the slot of the next call is being moved."""
 _INCOMPLETE = object()
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 """For SO_LINGER: what the kernel has not sent yet is dropped when the socket is closed, also at the process's end."""
@@ -114,10 +117,10 @@ class Pipeline:
                     clock.note_reply(await connection.read_response())
                 except NoPermissionError as exc:  # calls that need no clock can be made
                     clock.error = exc
+                return PipelineConnection(connection, clock)
             except BaseException:
                 await connection.disconnect(nowait=True)
                 raise
-            return PipelineConnection(connection, clock)
 
     def _on_opened(self, opening: asyncio.Task[PipelineConnection]) -> None:
         self._opening = None
@@ -161,7 +164,8 @@ class PipelineConnection(asyncio.Protocol):
         self._connection: Any = connection
         writer = cast("asyncio.StreamWriter", connection._writer)
         self._transport = writer.transport
-        self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        with contextlib.suppress(OSError):  # the server has ended meanwhile
+            self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self._transport.set_protocol(self)
         self.closed = self._transport.is_closing()  # then connection_lost is not called on this protocol
 
@@ -192,7 +196,7 @@ class PipelineConnection(asyncio.Protocol):
                     future.set_exception(clock.error)
                     return future
             command = (*command[:-1], clock.at(min(must_end_at, last.until_s)))
-        elif clock.error is not None:
+        elif clock.error is not None or command == ASKING:  # nothing may come between that and the next call
             self.refresh_clock(must_end_at)
         self._waiting.append((future, must_end_at, has_instant))
         timer = self._timer

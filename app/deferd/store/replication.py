@@ -21,13 +21,12 @@ from redis.asyncio import ConnectionPool
 from redis.exceptions import AskError, NoPermissionError, ReadOnlyError, RedisError, ResponseError, TryAgainError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from deferd.store.pipeline import Command, Pipeline, PipelineConnection
+from deferd.store.pipeline import ASKING, Command, Pipeline, PipelineConnection
 from deferd.store.server_clock import NotAfter, given_up_at
 
 MARKER_CHANNEL = "deferd:confirm"
 _MARKER: Command = ("PUBLISH", MARKER_CHANNEL, "")
 _WRITE_AND_DELETE = "redis.call('SET', KEYS[1], '') redis.call('DEL', KEYS[1])"
-_ASKING = ("ASKING",)
 _REPLICA_ERRORS = ("replica instances", "UNBLOCKED")
 """Parts of the error of WAIT at a server that is a replica, or became one meanwhile."""
 CALLS_PER_BATCH = 40
@@ -228,7 +227,7 @@ class _Batches:
     @staticmethod
     def _send_one(connection: PipelineConnection, command: Command, end_s: float, *, asks: bool) -> asyncio.Future[Any]:
         if asks:
-            connection.send(_ASKING, end_s).add_done_callback(_forget_error)
+            connection.send(ASKING, end_s).add_done_callback(_forget_error)
         return connection.send(command, end_s)
 
     def _error_of(self, marked: Any, confirmed: Any) -> Exception | None:

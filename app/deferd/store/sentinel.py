@@ -70,8 +70,9 @@ class _SentinelClient(Sentinel):
     that primary still responds. So every sentinel is asked, for each new connection and once a second. When another
     primary is named, all connections to the old one are broken off.
 
-    An epoch lower than the highest one so far counts only if most of the sentinels say so (they were set up again). So
-    a sentinel that missed the failover does not lead back to the old primary when the others are down.
+    An epoch lower than the highest one so far counts only if most of the sentinels say so (they were set up again), and
+    were asked after that one was known. So neither a sentinel that missed the failover leads back to the old primary
+    when the others are down, nor a check that began before the failover.
 
     redis-py's `discover_master` takes the first response, loses sentinels when several calls run at once, and sends a
     query for each of those calls; such a burst delays the sentinels' responses beyond the time-out.
@@ -125,21 +126,24 @@ class _SentinelClient(Sentinel):
         On a busy machine the only sentinel that is up may be slow, so until then it waits for longer.
         """
         views: list[_View] = []
+        known_epoch = self._epoch
         queries = {asyncio.create_task(self._view_of(sentinel)) for sentinel in self.sentinels}
         try:
             async with asyncio.timeout(self._deadline_s) as deadline:
                 while queries:
                     done, queries = await asyncio.wait(queries, return_when=asyncio.FIRST_COMPLETED)
-                    was_found = self._choose(views) is not None
+                    was_found = self._choose(views, known_epoch) is not None
                     views += [view for task in done if (view := task.result()) is not None]
-                    if not was_found and self._choose(views) is not None:
+                    if not was_found and self._choose(views, known_epoch) is not None:
                         deadline.reschedule(min(deadline.when() or inf, asyncio.get_running_loop().time() + grace_s))
         except TimeoutError:
             pass
         finally:
             await cancel_and_wait(queries)
-        chosen = self._choose(views)
+        chosen = self._choose(views, known_epoch)
         if chosen is None:
+            if self._primary is not None and self._epoch > known_epoch:  # another check has seen a failover meanwhile
+                return self._primary
             raise MasterNotFoundError(f"no sentinel knows a primary {self._service_name!r} that is up")
         self._follow(chosen)
         return chosen.address
@@ -156,10 +160,13 @@ class _SentinelClient(Sentinel):
         is_settled = "failover_in_progress" not in state["flags"]
         return _View(state["config-epoch"], is_settled, is_up, (state["ip"], state["port"]))
 
-    def _choose(self, views: Sequence[_View]) -> _View | None:
-        """The view to follow, or None. The primary that is in use stays, if one of the best views names it."""
+    def _choose(self, views: Sequence[_View], known_epoch: int) -> _View | None:
+        """The view to follow, or None. The primary that is in use stays, if one of the best views names it.
+
+        `known_epoch` was the highest one when the sentinels were asked.
+        """
         epoch = max((view.epoch for view in views), default=-1)
-        if epoch < self._epoch and len(views) * 2 <= len(self.sentinels):
+        if epoch < self._epoch and (known_epoch < self._epoch or len(views) * 2 <= len(self.sentinels)):
             return None
         candidates = [view for view in views if view.epoch == epoch and view.is_up]
         return max(candidates, key=lambda view: (view.is_settled, view.address == self._primary), default=None)

@@ -17,12 +17,12 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError, ResponseError
 
+from deferd.contract.call_instants import RemoteClock
+
 TOO_LATE = "TOOLATE"
 """First word of the error of a script that did nothing; the clock in ms follows."""
 READ_AGAIN_S = 5.0
 """The clock is read again with the first call after so long."""
-_MS_PER_S = 999
-"""The clock is taken to be slower than the host's by a thousandth: clocks that are being adjusted differ by less."""
 
 
 class NotAfter:
@@ -45,21 +45,17 @@ class CallTooLate(ResponseError):
     """A script did nothing: its caller had given it up, or the server's clock was set forward."""
 
 
-class ServerClock:
-    """The clock of the server at the other end of a connection. It is never ahead of the server's own.
-
-    If the server's clock is set back, it is ahead by as much until the next reading.
-    """
+class ServerClock(RemoteClock):
+    """The clock of the server at the other end of a connection."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.read_again_at_s = -inf
         """When it is to be read again, on the monotonic clock."""
         self.is_reading = False
         """Whether a reading is under way."""
         self.error: Exception | None = None
         """Why it cannot be read: the store's user lacks the permission."""
-        self._at_zero_ms = 0.0
-        """What it showed when the monotonic clock showed 0, had it always been as slow as it is taken to be."""
 
     def note_reading(self, reading: asyncio.Future[Any]) -> None:
         """Note what became of a reading."""
@@ -76,18 +72,16 @@ class ServerClock:
         self.note_ms(int(reply[0]) * 1000 + int(reply[1]) / 1000)
 
     def note_ms(self, now_ms: float) -> None:
-        """Note a reading at its reception."""
-        # Not the event loop's clock: uvloop's stands still while a callback runs, and the reading may be younger.
-        now_s = time.monotonic()
-        self.read_again_at_s = now_s + READ_AGAIN_S
-        self._at_zero_ms = now_ms - now_s * _MS_PER_S
+        """See RemoteClock."""
+        self.read_again_at_s = time.monotonic() + READ_AGAIN_S
+        super().note_ms(now_ms)
 
     def at(self, until_s: float) -> int:
         """The least that it will show, in ms, at `until_s` on the event loop's clock."""
         if sys.platform == "darwin":  # elsewhere both are one; here uvloop's also counts while the machine sleeps
             now_s = time.monotonic()
             until_s = min(until_s, now_s + until_s - asyncio.get_running_loop().time())
-        return int(self._at_zero_ms + until_s * _MS_PER_S)
+        return super().at(until_s)
 
 
 def given_up_at(args: tuple[Any, ...], until_s: float) -> tuple[Any, ...]:

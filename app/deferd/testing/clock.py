@@ -11,6 +11,8 @@ from deferd.client.requests import ApiRequest
 from deferd.contract.timestamps import parse_instant
 
 _PATH = "/testing/clock"
+_MOVE_S = 60.0
+"""As in engine/movable_clock.py."""
 
 
 class ServiceClock:
@@ -50,7 +52,8 @@ class ServiceClock:
         whole = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds) + (by or timedelta())
         body = to_json({"advance": whole.total_seconds()})
         # Not repeatable: after a lost response it may have moved already.
-        return self._client.send(ApiRequest("POST", _PATH, _read_now, body=body, repeatable=False))
+        request = ApiRequest("POST", _PATH, _read_now, body=body, wait_s=_MOVE_S, repeatable=False)
+        return self._client.send(request)
 
 
 def _read_now(content: bytes) -> datetime:

@@ -241,9 +241,10 @@ class EagerJobs:
         call = checked(RescheduleSelected, sent)
 
         def reschedule(job: EagerJob) -> bool:
-            if job.state == "reserved":
+            delay = None if job.state == "reserved" else new_delay(job, call)
+            if delay is None:
                 return False
-            job.make_due_in(new_delay(job, call))
+            job.make_due_in(delay)
             self._run_if_ready(job)
             return True
 

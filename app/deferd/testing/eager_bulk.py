@@ -49,15 +49,18 @@ def selected(jobs: Iterable[EagerJob], select: Select) -> list[EagerJob]:
     ]
 
 
-def new_delay(job: EagerJob, call: RescheduleSelected) -> timedelta:
-    """How long a job waits after a reschedule."""
+def new_delay(job: EagerJob, call: RescheduleSelected) -> timedelta | None:
+    """How long a job waits after a reschedule; None if it stays as it is, as it would be due in more than 10 years."""
     if call.by is not None:
-        wanted = (job.delay or timedelta()) + timedelta(seconds=call.by)
+        before = job.delay or timedelta()
+        wanted = before + timedelta(seconds=call.by)
+        if wanted > max(before, timedelta(seconds=DELAY_MAX_S)):
+            return None
     elif call.run_at is not None:
         wanted = call.run_at - datetime.now(UTC)
     else:
         wanted = timedelta(seconds=call.delay or 0)
-    return min(max(wanted, timedelta()), timedelta(seconds=DELAY_MAX_S))
+    return max(wanted, timedelta())
 
 
 @dataclass

@@ -9,12 +9,14 @@ from typing import Any
 
 from deferd.client import Client
 from deferd.contract.errors import TopicNotFound
+from deferd.contract.real_time import monotonic_s
 from deferd.contract.topic_patterns import TopicPatterns, is_pattern
 from deferd.worker import Context, Worker
 from deferd.worker.handlers import CallNext
 
 _CHECK_INTERVAL_S = 0.01
-_GRACE_S = 1.0
+_GRACE_S = 0.02
+"""When it is idle, only handlers of jobs that are over may still run."""
 
 
 def run_until_idle(worker: Worker, url: str, client: Client, timeout_s: float) -> None:
@@ -32,7 +34,7 @@ def run_until_idle(worker: Worker, url: str, client: Client, timeout_s: float) -
     running._grace_s = min(worker._grace_s, _GRACE_S)
     running._middleware = [count, *worker._middleware]
     running._running, running._stop_requested = None, False
-    end_s = time.monotonic() + timeout_s
+    end_s = monotonic_s() + timeout_s
     with ThreadPoolExecutor(1, "deferd-testing-worker") as thread:
         run = thread.submit(running.run)
         try:
@@ -43,7 +45,7 @@ def run_until_idle(worker: Worker, url: str, client: Client, timeout_s: float) -
                 busy = _busy(running, client) or _busy(running, client)
                 if not busy and started == started_before:
                     break
-                if time.monotonic() > end_s:
+                if monotonic_s() > end_s:
                     raise TimeoutError(
                         f"the worker is not idle after {timeout_s:g} s: {', '.join(busy) or 'a handler runs'}"
                     )

@@ -7,16 +7,19 @@ import os
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from deferd.client import AsyncClient, Client
-from deferd.contract.errors import TopicNotFound
+from deferd.contract.errors import CalendarNotFound, PushNotFound, ScheduleNotFound, TopicNotFound
 from deferd.testing.clock import ServiceClock
 from deferd.testing.idle_worker import run_until_idle
 from deferd.testing.serve_process import START_S, ServeProcess, start_serve
 from deferd.worker import Worker
+
+_CHECK_INTERVAL_S = 0.01
 
 
 @contextlib.contextmanager
@@ -90,14 +93,31 @@ class ServiceForTests:
         run_until_idle(worker, self.url, self._own_client, timeout)
 
     def purge(self) -> None:
-        """Remove all jobs, and all topics with their settings. The clock is not set back."""
+        """Remove all schedules, calendars, pushes, jobs, and topics with their settings; stop all tasks.
+
+        The clock is not set back. What tells of the past stays (activity, history, tasks that have ended), and so does
+        a topic with `partitions`, whose number cannot be lowered, without jobs.
+        """
         client = self._own_client
+        for schedule in list(client.schedules(jobs=False)):
+            with contextlib.suppress(ScheduleNotFound):
+                client.delete_schedule(schedule.name)
+        for task in client.tasks():
+            if task.state == "running":
+                client.stop_task(task.id)
+                while client.task(task.id).state == "running":  # for about a second
+                    time.sleep(_CHECK_INTERVAL_S)
         for view in list(client.topics()):
             with contextlib.suppress(TopicNotFound):
                 if view.paused:
                     client.resume(view.topic)
+                with contextlib.suppress(PushNotFound):
+                    client.remove_push(view.topic)
                 client.set_topic(view.topic, {})  # a topic with settings outlives its jobs
                 client.purge(view.topic)
+        for calendar in client.calendars():
+            with contextlib.suppress(CalendarNotFound):
+                client.delete_calendar(calendar.name)
 
     @property
     def log(self) -> str:

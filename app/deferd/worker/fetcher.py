@@ -59,16 +59,17 @@ class Fetcher:
         """There may be room now."""
         self._room_changed.set()
 
-    async def stop(self) -> None:
-        """Stop fetching. Jobs that a pop under way returns at once are still taken, so they can be released.
+    async def stop(self, within_s: float) -> None:
+        """Stop fetching. Jobs that a pop under way returns at once are still taken, so they can be returned.
 
-        A pop that waits is cancelled: the service returns to the queue what it pops for a disconnected client.
+        A pop that waits, or has no response within `within_s`, is cancelled: the service returns to the queue what it
+        pops for a disconnected client.
         """
         self._stopping = True
         if self._task is None:
             return
         if (left_s := self._pop_began_s + _LONG_POLL_S - self._loop.time()) > 0:
-            await asyncio.wait({self._task}, timeout=left_s)
+            await asyncio.wait({self._task}, timeout=min(left_s, within_s))
         self._task.cancel()
         await asyncio.wait({self._task})
 

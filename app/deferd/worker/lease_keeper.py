@@ -22,6 +22,7 @@ from deferd.worker.held_job import HeldJob
 from deferd.worker.log import LOG, FailureLog
 
 _CONCURRENT_TOUCHES = 16
+_CONCURRENT_CHECKS = 16
 _MIN_SCAN_INTERVAL_S = 0.02
 _MIN_PAUSE_S = 0.05
 _MAX_PAUSE_S = 5.0
@@ -45,7 +46,8 @@ class LeaseKeeper:
         self._calls: set[asyncio.Task[None]] = set()
         self._checking: set[str] = set()
         self._check_timer: asyncio.TimerHandle | None = None
-        self._slots = asyncio.Semaphore(_CONCURRENT_TOUCHES)
+        self._touch_slots = asyncio.Semaphore(_CONCURRENT_TOUCHES)
+        self._check_slots = asyncio.Semaphore(_CONCURRENT_CHECKS)  # checks that hang must not delay touches
         self._failures = FailureLog("extending leases")
         self._scan_at_s = float("inf")
         self._timer: asyncio.TimerHandle | None = None
@@ -128,7 +130,7 @@ class LeaseKeeper:
 
     async def _touch_in_slot(self, held: HeldJob) -> None:
         try:
-            async with self._slots:
+            async with self._touch_slots:
                 await self.touch(held)
         except Exception as error:  # noqa: BLE001 (a bug here must not end the touches)
             LOG.error("a touch of %s failed", held, extra=held.facts(), exc_info=error)
@@ -158,7 +160,7 @@ class LeaseKeeper:
             for start in range(0, len(jobs), BATCH_MAX):
                 some = jobs[start : start + BATCH_MAX]
                 with contextlib.suppress(DeferdError, TimeoutError):
-                    async with self._slots, asyncio.timeout(_CHECK_TIMEOUT_S):
+                    async with self._check_slots, asyncio.timeout(_CHECK_TIMEOUT_S):
                         results = await self._client.check_many(topic, [held.job for held in some])
                     for held, result in zip(some, results, strict=False):
                         if (over := _OVER.get(result.code or "")) is not None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import time
 
 from deferd.contract.errors import Forbidden, Unauthorized
+from deferd.contract.real_time import monotonic_s
 
 LOG = logging.getLogger("deferd.worker")
 
@@ -24,7 +24,7 @@ class FailureLog:
         """A request failed."""
         if self._since_s is not None:
             return
-        self._since_s = time.monotonic()
+        self._since_s = monotonic_s()
         # A refused key is retried too, because it may be added at the service; the level asks an operator to do so.
         level = logging.ERROR if isinstance(error, Unauthorized | Forbidden) else logging.WARNING
         facts = {"doing": self._doing, "error": f"{type(error).__name__}: {error}"}
@@ -35,7 +35,7 @@ class FailureLog:
         """A request got a response."""
         if self._since_s is None:
             return
-        failed_for_s = time.monotonic() - self._since_s
+        failed_for_s = monotonic_s() - self._since_s
         self._since_s = None
         facts = {"doing": self._doing, "seconds": round(failed_for_s, 3)}
         LOG.info("%s succeeds again after %.1f s", self._doing, failed_for_s, extra=facts)

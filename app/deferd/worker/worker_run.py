@@ -266,7 +266,7 @@ class WorkerRun:
         self._stopping.set()
         end_s = self._loop.time() + grace_s
         try:
-            await self._fetcher.stop()
+            await self._fetcher.stop(grace_s)
             self._return_waiting(Return("the worker stops"))
             await self._until(lambda: self._busy == 0, end_s)
             for held in self._still_running():

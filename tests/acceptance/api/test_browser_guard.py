@@ -97,6 +97,23 @@ async def test_a_site_whose_name_resolves_to_loopback_reads_and_changes_nothing(
     assert (await http.get_job("j"))["attempts"] == 0
 
 
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/audit", ("Host: vm:8000", *BROWSER), 403),
+        ("/topics", ("Host: vm:8000", *BROWSER), 200),
+        ("/audit", ("Host: localhost", "Sec-Fetch-Site: none", "Sec-Fetch-Mode: navigate"), 200),
+    ],
+)
+async def test_a_head_is_admitted_as_a_get(
+    shared_service: ServiceProcess, path: str, headers: tuple[str, ...], status: int
+) -> None:
+    async with connected(shared_service.port) as wire:
+        assert (await send(wire, "GET", path, *headers))[0] == status
+        wire.send("\r\n".join((f"HEAD {path} HTTP/1.1", *headers, "", "")).encode())
+        assert (await wire.head()).startswith(f"HTTP/1.1 {status} ")
+
+
 @both_entry_points
 @pytest.mark.parametrize(
     "headers",

@@ -123,14 +123,6 @@ async def test_deep_nesting_is_refused_with_the_limit(http: Http) -> None:
     assert await nothing_is_stored(http)
 
 
-async def test_nesting_up_to_the_limit_comes_back_as_it_was(http: Http) -> None:
-    body: Any = 1
-    for _ in range(198):
-        body = [body]
-    await http.put_job("deep", body=body)
-    assert (await http.pop_one())["body"] == body
-
-
 async def test_a_body_over_the_limit_is_refused(http: Http) -> None:
     job = {"topic": http.topic, "body": "x" * 1024 * 1024}
     assert problem(await http.post("/jobs", json=job), 413, "payload_too_large")["limit_bytes"] == 1024 * 1024

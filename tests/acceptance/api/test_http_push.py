@@ -179,6 +179,7 @@ async def test_wrong_input_is_named_and_nothing_is_stored(
         ({"url": "https://shop:hushhush@hooks.example.com/"}, "body.url"),
         ({"url": "https://shop:hushhush/"}, "body.url"),
         ({"url": ["https://shop:hushhush@hooks.example.com/"]}, "body.url"),
+        ({"url": "https://hooks.example.net/services/hushhush"}, "body.url"),
         ({"max_in_flight": 0, "secret": "hushhush"}, "body.max_in_flight"),
     ],
 )
@@ -190,6 +191,12 @@ async def test_an_error_quotes_nothing_that_may_be_a_secret(
     assert field in [error["field"] for error in response.json()["errors"]]
     assert "hushhush" not in response.text
     assert SECRET not in response.text
+
+
+async def test_an_error_quotes_no_body_that_is_not_an_object(api: httpx.AsyncClient, topic: str) -> None:
+    response = await api.put(f"/topics/{topic}/push", json=["whsec_hushhush"])
+    assert response.status_code == 422
+    assert "hushhush" not in response.text
 
 
 async def test_an_error_quotes_the_value_of_a_field_without_secrets(

@@ -46,7 +46,6 @@ async def test_an_unknown_topic_is_not_found(http: Http) -> None:
         await http.get(http.topic_path()),
         await http.get(http.topic_path("jobs")),
         await http.post(http.topic_path("redrive")),
-        await http.post(http.topic_path("pause")),
         await http.post(http.topic_path("resume")),
         await http.delete(http.topic_path()),
     ):
@@ -54,8 +53,7 @@ async def test_an_unknown_topic_is_not_found(http: Http) -> None:
     assert http.topic not in [view["topic"] for view in ok(await http.get("/topics"))["topics"]]
 
 
-async def test_a_topic_can_be_created_and_paused_before_its_first_job(http: Http) -> None:
-    ok(await http.put(http.topic_path(), json={}))
+async def test_a_topic_can_be_paused_before_its_first_job(http: Http) -> None:
     assert ok(await http.post(http.topic_path("pause")))["paused"] is True
     await http.put_job("held-back")
     assert await http.pop() == []

@@ -28,6 +28,9 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> KeysFile:
     keys.add("bytes", "put", "pop", topics=("bytes.*",), more=f"max_bytes_total = {MOST_BYTES}")
     for how in ("finish", "finish_batch", "release", "bury"):
         keys.add(f"ends.{how}", "put", "pop", topics=(f"ends.{how}.*",), more=f"max_bytes_total = {MOST_BYTES}")
+    keys.add("schedules", "put", topics=("schedules.*",), more=f"max_bytes_total = {MOST_BYTES}")
+    for how in ("cancel", "task"):
+        keys.add(f"calls.{how}", "put", "cancel", topics=(f"calls.{how}.*",), more=f"max_jobs_total = {MOST}")
     keys.add("topics", "put", "pop", topics=("topics.*",), more=f"max_topics = {MOST_TOPICS}")
     keys.add("times", "put", "pop", "read", more="max_retain = 60\nmax_ttl = 30\nmax_dead_retain = 2")
     return keys
@@ -203,6 +206,53 @@ async def test_the_end_of_a_delivery_is_never_refused_and_what_it_stores_counts(
         assert 200 == (await caller("POST", path, body)).status
     response = await caller.put(topic, body=text * 2)  # at once: what the ends stored is already counted
     assert (429, "rate_limited") == (response.status, response.json()["code"])
+
+
+async def test_schedules_count_also_when_they_make_no_runs(service: ServiceProcess, keys: KeysFile) -> None:
+    caller = Caller(service, keys, "schedules")
+    paused = {"topic": "schedules.a", "every": 3600, "paused": True, "job": {"body": "x" * 3000}}
+    responses = [await caller("PUT", f"/schedules/s{number}", paused) for number in range(MOST_BYTES // 3000)]
+    assert [201] * 3 == [response.status for response in responses[:3]]  # fewer fit if they are counted meanwhile
+    assert (429, "rate_limited") == (responses[-1].status, responses[-1].json()["code"])
+    assert 201 == (await Caller(service, keys, "admin").put("schedules.b", body="x" * MOST_BYTES)).status
+    async with asyncio.timeout(COUNTED_S):
+        while (response := await caller("POST", "/schedules/s0/resume")).status != 429:
+            assert 200 == response.status
+            await asyncio.sleep(0.05)
+    assert 429 == (await caller("POST", "/schedules/s0/run")).status
+
+
+@pytest.mark.parametrize("how", ["cancel", "task"])
+async def test_remembered_calls_on_many_jobs_count(service: ServiceProcess, keys: KeysFile, how: str) -> None:
+    caller = Caller(service, keys, f"calls.{how}")
+    topic = f"calls.{how}.a"
+    select = {"topics": [topic], "state": "delayed"}  # there are none
+
+    async def cancel(request_id: str) -> WireResponse:
+        response = await caller("POST", "/jobs/cancel", {"select": select, "request_id": request_id})
+        assert response.status in {200, 429}
+        return response
+
+    async def begin_task(_: str) -> WireResponse:
+        while True:
+            response = await caller("POST", "/jobs/cancel", {"select": select, "as_task": True})
+            if response.status != 429 or "tasks already" not in response.json()["detail"]:
+                return response
+
+    call_once, most = (cancel, MOST) if how == "cancel" else (begin_task, MOST // 2)  # a task and its notes count
+    assert 200 == await caller.put_batch(topic, MOST)
+    assert 429 == (await caller.put(topic)).status
+    called = 0
+    async with asyncio.timeout(COUNTED_S):
+        while called < most:  # also while the topics are full of jobs; one may be refused early
+            called += (response := await call_once(f"r{called}")).status < 300
+    while (response := await call_once("more")).status < 300:
+        called += 1
+    assert called == most
+    assert (429, "rate_limited") == (response.status, response.json()["code"])
+    not_named = {"select": {"topics": [topic], "state": "ready"}}
+    assert MOST == (await caller("POST", "/jobs/cancel", not_named)).json()["done"]
+    assert 429 == (await caller.put(topic)).status  # the calls are still remembered
 
 
 @pytest.mark.slow

@@ -88,13 +88,13 @@ def test_a_broken_line_in_the_middle_leaves_all_before_it_put_and_none_after(she
 
 
 def test_a_line_that_only_the_service_refuses_is_named_as_well(shell: Shell, topic: str) -> None:
-    deepest = "[" * 199 + "]" * 199  # with the request around it, too deep
+    deepest = "[" * 199 + "]" * 199
     done = shell.run("put", topic, "-", stdin=f"1\n{deepest}\n2\n")
 
     assert (2, "0 put") == (done.returncode, done.stdout.partition(" in ")[0])
     [problem, how_far] = done.stderr.splitlines()
     assert problem.startswith("deferd: lines 1 to 3: ")
-    assert "200" in problem
+    assert "nested deeper than" in problem
     assert "deferd: no line is known to be put; lines 1 to 3 are not put; none after line 3 was sent" == how_far
     assert "there is no topic" in shell.refused(3, "topic", topic)
 

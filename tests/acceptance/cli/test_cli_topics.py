@@ -171,8 +171,12 @@ def test_a_paused_topic_hands_out_nothing_until_it_is_resumed(shell: Shell, topi
     assert ["a"] == ids(shell.json("pop", topic, "--wait", "0"))
 
 
-def test_an_unknown_topic_is_neither_paused_nor_created(shell: Shell, topic: str) -> None:
-    for command in ("pause", "resume", "topic"):
+def test_a_pause_of_a_topic_without_jobs_says_so(shell: Shell, topic: str) -> None:
+    assert f"{topic} paused, no jobs\n" == shell.good("pause", topic)
+
+
+def test_an_unknown_topic_is_not_found(shell: Shell, topic: str) -> None:
+    for command in ("resume", "topic"):
         assert f"deferd: there is no topic {topic!r}" == shell.refused(3, command, topic)
 
 

@@ -17,6 +17,7 @@ import pytest
 from deferd import (
     AsyncClient,
     Client,
+    ExponentialBackoff,
     FixedBackoff,
     InvalidInput,
     JobExists,
@@ -24,12 +25,14 @@ from deferd import (
     NoAnswer,
     PutResult,
     ReceiptStale,
+    ScheduleBackoff,
     TopicFull,
     UnexpectedAnswer,
     Unreachable,
 )
 from deferd.client.errors import ClientClosed
 from deferd.client.idempotency import matches_put
+from deferd.client.put_options import PutOptions
 from tests.acceptance.client.lossy_proxy import LossyProxy
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.waiting import until, wait_until
@@ -59,6 +62,29 @@ def test_a_put_with_a_lost_response_is_reported_as_done(
     job = client.put(topic, {"n": [1.5, None]}, id=own_id, delay=60, ttr=7, max_attempts=3, backoff=backoff)
     assert (job.state, job.body) == ("delayed", {"n": [1.5, None]})
     assert client.topic(topic).counts["delayed"] == 1
+
+
+@pytest.mark.parametrize(
+    "backoff",
+    [
+        FixedBackoff(seconds=10 / 3, jitter=1 / 3),
+        ExponentialBackoff(base=10 / 3, cap=86_400 - 1 / 3, jitter=2 / 3),
+        ScheduleBackoff(seconds=[1 / 3, 200 / 3, 86_400 - 1 / 7]),
+    ],
+)
+def test_a_backoff_of_many_digits_is_the_same_job_after_a_lost_response(
+    proxy: LossyProxy, client: Client, topic: str, backoff: FixedBackoff | ExponentialBackoff | ScheduleBackoff
+) -> None:
+    client.set_topic(topic, {"ttr": 30})  # its default is written into each job
+    proxy.lose_responses()
+    job = client.put(topic, id="a", delay=60, backoff=backoff)
+    assert job.backoff == backoff
+    other = client.put(topic, id="b", delay=60, backoff=backoff)
+    changed = client.change(topic, "b", ttr=31)
+    assert job.fields["backoff"] == other.fields["backoff"] == changed.fields["backoff"]
+    settings = client.set_topic(topic, {"backoff": backoff.model_dump()}).fields["settings"]
+    assert settings["backoff"] == client.topic(topic).fields["settings"]["backoff"] == job.fields["backoff"]
+    assert client.put(topic, id="c").fields["backoff"] == job.fields["backoff"]
 
 
 async def test_a_put_with_a_lost_response_succeeds_with_asyncio(proxy: LossyProxy, topic: str) -> None:
@@ -389,22 +415,20 @@ def test_a_body_that_is_not_json_is_refused_before_it_is_sent(proxy: LossyProxy,
 
 
 async def test_refused_jobs_in_a_buffer_do_not_fail_others(proxy: LossyProxy, topic: str) -> None:
-    too_deep: list[object] = []
-    for _ in range(190):
-        too_deep = [too_deep]
     async with AsyncClient(proxy.url, timeout=5) as client:
         buffer = client.buffer()
         with proxy.responses_held():
             first = asyncio.create_task(buffer.put(topic, id="first"))
             await until(lambda: bool(proxy.heads), "the first put is sent")
-            bodies = ["x" * 1_200_000, 1, too_deep, *range(20)]
-            puts = [asyncio.create_task(buffer.put(topic, body=body)) for body in bodies]
+            jobs: list[PutOptions] = [{}, {"window": "no-such-calendar"}, *(PutOptions() for _ in range(20))]
+            puts = [asyncio.create_task(buffer.put(topic, "x" * 1_200_000))]
+            puts += [asyncio.create_task(buffer.put(topic, 1, **options)) for options in jobs]
             await until(lambda: buffer.waiting == len(puts) + 1, "the others wait")
         await first
-        large, one, deep, *others = await asyncio.gather(*puts, return_exceptions=True)
+        large, one, without_calendar, *others = await asyncio.gather(*puts, return_exceptions=True)
         assert isinstance(large, PutResult)
         assert (large.status, large.code) == (413, "payload_too_large")
-        assert isinstance(deep, InvalidInput | PutResult)
+        assert isinstance(without_calendar, InvalidInput)
         assert [201] * 21 == [result.status for result in [one, *others] if isinstance(result, PutResult)]
 
 

@@ -1,6 +1,7 @@
 """Ways to abuse an HTTP service: each opens connections, sends what it should not, and closes them again.
 
-None of them expects a particular response; `Abuse` counts the statuses, and the test checks that none is a 500.
+None of them expects a particular response; `Abuse` counts the statuses, and the test checks that none is an
+error of the service.
 """
 
 from __future__ import annotations

@@ -156,6 +156,20 @@ async def test_a_service_that_stops_finishes_its_puts(service: ServiceProcess) -
         assert await stopping == 0
 
 
+async def test_a_service_that_stops_closes_behind_a_request_that_had_come_in_part(service: ServiceProcess) -> None:
+    async with usual_client(service) as wire:
+        head, body = put("j").split(b"{", 1)
+        wire.send(head)
+        await asyncio.sleep(0.3)
+        stopping = asyncio.create_task(asyncio.to_thread(service.stop))
+        await asyncio.sleep(0.3)
+        wire.send(b"{" + body)
+        response = await wire.read_response()
+        assert (response.status, response.headers.get("connection")) == (201, "close")
+        assert await wire.is_closed()
+        assert await stopping == 0
+
+
 @pytest.mark.slow
 async def test_a_service_that_waits_no_longer_closes_the_connections_of_its_puts(tmp_path: Path) -> None:
     flags = ("--drain-timeout", "0.5", "--store-timeout", "8")

@@ -149,7 +149,8 @@ async def test_abuse_harms_nobody_and_leaves_nothing_behind(service: ServiceProc
         )
     assert (pid, store_pid) == (service.process.pid, service.store_pid())
     assert service.process.poll() is None
-    assert not [status for status in responses if status >= 500], f"seed {seed}: {sorted(responses.items())}"
+    errors = [status for status in responses if status >= 500 and status != 501]  # 501: for a transfer coding
+    assert not errors, f"seed {seed}: {sorted(responses.items())}"
     assert memory[-1] - memory[1] <= GROWTH_MAX_BYTES, f"memory grows: {memory}"
     assert "Traceback" not in service.output(), service.output()[-10_000:]
     async with AsyncClient(service.url) as client:

@@ -76,6 +76,40 @@ async def test_a_body_of_ambiguous_length_is_refused(http: Http, wire: Wire, hea
     assert {} == await http.counts()
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        b"Transfer-Encoding: gzip, chunked",
+        b"Transfer-Encoding: gzip,\tChunked",
+        b"Transfer-Encoding: identity, chunked",
+        b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked",
+        b"Expect: 100-continue\r\nTransfer-Encoding: gzip, chunked",
+        b"Connection: upgrade\r\nUpgrade: h2c\r\nTransfer-Encoding: gzip, chunked",
+    ],
+)
+@pytest.mark.parametrize("puts_before", [0, 4], ids=["first", "behind direct puts"])
+async def test_a_transfer_coding_other_than_chunked_is_not_taken_as_chunked(
+    http: Http, wire: Wire, headers: bytes, puts_before: int
+) -> None:
+    for number in range(puts_before):
+        wire.send(request("POST", "/jobs", put(http.topic, f"before-{number}")))
+        assert 201 == (await wire.read_response()).status
+    wire.send(b"POST /jobs HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n" % headers, in_one_chunk(put(http.topic, "j")), HEALTH)
+    response = await wire.read_response()
+    assert (501, "unsupported_transfer_coding") == (response.status, response.json()["code"])
+    assert "close" == response.headers["connection"]
+    assert await wire.is_closed()
+    assert not await http.has_job("j")
+
+
+async def test_a_transfer_encoding_of_http_1_0_is_refused(http: Http, wire: Wire) -> None:
+    wire.send(b"POST /jobs HTTP/1.0\r\nConnection: keep-alive\r\n%b\r\n\r\n" % CHUNKED)
+    wire.send(in_one_chunk(put(http.topic, "j")), HEALTH)
+    assert 400 == (await wire.read_response()).status
+    assert await wire.is_closed()
+    assert {} == await http.counts()
+
+
 @pytest.mark.parametrize("size", [b"zz", b"-1", b"+%x", b"0x%x", b" %x", b"%x ", b"%x_", b"1" * 20, b""])
 async def test_a_chunk_of_ambiguous_size_is_refused(http: Http, wire: Wire, size: bytes) -> None:
     body = put(http.topic, "j")

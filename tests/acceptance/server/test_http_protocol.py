@@ -9,6 +9,7 @@ import pytest
 
 from tests.acceptance.http_calls import Http, ok, problem, refusal
 from tests.acceptance.service_process import ServiceProcess
+from tests.acceptance.wire import connected, request
 
 _LIMIT = 1024 * 1024
 
@@ -24,21 +25,57 @@ async def test_an_unknown_path_is_not_found(http: Http, method: str, path: str) 
     [
         ("GET", "/jobs", "POST"),
         ("DELETE", "/jobs/batch", "POST"),
-        ("PUT", "/jobs/t/j", "DELETE, GET, PATCH"),
+        ("PUT", "/jobs/t/j", "DELETE, GET, HEAD, PATCH"),
         ("GET", "/jobs/t/j/finish", "POST"),
-        ("POST", "/topics", "GET"),
-        ("POST", "/topics/t", "DELETE, GET, PUT"),
+        ("POST", "/topics", "GET, HEAD"),
+        ("POST", "/topics/t", "DELETE, GET, HEAD, PUT"),
         ("GET", "/topics/t/pause", "POST"),
         ("PUT", "/topics/t/pop", "GET, POST"),
         ("OPTIONS", "/topics/t/pop", "GET, POST"),
         ("PURGE", "/topics/t/pop", "GET, POST"),
-        ("POST", "/healthz", "GET"),
+        ("POST", "/healthz", "GET, HEAD"),
+        ("POST", "/openapi.json", "GET, HEAD"),
     ],
 )
 async def test_a_wrong_method_gets_the_allowed_ones(http: Http, method: str, path: str, allowed: str) -> None:
     response = await http.client.request(method, path)
     problem(response, 405, "method_not_allowed")
     assert response.headers["allow"] == allowed
+
+
+@pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
+async def test_a_head_gets_what_a_get_would_without_the_body(
+    http: Http, shared_service: ServiceProcess, through_asgi: bool
+) -> None:
+    await http.put_job("j")
+    await http.client.put("/schedules/head", json={"topic": http.topic, "every": 3600})
+    gets = [path for path, verbs in (await http.get("/openapi.json")).json()["paths"].items() if "get" in verbs]
+    gets += ["/openapi.json", "/docs", "/docs/favicon.png", "/", "/console", "/console/topics", "/nowhere"]
+    async with connected(shared_service.port) as wire:
+        for template in gets:
+            path = template.replace("{topic}", http.topic).replace("{id}", "j").replace("{name}", "head")
+            if path.endswith("/pop") or path == "/events":
+                continue
+            wire.send(request("GET", path, through_asgi=through_asgi))
+            got = await wire.read_response()
+            wire.send(request("HEAD", path, through_asgi=through_asgi), request("GET", "/healthz"))
+            status_line, *lines = (await wire.head()).rstrip().split("\r\n")
+            headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+            assert (path, got.status) == (path, int(status_line.split()[1]))
+            changing = {"date", "content-length", "content-security-policy"}
+            assert {name: got.headers[name] for name in got.headers.keys() - changing} == {
+                name: headers[name] for name in headers.keys() - changing
+            }
+            assert (int(headers["content-length"]) > 0) == (got.body != b"")
+            assert b'{"status":"ok"}' == (await wire.read_response()).body, path
+
+
+async def test_a_head_of_a_stream_ends(shared_service: ServiceProcess) -> None:
+    async with connected(shared_service.port) as wire:
+        wire.send(request("HEAD", "/events"))
+        assert "content-type: text/event-stream" in await wire.head()
+        wire.send(request("GET", "/healthz"))
+        assert 200 == (await wire.read_response()).status
 
 
 @pytest.mark.parametrize(

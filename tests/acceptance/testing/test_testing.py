@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 import zipfile
+from base64 import b64encode
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -31,7 +32,7 @@ GONE_S = 20.0
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[ServiceForTests]:
-    with start_service() as service:
+    with start_service("--push-allow", "hooks.example.com") as service:
         yield service
 
 
@@ -156,6 +157,36 @@ def test_a_purge_leaves_no_job_and_no_topic(service: ServiceForTests) -> None:
         client.pause("paused")
         service.purge()
         assert list(client.topics()) == []
+
+
+def test_purge_removes_whatever_acts_by_itself(service: ServiceForTests) -> None:
+    with service.client() as client:
+        client.put_calendar("shop", [{"days": ["mon"], "from": "08:00", "to": "18:00", "zone": "UTC"}])
+        for number in range(3):
+            client.put_schedule(f"nightly-{number}", topic="night", at=["03:00"], window="shop")
+        client.pause_schedule("nightly-2")
+        client.set_push("pushed", "https://hooks.example.com/", secrets=["whsec_" + b64encode(bytes(32)).decode()])
+        client.put("many", tags=["all"])
+        client.start_purge("many")
+        service.purge()
+        assert [*client.schedules(), *client.calendars(), *client.topics()] == []
+        assert {task.state for task in client.tasks()} <= {"done", "stopped"}
+        service.clock.advance(days=7)
+        assert list(client.topics()) == []
+
+
+def test_the_clock_refuses_to_pass_too_many_runs(service: ServiceForTests) -> None:
+    with service.client() as client:
+        client.put_schedule("beat", topic="pulse", every=60)
+        client.put_schedule("once", topic="pulse", every=1, max_runs=2)
+        before = service.clock.now()
+        refusal = "until then there are 525[0-9]{3}, 5255[0-9]{2} of them of 'beat': pause schedules"
+        with pytest.raises(InvalidInput, match=refusal):
+            service.clock.advance(days=365)
+        assert service.clock.now() - before < timedelta(minutes=1)
+        client.pause_schedule("beat")
+        service.clock.advance(days=365)
+        assert client.schedule("once").runs == 2
 
 
 def test_a_worker_runs_until_it_is_idle(service: ServiceForTests) -> None:

@@ -16,7 +16,7 @@ from deferd import AsyncClient, Context, JobRef, Worker
 from deferd.client import async_connection, async_transport
 from deferd.client.async_connection import AsyncConnection
 from deferd.client.retry import RetryPolicy
-from deferd.worker import fetcher, reporter
+from deferd.worker import fetcher, lease_keeper, reporter
 from tests.acceptance.client.lossy_proxy import lossy_proxy
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.worker.worker_runs import gone, in_state, serving, sleeping_handler
@@ -55,6 +55,35 @@ async def test_a_lease_does_not_end_while_a_handler_runs(client: AsyncClient, wo
         for name, job_id in names:
             assert (await in_state(client, name, job_id, "finished")).result == 1
     assert sorted(runs) == sorted(job_id for _, job_id in names)
+
+
+async def test_calls_that_ask_about_jobs_delay_no_touch(
+    client: AsyncClient, shared_service: ServiceProcess, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    async def hang(_client: AsyncClient, name: str, _jobs: object) -> None:
+        asked.append(name)
+        await asyncio.sleep(600)
+
+    monkeypatch.setattr(AsyncClient, "check_many", hang)
+    monkeypatch.setattr(lease_keeper, "_CHECK_TIMEOUT_S", 600.0)
+    names = [f"{topic}.{number}" for number in range(20)]
+    worker = Worker(shared_service.url, concurrency=len(names), grace=0)
+
+    @worker.handler(f"{topic}.*")
+    async def take_long() -> None:
+        await asyncio.sleep(600)
+
+    await client.put_batch([{"topic": name, "id": "a", "ttr": 6} for name in names])
+    async with serving(worker):
+        await until(lambda: len(asked) >= 16, "the worker has asked about jobs of many topics")
+        popped = {name: await client.look(name, "a") for name in names}
+        async with asyncio.timeout(BUSY_S):
+            for name in names:
+                while (job := await client.look(name, "a")).reserved_until == popped[name].reserved_until:
+                    await asyncio.sleep(0.05)
+                assert job.attempts == 1
 
 
 async def test_a_cancel_ends_the_handlers_of_both_kinds(

@@ -32,6 +32,7 @@ from tests.integration.store.store_servers import StoreServer
 RESPONSE_S = 20
 INSTANT = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 RECEIPT = re.compile(rb'"receipt":"([0-9a-f]{12}\.\d+)"')
+TIME = re.compile(rb"deferd-time: \d{13}")
 NEW_ID = re.compile(rb"[0-9a-f]{32}")
 HEADS = (
     b"Host: 127.0.0.1:8000\r\nContent-Type: application/json\r\nContent-Length: %d",
@@ -42,6 +43,11 @@ HEADS = (
     b"Host: jobs.example.com\r\nContent-Length: %d",
     b"Host: x\r\nTraceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\nContent-Length: %d",
     b"Host: x\r\nContent-Length: %d\r\nConnection: close",
+    b"Host: x\r\nContent-Length: %d\r\ndeferd-not-after: 9999999999999",
+    b"Host: x\r\nContent-Length: %d\r\ndeferd-not-after: 1000000000000",
+    b"Host: x\r\nDeferd-Not-After: 9999999999998\r\nContent-Length: %d",
+    b"Host: x\r\nContent-Length: %d\r\ndeferd-not-after: 99999999999.5",
+    b"Host: x\r\nContent-Length: %d\r\ndeferd-not-after: 9999999999999\r\ndeferd-not-after: 9999999999998",
 )
 
 
@@ -168,7 +174,7 @@ class World:
         await asyncio.sleep(0)
         if transport.closed:
             self.protocol.connection_lost(None)
-        response = INSTANT.sub(b"<instant>", transport.received).replace(
+        response = INSTANT.sub(b"<instant>", TIME.sub(b"deferd-time: <ms>", transport.received)).replace(
             self.receipt, b"<receipt>"
         )  # quoted by an error
         found = RECEIPT.search(response)
@@ -256,6 +262,7 @@ QUERIES = st.sampled_from(
             b"wait=0&x=1",
         ),
         *(b"wait=0&wait=0", b"wait=0&count=0", b"wait=0&consumer=%20", b"wait=0&consumer=%41", b"wait=0.0", b"wait=0&"),
+        b"wait=0_0",
         *(
             b"wait=0&ttr=1e999",
             b"wait=nan",
@@ -329,6 +336,37 @@ def test_usual_requests_take_their_direct_path(worlds: Worlds, route: str, reque
     [response] = worlds.compare([request_])
     assert response.startswith(b"HTTP/1.1 " + status)
     assert worlds.direct.direct_path.taken[route] == before + 1
+
+
+@pytest.mark.parametrize(("route", "request_", "status"), USUAL, ids=lambda value: str(value)[:30])
+def test_a_request_that_names_an_instant_takes_its_direct_path_until_then(
+    worlds: Worlds, route: str, request_: Request, status: bytes
+) -> None:
+    """Each names another one."""
+    assert isinstance(worlds.direct.direct_path, CountingDirectPath)
+    instants = [9_000_000_000_000, 9_000_000_000_001, 1_000_000_000_000, 1_000_000_000_001]
+    named = [
+        request_._replace(head=b"%b\r\ndeferd-not-after: %d\r\nx-more: %b" % (request_.head, instant, route.encode()))
+        for instant in instants
+    ]
+    worlds.compare(named[:1] * 2)
+    before = worlds.direct.direct_path.taken[route]
+    [*_, last, late, later] = responses = worlds.compare(named)
+    assert worlds.direct.direct_path.taken[route] == before + 2
+    assert last[9:12] in {status[:3], b"409"}
+    assert late == later
+    assert late.startswith(b"HTTP/1.1 408 ")
+    assert b'"code":"too_late"' in late
+    assert all(response.count(b"deferd-time: <ms>\r\n") == 1 for response in responses)
+
+
+def test_what_comes_too_late_does_nothing(worlds: Worlds) -> None:
+    late = HEADS[0] + b"\r\ndeferd-not-after: 1000000000000"
+    put, cancel = Request(HEADS[0], b"POST /jobs", JOB), Request(b"Host: x", b"DELETE /jobs/{t}/a")
+    responses = worlds.compare(
+        [put._replace(head=late), cancel, put, cancel._replace(head=late, is_split=True), cancel]
+    )
+    assert [response[9:12] for response in responses] == [b"408", b"404", b"201", b"408", b"200"]
 
 
 def test_calls_with_different_headers_in_turn_take_their_direct_paths(worlds: Worlds) -> None:

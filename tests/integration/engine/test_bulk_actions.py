@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from deferd.contract.bulk_model import CancelSelected, RescheduleSelected
 from deferd.contract.errors import JobCancelled, StoreUnavailable
+from deferd.contract.limits import DELAY_MAX_S
 from deferd.contract.model import JobState, PutJob
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine import metrics
@@ -162,6 +163,23 @@ async def test_jobs_are_found_after_the_stores_clock_stepped_back(driver: Engine
     driver.move_clock(-3600)
     assert (await reschedule(driver, select={"tag": "x"}, by=5)).done == 3
     assert (await cancel(driver, select={"tag": "x"})).done == 3
+
+
+async def test_no_due_time_is_clipped_at_ten_years(driver: EngineDriver) -> None:
+    await driver.put("near", delay=60, tags=["x"])
+    await driver.put("far", delay=DELAY_MAX_S - 1000, tags=["x"])
+    driver.move_clock(-400 * 86_400)  # "far" is more than ten years ahead now, as runs of schedules may be
+    before = await due_times(driver)
+    later: dict[str, Any] = {"select": {"tag": "x"}, "by": 3600, "request_id": "r"}
+    for _ in range(2):
+        assert await reschedule(driver, **later) == BulkOutcome(2, 1, {DELAYED: 2}, True)
+        assert await due_times(driver) == before | {"near": before["near"] + 3_600_000}
+    assert (await reschedule(driver, select={"tag": "x"}, by=-3600)).done == 2
+    assert await due_times(driver) == before | {"far": before["far"] - 3_600_000}
+    run_at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=DELAY_MAX_S - 1000)
+    assert (await reschedule(driver, select={"tag": "x"}, run_at=run_at)).done == 2
+    assert set((await due_times(driver)).values()) == {run_at.timestamp() * 1000}
+    await assert_consistent(driver)
 
 
 async def test_a_call_is_remembered_for_an_hour(driver: EngineDriver) -> None:

@@ -129,6 +129,23 @@ async def test_every_element_of_every_key_is_copied(
     await assert_sound(target, 1, 1500)
 
 
+async def test_a_large_key_that_the_store_keeps_packed_is_copied(
+    store: Store, server: StoreServer, target: Store, target_server: StoreServer
+) -> None:
+    """The store returns all of it in one step."""
+    await check(store, shards=1)
+    settings = Keys(1).of_shard(0, "settings")
+    server.command("CONFIG", "SET", "hash-max-listpack-entries", 10_000)
+    try:
+        server.command("HSET", settings, *(text for number in range(4500) for text in (f"t{number}", "{}")))
+        assert server.command("OBJECT", "ENCODING", settings) == b"listpack"
+
+        assert (await copy_store(store, target)).adds_up
+    finally:
+        server.command("CONFIG", "SET", "hash-max-listpack-entries", 512)
+    assert contents(target_server) == contents(server)
+
+
 async def test_records_that_fill_a_step_by_themselves_are_copied(
     store: Store, server: StoreServer, target: Store, target_server: StoreServer
 ) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import PutJob
 from deferd.engine.engine import Engine
+from deferd.engine.queue import PopReply, PopRequest
 from deferd.engine.record import JobRecord
 from deferd.store.connection import connect
 from tests.integration.engine.engine_driver import TOPIC, job, started_engine
@@ -381,3 +382,33 @@ async def pop_until_served(engine: Engine) -> list[JobRecord]:
                 return jobs
         except StoreUnavailable:
             await asyncio.sleep(0.02)
+
+
+async def test_pops_of_many_topics_at_once_poll_some_topics_at_a_time(engine: Engine) -> None:
+    polled: list[str] = []
+    under_way = most_under_way = 0
+    pop = engine.queue.pop
+
+    async def counted_pop(topic: str, requests: Sequence[PopRequest]) -> PopReply:
+        nonlocal under_way, most_under_way
+        polled.append(topic)
+        under_way += 1
+        most_under_way = max(most_under_way, under_way)
+        try:
+            return await pop(topic, requests)
+        finally:
+            under_way -= 1
+
+    engine.queue.pop = counted_pop  # type: ignore[method-assign]
+    await engine.queue.put(job())
+    await until(lambda: TOPIC in engine.dispatcher._looks.lately_ready, "the message of the put has come")
+    pops = [asyncio.create_task(engine.dispatcher.pop([f"t{number}"], wait_ms=1)) for number in range(300)]
+    await until(lambda: bool(polled), "the first topics are polled")
+    [popped] = await engine.dispatcher.pop([TOPIC], wait_ms=10_000)
+    assert popped.id == "a"
+    assert polled.index(TOPIC) <= 2 * 32, "a topic that had something ready does not wait behind the others"
+    assert await asyncio.gather(*pops) == [[]] * 300
+    assert most_under_way <= 2 * 32, "one that was looked at may be polled again while the next are looked at"
+    assert set(polled) == {TOPIC, *(f"t{number}" for number in range(300))}
+    assert engine.dispatcher._wait_queues == {}
+    assert engine.dispatcher._looks._waiting == {}

@@ -18,12 +18,13 @@ from deferd.contract.model import CancelItem, PutJob
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT
+from deferd.engine.request_end import request_ending_at
 from deferd.engine.scripts import Scripts, assembled
 from deferd.store.connection import Store, connect
 from deferd.store.server_clock import NotAfter
+from tests.held_network import HeldNetwork
 from tests.in_thread import in_thread
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver
-from tests.integration.store.held_network import HeldNetwork
 from tests.integration.store.store_servers import StoreServer
 
 TIMEOUT_S = 0.4
@@ -127,6 +128,14 @@ async def test_calls_that_were_held_up_do_nothing_behind_those_made_in_their_pla
     assert behind.server.command("EXISTS", "deferd:{0}:written") == 0
 
 
+async def test_a_request_that_has_ended_fails_no_call_that_others_share(driver: EngineDriver) -> None:
+    engine = driver.engine
+    with request_ending_at(asyncio.get_running_loop().time()):
+        assert await engine.dispatcher.pop([TOPIC], wait_ms=60_000) == []
+        assert (await engine.system.read()).unreadable == set()
+    assert not engine.dispatcher.is_down(TOPIC)
+
+
 @pytest.fixture
 async def impatient(server: StoreServer) -> AsyncIterator[Store]:
     store = await connect(server.url, timeout_s=TIMEOUT_S)
@@ -170,22 +179,27 @@ class TestClock:
         before = refusals(server)
         clock = store.calls_of("key").pipeline._open._clock  # type: ignore[attr-defined]
         clock._at_zero_ms -= 3_600_000  # as if the store's clock had been an hour behind at the last reading
+        run_late: list[str] = []
+        scripts.on_late_run = lambda: run_late.append("behind later calls")
 
         assert await scripts.write("INCR", "key") == 1
 
+        assert run_late == ["behind later calls"]
         assert await scripts.write("INCR", "key") == 2
         assert refusals(server) == before + 1
+        assert len(run_late) == 1
 
     async def test_what_is_too_late_again_is_an_error_that_says_so(self, server: StoreServer, scripts: Scripts) -> None:
         loop = asyncio.get_running_loop()
-        with pytest.raises(StoreUnavailable, match="after its time-out; nothing was done"):
-            await scripts.run("write", ("key",), ("SET", "1"), until_s=loop.time())
+        with request_ending_at(loop.time()), pytest.raises(StoreUnavailable, match="time-out; nothing was done"):
+            await scripts.write("SET", "key", 1)
         assert server.command("EXISTS", "key") == 0
 
     async def test_a_caller_may_give_up_earlier(self, server: StoreServer, scripts: Scripts) -> None:
         await scripts.write("SET", "key", 0)
         loop = asyncio.get_running_loop()
-        assert await scripts.run("write", ("key",), ("SET", "1"), until_s=loop.time() + 60) == b"OK"
+        with request_ending_at(loop.time() + 60):
+            assert await scripts.write("SET", "key", 1) == b"OK"
 
     async def test_it_is_never_ahead_of_the_stores_own(self, server: StoreServer, store: Store) -> None:
         """Also long after a reading. On one host both clocks can be compared."""

@@ -9,7 +9,7 @@ import pytest
 
 from deferd.api.auth.api_keys import Bounds
 from deferd.api.auth.quota import Quota
-from deferd.api.store_metrics import _sum_of_others, read_store_state
+from deferd.api.store_metrics import read_store_state
 from deferd.contract.errors import StoreUnavailable, TopicNotFound
 from deferd.contract.model import JobState, PutJob, TopicSettings
 from deferd.contract.topic_patterns import TopicPatterns
@@ -176,8 +176,12 @@ async def test_totals_are_those_of_all_partitions_in_their_shards(engine: Engine
     counts = await count_jobs(store, SHARDS)
     assert sorted(counts) == ["t", "t2", "u"]
     assert (counts["t"][JobState.READY], counts["t"][JobState.RESERVED]) == (30, 10)
-    others = await _sum_of_others(engine, None, set())
-    assert others.jobs[JobState.READY] == 30
+    others = await engine.topic_list.sum_of_others([], ())
+    assert others.totals.jobs[JobState.READY] == 30
+    assert (await engine.topic_list.sum_of_others(["t"], ())).totals.jobs == others.totals.jobs | {
+        JobState.READY: 0,
+        JobState.RESERVED: 0,
+    }
 
 
 async def test_metrics_have_a_topic_once(engine: Engine) -> None:
@@ -212,8 +216,8 @@ async def test_a_quota_counts_the_partitions_of_its_topics(
     await put(engine, "u", IDS[:2])
     quota = Quota("key", TopicPatterns([pattern]), Bounds(max_jobs=1000, max_bytes_total=10**9, max_topics=10))
     await quota.count(engine.usage)
-    assert quota._jobs_counted == jobs
-    assert quota._bytes_counted > jobs * 200
+    assert quota._jobs.counted == jobs
+    assert quota._bytes.counted > jobs * 200
     assert quota._topics == topics
 
 

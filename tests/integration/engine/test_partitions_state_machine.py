@@ -139,7 +139,7 @@ def test_partitioned_topics_do_what_the_model_does(running_server: StoreServer) 
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=counted(100),
+            max_examples=counted(60),
             stateful_step_count=50,
             deadline=None,
             print_blob=True,

@@ -133,6 +133,8 @@ async def test_a_copy_has_all_schedules_in_the_shards_of_their_topics(
         await driver.schedule(f"s{number}", topic=f"t{number}", every=3600, job={"body": number})
     await driver.schedule("paused", topic="t0", every=3600, paused=True)
     before = {name: await driver.get(name) for name in [*(f"s{number}" for number in range(12)), "paused"]}
+    earlier = f"s1 {before['s1'].next_id}"
+    server.command("ZADD", f"deferd:{{{before['s1'].shard}}}:earlier_runs", 0, earlier)
     await engine.close()
     with StoreServer(tmp_path) as target_server:
         target = await connect(target_server.url, timeout_s=5)
@@ -144,6 +146,8 @@ async def test_a_copy_has_all_schedules_in_the_shards_of_their_topics(
             there = await copied.schedules.get(name)
             assert (there.next_id, there.body, there.rev) == (schedule.next_id, schedule.body, schedule.rev)
             assert there.shard == copied._keys.shard_of(there.topic)
+        shard = copied._keys.shard_of("t1")
+        assert target_server.command("ZRANGE", f"deferd:{{{shard}}}:earlier_runs", 0, -1) == [earlier.encode()]
         assert (await copied.consistency.check_store()).clean
         await copied.close()
         await target.close()

@@ -15,6 +15,7 @@ from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import CancelItem, ChangeJob, FinishItem, HeldJob, JobState, PutJob, TopicSettings
 from deferd.contract.push import SetPush
 from deferd.contract.schedules import PutSchedule
+from deferd.contract.windows import PutCalendar, Window
 from deferd.engine import console_sessions
 from deferd.engine.activity_list import Change
 from deferd.engine.engine import Engine
@@ -22,9 +23,11 @@ from deferd.engine.history.records import COUNTS
 from deferd.engine.inspection.consumer_registry import Sample, SeenConsumer
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT
+from deferd.engine.redis_keys import SHARD_KINDS, TOPIC_KINDS, kind_of
 from deferd.engine.schedules.schedules import ScheduleFilter
 from deferd.engine.script_arguments import NO_BOUNDS
 from deferd.engine.scripts import translate
+from deferd.engine.store_inventory import split_key
 from deferd.engine.topic_search import TopicSelection
 from deferd.engine.topics import JobFilter
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
@@ -62,6 +65,7 @@ async def inspect_everything(engine: Engine) -> None:
     await use_session(engine)
     engine.system._reads._values.clear()
     await engine.system.read()
+    await engine.request_clock._read()
 
 
 async def use_session(engine: Engine) -> None:
@@ -81,6 +85,14 @@ async def push_everything(engine: Engine) -> None:
     assert await push.take(TOPIC, under_way=0, most=1, timeout_ms=1000)
     await push.note_failure(TOPIC, "down", is_probe=False, pause_ms=0)
     await push.remove(TOPIC)
+
+
+async def count_everything(engine: Engine) -> None:
+    """Run the scripts by which quotas count."""
+    await engine.usage.jobs(0, [TOPIC])
+    await engine.usage.calls(0, "shop")
+    assert [step async for step in engine.usage.record_bytes(TOPIC)]
+    assert [page async for page in engine.usage.schedules(0)]
 
 
 async def use_partitions(engine: Engine) -> None:
@@ -132,8 +144,8 @@ async def call_all_of_a_topic(driver: EngineDriver) -> None:
     await driver.topics.jobs(TOPIC)
     await driver.topics.search(TOPIC, JobFilter(id_prefix="e"))
     await driver.engine.topic_list.totals([TOPIC])
-    await driver.engine.usage.jobs(0, [TOPIC])
-    assert [step async for step in driver.engine.usage.record_bytes(TOPIC)]
+    await driver.engine.topic_list._sum_of_others(["other"], ())  # the public method keeps what it has read
+    await count_everything(driver.engine)
     driver.server.command("RPUSH", f"{KEY}:items/ghost", "1")
     await driver.engine.consistency.check_store(repair=True)
     await driver.engine.consistency.check_topic(TOPIC, repair=True)
@@ -165,6 +177,49 @@ async def test_every_script_is_sent_again_to_a_store_that_forgot_it(driver: Engi
     driver.engine._scripts.run = run_on_a_store_that_forgets  # type: ignore[method-assign]
     await call_everything(driver)
     assert set(SCRIPTS) == called
+
+
+OF_TOPICS_LATER = {"aside", "history/5m"}
+OF_SHARDS_LATER = OF_TOPICS_LATER | {"idle", "schedules/missed", "earlier_runs", "tally", "activity/admin"}
+"""Kinds of keys of repairs, of later, missed and postponed runs, and of changes by administrators."""
+
+
+async def use_rare_options(driver: EngineDriver) -> None:
+    """Use what leaves keys that most topics do not have."""
+    await driver.topics.configure(TOPIC, TopicSettings(events=10))
+    await driver.put("a", ttl=60)
+    held = await driver.pop_one()
+    await driver.put("a", on_conflict="replace", if_reserved="after")
+    await driver.put("b", on_conflict="append")
+    await driver.queue.finish(TOPIC, "a", held.receipt)
+    await driver.put("c", unique_for=60, retain=30)
+    await driver.pop(3)
+    await driver.queue.finish(TOPIC, "c", ANY_RECEIPT)
+    await driver.engine.console_undo.keep(b"{}", 1000)
+    await driver.engine.calendars.put("office", PutCalendar(windows=[Window.model_validate({"from": "09:00"})]))
+    call = CancelSelected.model_validate({"select": {"tag": "x"}, "request_id": "r"})
+    await driver.engine.bulk.cancel(call, None, "shop")
+
+
+async def test_every_key_that_the_scripts_write_is_of_a_known_kind(driver: EngineDriver) -> None:
+    seen: set[tuple[str, str]] = set()
+    run = driver.engine._scripts.run
+
+    def look() -> None:
+        seen.update(split_key(key.decode()) for key in driver.server.command("KEYS", "deferd:{*"))
+
+    async def run_and_look(verb: str, *arguments: object, **options: object) -> object:
+        reply = await run(verb, *arguments, **options)  # type: ignore[arg-type]
+        look()
+        return reply
+
+    driver.engine._scripts.run = run_and_look  # type: ignore[method-assign]
+    await call_everything(driver)
+    await use_rare_options(driver)
+    look()
+    assert [(topic, part) for topic, part in seen if kind_of(topic, part) is None] == []
+    assert TOPIC_KINDS - {kind_of(topic, part) for topic, part in seen if topic} == OF_TOPICS_LATER
+    assert SHARD_KINDS - {kind_of(topic, part) for topic, part in seen if not topic} == OF_SHARDS_LATER
 
 
 @pytest.mark.parametrize("verb", SCRIPTS)

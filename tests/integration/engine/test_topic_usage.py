@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from deferd.api.auth.api_keys import Bounds
 from deferd.api.auth.quota import Quota
+from deferd.contract.bulk_model import CancelSelected, RescheduleSelected, Select
 from deferd.contract.errors import RateLimited
 from deferd.contract.model import PutJob
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine.topic_usage import JOB_OVERHEAD_BYTES
-from tests.integration.engine.engine_driver import TOPIC, EngineDriver, job
+from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
+from tests.integration.engine.schedule_driver import ScheduleDriver
 
 
 async def all_names(driver: EngineDriver, *prefixes: str) -> list[str]:
@@ -68,3 +72,66 @@ async def test_a_count_keeps_topics_with_puts_under_way(driver: EngineDriver) ->
         await quota.count(driver.engine.usage)
         with pytest.raises(RateLimited, match="max_topics is 1"), quota.room_for([PutJob(topic="b")]):
             pass
+
+
+def memory_of(driver: EngineDriver, pattern: str) -> int:
+    """The bytes that the store uses for the keys whose names match."""
+    return sum(
+        driver.server.command("MEMORY", "USAGE", key, "SAMPLES", 0) for key in driver.server.command("KEYS", pattern)
+    )
+
+
+async def test_consumers_requests_and_touches_of_held_jobs_are_counted(driver: EngineDriver) -> None:
+    await driver.queue.put_many([job(f"{number:0250}") for number in range(100)])
+    waiting = sum([step async for step in driver.engine.usage.record_bytes(TOPIC)])
+    for number in range(100):
+        held = await driver.pop_one(consumer="c" * 100, request_id=f"{number:0250}")
+        await driver.queue.touch(TOPIC, held.id, held.receipt)
+    counted = sum([step async for step in driver.engine.usage.record_bytes(TOPIC)]) - waiting
+    memory = sum(memory_of(driver, f"{KEY}:{name}*") for name in ("holders", "request", "touches"))
+    assert memory <= counted <= 1.5 * memory
+
+
+async def test_schedules_are_counted_in_pages_with_all_that_they_use(schedules: ScheduleDriver) -> None:
+    work = {"body": "x" * 400}
+    for number in range(260):
+        await schedules.schedule(f"s{number:03}", topic="a" if number % 2 else "b", paused=number % 3 > 0, job=work)
+    pages = [page async for page in schedules.engine.usage.schedules(0)]
+    assert [sorted((topic, count) for topic, count, _ in page) for page in pages] == [
+        [("a", 125), ("b", 125)],
+        [("a", 5), ("b", 5)],
+    ]
+    counted = sum(used for page in pages for *_, used in page)
+    assert memory_of(schedules, "deferd:*schedule*") <= counted <= 1.5 * memory_of(schedules, "deferd:*schedule*")
+
+
+async def cancel(driver: EngineDriver, request_id: str, caller: str | None) -> None:
+    """A call on many jobs that selects none."""
+    await driver.engine.bulk.cancel(CancelSelected(select=Select(tag="none"), request_id=request_id), None, caller)
+
+
+async def test_calls_and_tasks_are_counted_for_the_key_that_made_them(driver: EngineDriver) -> None:
+    await driver.queue.put_many([job(f"order-{number:0100}", delay=60) for number in range(600)])
+    shop, other = "shop", "other"
+    cancels = (cancel(driver, f"{number:036}", shop) for number in range(510))
+    await asyncio.gather(*cancels)
+    select = Select(topics=[TOPIC], state="delayed")
+    for request_id, caller in (("moved", shop), (None, other)):
+        await driver.engine.bulk.reschedule(
+            RescheduleSelected(select=select, by=1, request_id=request_id), None, caller
+        )
+    await cancel(driver, "r", other)
+    await cancel(driver, "r", None)
+    await driver.engine.tasks.begin("t1", {"select": {"tag": "x" * 1000}}, "process", shop)
+    calls, used = await driver.engine.usage.calls(0, shop)
+    assert calls == 510 + 1 + 1
+    memory = memory_of(driver, "deferd:*bulk/*/shop/*") + memory_of(driver, "deferd:*of_key/shop")
+    memory += memory_of(driver, "deferd:*task/*")
+    assert memory <= used <= 1.5 * memory
+    assert 1 == (await driver.engine.usage.calls(0, other))[0]
+    driver.move_clock(3601)
+    ended = driver.server.command("KEYS", "deferd:*bulk/*")
+    driver.server.command("UNLINK", *ended)  # they expire by the server's own clock
+    assert 1 == (await driver.engine.usage.calls(0, shop))[0]
+    await cancel(driver, "last", shop)
+    assert 2 == driver.server.command("ZCARD", "deferd:{0}:of_key/shop"), "those that have ended are forgotten"

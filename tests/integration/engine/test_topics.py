@@ -33,24 +33,16 @@ async def put_one_in_every_state(driver: EngineDriver) -> None:
 
 async def test_an_unused_topic_does_not_exist(driver: EngineDriver) -> None:
     topics = driver.topics
-    for call in (topics.show, topics.jobs, topics.redrive, topics.purge, topics.pause, topics.resume):
+    for call in (topics.show, topics.jobs, topics.redrive, topics.purge, topics.resume):
         with pytest.raises(TopicNotFound):
             await call(TOPIC)
     assert (await driver.engine.topic_list.page()).views == []
 
 
-async def test_a_topic_that_was_set_up_can_be_paused_before_its_first_job(driver: EngineDriver) -> None:
-    await driver.topics.configure(TOPIC, TopicSettings())
+async def test_a_topic_can_be_paused_before_its_first_job(driver: EngineDriver) -> None:
     assert (await driver.topics.pause(TOPIC)).paused
     await driver.put()
     assert await driver.pop() == []
-
-
-async def test_a_topic_that_was_purged_is_not_paused(driver: EngineDriver) -> None:
-    await driver.put()
-    await driver.topics.purge(TOPIC)
-    with pytest.raises(TopicNotFound):
-        await driver.topics.pause(TOPIC)
 
 
 async def test_a_view_counts_every_state(driver: EngineDriver) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deferd.engine.topic_usage import ITEM_OVERHEAD_BYTES, JOB_OVERHEAD_BYTES, TAG_OVERHEAD_BYTES
+from deferd.engine.topic_usage import HELD_OVERHEAD_BYTES, ITEM_OVERHEAD_BYTES, JOB_OVERHEAD_BYTES, TAG_OVERHEAD_BYTES
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
 
 AFTER = {"on_conflict": "replace", "if_reserved": "after"}
@@ -26,7 +26,7 @@ async def test_a_follow_up_counts_until_it_is_gone(driver: EngineDriver) -> None
     await driver.put(body="held")
     held = await driver.pop_one()
     await driver.put(body="x" * 5000, **AFTER)
-    both = stored_bytes(driver, "pool", "a") + stored_bytes(driver, "follow", "a")
+    both = stored_bytes(driver, "pool", "a") + HELD_OVERHEAD_BYTES + stored_bytes(driver, "follow", "a")
     assert await used(driver) == (2, both)
     assert both > 5000
     await driver.queue.finish(TOPIC, "a", held.receipt)
@@ -47,12 +47,14 @@ async def test_collected_items_count_until_they_are_handed_out(driver: EngineDri
     items = 3 * (1000 + ITEM_OVERHEAD_BYTES) + 1 + len(f"{KEY}:items/a") + JOB_OVERHEAD_BYTES
     jobs, all_bytes = await used(driver)
     assert jobs == (2 if held else 1)
-    assert all_bytes == items + stored_bytes(driver, where, "a") + (stored_bytes(driver, "pool", "a") if held else 0)
+    assert all_bytes == items + stored_bytes(driver, where, "a") + (
+        stored_bytes(driver, "pool", "a") + HELD_OVERHEAD_BYTES if held else 0
+    )
     if held:
         await driver.queue.finish(TOPIC, "a", held.receipt)
     await driver.run_timer()
     taken = await driver.pop_one()
-    assert await used(driver) == (1, stored_bytes(driver, "pool", "a"))
+    assert await used(driver) == (1, stored_bytes(driver, "pool", "a") + HELD_OVERHEAD_BYTES)
     assert stored_bytes(driver, "pool", "a") > 3000
     await driver.queue.finish(TOPIC, "a", taken.receipt)
     assert await used(driver) == (0, 0)

@@ -90,6 +90,7 @@ def test_the_commands_that_deferd_sends_are_accepted_and_no_others(store: StoreS
         ("REPLICAOF", "127.0.0.1", "6666"),
         ("replicaof", "127.0.0.1", "6666"),
         ("EVAL", "return 1", "1", "deferd:a"),
+        ("EVAL", "return 'a'", "1", "deferd:a"),
         ("FUNCTION", "LOAD", "deferd:"),
         ("CONFIG", "SET", "dir", "deferd:"),
         ("SELECT", "1"),
@@ -113,6 +114,7 @@ def test_another_command_or_key_is_refused(
 
     assert f"x.aof of the backup holds the command {' '.join(command[:3])}" in str(caught.value)
     assert f" at byte {len(before)}, " in str(caught.value)
+    assert "another program has written to the store, or somebody has changed the backup" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -125,8 +127,9 @@ def test_another_command_or_key_is_refused(
         b"*-1\r\n",
         b">2\r\n" + PUT[4:],
         b"*1x\r\n$4\r\nEXEC\r\n",
+        b"*%d\r\n$4\r\nEXEC\r\n" % 2**60,
     ],
-    ids=["inline", "number", "note", "false", "null", "push", "length"],
+    ids=["inline", "number", "note", "false", "null", "push", "length", "more than fits in memory"],
 )
 def test_what_is_not_a_command_as_a_server_writes_it_is_refused(files: Path, text: bytes) -> None:
     (files / "x.aof").write_bytes(PUT + text)
@@ -169,6 +172,14 @@ def test_something_else_in_a_snapshot_is_refused(files: Path, store: StoreServer
     (files / "x.rdb").write_bytes(snapshot_of(store))
 
     with pytest.raises(StoreRefused, match=rf"x\.rdb of the backup holds {found}"):
+        check_backup_files(files.parent)
+
+
+def test_a_snapshot_of_a_version_without_a_checksum_is_refused(files: Path) -> None:
+    """A server goes on with commands eight bytes earlier there."""
+    (files / "x.rdb").write_bytes(b"REDIS0004\xff" + b"*1\r\n$8\r\n" + PUT)
+
+    with pytest.raises(StoreRefused, match=r"x\.rdb of the backup holds something other than a command near byte 0"):
         check_backup_files(files.parent)
 
 

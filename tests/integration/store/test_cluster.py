@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 
 from deferd.store.connection import Store, connect
 from deferd.store.preflight import StoreRefused, check
+from deferd.store.server_clock import NOT_AFTER
 from tests.integration.store.store_servers import ClusterSet, StoreServer
 from tests.waiting import wait_until
 
@@ -115,6 +116,12 @@ async def test_a_call_is_redirected_to_a_node_that_joined_later(tmp_path: Path) 
         assert await counted(store, [KEYS[0]]) == [1]
 
         assert joined.command("CLUSTER COUNTKEYSINSLOT", slot) == 1
+        for node in store.calls_of(KEYS[0])._cluster._nodes.values():  # type: ignore[attr-defined]
+            if node.pipeline.is_open:
+                node.pipeline._open._clock.read_again_at_s = 0
+        assert await store.call("EVAL", COUNT, 1, KEYS[0], NOT_AFTER) == 2
+        refused = joined.command("INFO", "errorstats")
+        assert "errorstat_MOVED" not in refused, "something came between ASKING and the call"
         await store.close()
 
 

@@ -226,7 +226,7 @@ async def test_closing_fails_calls_in_progress(own_server: StoreServer) -> None:
 
     with pytest.raises(RedisConnectionError, match="shutting down"):
         await call
-    assert connections(own_server) == 0
+    await until(lambda: connections(own_server) == 0, "the server has noticed")
 
 
 async def test_closing_fails_calls_that_may_still_be_executed_when_their_connection_has_timed_out(

@@ -16,7 +16,7 @@ from deferd.store.connection import Store, connect
 from deferd.store.preflight import check
 from tests.faults.tcp_proxy import tcp_proxy
 from tests.integration.store.store_servers import SentinelSet, StoreServer
-from tests.network_namespace import cut, in_network_namespace
+from tests.private_network import cut, in_private_network, why_no_private_network
 
 pytestmark = pytest.mark.slow
 
@@ -129,8 +129,9 @@ def named_primary(sentinel: StoreServer) -> tuple[str, int]:
     return state["ip"], state["port"]
 
 
+@pytest.mark.skipif(why_no_private_network() is not None, reason=str(why_no_private_network()))
 def test_in_a_split_the_store_leaves_the_primary_that_most_sentinels_have_deposed(tmp_path: Path) -> None:
-    in_network_namespace(lambda: asyncio.run(run_in_a_split(tmp_path)))
+    in_private_network(lambda: asyncio.run(run_in_a_split(tmp_path)))
 
 
 async def run_in_a_split(folder: Path) -> None:

@@ -71,7 +71,7 @@ async def serve(
     client = Client()
     before = asyncio.all_tasks()
     response = EventStreamResponse(hub, EventStream([TOPIC, "*"], None), admission)
-    serving = asyncio.create_task(response({}, client.receive, client.send))
+    serving = asyncio.create_task(response({"method": "GET"}, client.receive, client.send))
     async with asyncio.timeout(10):
         await until(client, hub)
         await serving
@@ -121,7 +121,9 @@ async def test_a_client_that_does_not_read_delays_no_shutdown() -> None:
 
     before = asyncio.all_tasks()
     response = EventStreamResponse(hub, EventStream([TOPIC], None, last=1), WITHOUT_KEY)
-    serving = asyncio.create_task(response({"extensions": {CUT_OFF: {"call": client.gone.set}}}, client.receive, send))
+    serving = asyncio.create_task(
+        response({"method": "GET", "extensions": {CUT_OFF: {"call": client.gone.set}}}, client.receive, send)
+    )
     async with asyncio.timeout(3):
         while len(sent) <= 2:
             await asyncio.sleep(0.01)

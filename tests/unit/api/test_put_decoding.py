@@ -40,7 +40,7 @@ USUAL = [
     b'{"topic":"t","id":"a","body":123456789012345678901234567890}',
     b'{"topic":"t","id":"a","body":[1.7976931348623157e308,5e-324,0.1,1e22,1e23,9007199254740993.0,1e-7]}',
     b'{"topic":"t","topic":"u","id":"a","delay":3,"delay":0.0005}',
-    b'{"topic":"t","id":"a","body":%b1%b}' % (b"[" * 140, b"]" * 140),
+    b'{"topic":"t","id":"a","body":%b1%b}' % (b"[" * 190, b"]" * 190),
     b'{"topic":"t","id":"a","body":[1e-400,-1e-400,0e999999999999,1e-99999999999999999999,9007199254740993e0]}',
     b'{"topic":"t","id":"a","body":%b}' % (b"1" * 4300),
     b'{"topic":"t","id":"a","delay":-1e-400}',
@@ -76,7 +76,7 @@ LEFT_TO_THE_GENERAL_PATH = [
     b'{"topic":"t","body":01}',
     b'{"topic":"t","body":1}x',
     b'\xef\xbb\xbf{"topic":"t"}',
-    b'{"topic":"t","body":%b1%b}' % (b"[" * 160, b"]" * 160),
+    b'{"topic":"t","body":%b1%b}' % (b"[" * 191, b"]" * 191),
     b'{"topic":"t","body":%b1%b}' % (b'[{"a":' * 100_000, b"}]" * 100_000),
     b'{"topic":"t","body":%b}' % (b"9" * 5000),
     b'{"topic":"t","delay":true}',
@@ -442,7 +442,7 @@ LEFT_FINISHES = [
     b'{"id":"a","receipt":"%b"}' % (b"a" * 65),
     b'{"id":"a","result":1e999}',
     b'{"id":"a","result":"\xff"}',
-    b'{"id":"a","result":%b1%b}' % (b"[" * 170, b"]" * 170),
+    b'{"id":"a","result":%b1%b}' % (b"[" * 191, b"]" * 191),
     b'{"id":"a","other":1}',
 ]
 

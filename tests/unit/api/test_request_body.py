@@ -13,9 +13,10 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive
 
 from deferd.api.problem_details import UnsupportedMediaType
-from deferd.api.request_body import is_deeper, parse_object, read_body
+from deferd.api.request_body import parse_object, read_body
 from deferd.contract import limits
 from deferd.contract.errors import FieldError, InvalidInput, PayloadTooLarge
+from deferd.contract.json_depth import is_deeper
 
 _LIMIT = 10
 

@@ -258,3 +258,20 @@ def test_a_deep_response_is_read_by_a_caller_deep_in_the_stack(kind: str) -> Non
     read, general = getattr(responses, f"read_{kind}"), getattr(responses, f"general_{kind}")
     [found], [expected] = (deep_in_the_stack(one, content, frames) for one in (read, general))
     assert (found.id, getattr(found, "body", None)) == (expected.id, getattr(expected, "body", None))
+
+
+def test_a_body_that_is_nested_deeper_than_the_service_accepts_now_is_read() -> None:
+    nested = "[" * 400 + "]" * 400
+    job = json.dumps({**DELIVERY, "body": 0}).replace('"body": 0', f'"body": {nested}')
+    content = f'{{"jobs": [{job}], "next_cursor": null}}'.encode()
+
+    [popped] = responses.read_deliveries(content)
+    [listed], _ = responses.read_jobs(content)
+
+    assert json.loads(nested) == popped.body == popped.fields["body"] == listed.body
+    assert popped.receipt == DELIVERY["receipt"]
+
+
+def test_a_response_that_is_nested_deeper_than_python_can_read_is_an_error() -> None:
+    with pytest.raises(UnexpectedAnswer, match="nested too deeply"):
+        pop("t").read_response(200, b'{"jobs": ' + b"[" * 100_000 + b"]" * 100_000 + b"}")

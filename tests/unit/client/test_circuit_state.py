@@ -13,22 +13,23 @@ from deferd.contract.errors import DeferdError, JobExists, StoreUnavailable
 
 
 class Clock:
-    """Replaces the module `time` of the circuit."""
+    """Replaces the clocks of the circuit."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
 
-    def monotonic(self) -> float:
+    def monotonic_s(self) -> float:
         return self.now_s
 
-    def time(self) -> float:
+    def epoch_s(self) -> float:
         return 1_900_000_000 + self.now_s
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(circuit_module, "time", clock)
+    monkeypatch.setattr(circuit_module, "monotonic_s", clock.monotonic_s)
+    monkeypatch.setattr(circuit_module, "epoch_s", clock.epoch_s)
     return clock
 
 

@@ -29,6 +29,7 @@ RAISED: list[errors.DeferdError] = [
     errors.ReceiptStale("orders", "a"),
     errors.JobCancelled("orders", "a"),
     errors.DifferentShard("orders", "topic 'orders' is in another shard"),
+    errors.TooLate("the instant was over 0.200 s ago"),
     errors.TopicFull("orders", 7),
     errors.RateLimited("slowly", 9),
     errors.StoreUnavailable("the store is loading its data", 3),
@@ -40,6 +41,8 @@ ONLY_HTTP = {
     "bad_request",
     "request_timeout",
     "uri_too_long",
+    "half_closed",
+    "unsupported_transfer_coding",
     "request_header_fields_too_large",
     "too_many_connections",
     "too_many_streams",
@@ -64,18 +67,26 @@ def test_every_code_of_the_service_has_an_error() -> None:
     assert {row.code for row in problem_details.ROWS} == {error.code for error in RAISED} | ONLY_HTTP
 
 
+FOREIGN = "status 500: GET http://h/x does not respond as a deferd service does: the response has"
+
+
 @pytest.mark.parametrize(
     ("content", "shown"),
     [
         (b'{"code":"internal_error","detail":"the log says more"}', "status 500: internal_error: the log says more"),
-        (b"<html>oh no</html>", "status 500: <html>oh no</html>"),
-        (b'{"code":"job_exists","detail":"facts are missing"}', 'status 500: {"code":"job_exists","detail":'),
-        (b"[]", "status 500: []"),
-        (b"\xff\xfe", "status 500: "),
+        (b'{"code":"new","detail":"' + b"x" * 5000 + b'"}', f"status 500: new: {'x' * 995}"),
+        (b"<html>\n<p>oh \0no", f"{FOREIGN} text/html and begins with '<html> <p>oh no'"),
+        (b"<p>" + b"x" * 5000, f"{FOREIGN} text/html and begins with '<p>{'x' * 97}'"),
+        (
+            b'{"code":"job_exists","detail":0}',
+            FOREIGN + """ text/html and begins with '{"code":"job_exists","detail":0}'""",
+        ),
+        (b"", f"{FOREIGN} text/html and is empty"),
+        (b"\xff\xfe", f"{FOREIGN} text/html and begins with '\ufffd\ufffd'"),
     ],
 )
 def test_other_content_is_quoted_by_the_error(content: bytes, shown: str) -> None:
-    read = read_problem(500, content, None)
+    read = read_problem(500, content, None, b"text/html", "GET http://h/x")
     assert isinstance(read, UnexpectedAnswer)
     assert read.status == 500
-    assert str(read).startswith(shown)
+    assert shown == str(read)

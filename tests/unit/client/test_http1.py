@@ -89,7 +89,7 @@ def test_the_next_response_on_a_connection_has_nothing_of_the_one_before() -> No
     for count in range(1, 4):
         parser.begin()
         head = OK + (b"content-length: 1\r\nretry-after: 5\r\n\r\n" if count == 1 else b"content-length: 1\r\n\r\n")
-        assert parser.receive(head + b"%d" % count) == (200, b"%d" % count, "5" if count == 1 else None)
+        assert parser.receive(head + b"%d" % count) == HttpResponse(200, b"%d" % count, "5" if count == 1 else None)
         assert parser.is_reusable
 
 
@@ -201,7 +201,8 @@ def by_httpx(data: bytes) -> HttpResponse | None:
             content = response.read()
         except (httpcore.ProtocolError, httpcore.NetworkError):
             return None
-    return HttpResponse(response.status, content, httpx.Headers(response.headers).get("retry-after"))
+    headers = httpx.Headers(response.headers)
+    return HttpResponse(response.status, content, headers.get("retry-after"), headers.get("content-type", "").encode())
 
 
 @drawn(2000)

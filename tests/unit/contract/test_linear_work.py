@@ -28,7 +28,7 @@ from deferd.api.auth import api_keys, key_file
 from deferd.api.operation import Operation
 from deferd.api.resp import command_error, set_commands
 from deferd.api.routes import inspection, pop, schedules, topics
-from deferd.contract import bulk_model, labels, model, push, windows
+from deferd.contract import bulk_model, json_depth, json_numbers, labels, model, push, windows
 from deferd.contract import schedules as schedule_models
 from deferd.contract.errors import DeferdError
 from deferd.contract.push_targets import TargetPattern
@@ -97,7 +97,7 @@ def read_body(name: str) -> Callable[[bytes], object]:
 
 
 def is_deeper(raw: bytes) -> bool:
-    return request_body.is_deeper(from_json(raw), 100)
+    return json_depth.is_deeper(from_json(raw), 100)
 
 
 def decoded_window(form: str) -> Callable[[str], object]:
@@ -313,6 +313,15 @@ ROWS = [
     ),
     Row("body of a batch of finishes", read_body("finish_jobs"), BATCHES),
     Row("body of a call on many jobs", read_body("cancel_selected_jobs"), BODIES),
+    *(
+        Row(
+            "number in a query",
+            form,
+            {"digits": repeat("1", after="-"), "exponent": repeat("1", "1e", "x"), "zeros": repeat("0", "0.", "_")},
+            ("contract/json_numbers.py",),
+        )
+        for form in (json_numbers.is_number, json_numbers.is_whole_number)
+    ),
     Row("depth of a body", is_deeper, {name: BODIES[name] for name in ("empty lists", "deep lists", "names")}),
     # What the operator, the store or the engine itself has written:
     Row("name of a key", api_keys._NAME.fullmatch, NAMES, ("api/auth/api_keys.py",)),

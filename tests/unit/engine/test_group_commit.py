@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from math import inf
 
 import pytest
 
+from deferd.contract.errors import StoreUnavailable, TooLate
 from deferd.engine.group_commit import GroupCommit
+from deferd.engine.request_end import request_ending_at, request_ends_at_s
+from deferd.store.server_clock import CallTooLate
 
 
 class GatedStore:
@@ -150,3 +154,36 @@ async def test_a_callback_that_fails_does_not_affect_the_others(
     commit.add("t", "a", fail)
     assert await commit.submit("t", "b") == "B"
     assert "the result of a store call could not be handled" in caplog.text
+
+
+async def test_a_request_that_ends_soon_does_not_end_the_call_of_others(store: GatedStore) -> None:
+    """It is not sent with them; and if a call came too late for one of them, the others are sent again."""
+    too_late = StoreUnavailable("too late")
+    too_late.__cause__ = CallTooLate("TOOLATE 1")
+    ends_s: list[float] = []
+
+    async def send(topic: str, items: list[str]) -> Sequence[str]:
+        ends_s.append(request_ends_at_s())
+        results = await store.send(topic, items)
+        if "soon" in items:
+            while loop.time() < soon_s:
+                await asyncio.sleep(0)
+            raise too_late
+        return results
+
+    loop = asyncio.get_running_loop()
+    commit = GroupCommit(send, size=len)
+    first = submitting(commit, "first")
+    await run_loop()
+    soon_s = loop.time() + 0.1
+    later: list[asyncio.Task[str]] = []
+    for item, ends_at_s in ("ended", loop.time()), ("soon", soon_s), ("later", soon_s + 60), ("never", inf):
+        with request_ending_at(ends_at_s):
+            later += submitting(commit, item)
+            await run_loop()
+    store.gate.set()
+
+    results = await asyncio.gather(*first, *later, return_exceptions=True)
+    assert [str(result) for result in results] == ["FIRST", str(TooLate()), "too late", "LATER", "NEVER"]
+    assert [items for _, items in store.calls] == [["first"], ["soon", "later", "never"], ["later", "never"]]
+    assert ends_s == [inf, soon_s, soon_s + 60]

@@ -14,6 +14,7 @@ import yaml
 
 from deferd.cli.exit_codes import MEANINGS
 from deferd.engine import metrics as engine_metrics
+from deferd.engine.redis_keys import SHARD_KINDS, TOPIC_KINDS
 from deferd.settings import Settings, default_text, flag, variable
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -148,6 +149,15 @@ def test_every_metric_of_the_engine_is_documented() -> None:
         )
     )
     assert used <= documented
+
+
+@pytest.mark.parametrize(("heading", "kinds"), [("Keys of a topic", TOPIC_KINDS), ("Keys of a shard", SHARD_KINDS)])
+def test_each_kind_of_key_is_listed_with_what_bounds_it(heading: str, kinds: frozenset[str]) -> None:
+    table = text_of(ROOT / "docs/authentication.md").split(f"\n{heading},")[1].split("\n\n")[1]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    listed = [name for keys, *_ in rows for name in re.findall(r"`([^`]+)`", keys)]
+    assert sorted(listed) == sorted(kinds)
+    assert all(holds and counted_by for _, holds, counted_by in rows)
 
 
 def test_every_error_code_is_documented() -> None:

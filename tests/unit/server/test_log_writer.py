@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from deferd.server import log_writer
 from deferd.server.log_writer import LogWriter
 
 LINE = "x" * 1000
@@ -57,8 +58,16 @@ def test_records_that_nobody_reads_wait_and_then_are_dropped_and_counted() -> No
     assert 1 <= notices < 10
 
 
+def test_a_record_larger_than_the_queue_is_written_when_nothing_waits() -> None:
+    with pipe() as (reader, writer_end):
+        writer = LogWriter(writer_end, waiting_max_bytes=10)
+        log(writer, 0, 1)
+        assert os.read(reader, 65536).decode() == f"0 {LINE}\n"
+
+
 @NO_DEVICE
-def test_records_that_cannot_be_written_are_counted_with_the_reason() -> None:
+def test_records_that_cannot_be_written_are_counted_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_writer, "FLUSH_S", 10.0)  # the machine may be busy
     descriptor = os.open("/dev/full", os.O_WRONLY)
     writer = LogWriter(descriptor)
     log(writer, 0, 3)

@@ -9,6 +9,7 @@ import pytest
 
 from deferd import InvalidInput, JobReserved, JobState, Reject, Retry, Snooze, WindowDict, Worker
 from deferd.client import AsyncClient
+from deferd.contract.limits import DELAY_MAX_S
 from deferd.testing import EagerJob, EagerJobs, EagerUnsupported
 
 HOUR = timedelta(hours=1)
@@ -218,6 +219,7 @@ def test_jobs_are_rescheduled_by_their_state_and_run_when_they_are_due() -> None
     moved = jobs.client.reschedule_all(state="delayed", topics=["t"], by=3600)
     assert (moved.matched, moved.done) == (3, 3)
     assert [job.delay for job in jobs.jobs] == [timedelta(seconds=7200 + number) for number in range(3)]
+    assert (jobs.client.reschedule_all(ids=[("t", "j0")], by=DELAY_MAX_S).done, jobs.jobs[0].delay) == (0, 2 * HOUR)
     assert jobs.client.reschedule_all(ids=[("t", "j0")], run_at=datetime.now(UTC) + HOUR).done == 1
     assert jobs.jobs[0].delay is not None
     assert timedelta(minutes=59) < jobs.jobs[0].delay <= HOUR

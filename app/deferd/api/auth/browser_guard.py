@@ -31,6 +31,7 @@ _PRIVATE_ENDINGS = (b".localhost", b".local", b".internal", b".test", b".home.ar
 _WEB_SCHEMES = frozenset((b"http", b"https"))
 _READING_SCOPES = frozenset((Scope.READ, Scope.ADMIN))
 """Scopes with which a GET has no effect."""
+_READING_METHODS = frozenset(("GET", "HEAD"))
 _HOST_SHOWN = 100
 _HOST_MAX_BYTES = 253 + len(b":65535")
 """The longest name in the DNS, and a port."""
@@ -110,11 +111,11 @@ class BrowserGuard(Gate):
         elif origin is not None:  # a browser from before 2023, or one that does not trust `host` as this machine
             is_foreign = not is_origin_of(origin, host)
         else:
-            is_more_than_reading = method == "GET" and scope is not Scope.READ
+            is_more_than_reading = method in _READING_METHODS and scope is not Scope.READ
             is_foreign = is_more_than_reading and _is_for_unknown_page(headers, host)
         if is_foreign:
             return f"this service has no keys, so it refuses requests of web pages of other sites: {_ADVICE}"
-        if not is_fetched and (method != "GET" or scope not in _READING_SCOPES):
+        if not is_fetched and (method not in _READING_METHODS or scope not in _READING_SCOPES):
             return (
                 "this request has effects and this service has no keys, so a browser may not open it as an address or "
                 f"a link, or load it into a page: send it with curl, a client or /docs, or {_ADVICE}"

@@ -2,8 +2,9 @@
 
 No script can enforce this, since the topics are in several shards of the store. So their content is counted from time
 to time, and what the key has put through this process since then is added. Until the next count other processes may put
-as much again. Everything that is kept counts, also dead and retained jobs, follow-ups, collected items, and the
-tombstones of cancelled deliveries: a client could fill the store with those alone.
+as much again. Everything that is kept counts, also dead and retained jobs, follow-ups, collected items, schedules, the
+tombstones of cancelled deliveries, and what is remembered of calls on many jobs: a client could fill the store with
+those alone. `docs/authentication.md` lists all keys of the store with what bounds each.
 """
 
 from __future__ import annotations
@@ -21,11 +22,21 @@ from typing import Any
 from deferd.api.auth.api_keys import Bounds
 from deferd.contract.errors import FieldError, InvalidInput, RateLimited, StoreUnavailable
 from deferd.contract.model import ChangeJob, JobPolicy, PutJob
+from deferd.contract.schedules import PutSchedule
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.contract.windows import window_text
 from deferd.engine.partitions import topic_of
 from deferd.engine.record import json_bytes
-from deferd.engine.topic_usage import JOB_OVERHEAD_BYTES, TAG_OVERHEAD_BYTES, TOMBSTONE_BYTES, TopicUsage
+from deferd.engine.schedules.stored_schedule import StoredSchedule, definition_to_store, rest_to_store
+from deferd.engine.script_arguments import NO_BOUNDS
+from deferd.engine.topic_usage import (
+    CALL_OVERHEAD_BYTES,
+    JOB_OVERHEAD_BYTES,
+    SCHEDULE_OVERHEAD_BYTES,
+    TAG_OVERHEAD_BYTES,
+    TOMBSTONE_BYTES,
+    TopicUsage,
+)
 
 COUNT_EVERY_S = 1.0
 COUNTING_SHARE = 0.05
@@ -40,7 +51,31 @@ class _Counted:
 
     jobs: int = 0
     bytes: int = 0
+    calls: int = 0
+    call_bytes: int = 0
     topics: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Use:
+    """How much is in use: what the last count found, what was added since then, and what is being added now."""
+
+    counted: int = 0
+    since: int = 0
+    under_way: int = 0
+
+    @property
+    def held(self) -> int:
+        return self.counted + self.since + self.under_way
+
+    @contextlib.contextmanager
+    def adding(self, amount: int) -> Iterator[None]:
+        self.under_way += amount
+        try:
+            yield
+        finally:
+            self.under_way -= amount
+            self.since += amount  # includes what was refused or is unknown; the next count corrects it
 
 
 class Quota:
@@ -48,13 +83,11 @@ class Quota:
 
     __slots__ = (
         "_bounds",
-        "_bytes_counted",
-        "_bytes_since",
-        "_bytes_under_way",
+        "_bytes",
+        "_call_bytes",
+        "_calls",
         "_count_at_s",
-        "_jobs_counted",
-        "_jobs_since",
-        "_jobs_under_way",
+        "_jobs",
         "_key_name",
         "_of_shard",
         "_patterns",
@@ -66,8 +99,7 @@ class Quota:
 
     def __init__(self, key_name: str, patterns: TopicPatterns, bounds: Bounds) -> None:
         self._key_name = key_name
-        self._jobs_counted = self._jobs_since = self._jobs_under_way = 0
-        self._bytes_counted = self._bytes_since = self._bytes_under_way = 0
+        self._jobs, self._bytes, self._calls, self._call_bytes = _Use(), _Use(), _Use(), _Use()
         self._of_shard: dict[int, _Counted] = {}
         self._topics: set[str] = set()
         self._topics_since: set[str] = set()
@@ -89,10 +121,53 @@ class Quota:
             RateLimited: there is no room for all jobs now.
             InvalidInput: the put is larger than a bound, so there never will be.
         """
+        with self._room_in({job.topic for job in jobs}, len(jobs), self._bytes_of(jobs)):
+            yield
+
+    @contextlib.contextmanager
+    def room_for_schedule(self, schedule: PutSchedule) -> Iterator[None]:
+        """Around a put of a schedule: it counts as a job, its next run as another one. Raises as `room_for` does."""
+        runs, needed_bytes = 0 if schedule.paused else 1, 0
+        if self._bounds.max_bytes_total is not None:
+            rest = rest_to_store(schedule, NO_BOUNDS)
+            needed_bytes = len(definition_to_store(schedule)) + len(rest) + SCHEDULE_OVERHEAD_BYTES
+            needed_bytes += runs * (len(rest) + JOB_OVERHEAD_BYTES)
+        with self._room_in({schedule.topic}, 1 + runs, needed_bytes):
+            yield
+
+    @contextlib.contextmanager
+    def room_for_run(self, schedule: StoredSchedule) -> Iterator[None]:
+        """Around what puts a run of a stored schedule. Raises as `room_for` does."""
+        with self._room_in({schedule.topic}, 1, len(schedule.rest or b"") + JOB_OVERHEAD_BYTES):
+            yield
+
+    @contextlib.contextmanager
+    def room_to_remember(self, notes: int, text_bytes: int) -> Iterator[None]:
+        """Around a call on many jobs, of which so many notes are kept: one, or two if it is a task.
+
+        It is refused only when such notes reach a limit alone: with these calls a client makes room.
+
+        Raises:
+            RateLimited, InvalidInput: as `room_for` does.
+        """
         self._was_used = True
-        topics = self._topics_of(jobs)
+        needed_bytes = text_bytes + notes * CALL_OVERHEAD_BYTES
+        self._check("max_jobs_total", self._calls.held, notes, "notes of calls on many jobs")
+        self._check("max_bytes_total", self._call_bytes.held, needed_bytes, "bytes of notes of calls on many jobs")
+        with (
+            self._calls.adding(notes),
+            self._call_bytes.adding(needed_bytes),
+            self._jobs.adding(notes),
+            self._bytes.adding(needed_bytes),
+        ):
+            yield
+
+    @contextlib.contextmanager
+    def _room_in(self, named: set[str], jobs: int, needed_bytes: int) -> Iterator[None]:
+        self._was_used = True
+        topics = set() if self._bounds.max_topics is None else named
         self._check("max_topics", len(self._topics), len(topics - self._topics), "topics")
-        with self._room(len(jobs), self._bytes_of(jobs)):
+        with self._room(jobs, needed_bytes):
             self._topics |= topics
             self._topics_since |= topics
             self._topics_under_way.update(topics)
@@ -121,30 +196,15 @@ class Quota:
         stored_bytes = 0
         if self._bounds.max_bytes_total is not None:
             stored_bytes = sum(len(json_bytes(value)) for value in values if value is not None)
-        with self._under_way(0, stored_bytes):
+        with self._bytes.adding(stored_bytes):
             yield
 
     @contextlib.contextmanager
     def _room(self, jobs: int, needed_bytes: int) -> Iterator[None]:
-        held_jobs = self._jobs_counted + self._jobs_since + self._jobs_under_way
-        held_bytes = self._bytes_counted + self._bytes_since + self._bytes_under_way
-        self._check("max_jobs_total", held_jobs, jobs, "jobs")
-        self._check("max_bytes_total", held_bytes, needed_bytes, "bytes")
-        with self._under_way(jobs, needed_bytes):
+        self._check("max_jobs_total", self._jobs.held, jobs, "jobs")
+        self._check("max_bytes_total", self._bytes.held, needed_bytes, "bytes")
+        with self._jobs.adding(jobs), self._bytes.adding(needed_bytes):
             yield
-
-    @contextlib.contextmanager
-    def _under_way(self, jobs: int, needed_bytes: int) -> Iterator[None]:
-        self._jobs_under_way += jobs
-        self._bytes_under_way += needed_bytes
-        try:
-            yield
-        finally:
-            self._jobs_under_way -= jobs
-            self._bytes_under_way -= needed_bytes
-            # Includes what was refused or is unknown; the next count corrects it.
-            self._jobs_since += jobs
-            self._bytes_since += needed_bytes
 
     def _check(self, bound: str, held: int, needed: int, what: str) -> None:
         most: int | None = getattr(self._bounds, bound)
@@ -168,9 +228,6 @@ class Quota:
         more += sum(len(job.tags) * (len(job.topic) + len(job.id or "")) for job in jobs if job.tags)
         return ids + more + sum(len(json_bytes(job.body)) + JOB_OVERHEAD_BYTES for job in jobs)
 
-    def _topics_of(self, jobs: Sequence[PutJob]) -> set[str]:
-        return set() if self._bounds.max_topics is None else {job.topic for job in jobs}
-
     def is_due(self, now_s: float) -> bool:
         """Whether to count: the quota was used since the last count, and that is long enough ago."""
         return self._was_used and now_s >= self._count_at_s
@@ -183,7 +240,8 @@ class Quota:
         """
         began_s = time.monotonic()
         self._was_used = False
-        jobs_before, bytes_before = self._jobs_since, self._bytes_since
+        uses = {"jobs": self._jobs, "bytes": self._bytes, "calls": self._calls, "call_bytes": self._call_bytes}
+        before = {name: use.since for name, use in uses.items()}
         self._topics_since = set(self._topics_under_way)
         try:
             counts = await asyncio.gather(
@@ -199,11 +257,9 @@ class Quota:
         for shard, count in enumerate(counts):
             if not isinstance(count, BaseException):
                 self._of_shard[shard] = count
-        self._jobs_counted = sum(count.jobs for count in self._of_shard.values())
-        self._bytes_counted = sum(count.bytes for count in self._of_shard.values())
-        # What was put during the count may be counted twice until the next one.
-        self._jobs_since -= jobs_before
-        self._bytes_since -= bytes_before
+        for name, use in uses.items():
+            use.counted = sum(getattr(count, name) for count in self._of_shard.values())
+            use.since -= before[name]  # what was put during the count may be counted twice until the next one
         self._topics = self._topics_since.union(*(count.topics for count in self._of_shard.values()))
 
     async def _count_shard(self, usage: TopicUsage, shard: int) -> _Counted:
@@ -217,6 +273,15 @@ class Quota:
                 counted.topics.update(map(topic_of, names))
             if self._bounds.max_bytes_total is not None:
                 counted.bytes += sum([step for name in names async for step in usage.record_bytes(name)])
+        async for some in usage.schedules(shard):
+            for topic, schedules, schedule_bytes in some:
+                if self._patterns.match(topic):
+                    counted.jobs += schedules
+                    counted.bytes += schedule_bytes
+                    counted.topics.add(topic)
+        counted.calls, counted.call_bytes = await usage.calls(shard, self._key_name)
+        counted.jobs += counted.calls
+        counted.bytes += counted.call_bytes
         return counted
 
 

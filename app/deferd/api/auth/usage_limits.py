@@ -13,9 +13,9 @@ from typing import Any
 from deferd.api.auth.api_keys import NO_BOUNDS, Key
 from deferd.api.auth.quota import Quota
 from deferd.api.auth.rate_limit import Bucket
-from deferd.api.request_body import is_deeper
 from deferd.api.responses import Header
 from deferd.contract.errors import FieldError, InvalidInput, PayloadTooLarge, RateLimited
+from deferd.contract.json_depth import is_deeper
 from deferd.contract.model import ChangeJob, FinishJob, JobPolicy, PutBatch, PutJob
 from deferd.contract.schedules import PutSchedule, ScheduledJob
 from deferd.engine.script_arguments import PutBounds

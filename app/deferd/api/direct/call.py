@@ -10,8 +10,12 @@ from typing import ClassVar, Protocol
 from starlette.responses import Response
 
 from deferd.api import metrics
-from deferd.api.dispatch import error_response
+from deferd.api.dispatch import error_response, time_header
 from deferd.api.operation import Operation
+from deferd.contract.call_instants import TIME_HEADER
+from deferd.engine.request_clock import RequestClock
+
+_TIME_LINE = b"%b: %%d\r\n" % TIME_HEADER.encode()
 
 
 class Connection(Protocol):
@@ -29,7 +33,8 @@ class Connection(Protocol):
 class DirectCall:
     """One call. To uvicorn it looks like a request-response cycle, and like the task that handles it.
 
-    `abandon` ends work that only a connected client needs; None: the work goes on without the client.
+    `abandon` ends work that only a connected client needs; None: the work goes on without the client. If the request
+    names an instant by the `clock`, the response tells what that shows.
     """
 
     __slots__ = (
@@ -38,6 +43,7 @@ class DirectCall:
         "_route",
         "_started_s",
         "abandon",
+        "clock",
         "disconnected",
         "keep_alive",
         "key_name",
@@ -57,21 +63,30 @@ class DirectCall:
         self.disconnected = False
         self.response_complete = False
         self.abandon: Callable[[], None] | None = None
+        self.clock: RequestClock | None = None
 
     def respond(self, status: int, body: bytes, fields: bytes = b"") -> None:
         """End the call with JSON; `fields` are more header lines, each ended by CRLF."""
         if not self.response_complete:
+            if self.clock is not None:
+                fields += _TIME_LINE % self.clock.least_ms()
             self._end(status).end_call(self, status, fields, body)
 
     def fail(self, error: Exception) -> None:
         """End the call with a problem document."""
         if not self.response_complete:
             response = error_response(error)
+            if self.clock is not None:
+                response.raw_headers.append(time_header(self.clock.least_ms()))
             self._end(response.status_code).end_call_with(self, response)
 
     def disconnect(self) -> None:
         """The client has disconnected."""
         self.disconnected = True
+        self.half_close()
+
+    def half_close(self) -> None:
+        """The client sends no more, and may have disconnected."""
         if self.abandon is not None:
             self._end_without_response()
 

@@ -7,16 +7,13 @@ from functools import lru_cache, partial
 from re import Match
 from typing import Any, ClassVar, NamedTuple
 
-from pydantic import ValidationError
-
-from deferd.api import serialization
+from deferd.api import request_query, serialization
 from deferd.api.consumer_tracker import MOST_NOTES
 from deferd.api.direct.call import Connection, DirectCall
 from deferd.api.direct.verb import TOPIC, DirectVerb, KnownHead
-from deferd.api.operation import query_values
 from deferd.api.routes.pop import NO_STORE, PopQuery, return_to_queue
 from deferd.api.unsent_bytes import LARGE_BYTES
-from deferd.contract.errors import DeferdError, FieldError
+from deferd.contract.errors import DeferdError
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import JobRecord, to_ms
 
@@ -91,13 +88,8 @@ class DirectPop(DirectVerb):
 
 def _parse_new(query: str) -> _Pop | None:
     """The pop of a query; None when its parameters are invalid."""
-    errors: list[FieldError] = []
-    values = query_values(query.encode("ascii"), errors)
-    if errors:
-        return None
-    try:
-        parsed = PopQuery.model_validate_strings(values)
-    except ValidationError:
+    parsed = request_query.read(query.encode("ascii"), PopQuery, [])
+    if parsed is None:
         return None
     ttr_ms = None if parsed.ttr is None else to_ms(parsed.ttr)
     return _Pop(PopRequest(parsed.count, ttr_ms, parsed.consumer, parsed.request_id), to_ms(parsed.wait))

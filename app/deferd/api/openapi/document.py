@@ -19,6 +19,7 @@ from deferd.api.openapi.postprocess import postprocess
 from deferd.api.openapi.schemas import Problem
 from deferd.api.operation import Operation
 from deferd.contract import limits
+from deferd.contract.errors import TooLate
 
 VERSION = __version__
 TITLE = "deferd"
@@ -50,12 +51,16 @@ delivery cannot change it.
   `00:00:00Z`. All times are those of the store's clock.
 - Topics match `{limits.TOPIC_PATTERN}`; ids match the same pattern with up to {limits.ID_LENGTH} characters.
 - Request bodies are JSON (`application/json`, or no Content-Type). By default a body has at most \
-{limits.BODY_DEFAULT_BYTES} bytes; it is nested at most {limits.JSON_DEPTH_MAX} levels deep. A body without required
-  fields may be omitted or `null`.
+{limits.BODY_DEFAULT_BYTES} bytes; it is nested at most {limits.JSON_DEPTH_MAX} levels deep, and the body
+  or the result of a job in it at most {limits.VALUE_DEPTH_MAX}. A body without required fields may be omitted or
+  `null`.
 - Unknown fields and unknown query parameters are refused.
 - Errors are `application/problem+json` (RFC 9457). Programs should decide by `code`. Responses with status 429 and 503
   have a `Retry-After` header in seconds. After a 503 the request may or may not have been carried out;
   it is not carried out later (docs/durability.md says what that relies on).
+- A request may name the instant at which its sender gives it up: `Deferd-Not-After`, in milliseconds since 1970, by the
+  clock of the store. From then on it does nothing, however late it arrives, and gets 408 `too_late`. Responses to such
+  requests tell in `Deferd-Time` what that clock shows.
 - A service with keys requires one: send `Authorization: Bearer <token>`. Each operation names the scope that the key
   needs; the key must also match the topics of the request. `/healthz` and `/readyz` need no key.
 - A service without keys responds with 403 `forbidden` to requests that a browser makes for pages of other sites, to
@@ -67,12 +72,13 @@ delivery cannot change it.
 - When clients have left too many bytes of earlier responses unread, a large response is replaced by 503
   `too_many_unsent_bytes`, or by 429 `rate_limited` if those clients use the same key. Jobs that the response would have
   handed out return to their topics.
-- A malformed HTTP request, or one with a missing or repeated Host header, gets 400 `bad_request`; one that does not
-  arrive in time 408 `request_timeout`; a URL longer than {limits.URL_MAX_BYTES} bytes 414 `uri_too_long`; a head that
-  is too large or has more than {limits.HEADERS_MAX} headers 431 `request_header_fields_too_large`; a connection over
-  the limit 503 `too_many_connections`. The connection is then closed.
+- A malformed HTTP request, or one with a missing or repeated Host header, gets 400 `bad_request`; a transfer coding
+  other than `chunked` 501 `unsupported_transfer_coding`; one that does not arrive in time 408 `request_timeout`; a URL
+  longer than {limits.URL_MAX_BYTES} bytes 414 `uri_too_long`; a head that is too large or has more than
+  {limits.HEADERS_MAX} headers 431 `request_header_fields_too_large`; a connection over the limit 503
+  `too_many_connections`. The connection is then closed.
 - An unknown path gets 404 `not_found`. A known path with another method gets 405 `method_not_allowed` with an `Allow`
-  header.
+  header. HEAD is GET without the body, for every path but that of a pop.
 """
 TAGS = [
     {"name": "jobs", "description": "For producers: put, get, change and cancel jobs."},
@@ -109,6 +115,7 @@ _DETAILS = {
     "durability_unavailable": "durability 'replicated:1' is not available: the embedded store has no replicas; this "
     "store offers memory, fsync; nothing was stored",
     "different_shard": "topic 'mail' is in another shard of the store than topic 'orders.close'; nothing was done",
+    "too_late": str(TooLate()),
     "topic_full": "topic 'orders.close' holds 100000 live jobs, which is its max_jobs",
     "store_unavailable": "the store did not respond in time",
     "unauthorized": "a key is required: send its token as `Authorization: Bearer`",
@@ -133,6 +140,7 @@ _FACTS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("job_not_found", "job_exists", "job_reserved", "receipt_stale", "job_cancelled"), _JOB_FACTS),
 }
 _BODY_CODES = ("payload_too_large", "unsupported_media_type")
+_READING_METHODS = {"GET", "HEAD"}
 _KEY_CODES = ("unauthorized", "forbidden", "rate_limited")
 _SECURITY_SCHEME = {
     "type": "http",
@@ -212,6 +220,8 @@ def document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
         if isinstance(route, Operation) and route.include_in_schema:
             for method in route.methods or ():
                 operation = generated["paths"][route.path][method.lower()]
+                if method not in _READING_METHODS:
+                    _add_error(operation, "too_late")
                 _add_security(operation, route.permission.scope)
                 operation["responses"]["default"] = _ANY_PROBLEM
     schemas = generated["components"]["schemas"]
@@ -238,10 +248,14 @@ def _add_security(operation: dict[str, Any], scope: Scope | None) -> None:
         operation["security"] = []
         return
     operation["security"] = [{"key": [scope.value]}, {}]
-    responses: dict[str, Any] = operation["responses"]
     for code in _KEY_CODES:
-        status = problem_details.BY_CODE[code].status
-        content = responses.get(str(status), {}).get("content", {})
-        others = content.get(problem_details.MEDIA_TYPE, {}).get("examples", {})
-        responses[str(status)] = _error_response(status, [*others, code])
+        _add_error(operation, code)
+
+
+def _add_error(operation: dict[str, Any], code: str) -> None:
+    responses: dict[str, Any] = operation["responses"]
+    status = problem_details.BY_CODE[code].status
+    content = responses.get(str(status), {}).get("content", {})
+    others = content.get(problem_details.MEDIA_TYPE, {}).get("examples", {})
+    responses[str(status)] = _error_response(status, [*others, code])
     operation["responses"] = dict(sorted(responses.items()))

@@ -40,7 +40,8 @@ async def cancel_selected_jobs(request: CurrentRequest, call: CancelSelected) ->
     if call.as_task:
         return await task_requests.begin_call(request, "cancel", call)
     admission = request.admission
-    outcome = await request.engine.bulk.cancel(call, admission.visible_topics, admission.key_name)
+    with request.room_for_call(call):
+        outcome = await request.engine.bulk.cancel(call, admission.visible_topics, admission.key_name)
     request.changed = outcome.done
     return JsonResponse(serialization.bulk_outcome(outcome))
 
@@ -60,6 +61,7 @@ async def reschedule_selected_jobs(request: CurrentRequest, call: RescheduleSele
     if call.as_task:
         return await task_requests.begin_call(request, "reschedule", call)
     admission = request.admission
-    outcome = await request.engine.bulk.reschedule(call, admission.visible_topics, admission.key_name)
+    with request.room_for_call(call):
+        outcome = await request.engine.bulk.reschedule(call, admission.visible_topics, admission.key_name)
     request.changed = outcome.done
     return JsonResponse(serialization.bulk_outcome(outcome))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import nullcontext
+from math import inf
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
@@ -25,6 +26,7 @@ from deferd.contract.model import Ttr
 from deferd.contract.topic_patterns import is_pattern
 from deferd.engine.engine import Engine
 from deferd.engine.record import JobRecord, to_ms
+from deferd.engine.request_end import request_ending_at
 from deferd.engine.topic_search import TopicSelection
 
 _ONE = limits.TOPIC_OR_PATTERN.removeprefix("^").removesuffix("$")
@@ -134,7 +136,8 @@ async def _pop(request: RequestContext, topics: str, query: PopQuery) -> Respons
 async def return_to_queue(engine: Engine, jobs: list[JobRecord]) -> None:
     """Return jobs of a refused response to the head of their queues; if that fails, they come back by their leases."""
     try:
-        await engine.queue.return_to_queue(jobs)
+        with request_ending_at(inf):
+            await engine.queue.return_to_queue(jobs)
     except DeferdError as error:
         _log.warning("%d jobs of a refused pop become ready only when their leases end: %s", len(jobs), error)
 

@@ -23,8 +23,8 @@ from deferd.contract.push_targets import TargetRefused
 router = APIRouter(route_class=Operation, tags=["push"])
 
 
-def _refuse(url: str, refused: TargetRefused) -> NoReturn:
-    raise InvalidInput([FieldError(("body", "url"), str(refused), url)]) from None
+def _refuse(refused: TargetRefused) -> NoReturn:
+    raise InvalidInput([FieldError(("body", "url"), str(refused))]) from None  # the URL may have secrets
 
 
 @router.put(
@@ -50,7 +50,7 @@ async def set_push(request: CurrentRequest, topic: Topic, push: SetPush) -> Resp
     try:
         request.app.targets.check_url(push.url)
     except TargetRefused as refused:
-        _refuse(push.url, refused)
+        _refuse(refused)
     is_new = await request.engine.push.set(topic, push)
     return JsonResponse(push_json.definition(await request.engine.push.get(topic)), 201 if is_new else 200)
 
@@ -102,7 +102,7 @@ async def send_test_push(request: CurrentRequest, topic: Topic, _body: EmptyBody
     try:
         request.app.targets.check_url(definition.push.url)
     except TargetRefused as refused:
-        _refuse(definition.push.url, refused)
+        _refuse(refused)
     if pushers is None:
         raise InvalidInput([FieldError(("path", "topic"), "cannot be tested: this service is stopping", topic)])
     result = await request.incoming.cancel_on_disconnect(pushers.test(definition))

@@ -22,7 +22,6 @@ from deferd.contract import limits
 from deferd.contract.model import Topic
 from deferd.contract.schedules import PutSchedule, ScheduleName
 from deferd.engine.schedules.schedules import ScheduleFilter
-from deferd.engine.schedules.stored_schedule import put_of
 
 router = APIRouter(route_class=Operation, tags=["schedules"])
 
@@ -97,7 +96,7 @@ class PreviewQuery(_Strict):
 @requires(Scope.PUT, topics=lambda arguments: (arguments["schedule"].topic,), audited=True)
 async def put_schedule(request: CurrentRequest, name: ScheduleName, schedule: PutSchedule) -> Response:
     only_new = any(header == b"if-none-match" and value.strip() == b"*" for header, value in request.incoming.headers)
-    with request.room_for((put_of(schedule),)):
+    with request.room_for_schedule(schedule):
         stored, created = await request.engine.schedules.put(
             name, schedule, request.put_bounds(), request.admission.check_topic, only_new=only_new
         )
@@ -145,7 +144,7 @@ async def get_schedule(request: CurrentRequest, name: ScheduleName) -> Response:
     "/schedules/{name}",
     operation_id="delete_schedule",
     summary="Delete a schedule",
-    description="Deletes the schedule and cancels its next run. Runs that are due already stay.",
+    description="Deletes the schedule and cancels its next run, and those that were postponed. Runs that are due stay.",
     response_model=schedule_schemas.Schedule,
     response_description="The schedule as it was.",
     responses=error_responses("schedule_not_found", "validation", "store_unavailable"),
@@ -161,7 +160,7 @@ async def delete_schedule(request: CurrentRequest, name: ScheduleName) -> Respon
     "/schedules/{name}/pause",
     operation_id="pause_schedule",
     summary="Pause a schedule",
-    description="Cancels the next run; there are no others until the schedule is resumed.",
+    description="Cancels the next run and postponed ones; there are no others until the schedule is resumed.",
     response_model=schedule_schemas.Schedule,
     response_description="The schedule in its new state.",
     responses=error_responses("schedule_not_found", "validation", "store_unavailable", body=True),
@@ -184,8 +183,11 @@ async def pause_schedule(request: CurrentRequest, name: ScheduleName, _body: Emp
 )
 @requires(Scope.PUT, audited=True)
 async def resume_schedule(request: CurrentRequest, name: ScheduleName, _body: EmptyBody = EMPTY_BODY) -> Response:
-    stored = await request.engine.schedules.resume(name, request.admission.check_topic)
-    request.changed_topic = stored.topic
+    paused = await request.engine.schedules.get(name)
+    request.admission.check_topic(paused.topic)
+    request.changed_topic = paused.topic
+    with request.room_for_run(paused):
+        stored = await request.engine.schedules.resume(name, request.admission.check_topic)
     return JsonResponse(schedule_json.schedule(stored))
 
 
@@ -207,7 +209,7 @@ async def run_schedule(request: CurrentRequest, name: ScheduleName, _body: Empty
     stored = await request.engine.schedules.get(name)
     request.admission.check_topic(stored.topic)
     request.changed_topic = stored.topic
-    with request.room_for((put_of(stored.definition),)):
+    with request.room_for_run(stored):
         put = await request.engine.schedules.run(stored, request.put_bounds())
     location = f"/jobs/{put.record.topic}/{put.record.id}".encode()
     return JsonResponse(serialization.put_job(put), 201, ((b"location", location),))

@@ -188,11 +188,11 @@ async def set_topic(request: CurrentRequest, topic: Topic, settings: TopicSettin
     operation_id="pause_topic",
     summary="Pause a topic",
     description="The topic hands out no jobs until it is resumed; everything else, such as put and finish, works as "
-    "before. `reason` is shown to people until it is resumed; a pause of a paused topic does not change it. To pause a "
-    "topic before its first job, create it with `PUT /topics/{topic}`.",
+    "before. `reason` is shown to people until it is resumed; a pause of a paused topic does not change it. A topic "
+    "that does not exist yet is created.",
     response_model=schemas.Topic,
     response_description="The topic in its new state.",
-    responses=error_responses("topic_not_found", "validation", "store_unavailable", body=True),
+    responses=error_responses("validation", "store_unavailable", body=True),
 )
 @requires(Scope.ADMIN)
 async def pause_topic(request: CurrentRequest, topic: Topic, pause: PauseTopic = _NO_REASON) -> Response:

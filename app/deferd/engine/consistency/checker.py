@@ -46,6 +46,7 @@ _SHARD_KEY_TYPES = {
     "due": "zset",
     "schedules": "zset",
     "schedule_due": "zset",
+    "earlier_runs": "zset",
     "push": "hash",
     "partitioned": "hash",
 }

@@ -120,7 +120,7 @@ class FindingKind(StrEnum):
     )
     SCHEDULE_WRONG = (
         "schedule_wrong",
-        "a list of schedules has one that does not exist or makes no runs, or lacks one",
+        "a list of schedules or runs has one that does not exist or makes no runs, or lacks one",
         "the entry is removed or added",
     )
     SCHEDULE_UNREADABLE = (
@@ -137,6 +137,11 @@ class FindingKind(StrEnum):
         "run_stale",
         "a run of a schedule is recorded as waiting although its job is not delayed",
         "it counts as run",
+    )
+    RUN_UNLISTED = (
+        "run_unlisted",
+        "a run of a schedule waits that is not listed there: it outlives a pause and a delete, and overlaps later runs",
+        "it is listed",
     )
     PARTITIONS_WRONG = (
         "partitions_wrong",

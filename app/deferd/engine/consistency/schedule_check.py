@@ -29,7 +29,7 @@ class ScheduleCheck:
         """Check all schedules that are in a list. Raises StoreUnavailable."""
         seen: dict[str, int] = {}
         for shard in range(self._keys.shards):
-            for where in ("schedules", "schedule_due"):
+            for where in ("schedules", "schedule_due", "earlier_runs"):
                 cursor: bytes | int = 0
                 while cursor != b"0":
                     cursor, names = await self._step(shard, where, cursor)
@@ -52,7 +52,9 @@ class ScheduleCheck:
 
     async def _step(self, shard: int, where: str, cursor: bytes | int, *names: str) -> tuple[bytes, list[str]]:
         """One step; returns the next cursor and the names of the schedules that were read."""
-        keys = [self._keys.of_shard(shard, name) for name in ("schedules", "schedule_due", "due", "aside")]
+        keys = [
+            self._keys.of_shard(shard, name) for name in ("schedules", "schedule_due", "due", "aside", "earlier_runs")
+        ]
         report = self._report
         began_s = time.monotonic()
         args = (where, int(report.repaired), cursor, _STEP, *names)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Hashable
+from math import inf
 from typing import Any, Generic, TypeVar
+
+from deferd.engine.request_end import request_ending_at
 
 Value = TypeVar("Value")
 _TIMES_THE_READ = 200
@@ -43,7 +46,8 @@ class SharedReads(Generic[Value]):
             return kept[1]
         task = self._reading.get(key)
         if task is None:
-            task = self._reading[key] = asyncio.create_task(self._read(key, read))
+            with request_ending_at(inf):  # others share it
+                task = self._reading[key] = asyncio.create_task(self._read(key, read))
             task.add_done_callback(_note_error)
         return await asyncio.shield(task)
 

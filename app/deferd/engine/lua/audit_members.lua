@@ -2,7 +2,7 @@
 -- cancelled jobs it is the reverse: one for any delivery of an id may exist only while the job does not. An id that is
 -- taken may have a finished job, but no other; a follow-up needs a job that has not ended; collected items need a job
 -- or a follow-up without a body of its own. A run of a schedule that waits is delayed; only the next one of its schedule
--- may have been moved to now.
+-- may have been moved to now, and all others are in `earlier_runs`.
 -- @include clock topic events tags record transitions time_limits findings consistency
 -- KEYS, ARGV[1] topic, ARGV[2] repair: see lib/consistency.lua
 -- ARGV[3] delayed, ready, reserved, dead, finished, expiry, holders, requests, tagged, taken, follow, items, runs, or
@@ -53,9 +53,17 @@ end
 
 local function check_run(id, entry)
   local name = string.match(entry, '^(%S+) %d+ %d+ %a+ %a+$')
-  if name and redis.call('ZSCORE', DELAY, id) then return end
   local prefix = of_shard('schedule/')
-  if name and redis.call('HGET', prefix .. name, 'next_id') == id then return end
+  local next_id = name and redis.call('HGET', prefix .. name, 'next_id')
+  if next_id == id then return end
+  if name and redis.call('ZSCORE', DELAY, id) then
+    local member = name .. ' ' .. id
+    -- Without a next run, the schedule does not exist: the run was due when that was deleted.
+    if not next_id or redis.pcall('ZSCORE', earlier_runs_key(prefix), member) then return end
+    report('run_unlisted', id, entry)
+    if REPAIR then redis.call('ZADD', earlier_runs_key(prefix), 0, member) end
+    return
+  end
   report('run_stale', id, entry)
   if not REPAIR then return end
   redis.call('HDEL', attached().RUNS, id)

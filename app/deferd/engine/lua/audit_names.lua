@@ -19,7 +19,7 @@ local KINDS = {
   tagged = true, taken = true, follow = true, items = true, runs = true,
 }
 local OF_SHARD = { settings = true, topics = true, due = true, lock = true, clock = true, aside = true,
-  idle = true, tally = true, schedules = true, schedule_due = true, calendars = true, activity = true, tasks = true,
+  idle = true, tally = true, schedules = true, schedule_due = true, earlier_runs = true, calendars = true, activity = true, tasks = true,
   push = true, partitioned = true }
 local names, strays, with_settings, of_tags, lists, schedules = {}, {}, {}, {}, {}, {}
 

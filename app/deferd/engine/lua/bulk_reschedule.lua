@@ -4,8 +4,9 @@
 --     by     ms to add to the due time of each job | delay  ms from now | at  an instant, ms
 -- Returns: see lib/selection.lua
 -- Bound: see lib/selection.lua
--- No due time becomes earlier than now or later than MOST_AHEAD_MS ahead; `by` makes no job due earlier that is due
--- already. As in change.lua, a ready job with a later due time becomes delayed again, and one that is due now keeps its
+-- No due time becomes earlier than now, and `by` makes no job due earlier that is due already. A job that `by` would move
+-- to more than MOST_AHEAD_MS ahead stays as it is, and is not counted as changed: a run of a schedule may be further ahead
+-- already, and would otherwise move back. As in change.lua, a ready job with a later due time becomes delayed again, and one that is due now keeps its
 -- place; ttls and deadlines count from the new due times. Windows and spreads do not move these.
 local MOST_AHEAD_MS = 315576000000
 local last = last_position()
@@ -13,14 +14,12 @@ local last = last_position()
 local NOBODY = ''
 local NO_EXTRA = '\0\0\0\0'
 
+-- The new due time of a job; nil if the job stays as it is.
 local function new_due(due)
-  local wanted
-  if OPTIONS.by then
-    wanted = math.max(due + OPTIONS.by, math.min(due, now))
-  else
-    wanted = math.max(OPTIONS.delay and now + OPTIONS.delay or OPTIONS.at, now)
-  end
-  return math.min(wanted, now + MOST_AHEAD_MS)
+  if not OPTIONS.by then return math.max(OPTIONS.delay and now + OPTIONS.delay or OPTIONS.at, now) end
+  local wanted = math.max(due + OPTIONS.by, math.min(due, now))
+  if wanted > due and wanted > now + MOST_AHEAD_MS then return nil end
+  return wanted
 end
 
 local function with_due(raw, due) return string.sub(raw, 1, 6) .. struct.pack('<I6', due) .. string.sub(raw, 13) end
@@ -42,12 +41,13 @@ end
 
 return run_step(function(jobs)
   local records, delayed, ready, no_longer_ready, moved = {}, {}, {}, {}, {}
-  local count, waiting, earliest = 0, 0, math.huge
+  local count, waiting, earliest, dues = 0, 0, math.huge, {}
   local expiries = redis.call('EXISTS', EXPIRY) == 1 and redis.call('ZMSCORE', EXPIRY, unpack(jobs.ids)) or {}
   for index, id in ipairs(jobs.ids) do
     local state = jobs.states[index]
-    if state == 'delayed' or state == 'ready' then
-      local raw, due = jobs.raws[index], new_due(jobs.dues[index])
+    local raw, due = jobs.raws[index], (state == 'delayed' or state == 'ready') and new_due(jobs.dues[index])
+    if due then
+      dues[index] = due
       count = count + 1
       local is_read, record, expiry = false, nil, nil
       if expiries[index] or may_have_moved(raw) then is_read, record, expiry = pcall(with_due_and_limits, raw, due) end
@@ -82,9 +82,8 @@ return run_step(function(jobs)
   if most_events then
     local noted = {}
     for index, id in ipairs(jobs.ids) do
-      local state = jobs.states[index]
-      if state == 'delayed' or state == 'ready' then
-        local due = new_due(jobs.dues[index])
+      local due = dues[index]
+      if due then
         noted[#noted + 1] = string.format('C%.0f %s %.0f %s', now, id, due, due > now and 'delayed' or 'ready')
       end
     end

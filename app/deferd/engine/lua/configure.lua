@@ -1,4 +1,4 @@
--- Replace a topic's settings, which makes the topic known (existing jobs keep theirs); or pause or resume it.
+-- Replace a topic's settings (existing jobs keep theirs), or pause it, which both make the topic known; or resume it.
 -- @include clock topic
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] settings, pause, resume, or outdo: make the settings later, and the partitions as many, as
@@ -8,11 +8,12 @@
 --   with `outdo`: the revision of the partition's settings
 -- ARGV[4] with `pause`: why, '' when nobody said. A second pause changes neither this nor who nor since when;
 --   with `outdo`: the number of partitions in those settings
--- Returns 1 when the topic was resumed, 0 when settings or pause were stored, -1 when the topic to pause or resume is
---   not known, -2 when it would have fewer partitions, -3 when it is pushed and would have several; then nothing is done.
+-- Returns 1 when the topic was resumed, 0 when settings or pause were stored, -1 when the topic to resume is not
+--   known, -2 when it would have fewer partitions, -3 when it is pushed and would have several; then nothing is done.
 -- Other partitions of the topic get the settings by copy_settings.lua; until that is noted, its layout ends with "!".
 -- Bound: one topic.
-if ARGV[2] ~= 'settings' and redis.call('HEXISTS', SETTINGS, TOPIC) == 0 then return -1 end
+local makes_known = ARGV[2] == 'settings' or ARGV[2] == 'pause'
+if not makes_known and redis.call('HEXISTS', SETTINGS, TOPIC) == 0 then return -1 end
 local now = now_ms()
 local old = ensure_topic()
 local old_events = old.ev

@@ -10,7 +10,9 @@ local entry = redis.call('HGET', RUNS, id)
 local due = entry and redis.call('ZSCORE', DELAY, id)
 if not due or tonumber(due) <= now then return 0 end
 redis.call('HDEL', RUNS, id)
-local key = of_shard('schedule/') .. string.match(entry, '^%S*')
+local name = string.match(entry, '^%S*')
+local key = of_shard('schedule/') .. name
+forget_earlier_run(of_shard('schedule/'), name, id)
 if redis.call('EXISTS', key) == 1 then redis.call('HINCRBY', key, 'waiting', -1) end
 remove_job(id, 'delayed', tonumber(due), now, false, 'withdrawn')
 return 1

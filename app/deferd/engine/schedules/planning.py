@@ -42,15 +42,20 @@ class PlannedRun(NamedTuple):
 class Plan(NamedTuple):
     """How to advance a schedule: runs to put, the last occurrence that is dealt with then, and runs that are missed.
 
-    `next_run` is the last of `runs`, if that is not due yet; `advance_at_ms` is when to advance it again, None when it
-    has ended.
+    `next_run` is the last of `runs`, if that is not due yet; `dealt_with_ms` is before that. `advance_at_ms` is when to
+    advance it again, None when it has ended.
     """
 
     runs: list[PlannedRun]
-    occurrence_ms: int | None
+    dealt_with_ms: int | None
     missed: int
     next_run: PlannedRun | None
     advance_at_ms: int | None
+
+    @property
+    def occurrence_ms(self) -> int | None:
+        """The occurrence of the next run, else the last one that is dealt with."""
+        return self.dealt_with_ms if self.next_run is None else self.next_run.due_ms - self.next_run.moved_ms
 
 
 class RunTimes:
@@ -105,7 +110,7 @@ class RunTimes:
         if first.due_ms > now_ms:
             following = next(runs, None)
             planned = self._planned(first, following)
-            return Plan([planned], first.occurrence_ms, 0, planned, first.due_ms)
+            return Plan([planned], after_ms, 0, planned, first.due_ms)
         latest, older = yield from self._latest(after_ms, now_ms)
         overdue = [run for run in latest if run.due_ms <= now_ms]
         chosen = self._made_up_for(overdue, now_ms)
@@ -127,7 +132,7 @@ class RunTimes:
             # With max_runs reached, this is found out when what was put has run.
             return Plan(planned_runs, last_ms, missed, None, None if remaining is None else now_ms + 1)
         planned = self._planned(upcoming, next(runs, None))
-        return Plan([*planned_runs, planned], upcoming.occurrence_ms, missed, planned, upcoming.due_ms)
+        return Plan([*planned_runs, planned], last_ms, missed, planned, upcoming.due_ms)
 
     def _latest(self, after_ms: int, now_ms: int) -> Generator[None, None, tuple[list[Run], int]]:
         """The runs of the latest CATCH_UP_MAX occurrences after `after_ms` that are due but for jitter, at least one.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any, NamedTuple
 
 from deferd.contract.schedules import PutSchedule
@@ -21,10 +22,12 @@ from deferd.engine.schedules.stored_schedule import (
     run_head,
 )
 from deferd.engine.scripts import Scripts
+from deferd.engine.timing import zones
 
-_DONE, _FULL, _OTHER_DEFAULTS = 1, -3, -2
+_DONE, _OTHER_DEFAULTS, _FULL, _MORE = 1, -2, -3, -4
 _DELETE = -1
 _PAGE = 100
+_ZONES = "schedules/zones"
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)
 """What reading a schedule raises when another program has written it."""
 
@@ -44,8 +47,9 @@ class Found(NamedTuple):
 class Change:
     """What to do with a schedule in one step. `rev` None: it must not exist yet.
 
-    `withdraw` is a run to cancel, as topic and id; if that does not wait, nothing is done. `advance_at_ms` None: it
-    makes no runs.
+    `withdraw` is the next run if it is to be cancelled, as topic and id; if that does not wait, nothing is done. With
+    `withdraw_earlier`, all earlier runs that wait in that topic are cancelled too. `advance_at_ms` None: it makes no
+    runs.
     """
 
     topic: str
@@ -53,6 +57,7 @@ class Change:
     rev: int | None
     advance_at_ms: int | None
     withdraw: tuple[str, str] = ("", "")
+    withdraw_earlier: bool = False
     missed: int = 0
     fields: Mapping[str, str | bytes | int] = field(default_factory=dict)
     runs: Sequence[PlannedRun] = ()
@@ -62,7 +67,10 @@ class Change:
 
 
 class DueSchedule(NamedTuple):
-    """A schedule that must be advanced. `rest_bytes` is about the size of its job."""
+    """A schedule that must be advanced, or whose next run must be derived again. Its job has about `rest_bytes`.
+
+    `next_ms` is when its next run was to be due, None for none; `is_next_waiting`: it waits for that, as it was put.
+    """
 
     name: str
     rev: int
@@ -70,9 +78,31 @@ class DueSchedule(NamedTuple):
     definition: bytes
     state: bytes
     next_id: str
+    next_ms: int | None
     runs: int
     waiting: int
     rest_bytes: int
+    is_next_waiting: bool
+
+
+class DueSchedules(NamedTuple):
+    """Schedules that must be advanced, and the store's time.
+
+    `zones_progress`: whether those of the shard are derived again by another release of the zones, and how far.
+    """
+
+    now_ms: int
+    zones_progress: ZonesProgress
+    looked_to: str
+    schedules: list[DueSchedule]
+
+
+class ZonesProgress(Enum):
+    """How far the runs of a shard's schedules are derived again; as in lua/schedules_due.lua."""
+
+    UP_TO_DATE = 0
+    MORE = 1
+    LAST_STEP = 2
 
 
 class ScheduleStore:
@@ -97,8 +127,12 @@ class ScheduleStore:
         """All schedules with this name. Raises one of UNREADABLE."""
         replies = await asyncio.gather(*(self._get(shard, name) for shard in range(self._keys.shards)))
         found = [
-            replace(read_schedule(name, shard, pairs), next_job_due_ms=due_ms or None)
-            for shard, (_, pairs, due_ms) in enumerate(replies)
+            replace(
+                read_schedule(name, shard, pairs),
+                next_job_due_ms=due_ms or None,
+                first_earlier=(earlier_id.decode(), earlier_due_ms) if earlier_id else None,
+            )
+            for shard, (_, pairs, due_ms, earlier_id, earlier_due_ms) in enumerate(replies)
             if pairs
         ]
         found.sort(key=lambda schedule: (schedule.version, schedule.shard), reverse=True)
@@ -106,12 +140,14 @@ class ScheduleStore:
 
     async def now_ms(self) -> int:
         """The store's time."""
-        now_ms, _, _ = await self._get(0, "")
+        now_ms, *_ = await self._get(0, "")
         return now_ms
 
-    async def _get(self, shard: int, name: str) -> tuple[int, list[bytes], int]:
-        now_ms, pairs, due_ms = await self._scripts.run("schedule_get", [self._keys.of_schedule(shard, name)], ())
-        return now_ms, pairs, due_ms
+    async def _get(self, shard: int, name: str) -> tuple[int, list[bytes], int, bytes, int]:
+        now_ms, pairs, due_ms, earlier_id, earlier_due_ms = await self._scripts.run(
+            "schedule_get", [self._keys.of_schedule(shard, name)], ()
+        )
+        return now_ms, pairs, due_ms, earlier_id, earlier_due_ms
 
     async def apply(self, change: Change) -> int | None:
         """Carry out a change; returns the new `rev`, None when the schedule or its topic's defaults have changed.
@@ -136,22 +172,22 @@ class ScheduleStore:
             head = run_head(run.due_ms, change.max_jobs)
             moved = members_of(placing.window, placing.spread_ms, run.moved_ms)
             runs += (run.id, head, f"{run.following_ms} {change.policy}", moved)
-        reply = await self._scripts.run(
-            "schedule_apply",
-            keys,
-            (
-                change.topic,
-                change.name,
-                "" if change.rev is None else change.rev,
-                *change.withdraw,
-                "" if change.advance_at_ms is None else change.advance_at_ms,
-                change.missed,
-                placing.placed_by,
-                count,
-                *fields,
-                *runs,
-            ),
+        args = (
+            change.topic,
+            change.name,
+            "" if change.rev is None else change.rev,
+            *change.withdraw,
+            int(change.withdraw_earlier),
+            "" if change.advance_at_ms is None else change.advance_at_ms,
+            change.missed,
+            placing.placed_by,
+            count,
+            *fields,
+            *runs,
         )
+        reply = await self._scripts.run("schedule_apply", keys, args)
+        while reply[0] == _MORE:
+            reply = await self._scripts.run("schedule_apply", keys, args)
         if reply[0] == _FULL:
             raise FullError
         if reply[0] == _OTHER_DEFAULTS:
@@ -162,13 +198,17 @@ class ScheduleStore:
         rev: int = reply[2]
         return rev
 
-    async def due(self, shard: int, most: int) -> tuple[int, list[DueSchedule]]:
-        """The store's time, and up to `most` schedules of a shard that must be advanced."""
-        keys = [self._keys.of_shard(shard, name) for name in ("schedule_due", "due")]
-        now_ms, *rows = await self._scripts.run("schedules_due", keys, (most,))
+    async def due(self, shard: int, most: int, after: str) -> DueSchedules:
+        """Up to `most` schedules of a shard that must be advanced.
+
+        If its runs were derived by another release of the zones, also schedules by name, those after `after`.
+        """
+        keys = [self._keys.of_shard(shard, name) for name in ("schedule_due", "schedules", _ZONES, "due")]
+        reply = await self._scripts.run("schedules_due", keys, (most, zones.TZDATA_VERSION, after))
+        now_ms, progress, looked_to, *rows = reply
         found = []
         for name, fields in zip(rows[::2], rows[1::2], strict=True):
-            rev, topic, definition, state, next_id, runs, waiting, rest_bytes = fields
+            rev, topic, definition, state, next_id, next_ms, runs, waiting, rest_bytes, is_next_waiting = fields
             found.append(
                 DueSchedule(
                     name.decode(),
@@ -177,12 +217,18 @@ class ScheduleStore:
                     definition or b"",
                     state or b"",
                     (next_id or b"").decode(),
+                    int(next_ms or 0) or None,
                     int(runs or 0),
                     int(waiting or 0),
                     rest_bytes,
+                    is_next_waiting == 1,
                 )
             )
-        return now_ms, found
+        return DueSchedules(now_ms, ZonesProgress(progress), looked_to.decode(), found)
+
+    async def note_zones(self, shard: int) -> None:
+        """Note that all runs of a shard were derived by this release of the zones."""
+        await self._scripts.write("SET", self._keys.of_shard(shard, _ZONES), zones.TZDATA_VERSION)
 
     async def first_due_ms(self) -> int | None:
         """When the first schedule of all shards must be advanced; None when there is none."""

@@ -91,6 +91,15 @@ class Schedules:
 
     async def with_next_run(self, schedule: StoredSchedule) -> StoredSchedule:
         """The schedule with the run that will be due next: not one that was cancelled, and when it was moved to."""
+        planned = await self._with_planned_run(schedule)
+        if schedule.first_earlier is None:
+            return planned
+        job_id, due_ms = schedule.first_earlier
+        if planned.next_due_ms is not None and planned.next_due_ms <= due_ms:
+            return planned
+        return replace(schedule, next_id=job_id, next_due_ms=due_ms)
+
+    async def _with_planned_run(self, schedule: StoredSchedule) -> StoredSchedule:
         definition, state = schedule.definition, schedule.state
         if not state.is_active or schedule.next_due_ms is None:
             return schedule
@@ -172,13 +181,12 @@ class Schedules:
         times = RunTimes(name, definition, state.created_ms, placing)
         plan, after_ms, done_ms = _NO_RUNS, now_ms, None
         is_withdrawn = old is not None and (old.next_job_due_ms or 0) > now_ms
-        if old is not None and old.state.occurrence_ms is not None and _timing(old.definition) == _timing(definition):
+        if old is not None and _timing(old.definition) == _timing(definition):
             # It goes on where it was: with the run that is withdrawn, and without one that was cancelled.
-            done_ms = old.state.occurrence_ms - is_withdrawn
+            done_ms = old.state.dealt_with_ms(times.recurrence, but_next=is_withdrawn)
+        if old is not None and done_ms is not None:
             after_ms = done_ms if old.state.is_active else max(done_ms, now_ms)
-        if state.is_paused:
-            state = state._replace(occurrence_ms=done_ms)
-        else:
+        if not state.is_paused:
             remaining = definition.max_runs
             if remaining is not None and old is not None:
                 remaining -= old.runs + old.waiting - is_withdrawn
@@ -187,10 +195,19 @@ class Schedules:
                     plan = await TimeSlice().run(times.plan(now_ms, after_ms, remaining, most_runs(rest_bytes)))
                 except ValueError as error:
                     raise InvalidInput([FieldError(("body", "window"), str(error))]) from None
-        change = planned_change(name, None if old is None else old.rev, definition, state, plan, placing)
-        if old is not None and is_withdrawn:
-            change = replace(change, withdraw=(old.topic, old.next_id))
-        return change, state if state.is_paused else state._replace(occurrence_ms=after_ms)
+        waiting = state
+        if not state.is_paused:
+            waiting = state.going_on_from(after_ms, None, times.recurrence)
+        elif done_ms is not None:
+            state = waiting = state.going_on_from(done_ms, None, times.recurrence)
+        change = planned_change(name, None if old is None else old.rev, definition, state, plan, times, placing)
+        if old is not None:
+            change = replace(
+                change,
+                withdraw=(old.topic, old.next_id if is_withdrawn else ""),
+                withdraw_earlier=state.is_paused or old.topic != definition.topic,
+            )
+        return change, waiting
 
     async def _replanned(self, old: StoredSchedule, state: ScheduleState, now_ms: int) -> tuple[Change, ScheduleState]:
         rest_bytes = len(old.rest or b"")
@@ -253,7 +270,7 @@ class Schedules:
         raise _too_fast(name)
 
     async def delete(self, name: str, authorize: Authorize) -> StoredSchedule:
-        """Delete a schedule and its next run; returns it as it was. Raises ScheduleNotFound."""
+        """Delete a schedule and its runs that wait; returns it as it was. Raises ScheduleNotFound."""
         found = await self._found(name)
         for _ in range(_TRIES):
             for schedule in found.schedules:
@@ -265,7 +282,7 @@ class Schedules:
         raise _too_fast(name)
 
     async def pause(self, name: str, authorize: Authorize) -> StoredSchedule:
-        """Make no more runs until `resume`; the next run is cancelled. Raises ScheduleNotFound."""
+        """Make no more runs until `resume`; those that wait are cancelled. Raises ScheduleNotFound."""
         return await self._set_paused(name, authorize, is_paused=True)
 
     async def resume(self, name: str, authorize: Authorize) -> StoredSchedule:
@@ -420,7 +437,7 @@ def _timing(definition: PutSchedule) -> tuple[object, ...]:
 
 def _deletion(schedule: StoredSchedule) -> Change:
     withdraw = (schedule.topic, schedule.next_id)
-    return Change(schedule.topic, schedule.name, schedule.rev, None, withdraw=withdraw)
+    return Change(schedule.topic, schedule.name, schedule.rev, None, withdraw=withdraw, withdraw_earlier=True)
 
 
 def _too_fast(name: str) -> StoreUnavailable:

@@ -24,6 +24,7 @@ from deferd.engine.script_arguments import (
     PutBounds,
     encode_put,
 )
+from deferd.engine.timing.recurrence import Recurrence
 
 _RUN_HEAD = struct.Struct("<BBQQI")
 """The head of a job's argument in lua/put.lua without the length of `extra`, with which `rest` begins."""
@@ -34,7 +35,9 @@ _OF_WINDOWS = frozenset({"window", "spread"})
 class ScheduleState(NamedTuple):
     """What only this package reads and writes of a schedule; times are ms since the epoch.
 
-    `occurrence_ms` is the last occurrence that was dealt with: that of the next run, if there is one. `max_jobs` and
+    `occurrence_ms` is the last occurrence that was dealt with: that of the next run, if there is one; `before_ms` is
+    the one that was dealt with before that. If the schedule goes by local time, each has how far the zone was ahead of
+    UTC then: so both keep their local times when another release of the zones has other rules. `max_jobs` and
     `dead_retain_ms` are the bounds of the key that put the schedule. `is_moving`: it was put into another shard and
     makes no runs until its name is only there.
     """
@@ -47,6 +50,31 @@ class ScheduleState(NamedTuple):
     is_moving: bool = False
     max_jobs: int | None = None
     dead_retain_ms: int | None = None
+    offset_ms: int | None = None
+    before_ms: int | None = None
+    before_offset_ms: int | None = None
+
+    def going_on_from(self, occurrence_ms: int, before_ms: int | None, recurrence: Recurrence) -> ScheduleState:
+        """The state with these occurrences."""
+        return self._replace(
+            occurrence_ms=occurrence_ms,
+            offset_ms=recurrence.offset_ms(occurrence_ms),
+            before_ms=before_ms,
+            before_offset_ms=None if before_ms is None else recurrence.offset_ms(before_ms),
+        )
+
+    def dealt_with_ms(self, recurrence: Recurrence, *, but_next: bool) -> int | None:
+        """The last occurrence that was dealt with, by the rules of the zone as they are now; None if none was.
+
+        `but_next`: that of the next run is not, because the run is put again.
+        """
+        if self.occurrence_ms is None:
+            return None
+        if not but_next:
+            return recurrence.by_new_rules(self.occurrence_ms, self.offset_ms)
+        if self.before_ms is None:  # of an earlier release of deferd
+            return self.occurrence_ms - 1
+        return recurrence.by_new_rules(self.before_ms, self.before_offset_ms)
 
     @property
     def is_active(self) -> bool:
@@ -78,6 +106,9 @@ _SHORT = {
     "is_moving": "m",
     "max_jobs": "j",
     "dead_retain_ms": "k",
+    "offset_ms": "f",
+    "before_ms": "b",
+    "before_offset_ms": "g",
 }
 _LONG = {short: name for name, short in _SHORT.items()}
 
@@ -86,8 +117,9 @@ _LONG = {short: name for name, short in _SHORT.items()}
 class StoredSchedule:
     """A schedule, its counters, and where it is. `body` is JSON, None when it was not read.
 
-    `next_job_due_ms`: when the job of its next run is due, None when that does not wait any more; only known of a
-    schedule that was read alone.
+    `next_job_due_ms`: when the job of its next run is due, None when that does not wait any more. `first_earlier`: id
+    and due time of the earlier run that is due first, if some wait because somebody postponed them. Both are only known
+    of a schedule that was read alone.
     """
 
     name: str
@@ -107,6 +139,7 @@ class StoredSchedule:
     last_id: str
     rest: bytes | None
     next_job_due_ms: int | None = None
+    first_earlier: tuple[str, int] | None = None
 
     @property
     def topic(self) -> str:

@@ -2,7 +2,8 @@
 
 Of a task's spec, `kind` is one of `cancel`, `reschedule`, `redrive` and `purge`, and `cutoff` and `begun` are instants
 in ms. The first two have `call`, the JSON object of the request, and `visible`, the topics that the caller may see, or
-null; the others have `sweep`, the fields of a Sweep. `limit` is the most jobs, or null.
+null; the others have `sweep`, the fields of a Sweep. `limit` is the most jobs, or null. `key` is the name of the
+API key that began it, or null.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class TaskActions:
         if kind in {"cancel", "reschedule"}:
             model = CancelSelected if kind == "cancel" else RescheduleSelected
             visible = None if spec["visible"] is None else TopicPatterns(spec["visible"])
-            named = NamedRun(request, KEPT_MS, cutoff_ms, spec["begun"], limit)
+            named = NamedRun(request, KEPT_MS, cutoff_ms, spec["begun"], limit, spec.get("key"))
             return _Selected(self._bulk, model.model_validate(spec["call"]), visible, named)
         fields = dict(spec["sweep"])
         ids, state = fields.pop("ids", None), fields.pop("state", None)

@@ -14,10 +14,12 @@ import logging
 import os
 import time
 from collections import deque
+from math import inf
 from typing import Any
 
 from deferd.contract.errors import StoreUnavailable, TopicNotFound
 from deferd.engine.activity_list import ActivityList, Change
+from deferd.engine.request_end import request_ending_at
 from deferd.engine.tasks.task_actions import TaskAction, TaskActions
 from deferd.engine.tasks.task_store import LEASE_MS, Task, TaskState, TaskStore
 from deferd.store.task_cancellation import cancel_and_wait
@@ -82,7 +84,8 @@ class TaskRunner:
 
     def _work_on(self, task: Task) -> None:
         if task.id not in self._running:
-            work = self._running[task.id] = asyncio.create_task(self._work(task), name=f"deferd-task-{task.id}")
+            with request_ending_at(inf):  # it outlives the request that begins it
+                work = self._running[task.id] = asyncio.create_task(self._work(task), name=f"deferd-task-{task.id}")
             work.add_done_callback(lambda _: self._running.pop(task.id, None))
 
     async def _work(self, task: Task) -> None:

@@ -22,6 +22,8 @@ RUNNING_MAX_OF_KEY = 3
 """So that no key keeps all others from running tasks."""
 KEPT = 1000
 KEPT_MS = 7 * 86_400_000
+_NOTED_MS = 2 * KEPT_MS
+"""For how long quotas look for a task: it is kept for KEPT_MS after its end."""
 REPEATED_MS = 3_600_000
 """For how long after its end a task is what a repetition of its call gets."""
 _LEASE_S = LEASE_MS // 1000
@@ -64,9 +66,10 @@ class TaskStore:
         Raises:
             RateLimited: RUNNING_MAX tasks run, or RUNNING_MAX_OF_KEY of the key.
         """
-        bounds = (task_id, LEASE_MS, RUNNING_MAX, KEPT, REPEATED_MS, key_name or "", RUNNING_MAX_OF_KEY)
+        bounds = (task_id, LEASE_MS, RUNNING_MAX, KEPT, REPEATED_MS, key_name or "", RUNNING_MAX_OF_KEY, _NOTED_MS)
         args = (*bounds, "owner", owner, "spec", orjson.dumps(spec))
-        begun = await self._scripts.run("task_begin", (self._tasks, self._running, self._key(task_id)), args)
+        keys = (self._tasks, self._running, self._key(task_id), *self._keys.of_caller(0, key_name))
+        begun = await self._scripts.run("task_begin", keys, args)
         if begun == -2:
             text = f"key {key_name!r} runs {RUNNING_MAX_OF_KEY} tasks already, the most of one key"
             raise RateLimited(f"{text}: wait for one to end, or stop one", _LEASE_S)

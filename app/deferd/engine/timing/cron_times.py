@@ -25,6 +25,8 @@ class CronTimes:
     def __init__(self, expressions: list[CronExpression], zone: ZoneInfo) -> None:
         self._expressions = expressions
         self._zone = zone
+        self.is_local = not any(expression.every_hour for expression in expressions)
+        """Whether each local time is an instant of its own, and not elapsed time."""
 
     def later_than(self, second: int) -> Iterator[int]:
         """The instants later than `second`, in order."""

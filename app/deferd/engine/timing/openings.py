@@ -11,25 +11,21 @@ Nothing is kept of it but the last result: tables of intervals would need memory
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
-from zoneinfo import ZoneInfo
 
 from deferd.contract import limits
 from deferd.contract.errors import FieldError, InvalidInput
 from deferd.contract.windows import Window, WindowFields, read_window_fields
 from deferd.engine.bounded_cache import BoundedCache
-from deferd.engine.timing.zones import zone_named
+from deferd.engine.timing.zones import instant_ms, zone_named
 
 _DAY_MINUTES = 24 * 60
 _LONGEST_CHANGE_MINUTES = 3 * 60
 """No change of the clock is longer."""
 _LOOK_AHEAD_DAYS = limits.DELAY_MAX_S // 86_400 + 1
-_EPOCH_TIME = datetime(1970, 1, 1)  # noqa: DTZ001 (subtracted from local times)
-_SECOND = timedelta(seconds=1)
 _DAY_NAMES = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-_MS = timedelta(milliseconds=1)
 
 Interval = tuple[int, int]
 """Start and end in ms since the epoch; at its end it is not open any more."""
@@ -139,8 +135,8 @@ class _Hours:
         """From when to when it is open on a day; start and end are the same if it is not."""
         midnight = datetime.fromordinal(day)
         return (
-            _instant_ms(self._zone, midnight + timedelta(minutes=self._opening), take_last=False),
-            _instant_ms(self._zone, midnight + timedelta(minutes=self._closing), take_last=True),
+            instant_ms(self._zone, midnight + timedelta(minutes=self._opening), take_last=False),
+            instant_ms(self._zone, midnight + timedelta(minutes=self._closing), take_last=True),
         )
 
 
@@ -157,36 +153,6 @@ def _steps(weekdays: int) -> tuple[list[int], list[int]]:
     later = [next(step for step in range(7) if is_one(day + step)) for day in range(7)]
     earlier = [next(step for step in range(7) if is_one(day - step)) for day in range(7)]
     return later, earlier
-
-
-def _instant_ms(zone: ZoneInfo, local: datetime, *, take_last: bool) -> int:
-    """The instant at which clocks show a local time."""
-    before = _offset(local.replace(tzinfo=zone))
-    after = _offset(local.replace(tzinfo=zone, fold=1))
-    if before < after:
-        return _ms(_change(zone, local - after, local - before))
-    return _ms(local - (after if take_last else before))
-
-
-def _change(zone: ZoneInfo, earliest: datetime, latest: datetime) -> datetime:
-    """The instant in UTC, after `earliest` and until `latest`, from which the offset is that of `latest`."""
-    after = _offset(latest.replace(tzinfo=UTC).astimezone(zone))
-    low, high = 0, (latest - earliest) // _SECOND
-    while low < high:
-        middle = (low + high) // 2
-        if _offset((earliest + middle * _SECOND).replace(tzinfo=UTC).astimezone(zone)) == after:
-            high = middle
-        else:
-            low = middle + 1
-    return earliest + low * _SECOND
-
-
-def _offset(time: datetime) -> timedelta:
-    return time.utcoffset() or timedelta()
-
-
-def _ms(utc: datetime) -> int:
-    return (utc - _EPOCH_TIME) // _MS
 
 
 def _minutes(time_of_day: str) -> int:

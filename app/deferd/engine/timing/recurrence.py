@@ -20,7 +20,7 @@ from deferd.contract.schedules import Timing
 from deferd.engine.bounded_cache import BoundedCache
 from deferd.engine.timing.cron_expression import CronExpression, parse_cron
 from deferd.engine.timing.cron_times import CronTimes
-from deferd.engine.timing.zones import zone_named
+from deferd.engine.timing.zones import instant_by_new_rules_ms, offset_ms, zone_named
 
 LAST_S = int(datetime(9900, 1, 1, tzinfo=UTC).timestamp())
 """No occurrence is later: the calendar ends with the year 9999."""
@@ -46,6 +46,7 @@ class Recurrence:
 
     def __init__(self, rule: _Rule, zone: ZoneInfo, first_s: int, last_s: int) -> None:
         self.zone = zone
+        self._is_local = isinstance(rule, CronTimes) and rule.is_local
         self._rule = rule
         self._before_s = first_s - 1
         self._last_s = last_s
@@ -73,6 +74,19 @@ class Recurrence:
             text = len(definition.cron or "") + _BYTES_OF_A_TIME * len(definition.at)
             _recurrences.put((definition, created_ms), found, _RECURRENCE_BYTES + _BYTES_OF_A_CHARACTER * text)
         return found
+
+    def offset_ms(self, at_ms: int) -> int | None:
+        """How far the local times of occurrences are ahead of UTC then; None if they go by elapsed time."""
+        return offset_ms(self.zone, at_ms) if self._is_local else None
+
+    def by_new_rules(self, at_ms: int, offset_then_ms: int | None) -> int:
+        """The instant that has the local time that `at_ms` had by the rules of another release of the zones.
+
+        `offset_then_ms` is what `offset_ms` returned by those, None for an instant that counts as it is.
+        """
+        if offset_then_ms is None:
+            return at_ms
+        return instant_by_new_rules_ms(self.zone, at_ms, offset_then_ms)
 
     def after(self, at_ms: int) -> int | None:
         """The first occurrence later than `at_ms`, in milliseconds; None: there is none."""

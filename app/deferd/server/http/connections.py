@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from deferd.server.http.first_requests import FirstRequests
 from deferd.settings import Settings
 
 LINGER_S = 2.0
@@ -72,6 +73,7 @@ class Connections:
         self.head_timeout_s = settings.head_timeout
         self.body_timeout_s = settings.body_timeout
         self.response_timeout_s = settings.answer_timeout
+        self.first_requests = FirstRequests()
         self.rejected = 0
         self.is_stopping = False
         """Whether each response is the last one of its connection."""

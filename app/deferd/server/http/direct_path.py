@@ -2,11 +2,13 @@
 
 Clients send the same headers with each request. So what httptools made of a block of headers is remembered, and a
 request in one read whose headers are the same, byte for byte, needs no parser: its first line is matched, and its body
-is what follows the headers. All other requests are parsed.
+is what follows the headers. Two headers may differ: the length of the body, and the instant of `Deferd-Not-After`. All
+other requests are parsed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 
@@ -21,7 +23,9 @@ from deferd.api.direct.verb import DirectVerb, KnownHead
 from deferd.api.operation import Operation
 from deferd.api.request_body import check_media_type
 from deferd.api.responses import Header
+from deferd.contract.call_instants import INSTANT_DIGITS, NOT_AFTER_HEADER
 from deferd.contract.errors import DeferdError
+from deferd.engine.request_end import request_ending_at
 
 READ_MAX_BYTES = 8 * 1024
 """The largest request that may take a direct path."""
@@ -29,9 +33,12 @@ _KNOWN_MAX = 1000
 _SEEN_MAX = 10_000
 _BLOCK_MAX_BYTES = 1024
 _LINE_MAX_BYTES = 256
-_EFFECTIVE_HEADERS = frozenset((b"traceparent", VIA_HEADER))
-"""Headers on which the effect of a request depends: the context of a trace, which differs each time, and the way by
-which people make changes, which are recorded.
+_NOT_AFTER = NOT_AFTER_HEADER.encode()
+_NOT_AFTER_LINE = b"\r\n%b: " % _NOT_AFTER
+"""As the client library writes it; in another form the request is parsed."""
+_EFFECTIVE_HEADERS = frozenset((b"traceparent", VIA_HEADER, _NOT_AFTER))
+"""Headers on which the effect of a request depends: the context of a trace, which differs each time, the way by which
+people make changes, which are recorded, and an instant in another form, or a second one.
 """
 _VERBS: tuple[type[DirectVerb], ...] = (DirectPut, DirectPop, DirectFinish, DirectCancel)
 
@@ -48,6 +55,7 @@ class DirectPath:
             for operation_id, line in kind.lines.items():
                 self._verbs[operation_id] = kind(service.context, operations[operation_id])
                 patterns.append(f"(?P<{operation_id}>{line})")
+        self._context = service.context
         self._match_line = re.compile(f"(?:{'|'.join(patterns)}) HTTP/1\\.1", re.ASCII).fullmatch
         self._known: dict[bytes | None, KnownHead] = {}
         self._seen_once: set[int] = set()  # hashes
@@ -57,14 +65,24 @@ class DirectPath:
         """Begin the call of the request that `data` consists of; None, without any effect, when it must be parsed."""
         line_end = data.find(b"\r\n")
         body_at = data.find(b"\r\n\r\n", line_end) + 4
-        head = self._known.get(_key(data[line_end : body_at - 2], len(data) - body_at))
+        block, not_after_ms = _block(data, line_end, body_at)
+        head = self._known.get(_key(block, len(data) - body_at))
         if head is None:
             return None
         found = self._lines.get(data[:line_end]) or self._find_verb(data[:line_end])
         if found is None:
             return None
         verb, line = found
-        return verb.begin(connection, head, line, data[body_at:])
+        if not_after_ms is None:
+            return verb.begin(connection, head, line, data[body_at:])
+        clock = self._context.engine.request_clock
+        if not clock.is_trusted or (left_s := clock.left_s(not_after_ms)) <= 0:
+            return None
+        with request_ending_at(asyncio.get_running_loop().time() + left_s):
+            call = verb.begin(connection, head, line, data[body_at:])
+        if call is not None:
+            call.clock = clock
+        return call
 
     def _find_verb(self, first_line: bytes) -> tuple[DirectVerb, re.Match[str]] | None:
         line = self._match_line(first_line.decode("latin-1"))
@@ -84,7 +102,9 @@ class DirectPath:
         if operation.operation_id not in self._verbs:
             return
         body_at = data.find(b"\r\n\r\n") + 4
-        block = data[data.find(b"\r\n") : body_at - 2]
+        block, not_after_ms = _block(data, data.find(b"\r\n"), body_at)
+        if not_after_ms is not None:
+            headers = [header for header in headers if header != (_NOT_AFTER, b"%d" % not_after_ms)]
         key = _key(block, len(data) - body_at)
         if key is None or key in self._known or not _is_usual(block, headers, key):
             return
@@ -101,6 +121,18 @@ class DirectPath:
 def _bound(known: dict[Any, Any] | set[Any], most: int) -> None:
     if len(known) >= most:
         known.clear()
+
+
+def _block(data: bytes, line_end: int, body_at: int) -> tuple[bytes, int | None]:
+    """The header lines without the first one that has an instant, and that instant; it may be in another form."""
+    at = data.find(_NOT_AFTER_LINE, line_end, body_at)
+    if at >= 0:
+        instant_at = at + len(_NOT_AFTER_LINE)
+        end = instant_at + INSTANT_DIGITS
+        instant = data[instant_at:end]
+        if instant.isdigit() and data[end : end + 2] == b"\r\n":
+            return data[line_end:at] + data[end : body_at - 2], int(instant)
+    return data[line_end : body_at - 2], None
 
 
 def _key(block: bytes, body_bytes: int) -> bytes | None:

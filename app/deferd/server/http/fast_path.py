@@ -12,6 +12,7 @@ from typing import Any, cast
 from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
+from deferd.api import problem_details
 from deferd.api.app import Service
 from deferd.api.direct.call import DirectCall
 from deferd.api.dispatch import KEY_NAME
@@ -123,7 +124,7 @@ class FastPathProtocol(LimitedProtocol):
         self._handling = None
         self.tasks.discard(call)
         if response is None:
-            self.transport.close()
+            self._end_without_response(call)
         elif not call.disconnected:
             self._key_name = call.key_name
             self._write(response, keep_alive=call.keep_alive)
@@ -222,11 +223,24 @@ class FastPathProtocol(LimitedProtocol):
             request.response_complete = True
             request.body = b""
             self.tasks.discard(request.task)
-            if response is None:  # the client has disconnected, or the server stops without waiting any longer
-                self.transport.close()
+            if response is None:
+                self._end_without_response(request)
             elif not request.disconnected:
                 self._key_name = request.key_name
                 self._write(response, keep_alive=request.keep_alive)
+
+    def _end_without_response(self, request: FastPathRequest | DirectCall) -> None:
+        """The client has closed its side or all, or the server stops without waiting any longer."""
+        if self._has_half_closed and not request.disconnected:
+            self._write(problem_details.response(problem_details.HalfClosed()), keep_alive=request.keep_alive)
+        else:
+            self.transport.close()
+
+    def _end_wait(self) -> None:
+        if self._handling is None:
+            super()._end_wait()
+        else:
+            self._handling.half_close()
 
     def _write(self, response: Response, *, keep_alive: bool) -> None:
         size = len(response.body)
@@ -260,6 +274,8 @@ class FastPathProtocol(LimitedProtocol):
     def shutdown(self) -> None:
         """See `LimitedProtocol`. From now on nothing takes a direct path, whose responses would keep the connection."""
         self._own_parser = None
+        if self._incoming is not None:
+            self._incoming.keep_alive = False
         super().shutdown()
 
     def _under_way(self) -> RequestResponseCycle | None:

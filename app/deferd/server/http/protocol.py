@@ -12,8 +12,7 @@ from typing import Any, NoReturn, cast
 
 import httptools
 from starlette.responses import Response
-from uvicorn._types import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, ASGISendEvent
-from uvicorn._types import Scope as AsgiScope
+from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
@@ -21,6 +20,7 @@ from deferd.api import metrics, problem_details
 from deferd.api.event_stream_response import CUT_OFF
 from deferd.contract.errors import DeferdError
 from deferd.contract.limits import HEADERS_MAX, URL_MAX_BYTES
+from deferd.server.http.asgi_calls import on_connection
 from deferd.server.http.connections import (
     LAST_REQUEST_S,
     LAST_RESPONSES_S,
@@ -30,7 +30,7 @@ from deferd.server.http.connections import (
     OpenConnection,
 )
 from deferd.server.http.paced_transport import PacedTransport
-from deferd.server.http.request_head import head_bytes, host_error, too_large, without_upgrade
+from deferd.server.http.request_head import head_bytes, head_error, too_large, without_upgrade
 
 _log = logging.getLogger("deferd.connections")
 _NOTHING, _HEAD, BODY = 0, 1, 2
@@ -56,27 +56,13 @@ class _HoldableFlow(FlowControl):
 
     is_held = False
 
+    def hold(self) -> None:
+        self.is_held = True
+        self.pause_reading()
+
     def resume_reading(self) -> None:
         if not self.is_held:
             super().resume_reading()
-
-
-def _closing_unless_continued(cycle: RequestResponseCycle, app: ASGI3Application) -> ASGI3Application:
-    """`app`, closing the connection after a response that is sent instead of 100 Continue.
-
-    The client may then omit the announced body (RFC 9110, section 10.1.1), and its next request would be read as that
-    body.
-    """
-
-    async def run(scope: AsgiScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        async def send_response(message: ASGISendEvent) -> None:
-            if cycle.waiting_for_100_continue and cycle.more_body and not cycle.body:
-                cycle.keep_alive = False
-            await send(message)
-
-        await app(scope, receive, send_response)
-
-    return run
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -98,6 +84,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._body_came = False
         self._refusal: DeferdError | None = None
         self._is_rejected = False
+        self._has_half_closed = False
         self._awaits_first_head = True
         self._handshake: OpenConnection | None = None
         self._wire: asyncio.Transport | None = None  # below TLS
@@ -136,24 +123,41 @@ class LimitedProtocol(HttpToolsProtocol):
             self._asgi_cycle.message_event.set()
 
     def eof_received(self) -> bool | None:  # type: ignore[override]  # as in asyncio
-        """The client sends no more, but may still read the response that is being sent.
+        """The client sends no more, but may still read the responses to what it has sent.
 
-        The transport would close now and drop the rest of it. Over TLS it closes in any case, but not before
-        it has sent what it has.
+        It may also have closed the connection, which looks the same until something is written. So what waits for a
+        connected client ends, as a pop, whose jobs nobody might get. All else goes on, and the last response closes the
+        connection. Over TLS the transport closes in any case, but not before it has sent what it has.
         """
         if self._wire is not None:
             self._paced.flush()
             return None
+        if self._part and self._abandon_partial_request():
+            self._send_refusal(problem_details.BadRequest("the request is incomplete, and the client sends no more"))
+        elif self._has_pending_responses() and not self.cycle.disconnected:
+            self._has_half_closed = True
+            self.cycle.keep_alive = False
+            self._end_wait()
+            return True
         if not self._paced.is_writing():
             return None
         self._paced.close()
         return True
 
+    def _end_wait(self) -> None:
+        """End what the request under way waits for, if that is of use to a connected client only."""
+        if self._asgi_cycle is not None:
+            self._asgi_cycle.message_event.set()
+
     # Receiving
 
     def data_received(self, data: bytes) -> None:
         """Receive requests or parts of them."""
-        if len(data) <= _PIECE_BYTES and not self._buffered and not self.flow.write_paused:
+        is_first = self._awaits_first_head and not self._part
+        if is_first and not self._limits.first_requests.may_begin(self._feed_buffered):
+            self._buffered += data
+            self._flow.hold()
+        elif len(data) <= _PIECE_BYTES and not self._buffered and not self.flow.write_paused:
             self._feed(data)
         else:
             self._buffered += data
@@ -170,13 +174,12 @@ class LimitedProtocol(HttpToolsProtocol):
         while at < len(data) and not self._is_closing():
             if len(self.pipeline) > _SENT_AHEAD_MAX or self.flow.write_paused:
                 self._buffered = data[at:]
-                self._flow.is_held = True
-                self.flow.pause_reading()
+                self._flow.hold()
                 return
             piece_bytes = max(_PIECE_BYTES, self._known_body_bytes())
             self._feed(data[at : at + piece_bytes])
             at += piece_bytes
-        if self._flow.is_held:
+        if self._flow.is_held and not self._is_closing():
             self._flow.is_held = False
             self.flow.resume_reading()
 
@@ -243,7 +246,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._begin_request()
 
     def _begin_request(self) -> None:
-        refusal = host_error(self.headers, self.parser.get_http_version())
+        refusal = head_error(self.headers, self.parser.get_http_version())
         if refusal is not None:
             self._refuse_head(refusal)
         if self.parser.should_upgrade():
@@ -273,9 +276,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._asgi_cycle = cycle
         cycle.scope["extensions"] = {CUT_OFF: {"call": self.transport.abort}}
-        super()._start_asgi_task(
-            cycle, _closing_unless_continued(cycle, app) if cycle.waiting_for_100_continue else app
-        )
+        super()._start_asgi_task(cycle, on_connection(app, cycle, lambda: self._has_half_closed))
 
     def on_body(self, body: bytes) -> None:
         """Receive a piece of the body."""
@@ -422,9 +423,7 @@ class LimitedProtocol(HttpToolsProtocol):
         """Respond with `error` and close. With responses pending, close after those, without the error."""
         self.parser = cast("httptools.HttpRequestParser", _DiscardingParser())
         if self._abandon_partial_request():
-            response = problem_details.response(error)
-            metrics.observe_request(None, "other", response.status_code, 0)
-            self.transport.write(self._bytes_of(response, keep_alive=False))
+            self._send_refusal(error)
         elif self._has_pending_responses():
             self.cycle.keep_alive = False
             self._limits.set_deadline(self, LAST_RESPONSES_S)
@@ -434,6 +433,11 @@ class LimitedProtocol(HttpToolsProtocol):
         else:
             self.transport.close()
         self._limits.set_deadline(self, LINGER_S)
+
+    def _send_refusal(self, error: DeferdError) -> None:
+        response = problem_details.response(error)
+        metrics.observe_request(None, "other", response.status_code, 0)
+        self.transport.write(self._bytes_of(response, keep_alive=False))
 
     def _abandon_partial_request(self) -> bool:
         """Drop the incomplete request; False when its response, or an earlier one, has begun or is pending."""

@@ -1,4 +1,4 @@
-"""Checks of a request head: size limits and the Host header."""
+"""Checks of a request head: size limits, the Host header and the transfer coding."""
 
 from __future__ import annotations
 
@@ -30,7 +30,29 @@ def too_large(url: bytes, headers: list[Header], max_bytes: int) -> DeferdError:
     return problem_details.HeadTooLarge(f"the request's head is larger than {max_bytes} bytes")
 
 
-def host_error(headers: list[Header], http_version: str) -> DeferdError | None:
+def head_error(headers: list[Header], http_version: str) -> DeferdError | None:
+    """The error for a head that says too little or too much about its host or its framing; None when it is valid."""
+    return _host_error(headers, http_version) or _coding_error(headers, http_version)
+
+
+def _coding_error(headers: list[Header], http_version: str) -> DeferdError | None:
+    """The parser refuses what does not end with `chunked`, but would take `gzip, chunked` as chunks of plain text.
+
+    RFC 9112, section 6.1: 501 for an unknown coding. With HTTP/1.0 any Transfer-Encoding is an error, since a proxy of
+    that version may have passed it on without reading it.
+    """
+    values = [value for name, value in headers if name == b"transfer-encoding"]
+    if not values:
+        return None
+    if http_version != "1.1":
+        return problem_details.BadRequest("HTTP/1.0 has no Transfer-Encoding")
+    codings = [coding.strip() for coding in b",".join(values).lower().split(b",")]
+    if len(codings) > 1 and codings[-1] == b"chunked":
+        return problem_details.UnsupportedTransferCoding("the only supported Transfer-Encoding is `chunked`")
+    return None
+
+
+def _host_error(headers: list[Header], http_version: str) -> DeferdError | None:
     """The error for a Host header that a server must refuse (RFC 9112, section 3.2); None when it is valid."""
     hosts = [value for name, value in headers if name == b"host"]
     if len(hosts) > 1:

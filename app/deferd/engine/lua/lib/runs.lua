@@ -2,6 +2,8 @@
 
 -- With catch_up none a run that is later than this is missed.
 local MOST_LATE_MS = 60000
+-- Most runs whose place one takes.
+local MOST_REPLACED = 100
 
 -- Whether a job is live: delayed, ready or reserved.
 -- @rare
@@ -12,14 +14,45 @@ local function live_state(id)
   return state, score
 end
 
+-- The live runs before a run of a schedule, at most `most`: { id, state, score } of each. Runs are in the order of their
+-- occurrences, and so of their ids. There may be several when somebody postponed one: those that still wait, the last one
+-- that was due, and those that were due after it.
+-- @rare
+local function live_runs_before(prefix, name, id, most)
+  local found = {}
+
+  local function is_live(other)
+    local state, score = live_state(other)
+    if state and other < id and #found < most then found[#found + 1] = { other, state, score } end
+    return state ~= nil
+  end
+
+  local range = { '(' .. name .. ' ' .. id, '[' .. name .. ' ', 'BYLEX', 'REV', 'LIMIT', 0, most }
+  -- An error, when another program has damaged the key, has no elements.
+  for _, member in ipairs(redis.pcall('ZRANGE', earlier_runs_key(prefix), unpack(range))) do
+    is_live(string.sub(member, #name + 2))
+  end
+  local last_id, late_ids = unpack(redis.call('HMGET', prefix .. name, 'last_id', 'late_ids'))
+  if last_id then is_live(last_id) end
+  if late_ids then
+    local live = {}
+    for late_id in string.gmatch(late_ids, '%S+') do
+      if is_live(late_id) then live[#live + 1] = late_id end
+    end
+    redis.call('HSET', prefix .. name, 'late_ids', table.concat(live, ' '))
+  end
+  return found
+end
+
 -- Decide what becomes of the runs among `due`, a list of ids and due times that are still in `delay`. One that is
 -- missed is removed: it is so late that the next one is due too, and not all are made up for, or none are. So is one
--- that its schedule skips because the run before it is live; or it takes the place of that. One that somebody moved is
+-- that its schedule skips because a run before it is live; or it takes the place of those. One that somebody moved is
 -- never missed. Returns the list without those that were removed, and how many run, were skipped, run in place of
 -- another, were missed.
 -- @rare
 local function judge_runs(runs, due, now)
   local prefix, ids, removed, counts, left = of_shard('schedule/'), {}, {}, { 0, 0, 0, 0 }, {}
+  local unjudged = {}  -- id -> its entry
   for index = 1, #due / 2 do
     ids[index] = due[2 * index - 1]
   end
@@ -52,27 +85,33 @@ local function judge_runs(runs, due, now)
       counts[4] = counts[4] + 1
       return
     end
-    local before = may_be_removed and overlap ~= 'allow' and redis.call('HGET', prefix .. name, 'last_id')
-    local state, state_score
-    if before and before ~= id then state, state_score = live_state(before) end
-    if state and overlap == 'skip' then
+    local before = {}
+    if may_be_removed and overlap ~= 'allow' then
+      before = live_runs_before(prefix, name, id, overlap == 'skip' and 1 or MOST_REPLACED)
+    end
+    if #before > 0 and overlap == 'skip' then
       settle_run(prefix, id, entry, 'skips')
       remove(id, 'delayed', score, 'skipped')
       counts[2] = counts[2] + 1
       return
     end
     settle_run(prefix, id, entry, 'runs')
-    if state then
-      remove(before, state, state_score, 'overlapped')
-      counts[3] = counts[3] + 1
-    else
-      counts[1] = counts[1] + 1
+    for _, replaced in ipairs(before) do
+      local other, state, state_score = unpack(replaced)
+      if unjudged[other] then settle_run(prefix, other, unjudged[other], 'skips') end
+      remove(other, state, state_score, 'overlapped')
     end
+    local place = #before > 0 and 3 or 1
+    counts[place] = counts[place] + 1
   end
 
   local entries = redis.call('HMGET', runs, unpack(ids))
   redis.call('HDEL', runs, unpack(ids))  -- delete first: a store that is out of memory allows it
   for index, entry in ipairs(entries) do
+    unjudged[ids[index]] = entry
+  end
+  for index, entry in ipairs(entries) do
+    unjudged[ids[index]] = nil
     if entry and not removed[ids[index]] then judge(ids[index], tonumber(due[2 * index]), entry) end
   end
   for index, id in ipairs(ids) do

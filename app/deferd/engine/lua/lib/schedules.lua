@@ -10,9 +10,24 @@
 --     rest         what follows the head of a run's job in put.lua
 --     next_id      its next run | next  ms at which that is due; '' for none
 --     runs | skips | missed   how many runs became so | waiting  how many wait to be due
---     last         when the last run was due, ms | last_id  the id of its job
+--     last         when the last run was due, ms | last_id  the id of its job; the last one in the order of occurrences
+--     late_ids     with spaces between them: runs that were due after later ones and may be live; not with `overlap` allow
+--   earlier_runs   ZSET "name id" -> 0, the runs that wait besides the next one of their schedule: somebody postponed
+--                  them, or they make up for missed ones. Their ids are in the order of their occurrences
+--   schedules/zones  STRING the release of the time zones by which the next runs of all active schedules were derived
 -- and for each topic `runs`, see transitions.lua. The member `:schedules` of `due` is the earliest in `schedule_due`.
 local MEMBER_OF_SCHEDULES = ':schedules'
+
+-- The runs of a schedule in `earlier_runs`, the first ones, at most `most`: their members there, and their ids. None when
+-- another program has damaged that key: an error has no elements.
+-- @rare
+local function earlier_runs_of(earlier_runs, name, most)
+  local members, ids = redis.pcall('ZRANGE', earlier_runs, '[' .. name .. ' ', '(' .. name .. '!', 'BYLEX', 'LIMIT', 0, most), {}
+  for index, member in ipairs(members) do
+    ids[index] = string.sub(member, #name + 2)
+  end
+  return members, ids
+end
 
 -- Make the timer visit the schedules of the shard when the earliest must be advanced, and wake it if that is earlier
 -- than all its other work.

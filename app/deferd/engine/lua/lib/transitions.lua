@@ -43,21 +43,35 @@ local function prepend_ready(id)
   redis.call('ZADD', READY, first and tonumber(first) - 1 or 0, id)
 end
 
+-- The key of the runs that wait besides the next ones of their schedules (lib/schedules.lua). `prefix` begins the keys of
+-- schedules.
+-- @rare
+local function earlier_runs_key(prefix) return string.sub(prefix, 1, -1 - #'schedule/') .. 'earlier_runs' end
+
+-- Note that a run of a schedule does not wait any more.
+-- @rare
+local function forget_earlier_run(prefix, name, id)
+  redis.pcall('ZREM', earlier_runs_key(prefix), name .. ' ' .. id)  -- an error when another program has damaged it
+end
+
 -- Note what became of a run of a schedule that waited to be due and is not in `runs` any more: `outcome` is runs, skips
 -- or missed. `entry` is what `runs` had for it; `prefix` begins the keys of schedules. To be called after another write: a
 -- store that is out of memory refuses a script whose first write adds data.
 -- @rare
 local function settle_run(prefix, id, entry, outcome)
-  local name, planned = string.match(entry, '^(%S+) (%d+) ')
+  local name, planned, overlap = string.match(entry, '^(%S+) (%d+) %d+ (%a+)')
   if not name then return end
-  local waiting, count = unpack(redis.call('HMGET', prefix .. name, 'waiting', outcome))
+  forget_earlier_run(prefix, name, id)
+  local waiting, count, last_id, late_ids =
+    unpack(redis.call('HMGET', prefix .. name, 'waiting', outcome, 'last_id', 'late_ids'))
   if not waiting then return end
-  count, waiting = (tonumber(count) or 0) + 1, (tonumber(waiting) or 1) - 1
-  if outcome == 'runs' then
-    redis.call('HSET', prefix .. name, 'waiting', waiting, outcome, count, 'last', planned, 'last_id', id)
-  else
-    redis.call('HSET', prefix .. name, 'waiting', waiting, outcome, count)
+  local changes = { 'waiting', (tonumber(waiting) or 1) - 1, outcome, (tonumber(count) or 0) + 1 }
+  if outcome == 'runs' and (last_id or '') < id then
+    changes[5], changes[6], changes[7], changes[8] = 'last', planned, 'last_id', id
+  elseif outcome == 'runs' and overlap ~= 'allow' then
+    changes[5], changes[6] = 'late_ids', (late_ids or '') .. ' ' .. id
   end
+  redis.call('HSET', prefix .. name, unpack(changes))
 end
 
 -- What is attached to jobs, in further keys of the topic that few topics have, so that they are not in KEYS:

@@ -1,0 +1,39 @@
+"""Instants after which a call may do nothing, and the clock of another machine by which they are meant.
+
+A call that was given up may still be on its way. So it carries the instant at which its caller gives it up, by the
+clock of the process that executes it, which does nothing from then on.
+"""
+
+from __future__ import annotations
+
+from deferd.contract.real_time import monotonic_s
+
+NOT_AFTER_HEADER = "deferd-not-after"
+"""The header of a request with that instant, in ms since 1970-01-01 UTC, by the clock of the service's store."""
+TIME_HEADER = "deferd-time"
+"""The header of the response to such a request: what that clock shows, in ms, or a little less."""
+INSTANT_DIGITS = 13
+"""Of an instant in ms between the years 2001 and 2286."""
+_MS_PER_S = 999
+"""The clock is taken to be slower than the host's by a thousandth: clocks that are being adjusted differ by less."""
+
+
+class RemoteClock:
+    """A clock elsewhere, as known from the last reading of it and the time since. It is never ahead of that clock.
+
+    The time since the reading was received is less than the time since the clock was read. If that clock is set back,
+    this one is ahead by as much until the next reading.
+    """
+
+    def __init__(self) -> None:
+        self._at_zero_ms = 0.0
+        """What it showed when the monotonic clock showed 0, had it always been as slow as it is taken to be."""
+
+    def note_ms(self, now_ms: float) -> None:
+        """Note a reading at its reception."""
+        # Not an event loop's clock: uvloop's stands still while a callback runs, and the reading may be younger.
+        self._at_zero_ms = now_ms - monotonic_s() * _MS_PER_S
+
+    def at(self, until_s: float) -> int:
+        """The least that it will show, in ms, at `until_s` on the monotonic clock."""
+        return int(self._at_zero_ms + until_s * _MS_PER_S)

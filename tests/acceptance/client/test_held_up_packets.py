@@ -1,0 +1,88 @@
+"""Packets of a request that are held up on their way, and come to the service when its client has gone on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deferd import AsyncClient, Client, NoAnswer
+from tests.acceptance.service_process import ServiceProcess
+from tests.private_network import in_private_network, packets_held_up, why_no_private_network
+
+pytestmark = [
+    pytest.mark.slow(seconds=6),
+    pytest.mark.skipif(why_no_private_network() is not None, reason=str(why_no_private_network())),
+]
+TIMEOUT_S = 0.3
+HELD_UP_S = 1.0
+RESENT_WITHIN_S = 2.5
+"""The kernel sends a packet again after 0.2 s, 0.4 s more, and so on: at the latest this long after it may pass."""
+
+Call = Callable[..., Any]
+
+
+def with_async_client(url: str, use: Callable[[Call], None]) -> None:
+    with asyncio.Runner() as runner:
+        client = AsyncClient(url, timeout=TIMEOUT_S, retry_for=0)
+        use(lambda name, *args, **more: runner.run(getattr(client, name)(*args, **more)))
+        runner.run(client.close())
+
+
+def with_client(url: str, use: Callable[[Call], None]) -> None:
+    with Client(url, timeout=TIMEOUT_S, retry_for=0) as client:
+        use(lambda name, *args, **more: getattr(client, name)(*args, **more))
+
+
+@pytest.mark.parametrize(
+    ("with_kind", "is_cancelled", "is_reset"),
+    [
+        (with_async_client, False, True),
+        (with_async_client, True, False),
+        (with_client, True, True),
+        (with_client, False, False),
+    ],
+)
+def test_a_put_that_was_given_up_does_not_come_behind_its_repetition(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    with_kind: Callable[[str, Callable[[Call], None]], None],
+    is_cancelled: bool,
+    is_reset: bool,
+) -> None:
+    """If the connection is not reset, the kernel delivers the request, and the service refuses it."""
+    if not is_reset:
+        for module in ("async_connection", "blocking_connection"):
+            monkeypatch.setattr(f"deferd.client.{module}.reset_on_close", lambda _: None)
+
+    def use_while_held_up(service: ServiceProcess, call: Call) -> None:
+        call("is_ready")
+        with packets_held_up(service.port) as held_up:
+            began_s = time.monotonic()
+            with pytest.raises(NoAnswer):
+                call("put", "t", id="a")
+            time.sleep(max(began_s + HELD_UP_S - time.monotonic(), 0))
+        assert held_up.packets > 1
+        call("put", "t", id="a")
+        if is_cancelled:
+            call("cancel", "t", "a")
+        else:
+            call("finish", *call("pop", "t", wait=0))
+        time.sleep(RESENT_WITHIN_S)
+        assert call("pop", "t", wait=0) == []
+        refused = [line for line in call("metrics").splitlines() if "_count" in line and 'status="4xx"' in line]
+        assert bool(refused) is not is_reset
+
+    def run() -> None:
+        service = ServiceProcess(tmp_path).start()
+        try:
+            with_kind(service.url, partial(use_while_held_up, service))
+        finally:
+            service.stop()
+
+    in_private_network(run)
