@@ -194,7 +194,7 @@ class ResponseParser:
                 self._retry_after = text if self._retry_after is None else f"{self._retry_after}, {text}"
         elif size == 12:
             if name.lower() == b"content-type":
-                self._content_type = value
+                self._content_type = b", ".join(filter(None, (self._content_type, value)))
         elif size in {14, 17} and name.lower() in {b"content-length", b"transfer-encoding"}:
             self._ends_with_connection = False
 

@@ -67,7 +67,7 @@ def test_a_put_that_was_given_up_does_not_come_behind_its_repetition(
             with pytest.raises(NoAnswer):
                 call("put", "t", id="a")
             time.sleep(max(began_s + HELD_UP_S - time.monotonic(), 0))
-        assert held_up.packets > 1
+        assert held_up.packets > 0
         call("put", "t", id="a")
         if is_cancelled:
             call("cancel", "t", "a")

@@ -323,6 +323,7 @@ class JobModel(PutModel):
         self.settings = settings
 
     def pause(self, paused: bool) -> bool:
+        self.known = self.known or paused
         self.counts()
         self.paused = paused
         return paused
