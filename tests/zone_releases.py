@@ -58,5 +58,5 @@ class ZoneReleases:
     def forget() -> None:
         """Forget what was computed by the rules of a release."""
         zones.zone_named.cache_clear()
-        recurrence._recurrence.cache_clear()
+        recurrence._recurrences = BoundedCache(recurrence._RECURRENCES_BYTES)
         openings._cached = BoundedCache(openings._CACHED_BYTES)

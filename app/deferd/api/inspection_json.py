@@ -57,8 +57,8 @@ def forecast(made: Forecast, shown: Mapping[str, TopicForecast], rates: Rates) -
 
 
 def _due(counts: TopicForecast) -> dict[str, Any]:
-    due = {"delayed": counts.delayed, "before": counts.before, "after": counts.after, "counts": counts.counts}
-    return {**due, "scheduled": counts.scheduled or [0] * len(counts.counts)}
+    due = {"delayed": counts.delayed, "before": counts.before, "after": counts.after, "counts": [*counts.counts]}
+    return {**due, "scheduled": [*counts.scheduled] or [0] * len(counts.counts)}
 
 
 def _handled(rate: float | None, bucket_s: float) -> float | None:

@@ -293,7 +293,7 @@ def test_admin_actions_are_recorded_without_keys_too(tmp_path: Path) -> None:
     with running_service("--log-format", "json", data_dir=tmp_path) as service:
         httpx.post(f"{service.url}/jobs", json={"topic": "t"}, verify=NO_TLS)
         httpx.post(f"{service.url}/topics/t/pause", verify=NO_TLS)
-        httpx.post(f"{service.url}/topics/none/pause", verify=NO_TLS)
+        httpx.post(f"{service.url}/topics/none/resume", verify=NO_TLS)
         httpx.post(f"{service.url}/topics/none/redrive", verify=NO_TLS)
         httpx.get(f"{service.url}/topics/t", verify=NO_TLS)
         httpx.delete(f"{service.url}/topics/t", verify=NO_TLS)

@@ -50,15 +50,20 @@ async def test_the_counts_are_exact(driver: EngineDriver, count: int, buckets: i
     assert made.total().delayed == count
 
 
+def counted(made: Forecast) -> tuple[int, int, list[int]]:
+    delayed, before, counts, *_ = made.topics[TOPIC]
+    return delayed, before, [*counts]
+
+
 async def test_jobs_at_the_ends_of_buckets_count_once(driver: EngineDriver) -> None:
     [first_ms] = await put_due(driver, [100])
     for number, later_ms in enumerate((999, 1000, 1001, 1999, 2000)):
         driver.server.command("ZADD", f"deferd:{{0}}:{TOPIC}:delay", first_ms + later_ms, f"x{number}")
     made = await forecast(driver, from_ms=first_ms, to_ms=first_ms + 2000, buckets=2)
-    assert made.topics[TOPIC][:3] == (6, 0, [2, 3])
+    assert counted(made) == (6, 0, [2, 3])
     assert made.topics[TOPIC].after == 1
     made = await forecast(driver, from_ms=first_ms + 1, to_ms=first_ms + 2001, buckets=2)
-    assert made.topics[TOPIC][:3] == (6, 1, [2, 3])
+    assert counted(made) == (6, 1, [2, 3])
 
 
 async def test_by_default_it_begins_now_and_lasts_six_hours(driver: EngineDriver) -> None:

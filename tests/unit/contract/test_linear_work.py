@@ -247,7 +247,7 @@ ROWS = [
         Row(f"status {number} of an error", pattern.search, ERRORS, (ERROR_LINES,))
         for number, pattern in enumerate((error_lines._STATUS, error_lines._STATUS_WORDS))
     ),
-    Row("error of a dead job", error_lines.normalized.__wrapped__, ERRORS),
+    Row("error of a dead job", error_lines._normalized_line.__wrapped__, ERRORS),
     Row("durability", validated(model.Durability), {"digits": repeat("1", "replicated:")}, ("contract/model.py",)),
     Row(
         "instant",

@@ -160,6 +160,16 @@ def test_each_kind_of_key_is_listed_with_what_bounds_it(heading: str, kinds: fro
     assert all(holds and counted_by for _, holds, counted_by in rows)
 
 
+def test_each_cache_is_listed_with_its_bound() -> None:
+    table = text_of(ROOT / "docs/architecture.md").split("\n## Caches\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (`.*`) \| .+ \| \d+ MiB(?: each)? \|$", table, re.MULTILINE)
+    listed = [name for modules in rows for name in re.findall(r"`([^`]+)`", modules)]
+    caches = re.compile(r"\blru_cache\(|@cache\b|(?:BoundedCache|SharedReads)(?:\[.*\])? = ")
+    package = ROOT / "app/deferd"
+    sources = {path.relative_to(package).as_posix(): text_of(path) for path in package.rglob("*.py")}
+    assert sorted(listed) == sorted(name for name, source in sources.items() if caches.search(source))
+
+
 def test_every_error_code_is_documented() -> None:
     openapi = yaml.load(text_of(ROOT / "openapi/openapi.yaml"), yaml.CSafeLoader)
     codes = openapi["components"]["schemas"]["ProblemCode"]["enum"]

@@ -21,6 +21,7 @@ from deferd.engine.scripts import Scripts, WrongType
 _TOPICS_READ = 100
 _CALLS_AT_ONCE = 4
 _KEPT_S = 2.0
+_TOPICS_KEPT = 16
 _LARGEST_KEPT = 2 * 1024 * 1024
 _BUCKET_BYTES = 3000
 _KEPT_OF_MANY_S = 10.0
@@ -50,7 +51,7 @@ class Histories:
     def __init__(self, scripts: Scripts, keys: Keys) -> None:
         self._scripts = scripts
         self._keys = keys
-        self._reads: SharedReads[History] = SharedReads(_KEPT_S, 64, size=_size, largest=_LARGEST_KEPT)
+        self._reads: SharedReads[History] = SharedReads(_KEPT_S, _TOPICS_KEPT, size=_size, largest=_LARGEST_KEPT)
         self._reads_of_many: SharedReads[History] = SharedReads(_KEPT_OF_MANY_S, 8, size=_size, largest=_LARGEST_KEPT)
 
     async def of_topic(self, topic: str, minutes: int) -> History:

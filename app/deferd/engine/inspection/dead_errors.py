@@ -27,7 +27,7 @@ _CALLS_AT_ONCE = 4
 _CALLS_OF_TOPIC = 100
 """Jobs with large bodies need more calls: of each topic, at most this many, 1 MiB of the store's records each."""
 _KEPT_S = 5.0
-_KEPT = 4
+_KEPT = 2
 _LARGEST_KEPT = 32 * 1024 * 1024
 _JOB_BYTES = 500
 _SAMPLES = 3

@@ -22,7 +22,7 @@ _TOPICS_PER_COUNT = 500
 _SEARCHES_PER_CALL = 600
 """In sorted sets: one to three milliseconds of the store's time."""
 _KEPT_S = 10.0
-_KEPT = 4
+_KEPT = 2
 _LARGEST_KEPT = 32 * 1024 * 1024
 _TOPIC_BYTES, _COUNT_BYTES = 600, 8
 _NUMBERS = "Q"

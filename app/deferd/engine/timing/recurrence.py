@@ -169,7 +169,8 @@ class _Definition(NamedTuple):
     end_at: datetime | None
 
 
-_recurrences: BoundedCache[tuple[_Definition, int], Recurrence] = BoundedCache(16 * 1024 * 1024)
+_RECURRENCES_BYTES = 16 * 1024 * 1024
+_recurrences: BoundedCache[tuple[_Definition, int], Recurrence] = BoundedCache(_RECURRENCES_BYTES)
 _RECURRENCE_BYTES = 2500
 _BYTES_OF_A_CHARACTER = 8
 _BYTES_OF_A_TIME = 32
