@@ -94,7 +94,7 @@ async def test_each_request_that_changes_something_names_an_instant(http: Http, 
         await client.finish_many(http.topic, deliveries)
         waiting = {f"a-{n}" for n in range(9)} - {delivery.id for delivery in deliveries}
         await client.change(http.topic, min(waiting), delay=60)
-        await asyncio.gather(*(client.cancel(http.topic, id) for id in waiting))
+        await asyncio.gather(*(client.cancel(http.topic, job_id) for job_id in waiting))
         await client.topic(http.topic)
         await client.purge(http.topic)
     named = {head.split("\r\n")[0].split("?")[0]: "\r\ndeferd-not-after: " in head for head in proxy.heads}

@@ -77,7 +77,8 @@ class ChaosWorker:
     def kill_at_work(self) -> None:
         """Kill it while a handler runs; after 3 s if none does."""
         deadline = time.monotonic() + 3
-        while not self._runs_a_handler() and time.monotonic() < deadline:
+        while not self._is_stopped_in_a_handler() and time.monotonic() < deadline:
+            self.process.send_signal(signal.SIGCONT)
             time.sleep(0.005)
         assert self.kill_at_once() == -signal.SIGKILL, f"it had ended by itself:\n{self._log().read_text()[-3000:]}"
 
@@ -85,7 +86,10 @@ class ChaosWorker:
         self.process.kill()
         return self.process.wait(10)
 
-    def _runs_a_handler(self) -> bool:
+    def _is_stopped_in_a_handler(self) -> bool:
+        """Stop it first, so that no handler ends between the look and the kill."""
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitpid(self.process.pid, os.WUNTRACED)
         noted = self.run_files[-1].read_bytes() if self.run_files[-1].exists() else b""
         return noted.count(b'"began"') > noted.count(b'"ended"')
 
