@@ -31,6 +31,7 @@ from tests.faults.deployment import FaultyStore
 from tests.faults.orphans import no_orphans
 from tests.integration.store.store_contents import KEYS
 from tests.integration.store.store_rights import as_user
+from tests.zone_releases import HOUR_S, ZONE, make_release, tzif
 
 TOPICS = tuple(f"faults.recurring.{number}" for number in range(4))
 SERVICES = 3
@@ -38,7 +39,11 @@ SEVERAL_PROCESSES = 1
 """Which of the services has two server processes."""
 CONSUMERS_A_TOPIC = 2
 EVERY = timedelta(seconds=1)
-RULES: tuple[ScheduleOptions, ...] = ({"every": 1}, {"cron": "* * * * * *"}, {"every": 1, "overlap": "skip"})
+RULES: tuple[ScheduleOptions, ...] = (
+    {"every": 1},
+    {"cron": "* * * * * *", "zone": ZONE},
+    {"every": 1, "overlap": "skip"},
+)
 """What the schedules take in turns. With `skip`, runs that are still live when the next one is due are left out."""
 TTR_S = 2.0
 RESPONSE_S = 2.5
@@ -127,12 +132,17 @@ async def run_recurring(folder: Path, seed: int, *, occurrences: int, schedules:
     with contextlib.ExitStack() as stack:
         stack.enter_context(no_orphans(folder))
         store = stack.enter_context(FaultyStore(folder / "store"))
+        releases = _releases(folder)
         flags = [("--workers", "2") if number == SEVERAL_PROCESSES else () for number in range(SERVICES)]
         services = [
-            stack.enter_context(ServiceProcess(folder / f"service-{number}", "--redis-url", _url(store), *more))
+            stack.enter_context(
+                ServiceProcess(
+                    folder / f"service-{number}", "--redis-url", _url(store), *more, environment=releases[0]
+                )
+            )
             for number, more in enumerate(flags)
         ]
-        deployment = _Recurring(chance, store, services, outcome)
+        deployment = _Recurring(chance, store, services, releases, outcome)
         try:
             await deployment.create(schedules)
             async with asyncio.TaskGroup() as tasks:
@@ -168,15 +178,27 @@ def _url(store: FaultyStore) -> str:
     return as_user(f"redis://127.0.0.1:{store.port}")
 
 
+def _releases(folder: Path) -> list[dict[str, str]]:
+    """The environments for two releases of the time zones, which differ from six hours on."""
+    zones = {"2099.1": tzif(2), "2099.2": tzif(2, (int(time.time()) + 6 * HOUR_S, 3))}
+    return [{"PYTHONPATH": str(make_release(folder / version, version, zone))} for version, zone in zones.items()]
+
+
 class _Recurring:
     """The schedules, what uses them, and what kills the processes."""
 
     def __init__(
-        self, chance: random.Random, store: FaultyStore, services: list[ServiceProcess], outcome: Recurring
+        self,
+        chance: random.Random,
+        store: FaultyStore,
+        services: list[ServiceProcess],
+        releases: list[dict[str, str]],
+        outcome: Recurring,
     ) -> None:
         self._chance = chance
         self._store = store
         self._services = services
+        self._releases = releases
         self._outcome = outcome
         self._clients = [AsyncClient(service.url, retry_for=0, timeout=RESPONSE_S) for service in services]
         self._runs: dict[str, Runs] = {}
@@ -185,6 +207,7 @@ class _Recurring:
         self._faults: dict[str, Callable[[], Awaitable[None]]] = {
             "a service is killed (SIGKILL)": self._kill_service,
             "all services are killed and stay down": self._kill_all_services,
+            "services are restarted, each with another release of the time zones": self._change_zones,
             "a service is frozen (SIGSTOP, SIGCONT)": self._freeze_service,
             "the active timer is frozen while it advances schedules": self._freeze_active_timer,
             "the store is killed": self._kill_store,
@@ -275,6 +298,13 @@ class _Recurring:
 
     async def _kill_all_services(self) -> None:
         await self._kill(self._services, self._chance.uniform(2, 5))
+
+    async def _change_zones(self) -> None:
+        """One after the other, as a rolling upgrade does: meanwhile the runs may be derived by both, in turns."""
+        for service in self._services:
+            await asyncio.to_thread(service.stop)
+            service.environment = next(other for other in self._releases if other != service.environment)
+            await asyncio.to_thread(service.start)
 
     async def _kill(self, services: list[ServiceProcess], down_s: float) -> None:
         for service in services:
