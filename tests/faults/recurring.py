@@ -136,9 +136,7 @@ async def run_recurring(folder: Path, seed: int, *, occurrences: int, schedules:
         flags = [("--workers", "2") if number == SEVERAL_PROCESSES else () for number in range(SERVICES)]
         services = [
             stack.enter_context(
-                ServiceProcess(
-                    folder / f"service-{number}", "--redis-url", _url(store), *more, environment=releases[0]
-                )
+                ServiceProcess(folder / f"service-{number}", "--redis-url", _url(store), *more, environment=releases[0])
             )
             for number, more in enumerate(flags)
         ]
