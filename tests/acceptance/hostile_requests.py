@@ -143,6 +143,16 @@ GROUPS: dict[str, list[Sent]] = {
     ],
     "lists": [Sent("POST", "/jobs", fill(JOB + b"[", b"[],", b"0]}"))],
     "deep lists": [Sent("POST", "/jobs", fill(JOB + b"[", b"[" * 150 + b"]" * 150 + b",", b"0]}"))],
+    "deep lists of a batch": [
+        Sent(
+            "POST",
+            "/jobs/batch",
+            fill(b'{"jobs":[', JOB + b"[" + (b"[" * 150 + b"]" * 150 + b",") * 4 + b"0]},", JOB + b"0}]}"),
+        )
+    ],
+    "lists in lists": [Sent("POST", "/jobs", fill(JOB + b"[", b"[[]],", b"0]}"))],
+    "lists in a deep list": [Sent("POST", "/jobs", JOB + b"[" * 180 + b"[]," * 340_000 + b"0" + b"]" * 180 + b"}")],
+    "lists where there are none": [Sent("POST", "/jobs", fill(JOB + b'0,"tags":[', b"[[[]]],", b"0]}"))],
     "numbers": [Sent("POST", "/jobs", fill(JOB + b"[", b"0,", b"0]}"))],
     "exponents": [Sent("POST", "/jobs", fill(JOB + b"[", b"1e99,", b"0]}"))],
     "an infinite number": [Sent("POST", "/jobs", fill(JOB + b"[", b"0,", b"1e400]}"))],
@@ -185,5 +195,3 @@ READS: dict[str, list[Sent]] = {
     "activity": [Sent("GET", "/activity?limit=1000")],
 }
 """After the groups above, whose jobs, topics and schedules they read."""
-ONE_C_CALL = {"deep lists": 250}
-"""Groups that hold the loop for longer, in ms: a single call of the parser in C makes half a million lists."""

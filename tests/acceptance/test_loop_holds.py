@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.held_loop import HeldLoop
-from tests.acceptance.hostile_requests import GROUPS, ONE_C_CALL, RARE, READS, Sent, call, preview, send, windows
+from tests.acceptance.hostile_requests import GROUPS, RARE, READS, Sent, call, preview, send, windows
 from tests.acceptance.service_process import ServiceProcess
 
 MOST_MS = 25
-TRIES = 3
-"""The least of them counts: what other processes do to the caches takes CPU time too."""
+TRIES = 6
+"""The least of them counts: other processes cost CPU time in the caches, and while the loop waits for a core, the CPU
+time of the other threads counts as a hold."""
 
 pytestmark = pytest.mark.slow(seconds=12)
 
@@ -52,11 +53,10 @@ async def hold_of(service: Service, group: list[Sent]) -> float:
 @pytest.mark.parametrize("name", [*GROUPS, *READS])
 async def test_no_request_holds_the_loop_for_long(service: Service, name: str) -> None:
     group = (GROUPS | READS)[name]
-    most_ms = ONE_C_CALL.get(name, MOST_MS)
     holds = []
     for _ in range(TRIES):
         holds.append(await hold_of(service, group))
-        if holds[-1] <= most_ms:
+        if holds[-1] <= MOST_MS:
             return
     pytest.fail(f"held for {holds} ms")
 

@@ -26,7 +26,6 @@ TYPE_PREFIX = "urn:problem-type:deferd:"
 VALUE_SHOWN_BYTES = 100
 FIELD_ERRORS_SHOWN = 100
 _PATH_SHOWN = 200
-_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=str)
 
 _log = logging.getLogger(__name__)
 
@@ -248,6 +247,15 @@ def _field_error_json(error: errors.FieldError) -> dict[str, Any]:
     return shown
 
 
+def _as_text(value: Any) -> str:
+    if isinstance(value, orjson.Fragment):
+        raise ValueError("it is large")  # noqa: TRY004 (as orjson raises for invalid JSON)
+    return str(value)
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_as_text)
+
+
 def _small(value: Any) -> Any:
     """The value if it is small, the beginning of a long string, None for any other."""
     if isinstance(value, str):
@@ -258,7 +266,7 @@ def _small(value: Any) -> Any:
             written += piece
             if len(written) > VALUE_SHOWN_BYTES:
                 return None
-    except ValueError:  # NaN or an infinity
+    except ValueError:  # NaN, an infinity, or a large value of which only the JSON was kept
         return None
     return orjson.Fragment(written)
 

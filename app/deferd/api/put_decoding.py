@@ -21,7 +21,8 @@ import orjson
 from msgspec import UNSET, Meta, Raw, UnsetType
 from msgspec.structs import astuple
 
-from deferd.api.request_body import PARSED_IN_THE_LOOP_BYTES, without_collections
+from deferd.api.large_values import has_many_parts, without_collections
+from deferd.api.request_body import PARSED_IN_THE_LOOP_BYTES
 from deferd.contract import limits
 from deferd.contract.errors import InvalidInput
 from deferd.contract.json_depth import is_deeper
@@ -167,6 +168,8 @@ def decode_finishes(raw: bytes) -> EncodedFinishes | None:
 
 
 def _decoded(decode: Callable[..., Decoded], raw: bytes, *args: Any) -> Decoded | None:
+    if has_many_parts(raw):
+        return None
     try:
         if len(raw) <= PARSED_IN_THE_LOOP_BYTES:
             return decode(raw, *args)

@@ -7,21 +7,19 @@ nesting deeper than `limits.JSON_DEPTH_MAX`, where the parser stops. Of two memb
 
 from __future__ import annotations
 
-import gc
-import math
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic_core import from_json
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope
 
+from deferd.api import large_values
 from deferd.api.problem_details import UnsupportedMediaType
 from deferd.contract import limits
 from deferd.contract.errors import FieldError, InvalidInput, PayloadTooLarge
-from deferd.contract.json_numbers import may_be_infinite
+from deferd.contract.json_numbers import may_be_infinite, path_of_infinity
 
 PARSED_IN_THE_LOOP_BYTES = 128 * 1024
 """The largest body that is parsed in the event loop; a larger one would keep other requests waiting."""
@@ -83,12 +81,12 @@ def is_null(raw: bytes) -> bool:
 def parse_object(raw: bytes) -> dict[str, Any]:
     """Parse a JSON object. Raises InvalidInput, which says what is wrong and where."""
     try:
-        value = _parse(raw)
+        value = large_values.read_object(raw, _ROOT) if large_values.has_many_parts(raw) else _parse(raw)
     except ValueError as error:
         raise InvalidInput([FieldError(_ROOT, _reason(str(error)))]) from error
     if not isinstance(value, dict):
         raise InvalidInput([FieldError(_ROOT, "must be a JSON object")])  # not quoted: it may have secrets
-    if may_be_infinite(raw) and (path := _path_of_infinity(value)) is not None:
+    if may_be_infinite(raw) and (path := path_of_infinity(value)) is not None:
         raise InvalidInput([FieldError((*_ROOT, *path), "is a number beyond 1.8e308, the maximum")])
     return value
 
@@ -96,40 +94,11 @@ def parse_object(raw: bytes) -> dict[str, Any]:
 def _parse(raw: bytes) -> Any:
     if len(raw) <= PARSED_IN_THE_LOOP_BYTES:
         return from_json(raw, allow_inf_nan=False)
-    with without_collections():
+    with large_values.without_collections():
         return from_json(raw, allow_inf_nan=False, cache_strings="none")
-
-
-@contextmanager
-def without_collections() -> Iterator[None]:
-    """Around the parsing of a large body, which holds the GIL: collections for its lists and dicts double the time."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def _reason(message: str) -> str:
     if message.startswith("recursion limit exceeded"):
         return f"is nested deeper than {limits.JSON_DEPTH_MAX} levels"
     return f"is not valid JSON: {message}"
-
-
-def _path_of_infinity(value: Any) -> tuple[str | int, ...] | None:
-    """The path of the first infinite float in `value`; None when there is none."""
-    if isinstance(value, float):
-        return () if math.isinf(value) else None
-    steps: Iterable[tuple[str | int, Any]] = ()
-    if isinstance(value, dict):
-        steps = value.items()
-    elif isinstance(value, list):
-        steps = enumerate(value)
-    for step, inner in steps:
-        path = _path_of_infinity(inner)
-        if path is not None:
-            return (step, *path)
-    return None

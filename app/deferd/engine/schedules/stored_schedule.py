@@ -183,6 +183,7 @@ def read_schedule(name: str, shard: int, pairs: Sequence[bytes]) -> StoredSchedu
 
 
 _definitions: BoundedCache[bytes, PutSchedule] = BoundedCache(16 * 1024 * 1024)
+_NOT_IN_DEFINITION: Mapping[str, bool | Mapping[str, bool]] = {"paused": True, "job": {"body": True}}
 _MODEL_BYTES = 2500
 """What a model needs for each object in its JSON, without the values."""
 _BYTES_OF_A_BYTE = 6
@@ -199,9 +200,7 @@ def read_definition(stored: bytes) -> PutSchedule:
 
 def definition_to_store(definition: PutSchedule) -> bytes:
     """The field `definition`: what was given, without the body of the job."""
-    given = definition.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"paused": True})
-    if "job" in given:
-        given["job"].pop("body", None)
+    given = definition.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude=_NOT_IN_DEFINITION)
     return orjson.dumps(given, option=orjson.OPT_SORT_KEYS)
 
 
