@@ -1,16 +1,19 @@
 """Read bodies of requests that have very many lists and objects.
 
 A call of a parser holds the GIL, and so does the collection after it: for half a million lists a fifth of a second. So
-such a body is read in pieces, between which other threads run, and of the values of producers and consumers only the
-JSON is kept. Everything else in a request is small, or it is refused.
+of the values of producers and consumers in such a body no objects are made: their JSON is checked as text and kept as
+it is, but for the whitespace. Everything else in a request is small, or it is refused.
 """
 
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from itertools import accumulate
+from math import isinf
+from typing import Any, TypedDict
 
 import msgspec
 from orjson import Fragment
@@ -18,7 +21,6 @@ from pydantic_core import from_json
 
 from deferd.contract import limits
 from deferd.contract.errors import FieldError, InvalidInput
-from deferd.contract.json_depth import is_deeper
 from deferd.contract.json_numbers import may_be_infinite, path_of_infinity
 from deferd.engine.record import json_bytes
 
@@ -27,14 +29,31 @@ Path = tuple[str | int, ...]
 _PARTS_AT_ONCE = 50_000
 """The most lists and objects that are made by one call, and that a request may have beside the values of users."""
 _PIECE_BYTES = 64 * 1024
-_CUTS_TRIED = 4
-"""For the end of a piece of a list: the last comma may be within an item."""
-_VALUES = frozenset({"body", "result"})
+_VALUES = ("body", "result")
 """The fields of users: any JSON value."""
-_LISTS_OF_OBJECTS = frozenset({"jobs", "put"})
-_OBJECTS = frozenset({"job"})
-_WRITTEN = -1
-_WHITESPACE = b" \t\r\n"
+_LISTS_OF_OBJECTS = ("jobs", "put")
+_OBJECTS = ("job",)
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+"""A bracket as a signed byte: one level more or less."""
+_ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_NUMBER = re.compile(rb"[0-9][0-9.eE+-]*")
+_HALF_OF_A_PAIR = re.compile(
+    rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD])[c-fC-F])"
+)
+"""An escape of a surrogate without the other one. Escapes of backslashes must be gone."""
+
+
+class _Values(TypedDict, total=False):
+    """What may hold the fields of users."""
+
+    body: msgspec.Raw
+    result: msgspec.Raw
+    jobs: msgspec.Raw
+    put: msgspec.Raw
+    job: msgspec.Raw
+
+
+_values: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Values)
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _items = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -50,16 +69,23 @@ def _parts(text: bytes) -> int:
 
 
 def read_object(raw: bytes, path: Path) -> dict[str, Any]:
-    """The JSON object of a body, in which the values of users are Fragments, as `json_bytes` writes them.
+    """The JSON object of a body, in which the values of users are Fragments.
+
+    Unlike everywhere else, objects within these may have several members with the same name.
 
     Raises:
         InvalidInput: it is no object, a value is nested too deeply, or another field has too many lists and objects.
         ValueError: it is not valid JSON.
     """
-    if _first(raw) != b"{":
-        raise InvalidInput([FieldError(path, "must be a JSON object")])
     try:
-        return _Reader().read_object(raw, path)
+        raw.decode()
+        text = msgspec.json.format(raw, indent=-1)  # checks all of it
+        if b"\\u" in text and _HALF_OF_A_PAIR.search(text.replace(b"\\\\", b"")):
+            raise ValueError("unexpected end of hex escape")
+        if not text.startswith(b"{"):
+            raise InvalidInput([FieldError(path, "must be a JSON object")])
+        with without_collections():
+            return _Reader().read_object(text, path)
     except msgspec.MsgspecError as error:
         raise ValueError(str(error).removeprefix("JSON is malformed: ")) from None
     except RecursionError:
@@ -67,84 +93,101 @@ def read_object(raw: bytes, path: Path) -> dict[str, Any]:
 
 
 class _Reader:
-    """Reads one body. `_parts_left`: of what is not a value of users."""
+    """Reads one body, which is valid JSON without whitespace. `_parts_left`: of what is not a value of users."""
 
     def __init__(self) -> None:
         self._parts_left = _PARTS_AT_ONCE
 
     def read_object(self, text: bytes, path: Path) -> dict[str, Any]:
-        members = _members.decode(text)
-        return {name: self._read_member(name, bytes(value), (*path, name)) for name, value in members.items()}
+        values = {name: bytes(value) for name, value in _values.decode(text).items()}
+        self._note_parts(_parts(text) - sum(map(_parts, values.values())), path)
+        others = _members.decode(text).items()
+        small = [b"%b:%b" % (json_bytes(name), value) for name, value in others if name not in values]
+        read: dict[str, Any] = _parsed(b"{%b}" % b",".join(small), path)
+        return read | {name: self._read_value(name, value, (*path, name)) for name, value in values.items()}
 
-    def _read_member(self, name: str, text: bytes, path: Path) -> Any:
-        kind = _first(text)
-        if name in _VALUES:
-            return Fragment(_normal(text, limits.VALUE_DEPTH_MAX, path))
-        if name in _OBJECTS and kind == b"{":
+    def _read_value(self, name: str, text: bytes, path: Path) -> Any:
+        if name in _VALUES and text != b"null":
+            return Fragment(_checked(text, path))
+        if name in _OBJECTS and text.startswith(b"{"):
             return self.read_object(text, path)
-        if name in _LISTS_OF_OBJECTS and kind == b"[" and len(items := _items.decode(text)) <= limits.BATCH_MAX:
-            return [self._read_item(bytes(item), (*path, index)) for index, item in enumerate(items)]
+        if name in _LISTS_OF_OBJECTS and text.startswith(b"[{"):
+            return self._read_list(text, path)
         return self._read_small(text, path)
 
+    def _read_list(self, text: bytes, path: Path) -> Any:
+        begun_or_between = sum(depths.count(1) for depths in _depths(_outside_of_strings(text)))
+        if begun_or_between > limits.BATCH_MAX + 1:  # the decoder would make hundreds of thousands of items
+            return self._read_small(text, path)
+        return [self._read_item(bytes(item), (*path, index)) for index, item in enumerate(_items.decode(text))]
+
     def _read_item(self, text: bytes, path: Path) -> Any:
-        return self.read_object(text, path) if _first(text) == b"{" else self._read_small(text, path)
+        return self.read_object(text, path) if text.startswith(b"{") else self._read_small(text, path)
 
     def _read_small(self, text: bytes, path: Path) -> Any:
-        self._parts_left -= _parts(text)
-        if self._parts_left < 0:
-            message = f"has more lists and objects than the {_PARTS_AT_ONCE} that are allowed outside of values"
-            raise InvalidInput([FieldError(path, message)])
+        self._note_parts(_parts(text), path)
         return _parsed(text, path)
 
-
-def _first(text: bytes) -> bytes:
-    return text.lstrip(_WHITESPACE)[:1]
+    def _note_parts(self, parts: int, path: Path) -> None:
+        self._parts_left -= parts
+        if self._parts_left < 0:
+            message = (
+                f"has more lists and objects than the {_PARTS_AT_ONCE} that are allowed outside of body and result"
+            )
+            raise InvalidInput([FieldError(path, message)])
 
 
 def _parsed(text: bytes, path: Path) -> Any:
     value = from_json(text, allow_inf_nan=False, cache_strings="none")
-    if may_be_infinite(text) and path_of_infinity(value) is not None:  # within it, which may be a piece of a list
-        raise InvalidInput([FieldError(path, "has a number beyond 1.8e308, the maximum")])
+    if may_be_infinite(text) and (inner := path_of_infinity(value)) is not None:
+        raise _too_large((*path, *inner))
     return value
 
 
-def _normal(text: bytes, levels: int, path: Path) -> bytes:
-    """The JSON as `json_bytes` writes it, of at most so many levels.
-
-    What is still to be read is kept in a list, in which no text is a part of another: the frames of a recursion would
-    keep a copy of the whole for each level.
-    """
-    written: list[bytes] = []
-    todo = [_Todo(text, levels)]
-    while todo:
-        text, levels = todo.pop()
-        if levels == _WRITTEN:
-            written.append(text)
-        elif _parts(text) <= _PARTS_AT_ONCE or _first(text) not in {b"[", b"{"}:
-            written.append(_normal_at_once(text, levels, path))
-        elif not levels:
-            raise _too_deep(path)
-        else:
-            read = _read_list if _first(text) == b"[" else _read_members
-            todo += reversed([*read(text, levels, path)])
-    return b"".join(written)
+def _too_large(path: Path) -> InvalidInput:
+    return InvalidInput([FieldError(path, "has a number beyond 1.8e308, the maximum")])
 
 
-class _Todo(NamedTuple):
-    """JSON of at most so many levels; or, if that is _WRITTEN, a text that is ready."""
+def _checked(text: bytes, path: Path) -> bytes:
+    """The value of a user, if it is not nested too deeply and has no number that is too large."""
+    outside = _outside_of_strings(text)
+    if _depth(outside) > limits.VALUE_DEPTH_MAX:
+        raise InvalidInput([FieldError(path, f"is nested deeper than {limits.VALUE_DEPTH_MAX} levels")])
+    if may_be_infinite(outside) and any(map(_is_infinite, _NUMBER.finditer(outside))):
+        raise _too_large(path)
+    return text
 
-    text: bytes
-    levels: int
+
+def _is_infinite(number: re.Match[bytes]) -> bool:
+    """Whether it is a float, as the parser has it, that is infinite: an integer may be of any length."""
+    return not number[0].isdigit() and isinf(float(number[0]))
 
 
-def _normal_at_once(text: bytes, levels: int, path: Path) -> bytes:
-    with without_collections():
-        value = _parsed(text, path)
-        if is_deeper(value, levels):
-            raise _too_deep(path)
-        written = json_bytes(value)
-        del value  # before the next collection
-    return written
+def _outside_of_strings(text: bytes) -> bytes:
+    """What remains of a valid JSON text without its strings. It is cut off in pieces, so that no call takes long."""
+    text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    outside: list[bytes] = []
+    inside = False
+    for at in range(0, len(text), _PIECE_BYTES):
+        pieces = text[at : at + _PIECE_BYTES].split(b'"')
+        outside += pieces[inside::2]
+        inside ^= len(pieces) % 2 == 0
+    return b"".join(outside)
+
+
+def _depth(text: bytes) -> int:
+    """How deeply the lists and objects of a JSON text without strings are nested."""
+    return max(map(max, _depths(text)), default=0)
+
+
+def _depths(text: bytes) -> Iterator[list[int]]:
+    """The depth after each bracket of a JSON text without strings."""
+    depth = 0
+    steps = text.translate(_STEPS, _ALL_BUT_BRACKETS)
+    for at in range(0, len(steps), _PIECE_BYTES):
+        depths = list(accumulate(memoryview(steps[at : at + _PIECE_BYTES]).cast("b"), initial=depth))
+        depth = depths[-1]
+        yield depths[1:]
 
 
 @contextmanager
@@ -158,68 +201,3 @@ def without_collections() -> Iterator[None]:
         yield
     finally:
         gc.enable()
-
-
-def _read_members(text: bytes, levels: int, path: Path) -> Iterator[_Todo]:
-    comma = b"{"
-    for name, value in _members.decode(text).items():
-        yield _Todo(b"%b%b:" % (comma, json_bytes(name)), _WRITTEN)
-        yield _Todo(bytes(value), levels - 1)
-        comma = b","
-    yield _Todo(b"}", _WRITTEN)
-
-
-def _read_list(text: bytes, levels: int, path: Path) -> Iterator[_Todo]:
-    """First as many items as can be cut off without a look at each, then the others."""
-    at = begin = text.index(b"[") + 1
-    comma = b"["
-    while len(text) - at > _PIECE_BYTES and (end := _end_of_items(text, at)) is not None:
-        yield _Todo(comma + _written_items([text[at:end]], levels, path), _WRITTEN)
-        at, comma = end + 1, b","
-    items = _items.decode(b"[" + text[at:])
-    if not items and at > begin:
-        raise ValueError("trailing comma")
-    together: list[bytes] = []
-    parts = 0
-    for item in map(bytes, items):
-        more = _parts(item)
-        if together and parts + more > _PARTS_AT_ONCE:
-            yield _Todo(comma + _written_items(together, levels, path), _WRITTEN)
-            together, parts, comma = [], 0, b","
-        if more > _PARTS_AT_ONCE:
-            yield _Todo(comma, _WRITTEN)
-            yield _Todo(item, levels - 1)
-            comma = b","
-        else:
-            together.append(item)
-            parts += more
-    if together:
-        yield _Todo(comma + _written_items(together, levels, path), _WRITTEN)
-    yield _Todo(b"]", _WRITTEN)
-
-
-def _end_of_items(text: bytes, at: int) -> int | None:
-    """Where the items of a list end that begin at `at`, before one of the next commas; None if it is not found.
-
-    A comma is between two items if what is before it is a list: it begins with an item.
-    """
-    end = at + _PIECE_BYTES
-    for _ in range(_CUTS_TRIED):
-        end = text.rfind(b",", at, end)
-        if end <= at:
-            return None
-        try:
-            if _items.decode(b"[%b]" % text[at:end]):
-                return end
-        except msgspec.MsgspecError:
-            continue
-    return None
-
-
-def _written_items(items: list[bytes], levels: int, path: Path) -> bytes:
-    """The JSON of small neighbours in a list of so many levels."""
-    return _normal_at_once(b"[%b]" % b",".join(items), levels, path)[1:-1]
-
-
-def _too_deep(path: Path) -> InvalidInput:
-    return InvalidInput([FieldError(path, f"is nested deeper than {limits.VALUE_DEPTH_MAX} levels")])

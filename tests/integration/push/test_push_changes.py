@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import PutJob
 from deferd.engine.engine import Engine
 from deferd.engine.push import push_store
 from deferd.push import topic_pusher
 from tests.integration.engine.engine_driver import TOPIC, started_engine
-from tests.integration.push.pushing_engine import PushingEngine, pushing_engine
+from tests.integration.push.pushing_engine import PushingEngine, pushing_engine, until_async
 from tests.integration.store.store_servers import StoreServer
 from tests.push_receiver import Received, Receiver, Reply
 from tests.waiting import until
@@ -196,6 +197,15 @@ async def test_a_request_is_closed_when_its_lease_has_ended_while_the_store_was_
             assert target.most_under_way == 1
 
 
+async def reachable(engine: Engine) -> bool:
+    """A call that waits for a connection whose opening began before the start of the store fails with it."""
+    try:
+        await engine.ping()
+    except StoreUnavailable:
+        return False
+    return True
+
+
 @pytest.mark.slow
 async def test_a_response_during_a_store_outage_finishes_the_job_when_the_store_is_back(
     tmp_path: Path, target: Receiver
@@ -217,5 +227,6 @@ async def test_a_response_during_a_store_outage_finishes_the_job_when_the_store_
             responding.set()
             await asyncio.sleep(6)  # real time: longer than the first attempts
             server.start()
+            await until_async(lambda: reachable(engine), "the store is back")
             await pushing.until_gone()
         assert len(target.requests) == 1

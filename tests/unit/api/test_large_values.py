@@ -1,4 +1,4 @@
-"""A body that is read in pieces has the values of one that is parsed at once, and the same errors."""
+"""A body of which the values are not parsed has those of one that is, and the same errors."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from deferd.api import large_values, request_body
 from deferd.contract import limits
 from deferd.contract.errors import InvalidInput
+from deferd.contract.json_depth import is_deeper
 from deferd.contract.model import PutJob
 from deferd.engine.record import json_bytes
 
@@ -27,7 +28,6 @@ TOO_DEEP = f"body.body: is nested deeper than {limits.VALUE_DEPTH_MAX} levels"
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_values, "_PARTS_AT_ONCE", 3)
     monkeypatch.setattr(large_values, "_PIECE_BYTES", 16)
 
 
@@ -37,34 +37,43 @@ def read(raw: bytes) -> Any:
 
 def plain(value: Any) -> Any:
     """What a reader of the stored JSON gets."""
-    return orjson.loads(orjson.dumps(value))
+    return json.loads(json_bytes(value))
 
 
 @pytest.mark.usefixtures("small_pieces")
 @given(value=VALUES, indent=st.sampled_from([None, 1]), ascii_only=st.booleans())
-def test_any_value_is_written_as_at_once(value: Any, indent: int | None, ascii_only: bool) -> None:
-    raw = json.dumps({"topic": "t", "body": value}, indent=indent, ensure_ascii=ascii_only).encode()
-    written = large_values._normal(json.dumps(value, indent=indent, ensure_ascii=ascii_only).encode(), 190, ())
-    assert written == json_bytes(request_body._parse(raw)["body"])
+def test_any_value_is_kept_without_whitespace(value: Any, indent: int | None, ascii_only: bool) -> None:
+    raw = json.dumps({"body": value}, indent=indent, ensure_ascii=ascii_only).encode()
+    kept = orjson.dumps(read(raw)["body"])
+    assert kept.decode() == json.dumps(value, separators=(",", ":"), ensure_ascii=ascii_only)
 
 
 @pytest.mark.usefixtures("small_pieces")
 @given(
     value=VALUES.filter(lambda value: isinstance(value, list | dict) and len(value) > 1),
+    ascii_only=st.booleans(),
     at=st.integers(0, 10_000),
-    put=st.sampled_from([b"", b",", b"]", b"[", b"}", b'"', b"\\", b"\xff", b"0", b"\\ud800", b" ", b":"]),
+    put=st.sampled_from([b"", b",", b"]", b"[", b"}", b'"', b"\\", b"\xff", b"0", b"1e999", b" ", b":"])
+    | st.lists(st.sampled_from([b"\\", b"\\\\", b"\\ud83d", b"\\uDE00"]), max_size=3).map(b"".join),
 )
-def test_a_damaged_value_is_refused_or_read_as_at_once(value: Any, at: int, put: bytes) -> None:
-    raw = json.dumps(value, ensure_ascii=False).encode(errors="surrogatepass")
-    at %= len(raw)
-    raw = raw[:at] + put + raw[at + 1 :]
+def test_a_damaged_value_is_refused_or_read_as_at_once(value: Any, ascii_only: bool, at: int, put: bytes) -> None:
+    text = json.dumps(value, ensure_ascii=ascii_only).encode(errors="surrogatepass")
+    at %= len(text)
+    raw = b'{"body":%b%b%b}' % (text[:at], put, text[at + 1 :])
     try:
-        expected = json_bytes(request_body._parse(raw))
-    except ValueError:
+        expected = request_body.parse_object(raw)["body"]
+    except InvalidInput:
         with pytest.raises((ValueError, InvalidInput)):
-            read(b'{"body":' + raw + b"}")
+            read(raw)
         return
-    assert orjson.dumps(read(b'{"body":' + raw + b"}")["body"]) == expected
+    assert plain(read(raw)["body"]) == plain(expected)
+
+
+@given(value=VALUES)
+def test_the_depth_of_a_value_is_that_of_its_lists_and_objects(value: Any) -> None:
+    depth = large_values._depth(large_values._outside_of_strings(json.dumps(value).encode()))
+    assert is_deeper(value, depth - 1) is (depth > 0)
+    assert not is_deeper(value, depth)
 
 
 def test_values_of_users_are_kept_as_json_wherever_they_are() -> None:
@@ -82,7 +91,7 @@ def test_values_of_users_are_kept_as_json_wherever_they_are() -> None:
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        (b'{"topic":"t","body":[%b,]}' % MANY, "body: is not valid JSON: trailing comma"),
+        (b'{"topic":"t","body":[%b,]}' % MANY, "body: is not valid JSON: trailing comma in array (byte 300023)"),
         (b'{"topic":"t","body":[,%b]}' % MANY, "body: is not valid JSON: "),
         (b'{"topic":"t","body":[%b}' % MANY, "body: is not valid JSON: "),
         (b'{"topic":"t","body":[%b]}]' % MANY, "body: is not valid JSON: "),
@@ -92,8 +101,11 @@ def test_values_of_users_are_kept_as_json_wherever_they_are() -> None:
         (b'{"body":%b%b%b}' % (b"[" * 190, MANY, b"]" * 190), TOO_DEEP),
         (b'{"body":[%b,%b%b]}' % (MANY, b"[" * 190, b"]" * 190), TOO_DEEP),
         (b'{"body":' + b"[" * 200_000, f"body: is nested deeper than {limits.JSON_DEPTH_MAX} levels"),
-        (b'{"topic":"t","tags":[%b]}' % MANY, "body.tags: has more lists and objects"),
-        (b'{"jobs":[{"tags":[%b]}]}' % MANY, "body.jobs.0.tags: has more lists and objects"),
+        (b'{"body":{"a\xff":[%b]},"body":1}' % MANY, "body: is not valid JSON: "),
+        (b'{"body":["\\ud83d",%b]}' % MANY, "body: is not valid JSON: "),
+        (b'{"topic":"t","tags":[%b]}' % MANY, "body: has more lists and objects"),
+        (b'{"jobs":[{"tags":[%b]}]}' % MANY, "body.jobs.0: has more lists and objects"),
+        (b'{"jobs":[%b]}' % (b"{}," * 60_000 + b"{}"), "body.jobs: has more lists and objects"),
         (b'{"jobs":[%b]}' % MANY, "body.jobs: has more lists and objects"),
     ],
 )  # fmt: skip
@@ -101,6 +113,11 @@ def test_what_is_wrong_is_said(raw: bytes, message: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         request_body.parse_object(raw)
     assert str(refused.value).startswith(message)
+
+
+def test_null_is_no_value() -> None:
+    raw = b'{"result":null,"body": null ,"put":[{"body":[%b]}]}' % MANY
+    assert {name: value for name, value in read(raw).items() if name != "put"} == {"result": None, "body": None}
 
 
 def test_the_deepest_value_is_read_and_its_model_accepts_it() -> None:

@@ -22,7 +22,7 @@ from pydantic_core import from_json
 
 import deferd
 from deferd import settings
-from deferd.api import incoming_request, problem_details, put_decoding, request_body
+from deferd.api import incoming_request, large_values, problem_details, put_decoding, request_body
 from deferd.api.app import create_app
 from deferd.api.auth import api_keys, key_file
 from deferd.api.operation import Operation
@@ -94,6 +94,13 @@ def read_body(name: str) -> Callable[[bytes], object]:
             return problem_details.response(error)
 
     return read
+
+
+def checked_value(raw: bytes) -> object:
+    try:
+        return large_values._checked(raw, ())
+    except DeferdError as error:
+        return error
 
 
 def is_deeper(raw: bytes) -> bool:
@@ -323,6 +330,24 @@ ROWS = [
         for form in (json_numbers.is_number, json_numbers.is_whole_number)
     ),
     Row("depth of a body", is_deeper, {name: BODIES[name] for name in ("empty lists", "deep lists", "names")}),
+    Row(
+        "a large value",
+        checked_value,
+        {name: BODIES[name] for name in ("empty lists", "deep lists", "deep lists and an exponent")}
+        | {name: BODIES[name] for name in ("exponents", "digits", "fraction", "zeros and exponents in a string")},
+        ("api/large_values.py",),
+    ),
+    Row(
+        "escapes of a large value",
+        large_values._HALF_OF_A_PAIR.search,
+        {
+            "first halves": repeat_bytes("\\ud83d"),
+            "pairs": repeat_bytes("\\ud83d\\ude00"),
+            "others": repeat_bytes("\\ud7ff"),
+            "begun": repeat_bytes("\\u"),
+        },
+        ("api/large_values.py",),
+    ),
     # What the operator, the store or the engine itself has written:
     Row("name of a key", api_keys._NAME.fullmatch, NAMES, ("api/auth/api_keys.py",)),
     Row("hash of a key", api_keys._HASH.fullmatch, {"digits": repeat("0", "sha256:")}, ("api/auth/api_keys.py",)),
