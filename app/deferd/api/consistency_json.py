@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from deferd.api.serialization import seconds
+from deferd.api.response_values import seconds
 from deferd.contract.model import JobState
 from deferd.engine.consistency.findings import Findings, StoreReport, TopicReport
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from deferd.api.serialization import instant
+from deferd.api.response_values import instant
 from deferd.engine.events.event import Event
 from deferd.engine.events.event_reader import Dropped, LatestEvents
 from deferd.engine.events.event_stream import Sent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from deferd.api.serialization import instant, seconds
+from deferd.api.response_values import instant, seconds
 from deferd.engine.history.histories import History
 from deferd.engine.history.records import COUNTS, Bucket
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from deferd.api.serialization import instant, seconds
+from deferd.api.response_values import instant, instant_or_none, seconds
 from deferd.engine.history.finish_rates import Rates
 from deferd.engine.inspection.consumers import Consumers
 from deferd.engine.inspection.dead_errors import DeadErrors
@@ -21,8 +21,8 @@ def dead_errors(found: DeadErrors, limit: int) -> dict[str, Any]:
                 "reason": group.reason,
                 "error": group.error,
                 "count": group.count,
-                "first_at": _instant_or_none(group.first_ms),
-                "last_at": _instant_or_none(group.last_ms),
+                "first_at": instant_or_none(group.first_ms),
+                "last_at": instant_or_none(group.last_ms),
                 "samples": group.samples,
             }
             for group in found.groups[:limit]
@@ -75,9 +75,9 @@ def consumers(found: Consumers, limit: int) -> dict[str, Any]:
                 "clients": sorted(one.clients),
                 "topics": sorted(one.topics),
                 "parked": one.parked,
-                "last_seen_at": _instant_or_none(None if one.seen_ms is None else found.now_ms - one.seen_ms),
+                "last_seen_at": instant_or_none(None if one.seen_ms is None else found.now_ms - one.seen_ms),
                 "held": one.held,
-                "lease_ends_at": _instant_or_none(one.lease_end_ms),
+                "lease_ends_at": instant_or_none(one.lease_end_ms),
             }
             for one in found.consumers[:limit]
         ],
@@ -85,7 +85,3 @@ def consumers(found: Consumers, limit: int) -> dict[str, Any]:
         "nameless_held": found.nameless,
         "complete": found.is_complete,
     }
-
-
-def _instant_or_none(at_ms: int | None) -> str | None:
-    return None if at_ms is None else instant(at_ms)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
@@ -30,10 +30,13 @@ from deferd.api.auth.permissions import Recorded, permission_of
 from deferd.api.event_stream_response import EventStreamResponse
 from deferd.api.request_body import PARSED_IN_THE_LOOP_BYTES
 from deferd.api.request_context import RequestContext
+from deferd.api.response_models import model_of
+from deferd.api.responses import JsonResponse
 from deferd.api.validation_errors import FIELD_ERRORS_MAX, field_errors
 from deferd.contract import limits
 from deferd.contract.errors import FieldError, InvalidInput
 from deferd.contract.model import FinishBatch, PutBatch
+from deferd.contract.responses.response import Response as ContractResponse
 
 _large_bodies = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large-bodies")
 """Parses large bodies. One thread: with several the event loop would wait longer for the interpreter's lock."""
@@ -125,6 +128,9 @@ class Operation(APIRoute):
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        response = options.get("response_model")
+        if isinstance(response, type) and issubclass(response, ContractResponse):
+            options["response_model"] = model_of(response)
         super().__init__(path, endpoint, **options)
         self._context_name: str | None = None
         self._path_values: list[tuple[str, Callable[[str], Any]]] = []
@@ -191,10 +197,10 @@ class Operation(APIRoute):
             arguments[self._context_name] = context
         return arguments
 
-    def run(self, arguments: dict[str, Any]) -> Awaitable[Response]:
-        """Call the operation's function."""
-        response: Awaitable[Response] = self.endpoint(**arguments)
-        return response
+    async def run(self, arguments: dict[str, Any]) -> Response:
+        """Call the operation's function, and write what it returns."""
+        result = await self.endpoint(**arguments)
+        return result if isinstance(result, Response) else JsonResponse(result)
 
     def _bind_path(self, values: dict[str, str], arguments: dict[str, Any], errors: list[FieldError]) -> None:
         for name, validate in self._path_values:

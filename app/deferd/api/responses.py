@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 import orjson
 from starlette.responses import Response
 
@@ -13,7 +14,7 @@ _JSON = b"application/json"
 
 
 class JsonResponse(Response):
-    """A JSON response. `content` is what orjson can write, which may contain an `orjson.Fragment`, or JSON as bytes."""
+    """A JSON response. `content` is a response of the contract, what orjson can write, or JSON as bytes."""
 
     media_type = "application/json"
 
@@ -27,9 +28,16 @@ class JsonResponse(Response):
         # Response.__init__ is not called: it takes longer than everything else here together.
         self.status_code = status_code
         self.background = None
-        self.body = content if isinstance(content, bytes) else orjson.dumps(content)
+        self.body = content if isinstance(content, bytes) else _encode(content)
         self.raw_headers = [
             (b"content-type", content_type),
             (b"content-length", b"%d" % len(self.body)),
             *headers,
         ]
+
+
+_encode_struct = msgspec.json.Encoder().encode
+
+
+def _encode(content: Any) -> bytes:
+    return _encode_struct(content) if isinstance(content, msgspec.Struct) else orjson.dumps(content)

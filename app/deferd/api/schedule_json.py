@@ -7,7 +7,7 @@ from typing import Any
 
 from orjson import Fragment
 
-from deferd.api.serialization import instant
+from deferd.api.response_values import instant, instant_or_none, instant_text
 from deferd.contract.schedules import PutSchedule
 from deferd.engine.schedules.planning import Run
 from deferd.engine.schedules.schedules import datetime_of
@@ -36,9 +36,9 @@ def schedule(stored: StoredSchedule, *, with_job: bool = True) -> dict[str, Any]
         "catch_up": definition.catch_up,
         "paused": state.is_paused,
         "ended": state.is_ended,
-        "next_run_at": _instant(stored.next_due_ms),
+        "next_run_at": instant_or_none(stored.next_due_ms),
         "next_job": stored.next_id or None,
-        "last_run_at": _instant(stored.last_due_ms),
+        "last_run_at": instant_or_none(stored.last_due_ms),
         "last_job": stored.last_id or None,
         "runs": stored.runs,
         "skips": stored.skips,
@@ -52,7 +52,7 @@ def preview(definition: PutSchedule, runs: Iterable[Run]) -> dict[str, Any]:
     """Runs to come: each in the zone of the schedule, and in UTC."""
     return {
         "runs": [
-            {"at": _local(run.due_ms, definition.zone), "utc": _to_the_second(instant(run.due_ms))} for run in runs
+            {"at": _local(run.due_ms, definition.zone), "utc": _to_the_second(instant_text(run.due_ms))} for run in runs
         ],
         "tzdata": TZDATA_VERSION,
     }
@@ -64,10 +64,6 @@ def _local(at_ms: int, zone: str) -> str:
 
 def _to_the_second(text: str) -> str:
     return text.replace(".000Z", "Z")
-
-
-def _instant(at_ms: int | None) -> str | None:
-    return None if at_ms is None else instant(at_ms)
 
 
 def _whole(value: Any) -> Any:

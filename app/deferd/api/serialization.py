@@ -6,7 +6,6 @@ The engine uses milliseconds and JSON bytes; nothing here parses a body again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +13,7 @@ import msgspec
 import orjson
 from orjson import Fragment
 
+from deferd.api.response_values import instant, instant_text, seconds
 from deferd.contract import limits
 from deferd.contract.model import JobState
 from deferd.contract.windows import window_text
@@ -25,23 +25,6 @@ from deferd.engine.puts import PutOutcome, PutResult
 from deferd.engine.record import NO_ENDINGS, NOT_PLACED, JobRecord, receipt_text
 from deferd.engine.topic_sweeps import SweepPreview
 from deferd.engine.topic_view import TopicView
-
-
-@lru_cache(maxsize=4096)  # the jobs of a batch share most instants
-def instant(at_ms: int) -> str:
-    """Milliseconds since the epoch as RFC 3339 in UTC, always with three decimals."""
-    epoch_s, ms = divmod(at_ms, 1000)
-    return f"{_to_the_second(epoch_s)}.{ms:03d}Z"
-
-
-@lru_cache(maxsize=4096)
-def _to_the_second(epoch_s: int) -> str:
-    return datetime.fromtimestamp(epoch_s, UTC).isoformat()[:19]
-
-
-def seconds(duration_ms: int) -> int | float:
-    """Milliseconds as seconds; a whole number of seconds has no decimals."""
-    return duration_ms / 1000 if duration_ms % 1000 else duration_ms // 1000
 
 
 def job(record: JobRecord) -> bytes:
@@ -129,7 +112,7 @@ def _delivery_template(record: JobRecord) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _instant_bytes(at_ms: int) -> bytes:
-    return instant(at_ms).encode()
+    return instant_text(at_ms).encode()
 
 
 def _members(record: JobRecord) -> list[bytes]:
@@ -416,7 +399,7 @@ def push_target(target: TargetState) -> dict[str, Any]:
 def paused(pause: Pause) -> dict[str, str]:
     """Since when a topic is paused, by whom and why, as far as it is known."""
     facts = {
-        "paused_at": None if pause.since_ms is None else instant(pause.since_ms),
+        "paused_at": None if pause.since_ms is None else instant_text(pause.since_ms),
         "paused_by": pause.by,
         "paused_reason": pause.reason,
     }

@@ -6,7 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 from deferd.api.auth.api_keys import Key, Scope
-from deferd.api.serialization import instant, paused
+from deferd.api.response_values import instant, instant_or_none
+from deferd.api.serialization import paused
 from deferd.engine.inspection.overview import STATES, Overview, OverviewRow
 from deferd.engine.inspection.system import System
 
@@ -29,8 +30,8 @@ def _row(row: OverviewRow) -> dict[str, Any]:
         **({} if row.pause is None else paused(row.pause)),
         **({} if row.circuit is None else {"circuit": row.circuit}),
         "counts": dict(zip(STATES, row.counts, strict=True)),
-        "oldest_ready_at": _instant_or_none(row.oldest_ready_ms),
-        "next_due_at": _instant_or_none(row.next_due_ms),
+        "oldest_ready_at": instant_or_none(row.oldest_ready_ms),
+        "next_due_at": instant_or_none(row.next_due_ms),
         "rate": None if row.rate is None else round(row.rate, 2),
     }
 
@@ -62,7 +63,7 @@ def system(
                 "shard": timer.shard,
                 "topics": timer.topics,
                 "timer": timer.is_running,
-                "work_due_at": _instant_or_none(timer.work_due_ms),
+                "work_due_at": instant_or_none(timer.work_due_ms),
             }
             for timer in found.timers
         ],
@@ -87,7 +88,3 @@ def own_key(key: Key | None) -> dict[str, Any]:
         "requests_per_second": None if limit is None else limit.requests_per_second,
         "limits": limits,
     }
-
-
-def _instant_or_none(at_ms: int | None) -> str | None:
-    return None if at_ms is None else instant(at_ms)

@@ -13,10 +13,11 @@ from starlette.responses import Response
 
 from deferd.api.change_recording import filter_text, via_of, who_of
 from deferd.api.request_context import RequestContext
+from deferd.api.response_values import instant, instant_or_none
 from deferd.api.responses import JsonResponse
-from deferd.api.serialization import instant
 from deferd.contract.bulk_model import CancelSelected, RescheduleSelected
 from deferd.contract.errors import FieldError, InvalidInput
+from deferd.contract.responses import tasks as responses
 from deferd.engine.record import instant_ms
 from deferd.engine.tasks.task_store import Task
 from deferd.engine.topic_sweeps import Sweep
@@ -107,22 +108,21 @@ def _accepted(task: Task) -> Response:
     return JsonResponse(shown(task), _ACCEPTED, ((b"location", f"/tasks/{task.id}".encode()),))
 
 
-def shown(task: Task) -> dict[str, Any]:
-    """A task as the JSON of the API."""
+def shown(task: Task) -> responses.Task:
+    """A task as the API shows it."""
     spec = task.spec
-    fields = {
-        "id": task.id,
-        "kind": spec["kind"],
-        "state": task.state,
-        "topic": spec["topic"],
-        "select": spec["select"],
-        "action": spec.get("action") or None,
-        "cutoff": instant(spec["cutoff"]),
-        "by": spec["by"],
-        "via": spec["change"]["via"],
-        "done": task.done,
-        "of": task.of,
-        "started_at": instant(task.started_ms),
-        "ended_at": None if task.ended_ms is None else instant(task.ended_ms),
-    }
-    return {name: value for name, value in fields.items() if value is not None or name in {"by", "of"}}
+    return responses.Task(
+        id=task.id,
+        kind=spec["kind"],
+        state=task.state,
+        topic=spec["topic"],
+        select=spec["select"],
+        action=spec.get("action") or None,
+        cutoff=instant(spec["cutoff"]),
+        by=spec["by"],
+        via=spec["change"]["via"],
+        done=task.done,
+        of=task.of,
+        started_at=instant(task.started_ms),
+        ended_at=instant_or_none(task.ended_ms),
+    )

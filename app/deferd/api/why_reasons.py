@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from deferd.api.serialization import instant, seconds
+from deferd.api.response_values import instant, seconds
 from deferd.contract.model import JobState
 from deferd.engine.inspection.activity import TopicActivity
 from deferd.engine.inspection.standing import Missing, Pause, Standing

@@ -26,8 +26,8 @@ from deferd.client.results import (
     SampleJob,
 )
 from deferd.client.schedules import Run, Schedule, ScheduledJobOptions, ScheduleOptions
-from deferd.client.tasks import Task
 from deferd.client.topics import PushTarget, StoreAudit, TopicAudit, TopicPage, TopicView
+from deferd.contract.responses.tasks import Task
 
 __all__ = [
     "Alert",

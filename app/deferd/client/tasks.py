@@ -1,83 +1,25 @@
-"""Actions on many jobs that run in the background: the methods of both clients, their requests, what they return."""
+"""Actions on many jobs that run in the background: the methods of both clients, and their requests."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from functools import partial
 from typing import Any, Literal, Unpack
 from urllib.parse import quote
 
-from deferd.client import responses
 from deferd.client.bulk import Selector, reschedule_fields, selection
 from deferd.client.durations import Seconds
 from deferd.client.idempotency import new_id
-from deferd.client.jobs import JsonView
 from deferd.client.request_body import encode, without_none
 from deferd.client.requests import ApiRequest, JobConditions, condition_fields, topic_path
+from deferd.client.response_reading import reader_of
 from deferd.client.sender import Sender
 from deferd.contract.model import JobState
-from deferd.contract.timestamps import parse_instant
+from deferd.contract.responses.tasks import Task, Tasks
 
 _ACCEPTED = (202,)
-_FIELDS = frozenset({"id", "kind", "state", "done", "of", "started_at"})
 
 
-class Task(JsonView):
-    """An action on many jobs that runs in the background. `fields` is its JSON object, as it was received."""
-
-    __slots__ = ()
-
-    @property
-    def id(self) -> str:
-        """Its name."""
-        return str(self.fields["id"])
-
-    @property
-    def kind(self) -> str:
-        """What it does: `cancel`, `reschedule`, `redrive` or `purge`."""
-        return str(self.fields["kind"])
-
-    @property
-    def topic(self) -> str | None:
-        """Its topic, if it concerns one alone."""
-        topic: str | None = self.fields.get("topic")
-        return topic
-
-    @property
-    def state(self) -> str:
-        """`running`, `done`, `stopped` or `failed`."""
-        return str(self.fields["state"])
-
-    @property
-    def done(self) -> int:
-        """How many jobs it has changed, as of the last second."""
-        return int(self.fields["done"])
-
-    @property
-    def of(self) -> int | None:
-        """How many it found to change; None until they are counted."""
-        of: int | None = self.fields["of"]
-        return of
-
-    @property
-    def started_at(self) -> datetime:
-        """When it began."""
-        return parse_instant(self.fields["started_at"])
-
-    @property
-    def ended_at(self) -> datetime | None:
-        """When it ended; None while it runs."""
-        return self._instant("ended_at")
-
-    def __repr__(self) -> str:
-        return f"Task({self.id!r}, {self.kind!r}, {self.state!r}, done={self.done}, of={self.of})"
-
-
-_read_fields = partial(responses.object_with, names=_FIELDS)
-
-
-def _read(content: bytes) -> Task:
-    return Task(_read_fields(content))
+_read = reader_of(Task)
 
 
 def start(method: str, path: str, *, body: dict[str, Any] | None = None, **query: Any) -> ApiRequest[Task]:
@@ -94,9 +36,8 @@ def task(id: str) -> ApiRequest[Task]:
 
 def tasks(limit: int | None = None) -> ApiRequest[list[Task]]:
     """`GET /tasks`."""
-    read = partial(responses.object_with, names=("tasks",))
-    query = without_none(limit=limit)
-    return ApiRequest("GET", "/tasks", lambda content: [Task(one) for one in read(content)["tasks"]], query=query)
+    read = reader_of(Tasks)
+    return ApiRequest("GET", "/tasks", lambda content: read(content).tasks, query=without_none(limit=limit))
 
 
 def stop_task(id: str) -> ApiRequest[Task]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from deferd.api.serialization import instant
+from deferd.api.response_values import instant
 from deferd.contract.errors import ReceiptStale, StoreUnavailable, TopicNotFound
 from deferd.contract.model import PutJob
 from deferd.engine.consistency.findings import FindingKind, TopicReport

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from deferd.api.serialization import instant
+from deferd.api.response_values import instant
 from deferd.api.why_reasons import explanation
 from deferd.contract.model import PutJob, TopicSettings
 from deferd.engine.inspection.activity import TopicActivity

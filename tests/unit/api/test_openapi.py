@@ -23,11 +23,12 @@ from deferd.api.openapi import (
     schedule_schemas,
     schemas,
     system_schemas,
-    task_schemas,
 )
 from deferd.api.openapi.__main__ import FILE, render
 from deferd.api.openapi.examples import EXAMPLES
+from deferd.api.response_models import model_of
 from deferd.contract import bulk_model, model, push, schedules, windows
+from deferd.contract.responses.response import Response
 
 DOCUMENT: dict[str, Any] = yaml.load(FILE.read_bytes(), yaml.CSafeLoader)
 SCHEMAS = DOCUMENT["components"]["schemas"]
@@ -126,6 +127,9 @@ def codes_of(response: dict[str, Any]) -> set[str]:
 
 
 def model_named(name: str) -> type[BaseModel]:
+    for struct in Response.__subclasses__():
+        if struct.__name__ == name:
+            return model_of(struct)
     for module in (
         schemas,
         activity_schemas,
@@ -136,7 +140,6 @@ def model_named(name: str) -> type[BaseModel]:
         push_schemas,
         system_schemas,
         schedule_schemas,
-        task_schemas,
         model,
         windows,
         push,

@@ -14,10 +14,10 @@ from deferd.api.openapi import activity_schemas as schemas
 from deferd.api.openapi.document import error_responses
 from deferd.api.operation import Operation
 from deferd.api.request_context import CurrentRequest
+from deferd.api.response_values import instant
 from deferd.api.responses import JsonResponse
 from deferd.api.routes.inspection import TopicsFilter
 from deferd.api.routes.paging import page_limit
-from deferd.api.serialization import instant
 from deferd.contract import limits
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine.activity_list import Change, RecordedChange

@@ -15,6 +15,7 @@ from deferd.api.openapi import schemas
 from deferd.api.openapi.document import error_responses
 from deferd.api.operation import Operation
 from deferd.api.request_context import CurrentRequest
+from deferd.api.response_values import instant
 from deferd.api.responses import JsonResponse
 from deferd.contract.model import (
     BuryJob,
@@ -103,7 +104,7 @@ async def release_job(request: CurrentRequest, topic: Topic, id: JobId, release:
             counts=release.count,
         )
     due_at_ms = released.due_at_ms
-    due = {} if due_at_ms is None else {"due_at": serialization.instant(due_at_ms)}
+    due = {} if due_at_ms is None else {"due_at": instant(due_at_ms)}
     return JsonResponse({"state": released.state, **due, "attempts": released.attempts})
 
 
@@ -120,7 +121,7 @@ async def release_job(request: CurrentRequest, topic: Topic, id: JobId, release:
 async def touch_job(request: CurrentRequest, topic: Topic, id: JobId, touch: TouchJob = _TOUCH) -> Response:
     ttr_ms = None if touch.ttr is None else to_ms(touch.ttr)
     reserved_until_ms = await request.engine.queue.touch(topic, id, Receipt.of(touch.receipt), ttr_ms=ttr_ms)
-    return JsonResponse({"reserved_until": serialization.instant(reserved_until_ms)})
+    return JsonResponse({"reserved_until": instant(reserved_until_ms)})
 
 
 @router.post(

@@ -9,11 +9,11 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from deferd.api import serialization
 from deferd.api.auth.api_keys import Scope
 from deferd.api.auth.permissions import requires
 from deferd.api.operation import Operation
 from deferd.api.request_context import CurrentRequest, RequestContext
+from deferd.api.response_values import instant, seconds
 from deferd.api.responses import JsonResponse
 from deferd.contract import limits
 from deferd.engine.movable_clock import MovableClock, Reading
@@ -51,6 +51,4 @@ def _clock(request: RequestContext) -> MovableClock:
 
 
 def _response(reading: Reading) -> Response:
-    return JsonResponse(
-        {"now": serialization.instant(reading.now_ms), "offset": serialization.seconds(reading.moved_ms)}
-    )
+    return JsonResponse({"now": instant(reading.now_ms), "offset": seconds(reading.moved_ms)})

@@ -1,0 +1,50 @@
+"""The responses of the contract as pydantic models, from which FastAPI makes the schemas of the OpenAPI document."""
+
+from __future__ import annotations
+
+from functools import cache, reduce
+from operator import or_
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from pydantic import BaseModel, Field, create_model
+from pydantic.fields import FieldInfo
+
+from deferd.contract.responses.response import Response
+
+
+@cache
+def model_of(struct: type[Response]) -> type[BaseModel]:
+    """The model with the fields of a response, for its schema."""
+    hints = get_type_hints(struct, include_extras=True)
+    fields: dict[str, Any] = {}
+    for field in msgspec.structs.fields(struct):
+        default = ... if field.default is msgspec.NODEFAULT else field.default
+        hint, *notes = get_args(hint) if get_origin(hint := hints[field.name]) is Annotated else (hint,)
+        fields[field.encode_name] = (Annotated[_modelled(hint), *map(_described, notes)], default)
+    model: type[BaseModel] = create_model(struct.__name__, __doc__=struct.__doc__, __module__=__name__, **fields)
+    return model
+
+
+def _modelled(hint: Any) -> Any:
+    """A type with models in place of the responses in it."""
+    if isinstance(hint, type) and issubclass(hint, Response):
+        return model_of(hint)
+    origin = get_origin(hint)
+    if origin is None:
+        return hint
+    if origin is Annotated:
+        bare, *notes = get_args(hint)
+        return Annotated[_modelled(bare), *map(_described, notes)]
+    inner = tuple(map(_modelled, get_args(hint)))
+    return reduce(or_, inner) if origin in {UnionType, Union} else origin[inner]
+
+
+def _described(note: Any) -> Any:
+    if not isinstance(note, msgspec.Meta):
+        return note
+    field: FieldInfo = Field(
+        description=note.description, examples=note.examples, json_schema_extra=note.extra_json_schema
+    )
+    return field

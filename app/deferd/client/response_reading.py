@@ -1,0 +1,25 @@
+"""Reads responses into the structs of `contract.responses`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from deferd.contract.responses.response import Response
+
+Read = TypeVar("Read", bound=Response)
+
+
+def reader_of(struct: type[Read]) -> Callable[[bytes], Read]:
+    """What reads a response of this type. It raises ValueError for anything else."""
+    decode = msgspec.json.Decoder(struct).decode
+
+    def read(content: bytes) -> Read:
+        try:
+            return decode(content)
+        except msgspec.MsgspecError as error:
+            raise ValueError(str(error)) from None
+
+    return read

@@ -1,0 +1,51 @@
+"""What all responses have in common: how a struct is written as JSON, read and shown.
+
+A field without a default is in every response, as `null` if need be. One with the default None is left out when it has
+no value. The order of the fields is that of the JSON. `Meta(description=...)` is the sentence for OpenAPI and for
+editors; values of a closed list are `one_of(...)`, which a client does not check: it must read the responses of later
+versions too, as it ignores fields that it does not know.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import Enum
+from typing import Any, cast
+
+import msgspec
+
+from deferd.contract.timestamps import format_instant
+
+
+class Response(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A JSON object of a response."""
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The object as JSON has it: instants as text, without the fields that are left out."""
+        return cast("dict[str, Any]", as_json(self))
+
+
+def one_of(*values: str | int, description: str) -> msgspec.Meta:
+    """Describes a field whose value is one of these."""
+    return msgspec.Meta(description=description or None, extra_json_schema={"enum": list(values)})
+
+
+def as_json(value: Any) -> Any:
+    """A field's value in the types of JSON; numbers as people write them, 60 for 60.0."""
+    match value:
+        case Response():
+            found = ((field, getattr(value, field.name)) for field in msgspec.structs.fields(value))
+            return {field.encode_name: as_json(inner) for field, inner in found if inner is not field.default}
+        case datetime():
+            return format_instant(value)
+        case Enum():
+            return value.value
+        case float() if value.is_integer():
+            return int(value)
+        case list() | tuple():
+            return [as_json(inner) for inner in value]
+        case dict():
+            return {as_json(name): as_json(inner) for name, inner in value.items()}
+        case _:
+            return value
