@@ -38,7 +38,7 @@ from deferd.api.routes import (
     topics,
 )
 from deferd.engine.engine import Engine
-from deferd.engine.record import to_ms
+from deferd.engine.stored_fields import to_ms
 from deferd.settings import Settings
 from deferd.store.connection import connect
 from deferd.store.data_dir import DataDirectory

@@ -2,7 +2,7 @@
 
 `deferd.contract.model` and `deferd.api.request_body` are the specification. What is accepted here is stored byte for
 byte as they would have it stored; anything unusual gives None, and then they decide and say what is wrong. Unusual are
-all errors, and a `backoff`, `dead_retain`, `time_limit` or `deadline`.
+all errors, a `backoff`, and what decides about other jobs of the id.
 
 A body is parsed, since it is stored as `json_bytes` writes it: without whitespace, of two members with the same name
 only the last. msgspec checks all of it on the way, as the parser of `request_body` does: numbers beyond a float's
@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
 import orjson
@@ -25,11 +25,12 @@ from deferd.api.large_values import has_many_parts, without_collections
 from deferd.api.request_body import PARSED_IN_THE_LOOP_BYTES
 from deferd.contract import limits
 from deferd.contract.errors import InvalidInput
+from deferd.contract.fields import PLACING, POLICY, Field, Kind
 from deferd.contract.json_depth import is_deeper
 from deferd.contract.model import TRACEPARENT_PATTERN, DurabilityLevel
 from deferd.contract.timestamps import parse_instant
 from deferd.contract.windows import WindowFields, WindowsFields
-from deferd.engine.record import NO_LIMIT, Receipt, instant_ms, json_bytes, to_ms
+from deferd.engine.record import Receipt, instant_ms, json_bytes
 from deferd.engine.script_arguments import (
     DELAY,
     INSTANT,
@@ -44,6 +45,7 @@ from deferd.engine.script_arguments import (
     new_nonces,
     receipt_bytes,
 )
+from deferd.engine.stored_fields import to_ms, to_store
 from deferd.engine.timing.openings import read_openings
 
 Decoded = TypeVar("Decoded")
@@ -62,8 +64,11 @@ _TRACEPARENT = re.compile(TRACEPARENT_PATTERN)
 _DURABILITIES = frozenset((None, *get_args(DurabilityLevel)))
 
 
-class _Put(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """The fields of `model.PutJob`, with the bounds of numbers. Texts are checked afterwards."""
+_POLICY = [field for field in POLICY if field.kind is not Kind.BACKOFF and field.name not in PLACING]
+
+
+class _PutFields(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """The fields of `model.PutJob` but the policy, with the bounds of numbers. Texts are checked afterwards."""
 
     topic: str
     body: Any = None
@@ -74,15 +79,32 @@ class _Put(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     run_at: str | None = None
     on_conflict: Literal["reject", "keep", "replace"] = "reject"
     traceparent: str | None = None
-    ttr: Annotated[float, Meta(ge=limits.TTR_MIN_S, le=limits.TTR_MAX_S)] | None = None
-    max_attempts: Annotated[int, Meta(ge=1, le=limits.ATTEMPTS_MAX)] | UnsetType | None = UNSET
-    ttl: Annotated[float, Meta(ge=0.001, le=limits.TTL_MAX_S)] | UnsetType | None = UNSET
-    retain: Annotated[float, Meta(ge=0, le=limits.RETAIN_MAX_S)] | None = None
     spread: Annotated[float, Meta(ge=0, le=limits.SPREAD_MAX_S)] | UnsetType | None = UNSET
 
 
+def _type_of(field: Field) -> Any:
+    match field.kind:
+        case Kind.SECONDS:
+            return Annotated[float, Meta(ge=field.low, le=field.high)]
+        case Kind.COUNT:
+            return Annotated[int, Meta(ge=field.low, le=field.high)]
+    return Annotated[str, Meta(min_length=int(field.low), max_length=int(field.high))]
+
+
+if TYPE_CHECKING:
+    _Put = _PutFields
+else:
+    _Put = msgspec.defstruct(
+        "_Put",
+        [(field.name, _type_of(field) | UnsetType | None, UNSET) for field in _POLICY],
+        bases=(_PutFields,),
+        forbid_unknown_fields=True,
+        gc=False,
+    )
 _OPTIONS = slice(4, None)
 """The fields of a `_Put` that many jobs have in common; but a window, which is not hashable."""
+_OF_POLICY = slice(len(_PutFields.__struct_fields__), None)
+_NO_POLICY = (UNSET,) * len(_POLICY)
 
 
 class _Batch(msgspec.Struct, forbid_unknown_fields=True):
@@ -224,7 +246,7 @@ def _check_ids(ids: Sequence[str]) -> None:
         raise _UnusualError
 
 
-def _encode_options(put: _Put) -> tuple[bytes, bytes, Placing | None]:
+def _encode_options(put: _PutFields) -> tuple[bytes, bytes, Placing | None]:
     """What precedes and what follows the nonce in the argument of a job, without the body; and `EncodedPut.placing`."""
     if put.durability not in _DURABILITIES:
         raise _UnusualError
@@ -239,14 +261,9 @@ def _encode_options(put: _Put) -> tuple[bytes, bytes, Placing | None]:
     if put.window is not UNSET or put.spread is not UNSET:
         window = None if put.window is UNSET else _window(bytes(put.window))
         placing = Placing(window, None if put.spread is UNSET else to_ms(put.spread or 0))
-    if (
-        put.traceparent is not None
-        or put.ttr is not None
-        or put.max_attempts is not UNSET
-        or put.ttl is not UNSET
-        or put.retain is not None
-    ):
-        extra = _extra(put)
+    policy = astuple(put)[_OF_POLICY]
+    if put.traceparent is not None or policy != _NO_POLICY:
+        extra = _extra(policy, put.traceparent)
     start = PUT_HEAD_START.pack(ON_CONFLICT[put.on_conflict], when, when_ms)
     return start, PUT_HEAD_END.pack(0, len(extra)) + extra, placing
 
@@ -272,22 +289,18 @@ def _due_ms(run_at: str) -> int:
     return instant_ms(at)
 
 
-def _extra(put: _Put) -> bytes:
-    """As `record.policy_extra` and `script_arguments` make it."""
-    extra: dict[str, Any] = {}
-    if put.ttr is not None:
-        extra["t"] = to_ms(put.ttr)
-    if put.max_attempts is not UNSET:
-        extra["m"] = put.max_attempts or NO_LIMIT
-    if put.ttl is not UNSET:
-        extra["x"] = 0 if put.ttl is None else to_ms(put.ttl)
-    if put.retain is not None:
-        extra["r"] = to_ms(put.retain)
-    if put.traceparent is not None:
-        if _TRACEPARENT.fullmatch(put.traceparent) is None:
+def _extra(policy: Sequence[Any], traceparent: str | None) -> bytes:
+    """As `policy_extra` and `script_arguments` make it."""
+    extra: dict[str, Any] = {
+        field.key: to_store(field, value)
+        for field, value in zip(_POLICY, policy, strict=True)
+        if value is not UNSET and (value is not None or field.null_is_none)
+    }
+    if traceparent is not None:
+        if _TRACEPARENT.fullmatch(traceparent) is None:
             raise _UnusualError
-        extra["c"] = put.traceparent
-    return json_bytes(extra)
+        extra["c"] = traceparent
+    return json_bytes(extra) if extra else b""
 
 
 def _json_bytes(value: Any) -> bytes:

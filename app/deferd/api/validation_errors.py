@@ -11,15 +11,11 @@ from pydantic_core import ErrorDetails
 
 from deferd.contract import backoff, limits, model
 from deferd.contract.errors import FieldError
+from deferd.contract.fields import SECONDS_OF_PUTS
 from deferd.contract.windows import END_PATTERN, FORM_TAGS, TIME_PATTERN
 
 FIELD_ERRORS_MAX = 1000
-_SECONDS = frozenset(
-    {
-        *("delay", "ttr", "ttl", "retain", "dead_retain", "time_limit", "deadline", "max_wait", "unique_for"),
-        *("base", "cap", "seconds", "wait", "advance", "by", "spread", "every", "timeout"),
-    }
-)
+_SECONDS = frozenset((*SECONDS_OF_PUTS, "base", "cap", "seconds", "wait", "advance", "by", "every", "timeout"))
 _BACKOFF_KINDS = tuple(
     get_args(kind.model_fields["kind"].annotation)[0] for kind in get_args(get_args(backoff.Backoff)[0])
 )

@@ -20,15 +20,19 @@ from deferd.client.requests import ApiRequest
 from deferd.client.results import Cancelled, PutResult
 from deferd.client.sender import Sender
 from deferd.contract.errors import FieldError, InvalidInput, JobExists, JobNotFound, JobReserved, PayloadTooLarge
+from deferd.contract.fields import PLACING, POLICY, Kind
 from deferd.contract.timestamps import parse_instant
 
 TRACEPARENT: ContextVar[str | None] = ContextVar("deferd_traceparent", default=None)
 """The W3C trace context of puts that name none: a worker sets it to that of the job it handles."""
 
-_EQUAL_FIELDS = ("max_attempts", "traceparent")
+_EQUAL_FIELDS = (*(field.name for field in POLICY if field.kind in {Kind.COUNT, Kind.TEXT}), "traceparent")
 _LABELS = ("tags", "headers")
 """Fields that are as good as left out when they are empty."""
-_DURATIONS = ("ttr", "ttl", "retain", "dead_retain", "time_limit", "deadline", "unique_for")
+_DURATIONS = (
+    *(field.name for field in POLICY if field.kind is Kind.SECONDS and field.name not in PLACING),
+    "unique_for",
+)
 _OF_ONE_ID = frozenset({"on_conflict", "if_reserved", "max_wait", "max_items", "unique_for"})
 """Fields some values of which need an id of the caller's own."""
 _ROUNDING_S = 0.0015

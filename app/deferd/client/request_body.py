@@ -12,16 +12,14 @@ from pydantic_core import from_json, to_json
 from deferd.client.durations import instant
 from deferd.client.jobs import Delivery, JobRef
 from deferd.contract.errors import FieldError, InvalidInput
+from deferd.contract.fields import SECONDS_OF_PUTS
 from deferd.contract.model import FinishItem, PutJob
 
 JobToPut = PutJob | Mapping[str, Any]
 JobToFinish = JobRef | Delivery | FinishItem | Mapping[str, Any]
 
-_DURATIONS = (
-    *("delay", "ttr", "ttl", "retain", "dead_retain", "time_limit", "deadline", "max_wait", "unique_for", "spread"),
-)
 _NUMBERS: tuple[type, ...] = (float, int, type(None))
-_AS_IN_JSON: dict[str, tuple[type, ...]] = {**dict.fromkeys(_DURATIONS, _NUMBERS), "run_at": (str, type(None))}
+_AS_IN_JSON: dict[str, tuple[type, ...]] = {**dict.fromkeys(SECONDS_OF_PUTS, _NUMBERS), "run_at": (str, type(None))}
 """The types of fields that need no conversion, of those that may need one."""
 
 
@@ -86,7 +84,7 @@ def set_fields(source: BaseModel | Mapping[str, Any]) -> dict[str, Any]:
 
 def in_seconds(fields: dict[str, Any]) -> dict[str, Any]:
     """Replace timedeltas in the duration fields by seconds, in place."""
-    for name in _DURATIONS:
+    for name in SECONDS_OF_PUTS:
         value = fields.get(name)
         if isinstance(value, timedelta):
             fields[name] = value.total_seconds()

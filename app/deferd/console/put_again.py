@@ -6,13 +6,12 @@ import shlex
 from datetime import datetime
 
 from deferd.console.json_text import Members, compact, pretty
+from deferd.contract.fields import POLICY
 
-_KEPT = (
-    *("tags", "headers", "ttr", "max_attempts", "backoff", "ttl", "retain", "dead_retain", "time_limit", "deadline"),
-    *("window", "spread", "unique_for", "traceparent"),
-)
-_ALWAYS = ("ttr", "max_attempts", "backoff", "ttl", "retain")
-"""A job shows these although they are those of its topic."""
+_LABELS = ("tags", "headers")
+_OTHERS = ("unique_for", "traceparent")
+_NONE_IS_SHOWN = {field.name for field in POLICY if field.is_always_shown and field.null_is_none}
+"""A job shows these although they are those of its topic: null is a value."""
 
 
 def put_fields(job: Members, *, with_id: bool, now_ms: int) -> Members:
@@ -24,9 +23,9 @@ def put_fields(job: Members, *, with_id: bool, now_ms: int) -> Members:
     due_at = job.get("asked_for") or job.get("due_at")
     if isinstance(due_at, str) and datetime.fromisoformat(due_at).timestamp() * 1000 > now_ms:
         fields.append(("run_at", due_at))
-    for name in _KEPT:
+    for name in (*_LABELS, *(field.name for field in POLICY), *_OTHERS):
         value = job.get(name)
-        if value is not None or (name in _ALWAYS and name in {"max_attempts", "ttl"}):
+        if value is not None or name in _NONE_IS_SHOWN:
             fields.append((name, value))
     return fields
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from deferd.contract import limits
-from deferd.contract.endings import seconds_field
+from deferd.contract.constraints import constraint, seconds_field
 
 Jitter = Annotated[
     float,
@@ -81,9 +81,9 @@ class ScheduleBackoff(_BackoffKind):
 
 Backoff = Annotated[
     ExponentialBackoff | FixedBackoff | ScheduleBackoff,
+    constraint("backoff"),
     Field(
         discriminator="kind",
-        description="How long a released job waits until it is ready again. Seconds are kept to the millisecond.",
         json_schema_extra={"x-name": "Backoff"},  # the name of its schema in the OpenAPI document
     ),
 ]

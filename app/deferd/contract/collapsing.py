@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationInfo
 
 from deferd.contract import limits
-from deferd.contract.endings import seconds_field
+from deferd.contract.constraints import seconds_field
 
 _MOVING = frozenset({"replace", "append"})
 """Values of `on_conflict` with which a put moves the due time."""

@@ -34,11 +34,11 @@ from deferd.contract.collapsing import (
     OnConflict,
     UniqueFor,
 )
-from deferd.contract.endings import Deadline, DeadRetain, TimeLimit, seconds_field
+from deferd.contract.constraints import constraint, seconds_field
 from deferd.contract.json_depth import is_deeper
 from deferd.contract.labels import Labelled, Tag
 from deferd.contract.timestamps import parse_instant
-from deferd.contract.windows import Spread, WindowSpec
+from deferd.contract.windows import WindowSpec
 
 TRACEPARENT_PATTERN = r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
 
@@ -146,37 +146,9 @@ DueInstant = Annotated[
         examples=["2030-01-31T09:30:00.000Z"],
     ),
 ]
-Ttr = Annotated[
-    float,
-    seconds_field(
-        limits.TTR_MIN_S,
-        limits.TTR_MAX_S,
-        "Time to run: the length of the lease in seconds, 0.1 to 86400. Default: that of the topic, else 60.",
-    ),
-]
+Ttr = Annotated[float, constraint("ttr")]
 Delay = Annotated[
     float, seconds_field(0, limits.DELAY_MAX_S, "Seconds until the job is due: 0 to 315576000 (10 years).")
-]
-Ttl = Annotated[
-    float,
-    seconds_field(
-        0.001,
-        limits.TTL_MAX_S,
-        "Seconds after `due_at` within which the job must be delivered for the first time; otherwise it becomes dead "
-        "with reason `expired`. `null`: no limit.",
-    ),
-]
-Retain = Annotated[
-    float, seconds_field(0, limits.RETAIN_MAX_S, "Seconds for which the finished job is kept. 0: not kept.")
-]
-MaxAttempts = Annotated[
-    int,
-    Field(
-        strict=True,
-        ge=1,
-        le=limits.ATTEMPTS_MAX,
-        description="Deliveries after which the job becomes dead instead of ready again. `null`: no limit.",
-    ),
 ]
 ErrorText = Annotated[
     str,
@@ -239,15 +211,15 @@ class JobPolicy(_Strict):
     """How a job is delivered and kept. Omitted fields come from the topic, then from the service's defaults."""
 
     ttr: Ttr | None = None
-    max_attempts: MaxAttempts | None = None
+    max_attempts: Annotated[int, constraint("max_attempts")] | None = None
     backoff: Backoff | None = None
-    ttl: Ttl | None = None
-    retain: Retain | None = None
-    dead_retain: DeadRetain | None = None
-    time_limit: TimeLimit | None = None
-    deadline: Deadline | None = None
+    ttl: Annotated[float, constraint("ttl")] | None = None
+    retain: Annotated[float, constraint("retain")] | None = None
+    dead_retain: Annotated[float, constraint("dead_retain")] | None = None
+    time_limit: Annotated[float, constraint("time_limit")] | None = None
+    deadline: Annotated[float, constraint("deadline")] | None = None
     window: WindowSpec | None = None
-    spread: Spread | None = None
+    spread: Annotated[float, constraint("spread")] | None = None
 
 
 class _When(_Strict):

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from deferd.contract import limits
-from deferd.contract.endings import seconds_field
+from deferd.contract.constraints import seconds_field
 from deferd.contract.push_targets import target_of
 from deferd.contract.webhook_signature import SECRET_PREFIX, secret_key
 

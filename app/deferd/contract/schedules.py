@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from deferd.contract import limits
-from deferd.contract.endings import seconds_field
+from deferd.contract.constraints import constraint, seconds_field
 from deferd.contract.labels import Labelled
 from deferd.contract.model import Durability, Instant, JobPolicy, JsonValue, Topic, Traceparent
-from deferd.contract.windows import TIME_PATTERN, Days, Spread, WindowSpec, ZoneName
+from deferd.contract.windows import TIME_PATTERN, Days, WindowSpec, ZoneName
 
 
 def _all_different(values: list[str]) -> list[str]:
@@ -109,7 +109,7 @@ class PutSchedule(Timing):
         ]
         | None
     ) = None
-    spread: Spread | None = Field(
+    spread: Annotated[float, constraint("spread")] | None = Field(
         default=None,
         description="Each run is due up to this many seconds later; how much depends on the name of the schedule, so "
         "the runs keep their distance.",

@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from deferd.contract import limits
-from deferd.contract.endings import seconds_field
+from deferd.contract.constraints import constraint
 
 _ZONE, _FROM, _TO = "UTC", "00:00", "24:00"
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
@@ -106,20 +106,8 @@ WindowSpec = Annotated[
     | Annotated[Windows, Tag(FORM_TAGS[1])]
     | Annotated[CalendarName, Tag(FORM_TAGS[2])],
     Discriminator(_form),
-    Field(
-        description="Opening hours: one window, a list of them, or the name of a calendar. A due time, and the end of "
-        "every backoff, moves to the next opening.",
-        json_schema_extra={"x-name": "WindowSpec"},  # the name of its schema in the OpenAPI document
-    ),
-]
-Spread = Annotated[
-    float,
-    seconds_field(
-        0,
-        limits.SPREAD_MAX_S,
-        "Seconds over which due times are spread: each moves later by a part of this that depends on the job's id, so "
-        "a repeated put agrees with itself.",
-    ),
+    constraint("window"),
+    Field(json_schema_extra={"x-name": "WindowSpec"}),  # the name of its schema in the OpenAPI document
 ]
 
 

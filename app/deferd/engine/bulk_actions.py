@@ -24,9 +24,10 @@ from deferd.engine import metrics
 from deferd.engine.bulk_throttle import BulkThrottle
 from deferd.engine.partition_store import PartitionStore
 from deferd.engine.partitions import topic_of
-from deferd.engine.record import instant_ms, json_bytes, to_ms
+from deferd.engine.record import instant_ms, json_bytes
 from deferd.engine.redis_keys import TAG_PREFIX, Keys
 from deferd.engine.scripts import Scripts
+from deferd.engine.stored_fields import to_ms
 from deferd.engine.topic_sweeps import SETTLE_S
 from deferd.engine.topic_usage import TopicUsage
 from deferd.engine.topic_view import STATES

@@ -4,10 +4,9 @@ The scripts write it (`lua/lib/record.lua`), both sides read it::
 
     created_ms u48 | due_ms u48 | nonce u48 | attempts u32 | length of extra u32 | extra | body
 
-all little-endian. `extra` is empty or a JSON object with short keys for what most jobs do not have: the policy fields
-that differ from the service's defaults (`t` ttr ms, `m` max attempts, 0 for no limit, `b` backoff, `x` ttl ms, 0 for
-none, `r` retain ms, `q` how long it is kept when dead in ms, `i` time limit ms and `l` deadline ms, 0 for none), the
-due time in ms from which the deadline counts once a retry has another one (`v`), the longest time in ms for which it is
+all little-endian. `extra` is empty or a JSON object with short keys for what most jobs do not have: the fields of the
+policy that differ from the service's defaults (the keys of `contract.fields`, as stored_fields.py has them), the due
+time in ms from which the deadline counts once a retry has another one (`v`), the longest time in ms for which it is
 kept when dead (`k`, a limit of the API key that put it), the trace context of the put (`c`), `g` tags and `h` headers
 (neither is ever empty), how long its id stays taken after it is finished in ms (`u`), the latest due ms that its
 `max_wait` allows (`w`), the number of items that appends have made of its body (`y`; 0 while they are in a list of
@@ -37,10 +36,9 @@ import orjson
 import pydantic_core
 
 from deferd.contract import limits
-from deferd.contract.backoff import ExponentialBackoff, FixedBackoff, ScheduleBackoff
-from deferd.contract.model import DeadReason, JobPolicy, JobState
-from deferd.contract.windows import window_text
+from deferd.contract.model import DeadReason, JobState
 from deferd.engine.partitions import topic_of
+from deferd.engine.stored_fields import NO_LIMIT
 
 _HEADER = struct.Struct("<IHIHIHII")
 _HEADER_SIZE = _HEADER.size
@@ -48,7 +46,6 @@ _unpack = _HEADER.unpack_from
 _DEFAULT_BACKOFF: dict[str, Any] = {"kind": "exponential", "base": 2, "cap": 212, "jitter": 0}
 _RESERVED = JobState.RESERVED
 _STATES = {state.value.encode(): state for state in JobState}
-NO_LIMIT = 0
 NONCE_BITS = 47
 _ENDINGS_KEYS = frozenset("sqila")
 _PLAIN_KEYS = frozenset("tmbxr")
@@ -294,45 +291,6 @@ def _read_extra(record: JobRecord, extra: dict[str, Any]) -> None:
         record.endings = Endings(get("s", 0), get("q"), get("i", 0), get("l", 0), get("v"), get("a", ()))
     if "n" in extra:
         record.result, record.body = record.body[: extra["n"]], record.body[extra["n"] :]
-
-
-def policy_extra(policy: JobPolicy) -> dict[str, Any]:
-    """The `extra` object of the fields set in `policy`: an explicit `null` means no limit, a missing field is left out.
-
-    Durations become whole milliseconds.
-    """
-    extra: dict[str, Any] = {}
-    fields_set = policy.model_fields_set
-    if policy.ttr is not None:
-        extra["t"] = to_ms(policy.ttr)
-    if "max_attempts" in fields_set:
-        extra["m"] = policy.max_attempts or NO_LIMIT
-    if policy.backoff is not None:
-        extra["b"] = _backoff_json(policy.backoff)
-    if "ttl" in fields_set:
-        extra["x"] = 0 if policy.ttl is None else to_ms(policy.ttl)
-    if policy.retain is not None:
-        extra["r"] = to_ms(policy.retain)
-    if policy.dead_retain is not None:
-        extra["q"] = to_ms(policy.dead_retain)
-    if "time_limit" in fields_set:
-        extra["i"] = 0 if policy.time_limit is None else to_ms(policy.time_limit)
-    if "deadline" in fields_set:
-        extra["l"] = 0 if policy.deadline is None else to_ms(policy.deadline)
-    if "window" in fields_set:
-        extra["wi"] = "" if policy.window is None else window_text(policy.window)
-    if "spread" in fields_set:
-        extra["sp"] = 0 if policy.spread is None else to_ms(policy.spread)
-    return extra
-
-
-def _backoff_json(backoff: ExponentialBackoff | FixedBackoff | ScheduleBackoff) -> dict[str, Any]:
-    return backoff.model_dump()
-
-
-def to_ms(seconds: float) -> int:
-    """Convert seconds to the nearest whole millisecond."""
-    return round(seconds * 1000)
 
 
 def instant_ms(at: datetime) -> int:

@@ -11,7 +11,8 @@ import msgspec
 
 from deferd.contract import limits
 from deferd.contract.model import ChangeJob, JobPolicy, PutJob
-from deferd.engine.record import NONCE_BITS, Receipt, instant_ms, json_bytes, policy_extra, to_ms
+from deferd.engine.record import NONCE_BITS, Receipt, instant_ms, json_bytes
+from deferd.engine.stored_fields import policy_extra, to_ms
 
 Args = tuple[str, bytes | int]
 """A job's id, and what a script is to do with it."""

@@ -6,61 +6,53 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from deferd.contract.fields import POLICY
 from deferd.contract.model import TopicSettings
-from deferd.contract.windows import read_window
 from deferd.engine.placement import read_defaults
-from deferd.engine.record import json_bytes, policy_extra
+from deferd.engine.record import json_bytes
+from deferd.engine.stored_fields import from_store, policy_extra
 from deferd.store.durability_levels import level_named, name_of
 
-UNREADABLE_SETTINGS = (ValueError, TypeError, AttributeError, ValidationError)
+UNREADABLE_SETTINGS = (ValueError, TypeError, AttributeError, KeyError, ValidationError)
 """What `read_settings` raises for settings that something other than deferd has written."""
 
 _AS_THEY_ARE = {"j": "max_jobs", "ev": "events", "n": "partitions"}
+_KEYS_BEFORE = {**{key: key for key in "tmbxrqi"}, "d": "l"}
+"""The keys of the policy beside the rest, as it was stored before version 0.2, and what they are now."""
+
+
+def present_settings(stored: dict[str, Any]) -> dict[str, Any]:
+    """Stored settings of any version as they are stored now; see lua/lib/settings.lua, which does the same."""
+    if "po" in stored:
+        return stored
+    policy = {now: stored[before] for before, now in _KEYS_BEFORE.items() if before in stored}
+    found = {"po": policy or None, "du": stored.get("l"), "pl": stored.get("w")}
+    return {**{key: value for key, value in found.items() if value is not None}, **stored}
 
 
 def read_settings(stored: dict[str, Any]) -> TopicSettings:
     """Read stored settings. Raises one of UNREADABLE_SETTINGS."""
-    fields: dict[str, Any] = {}
-    if "t" in stored:
-        fields["ttr"] = stored["t"] / 1000
-    if "m" in stored:
-        fields["max_attempts"] = stored["m"] or None
-    if "b" in stored:
-        fields["backoff"] = stored["b"]
-    if "x" in stored:
-        fields["ttl"] = stored["x"] / 1000 if stored["x"] else None
-    if "r" in stored:
-        fields["retain"] = stored["r"] / 1000
-    if "q" in stored:
-        fields["dead_retain"] = stored["q"] / 1000
-    if "i" in stored:
-        fields["time_limit"] = stored["i"] / 1000 if stored["i"] else None
-    if "d" in stored:
-        fields["deadline"] = stored["d"] / 1000 if stored["d"] else None
-    if "w" in stored:
-        window, spread_ms = read_defaults(stored["w"])
-        fields["window"] = read_window(window) if window else None
-        fields["spread"] = spread_ms / 1000 if spread_ms else None
-    if "l" in stored:
-        fields["durability"] = name_of(stored["l"])
+    stored = present_settings(stored)
+    policy = stored.get("po", {})
+    if "pl" in stored:
+        window, spread_ms = read_defaults(stored["pl"])
+        policy = {**policy, "wi": window, "sp": spread_ms}
+    fields = {field.name: from_store(field, policy[field.key]) for field in POLICY if field.key in policy}
+    if "du" in stored:
+        fields["durability"] = name_of(stored["du"])
     fields |= {field: stored[key] for key, field in _AS_THEY_ARE.items() if key in stored}
     return TopicSettings.model_validate(fields)
 
 
 def settings_to_store(settings: TopicSettings) -> dict[str, Any]:
     """The object to store; empty for settings without a value."""
-    stored = policy_extra(settings)
-    if "l" in stored:  # in settings this key is the durability
-        stored["d"] = stored.pop("l")
-    window, spread_ms = stored.pop("wi", ""), stored.pop("sp", 0)
+    stored: dict[str, Any] = {}
+    policy = policy_extra(settings)
+    window, spread_ms = policy.pop("wi", ""), policy.pop("sp", 0)
+    if policy:
+        stored["po"] = policy
     if window or spread_ms:
-        stored["w"] = json_bytes([window, spread_ms]).decode()
-    if settings.max_jobs is not None:
-        stored["j"] = settings.max_jobs
+        stored["pl"] = json_bytes([window, spread_ms]).decode()
     if settings.durability is not None:
-        stored["l"] = level_named(settings.durability)
-    if settings.events:
-        stored["ev"] = settings.events
-    if settings.partitions is not None:
-        stored["n"] = settings.partitions
-    return stored
+        stored["du"] = level_named(settings.durability)
+    return stored | {key: value for key, field in _AS_THEY_ARE.items() if (value := getattr(settings, field))}

@@ -16,8 +16,9 @@ from deferd.contract.errors import DeferdError, StoreUnavailable
 from deferd.engine.push.push_definition import PushDefinition
 from deferd.engine.push.push_store import COUNTED_MS, PushStore, Taken
 from deferd.engine.queue import JobQueue
-from deferd.engine.record import JobRecord, to_ms
+from deferd.engine.record import JobRecord
 from deferd.engine.script_arguments import encode_finish
+from deferd.engine.stored_fields import to_ms
 from deferd.push import metrics
 from deferd.push.delivery import Delivery, Leases, UnderWay, settled
 from deferd.push.http_sender import HttpSender, PushFailed

@@ -90,7 +90,7 @@ async def test_a_pause_comes_first_with_its_beginning_and_who_asked(driver: Engi
     assert (view.paused, view.pause and view.pause.by) == (True, "ops"), "settings do not end a pause"
     view = await driver.topics.resume(TOPIC)
     assert (view.paused, view.pause) == (False, None)
-    assert orjson.loads(driver.server.command("HGET", "deferd:{0}:settings", TOPIC)) == {"t": 30000}
+    assert orjson.loads(driver.server.command("HGET", "deferd:{0}:settings", TOPIC)) == {"po": {"t": 30000}}
 
 
 async def test_a_pause_of_an_earlier_version_has_no_beginning(driver: EngineDriver) -> None:

@@ -232,7 +232,7 @@ def test_every_nonce_is_another_one() -> None:
 
 
 def test_the_fast_path_knows_each_field_but_the_rare_ones() -> None:
-    rare = {"backoff", "tags", "headers", "dead_retain", "time_limit", "deadline"}
+    rare = {"backoff", "tags", "headers"}
     rare |= {"conflict_with", "if_reserved", "max_wait", "max_items", "unique_for"}
     assert set(put_decoding._Put.__struct_fields__) == PutJob.model_fields.keys() - rare
 

@@ -15,7 +15,8 @@ from deferd.api.routes.pop import NO_STORE, PopQuery, return_to_queue
 from deferd.api.unsent_bytes import LARGE_BYTES
 from deferd.contract.errors import DeferdError
 from deferd.engine.queue import PopRequest
-from deferd.engine.record import JobRecord, to_ms
+from deferd.engine.record import JobRecord
+from deferd.engine.stored_fields import to_ms
 
 _LINE = rf"/topics/({TOPIC})/pop(?:\?([!\x22$-~]*))?"
 _EMPTY_OBJECT = b"{}"

@@ -6,6 +6,7 @@ JSON text of any value instead, both ways.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from starlette.responses import Response
@@ -24,6 +25,7 @@ from deferd.api.resp.options import (
 )
 from deferd.api.resp.replies import array, items_of
 from deferd.api.resp.session import Session
+from deferd.contract.fields import POLICY, Kind
 from deferd.engine.time_slice import TimeSlice
 
 ANY = b"*"
@@ -32,17 +34,15 @@ _AS_JSON = "as_json"
 """Not a field of HTTP: how bodies and results are written."""
 _JSON: Options = {b"JSON": flag(_AS_JSON, True)}
 _WHEN: Options = {b"DELAY": duration("delay"), b"AT": instant("run_at")}
+_OF_KIND: dict[Kind, Callable[[str], Option]] = {
+    Kind.SECONDS: duration,
+    Kind.COUNT: count,
+    Kind.BACKOFF: json,
+    Kind.WINDOW: json,
+    Kind.TEXT: Option,
+}
 _POLICY: Options = {
-    b"TTR": duration("ttr"),
-    b"MAXATTEMPTS": count("max_attempts"),
-    b"BACKOFF": json("backoff"),
-    b"TTL": duration("ttl"),
-    b"RETAIN": duration("retain"),
-    b"DEADRETAIN": duration("dead_retain"),
-    b"TIMELIMIT": duration("time_limit"),
-    b"DEADLINE": duration("deadline"),
-    b"WINDOW": json("window"),
-    b"SPREAD": duration("spread"),
+    **{field.name.replace("_", "").upper().encode(): _OF_KIND[field.kind](field.name) for field in POLICY},
     b"TAG": Option("tags", collects=True),
     b"HEADER": Option("headers", words=2, collects=True),
 }

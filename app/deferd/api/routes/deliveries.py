@@ -28,7 +28,8 @@ from deferd.contract.model import (
     Topic,
     TouchJob,
 )
-from deferd.engine.record import Receipt, to_ms
+from deferd.engine.record import Receipt
+from deferd.engine.stored_fields import to_ms
 
 router = APIRouter(route_class=Operation, tags=["consumers"])
 

@@ -25,8 +25,9 @@ from deferd.contract.errors import DeferdError
 from deferd.contract.model import Ttr
 from deferd.contract.topic_patterns import is_pattern
 from deferd.engine.engine import Engine
-from deferd.engine.record import JobRecord, to_ms
+from deferd.engine.record import JobRecord
 from deferd.engine.request_end import request_ending_at
+from deferd.engine.stored_fields import to_ms
 from deferd.engine.topic_search import TopicSelection
 
 _ONE = limits.TOPIC_OR_PATTERN.removeprefix("^").removesuffix("$")

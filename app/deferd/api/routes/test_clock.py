@@ -17,7 +17,7 @@ from deferd.api.response_values import instant, seconds
 from deferd.api.responses import JsonResponse
 from deferd.contract import limits
 from deferd.engine.movable_clock import MovableClock, Reading
-from deferd.engine.record import to_ms
+from deferd.engine.stored_fields import to_ms
 
 router = APIRouter(route_class=Operation, include_in_schema=False)
 

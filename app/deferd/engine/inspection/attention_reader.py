@@ -23,6 +23,7 @@ from deferd.engine.partitions import is_first, topic_of, topics_of
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.topic_list import TopicList
+from deferd.engine.topic_settings import present_settings
 from deferd.store.connection import Store
 from deferd.store.durability_levels import MEMORY
 from deferd.store.store_facts import Given, read_given
@@ -293,7 +294,7 @@ def _topics_of(reports: Reports, registry: ConsumerRegistry) -> tuple[set[str], 
 def _topic_state(name: str, row: Sequence[Any]) -> TopicState:
     raw, *facts = row
     settings = _settings(raw)
-    asked = (pause_of(settings), _whole(settings.get("l")), _whole(settings.get("j")))
+    asked = (pause_of(settings), _whole(settings.get("du")), _whole(settings.get("j")))
     return TopicState._make((name, *facts, *asked))
 
 
@@ -314,7 +315,7 @@ def _settings(raw: bytes) -> dict[str, Any]:
         settings = orjson.loads(raw) if raw else {}
     except ValueError:  # something other than deferd has written it; `deferd audit` finds it
         return {}
-    return settings if isinstance(settings, dict) else {}
+    return present_settings(settings) if isinstance(settings, dict) else {}
 
 
 def _whole(value: Any) -> int:

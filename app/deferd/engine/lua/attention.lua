@@ -1,5 +1,5 @@
 -- Read what may need a person in topics of a shard. Read-only.
--- @include clock
+-- @include clock settings
 -- KEYS[1] settings HASH topic -> JSON | KEYS[2] due ZSET; the keys of the topics are named after it
 -- ARGV[1] how long the service keeps dead jobs, ms | ARGV[2] jobs that died this long ago count as recent, ms
 -- ARGV[3] jobs that are due this much later count as due soon, ms | ARGV[4] only with so many delayed jobs, or in topics
@@ -35,7 +35,7 @@ end
 
 local function settings_of(raw)
   local is_read, settings = pcall(cjson.decode, raw)
-  return is_read and type(settings) == 'table' and settings or {}
+  return is_read and type(settings) == 'table' and present_settings(settings) or {}
 end
 
 local function circuit_of(key)
@@ -47,7 +47,7 @@ end
 local function row_of(name, raw)
   local of_topic = prefix .. name .. ':'
   local pool = of_topic .. 'pool'
-  if call('EXISTS', pool) == 0 and not string.find(raw, '"l":', 1, true) then return {} end
+  if call('EXISTS', pool) == 0 and not string.find(raw, '"du":', 1, true) and not string.find(raw, '"l":', 1, true) then return {} end
   local settings = raw ~= '' and settings_of(raw) or {}
   local delay, ready, dead = of_topic .. 'delay', of_topic .. 'ready', of_topic .. 'dead'
   local reserved = call('ZCARD', of_topic .. 'reserved')
@@ -56,7 +56,7 @@ local function row_of(name, raw)
   }
   if row[2] > 0 then add_delayed(row, delay, settings.n) end
   if row[5] > 0 then
-    row[6] = call('ZCOUNT', dead, now - recent + (tonumber(settings.q) or default_retention), '+inf')
+    row[6] = call('ZCOUNT', dead, now - recent + (settings.po and tonumber(settings.po.q) or default_retention), '+inf')
   end
   if row[3] > 0 then
     local record = call('HGET', pool, call('ZRANGE', ready, 0, 0)[1])

@@ -1,5 +1,5 @@
 -- Find the first of some puts into one topic that would be refused. Read-only.
--- @include clock topic record transitions
+-- @include clock topic settings record transitions
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] the durability that the puts reach if some name none, a level of store/durability_levels.py;
 --   -1: all name theirs; what may follow is as in ARGV[3] of put.lua
@@ -17,13 +17,13 @@ local EXISTS, HELD, FULL, TOO_LARGE = -1, -2, -3, -4
 local MOST_ITEMS = 10000
 local here, now, finishing = attached(), now_ms(), ARGV[3]
 local settings = redis.call('HGET', SETTINGS, TOPIC)
-settings = settings and settings ~= '' and cjson.decode(settings) or {}
+settings = settings and settings ~= '' and present_settings(cjson.decode(settings)) or {}
 local reached, known, placed_by = string.match(ARGV[2], '^(-?%d+)/?(%d*) ?(.*)$')
 local partitions = settings.n or 1
 if (tonumber(known) or 1) ~= partitions then return { -5 } end
-if placed_by ~= (settings.w or '') then return { -2, settings.w or '' } end
+if placed_by ~= (settings.pl or '') then return { -2, settings.pl or '' } end
 reached = tonumber(reached)
-local default = settings.l or 0
+local default = settings.du or 0
 if reached >= 0 and default > reached then return { -1, default } end
 
 local max_jobs = settings.j or 0

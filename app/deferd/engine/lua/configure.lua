@@ -3,7 +3,7 @@
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] settings, pause, resume, or outdo: make the settings later, and the partitions as many, as
 --   those of a partition, unless they are by now
--- ARGV[3] with `settings`: JSON object, the policy keys of record.lua, `j` max_jobs, `l` durability, `ev` events, and `n`
+-- ARGV[3] with `settings`: JSON object, as lib/topic.lua describes it, and `n`
 --   partitions, which stay as they are if it has none; '' for none; with `pause`: who pauses it, '' for nobody by name;
 --   with `outdo`: the revision of the partition's settings
 -- ARGV[4] with `pause`: why, '' when nobody said. A second pause changes neither this nor who nor since when;

@@ -1,12 +1,12 @@
 -- Put jobs into one topic. Each is stored completely, or not at all, with a code for the reason.
--- @include clock topic events tags record transitions collapsing
+-- @include clock topic settings events tags record transitions collapsing
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic
 -- ARGV[2] 0: return only the codes. Otherwise also the jobs as they are stored; of those that existed already only as
 --   many as have this number of bytes together, and for the others the code alone
 -- ARGV[3] the default durability of the topic that this call satisfies, a level of store/durability_levels.py; -1: any.
 --   If the topic has another default above 0, nothing is stored and no result is returned. When the caller placed the
---   due times by defaults of the topic, a space and those follow (`w` of its settings); if these are others, nothing is
+--   due times by defaults of the topic, a space and those follow (`pl` of its settings); if these are others, nothing is
 --   stored either. `*` in place of them: any, and any number of partitions. Between the level and the space "/" and the
 --   number of the topic's partitions, if the caller knows several; if it is another, nothing is stored
 -- ARGV[4..] two for each job: id | job, which consists of
@@ -39,15 +39,16 @@ local kept_room = tonumber(ARGV[2])
 local with_records = kept_room > 0
 local last = last_position()
 local settings, is_new = ensure_topic()
+if not is_new and next(settings) then settings = present_settings(settings) end
 local max_jobs = settings.j or 0
-local durability, satisfied = settings.l or 0, tonumber(ARGV[3])
+local durability, satisfied = settings.du or 0, tonumber(ARGV[3])
 local partitions = settings.n or 1
-if settings.w or settings.n or not satisfied then
+if settings.pl or settings.n or not satisfied then
   local level, known, placed_by = string.match(ARGV[3], '^(-?%d+)/?(%d*) ?(.*)$')
   satisfied = tonumber(level)
   if placed_by ~= '*' then
     if (tonumber(known) or 1) ~= partitions then return { now, max_jobs, {}, durability, '', partitions } end
-    if placed_by ~= (settings.w or '') then return { now, max_jobs, {}, durability, settings.w or '' } end
+    if placed_by ~= (settings.pl or '') then return { now, max_jobs, {}, durability, settings.pl or '' } end
   end
 end
 if durability > 0 and satisfied >= 0 and durability ~= satisfied then return { now, max_jobs, {}, durability } end
@@ -64,21 +65,14 @@ local function room_within(bound)
   return math.ceil(most / partitions) - live
 end
 
-local topic_defaults = {}
-if next(settings) then
-  for _, key in ipairs({ 't', 'm', 'b', 'x', 'r', 'q', 'i' }) do
-    topic_defaults[key] = settings[key]
-  end
-  topic_defaults.l = settings.d  -- in settings `l` is the durability
-end
-local has_defaults = next(topic_defaults) ~= nil
+local topic_defaults = settings.po
 
 -- The rest of a job's record with the topic's defaults filled in, how long it may wait after it is due, and its tags;
 -- nil for none.
 local function complete(rest, length, is_as_sent)
-  if not has_defaults and (length == 0 or is_as_sent and string.find(rest, PLACED_ONLY, 5)) then return rest, nil end
+  if not topic_defaults and (length == 0 or is_as_sent and string.find(rest, PLACED_ONLY, 5)) then return rest, nil end
   local policy = length == 0 and {} or cjson.decode(string.sub(rest, 5, 4 + length))
-  if has_defaults then
+  if topic_defaults then
     for key, value in pairs(topic_defaults) do
       if policy[key] == nil then policy[key] = value end
     end
@@ -204,7 +198,7 @@ local function put_new(from, to, results)
     local due = kind == DELAY_GIVEN and now + ms or math.max(ms, now)
     if due ~= head_due then head_due, head = due, write('<I6I6', now, due) end
     local rest, wait, tags = string.sub(job, 23), nil, nil
-    if extra_length > 0 or has_defaults then
+    if extra_length > 0 or topic_defaults then
       rest, wait, tags = complete(rest, extra_length, true)
       if tags then return false end
     end

@@ -1,6 +1,6 @@
 -- Create, change, advance or delete a schedule in one step: its next run is put as it moves on, or nothing is done.
 -- @embed put withdraw_run
--- @include clock topic schedules missed_runs
+-- @include clock topic settings schedules missed_runs
 -- KEYS: see lib/topic.lua, of the schedule's topic; then the same of the topic of the run to withdraw, if that is another
 -- ARGV[1] topic | ARGV[2] name | ARGV[3] the `rev` that it must have, '': it must not exist
 -- ARGV[4] topic of the runs to withdraw | ARGV[5] id of the next run if it is to be withdrawn, else ''; if it does not wait
@@ -89,14 +89,14 @@ for at = first_run, #ARGV, 4 do
   jobs[#jobs + 1] = head .. rest_with(ARGV[at + 3])
 end
 
--- The due times are placed already: for put.lua, any durability and any defaults for due times (`w` of the settings). And
+-- The due times are placed already: for put.lua, any durability and any defaults for due times (`pl` of the settings). And
 -- any number of partitions (`n`): runs are in the first one, where its equal share of the jobs is what counts.
 local any_default = '-1'
 if #jobs > 0 then
   local settings = redis.call('HGET', SETTINGS, TOPIC)
-  settings = settings and settings ~= '' and cjson.decode(settings) or {}
-  if (settings.w or '') ~= ARGV[9] then return { OTHER_DEFAULTS, settings.w or '' } end
-  if settings.w or settings.n then any_default = '-1 *' end
+  settings = settings and settings ~= '' and present_settings(cjson.decode(settings)) or {}
+  if (settings.pl or '') ~= ARGV[9] then return { OTHER_DEFAULTS, settings.pl or '' } end
+  if settings.pl or settings.n then any_default = '-1 *' end
   local bound = struct.unpack('<I4', jobs[2], 19)
   local most = math.min((settings.j or 0) > 0 and settings.j or math.huge, bound > 0 and bound or math.huge)
   if most < math.huge then

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from deferd.contract import limits
 from deferd.contract.schedules import PutSchedule
-from deferd.engine.record import to_ms
 from deferd.engine.schedules.run_placing import RunPlacing
+from deferd.engine.stored_fields import to_ms
 from deferd.engine.timing.openings import place, spread_of
 from deferd.engine.timing.recurrence import Recurrence, run_id
 

@@ -8,7 +8,7 @@ from deferd.contract.schedules import PutSchedule
 from deferd.contract.windows import window_text
 from deferd.engine.calendars import Calendars
 from deferd.engine.placement import NO_DEFAULTS, Placer, read_defaults
-from deferd.engine.record import to_ms
+from deferd.engine.stored_fields import to_ms
 from deferd.engine.timing.openings import Openings
 
 

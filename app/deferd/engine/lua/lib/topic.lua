@@ -10,13 +10,13 @@
 --                      because of its time limit or deadline
 --   KEYS[8]  holders   HASH id -> consumer, while reserved by one that gave its name
 --   KEYS[9]  cancelled ZSET "id" and "id nonce attempt" -> ms until which the holder gets the code of cancelled jobs
---   KEYS[10] settings  HASH topic -> JSON: the policy keys of record.lua, but `d` for the deadline, `j` max_jobs,
---                     `l` durability as a level of store/durability_levels.py, `p` 1 while paused, `ps` since which
---                     ms, `pb` by the key of which name and `pr` why, if that is known, `w` the defaults for due times,
---                     JSON text that only engine/placement.py reads, `ev` how many events to keep, `pu` while its jobs are pushed
---                     (push_set.lua): { n most requests under way, j most jobs of one, r most requests a second,
+--   KEYS[10] settings  HASH topic -> JSON: `po` the policy, an object with the keys of record.lua, `j` max_jobs,
+--                     `du` durability as a level of store/durability_levels.py, `p` 1 while paused, `ps` since which
+--                     ms, `pb` by the key of which name and `pr` why, if that is known, `pl` the defaults for due times,
+--                     JSON text that only engine/placement.py reads, `ev` how many events to keep, `pu` while its jobs are
+--                     pushed (push_set.lua): { n most requests under way, j most jobs of one, r most requests a second,
 --                     if there is such a limit }, `n` the number of partitions if there are several, then also `rv`
---                     the revision of these settings; or ''
+--                     the revision of these settings; or ''. Older ones: lib/settings.lua
 --   KEYS[11] topics    ZSET topic -> 0, all topics of the shard in the order of their names
 --   KEYS[12] due       ZSET topic -> the next ms at which the timer has work there
 --   KEYS[13] tally     HASH what became of all jobs ever put: put, finished, cancelled (by a cancel, a purge or a put
