@@ -17,10 +17,11 @@ from typing import Any, Final
 import click
 from click.shell_completion import CompletionItem, shell_complete
 
-from deferd.cli import exit_codes
-from deferd.cli.command import COMPLETE_VARIABLE, EXIT_CODES, parameter_name
 from deferd.cli.command_table import ALIASES, COMMANDS, SECTIONS
-from deferd.cli.standard_streams import discard, is_write_error, open_closed_streams
+from deferd.cli.framework import exit_codes
+from deferd.cli.framework.command import COMPLETE_VARIABLE, EXIT_CODES, parameter_name
+from deferd.cli.framework.standard_streams import discard, is_write_error, open_closed_streams
+from deferd.cli.framework.version import version
 
 _WORDS: Final = ("help", "version")
 """Commands that stand for options."""
@@ -74,16 +75,6 @@ class LazyGroup(click.Group):
         formatter.write(f"\n`deferd help COMMAND` shows options and examples.\n\n{EXIT_CODES}\n")
 
 
-def version() -> str:
-    """The installed version of the package, such as ``0.1.0``."""
-    from importlib import metadata  # a third of the time of `deferd --help`
-
-    try:
-        return metadata.version("deferd")
-    except metadata.PackageNotFoundError:
-        return "(not installed)"
-
-
 def _show_version(ctx: click.Context, _option: click.Parameter, is_given: bool) -> None:
     if is_given:
         click.echo(f"deferd {version()}")
@@ -107,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with these arguments (those of the process by default) and return its exit code.
 
     0: done. 1: failed (a store that refuses, a port in use, an unreachable service). 2: wrong usage or a wrong setting.
-    The reason is one line on standard error. `deferd.cli.exit_codes` has all codes.
+    The reason is one line on standard error. `deferd.cli.framework.exit_codes` has all codes.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     open_closed_streams(output_counts=words[:1] not in (["serve"], ["worker"]))
@@ -189,7 +180,7 @@ def _name(parameter: click.Parameter, ctx: click.Context | None = None) -> str:
 
 
 def _fail(sentence: str, *, code: int = exit_codes.FAILED) -> int:
-    from deferd.cli.output import complain
+    from deferd.cli.framework.output import complain
 
     complain(sentence)
     return code

@@ -27,7 +27,7 @@ LOG_MAX_BYTES = 10 * 1024 * 1024
 APPEND_ONLY_DIR = "appendonlydir"
 """In the data directory: the store's data. `deferd.store.append_only` describes it."""
 UNFINISHED_RESTORE = "restore.unfinished"
-"""In the data directory: data of a backup that is not in place yet. See `deferd.cli.restore`."""
+"""In the data directory: data of a backup that is not in place yet. See `deferd.cli.service.restore`."""
 MOVED_ASIDE = ".before-restore-"
 """In the name of data that a restore has moved aside: what follows `appendonlydir`."""
 _OTHER_USERS = 0o077

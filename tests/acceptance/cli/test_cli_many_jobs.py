@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from deferd.cli.options import REASONS
+from deferd.cli.framework.options import REASONS
 from deferd.contract.model import DeadReason
 from tests.acceptance.cli.command_line import Shell, ids
 from tests.acceptance.service_process import ServiceProcess

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deferd.cli.exit_codes import DONE, FINDINGS, REFUSED, USAGE
+from deferd.cli.framework.exit_codes import DONE, FINDINGS, REFUSED, USAGE
 from deferd.testing import ServiceForTests, start_service
 from tests.acceptance.cli.command_line import Shell, run_in_process
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deferd import Client
-from deferd.cli.copy import clock_warning, conclude, show_table
+from deferd.cli.service.copy import clock_warning, conclude, show_table
 from deferd.contract.model import JobState
 from deferd.engine.store_copy import CopyReport
 from deferd.engine.store_inventory import Inventory

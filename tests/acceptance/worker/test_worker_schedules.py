@@ -15,7 +15,7 @@ import pytest
 from pydantic import BaseModel
 
 from deferd import AsyncClient, Context, InvalidInput, ScheduleNotFound, StoreUnavailable, Worker, job
-from deferd.cli.exit_codes import USAGE
+from deferd.cli.framework.exit_codes import USAGE
 from deferd.client.requests import ApiRequest
 from tests.acceptance.cli.command_line import environment
 from tests.acceptance.client.lossy_proxy import lossy_proxy

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from deferd.cli import alert_lines, output
-from deferd.cli.top_snapshot import Snapshot
-from deferd.cli.top_view import draw
+from deferd.cli.framework import output
+from deferd.cli.inspection import alert_lines
+from deferd.cli.inspection.top_snapshot import Snapshot
+from deferd.cli.inspection.top_view import draw
 from deferd.client import Now
 
 

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from deferd.cli import main as cli
+from deferd.cli.framework.version import version
 from deferd.settings import Settings, flag, variable
 
 
@@ -36,11 +37,11 @@ def test_version_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     code = cli.main(["--version"])
 
     assert code == 0
-    assert capsys.readouterr().out == f"deferd {cli.version()}\n"
+    assert capsys.readouterr().out == f"deferd {version()}\n"
 
 
 def test_version_and_help_are_commands_too(capsys: pytest.CaptureFixture[str]) -> None:
-    assert output_of(["--version"], capsys) == output_of(["version"], capsys) == f"deferd {cli.version()}\n"
+    assert output_of(["--version"], capsys) == output_of(["version"], capsys) == f"deferd {version()}\n"
     assert output_of(["--help"], capsys) == output_of(["help"], capsys) == output_of(["help", "help"], capsys)
     for command in ("put", "serve", "bench", "key"):
         assert output_of([command, "--help"], capsys) == output_of(["help", command], capsys)

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from deferd.cli import exit_codes
 from deferd.cli import main as cli
 from deferd.cli.command_table import ALIASES, COMMANDS
+from deferd.cli.framework import exit_codes
 from deferd.client import errors as call_failures
 from deferd.contract import errors
 from deferd.contract.errors import DeferdError

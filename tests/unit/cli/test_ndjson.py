@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from deferd.cli import ndjson
-from deferd.cli.ndjson import BadLine, Batch, JobLines
+from deferd.cli.jobs import ndjson
+from deferd.cli.jobs.ndjson import BadLine, Batch, JobLines
 
 
 class Pipe:

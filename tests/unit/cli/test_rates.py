@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deferd.cli.rates import RateMeter, Rates, read_counts
+from deferd.cli.inspection.rates import RateMeter, Rates, read_counts
 
 EXPOSITION = """\
 # HELP deferd_puts_total Jobs put, by outcome.

@@ -58,7 +58,7 @@ def test_an_argument_that_is_not_text_is_refused_in_one_line(words: str) -> None
 
 def test_a_body_in_an_argument_is_utf_8_in_every_locale() -> None:
     script = (
-        "import sys; from deferd.cli import values, output;"
+        "import sys; from deferd.cli.framework import values, output;"
         "output.json_line(values.json_value(sys.argv[1]));"
         "from deferd.engine.scripts import assembled; assembled(False)"
     )

@@ -14,9 +14,9 @@ from pydantic import TypeAdapter
 from deferd import AsyncClient, Client
 from deferd.bench.options import OptionsError, read_options
 from deferd.cli import main as cli
-from deferd.cli import output, values
-from deferd.cli.connection import Connection
-from deferd.cli.options import connection_options
+from deferd.cli.framework import output, values
+from deferd.cli.framework.connection import Connection
+from deferd.cli.framework.options import connection_options
 from deferd.contract.backoff import Backoff
 
 

@@ -50,7 +50,7 @@ MOST_S = 5.0
 """A size that takes longer is not measured a second time."""
 
 ROOT = Path(deferd.__file__).parent
-SERVICE = ("api", "cli/serve.py", "contract", "engine", "server", "settings.py", "store")
+SERVICE = ("api", "cli/service/serve.py", "contract", "engine", "server", "settings.py", "store")
 """The code that reads input of others. The client, the commands and the benchmark read input of their own user."""
 SERVICE_APP = create_app(settings.Settings(), "")
 OPERATIONS = [route for route in SERVICE_APP.routes if isinstance(route, Operation)]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deferd.bench import service_clock
-from deferd.cli import values
+from deferd.cli.framework import values
 from deferd.client.jobs import Job, JobRef
 from deferd.client.requests import touch
 from deferd.contract.model import ChangeJob, PutJob

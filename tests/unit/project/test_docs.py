@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deferd.cli.exit_codes import MEANINGS
+from deferd.cli.framework.exit_codes import MEANINGS
 from deferd.engine import metrics as engine_metrics
 from deferd.engine.redis_keys import SHARD_KINDS, TOPIC_KINDS
 from deferd.settings import Settings, default_text, flag, variable

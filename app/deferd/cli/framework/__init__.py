@@ -1,0 +1,1 @@
+"""What the commands share: connections, options, values, errors, output."""

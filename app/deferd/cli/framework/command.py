@@ -1,0 +1,116 @@
+"""What all commands share: the layout of their help, and how their errors become exit codes."""
+
+from __future__ import annotations
+
+import re
+import sys
+import textwrap
+from collections.abc import Callable
+from typing import Any, Final
+
+import click
+from click.core import augment_usage_errors
+
+from deferd.cli.command_table import ALIASES
+from deferd.cli.framework import exit_codes
+from deferd.cli.framework.exit_codes import UsageError
+
+COMPLETE_VARIABLE: Final = "_DEFERD_COMPLETE"
+"""Set by a shell's completion script when it asks for completions."""
+_NEGATIVE: Final = re.compile(r"-\d")
+EXIT_CODES: Final = textwrap.fill(
+    "exit codes: " + "; ".join(f"{code} {meaning}" for code, meaning in exit_codes.MEANINGS.items()),
+    78,
+    subsequent_indent="  ",
+)
+
+
+class Command(click.Command):
+    """A command whose epilog is printed as it is, and whose callback returns an exit code, or None for 0."""
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The docstring, and the aliases."""
+        super().format_help_text(ctx, formatter)
+        if aliases := [alias for alias, name in ALIASES.items() if name == self.name]:
+            formatter.write(f"\n  Aliases: {', '.join(aliases)}.\n")
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (click's)
+        """The examples and the exit codes."""
+        formatter.write(f"\n{self.epilog or EXIT_CODES}\n")
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments. A negative number is a value and not an option: it may be a job's body."""
+        numbers = [at for at, word in enumerate(args) if _NEGATIVE.match(word) and not self._is_value(ctx, args[:at])]
+        if numbers and "--" not in args:
+            others = [word for at, word in enumerate(args) if at not in numbers]
+            args = [*others, "--", *(args[at] for at in numbers)]
+        with augment_usage_errors(ctx):  # else an option without its value would not say of which command
+            return super().parse_args(ctx, args)
+
+    def _is_value(self, ctx: click.Context, before: list[str]) -> bool:
+        """Whether the word after these belongs to an option."""
+        options = (option for option in self.get_params(ctx) if isinstance(option, click.Option))
+        return any(before[-1:] == [name] and not option.is_flag for option in options for name in option.opts)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command and return its exit code; report an expected error in one line."""
+        from deferd.contract.errors import DeferdError
+
+        if hasattr(sys.stdout, "reconfigure"):
+            sys.stdout.reconfigure(errors="backslashreplace")
+        try:
+            for parameter in self.params:
+                refuse_undecoded(ctx, parameter, ctx.params.get(parameter.name or ""))
+            return super().invoke(ctx) or exit_codes.DONE
+        except DeferdError as error:
+            from deferd.cli.framework import error_messages
+
+            return _fail(exit_codes.of_error(error), *error_messages.sentences(error, ctx))
+        except UsageError as error:
+            return _fail(exit_codes.USAGE, str(error))
+
+
+class CommandGroup(click.Group):
+    """Commands below one name; its epilog is printed as it is."""
+
+    command_class = Command
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (click's)
+        """The examples."""
+        formatter.write(f"\n{self.epilog}\n")
+
+
+def parameter_name(parameter: click.Parameter) -> str:
+    """An option as people write it, such as ``--delay``; or the name of an argument, such as ``TOPIC``."""
+    is_argument = isinstance(parameter, click.Argument)
+    return parameter.human_readable_name.strip("[].") if is_argument else parameter.opts[0]
+
+
+def refuse_undecoded(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
+    """Refuse texts that this locale can't decode: they can't be sent. Paths may have any bytes.
+
+    Raises click.BadParameter.
+    """
+    left = [] if isinstance(parameter.type, click.Path) else [value]
+    while left:
+        inner = left.pop()
+        if isinstance(inner, (list, tuple)):
+            left += inner
+        elif isinstance(inner, str) and any("\udc80" <= character <= "\udcff" for character in inner):  # PEP 383
+            encoding = sys.getfilesystemencoding().upper()
+            advice = "" if encoding == "UTF-8" else "; set LC_ALL=C.UTF-8 or another locale with UTF-8"
+            raise click.BadParameter(f"it is not text in {encoding}{advice}", ctx, parameter)
+
+
+def _fail(code: int, *sentences: str) -> int:
+    from deferd.cli.framework.output import complain
+
+    for sentence in sentences:
+        complain(sentence)
+    return code
+
+
+def command(*examples: str, **attributes: Any) -> Callable[[Callable[..., int | None]], Command]:
+    """Make a function a command, with its name and its docstring as help, and with these examples."""
+    lines = "".join(f"  {example}\n" for example in examples)
+    return click.command(cls=Command, epilog=f"examples:\n{lines}\n{EXIT_CODES}", **attributes)

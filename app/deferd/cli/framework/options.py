@@ -1,0 +1,161 @@
+"""The options that several commands have."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import click
+from click.core import ParameterSource
+
+from deferd.cli.framework import topic_completion, values
+from deferd.cli.framework.command import refuse_undecoded
+from deferd.cli.framework.connection import SETTINGS, Connection
+from deferd.contract.limits import REPLICAS_MAX
+
+STATES: Final = ("delayed", "ready", "reserved", "dead", "finished")
+REASONS: Final = ("expired", "attempts_exhausted", "schedule_ended", "deadline", "buried")
+"""Why a job is dead: a copy, because the help does not import `deferd.contract.model`; a test compares the two."""
+DURABILITIES: Final = ("memory", "fsync", *(f"replicated:{count}" for count in range(1, REPLICAS_MAX + 1)))
+
+Function = Callable[..., int | None]
+Decorator = Callable[[Function], Function]
+
+
+def all_of(decorators: Iterable[Decorator]) -> Decorator:
+    """Several decorators as one, in the order of the help."""
+
+    def decorate(function: Function) -> Function:
+        for decorator in reversed([*decorators]):
+            function = decorator(function)
+        return function
+
+    return decorate
+
+
+def topic_argument(about: str = "its name", *, name: str = "topic", **attributes: Any) -> Decorator:
+    """The argument TOPIC, completed from the topics of the service."""
+    return click.argument(name, help=about, shell_complete=topic_completion.complete_topic, **attributes)
+
+
+def json_option(about: str = "print JSON, one object a line") -> Decorator:
+    """The option --json, as the argument `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help=about)
+
+
+job_arguments: Final = all_of([topic_argument("the job's topic"), click.argument("id", help="the job's id")])
+state_option: Final = click.option("--state", type=click.Choice(STATES), help="only jobs in this state")
+error_option: Final = click.option("--error", metavar="TEXT", help="what went wrong, kept as the job's last_error")
+
+
+def connection_options(function: Function) -> Function:
+    """The options of all commands that call a service, as the argument `connection`."""
+
+    @functools.wraps(function)
+    def run(**arguments: Any) -> int | None:
+        ctx = click.get_current_context()
+        values = {name: arguments.pop(name) for name in SETTINGS}
+        explicit = frozenset(name for name in SETTINGS if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT)
+        return function(connection=Connection(**values, explicit=explicit), **arguments)
+
+    return all_of(setting.option(name) for name, setting in SETTINGS.items())(run)
+
+
+def _field(name: str, type_: Any, about: str, metavar: str | None = None, *, many: str | None = None) -> Decorator:
+    """An option for a field of a job or a topic: the argument `fields` has those that were given.
+
+    `many`: the option may be repeated, and its values are the field of this name: a list, or an object of pairs. An
+    empty value stands for none.
+    """
+
+    def collect(ctx: click.Context, option: click.Parameter, value: Any) -> None:
+        refuse_undecoded(ctx, option, value)
+        fields = ctx.params.setdefault("fields", {})
+        if option.name and ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
+            if many is None:
+                fields[option.name] = value
+            else:
+                values = [one for one in value if one]
+                fields[many] = dict(values) if many == "headers" else values
+
+    return click.option(
+        f"--{name}",
+        type=type_,
+        metavar=metavar,
+        help=about,
+        expose_value=False,
+        callback=collect,
+        multiple=many is not None,
+    )
+
+
+due_options: Final = all_of(
+    [
+        _field("delay", values.duration, "due this long from now: 90, 30m, 24h, 7d"),
+        _field("run-at", values.instant, "due at this instant: 2030-01-31T09:30:00Z"),
+    ]
+)
+policy_options: Final = all_of(
+    [
+        _field("ttr", values.duration, "time to run, the lease of one delivery: 0.1s to 24h"),
+        _field("max-attempts", values.whole_or_none, "deliveries after which it is dead; none: no limit", "N"),
+        _field(
+            "backoff",
+            values.backoff,
+            "wait after a release: exponential:2:212, fixed:10, schedule:2m,10m,1h",
+        ),
+        _field("ttl", values.duration_or_none, "first delivery within this time of being due, else dead", "DURATION"),
+        _field("retain", values.duration, "how long to keep the record of the finished job"),
+        _field("dead-retain", values.duration, "how long to keep the dead job; 0: remove it at once"),
+        _field("time-limit", values.duration_or_none, "longest time of one attempt, from 0.1s", "DURATION"),
+        _field("deadline", values.duration_or_none, "finished within this time of being due, else dead", "DURATION"),
+        _field("window", values.window, "opening hours, to which due times and retries move, or none", "JSON|NAME"),
+        _field("spread", values.duration_or_none, "due up to this much later, by a hash of the id", "DURATION"),
+    ]
+)
+label_options: Final = all_of(
+    [
+        _field("tag", str, "a tag, by which to cancel jobs of all topics together; up to 8", "TAG", many="tags"),
+        _field(
+            "header", values.header, "a text for the consumer beside the body; up to 16", "NAME=TEXT", many="headers"
+        ),
+    ]
+)
+collapse_options: Final = all_of(
+    [
+        _field(
+            "conflict-with",
+            click.Choice(["any", "live"]),
+            "which jobs of this id are in the way: any, or live: only those that still run",
+        ),
+        _field(
+            "if-reserved",
+            click.Choice(["refuse", "after"]),
+            "when a consumer holds the job: refuse (exit code 3), or after: the put waits until that has ended",
+        ),
+        _field(
+            "max-wait",
+            values.duration,
+            "with replace or append: due at most this long after the first put",
+        ),
+        _field("max-items", click.IntRange(1), "with --on-conflict append: due at once with this many items", "N"),
+        _field("unique-for", values.duration, "how long the id stays taken after the job is finished"),
+    ]
+)
+topic_options: Final = all_of(
+    [
+        policy_options,
+        _field("max-jobs", values.whole_or_none, "most live jobs; a put beyond it is refused; none: no limit", "N"),
+        _field(
+            "durability",
+            click.Choice([*DURABILITIES, "none"]),
+            "of puts that set none: memory, fsync, replicated:N; none: the default of the store",
+            "LEVEL",
+        ),
+        _field(
+            "partitions", values.count_from_1, "over how many shards of the store its jobs are spread; may grow", "N"
+        ),
+        _field("events", values.whole, "how many events of its jobs to keep for `deferd tail`; 0: none", "N"),
+    ]
+)

@@ -1,0 +1,238 @@
+"""What the commands write: lines and tables for people, JSON for programs.
+
+Standard output has the requested data and nothing else; messages go to standard error. JSON output has one object a
+line (NDJSON).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from deferd.cli.framework.standard_streams import discard
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from deferd.client import Job
+
+_UNLIMITED_WIDTH = 100_000
+_CELL_CHARACTERS = 120
+_UNICODE = frozenset({"utf-8", "utf8"})
+
+
+class Column(NamedTuple):
+    """A column of a table. Text that does not fit is truncated with `cut`, else wrapped."""
+
+    name: str
+    right: bool = False
+    cut: bool = False
+
+
+def line(text: str) -> None:
+    """Print a line on standard output."""
+    print(text)  # noqa: T201 (the command's output)
+
+
+def json_line(value: Any) -> None:
+    """Print a JSON value as one line on standard output, in ASCII where that can't have all characters."""
+    sys.stdout.write(json_text(value, ascii_only=sys.stdout.encoding.lower() not in _UNICODE) + "\n")
+
+
+def json_text(value: Any, *, ascii_only: bool = False) -> str:
+    """Compact JSON."""
+    return json.dumps(value, ensure_ascii=ascii_only, separators=(",", ":"))
+
+
+def complain(sentence: str) -> None:
+    """Print an error as one line on standard error, behind what was logged before it.
+
+    If that cannot be written, the exit code alone says it.
+    """
+    for handler in logging.getLogger().handlers:
+        handler.flush()  # a thread may write the log
+    try:
+        print(f"deferd: {printable(sentence)}", file=sys.stderr, flush=True)  # noqa: T201 (the command's own words)
+    except OSError:
+        discard(sys.stderr)
+
+
+def hint(sentence: str) -> None:
+    """Print a hint for people on standard error, on a terminal only."""
+    if sys.stderr.isatty():
+        print(sentence, file=sys.stderr)  # noqa: T201 (the command's own words)
+
+
+def say_empty(sentence: str) -> None:
+    """Say that a list is empty, on a terminal only: in a pipe it would be read as an entry."""
+    if sys.stdout.isatty():
+        line(sentence)
+
+
+def printable(text: str) -> str:
+    """The text on one line, with control characters escaped: a job's error must not control the terminal."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape", "surrogatepass").decode()
+        for character in text
+    )
+
+
+def show_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, headed: bool = True) -> None:
+    """Print a table, as wide as the terminal, else as wide as its cells."""
+    from rich.console import Console  # an extra, needed for tables only
+
+    table = make_table(columns, headed=headed)
+    for at, column in enumerate(columns):
+        if column.right:  # a number that is wrapped or truncated reads as another number
+            table.columns[at].min_width = max(len(cells[at]) for cells in [[one.name for one in columns], *rows])
+    for row in rows:
+        table.add_row(*(printable(cell) for cell in row))
+    console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else _UNLIMITED_WIDTH)
+    with console.capture() as shown:
+        console.print(table)
+    # Cells are padded to the width of the column, in the last column as well.
+    sys.stdout.writelines(text.rstrip() + "\n" for text in shown.get().splitlines())
+
+
+def fits(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> bool:
+    """Whether the table fits the terminal without truncating or wrapping."""
+    if not sys.stdout.isatty():
+        return True
+    names = [column.name for column in columns]
+    needed = sum(max(map(len, cells)) + 2 for cells in zip(names, *rows, strict=True))
+    return needed - 2 <= shutil.get_terminal_size().columns
+
+
+def make_table(columns: Sequence[Column], *, headed: bool = True) -> Table:
+    """An empty table without lines, whose cells are plain text."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=headed, header_style="bold")
+    for column in columns:
+        table.add_column(
+            column.name,
+            justify="right" if column.right else "left",
+            no_wrap=column.cut,
+            overflow="ellipsis" if column.cut else "fold",
+        )
+    return table
+
+
+def show_facts(facts: Iterable[tuple[str, str]]) -> None:
+    """Print names and values, one pair a line; further lines of a value are below its first."""
+    pairs = list(facts)
+    width = max(len(name) for name, _ in pairs) + 2
+    for name, value in pairs:
+        first, *more = value.split("\n")
+        line(f"{name:<{width}}{printable(first)}")
+        for text in more:
+            line(" " * width + printable(text))
+
+
+def span(seconds: float) -> str:
+    """A duration in its two largest units, such as ``1h 30m``; below a minute in seconds."""
+    if seconds < 60:
+        return f"{seconds:.3g}s" if seconds < 10 else f"{int(seconds)}s"
+    left = int(seconds)
+    parts = []
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, length)
+        parts.append((count, unit))
+    first = next(at for at, (count, _) in enumerate(parts) if count)
+    return " ".join(f"{count}{unit}" for count, unit in parts[first : first + 2] if count)
+
+
+def from_now(instant: datetime) -> str:
+    """``in 30m`` or ``5s ago``, by the clock of this host."""
+    seconds = (instant - datetime.now(UTC)).total_seconds()
+    if abs(seconds) < 1:
+        return "now"
+    return f"in {span(_whole(seconds))}" if seconds > 0 else f"{span(_whole(-seconds))} ago"
+
+
+def _whole(seconds: float) -> float:
+    return float(round(seconds))
+
+
+def rfc3339(instant: datetime) -> str:
+    """``2030-01-31T09:30:00.000Z``."""
+    return instant.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def when(instant: datetime) -> str:
+    """``2030-01-31T09:30:00.000Z (in 30m)``."""
+    return f"{rfc3339(instant)} ({from_now(instant)})"
+
+
+def cell(value: Any) -> str:
+    """A JSON value as one line of at most 120 characters."""
+    text = json_text(value)
+    return text if len(text) <= _CELL_CHARACTERS else text[: _CELL_CHARACTERS - 1] + "…"
+
+
+def short_number(number: float) -> str:
+    """In at most five characters: 999, 12.3k, 1.23M."""
+    if number < 1000:
+        return f"{number:.0f}"
+    for unit in "kMG":
+        number /= 1000
+        if number < 999.5:
+            return f"{number:.{2 if number < 9.995 else 1 if number < 99.95 else 0}f}{unit}"
+    return f"{number:.0f}G"
+
+
+def short_span(seconds: float | None) -> str:
+    """A duration in its largest unit; a dash for none."""
+    return "-" if seconds is None else span(float(int(seconds))).partition(" ")[0]
+
+
+def number(value: float | None) -> str:
+    """With thousands apart; a dash for none."""
+    return "-" if value is None else f"{value:,}"
+
+
+def window(value: Any) -> str:
+    """Opening hours as JSON, or the name of their calendar."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def backoff(value: Mapping[str, Any] | None) -> str:
+    """A backoff in the short form of the option --backoff; a dash for none."""
+    if value is None:
+        return "-"
+    jitter = f":{_plain(value['jitter'])}" if value.get("jitter") else ""
+    match value["kind"]:
+        case "exponential":
+            return f"exponential:{_plain(value['base'])}:{_plain(value['cap'])}{jitter}"
+        case "fixed":
+            return f"fixed:{_plain(value['seconds'])}{jitter}"
+        case "schedule":
+            then = ":repeat_last" if value.get("then") == "repeat_last" else ""
+            return f"schedule:{','.join(map(_plain, value['seconds']))}{then}{jitter}"
+    return json_text(value)
+
+
+def _plain(value: float) -> str:
+    """A number without an exponent, which the option does not accept."""
+    text = format(Decimal(repr(value)), "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def where_it_stands(job: Job) -> str:
+    """The status of a job in a few words, by its state."""
+    match job.fields["state"]:
+        case "reserved" if job.reserved_until is not None:
+            holder = f", held by {job.reserved_by}" if job.reserved_by else ""
+            return f"lease ends {from_now(job.reserved_until)}{holder}"
+        case "dead":
+            reason = job.fields.get("reason", "dead")
+            return f"{reason}: {job.last_error}" if job.last_error else str(reason)
+        case "finished" if job.finished_at is not None:
+            return f"finished {from_now(job.finished_at)}"
+    return f"due {from_now(job.due_at)}"

@@ -1,0 +1,1 @@
+"""Commands that show, check and measure a running service."""

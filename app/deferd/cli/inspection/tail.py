@@ -1,0 +1,144 @@
+"""The command `tail`: what happens to jobs, as it happens."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from deferd.cli.framework import exit_codes, output, topic_completion, values
+from deferd.cli.framework.command import command
+from deferd.cli.framework.connection import Connection
+from deferd.cli.framework.options import connection_options, json_option
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from deferd.client import AsyncClient, JobEvent
+    from deferd.contract.errors import DeferdError
+
+_TERMINATED = 128 + signal.SIGTERM
+_FOR_EVER_S = 10 * 365 * 86_400.0
+_INSTANTS = {"due_at": "due", "reserved_until": "until"}
+_SHOWN = ("reason", "was", "count")
+
+
+@command(
+    "deferd tail orders.close",
+    "deferd tail 'mail.*' --last 20",
+    "deferd tail --json | jq -r 'select(.event == \"dead\").id'",
+)
+@click.argument(
+    "topics", metavar="[TOPIC]...", nargs=-1, help="names or patterns", shell_complete=topic_completion.complete_topic
+)
+@click.option("--last", type=values.whole, default=0, metavar="N", help="begin with the last N events of each topic")
+@json_option("print JSON, an event a line")
+@connection_options
+def tail(topics: tuple[str, ...], last: int, as_json: bool, connection: Connection) -> int:
+    """Print what happens to the jobs of topics that keep events (deferd topic TOPIC --events 1000) until Ctrl-C. When
+    the connection is lost, it goes on behind the last event as soon as the service is back; a service that refuses, as
+    with too many streams, is named on standard error, and asked again. Times are in the zone of this host.
+    """
+    try:
+        return asyncio.run(_follow(connection, topics, last, as_json=as_json))
+    except KeyboardInterrupt:  # the usual way to leave it
+        return exit_codes.DONE
+
+
+async def _follow(connection: Connection, topics: tuple[str, ...], last: int, *, as_json: bool) -> int:
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    is_terminated = False
+
+    def terminate() -> None:
+        nonlocal is_terminated
+        is_terminated = True
+        if task is not None:
+            task.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, terminate)
+    try:
+        async with connection.open_async() as client:
+            await _print_events(client, topics, last, as_json=as_json)
+    except asyncio.CancelledError:
+        if not is_terminated:
+            raise
+        return _TERMINATED
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+    return exit_codes.DONE
+
+
+async def _print_events(client: AsyncClient, topics: tuple[str, ...], last: int, *, as_json: bool) -> None:
+    await client.latest_events(topics or None, limit=1)  # an unreachable service is an error at the beginning only
+    for name in topics:
+        await _hint_at_setting(client, name)
+    events = client.events(topics or None, last=last, retry_for=_FOR_EVER_S, on_refusal=_Refusals().tell)
+    async for event in events:
+        if as_json:
+            output.json_line(event.fields)
+        else:
+            output.line(_text(event))
+        sys.stdout.flush()
+
+
+class _Refusals:
+    """Says on standard error why the command waits for a service that responds: once for each code."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def tell(self, error: DeferdError) -> None:
+        if error.code not in self._told:
+            self._told.add(error.code)
+            output.complain(f"waiting for events: {error}")
+
+
+async def _hint_at_setting(client: AsyncClient, name: str) -> None:
+    from deferd.contract.errors import TopicNotFound
+
+    if "*" in name:
+        return
+    try:
+        if (await client.topic(name)).settings.events:
+            return
+    except TopicNotFound:
+        pass
+    output.hint(f"{name} keeps no events yet: `deferd topic {name} --events 1000` lets it")
+
+
+def _text(event: JobEvent) -> str:
+    """One event as a line."""
+    fields = event.fields
+    if event.at is None:
+        if event.topic is None:
+            return f"-- {fields.get('topics'):,} more topics match than can be followed"
+        missing = "some" if fields.get("count") is None else f"{fields['count']:,}"
+        return f"-- {missing} events of {event.topic} are missing"
+    at = event.at.astimezone().strftime("%H:%M:%S.%f")[:-3]
+    job = event.topic or ""
+    if event.id is not None:
+        job += f"/{event.id}"
+    facts = "  ".join(_facts(fields))
+    return output.printable(f"{at}  {event.event:<11} {job}  {facts}".rstrip())
+
+
+def _facts(fields: Mapping[str, Any]) -> list[str]:
+    from deferd.contract.timestamps import parse_instant
+
+    facts = [f"{name} {fields[name]}" for name in _SHOWN if name in fields]
+    if "attempt" in fields:
+        facts.append(f"attempt {fields['attempt']}")
+    elif "attempts" in fields:
+        facts.append(f"attempts {fields['attempts']}")
+    for name, word in _INSTANTS.items():
+        if name in fields and not (name == "due_at" and fields.get("state") == "ready"):
+            facts.append(f"{word} {parse_instant(fields[name]).astimezone():%H:%M:%S}")
+    if "consumer" in fields:
+        facts.append(f"by {fields['consumer']}")
+    if "error" in fields:
+        facts.append(fields["error"])
+    return facts

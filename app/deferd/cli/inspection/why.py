@@ -1,0 +1,28 @@
+"""The command `why`: why a job has not run."""
+
+from __future__ import annotations
+
+from deferd.cli.framework import exit_codes, output
+from deferd.cli.framework.command import command
+from deferd.cli.framework.connection import Connection
+from deferd.cli.framework.options import connection_options, job_arguments, json_option
+
+
+@command("deferd why orders.close order-1042", "deferd why orders.close order-1042 --json | jq -r .reasons[0].code")
+@job_arguments
+@json_option("print JSON")
+@connection_options
+def why(topic: str, id: str, as_json: bool, connection: Connection) -> int:
+    """Explain why a job has not run: what holds it back now comes first. The exit code is 3 when there is no such
+    job.
+    """
+    with connection.open() as client:
+        explanation = client.why(topic, id)
+    if as_json:
+        output.json_line(explanation.fields)
+    else:
+        state = "is not there" if explanation.state is None else f"is {explanation.state.value}"
+        output.line(f"{topic}/{id} {state}")
+        for reason in explanation.reasons:
+            output.line(f"  {reason.code}: {output.printable(reason.text)}")
+    return exit_codes.REFUSED if explanation.state is None else exit_codes.DONE

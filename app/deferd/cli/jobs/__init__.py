@@ -1,0 +1,1 @@
+"""Commands that put, change, cancel, take and finish jobs."""

@@ -1,0 +1,189 @@
+"""The commands of consumers: `pop`, and those for a job that one holds: `finish`, `release`, `touch`, `bury`."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from deferd.cli.framework import exit_codes, output, values
+from deferd.cli.framework.command import command
+from deferd.cli.framework.connection import Connection
+from deferd.cli.framework.options import (
+    all_of,
+    connection_options,
+    error_option,
+    job_arguments,
+    json_option,
+    topic_argument,
+)
+
+if TYPE_CHECKING:
+    from deferd.client import Delivery, JobRef
+
+_delivery_arguments: Final = all_of(
+    [
+        job_arguments,
+        click.option("--receipt", metavar="R", help="that of the pop; default: that of the live delivery"),
+    ]
+)
+
+
+@command(
+    "deferd pop orders.close",
+    "deferd pop urgent,normal --count 10 --wait 0 --json",
+    "deferd pop 'orders.urgent,orders.*'",
+)
+@topic_argument("or several, in strict priority: a,b,c; also patterns, 'a,b.*', whose topics take turns")
+@click.option("--count", type=values.whole, default=1, metavar="N", help="most jobs, 1 to 1000; default 1")
+@click.option("--wait", type=values.duration, default="20s", help="wait for the first, 0 to 60s; default 20s")
+@click.option("--ttr", type=values.duration, help="length of the lease: 0.1s to 24h")
+@click.option("--consumer", metavar="NAME", help="shown as the holder")
+@json_option()
+@connection_options
+def pop(
+    *,
+    topic: str,
+    count: int,
+    wait: float,
+    ttr: float | None,
+    consumer: str | None,
+    as_json: bool,
+    connection: Connection,
+) -> int:
+    """Take ready jobs. They are yours until their leases end: finish, release, touch or bury them."""
+    with connection.open() as client:
+        jobs = client.pop(topic, count=count, wait=wait, ttr=ttr, consumer=consumer)
+    for job in jobs:
+        if as_json:
+            output.json_line(job.fields)
+        else:
+            _show(job)
+    if not jobs:
+        output.hint(f"nothing ready in {topic} within {output.span(wait)}")
+        return exit_codes.NOTHING_READY
+    if not as_json:
+        first = jobs[0]
+        output.hint(f"when done: deferd finish {first.topic} {first.id} --receipt {shlex.quote(first.receipt)}")
+    return exit_codes.DONE
+
+
+@command(
+    "deferd finish orders.close order-1042",
+    "deferd finish orders.close order-1042 --receipt 29a1e0c3.1 --result '\"closed\"'",
+    """deferd finish orders.close order-1042 --put '{"topic": "mail", "body": {"order": 1042}}'""",
+)
+@_delivery_arguments
+@click.option(
+    "--result", type=values.json_value, metavar="JSON", help="kept with the record of the job if it has a retain"
+)
+@click.option(
+    "--put",
+    "puts",
+    type=values.json_object,
+    metavar="JSON",
+    multiple=True,
+    help='a job to put in the same step, {"topic": ..., "body": ...}; up to 10 times',
+)
+@json_option()
+@connection_options
+def finish(
+    *,
+    topic: str,
+    id: str,
+    receipt: str | None,
+    result: Any,
+    puts: tuple[dict[str, Any], ...],
+    as_json: bool,
+    connection: Connection,
+) -> None:
+    """Finish a job: it is done. With --put, it is done and the others are put, or nothing happens."""
+    with connection.open() as client:
+        client.finish(_delivery(topic, id, receipt), result, put=puts)
+    _show_state(topic, id, "finished", as_json=as_json)
+
+
+@command(
+    "deferd release orders.close order-1042 --delay 5m --error 'the shop is down'",
+    "deferd release orders.close order-1042 --delay 30s --no-count",
+)
+@_delivery_arguments
+@click.option("--delay", type=values.duration, help="instead of the job's backoff")
+@click.option("--no-count", is_flag=True, help="a snooze: it does not count as an attempt; needs --delay, from 0.1s")
+@error_option
+@json_option()
+@connection_options
+def release(
+    *,
+    topic: str,
+    id: str,
+    receipt: str | None,
+    delay: float | None,
+    no_count: bool,
+    error: str | None,
+    as_json: bool,
+    connection: Connection,
+) -> None:
+    """Return a job to the queue for another attempt."""
+    with connection.open() as client:
+        released = client.release(_delivery(topic, id, receipt), delay=delay, error=error, count=not no_count)
+    if as_json:
+        due = {} if released.due_at is None else {"due_at": output.rfc3339(released.due_at)}
+        output.json_line(
+            {"topic": topic, "id": id, "state": released.state.value, **due, "attempts": released.attempts}
+        )
+    else:
+        then = "it has no attempt left" if released.due_at is None else f"due {output.when(released.due_at)}"
+        output.line(f"{topic}/{id} {released.state.value}, {then}")
+
+
+@command("deferd touch orders.close order-1042", "deferd touch orders.close order-1042 --ttr 10m")
+@_delivery_arguments
+@click.option("--ttr", type=values.duration, help="from now; default: that of the job")
+@json_option()
+@connection_options
+def touch(
+    *, topic: str, id: str, receipt: str | None, ttr: float | None, as_json: bool, connection: Connection
+) -> None:
+    """Extend the lease of a job."""
+    with connection.open() as client:
+        until = client.touch(_delivery(topic, id, receipt), ttr=ttr)
+    if as_json:
+        output.json_line({"topic": topic, "id": id, "reserved_until": output.rfc3339(until)})
+    else:
+        output.line(f"{topic}/{id} lease ends {output.when(until)}")
+
+
+@command("deferd bury orders.close order-1042 --error 'no such order'")
+@_delivery_arguments
+@error_option
+@json_option()
+@connection_options
+def bury(*, topic: str, id: str, receipt: str | None, error: str | None, as_json: bool, connection: Connection) -> None:
+    """Make a job dead until it is redriven."""
+    with connection.open() as client:
+        client.bury(_delivery(topic, id, receipt), error=error)
+    _show_state(topic, id, "dead", as_json=as_json)
+
+
+def _delivery(topic: str, job_id: str, receipt: str | None) -> JobRef:
+    from deferd.client import JobRef
+
+    return JobRef(topic, job_id, receipt)
+
+
+def _show_state(topic: str, job_id: str, state: str, *, as_json: bool) -> None:
+    if as_json:
+        output.json_line({"topic": topic, "id": job_id, "state": state})
+    else:
+        output.line(f"{topic}/{job_id} {state}")
+
+
+def _show(job: Delivery) -> None:
+    lease = "" if job.reserved_until is None else f", lease ends {output.when(job.reserved_until)}"
+    output.line(f"{job.topic}/{job.id} attempt {job.attempt}{lease}")
+    output.line(f"  receipt  {job.receipt}")
+    if job.last_error:
+        output.line(f"  error    {output.printable(job.last_error)}")
+    output.line(f"  body     {output.printable(output.json_text(job.body))}")

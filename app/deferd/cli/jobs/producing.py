@@ -1,0 +1,201 @@
+"""The commands of producers for single jobs: `put`, `show`, `change`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from deferd.cli.framework import output, values
+from deferd.cli.framework.command import command
+from deferd.cli.framework.connection import Connection
+from deferd.cli.framework.exit_codes import UsageError
+from deferd.cli.framework.options import (
+    DURABILITIES,
+    collapse_options,
+    connection_options,
+    due_options,
+    job_arguments,
+    json_option,
+    label_options,
+    policy_options,
+    topic_argument,
+)
+
+if TYPE_CHECKING:
+    from deferd.client import Job
+    from deferd.client.jobs import EndedAttempt
+
+
+@command(
+    """deferd put orders.close '{"order": 1042}' --id order-1042 --delay 30m""",
+    """deferd put calls '{"to": 7}' --window '{"zone": "Europe/Berlin", "from": "09:00"}' --spread 10m""",
+    """deferd put mail.remind '"Ada"' --run-at 2030-01-31T09:30:00Z --backoff schedule:2m,10m,1h""",
+    "deferd put orders.close - --delay 30m < bodies.ndjson",
+    """echo '{"id": "o-1", "body": {"n": 1}, "delay": 60}' | deferd put orders.close - --jobs""",
+    "deferd put orders.close - --jobs --on-conflict keep --json < jobs.ndjson > results.ndjson",
+)
+@topic_argument("where to put it")
+@click.argument("body", required=False, type=values.body, help="any JSON value; -: a job for each line of stdin")
+@click.option("--id", metavar="ID", help="your own id, by which you can cancel it; default: a generated one")
+@due_options
+@policy_options
+@label_options
+@click.option(
+    "--on-conflict",
+    type=click.Choice(["reject", "keep", "replace", "append"]),
+    help="when the id exists: reject (exit code 3), keep the old job, replace it, or append to it",
+)
+@collapse_options
+@click.option(
+    "--durability",
+    type=click.Choice(DURABILITIES),
+    metavar="LEVEL",
+    help="acknowledge when it is in memory, fsync: on disk, or replicated:N: in N replicas as well",
+)
+@click.option("--jobs", is_flag=True, help='with -: each line is a whole job, {"id": ..., "body": ..., "delay": ...}')
+@json_option("print the job, or with - the result of each line, as JSON")
+@connection_options
+def put(
+    *,
+    topic: str | None,
+    body: values.Body | Literal["-"] | None,
+    id: str | None,
+    on_conflict: str | None,
+    durability: str | None,
+    jobs: bool,
+    as_json: bool,
+    connection: Connection,
+    fields: dict[str, Any],
+) -> int | None:
+    """Put a job. With - as BODY, each line of standard input (NDJSON) is the body of a job, or with --jobs a whole job.
+    There may be any number of lines; they are sent in batches. The first line that is refused ends the command: all
+    lines before it are put.
+    """
+    if body is None and topic == "-":  # put --jobs -
+        topic, body = None, "-"
+    if "delay" in fields and "run_at" in fields:
+        raise UsageError("--delay and --run-at exclude each other: give one of them")
+    if on_conflict is not None:
+        fields["on_conflict"] = on_conflict
+    if durability is not None:
+        fields["durability"] = durability
+    if isinstance(body, str):
+        if id is not None:
+            raise UsageError("--id is for one job: with - as BODY, give --jobs and an id in each line")
+        if topic is None and not jobs:
+            raise UsageError("TOPIC is missing: only with --jobs may each line name its own")
+        from deferd.cli.jobs import put_stream
+
+        common = fields if topic is None else {**fields, "topic": topic}
+        return put_stream.put_lines(common, connection=connection, whole_jobs=jobs, as_json=as_json)
+    if jobs:
+        raise UsageError("--jobs reads standard input: give - as BODY")
+    assert topic is not None  # noqa: S101 (for mypy: it is required)
+    with connection.open() as client:
+        job = client.put(topic, None if body is None else body.value, id=id, **fields)
+    _show_briefly(job, as_json=as_json, durability=durability is not None)
+    return None
+
+
+@command("deferd show orders.close order-1042", "deferd show orders.close order-1042 --json | jq .state")
+@job_arguments
+@json_option()
+@connection_options
+def show(topic: str, id: str, as_json: bool, connection: Connection) -> None:
+    """Show a job without changing it."""
+    with connection.open() as client:
+        job = client.look(topic, id)
+    if as_json:
+        output.json_line(job.fields)
+    else:
+        output.show_facts(_facts(job))
+
+
+@command("deferd change orders.close order-1042 --delay 1h", """deferd change mail.remind r-7 '{"to": "Bob"}'""")
+@job_arguments
+@click.argument("body", required=False, type=values.body, help="the new body, any JSON value")
+@due_options
+@policy_options
+@label_options
+@json_option()
+@connection_options
+def change(
+    *,
+    topic: str,
+    id: str,
+    body: values.Body | Literal["-"] | None,
+    as_json: bool,
+    connection: Connection,
+    fields: dict[str, Any],
+) -> None:
+    """Reschedule or change a delayed or ready job."""
+    if isinstance(body, str):
+        raise UsageError("BODY is -, but only `deferd put` reads standard input")
+    if body is not None:
+        fields["body"] = body.value
+    if not fields:
+        raise UsageError("nothing to change: give BODY or a flag such as --delay")
+    if "delay" in fields and "run_at" in fields:
+        raise UsageError("--delay and --run-at exclude each other: give one of them")
+    with connection.open() as client:
+        job = client.change(topic, id, **fields)
+    _show_briefly(job, as_json=as_json)
+
+
+def _show_briefly(job: Job, *, as_json: bool, durability: bool = False) -> None:
+    if as_json:
+        output.json_line(job.fields)
+    else:
+        reached = f", durability {job.durability}" if durability else ""
+        waits = ", after the one that a consumer holds" if job.is_follow_up else ""
+        if job.asked_for is not None:
+            waits = f" (asked for {output.when(job.asked_for)}){waits}"
+        output.line(f"{job.topic}/{job.id} {job.state.value}, due {output.when(job.due_at)}{waits}{reached}")
+
+
+def _facts(job: Job) -> list[tuple[str, str]]:
+    facts: list[tuple[str, Any]] = [
+        ("job", f"{job.topic}/{job.id}"),
+        ("state", f"{job.state.value}, {output.where_it_stands(job)}"),
+        ("created", output.when(job.created_at)),
+        ("due", output.when(job.due_at)),
+        ("asked for", None if job.asked_for is None else output.when(job.asked_for)),
+        ("window", None if job.window is None else output.window(job.window)),
+        ("spread", output.span(job.spread) if job.spread else None),
+        ("attempts", f"{job.attempts} of {'any number' if job.max_attempts is None else job.max_attempts}"),
+        ("snoozes", str(job.snoozes) if job.snoozes else None),
+        ("ttr", output.span(job.ttr)),
+        ("backoff", output.backoff(job.fields["backoff"])),
+        ("ttl", "no bound" if job.ttl is None else output.span(job.ttl)),
+        ("retain", "not kept when finished" if job.retain == 0 else output.span(job.retain)),
+        ("dead retain", None if job.dead_retain is None else output.span(job.dead_retain)),
+        ("time limit", None if job.time_limit is None else output.span(job.time_limit)),
+        ("deadline", None if job.deadline_at is None else output.when(job.deadline_at)),
+        ("items", str(job.items) if job.items else None),
+        ("due by", None if job.due_by is None else output.when(job.due_by)),
+        ("unique for", output.span(job.unique_for) if job.unique_for else None),
+        ("followed by", None if job.followed_by is None else _pretty(job.followed_by["body"])),
+        ("lease ends", None if job.reserved_until is None else output.when(job.reserved_until)),
+        ("held by", job.reserved_by),
+        ("finished", None if job.finished_at is None else output.when(job.finished_at)),
+        *(("attempt " + str(one.attempt), _ended(one)) for one in job.attempts_log),
+        ("last error", job.last_error),
+        ("trace", job.traceparent),
+        ("tags", ", ".join(job.tags) or None),
+        ("headers", "\n".join(f"{name}={text}" for name, text in job.headers.items()) or None),
+        ("result", None if "result" not in job.fields else _pretty(job.result)),
+        ("body", _pretty(job.body)),
+    ]
+    return [(name, value) for name, value in facts if value is not None]
+
+
+def _ended(attempt: EndedAttempt) -> str:
+    by = "" if attempt.by is None else f" by {attempt.by}"
+    error = "" if attempt.error is None else f": {attempt.error}"
+    return f"{attempt.how.value} {output.when(attempt.ended_at)}{by}{error}"
+
+
+def _pretty(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=2)

@@ -1,0 +1,264 @@
+"""`put -`: any number of jobs from standard input, in batches of which a few are in flight at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+from deferd.cli.framework import error_messages, exit_codes, output
+from deferd.cli.framework.connection import Connection
+from deferd.cli.jobs.ndjson import BadLine, Batch, JobLines
+from deferd.cli.jobs.progress import PutProgress
+from deferd.client import PutResult, requests
+from deferd.client.request_body import job_fields
+from deferd.contract.errors import DeferdError, InvalidInput
+
+BATCHES_AT_A_TIME: Final = 4
+"""Two keep a service of one process busy; the others hide the network latency."""
+RETRY_FOR_S: Final = 60.0
+"""Longer than for one job: the put of millions should survive a restart of the service."""
+_START_RETRY_FOR_S: Final = 5.0
+_REFUSALS_SHOWN: Final = 10
+_MEANING_OF_200: Final = {"keep": "kept", "replace": "replaced", "append": "appended"}
+
+Value = TypeVar("Value")
+
+
+class _Sent(NamedTuple):
+    batch: Batch
+    results: asyncio.Task[list[PutResult]]
+
+
+def put_lines(common: Mapping[str, Any], *, connection: Connection, whole_jobs: bool, as_json: bool) -> int:
+    """Put a job for each line of standard input; `common` are the fields that all of them have."""
+    connection = connection.with_defaults(retry_for=RETRY_FOR_S)
+    descriptor = sys.stdin.fileno()
+    bar = PutProgress(descriptor)
+    if sys.stdin.isatty():
+        output.hint("one JSON value a line; Ctrl-D ends")
+    outcome = _Outcome(as_json=as_json, on_conflict=common.get("on_conflict"))
+    try:
+        with bar as progress:
+            lines = JobLines(descriptor, job_fields(common), whole_jobs=whole_jobs)
+            asyncio.run(_put_all(connection, lines, outcome, progress))
+    except DeferdError:  # before the first line was sent
+        raise
+    except BaseException:  # Ctrl-C, or the reader of the results stopped
+        outcome.report(interrupted=True)
+        raise
+    outcome.report(interrupted=False)
+    return outcome.exit_code
+
+
+class _Outcome:
+    """The results of the lines so far."""
+
+    def __init__(self, *, as_json: bool, on_conflict: str | None) -> None:
+        self._as_json = as_json
+        self._meaning_of_200 = _MEANING_OF_200.get(on_conflict or "", "kept or replaced")
+        self._counts: Counter[str] = Counter()
+        self._codes: Counter[str] = Counter()
+        self._gaps: list[tuple[int, int, str]] = []
+        self._error: str | None = None
+        self._error_exit = exit_codes.DONE
+        self._began_s = time.monotonic()
+        self.last_sent_line = 0
+
+    @property
+    def completed(self) -> int:
+        """Number of jobs with a known result."""
+        return self._counts.total() + self._codes.total()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._began_s
+
+    @property
+    def failed(self) -> bool:
+        """Whether to stop sending."""
+        return self._error is not None
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command."""
+        if self._error is not None:
+            return self._error_exit
+        return max((exit_codes.of_code(code) for code in self._codes), default=exit_codes.DONE)
+
+    def add(self, batch: Batch, results: Sequence[PutResult]) -> None:
+        """Add the results of a batch."""
+        for line, result in zip(batch.lines, results, strict=True):
+            if result.code is None:
+                self._counts["put" if result.status == 201 else self._meaning_of_200] += 1
+            else:
+                self._codes[result.code] += 1
+                if not self._as_json and self._codes.total() <= _REFUSALS_SHOWN:
+                    why = result.code if result.detail is None else f"{result.code} ({result.detail})"
+                    output.complain(f"line {line}: {why}: {result.topic}/{result.id}")
+            if self._as_json:
+                shown = {"line": line, "topic": result.topic, "id": result.id, "status": result.status}
+                more = {"code": result.code, "durability": result.durability, "state": result.state}
+                output.json_line({**shown, **{name: value for name, value in more.items() if value is not None}})
+        if self._as_json:
+            sys.stdout.flush()
+
+    def add_bad_line(self, bad: BadLine) -> None:
+        """Add a line that is not a job: neither it nor the lines after it were sent."""
+        self._fail(str(bad), exit_codes.USAGE)
+
+    def add_failure(self, batch: Batch, error: DeferdError) -> None:
+        """Add a batch that failed, or whose result is unknown."""
+        if isinstance(error, InvalidInput):
+            for field_error in error.field_errors:
+                at, *field = field_error.path
+                where = f"line {batch.lines[at]}" if isinstance(at, int) else _span(batch)
+                self._fail(f"{where}: {'.'.join(map(str, field))} {field_error.message}", exit_codes.USAGE)
+            self._add_gap(batch, "not put")
+        else:
+            self._fail(f"{_span(batch)}: {error_messages.sentence(error)}", exit_codes.of_error(error))
+            self.add_unknown(batch)
+
+    def add_unknown(self, batch: Batch) -> None:
+        """Add a batch of which it is unknown whether it is put."""
+        self._add_gap(batch, "put or not (unknown)")
+
+    def _add_gap(self, batch: Batch, what: str) -> None:
+        """Add lines that are not known to be put; consecutive batches of the same kind are one gap."""
+        first, last = batch.lines[0], batch.lines[-1]
+        if self._gaps and self._gaps[-1][2] == what:
+            first = self._gaps.pop()[0]
+        self._gaps.append((first, last, what))
+
+    def _fail(self, sentence: str, code: int) -> None:
+        if self._error is None:
+            self._error, self._error_exit = sentence, code
+
+    def report(self, *, interrupted: bool) -> None:
+        """Print the summary on standard output, or on standard error if the results are there."""
+        counts = {"put": 0, **self._counts}
+        parts = [f"{count:,} {name}" for name, count in counts.items()]
+        if self._codes:
+            codes = ", ".join(f"{count:,} {code}" for code, count in self._codes.most_common())
+            parts.append(f"{self._codes.total():,} refused ({codes})")
+        rate = f" in {output.span(self.seconds)}, {self.completed / max(self.seconds, 1e-3):,.0f}/s"
+        print(", ".join(parts) + rate, file=sys.stderr if self._as_json or interrupted else sys.stdout)
+        if self._error is not None:
+            output.complain(self._error)
+        if self._error is not None or interrupted:
+            output.complain(self._how_far())
+
+    def _how_far(self) -> str:
+        """Which lines are put: where to resume."""
+        last = self.last_sent_line
+        if last == 0:
+            return "no line is put"
+        first_gap = self._gaps[0][0] if self._gaps else last + 1
+        done = f"lines up to {first_gap - 1} are put" if first_gap > 1 else "no line is known to be put"
+        parts = [
+            f"{_lines(first, until)} {'is' if first == until else 'are'} {what}" for first, until, what in self._gaps
+        ]
+        if self._gaps and self._gaps[-1][1] < last:
+            parts.append(f"of those up to {last} all others are put")
+        return "; ".join([done, *parts, f"none after line {last} was sent"])
+
+
+async def _put_all(connection: Connection, lines: JobLines, outcome: _Outcome, progress: PutProgress) -> None:
+    """Read and send until the input ends or something fails, then wait for the batches in flight."""
+    sent: deque[_Sent] = deque()
+    reading: asyncio.Future[Batch | None] | None = None
+    at_end = False
+    async with connection.open_async() as client:
+        # Retry a service that is not up at the start for a shorter time than one that goes away meanwhile.
+        await client.send(requests.ready(), retry_for=min(connection.retry_for, _START_RETRY_FOR_S))
+        try:
+            while True:
+                at_end = at_end or outcome.failed
+                if reading is None and not at_end and len(sent) < BATCHES_AT_A_TIME:
+                    reading = _in_thread(lines.batch)
+                waiting: set[asyncio.Future[Any]] = {one.results for one in sent}
+                if reading is not None and not at_end:
+                    waiting.add(reading)
+                if not waiting:
+                    return
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                if reading is not None and reading.done():
+                    batch = _read(reading, outcome)
+                    reading = None
+                    if batch is None:
+                        at_end = True
+                    elif not outcome.failed:
+                        outcome.last_sent_line = batch.lines[-1]
+                        sent.append(_Sent(batch, asyncio.create_task(client.put_batch(batch.jobs))))
+                while sent and sent[0].results.done():
+                    _take(sent.popleft(), outcome, progress)
+        finally:
+            if reading is not None:
+                reading.cancel()
+            await _give_up(sent, outcome)
+
+
+def _read(reading: asyncio.Future[Batch | None], outcome: _Outcome) -> Batch | None:
+    try:
+        return reading.result()
+    except BadLine as bad:
+        outcome.add_bad_line(bad)
+        return None
+
+
+def _take(one: _Sent, outcome: _Outcome, progress: PutProgress) -> None:
+    try:
+        results = one.results.result()
+    except DeferdError as error:
+        outcome.add_failure(one.batch, error)
+    else:
+        outcome.add(one.batch, results)
+        progress.show(jobs=outcome.completed, end_byte=one.batch.end_byte, seconds=outcome.seconds)
+
+
+async def _give_up(sent: deque[_Sent], outcome: _Outcome) -> None:
+    for one in sent:
+        one.results.cancel()
+    await asyncio.gather(*(one.results for one in sent), return_exceptions=True)
+    for one in sent:
+        outcome.add_unknown(one.batch)
+
+
+def _in_thread(function: Callable[[], Value]) -> asyncio.Future[Value]:
+    """Run the function in a daemon thread: it may block on input forever, and must not keep the process alive."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Value] = loop.create_future()
+
+    def settle(value: Value | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(value)  # type: ignore[arg-type] # a value if there is no error
+        else:
+            future.set_exception(error)
+
+    def work() -> None:
+        value, error = None, None
+        try:
+            value = function()
+        except Exception as failure:  # noqa: BLE001 (the waiting task gets it)
+            error = failure
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, value, error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return future
+
+
+def _span(batch: Batch) -> str:
+    return _lines(batch.lines[0], batch.lines[-1])
+
+
+def _lines(first: int, last: int) -> str:
+    return f"line {first}" if first == last else f"lines {first} to {last}"

@@ -1,0 +1,132 @@
+"""The differences between the schedules of a file and those of the service."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from deferd.cli.framework import output
+from deferd.cli.schedules.schedule_file import invalid
+from deferd.client import Client
+from deferd.client.schedules import preview_schedule, put_schedule
+from deferd.contract.errors import InvalidInput, ScheduleNotFound
+from deferd.contract.schedules import PutSchedule
+from deferd.contract.timestamps import format_instant
+
+_ABSENT = object()
+_MARKS = {"added": "+", "changed": "~", "removed": "-"}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What a sync does with one schedule.
+
+    `what`: it is `added`, `changed` or `removed`, or stays `unchanged`. `fields` has the old and the new value of each
+    field that differs; a field of the job is named ``job.ttr``.
+    """
+
+    name: str
+    what: str
+    definition: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+
+    def changes(self, *, prune: bool) -> bool:
+        """Whether the sync changes the service."""
+        return self.what in {"added", "changed"} or (self.what == "removed" and prune)
+
+    def apply(self, client: Client, *, prune: bool, dry_run: bool) -> None:
+        """Change the service accordingly."""
+        if dry_run or not self.changes(prune=prune):
+            return
+        if self.what != "removed":
+            client.send(put_schedule(self.name, self.definition))
+            return
+        try:
+            client.delete_schedule(self.name)
+        except ScheduleNotFound:  # somebody else was faster
+            return
+
+    def show(self, *, prune: bool, as_json: bool) -> None:
+        """Print it, unless it changes nothing; in JSON in any case."""
+        kept = self.what == "removed" and not prune
+        if as_json:
+            what = "unlisted" if kept else self.what
+            output.json_line({"schedule": self.name, "change": what, "fields": _json_fields(self.fields)})
+        elif kept:
+            output.hint(f"{self.name} is not in the file and stays; --prune deletes such schedules")
+        elif self.what in _MARKS:
+            output.line(f"{_MARKS[self.what]} {self.name}")
+            for name, (old, new) in self.fields.items():
+                values = [_shown(value) for value in (old, new) if self.what == "changed" or value is not _ABSENT]
+                output.line(output.printable(f"    {name}: {' -> '.join(values)}"))
+
+
+def compare(client: Client, file: Path, wanted: Mapping[str, dict[str, Any]], prefix: str) -> list[Difference]:
+    """What differs between the file and the service, by name. The service has checked what is to be added or changed.
+
+    Raises:
+        UsageError: a definition is invalid.
+    """
+    stored = {one.name: one for one in client.schedules(prefix=prefix or None)}
+    differences = []
+    for name in sorted(wanted.keys() | stored.keys()):
+        if name not in wanted:
+            differences.append(Difference(name, "removed"))
+            continue
+        fields = wanted[name]
+        old = _normal(stored[name].definition) if name in stored else {}
+        new = _normal(fields)
+        if "paused" not in fields:
+            old.pop("paused", None)  # a put that does not say it leaves it
+        changed = {
+            key: (old.get(key, _ABSENT), new.get(key, _ABSENT))
+            for key in sorted(old.keys() | new.keys())
+            if old.get(key, _ABSENT) != new.get(key, _ABSENT)
+        }
+        what = "added" if name not in stored else "changed" if changed else "unchanged"
+        if what != "unchanged":
+            _check(client, file, name, fields)
+        differences.append(Difference(name, what, fields, changed))
+    return differences
+
+
+def _check(client: Client, file: Path, name: str, fields: dict[str, Any]) -> None:
+    try:
+        client.send(preview_schedule(fields, count=1))
+    except InvalidInput as error:
+        raise invalid(file, name, error.field_errors) from None
+
+
+def _normal(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that are not defaults, those of the job as ``job.NAME``; equal definitions become equal."""
+    try:
+        schedule = PutSchedule.model_validate(fields)
+    except ValidationError:  # the service says what is wrong, or knows more than this client
+        return dict(fields)
+    found = _values(schedule, exclude_defaults=True)
+    # In a job null is a value: no limit, also when the topic has one.
+    job = _values(schedule.job, exclude_unset=True)
+    found.pop("job", None)
+    return found | {f"job.{name}": value for name, value in job.items() if (name, value) != ("body", None)}
+
+
+def _values(model: BaseModel, **options: Any) -> dict[str, Any]:
+    values = model.model_dump(mode="json", by_alias=True, **options)
+    for name in values:
+        value = getattr(model, name, None)
+        if isinstance(value, datetime):
+            values[name] = format_instant(value)
+    return values
+
+
+def _json_fields(fields: Mapping[str, tuple[Any, Any]]) -> dict[str, list[Any]]:
+    return {name: [None if value is _ABSENT else value for value in pair] for name, pair in fields.items()}
+
+
+def _shown(value: Any) -> str:
+    return "(default)" if value is _ABSENT else output.cell(value)

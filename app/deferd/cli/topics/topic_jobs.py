@@ -1,0 +1,267 @@
+"""The commands for the jobs of a topic: `jobs`, `ls`, `redrive`, `purge`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from deferd.cli.framework import exit_codes, output, values
+from deferd.cli.framework.command import command
+from deferd.cli.framework.connection import Connection
+from deferd.cli.framework.exit_codes import UsageError
+from deferd.cli.framework.options import REASONS, all_of, connection_options, json_option, state_option, topic_argument
+from deferd.cli.framework.output import Column
+from deferd.cli.jobs import previews
+from deferd.cli.jobs.tasks import show_begun
+from deferd.cli.topics.topics import list_topics
+from deferd.contract.limits import REDRIVE_DEFAULT
+
+if TYPE_CHECKING:
+    from deferd.client import Client, Job, TopicView
+
+_LONG_TIMEOUT_S = 600.0
+"""For calls that take the service longer the more jobs there are, and that are not retried without a response."""
+_COLUMNS = [
+    Column("ID"),
+    Column("STATE"),
+    Column("STANDS", cut=True),
+    Column("TRIES", right=True),
+    Column("BODY", cut=True),
+]
+_tag_option: Final = click.option("--tag", metavar="TAG", help="only jobs with this tag")
+_reason_option: Final = click.option(
+    "--reason", type=click.Choice(REASONS), help="only jobs that are dead for this reason"
+)
+_conditions: Final = all_of(
+    [
+        _tag_option,
+        _reason_option,
+        click.option("--error", metavar="TEXT", help="only dead jobs with this error, as `deferd dead` shows it"),
+        click.option("--cutoff", type=values.instant, metavar="INSTANT", help="only jobs there, or dead, by then"),
+        click.option("--dry-run", is_flag=True, help="only count the jobs, and print a cutoff"),
+        click.option("--task", "as_task", is_flag=True, help="do it in the background: see `deferd tasks`"),
+    ]
+)
+_list_options: Final = all_of(
+    [
+        state_option,
+        _tag_option,
+        click.option("--due-after", type=values.instant, metavar="INSTANT", help="only jobs due then or later"),
+        click.option("--due-before", type=values.instant, metavar="INSTANT", help="only jobs due before then"),
+        click.option("--id-prefix", metavar="TEXT", help="only jobs whose id begins so"),
+        click.option("--error", metavar="TEXT", help="only jobs whose last error contains this"),
+        click.option(
+            "--order",
+            type=click.Choice(["asc", "desc"]),
+            help="desc: what happens last comes first, such as the job that died last",
+        ),
+        click.option("--limit", type=values.count_from_1, default=100, metavar="N", help="most jobs; default 100"),
+        click.option("--all", "no_limit", is_flag=True, help="all of them"),
+        json_option(),
+        connection_options,
+    ]
+)
+
+
+@command("deferd jobs orders.close --state dead", "deferd jobs orders.close --all --json | jq -r .id")
+@topic_argument()
+@_list_options
+def jobs(
+    *,
+    topic: str,
+    state: str | None,
+    limit: int,
+    no_limit: bool,
+    as_json: bool,
+    connection: Connection,
+    **filters: Any,
+) -> None:
+    """List the jobs of a topic."""
+    _list_jobs(topic, state, None if no_limit else limit, filters, as_json=as_json, connection=connection)
+
+
+@command("deferd ls", "deferd ls orders.close --state dead")
+@topic_argument("list its jobs", required=False)
+@_list_options
+def ls(
+    *,
+    topic: str | None,
+    state: str | None,
+    limit: int,
+    no_limit: bool,
+    as_json: bool,
+    connection: Connection,
+    **filters: Any,
+) -> int | None:
+    """List all topics as `topics`, or with TOPIC its jobs as `jobs`."""
+    if topic is None:
+        for name, value in {"state": state, **filters}.items():
+            if value is not None:
+                raise UsageError(f"--{name.replace('_', '-')} is for the jobs of a topic: give TOPIC")
+        return list_topics(connection, as_json=as_json)
+    _list_jobs(topic, state, None if no_limit else limit, filters, as_json=as_json, connection=connection)
+    return None
+
+
+@command(
+    "deferd redrive orders.close",
+    "deferd redrive orders.close order-1042 order-1043",
+    "deferd redrive mail --reason buried --error 'SMTP 421: * try again' --dry-run",
+)
+@topic_argument()
+@click.argument("ids", metavar="[ID]...", nargs=-1, help="these jobs; without any, those that have been dead longest")
+@click.option("--limit", type=values.whole, metavar="N", help="most jobs, without ID; default 1000, with --task all")
+@_conditions
+@json_option()
+@connection_options
+def redrive(
+    *,
+    topic: str,
+    ids: tuple[str, ...],
+    limit: int | None,
+    dry_run: bool,
+    as_task: bool,
+    as_json: bool,
+    connection: Connection,
+    **conditions: Any,
+) -> None:
+    """Make dead jobs ready again."""
+    named = list(ids) or None
+    if as_task and (named or dry_run):
+        raise UsageError("--task is not for ID or --dry-run")
+    with connection.with_defaults(timeout=_LONG_TIMEOUT_S).open() as client:
+        if as_task:
+            show_begun(client.start_redrive(topic, limit=limit, **conditions), as_json=as_json)
+            return
+        limit = REDRIVE_DEFAULT if limit is None else limit
+        if dry_run:
+            previews.show(client.preview_redrive(topic, ids=named, limit=limit, **conditions), as_json=as_json)
+            return
+        count = client.redrive(topic, ids=named, limit=limit, **conditions)
+    if as_json:
+        output.json_line({"redriven": count})
+    else:
+        output.line(f"{count:,} dead {_noun(count)} of {topic} ready again")
+
+
+@command(
+    "deferd purge orders.close --state dead",
+    "deferd purge orders.close --yes",
+    "deferd purge mail --reason buried --error 'SMTP 550: *' --dry-run",
+)
+@topic_argument()
+@state_option
+@_conditions
+@click.option("--yes", is_flag=True, help="do not ask; required where there is no terminal")
+@json_option()
+@connection_options
+def purge(
+    *,
+    topic: str,
+    state: str | None,
+    dry_run: bool,
+    as_task: bool,
+    yes: bool,
+    as_json: bool,
+    connection: Connection,
+    **conditions: Any,
+) -> int:
+    """Remove all jobs of a topic, or those in one state, with a tag, or dead for a reason, for good. Asks for
+    confirmation. The default of --timeout is 10 minutes here.
+    """
+    if as_task and dry_run:
+        raise UsageError("--task is not for --dry-run")
+    if not yes and not dry_run and not sys.stdin.isatty():
+        raise UsageError("purge asks for confirmation, and standard input is not a terminal: give --yes")
+    with connection.with_defaults(timeout=_LONG_TIMEOUT_S).open() as client:
+        if dry_run:
+            previews.show(client.preview_purge(topic, state=state, **conditions), as_json=as_json)
+            return exit_codes.DONE
+        if not yes and not _confirmed(client.topic(topic), state, **conditions):
+            output.complain("nothing was removed")
+            return exit_codes.INTERRUPTED
+        if as_task:
+            show_begun(client.start_purge(topic, state=state, **conditions), as_json=as_json)
+            return exit_codes.DONE
+        count = client.purge(topic, state=state, **conditions)
+    if as_json:
+        output.json_line({"removed": count})
+    else:
+        output.line(f"{count:,} {_noun(count)} of {topic} removed")
+    return exit_codes.DONE
+
+
+def _list_jobs(
+    topic: str,
+    state: str | None,
+    limit: int | None,
+    filters: dict[str, Any],
+    *,
+    as_json: bool,
+    connection: Connection,
+) -> None:
+    is_empty = True
+    with connection.open() as client:
+        for page in _pages(client, topic, state, limit, filters):
+            if as_json:
+                for job in page:
+                    output.json_line(job.fields)
+            elif page:
+                output.show_table(_COLUMNS, [_row(job) for job in page], headed=is_empty)
+            is_empty = is_empty and not page
+    if is_empty and not as_json:
+        such = " that match" if any(value is not None for value in filters.values()) else ""
+        output.say_empty(f"{topic} has no {'' if state is None else f'{state} '}jobs{such}")
+
+
+def _pages(
+    client: Client, topic: str, state: str | None, limit: int | None, filters: dict[str, Any]
+) -> Iterator[list[Job]]:
+    """Pages of the jobs, at most `limit` jobs in all; hints when there may be more."""
+    from deferd.client import requests
+    from deferd.contract.limits import PAGE_MAX
+
+    cursor: str | None = None
+    left = limit
+    while True:
+        size = PAGE_MAX if left is None else min(left, PAGE_MAX)
+        page, cursor = client.send(requests.jobs(topic, state=state, cursor=cursor, limit=size, **filters))
+        if left is not None:
+            page = page[:left]
+            left -= len(page)
+        yield page
+        if cursor is None:
+            return
+        if left == 0:
+            output.hint(f"there may be more than these {limit:,}: --limit N or --all shows them")
+            return
+
+
+def _row(job: Job) -> list[str]:
+    return [job.id, job.state.value, output.where_it_stands(job), str(job.attempts), output.cell(job.body)]
+
+
+def _confirmed(view: TopicView, state: str | None, **conditions: Any) -> bool:
+    only = [f"{name} {_shown(value)}" for name, value in conditions.items() if value is not None]
+    if conditions["reason"] is not None or conditions["error"] is not None:
+        state = "dead"
+    counts = {name: count for name, count in view.fields["counts"].items() if state in {None, name}}
+    total = sum(counts.values())
+    parts = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
+    what = f"{total:,} {_noun(total)}" + (f" ({parts})" if parts else "")
+    if only:  # how many match is not known yet
+        what = f"those with {' and '.join(only)}, of {what}"
+    print(f"Remove {what} of {view.topic} for good? [y/N] ", end="", file=sys.stderr, flush=True)  # noqa: T201 (it asks)
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
+def _shown(value: str | datetime) -> str:
+    return value if isinstance(value, str) else output.rfc3339(value)
+
+
+def _noun(count: int) -> str:
+    return "job" if count == 1 else "jobs"
