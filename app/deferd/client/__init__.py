@@ -13,8 +13,9 @@ from deferd.client.history import History
 from deferd.client.inspection import Consumer, DeadErrors, DeadGroup, Explanation, Forecast, TopicForecast, WhyReason
 from deferd.client.job_definition import AsyncJob, BlockingJob, BoundJob, JobDefinition, job
 from deferd.client.jobs import Delivery, EndedAttempt, Job, JobRef
+from deferd.client.policy_types import Backoff, OpeningHours, WindowDict
 from deferd.client.push import Push, PushTest
-from deferd.client.put_options import Backoff, OpeningHours, PutDefaults, PutOptions, WindowDict
+from deferd.client.put_options import PutDefaults, PutOptions
 from deferd.client.results import (
     BulkResult,
     Cancelled,

@@ -22,9 +22,10 @@ from deferd.client.idempotency import cancel_once, finish_once, new_id, put_batc
 from deferd.client.inspection import InspectionMethods
 from deferd.client.jobs import Delivery, Job, JobRef
 from deferd.client.joined_calls import JoinedCalls
+from deferd.client.policy_options import PolicyOptions
 from deferd.client.push import PushMethods
-from deferd.client.put_options import Backoff, OpeningHours, PutOptions, put_fields
-from deferd.client.request_body import JobToFinish, JobToPut, set_fields, without_none
+from deferd.client.put_options import PutOptions, put_fields, set_options
+from deferd.client.request_body import JobToFinish, JobToPut, in_seconds, set_fields, without_none
 from deferd.client.requests import ApiRequest, JobConditions, JobFilters, Result
 from deferd.client.results import Cancelled, CancelResult, FinishResult, Preview, PutResult, Released
 from deferd.client.schedules import ScheduleMethods
@@ -97,9 +98,7 @@ class ApiMethods(
         """Put a job, due after `delay` or at `run_at`, otherwise at once. Returns the stored job.
 
         `body` is any JSON value, or a value that pydantic can write as JSON. The options, all keyword-only, are the
-        keys of PutOptions: `id`, `delay`, `run_at`, `ttr`, `max_attempts`, `backoff`, `ttl`, `retain`, `dead_retain`,
-        `time_limit`, `deadline`, `window`, `spread`, `on_conflict`, `conflict_with`, `if_reserved`, `max_wait`,
-        `max_items`, `unique_for`, `traceparent`, `tags`, `headers` and `durability`.
+        keys of PutOptions.
 
         The client makes an `id` if there is none, and repeats a put whose response was lost: a stored job with this id
         that equals the put counts as stored by it. A job that was finished or cancelled between two attempts is put
@@ -163,41 +162,24 @@ class ApiMethods(
         delay: Seconds | None = None,
         run_at: datetime | None = None,
         body: Any = UNSET,
-        ttr: Seconds | None = None,
-        max_attempts: int | Unset | None = UNSET,
-        backoff: Backoff | None = None,
-        ttl: Seconds | Unset | None = UNSET,
-        retain: Seconds | None = None,
-        dead_retain: Seconds | None = None,
-        time_limit: Seconds | Unset | None = UNSET,
-        deadline: Seconds | Unset | None = UNSET,
-        window: OpeningHours | Unset | None = UNSET,
-        spread: Seconds | Unset | None = UNSET,
         tags: Sequence[str] | None = None,
         headers: Mapping[str, str] | None = None,
+        **policy: Unpack[PolicyOptions],
     ) -> Job:
         """Reschedule or change a delayed or ready job and return it. Arguments that are left out change nothing.
 
-        None for `max_attempts`, `ttl`, `time_limit`, `deadline`, `window` or `spread` removes that. `tags` and
-        `headers` replace all earlier ones; an empty value removes them. A new due time is moved by window and spread.
+        `policy` are the keys of PolicyOptions: `ttr`, `max_attempts` and so on. `tags` and `headers` replace all
+        earlier ones; an empty value removes them. A new due time is moved by window and spread.
 
         Raises:
+            TypeError: an option is unknown.
             JobReserved: a consumer holds it.
             JobNotFound: there is no such job, or it is dead or finished.
         """
-        fields = without_none(
-            delay=delay,
-            run_at=run_at,
-            ttr=ttr,
-            backoff=backoff,
-            retain=retain,
-            dead_retain=dead_retain,
-            tags=tags,
-            headers=headers,
-        )
-        optional = {"body": body, "max_attempts": max_attempts, "ttl": ttl}
-        optional |= {"time_limit": time_limit, "deadline": deadline, "window": window, "spread": spread}
-        fields |= {name: value for name, value in optional.items() if value is not UNSET}
+        fields = without_none(delay=delay, run_at=run_at, tags=tags, headers=headers)
+        if body is not UNSET:
+            fields["body"] = body
+        fields |= in_seconds(set_options(policy, PolicyOptions))
         return await self._sender.send(requests.change(topic, id, fields))
 
     async def cancel(

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from deferd.client import responses
 from deferd.client.json_reading import parsed
-from deferd.client.put_options import WindowDict
+from deferd.client.policy_types import WindowDict
 from deferd.client.request_body import encode
 from deferd.client.requests import ApiRequest
 from deferd.client.sender import Sender

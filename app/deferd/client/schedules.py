@@ -11,7 +11,7 @@ from deferd.client import responses
 from deferd.client.durations import Seconds, instant, seconds
 from deferd.client.jobs import Job, JsonView
 from deferd.client.json_reading import parsed
-from deferd.client.put_options import Backoff
+from deferd.client.policy_options import PolicyOptions
 from deferd.client.request_body import encode, in_seconds, set_fields, without_none
 from deferd.client.requests import ApiRequest
 from deferd.client.responses import checked, text_or_none
@@ -27,25 +27,15 @@ _DURATIONS = ("every", "jitter", "spread")
 _INSTANTS = ("start_at", "end_at")
 
 
-class ScheduledJobOptions(TypedDict, total=False):
+class ScheduledJobOptions(PolicyOptions, total=False):
     """The job of each run: the options of a put but the id and the due time. Durations are seconds or a timedelta."""
 
     body: Any
     """Any JSON value."""
-    ttr: Seconds | None
-    max_attempts: int | None
-    backoff: Backoff | None
-    ttl: Seconds | None
-    retain: Seconds | None
-    dead_retain: Seconds | None
-    time_limit: Seconds | None
-    deadline: Seconds | None
     tags: Sequence[str] | None
     headers: Mapping[str, str] | None
     traceparent: str | None
     durability: DurabilityLevel | None
-    window: Mapping[str, Any] | Sequence[Mapping[str, Any]] | str | None
-    spread: Seconds | None
 
 
 class RunOptions(TypedDict, total=False):

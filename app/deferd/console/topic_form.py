@@ -9,20 +9,12 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from deferd.contract.fields import POLICY, TOPIC, Field, Kind
 from deferd.contract.json_numbers import is_number
 
 
-class Field(NamedTuple):
-    """A setting: its name in the API, what people read, and an example; `kind` is how the text becomes JSON."""
-
-    name: str
-    label: str
-    hint: str
-    kind: str = "number"
-
-
 class ShownField(NamedTuple):
-    """A field with its text and error."""
+    """A setting as the form shows it: its name in the API, what people read, an example, its text and its error."""
 
     name: str
     label: str
@@ -32,22 +24,9 @@ class ShownField(NamedTuple):
     error: str | None
 
 
-FIELDS = (
-    Field("ttr", "Time to run, seconds", "length of a lease; default 60"),
-    Field("max_attempts", "Attempts at most", "then the job is dead; empty: no limit"),
-    Field("backoff", "Backoff", 'JSON, such as {"kind": "fixed", "seconds": 10}', "json"),
-    Field("ttl", "Time to live, seconds", "not delivered by then: dead"),
-    Field("deadline", "Deadline, seconds", "not finished by then: dead"),
-    Field("time_limit", "Time limit, seconds", "of one attempt, touches included"),
-    Field("retain", "Keep finished jobs, seconds", "default 0: not kept"),
-    Field("dead_retain", "Keep dead jobs, seconds", "empty: as the service does"),
-    Field("window", "Window", 'a calendar such as "office", or JSON', "json"),
-    Field("spread", "Spread, seconds", "due times are moved by up to this"),
-    Field("max_jobs", "Live jobs at most", "further puts are refused; empty: no limit"),
-    Field("events", "Events to keep", "0 to 10,000; default 0: none"),
-    Field("partitions", "Partitions", "a whole number to 64; may grow, not shrink; empty: as it is"),
-    Field("durability", "Durability", "memory, fsync or replicated:N; empty: the store's", "text"),
-)
+FIELDS = (*POLICY, *TOPIC)
+_FORM_KINDS = {Kind.BACKOFF: "json", Kind.WINDOW: "json", Kind.TEXT: "text", Kind.DURABILITY: "text"}
+"""How the text becomes JSON, if not as a number."""
 
 
 def field_values(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -57,7 +36,16 @@ def field_values(settings: Mapping[str, Any]) -> dict[str, str]:
 
 def fields_of(values: Mapping[str, str], errors: Mapping[str, str]) -> list[ShownField]:
     """The fields as the page shows them."""
-    return [ShownField(*field, values.get(field.name, ""), errors.get(field.name)) for field in FIELDS]
+    return [
+        ShownField(
+            *(field.name, field.label, field.hint, _kind(field)), values.get(field.name, ""), errors.get(field.name)
+        )
+        for field in FIELDS
+    ]
+
+
+def _kind(field: Field) -> str:
+    return _FORM_KINDS.get(field.kind, "number")
 
 
 def settings_of(form: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -71,7 +59,7 @@ def settings_of(form: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]
         try:
             settings[field.name] = _value(field, text)
         except ValueError:
-            errors[field.name] = "must be a number" if field.kind == "number" else "is not JSON"
+            errors[field.name] = "must be a number" if _kind(field) == "number" else "is not JSON"
     return settings, errors
 
 
@@ -82,7 +70,7 @@ def unknown_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value(field: Field, text: str) -> Any:
-    match field.kind:
+    match _kind(field):
         case "text":
             return text
         case "json" if not text.startswith(("{", "[", '"')):

@@ -6,9 +6,9 @@ from typing import Any
 
 from pydantic import Field
 
-from deferd.contract.fields import POLICY, Kind
+from deferd.contract.fields import POLICY, TOPIC, Kind
 
-_BY_NAME = {field.name: field for field in POLICY}
+_BY_NAME = {field.name: field for field in (*POLICY, *TOPIC)}
 
 
 def seconds_field(low: float, high: float, text: str, **options: Any) -> Any:
@@ -16,14 +16,14 @@ def seconds_field(low: float, high: float, text: str, **options: Any) -> Any:
     return Field(strict=True, ge=low, le=high, allow_inf_nan=False, description=text, **options)
 
 
-def constraint(name: str) -> Any:
-    """The bounds and the description of a field of the policy."""
+def constraint(name: str, **options: Any) -> Any:
+    """The bounds and the description of a field. `options` are those of pydantic."""
     field = _BY_NAME[name]
     match field.kind:
         case Kind.SECONDS:
-            return seconds_field(field.low, field.high, field.about)
+            return seconds_field(field.low, field.high, field.about, **options)
         case Kind.COUNT:
-            return Field(strict=True, ge=int(field.low), le=int(field.high), description=field.about)
+            return Field(strict=True, ge=int(field.low), le=int(field.high), description=field.about, **options)
         case Kind.TEXT:
-            return Field(min_length=int(field.low), max_length=int(field.high), description=field.about)
-    return Field(description=field.about)
+            return Field(min_length=int(field.low), max_length=int(field.high), description=field.about, **options)
+    return Field(description=field.about, **options)

@@ -27,6 +27,8 @@ class Kind(Enum):
     """Opening hours, or the name of a calendar: see `contract.windows`."""
     TEXT = auto()
     """A string."""
+    DURABILITY = auto()
+    """`memory`, `fsync` or `replicated:N`, stored as a level of store/durability_levels.py."""
 
 
 class Field(NamedTuple):
@@ -51,8 +53,6 @@ class Field(NamedTuple):
     null_is_none: bool = False
     is_always_shown: bool = False
     default: float | None = None
-    words: str | None = None
-    """What a job shows of it on the command line: the name of the fact, if that is not the name of the field."""
 
 
 POLICY: Final = (
@@ -182,6 +182,55 @@ POLICY: Final = (
     ),
 )
 """In the order of requests, of `--help` and of what a job shows."""
+
+TOPIC: Final = (
+    Field(
+        "max_jobs",
+        Kind.COUNT,
+        "j",
+        about="Most live (delayed, ready or reserved) jobs; further puts get 429 `topic_full`. `null`: no limit.",
+        help="most live jobs; a put beyond it is refused; none: no limit",
+        label="Live jobs at most",
+        hint="further puts are refused; empty: no limit",
+        low=1,
+        high=limits.MAX_JOBS_MAX,
+        null_is_none=True,
+    ),
+    Field(
+        "durability",
+        Kind.DURABILITY,
+        "du",
+        about="Durability of puts that request none. `null`: what the store is configured for.",
+        help="of puts that set none: memory, fsync, replicated:N; none: the default of the store",
+        label="Durability",
+        hint="memory, fsync or replicated:N; empty: the store's",
+        null_is_none=True,
+    ),
+    Field(
+        "partitions",
+        Kind.COUNT,
+        "n",
+        about="Over how many shards of the store the topic spreads its jobs, by their ids, 1 to 64. It may grow, not "
+        "shrink. `null`: as it is, 1 at first.",
+        help="over how many shards of the store its jobs are spread; may grow",
+        label="Partitions",
+        hint="a whole number to 64; may grow, not shrink; empty: as it is",
+        low=1,
+        high=limits.PARTITIONS_MAX,
+    ),
+    Field(
+        "events",
+        Kind.COUNT,
+        "ev",
+        about="How many of the last events of its jobs the topic keeps for `GET /events`. 0: none.",
+        help="how many events of its jobs to keep for `deferd tail`; 0: none",
+        label="Events to keep",
+        hint="0 to 10,000; default 0: none",
+        high=limits.EVENTS_MAX,
+        default=0,
+    ),
+)
+"""The settings of a topic that are not part of the policy."""
 
 PLACING: Final = frozenset({"window", "spread"})
 """The fields of the policy that move due times: the put script does not know them, see engine/placement.py."""

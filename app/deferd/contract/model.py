@@ -367,32 +367,10 @@ class BuryJob(_Strict):
 class TopicSettings(JobPolicy):
     """Defaults for jobs put into the topic from now on, and limits of the topic. Replaces all earlier settings."""
 
-    max_jobs: int | None = Field(
-        default=None,
-        strict=True,
-        ge=1,
-        le=limits.MAX_JOBS_MAX,
-        description="Most live (delayed, ready or reserved) jobs; further puts get 429 `topic_full`. `null`: no limit.",
-    )
-    durability: Durability | None = Field(
-        default=None,
-        description="Durability of puts that request none. `null`: what the store is configured for.",
-    )
-    events: int = Field(
-        default=0,
-        strict=True,
-        ge=0,
-        le=limits.EVENTS_MAX,
-        description="How many of the last events of its jobs the topic keeps for `GET /events`. 0: none.",
-    )
-    partitions: int | None = Field(
-        default=None,
-        strict=True,
-        ge=1,
-        le=limits.PARTITIONS_MAX,
-        description="Over how many shards of the store the topic spreads its jobs, by their ids, 1 to 64. It may grow, "
-        "not shrink. `null`: as it is, 1 at first.",
-    )
+    max_jobs: int | None = constraint("max_jobs", default=None)
+    durability: Durability | None = constraint("durability", default=None)
+    events: int = constraint("events", default=0)
+    partitions: int | None = constraint("partitions", default=None)
 
 
 class PauseTopic(_Strict):

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from deferd.contract.fields import POLICY, Field, Kind
 from deferd.contract.model import JobPolicy
 from deferd.contract.windows import read_window, window_text
+from deferd.store.durability_levels import level_named, name_of
 
 NO_LIMIT = 0
 
@@ -25,12 +26,14 @@ _TO_STORE: dict[Kind, Callable[[Any], Any]] = {
     Kind.BACKOFF: BaseModel.model_dump,
     Kind.WINDOW: window_text,
     Kind.TEXT: str,
+    Kind.DURABILITY: level_named,
 }
 _NONE = {Kind.SECONDS: NO_LIMIT, Kind.COUNT: NO_LIMIT, Kind.WINDOW: "", Kind.TEXT: ""}
 """What stands for null."""
 _FROM_STORE: dict[Kind, Callable[[Any], Any]] = {
     Kind.SECONDS: lambda ms: ms / 1000,
     Kind.WINDOW: read_window,
+    Kind.DURABILITY: name_of,
 }
 
 
@@ -41,7 +44,7 @@ def to_store(field: Field, value: Any) -> Any:
 
 def from_store(field: Field, stored: Any) -> Any:
     """The value for the field of a model. None: null."""
-    if field.null_is_none and not stored:
+    if field.null_is_none and field.kind in _NONE and not stored:
         return None
     read = _FROM_STORE.get(field.kind)
     return stored if read is None else read(stored)

@@ -6,17 +6,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from deferd.contract.fields import POLICY
+from deferd.contract.fields import POLICY, TOPIC
 from deferd.contract.model import TopicSettings
 from deferd.engine.placement import read_defaults
 from deferd.engine.record import json_bytes
-from deferd.engine.stored_fields import from_store, policy_extra
-from deferd.store.durability_levels import level_named, name_of
+from deferd.engine.stored_fields import from_store, policy_extra, to_store
 
 UNREADABLE_SETTINGS = (ValueError, TypeError, AttributeError, KeyError, ValidationError)
 """What `read_settings` raises for settings that something other than deferd has written."""
 
-_AS_THEY_ARE = {"j": "max_jobs", "ev": "events", "n": "partitions"}
 _KEYS_BEFORE = {**{key: key for key in "tmbxrqi"}, "d": "l"}
 """The keys of the policy beside the rest, as it was stored before version 0.2, and what they are now."""
 
@@ -38,9 +36,7 @@ def read_settings(stored: dict[str, Any]) -> TopicSettings:
         window, spread_ms = read_defaults(stored["pl"])
         policy = {**policy, "wi": window, "sp": spread_ms}
     fields = {field.name: from_store(field, policy[field.key]) for field in POLICY if field.key in policy}
-    if "du" in stored:
-        fields["durability"] = name_of(stored["du"])
-    fields |= {field: stored[key] for key, field in _AS_THEY_ARE.items() if key in stored}
+    fields |= {field.name: from_store(field, stored[field.key]) for field in TOPIC if field.key in stored}
     return TopicSettings.model_validate(fields)
 
 
@@ -53,6 +49,8 @@ def settings_to_store(settings: TopicSettings) -> dict[str, Any]:
         stored["po"] = policy
     if window or spread_ms:
         stored["pl"] = json_bytes([window, spread_ms]).decode()
-    if settings.durability is not None:
-        stored["du"] = level_named(settings.durability)
-    return stored | {key: value for key, field in _AS_THEY_ARE.items() if (value := getattr(settings, field))}
+    for field in TOPIC:
+        value = getattr(settings, field.name)
+        if value not in {None, field.default}:
+            stored[field.key] = to_store(field, value)
+    return stored

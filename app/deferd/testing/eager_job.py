@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from deferd.contract.backoff import ExponentialBackoff
-from deferd.contract.limits import TTR_DEFAULT_S
+from deferd.contract.fields import POLICY
 from deferd.contract.model import JobState
 
 FOLLOW_UP = "follow-up"
@@ -69,11 +69,8 @@ def shown(job: EagerJob) -> dict[str, Any]:
     """The job as a service returns it, with the service's defaults for omitted fields."""
     now = datetime.now(UTC)
     fields: dict[str, Any] = {
-        "ttr": TTR_DEFAULT_S,
-        "max_attempts": None,
+        **{field.name: field.default for field in POLICY if field.is_always_shown},
         "backoff": ExponentialBackoff().model_dump(),
-        "ttl": None,
-        "retain": 0,
         **{name: value for name, value in job.fields.items() if name not in _NOT_SHOWN},
         "topic": job.topic,
         "id": job.id,

@@ -144,7 +144,7 @@ def test_an_invalid_definition_is_refused() -> None:
         job("no topic", Order)
     with pytest.raises(InvalidInput, match=r"ttr: .*greater than or equal to 0.1"):
         job("t", Order, ttr=0)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'id': the options are delay, ttr"):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'id': the options are ttr"):
         job("t", Order, id="a")  # type: ignore[call-overload]
     with pytest.raises(TypeError, match=r"the body of job 't' is .*Unknown.*cannot validate"):
         job("t", Unknown)
@@ -158,7 +158,7 @@ def test_an_unknown_option_of_a_put_is_a_type_error() -> None:
             lambda **options: client.buffer().put("t", **options),
             lambda **options: close.bind(client).put(Order(number=1), **options),
         ):
-            with pytest.raises(TypeError, match=r"unexpected keyword argument 'dely': the options are delay, .*, id,"):
+            with pytest.raises(TypeError, match=r"unexpected keyword argument 'dely': the options are ttr, .*, id,"):
                 put(dely=5)
 
 

@@ -12,6 +12,7 @@ from click.core import ParameterSource
 from deferd.cli.framework import topic_completion, values
 from deferd.cli.framework.command import refuse_undecoded
 from deferd.cli.framework.connection import SETTINGS, Connection
+from deferd.contract.fields import POLICY, TOPIC, Field, Kind
 from deferd.contract.limits import REPLICAS_MAX
 
 STATES: Final = ("delayed", "ready", "reserved", "dead", "finished")
@@ -96,24 +97,36 @@ due_options: Final = all_of(
         _field("run-at", values.instant, "due at this instant: 2030-01-31T09:30:00Z"),
     ]
 )
-policy_options: Final = all_of(
-    [
-        _field("ttr", values.duration, "time to run, the lease of one delivery: 0.1s to 24h"),
-        _field("max-attempts", values.whole_or_none, "deliveries after which it is dead; none: no limit", "N"),
-        _field(
-            "backoff",
-            values.backoff,
-            "wait after a release: exponential:2:212, fixed:10, schedule:2m,10m,1h",
-        ),
-        _field("ttl", values.duration_or_none, "first delivery within this time of being due, else dead", "DURATION"),
-        _field("retain", values.duration, "how long to keep the record of the finished job"),
-        _field("dead-retain", values.duration, "how long to keep the dead job; 0: remove it at once"),
-        _field("time-limit", values.duration_or_none, "longest time of one attempt, from 0.1s", "DURATION"),
-        _field("deadline", values.duration_or_none, "finished within this time of being due, else dead", "DURATION"),
-        _field("window", values.window, "opening hours, to which due times and retries move, or none", "JSON|NAME"),
-        _field("spread", values.duration_or_none, "due up to this much later, by a hash of the id", "DURATION"),
-    ]
-)
+_READ: dict[Kind, Any] = {
+    Kind.SECONDS: values.duration,
+    Kind.COUNT: values.whole,
+    Kind.BACKOFF: values.backoff,
+    Kind.WINDOW: values.window,
+    Kind.TEXT: str,
+    Kind.DURABILITY: click.Choice(DURABILITIES),
+}
+_READ_OR_NONE = _READ | {
+    Kind.SECONDS: values.duration_or_none,
+    Kind.COUNT: values.whole_or_none,
+    Kind.DURABILITY: click.Choice([*DURABILITIES, "none"]),
+}
+_METAVARS = {Kind.COUNT: "N", Kind.WINDOW: "JSON|NAME", Kind.TEXT: "TEXT", Kind.DURABILITY: "LEVEL"}
+
+
+def _options_for(fields: Iterable[Field]) -> Decorator:
+    """An option for each of these fields."""
+    return all_of([*map(_option_for, fields)])
+
+
+def _option_for(field: Field) -> Decorator:
+    read = (_READ_OR_NONE if field.null_is_none else _READ)[field.kind]
+    if read is values.whole and field.low:
+        read = values.count_from_1
+    metavar = "DURATION" if read is values.duration_or_none else _METAVARS.get(field.kind)
+    return _field(field.name.replace("_", "-"), read, field.help, metavar)
+
+
+policy_options: Final = _options_for(POLICY)
 label_options: Final = all_of(
     [
         _field("tag", str, "a tag, by which to cancel jobs of all topics together; up to 8", "TAG", many="tags"),
@@ -143,19 +156,4 @@ collapse_options: Final = all_of(
         _field("unique-for", values.duration, "how long the id stays taken after the job is finished"),
     ]
 )
-topic_options: Final = all_of(
-    [
-        policy_options,
-        _field("max-jobs", values.whole_or_none, "most live jobs; a put beyond it is refused; none: no limit", "N"),
-        _field(
-            "durability",
-            click.Choice([*DURABILITIES, "none"]),
-            "of puts that set none: memory, fsync, replicated:N; none: the default of the store",
-            "LEVEL",
-        ),
-        _field(
-            "partitions", values.count_from_1, "over how many shards of the store its jobs are spread; may grow", "N"
-        ),
-        _field("events", values.whole, "how many events of its jobs to keep for `deferd tail`; 0: none", "N"),
-    ]
-)
+topic_options: Final = _options_for((*POLICY, *TOPIC))

@@ -10,12 +10,13 @@ import json
 import logging
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deferd.cli.framework.standard_streams import discard
+from deferd.contract.fields import Field, Kind
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -216,6 +217,20 @@ def backoff(value: Mapping[str, Any] | None) -> str:
             then = ":repeat_last" if value.get("then") == "repeat_last" else ""
             return f"schedule:{','.join(map(_plain, value['seconds']))}{then}{jitter}"
     return json_text(value)
+
+
+_OF_KIND: dict[Kind, Callable[[Any], str]] = {
+    Kind.SECONDS: span,
+    Kind.COUNT: number,
+    Kind.BACKOFF: backoff,
+    Kind.WINDOW: window,
+}
+
+
+def field_text(field: Field, value: Any) -> str:
+    """The value of a field of the policy or of a topic."""
+    write = _OF_KIND.get(field.kind)
+    return str(value) if write is None else write(value)
 
 
 def _plain(value: float) -> str:

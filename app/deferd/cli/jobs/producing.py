@@ -22,6 +22,7 @@ from deferd.cli.framework.options import (
     policy_options,
     topic_argument,
 )
+from deferd.contract.fields import PLACING, POLICY, Field
 
 if TYPE_CHECKING:
     from deferd.client import Job
@@ -155,6 +156,21 @@ def _show_briefly(job: Job, *, as_json: bool, durability: bool = False) -> None:
         output.line(f"{job.topic}/{job.id} {job.state.value}, due {output.when(job.due_at)}{waits}{reached}")
 
 
+_ELSEWHERE = PLACING | {"max_attempts"}
+"""Fields of the policy that are shown beside what they concern."""
+_WITHOUT = {"ttl": "no bound", "retain": "not kept when finished"}
+
+
+def _policy_fact(job: Job, field: Field) -> str | None:
+    """What people read of a field; None to leave it out."""
+    value = job.fields.get(field.name)
+    if field.name == "deadline":
+        return None if job.deadline_at is None else output.when(job.deadline_at)
+    if field.is_always_shown and not value:
+        return _WITHOUT[field.name]
+    return None if value is None else output.field_text(field, value)
+
+
 def _facts(job: Job) -> list[tuple[str, str]]:
     facts: list[tuple[str, Any]] = [
         ("job", f"{job.topic}/{job.id}"),
@@ -166,13 +182,7 @@ def _facts(job: Job) -> list[tuple[str, str]]:
         ("spread", output.span(job.spread) if job.spread else None),
         ("attempts", f"{job.attempts} of {'any number' if job.max_attempts is None else job.max_attempts}"),
         ("snoozes", str(job.snoozes) if job.snoozes else None),
-        ("ttr", output.span(job.ttr)),
-        ("backoff", output.backoff(job.fields["backoff"])),
-        ("ttl", "no bound" if job.ttl is None else output.span(job.ttl)),
-        ("retain", "not kept when finished" if job.retain == 0 else output.span(job.retain)),
-        ("dead retain", None if job.dead_retain is None else output.span(job.dead_retain)),
-        ("time limit", None if job.time_limit is None else output.span(job.time_limit)),
-        ("deadline", None if job.deadline_at is None else output.when(job.deadline_at)),
+        *((field.name.replace("_", " "), _policy_fact(job, field)) for field in POLICY if field.name not in _ELSEWHERE),
         ("items", str(job.items) if job.items else None),
         ("due by", None if job.due_by is None else output.when(job.due_by)),
         ("unique for", output.span(job.unique_for) if job.unique_for else None),

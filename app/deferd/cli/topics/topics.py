@@ -13,6 +13,7 @@ from deferd.cli.framework.connection import Connection
 from deferd.cli.framework.exit_codes import UsageError
 from deferd.cli.framework.options import STATES, connection_options, json_option, topic_argument, topic_options
 from deferd.cli.framework.output import Column
+from deferd.contract.fields import POLICY, TOPIC, Field
 
 if TYPE_CHECKING:
     from deferd.client import Client, TopicView
@@ -21,6 +22,14 @@ _COUNTS = [Column("TOPIC"), *(Column(state.upper(), right=True) for state in STA
 _COLUMNS = [*_COUNTS, Column("OLDEST READY", right=True), Column("NEXT DUE", right=True)]
 _NARROW_COLUMNS = [*_COUNTS, Column("OLDEST", right=True), Column("DUE", right=True)]
 _SERVICE_DEFAULT = "the service's default"
+_WITHOUT = {
+    "window": "always open",
+    "spread": "none",
+    "max_jobs": "no limit",
+    "durability": "what the store gives by itself",
+    "events": "none kept",
+}
+"""What people read of settings that a topic does not have, if the service has no default for them."""
 
 
 @command("deferd topics", "deferd topics --json | jq -r 'select(.counts.dead > 0).topic'")
@@ -170,10 +179,6 @@ def _show_facts(view: TopicView) -> None:
     settings = view.fields["settings"]
     waiting = {"follow_ups": view.follow_ups, "collections": view.collections}
 
-    def seconds(name: str) -> str:
-        value = settings.get(name)
-        return _SERVICE_DEFAULT if value is None else output.span(value)
-
     output.show_facts(
         [
             ("topic", _name(view)),
@@ -182,23 +187,20 @@ def _show_facts(view: TopicView) -> None:
             *((name.replace("_", "-"), output.number(count)) for name, count in waiting.items() if count),
             ("oldest ready", "-" if view.oldest_ready_age is None else output.span(view.oldest_ready_age)),
             ("next due", "-" if view.next_due_at is None else output.when(view.next_due_at)),
-            ("ttr", seconds("ttr")),
-            ("max_attempts", _or_default(settings["max_attempts"])),
-            ("backoff", _SERVICE_DEFAULT if settings["backoff"] is None else output.backoff(settings["backoff"])),
-            ("ttl", seconds("ttl")),
-            ("retain", seconds("retain")),
-            ("dead_retain", seconds("dead_retain")),
-            ("time_limit", seconds("time_limit")),
-            ("deadline", seconds("deadline")),
-            ("window", "always open" if settings.get("window") is None else output.window(settings["window"])),
-            ("spread", "none" if settings.get("spread") is None else output.span(settings["spread"])),
-            ("max_jobs", "no limit" if settings["max_jobs"] is None else output.number(settings["max_jobs"])),
-            ("durability", settings["durability"] or "what the store gives by itself"),
-            *((("partitions", output.number(count)),) if (count := settings.get("partitions")) else ()),
-            ("events", output.number(settings["events"]) if settings.get("events") else "none kept"),
+            *(
+                (field.name, _setting(field, settings.get(field.name)))
+                for field in (*POLICY, *TOPIC)
+                if _is_shown(field, settings)
+            ),
         ]
     )
 
 
-def _or_default(value: int | None) -> str:
-    return _SERVICE_DEFAULT if value is None else output.number(value)
+def _setting(field: Field, value: Any) -> str:
+    if value is None or (value == field.default and field.name in _WITHOUT):
+        return _WITHOUT.get(field.name, _SERVICE_DEFAULT)
+    return output.field_text(field, value)
+
+
+def _is_shown(field: Field, settings: dict[str, Any]) -> bool:
+    return field.name != "partitions" or settings.get("partitions") is not None
