@@ -26,7 +26,7 @@ from deferd.client.push import PushMethods
 from deferd.client.put_options import Backoff, OpeningHours, PutOptions, put_fields
 from deferd.client.request_body import JobToFinish, JobToPut, set_fields, without_none
 from deferd.client.requests import ApiRequest, JobConditions, JobFilters, Result
-from deferd.client.results import Cancelled, CancelResult, FinishResult, Preview, PutResult, Released
+from deferd.client.results import Cancelled, CancelResult, FinishResult, PutResult, Released
 from deferd.client.schedules import ScheduleMethods
 from deferd.client.sender import Sender
 from deferd.client.spans import NO_SPANS, Spans
@@ -37,6 +37,7 @@ from deferd.client.transport import StreamingTransport
 from deferd.contract.errors import DeferdError, JobNotFound, PayloadTooLarge
 from deferd.contract.limits import BATCH_MAX, REDRIVE_DEFAULT, WAIT_DEFAULT_S
 from deferd.contract.model import DurabilityLevel, JobState, TopicSettings
+from deferd.contract.responses.bulk import DryRun as Preview
 
 Item = TypeVar("Item")
 
