@@ -1,32 +1,35 @@
-"""Events of jobs as JSON, and as messages of a stream of Server-Sent Events (WHATWG HTML, section 9.2)."""
+"""Events of jobs as responses, and as messages of a stream of Server-Sent Events (WHATWG HTML, section 9.2)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-import orjson
+import msgspec
 
 from deferd.api.response_values import instant
+from deferd.contract.responses import events as responses
 from deferd.engine.events.event import Event
 from deferd.engine.events.event_reader import Dropped, LatestEvents
 from deferd.engine.events.event_stream import Sent
 
 KEEP_ALIVE = b": keep-alive\n\n"
+_encode = msgspec.json.Encoder().encode
 
 
-def event(happened: Event) -> dict[str, Any]:
+def event(happened: Event) -> responses.Event:
     """One event."""
-    known = {"topic": happened.topic, "id": happened.id, "event": happened.kind}
-    facts = _with_instants(happened.facts)
-    return {
-        **{name: value for name, value in known.items() if value is not None},
-        "at": instant(happened.at_ms),
-        "number": happened.number,
-        **facts,
-    }
+    return responses.Event(
+        topic=happened.topic,
+        id=happened.id,
+        event=happened.kind,
+        at=instant(happened.at_ms),
+        number=happened.number,
+        **_with_instants(happened.facts),
+    )
 
 
-def _with_instants(facts: Any) -> dict[str, Any]:
+def _with_instants(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name.removesuffix("_ms"): (
             instant(value) if name.endswith("_ms") else _with_instants(value) if isinstance(value, dict) else value
@@ -35,20 +38,18 @@ def _with_instants(facts: Any) -> dict[str, Any]:
     }
 
 
-def latest(found: LatestEvents) -> dict[str, Any]:
+def latest(found: LatestEvents) -> responses.Events:
     """The last events."""
-    return {
-        "events": [event(one) for one in found.events],
-        "last_event_id": found.event_id,
-        "complete": found.is_complete,
-    }
+    return responses.Events(
+        events=[event(one) for one in found.events], last_event_id=found.event_id, complete=found.is_complete
+    )
 
 
-def dropped(notice: Dropped) -> dict[str, Any]:
+def dropped(notice: Dropped) -> responses.Dropped:
     """The notice that events, or topics, are missing."""
     if notice.topic is None:
-        return {"topics": notice.topics}
-    return {"topic": notice.topic, **({} if notice.count is None else {"count": notice.count})}
+        return responses.Dropped(topics=notice.topics)
+    return responses.Dropped(topic=notice.topic, count=notice.count)
 
 
 def message(sent: Sent) -> bytes:
@@ -58,5 +59,5 @@ def message(sent: Sent) -> bytes:
     if item is None:
         return begin + b"\n"
     if isinstance(item, Dropped):
-        return begin + b"event: dropped\ndata: %b\n\n" % orjson.dumps(dropped(item))
-    return begin + b"event: %b\ndata: %b\n\n" % (item.kind.encode(), orjson.dumps(event(item)))
+        return begin + b"event: dropped\ndata: %b\n\n" % _encode(dropped(item))
+    return begin + b"event: %b\ndata: %b\n\n" % (item.kind.encode(), _encode(event(item)))

@@ -13,17 +13,15 @@ import msgspec
 import orjson
 from orjson import Fragment
 
+from deferd.api import push_json
 from deferd.api.response_values import instant, instant_text, seconds
 from deferd.contract import limits
 from deferd.contract.model import JobState
 from deferd.contract.windows import window_text
-from deferd.engine.bulk_actions import BulkOutcome, BulkPreview
 from deferd.engine.call_results import CancelResult, FinishResult
 from deferd.engine.inspection.standing import Pause
-from deferd.engine.push.push_definition import TargetState
 from deferd.engine.puts import PutOutcome, PutResult
 from deferd.engine.record import NO_ENDINGS, NOT_PLACED, JobRecord, receipt_text
-from deferd.engine.topic_sweeps import SweepPreview
 from deferd.engine.topic_view import TopicView
 
 
@@ -299,32 +297,6 @@ def cancel_results(results: Iterable[CancelResult]) -> bytes:
     )
 
 
-def bulk_outcome(outcome: BulkOutcome) -> dict[str, Any]:
-    """The response to a call on many jobs."""
-    return {
-        "matched": outcome.matched,
-        "done": outcome.done,
-        "was": {state.value: count for state, count in outcome.was.items()},
-        "complete": outcome.complete,
-        **({} if outcome.preview is None else _bulk_preview(outcome.preview)),
-    }
-
-
-def _bulk_preview(preview: BulkPreview) -> dict[str, Any]:
-    samples = [{"topic": topic, "id": job_id, "state": state} for topic, job_id, state in preview.samples]
-    return {"cutoff": instant(preview.cutoff_ms), "samples": samples}
-
-
-def sweep_preview(topic: str, preview: SweepPreview) -> dict[str, Any]:
-    """The response to a dry run of a redrive or purge."""
-    return {
-        "matched": preview.matched,
-        "complete": preview.is_complete,
-        "cutoff": instant(preview.cutoff_ms),
-        "samples": [{"topic": topic, "id": job_id, "state": state.value} for job_id, state in preview.samples],
-    }
-
-
 def _was(state: JobState | None) -> str:
     return "" if state is None else f',"was":"{state}"'
 
@@ -380,19 +352,7 @@ def topic(view: TopicView) -> dict[str, Any]:
             "events": settings.events,
             "partitions": settings.partitions,
         },
-        **({} if view.target is None else {"push": push_target(view.target)}),
-    }
-
-
-def push_target(target: TargetState) -> dict[str, Any]:
-    """What is known of the target of a pushed topic."""
-    return {
-        "circuit": target.circuit,
-        "failures": target.failures,
-        "in_flight": target.in_flight,
-        "open_until": None if target.open_until_ms is None else instant(target.open_until_ms),
-        "last_error": target.last_error,
-        "last_error_at": None if target.last_error_at_ms is None else instant(target.last_error_at_ms),
+        **({} if view.target is None else {"push": push_json.target(view.target).fields}),
     }
 
 

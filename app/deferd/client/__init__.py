@@ -6,28 +6,30 @@ from deferd.client.activity import Change
 from deferd.client.async_client import AsyncClient
 from deferd.client.attention import Alert, Now
 from deferd.client.blocking_client import Client
-from deferd.client.calendars import Calendar
 from deferd.client.errors import CallFailed, NoAnswer, UnexpectedAnswer, Unreachable
-from deferd.client.events import JobEvent
 from deferd.client.history import History
 from deferd.client.inspection import Consumer, DeadErrors, DeadGroup, Explanation, Forecast, TopicForecast, WhyReason
 from deferd.client.job_definition import AsyncJob, BlockingJob, BoundJob, JobDefinition, job
 from deferd.client.jobs import Delivery, EndedAttempt, Job, JobRef
 from deferd.client.policy_types import Backoff, OpeningHours, WindowDict
-from deferd.client.push import Push, PushTest
 from deferd.client.put_options import PutDefaults, PutOptions
 from deferd.client.results import (
-    BulkResult,
     Cancelled,
     CancelResult,
     FinishResult,
-    Preview,
     PutResult,
     Released,
-    SampleJob,
 )
-from deferd.client.schedules import Run, Schedule, ScheduledJobOptions, ScheduleOptions
-from deferd.client.topics import PushTarget, StoreAudit, TopicAudit, TopicPage, TopicView
+from deferd.client.schedules import ScheduledJobOptions, ScheduleOptions
+from deferd.client.topics import StoreAudit, TopicAudit, TopicPage, TopicView
+from deferd.contract.responses.bulk import BulkResult, SampleJob
+from deferd.contract.responses.bulk import DryRun as Preview
+from deferd.contract.responses.calendars import Calendar
+from deferd.contract.responses.events import JobEvent
+from deferd.contract.responses.push import Push, PushTarget
+from deferd.contract.responses.push import TestedPush as PushTest
+from deferd.contract.responses.schedules import PreviewedRun as Run
+from deferd.contract.responses.schedules import Schedule
 from deferd.contract.responses.tasks import Task
 
 __all__ = [

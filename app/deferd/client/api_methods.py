@@ -27,7 +27,7 @@ from deferd.client.push import PushMethods
 from deferd.client.put_options import PutOptions, put_fields, set_options
 from deferd.client.request_body import JobToFinish, JobToPut, in_seconds, set_fields, without_none
 from deferd.client.requests import ApiRequest, JobConditions, JobFilters, Result
-from deferd.client.results import Cancelled, CancelResult, FinishResult, Preview, PutResult, Released
+from deferd.client.results import Cancelled, CancelResult, FinishResult, PutResult, Released
 from deferd.client.schedules import ScheduleMethods
 from deferd.client.sender import Sender
 from deferd.client.spans import NO_SPANS, Spans
@@ -38,6 +38,7 @@ from deferd.client.transport import StreamingTransport
 from deferd.contract.errors import DeferdError, JobNotFound, PayloadTooLarge
 from deferd.contract.limits import BATCH_MAX, REDRIVE_DEFAULT, WAIT_DEFAULT_S
 from deferd.contract.model import DurabilityLevel, JobState, TopicSettings
+from deferd.contract.responses.bulk import DryRun as Preview
 
 Item = TypeVar("Item")
 

@@ -6,18 +6,20 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Literal, TypedDict, Unpack
 
-from deferd.client import responses
 from deferd.client.durations import Seconds, instant, seconds
 from deferd.client.idempotency import new_id
 from deferd.client.jobs import Job, JobRef
 from deferd.client.request_body import encode
-from deferd.client.requests import ApiRequest
-from deferd.client.results import BulkResult, Preview
+from deferd.client.requests import ApiRequest, read_preview
+from deferd.client.response_reading import reader_of
 from deferd.client.sender import Sender
 from deferd.contract.limits import BULK_DEFAULT, BULK_MAX, SAMPLES_DEFAULT
+from deferd.contract.responses.bulk import BulkResult
+from deferd.contract.responses.bulk import DryRun as Preview
 
 _BULK_S = 600.0
 """How long the service may take for 100,000 jobs."""
+_read = reader_of(BulkResult)
 
 
 class Selector(TypedDict, total=False):
@@ -57,7 +59,7 @@ def selection(selector: Selector) -> dict[str, Any]:
 
 
 def _name_of(job: JobRef | Job | tuple[str, str]) -> dict[str, str]:
-    topic, job_id = (job.topic, job.id) if isinstance(job, Job) else (job[0], job[1])
+    topic, job_id = (job[0], job[1]) if isinstance(job, tuple) else (job.topic, job.id)
     return {"topic": topic, "id": job_id}
 
 
@@ -108,16 +110,14 @@ def _request(
     if request_id is not None:
         body["request_id"] = request_id
     repeatable = dry_run or request_id is not None
-    return ApiRequest(
-        "POST", path, responses.read_bulk_result, body=encode(body), wait_s=_BULK_S, repeatable=repeatable
-    )
+    return ApiRequest("POST", path, _read, body=encode(body), wait_s=_BULK_S, repeatable=repeatable)
 
 
 def preview(select: dict[str, Any], *, limit: int | None) -> ApiRequest[Preview]:
     """`POST /jobs/cancel` as a dry run that names jobs and a cutoff."""
     size = BULK_MAX if limit is None else limit
     body = encode({"select": select, "limit": size, "dry_run": True, "samples": SAMPLES_DEFAULT})
-    return ApiRequest("POST", "/jobs/cancel", responses.read_preview, body=body, wait_s=_BULK_S)
+    return ApiRequest("POST", "/jobs/cancel", read_preview, body=body, wait_s=_BULK_S)
 
 
 class BulkMethods:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 from urllib.parse import quote
 
 from deferd.client import responses
-from deferd.client.json_reading import parsed
 from deferd.client.policy_types import WindowDict
 from deferd.client.request_body import encode
 from deferd.client.requests import ApiRequest
+from deferd.client.response_reading import reader_of
 from deferd.client.sender import Sender
+from deferd.contract.responses.calendars import Calendar, CalendarList
 from deferd.contract.windows import Window
 
-
-class Calendar(NamedTuple):
-    """A calendar: it is open while at least one of its windows is."""
-
-    name: str
-    windows: list[Window]
+_read = reader_of(Calendar)
+_read_all = reader_of(CalendarList)
 
 
 class CalendarMethods:
@@ -42,7 +38,7 @@ class CalendarMethods:
 
     async def calendars(self) -> list[Calendar]:
         """All calendars, by name."""
-        return await self._sender.send(ApiRequest("GET", "/calendars", _read_all))
+        return (await self._sender.send(ApiRequest("GET", "/calendars", _read_all))).calendars
 
     async def delete_calendar(self, name: str) -> None:
         """Delete a calendar: what still names it is always open from then on. Raises CalendarNotFound."""
@@ -51,15 +47,3 @@ class CalendarMethods:
 
 def _path(name: str) -> str:
     return f"/calendars/{quote(name, safe=':')}"
-
-
-def _read(content: bytes) -> Calendar:
-    return _calendar(parsed(content))
-
-
-def _read_all(content: bytes) -> list[Calendar]:
-    return [_calendar(one) for one in parsed(content)["calendars"]]
-
-
-def _calendar(fields: Mapping[str, Any]) -> Calendar:
-    return Calendar(str(fields["name"]), [Window.model_validate(window) for window in fields["windows"]])

@@ -1,70 +1,33 @@
-"""Events of jobs, as they happen: the methods of both clients, and what they return."""
+"""Events of jobs, as they happen: the methods of both clients."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Callable, Sequence
-from datetime import datetime
-from functools import partial
-from typing import Any
 
-from deferd.client import responses
+import msgspec
+
 from deferd.client.errors import NoAnswer, UnexpectedAnswer
 from deferd.client.http1 import MalformedResponse
 from deferd.client.inspection import listed
-from deferd.client.jobs import JsonView
 from deferd.client.request_body import without_none
 from deferd.client.requests import ApiRequest
+from deferd.client.response_reading import reader_of
 from deferd.client.response_stream import ResponseStream, ServerSentEvent
 from deferd.client.retry import RetryPolicy
 from deferd.client.sender import Sender
 from deferd.client.transport import StreamingTransport
 from deferd.contract.errors import DeferdError
 from deferd.contract.real_time import monotonic_s
-from deferd.contract.timestamps import parse_instant
+from deferd.contract.responses.events import Dropped, Event, Events, JobEvent
 
 _KEEP_ALIVE_S = 15.0
 """The service sends something at least so often."""
 _READ_S = 2 * _KEEP_ALIVE_S
 _RETRY = RetryPolicy()
 _PAUSE_S = 0.1
-
-
-class JobEvent(JsonView):
-    """Something that happened to a job. `fields` is its JSON object.
-
-    With `event` `dropped` it says that events of `topic` are missing, `count` of them if that is known.
-    """
-
-    __slots__ = ()
-
-    @property
-    def event(self) -> str:
-        """What happened: `put`, `ready`, `popped`, `finished` ...; later services may have further kinds."""
-        return str(self.fields["event"])
-
-    @property
-    def topic(self) -> str | None:
-        """The topic; None for the `dropped` that says that too many topics match."""
-        return self.fields.get("topic")
-
-    @property
-    def id(self) -> str | None:
-        """The job; None for `dropped` and `purged`."""
-        return self.fields.get("id")
-
-    @property
-    def at(self) -> datetime | None:
-        """When, by the store's clock; None for `dropped`."""
-        return parse_instant(self.fields["at"]) if "at" in self.fields else None
-
-    @property
-    def number(self) -> int | None:
-        """Its number in the topic; None for `dropped`."""
-        return self.fields.get("number")
-
-    def __repr__(self) -> str:
-        return f"JobEvent({self.fields!r})"
+_read_latest = reader_of(Events)
+_read_known = reader_of(Event)
+_read_dropped = reader_of(Dropped)
 
 
 def events(topics: Sequence[str] | str | None, last: int | None, last_event_id: str | None) -> ApiRequest[None]:
@@ -77,11 +40,10 @@ def events(topics: Sequence[str] | str | None, last: int | None, last_event_id: 
 
 def latest_events(topics: Sequence[str] | str | None, limit: int | None) -> ApiRequest[list[JobEvent]]:
     """`GET /events/latest`."""
-    read = partial(responses.object_with, names=("events",))
     return ApiRequest(
         "GET",
         "/events/latest",
-        lambda content: [JobEvent(one) for one in read(content)["events"]],
+        lambda content: [*_read_latest(content).events],
         query=without_none(topics=listed(topics), limit=limit),
     )
 
@@ -215,8 +177,7 @@ class _Feed:
             self._last_event_id = message.id
         if not message.data:
             return None
-        fields = _object(message.data)
-        event = JobEvent({**fields, "event": message.event})
+        event = _read_event(message)
         topic, number = event.topic, event.number
         if topic is None:
             return event
@@ -229,11 +190,9 @@ class _Feed:
         return event
 
 
-def _object(text: str) -> dict[str, Any]:
+def _read_event(message: ServerSentEvent) -> JobEvent:
     try:
-        fields = json.loads(text)
+        event = (_read_dropped if message.event == "dropped" else _read_known)(message.data.encode())
     except ValueError:
-        fields = None
-    if not isinstance(fields, dict):
-        raise UnexpectedAnswer(200, "the response is not one of a deferd service: an event is no JSON object")
-    return fields
+        raise UnexpectedAnswer(200, "the response is not one of a deferd service: it has no event") from None
+    return msgspec.structs.replace(event, event=message.event)

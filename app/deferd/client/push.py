@@ -4,40 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 from deferd.client import responses
 from deferd.client.durations import seconds
-from deferd.client.json_reading import parsed
 from deferd.client.request_body import encode
 from deferd.client.requests import ApiRequest, topic_path
+from deferd.client.response_reading import reader_of
 from deferd.client.sender import Sender
+from deferd.contract.responses.push import Push
+from deferd.contract.responses.push import TestedPush as PushTest
 
-
-class Push(NamedTuple):
-    """How the jobs of a topic are pushed. Neither secrets nor the values of headers are ever returned."""
-
-    topic: str
-    url: str
-    secret_count: int
-    timeout: float
-    max_in_flight: int
-    rate: float | None
-    header_names: list[str]
-    mode: str
-
-
-class PushTest(NamedTuple):
-    """What a target responded to a test: a `status` and the first 200 bytes of its body, or an `error`.
-
-    `took` is in seconds.
-    """
-
-    message_id: str
-    took: float
-    status: int | None
-    response: str
-    error: str | None
+_read = reader_of(Push)
+_read_test = reader_of(PushTest)
 
 
 class PushMethods:
@@ -92,13 +71,3 @@ class PushMethods:
 
 def _path(topic: str) -> str:
     return topic_path(topic, "push")
-
-
-def _read(content: bytes) -> Push:
-    fields = parsed(content)
-    return Push(*(fields[name] for name in Push._fields))
-
-
-def _read_test(content: bytes) -> PushTest:
-    fields: Mapping[str, Any] = parsed(content)
-    return PushTest(*(fields[name] for name in PushTest._fields))

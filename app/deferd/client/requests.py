@@ -26,10 +26,13 @@ from deferd.client.request_body import (
     set_fields,
     without_none,
 )
-from deferd.client.results import Cancelled, CancelResult, FinishResult, Preview, PutResult, Released
+from deferd.client.response_reading import reader_of
+from deferd.client.results import Cancelled, CancelResult, FinishResult, PutResult, Released
 from deferd.client.topics import StoreAudit, TopicAudit, TopicPage, TopicView
 from deferd.contract.limits import REDRIVE_DEFAULT, WAIT_DEFAULT_S
 from deferd.contract.model import DeadReason, DurabilityLevel, JobState, TopicSettings
+from deferd.contract.responses.bulk import DryRun as Preview
+from deferd.contract.responses.bulk import Redriven, Removed
 
 Result = TypeVar("Result")
 
@@ -37,6 +40,8 @@ _MANY_JOBS_S = 600.0
 """How long the service may take to purge, redrive or check a million jobs."""
 _LONGEST_RETRY_S = 1_000_000_000
 """The value of a `Retry-After` with more digits: longer than any client waits."""
+read_preview = reader_of(Preview)
+_redriven, _removed = reader_of(Redriven), reader_of(Removed)
 
 
 @dataclass(slots=True)  # frozen, it would take several times as long to make
@@ -335,8 +340,10 @@ def redrive(
     Not repeatable without a cutoff: a second one would redrive further jobs.
     """
     fields = _redrive_fields(ids, limit, conditions)
-    body, read = encode(fields), responses.read_count("redriven")
-    return ApiRequest("POST", f"{_topic_path(name)}/redrive", read, body=body, wait_s=_MANY_JOBS_S, repeatable=False)
+    path, body = f"{_topic_path(name)}/redrive", encode(fields)
+    return ApiRequest(
+        "POST", path, lambda content: _redriven(content).redriven, body=body, wait_s=_MANY_JOBS_S, repeatable=False
+    )
 
 
 def preview_redrive(
@@ -345,7 +352,7 @@ def preview_redrive(
     """`POST /topics/{topic}/redrive` as a dry run."""
     body = encode({**_redrive_fields(ids, limit, conditions), "dry_run": True})
     path = f"{_topic_path(name)}/redrive"
-    return ApiRequest("POST", path, responses.read_preview, body=body, wait_s=_MANY_JOBS_S)
+    return ApiRequest("POST", path, read_preview, body=body, wait_s=_MANY_JOBS_S)
 
 
 def _redrive_fields(ids: Sequence[str] | None, limit: int, conditions: JobConditions) -> dict[str, Any]:
@@ -357,8 +364,10 @@ def purge(name: str, *, state: JobState | str | None = None, **conditions: Unpac
 
     Not repeatable: a second one would remove jobs that were put since, and the count would be wrong.
     """
-    query, read = without_none(state=state, **condition_fields(conditions)), responses.read_count("removed")
-    return ApiRequest("DELETE", _topic_path(name), read, query=query, wait_s=_MANY_JOBS_S, repeatable=False)
+    query, path = without_none(state=state, **condition_fields(conditions)), _topic_path(name)
+    return ApiRequest(
+        "DELETE", path, lambda content: _removed(content).removed, query=query, wait_s=_MANY_JOBS_S, repeatable=False
+    )
 
 
 def preview_purge(
@@ -366,7 +375,7 @@ def preview_purge(
 ) -> ApiRequest[Preview]:
     """`DELETE /topics/{topic}` as a dry run."""
     query = without_none(state=state, **condition_fields(conditions), dry_run="true")
-    return ApiRequest("DELETE", _topic_path(name), responses.read_preview, query=query, wait_s=_MANY_JOBS_S)
+    return ApiRequest("DELETE", _topic_path(name), read_preview, query=query, wait_s=_MANY_JOBS_S)
 
 
 def condition_fields(conditions: JobConditions) -> dict[str, Any]:

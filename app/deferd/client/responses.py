@@ -12,14 +12,11 @@ from deferd.client.errors import UnexpectedAnswer
 from deferd.client.jobs import Delivery, Job
 from deferd.client.json_reading import parsed
 from deferd.client.results import (
-    BulkResult,
     Cancelled,
     CancelResult,
     FinishResult,
-    Preview,
     PutResult,
     Released,
-    SampleJob,
 )
 from deferd.client.topics import StoreAudit, TopicAudit, TopicPage, TopicView
 from deferd.contract import errors
@@ -178,21 +175,6 @@ def read_cancel_results(content: bytes) -> list[CancelResult]:
     return results
 
 
-def read_bulk_result(content: bytes) -> BulkResult:
-    """What a call on many jobs did."""
-    fields = parsed(content)
-    was = {JobState(state): int(count) for state, count in fields["was"].items()}
-    return BulkResult(int(fields["matched"]), int(fields["done"]), was, bool(fields["complete"]))
-
-
-def read_preview(content: bytes) -> Preview:
-    """What a redrive, a purge or a call on many jobs would do."""
-    fields = checked(parsed(content), frozenset({"matched", "complete", "cutoff", "samples"}))
-    cutoff = parse_instant(fields["cutoff"])
-    samples = [SampleJob(one["topic"], one["id"], JobState(one["state"])) for one in fields["samples"]]
-    return Preview(int(fields["matched"]), bool(fields["complete"]), cutoff, samples)
-
-
 def read_topic(content: bytes) -> TopicView:
     """A topic."""
     return TopicView(checked(parsed(content), _TOPIC_FIELDS))
@@ -223,11 +205,6 @@ def read_jobs(content: bytes) -> tuple[list[Job], str | None]:
     """One page of jobs, and the cursor of the next page."""
     page = parsed(content)
     return [Job(checked(job, _JOB_FIELDS)) for job in page["jobs"]], text_or_none(page["next_cursor"])
-
-
-def read_count(name: str) -> Callable[[bytes], int]:
-    """Reads the number in the field `name`."""
-    return lambda content: int(parsed(content)[name])
 
 
 # Errors

@@ -1,28 +1,27 @@
-"""Schedules: their views, the methods of both clients, and their requests of the HTTP API."""
+"""Schedules: the methods of both clients, and their requests of the HTTP API."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 from urllib.parse import quote
 
 from deferd.client import responses
 from deferd.client.durations import Seconds, instant, seconds
-from deferd.client.jobs import Job, JsonView
-from deferd.client.json_reading import parsed
+from deferd.client.jobs import Job
 from deferd.client.policy_options import PolicyOptions
 from deferd.client.request_body import encode, in_seconds, set_fields, without_none
 from deferd.client.requests import ApiRequest
-from deferd.client.responses import checked, text_or_none
+from deferd.client.response_reading import reader_of
 from deferd.client.sender import Sender
 from deferd.contract.errors import ScheduleNotFound
 from deferd.contract.limits import PREVIEW_DEFAULT
 from deferd.contract.model import DurabilityLevel
+from deferd.contract.responses.schedules import Preview, Schedule, SchedulePage
+from deferd.contract.responses.schedules import PreviewedRun as Run
 from deferd.contract.schedules import CatchUp, Overlap, PutSchedule, ScheduledJob
-from deferd.contract.timestamps import parse_instant
 
-_VIEW_FIELDS = frozenset({"name", "topic", "zone", "paused", "runs"})
 _DURATIONS = ("every", "jitter", "spread")
 _INSTANTS = ("start_at", "end_at")
 
@@ -81,149 +80,6 @@ class ScheduleOptions(RunOptions, total=False):
     """Whether it makes no runs. Left out: as it is; a new one is not paused."""
 
 
-class Run(NamedTuple):
-    """A run to come: its instant in the zone of the schedule, and the same instant in UTC."""
-
-    at: datetime
-    utc: datetime
-
-
-class Preview(NamedTuple):
-    """The runs to come, and the release of the time zone database by which the service computed them."""
-
-    runs: list[Run]
-    tzdata: str | None
-
-
-class Schedule(JsonView):
-    """A schedule as the service returned it. `fields` is its JSON object, as it was received."""
-
-    __slots__ = ()
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return str(self.fields["name"])
-
-    @property
-    def topic(self) -> str:
-        """The topic of its jobs."""
-        return str(self.fields["topic"])
-
-    @property
-    def definition(self) -> dict[str, Any]:
-        """The fields that were put, as the JSON object of the contract, without those that are null."""
-        return {name: self.fields[name] for name in PutSchedule.model_fields if self.fields.get(name) is not None}
-
-    @property
-    def job(self) -> Mapping[str, Any]:
-        """The job of each run, as the JSON object of the contract; empty in a list without jobs."""
-        job: Mapping[str, Any] = self.fields.get("job") or {}
-        return job
-
-    @property
-    def cron(self) -> str | None:
-        """The cron expression, if it runs by one."""
-        return self.fields.get("cron")
-
-    @property
-    def every(self) -> float | None:
-        """The seconds from one run to the next, if it runs by an interval."""
-        return self.fields.get("every")
-
-    @property
-    def at(self) -> Sequence[str] | None:
-        """The times of day, if it runs by these."""
-        return self.fields.get("at")
-
-    @property
-    def days(self) -> Sequence[str] | None:
-        """The days of the week of `at`. None: all."""
-        return self.fields.get("days")
-
-    @property
-    def zone(self) -> str:
-        """The time zone."""
-        return str(self.fields["zone"])
-
-    @property
-    def overlap(self) -> Overlap:
-        """What happens when a run is due and the one before is still live."""
-        overlap: Overlap = self.fields["overlap"]
-        return overlap
-
-    @property
-    def catch_up(self) -> CatchUp:
-        """Which missed runs are made up for."""
-        catch_up: CatchUp = self.fields["catch_up"]
-        return catch_up
-
-    @property
-    def paused(self) -> bool:
-        """Whether it makes no runs until it is resumed."""
-        return bool(self.fields["paused"])
-
-    @property
-    def ended(self) -> bool:
-        """Whether it makes no runs any more: `end_at` has passed, or `max_runs` is reached."""
-        return bool(self.fields.get("ended"))
-
-    @property
-    def next_run_at(self) -> datetime | None:
-        """When its next run is due. None: it is paused or has ended."""
-        return self._instant("next_run_at")
-
-    @property
-    def next_job(self) -> str | None:
-        """The id of the job of its next run, which waits in the topic."""
-        return self.fields.get("next_job")
-
-    @property
-    def last_run_at(self) -> datetime | None:
-        """When its last run was due. None: it has not run."""
-        return self._instant("last_run_at")
-
-    @property
-    def last_job(self) -> str | None:
-        """The id of the job of its last run."""
-        return self.fields.get("last_job")
-
-    @property
-    def runs(self) -> int:
-        """How many runs there were."""
-        return int(self.fields["runs"])
-
-    @property
-    def skips(self) -> int:
-        """How many runs were skipped: the one before was still live, or the job was cancelled before it was due."""
-        return int(self.fields.get("skips", 0))
-
-    @property
-    def missed(self) -> int:
-        """How many runs were missed and not made up for."""
-        return int(self.fields.get("missed", 0))
-
-    @property
-    def created_at(self) -> datetime | None:
-        """When it was created."""
-        return self._instant("created_at")
-
-    @property
-    def updated_at(self) -> datetime | None:
-        """When its definition was last put."""
-        return self._instant("updated_at")
-
-    def __repr__(self) -> str:
-        return f"Schedule(name={self.name!r}, topic={self.topic!r}, next_run_at={self.fields.get('next_run_at')!r})"
-
-
-class SchedulePage(NamedTuple):
-    """One page of the list of schedules. The last one has `next_cursor` None."""
-
-    schedules: list[Schedule]
-    next_cursor: str | None
-
-
 def definition(source: PutSchedule | Mapping[str, Any]) -> dict[str, Any]:
     """A schedule as the JSON object of the contract: durations in seconds, instants in RFC 3339.
 
@@ -255,6 +111,10 @@ def definition_of(topic: str, options: Mapping[str, Any], known: type = Schedule
 
 # Requests
 
+_read = reader_of(Schedule)
+_read_page = reader_of(SchedulePage)
+_read_preview = reader_of(Preview)
+
 
 def put_schedule(
     name: str, schedule: PutSchedule | Mapping[str, Any], *, create_only: bool = False
@@ -266,7 +126,7 @@ def put_schedule(
     return ApiRequest(
         "PUT",
         _path(name),
-        read_schedule,
+        _read,
         body=encode(definition(schedule)),
         success=(200, 201),
         repeatable=not create_only,
@@ -276,7 +136,7 @@ def put_schedule(
 
 def schedule(name: str) -> ApiRequest[Schedule]:
     """`GET /schedules/{name}`."""
-    return ApiRequest("GET", _path(name), read_schedule)
+    return ApiRequest("GET", _path(name), _read)
 
 
 def schedules(
@@ -294,7 +154,7 @@ def schedules(
         query["paused"] = "true" if paused else "false"
     if not jobs:
         query["jobs"] = "false"
-    return ApiRequest("GET", "/schedules", _read_schedules, query=query)
+    return ApiRequest("GET", "/schedules", _read_page, query=query)
 
 
 def delete_schedule(name: str) -> ApiRequest[None]:
@@ -304,12 +164,12 @@ def delete_schedule(name: str) -> ApiRequest[None]:
 
 def pause_schedule(name: str) -> ApiRequest[Schedule]:
     """`POST /schedules/{name}/pause`."""
-    return ApiRequest("POST", f"{_path(name)}/pause", read_schedule)
+    return ApiRequest("POST", f"{_path(name)}/pause", _read)
 
 
 def resume_schedule(name: str) -> ApiRequest[Schedule]:
     """`POST /schedules/{name}/resume`."""
-    return ApiRequest("POST", f"{_path(name)}/resume", read_schedule)
+    return ApiRequest("POST", f"{_path(name)}/resume", _read)
 
 
 def run_schedule(name: str) -> ApiRequest[Job]:
@@ -329,23 +189,6 @@ def preview_schedule(
 
 def _path(name: str) -> str:
     return f"/schedules/{quote(name, safe=':')}"
-
-
-def read_schedule(content: bytes) -> Schedule:
-    """A schedule."""
-    return Schedule(checked(parsed(content), _VIEW_FIELDS))
-
-
-def _read_schedules(content: bytes) -> SchedulePage:
-    page = parsed(content)
-    views = [Schedule(checked(one, _VIEW_FIELDS)) for one in page["schedules"]]
-    return SchedulePage(views, text_or_none(page["next_cursor"]))
-
-
-def _read_preview(content: bytes) -> Preview:
-    fields = parsed(content)
-    runs = [Run(parse_instant(run["at"]), parse_instant(run["utc"])) for run in fields["runs"]]
-    return Preview(runs, text_or_none(fields.get("tzdata")))
 
 
 class ScheduleMethods:

@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import NamedTuple
 
+import msgspec
+
 from deferd.client.jobs import JsonView
 from deferd.contract.model import JobState, TopicSettings
+from deferd.contract.responses.push import PushTarget
 
 
 class TopicPage(NamedTuple):
@@ -68,7 +71,7 @@ class TopicView(JsonView):
     def push(self) -> PushTarget | None:
         """What is known of the target of a pushed topic. None: it is not pushed."""
         fields = self.fields.get("push")
-        return None if fields is None else PushTarget(fields)
+        return None if fields is None else msgspec.convert(fields, PushTarget)
 
     @property
     def settings(self) -> TopicSettings:
@@ -77,43 +80,6 @@ class TopicView(JsonView):
 
     def __repr__(self) -> str:
         return f"TopicView(topic={self.topic!r}, counts={self.fields['counts']!r})"
-
-
-class PushTarget(JsonView):
-    """The target of a pushed topic as the service returned it. `fields` is its JSON object, as it was received."""
-
-    __slots__ = ()
-
-    @property
-    def circuit(self) -> str:
-        """`closed`: jobs are pushed. `open`: it failed, and nothing is sent. `half_open`: one request tests it."""
-        return str(self.fields["circuit"])
-
-    @property
-    def failures(self) -> int:
-        """Failures in a row."""
-        return int(self.fields["failures"])
-
-    @property
-    def in_flight(self) -> int:
-        """Requests under way, as the processes last reported."""
-        return int(self.fields["in_flight"])
-
-    @property
-    def open_until(self) -> datetime | None:
-        """Until when the circuit is open. None: it is not."""
-        return self._instant("open_until")
-
-    @property
-    def last_error(self) -> str | None:
-        """The last failure. None after a success."""
-        error: str | None = self.fields["last_error"]
-        return error
-
-    @property
-    def last_error_at(self) -> datetime | None:
-        """When that was."""
-        return self._instant("last_error_at")
 
 
 class FindingExample(NamedTuple):

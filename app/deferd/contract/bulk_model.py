@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from deferd.contract import limits
 from deferd.contract.labels import Tag
-from deferd.contract.model import AsTask, Cutoff, Delay, DueInstant, IfReserved, Instant, JobId, JobState, Topic
+from deferd.contract.model import AsTask, Cutoff, Delay, DueInstant, IfReserved, Instant, JobId, Topic
 
 
 class _Strict(BaseModel):
@@ -170,30 +169,3 @@ class RescheduleSelected(_BulkCall):
         if sum(value is not None for value in (self.by, self.delay, self.run_at)) != 1:
             raise ValueError("must have exactly one of `by`, `delay` and `run_at`")
         return self
-
-
-class SampleJob(BaseModel):
-    """A job that a call on many jobs would act on."""
-
-    topic: Topic
-    id: JobId
-    state: JobState
-
-
-class BulkResult(BaseModel):
-    """What a call on many jobs did."""
-
-    matched: int = Field(description="The jobs that were selected.")
-    done: int = Field(
-        description="Those of them that were cancelled or rescheduled: 0 in a dry run. A reschedule changes delayed "
-        "and ready jobs only, and with `by` none that would be due more than 10 years ahead."
-    )
-    was: dict[JobState, int] = Field(description="The states that the selected jobs were in, without those of none.")
-    complete: bool = Field(
-        description="False when the `limit` was reached and there may be more: repeat the call, a reschedule with the "
-        "same `request_id`."
-    )
-    cutoff: datetime | None = Field(
-        default=None, description="Only with `samples`: only jobs that were there, or dead, by then were counted."
-    )
-    samples: list[SampleJob] | None = Field(default=None, description="Only with `samples`: some of the jobs.")

@@ -53,7 +53,7 @@ class BulkPreview:
 
 @dataclass(frozen=True, slots=True)
 class BulkOutcome:
-    """What a call did; the fields are those of `bulk_model.BulkResult`."""
+    """What a call did; the fields are those of `contract.responses.bulk.BulkResult`."""
 
     matched: int
     done: int

@@ -121,11 +121,10 @@ async def test_the_client_cancels_and_reschedules(http: Http, client: AsyncClien
     before = await client.look(http.topic, "j0")
     assert (before.tags, before.headers) == ([tag], {"n": "0"})
     moved = await client.reschedule_all(tag=tag, by=timedelta(hours=1))
-    assert moved == BulkResult(3, 3, {JobState.DELAYED: 3}, True)
+    assert moved == BulkResult(matched=3, done=3, was={JobState.DELAYED: 3}, complete=True)
     assert (await client.look(http.topic, "j0")).due_at - before.due_at == timedelta(hours=1)
-    assert await client.reschedule_all(state="delayed", topics=http.topic, due_before=datetime.now(UTC), by=1) == (
-        0, 0, {}, True
-    )  # fmt: skip
+    none = await client.reschedule_all(state="delayed", topics=http.topic, due_before=datetime.now(UTC), by=1)
+    assert none == BulkResult(matched=0, done=0, was={}, complete=True)
     limited = await client.cancel_all(tag=tag, limit=2)
     assert (limited.done, limited.complete) == (2, False)
     assert (await client.cancel_all(tag=tag, dry_run=True)).matched == 1

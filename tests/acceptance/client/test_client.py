@@ -322,7 +322,7 @@ def test_both_clients_have_the_same_methods() -> None:
 
 def test_all_public_names_can_be_imported() -> None:
     assert deferd.__all__ == sorted(deferd.__all__)
-    aliases = {"AsyncJob", "Backoff", "BlockingJob", "DurabilityLevel", "OpeningHours", "__version__"}
+    aliases = {"AsyncJob", "Backoff", "BlockingJob", "DurabilityLevel", "OpeningHours", "Run", "__version__"}
     assert aliases < {*deferd.__all__}
     for name in deferd.__all__:
         assert getattr(deferd, name) is not None

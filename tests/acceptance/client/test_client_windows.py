@@ -51,7 +51,7 @@ async def test_the_asyncio_client_keeps_calendars(shared_service: ServiceProcess
         with pytest.raises(CalendarNotFound):
             await client.calendar(name)
         put = await client.put_calendar(name, [Window.model_validate(closed_now()), {"days": ["mon"], "to": "00:01"}])
-        assert await client.calendar(name) == put == deferd.Calendar(name, put.windows)
+        assert await client.calendar(name) == put == deferd.Calendar(name=name, windows=put.windows)
         assert put in await client.calendars()
         assert (await client.put(topic, window=name)).window == name
         await client.delete_calendar(name)

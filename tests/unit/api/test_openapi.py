@@ -14,13 +14,10 @@ from deferd.api import operation, problem_details
 from deferd.api.auth.api_keys import Scope
 from deferd.api.openapi import (
     activity_schemas,
-    calendar_schemas,
     history_schemas,
     inspection_schemas,
     job_schemas,
     now_schemas,
-    push_schemas,
-    schedule_schemas,
     schemas,
     system_schemas,
 )
@@ -127,19 +124,16 @@ def codes_of(response: dict[str, Any]) -> set[str]:
 
 
 def model_named(name: str) -> type[BaseModel]:
-    for struct in Response.__subclasses__():
+    for struct in subclasses(Response):
         if struct.__name__ == name:
             return model_of(struct)
     for module in (
         schemas,
         activity_schemas,
-        calendar_schemas,
         inspection_schemas,
         history_schemas,
         now_schemas,
-        push_schemas,
         system_schemas,
-        schedule_schemas,
         model,
         windows,
         push,
@@ -151,6 +145,12 @@ def model_named(name: str) -> type[BaseModel]:
         if isinstance(found, type) and issubclass(found, BaseModel):
             return found
     raise AssertionError(f"no model is called {name}")
+
+
+def subclasses(struct: type[Response]) -> Iterator[type[Response]]:
+    for one in struct.__subclasses__():
+        yield one
+        yield from subclasses(one)
 
 
 def nodes(node: Any) -> Iterator[dict[str, Any]]:

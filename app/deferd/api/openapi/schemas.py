@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from deferd.api.openapi.job_schemas import Delivery, Job
-from deferd.api.openapi.push_schemas import PushTarget
 from deferd.api.problem_details import BY_CODE
-from deferd.contract.bulk_model import SampleJob
+from deferd.api.response_models import model_of
 from deferd.contract.model import JobState, TopicSettings
+from deferd.contract.responses.push import PushTarget
 from deferd.engine.consistency.findings import FindingKind
 
 ProblemCode = Annotated[
@@ -273,7 +273,9 @@ class Topic(BaseModel):
     )
     next_due_at: datetime | None = Field(description="When the next delayed job is due; `null` when none is delayed.")
     settings: TopicSettings
-    push: PushTarget | None = Field(None, description="The target of a pushed topic; omitted for other topics.")
+    push: model_of(PushTarget) | None = Field(  # type: ignore[valid-type] # a model that is made at run time
+        None, description="The target of a pushed topic; omitted for other topics."
+    )
 
 
 class TopicPage(BaseModel):
@@ -289,29 +291,6 @@ class TopicPage(BaseModel):
         description="The shards that cannot be reached; empty when the list is complete. They may hold topics that "
         "`unavailable` does not list."
     )
-
-
-class _Preview(BaseModel):
-    matched: int | None = Field(None, description="Only of a dry run: how many jobs it would be, 0 of others.")
-    complete: bool | None = Field(
-        None, description="Only of a dry run: `false` when the `limit` was reached and there may be more."
-    )
-    cutoff: datetime | None = Field(
-        None, description="Only of a dry run: only jobs that were there, or dead, by then were counted."
-    )
-    samples: list[SampleJob] | None = Field(None, description="Only of a dry run: up to ten of the jobs.")
-
-
-class Redriven(_Preview):
-    """The number of dead jobs that are ready again."""
-
-    redriven: int
-
-
-class Removed(_Preview):
-    """The number of removed jobs."""
-
-    removed: int
 
 
 class FindingSummary(BaseModel):

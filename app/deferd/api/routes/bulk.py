@@ -5,15 +5,18 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from deferd.api import serialization, task_requests
+from deferd.api import task_requests
 from deferd.api.auth.api_keys import Scope
 from deferd.api.auth.permissions import Recorded, requires
 from deferd.api.openapi.document import error_responses
 from deferd.api.openapi.task_schemas import ACCEPTED
 from deferd.api.operation import Operation
 from deferd.api.request_context import CurrentRequest
-from deferd.api.responses import JsonResponse
-from deferd.contract.bulk_model import BulkResult, CancelSelected, RescheduleSelected
+from deferd.api.response_values import instant
+from deferd.contract.bulk_model import CancelSelected, RescheduleSelected
+from deferd.contract.model import JobState
+from deferd.contract.responses.bulk import BulkResult, SampleJob
+from deferd.engine.bulk_actions import BulkOutcome
 
 router = APIRouter(route_class=Operation, tags=["jobs"])
 
@@ -36,14 +39,14 @@ _STEPS = (
     responses=ACCEPTED | error_responses("validation", "store_unavailable", body=True),
 )
 @requires(Scope.CANCEL, topics=lambda arguments: arguments["call"].select.named_topics, recorded=_RECORDED)
-async def cancel_selected_jobs(request: CurrentRequest, call: CancelSelected) -> Response:
+async def cancel_selected_jobs(request: CurrentRequest, call: CancelSelected) -> BulkResult | Response:
     if call.as_task:
         return await task_requests.begin_call(request, "cancel", call)
     admission = request.admission
     with request.room_for_call(call):
         outcome = await request.engine.bulk.cancel(call, admission.visible_topics, admission.key_name)
     request.changed = outcome.done
-    return JsonResponse(serialization.bulk_outcome(outcome))
+    return _result(outcome)
 
 
 @router.post(
@@ -57,11 +60,25 @@ async def cancel_selected_jobs(request: CurrentRequest, call: CancelSelected) ->
     responses=ACCEPTED | error_responses("validation", "store_unavailable", body=True),
 )
 @requires(Scope.PUT, topics=lambda arguments: arguments["call"].select.named_topics, recorded=_RECORDED)
-async def reschedule_selected_jobs(request: CurrentRequest, call: RescheduleSelected) -> Response:
+async def reschedule_selected_jobs(request: CurrentRequest, call: RescheduleSelected) -> BulkResult | Response:
     if call.as_task:
         return await task_requests.begin_call(request, "reschedule", call)
     admission = request.admission
     with request.room_for_call(call):
         outcome = await request.engine.bulk.reschedule(call, admission.visible_topics, admission.key_name)
     request.changed = outcome.done
-    return JsonResponse(serialization.bulk_outcome(outcome))
+    return _result(outcome)
+
+
+def _result(outcome: BulkOutcome) -> BulkResult:
+    preview = outcome.preview
+    return BulkResult(
+        matched=outcome.matched,
+        done=outcome.done,
+        was=outcome.was,
+        complete=outcome.complete,
+        cutoff=None if preview is None else instant(preview.cutoff_ms),
+        samples=None
+        if preview is None
+        else [SampleJob(topic=topic, id=job_id, state=JobState(state)) for topic, job_id, state in preview.samples],
+    )

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, cast
 
 from fastapi import APIRouter, Path
-from orjson import Fragment
+from msgspec import Raw
 from starlette.responses import Response
 
 from deferd.api.auth.api_keys import Scope
 from deferd.api.auth.permissions import requires
-from deferd.api.openapi import calendar_schemas as schemas
 from deferd.api.openapi.document import error_responses
 from deferd.api.operation import Operation
 from deferd.api.request_context import CurrentRequest
+from deferd.api.response_models import model_of
 from deferd.api.responses import JsonResponse
 from deferd.contract import limits
-from deferd.contract.windows import CalendarName, PutCalendar, window_text
+from deferd.contract.responses import calendars as responses
+from deferd.contract.windows import CalendarName, PutCalendar, Window, window_text
 from deferd.engine.calendars import Calendar
 
 router = APIRouter(route_class=Operation, tags=["calendars"])
 Name = Annotated[CalendarName, Path(description="Name of the calendar.", examples=["office"])]
 
 
-def _shown(calendar: Calendar) -> dict[str, Any]:
-    return {"name": calendar.name, "windows": Fragment(window_text(list(calendar.windows)))}
+def _shown(calendar: Calendar) -> responses.Calendar:
+    windows = Raw(window_text(list(calendar.windows)))
+    return responses.Calendar(name=calendar.name, windows=cast("list[Window]", windows))
 
 
 @router.put(
@@ -35,10 +37,10 @@ def _shown(calendar: Calendar) -> dict[str, Any]:
     "change counts within a second, for due times that are placed from then on: jobs that wait stay where they are. "
     f"There are at most {limits.CALENDARS_MAX} calendars.",
     status_code=201,
-    response_model=schemas.Calendar,
+    response_model=responses.Calendar,
     response_description="The calendar was created.",
     responses={
-        200: {"model": schemas.Calendar, "description": "The calendar was replaced."},
+        200: {"model": model_of(responses.Calendar), "description": "The calendar was replaced."},
         **error_responses("validation", "store_unavailable", body=True),
     },
 )
@@ -53,13 +55,13 @@ async def put_calendar(request: CurrentRequest, name: Name, calendar: PutCalenda
     operation_id="list_calendars",
     summary="List calendars",
     description="Lists all calendars by name.",
-    response_model=schemas.CalendarList,
+    response_model=responses.CalendarList,
     response_description="The calendars.",
     responses=error_responses("validation", "store_unavailable"),
 )
 @requires(Scope.READ)
-async def list_calendars(request: CurrentRequest) -> Response:
-    return JsonResponse({"calendars": [_shown(one) for one in await request.engine.calendars.all()]})
+async def list_calendars(request: CurrentRequest) -> responses.CalendarList:
+    return responses.CalendarList(calendars=[_shown(one) for one in await request.engine.calendars.all()])
 
 
 @router.get(
@@ -67,13 +69,13 @@ async def list_calendars(request: CurrentRequest) -> Response:
     operation_id="get_calendar",
     summary="Get a calendar",
     description="Returns the windows of a calendar.",
-    response_model=schemas.Calendar,
+    response_model=responses.Calendar,
     response_description="The calendar.",
     responses=error_responses("calendar_not_found", "validation", "store_unavailable"),
 )
 @requires(Scope.READ)
-async def get_calendar(request: CurrentRequest, name: Name) -> Response:
-    return JsonResponse(_shown(await request.engine.calendars.get(name)))
+async def get_calendar(request: CurrentRequest, name: Name) -> responses.Calendar:
+    return _shown(await request.engine.calendars.get(name))
 
 
 @router.delete(
@@ -82,11 +84,11 @@ async def get_calendar(request: CurrentRequest, name: Name) -> Response:
     summary="Delete a calendar",
     description="Jobs, topics and schedules that still name it are always open from then on; new ones that name it are "
     "refused.",
-    response_model=schemas.DeletedCalendar,
+    response_model=responses.DeletedCalendar,
     response_description="The calendar was deleted.",
     responses=error_responses("calendar_not_found", "validation", "store_unavailable"),
 )
 @requires(Scope.ADMIN, all_topics=True)
-async def delete_calendar(request: CurrentRequest, name: Name) -> Response:
+async def delete_calendar(request: CurrentRequest, name: Name) -> responses.DeletedCalendar:
     await request.engine.calendars.delete(name)
-    return JsonResponse({"name": name, "deleted": True})
+    return responses.DeletedCalendar(name=name, deleted=True)

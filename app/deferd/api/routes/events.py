@@ -12,15 +12,14 @@ from deferd.api import event_json
 from deferd.api.auth.api_keys import Scope
 from deferd.api.auth.permissions import requires
 from deferd.api.event_stream_response import MEDIA_TYPE, EventStreamResponse
-from deferd.api.openapi import inspection_schemas as schemas
 from deferd.api.openapi.document import error_responses
 from deferd.api.operation import Operation
 from deferd.api.request_context import CurrentRequest
-from deferd.api.responses import JsonResponse
 from deferd.api.routes.inspection import TopicsQuery
 from deferd.api.routes.paging import page_limit
 from deferd.contract import limits
 from deferd.contract.errors import FieldError, InvalidInput
+from deferd.contract.responses.events import Events
 from deferd.engine.events.event_stream import EventStream
 from deferd.engine.events.positions import LAST_EVENT_ID_MAX, LastEventId, read_event_id
 
@@ -102,14 +101,14 @@ class LatestQuery(TopicsQuery):
     summary="List the latest events",
     description="Lists the last events that topics have kept, of all matching topics together. Topics keep events when "
     "their settings have `events`. Of many topics a part of each is read: they share 5000 events.",
-    response_model=schemas.Events,
+    response_model=Events,
     response_description="The events.",
     responses=error_responses("validation", "store_unavailable"),
 )
 @requires(Scope.READ, topics=lambda arguments: arguments["query"].names)
-async def list_events(request: CurrentRequest, query: Annotated[LatestQuery, Query()]) -> Response:
+async def list_events(request: CurrentRequest, query: Annotated[LatestQuery, Query()]) -> Events:
     found = await request.engine.event_reader.latest(query.names or None, request.admission.visible_topics, query.limit)
-    return JsonResponse(event_json.latest(found))
+    return event_json.latest(found)
 
 
 def _last_event_id(headers: Any) -> LastEventId | None:

@@ -10,15 +10,16 @@ from starlette.responses import Response
 from deferd.api import push_json
 from deferd.api.auth.api_keys import Scope
 from deferd.api.auth.permissions import requires
-from deferd.api.openapi import push_schemas as schemas
 from deferd.api.openapi.document import error_responses
 from deferd.api.operation import EMPTY_BODY, EmptyBody, Operation
 from deferd.api.request_context import CurrentRequest
+from deferd.api.response_models import model_of
 from deferd.api.responses import JsonResponse
 from deferd.contract.errors import FieldError, InvalidInput
 from deferd.contract.model import Topic
 from deferd.contract.push import SetPush
 from deferd.contract.push_targets import TargetRefused
+from deferd.contract.responses import push as responses
 
 router = APIRouter(route_class=Operation, tags=["push"])
 
@@ -38,10 +39,10 @@ def _refuse(refused: TargetRefused) -> NoReturn:
     "releases it with an error. The target must be allowed by the service's `--push-allow`. A push that is set again "
     "is replaced; without `secrets` it keeps those that it has.",
     status_code=201,
-    response_model=schemas.Push,
+    response_model=responses.Push,
     response_description="The topic was not pushed before.",
     responses={
-        200: {"model": schemas.Push, "description": "The push was replaced."},
+        200: {"model": model_of(responses.Push), "description": "The push was replaced."},
         **error_responses("validation", "store_unavailable", body=True),
     },
 )
@@ -61,13 +62,13 @@ async def set_push(request: CurrentRequest, topic: Topic, push: SetPush) -> Resp
     summary="Get a topic's push",
     description="Returns how the jobs of the topic are pushed, without secrets and without the values of headers. The "
     "state of its target is in `GET /topics/{topic}`.",
-    response_model=schemas.Push,
+    response_model=responses.Push,
     response_description="The push.",
     responses=error_responses("push_not_found", "validation", "store_unavailable"),
 )
 @requires(Scope.ADMIN)
-async def get_push(request: CurrentRequest, topic: Topic) -> Response:
-    return JsonResponse(push_json.definition(await request.engine.push.get(topic)))
+async def get_push(request: CurrentRequest, topic: Topic) -> responses.Push:
+    return push_json.definition(await request.engine.push.get(topic))
 
 
 @router.delete(
@@ -75,14 +76,14 @@ async def get_push(request: CurrentRequest, topic: Topic) -> Response:
     operation_id="remove_push",
     summary="Stop pushing a topic's jobs",
     description="Consumers can pop the jobs again. Requests under way end as they would.",
-    response_model=schemas.RemovedPush,
+    response_model=responses.RemovedPush,
     response_description="The jobs are not pushed any more.",
     responses=error_responses("push_not_found", "validation", "store_unavailable"),
 )
 @requires(Scope.ADMIN)
-async def remove_push(request: CurrentRequest, topic: Topic) -> Response:
+async def remove_push(request: CurrentRequest, topic: Topic) -> responses.RemovedPush:
     await request.engine.push.remove(topic)
-    return JsonResponse({"topic": topic, "removed": True})
+    return responses.RemovedPush(topic=topic, removed=True)
 
 
 @router.post(
@@ -91,12 +92,12 @@ async def remove_push(request: CurrentRequest, topic: Topic) -> Response:
     summary="Send a test to a topic's target",
     description='Sends a signed request with the header `deferd-test: true` and the body `{"test": true, '
     '"topic": ...}`, and returns what the target responded. It concerns no job, and does not count for the circuit.',
-    response_model=schemas.TestedPush,
+    response_model=responses.TestedPush,
     response_description="What the target responded.",
     responses=error_responses("push_not_found", "validation", "store_unavailable", body=True),
 )
 @requires(Scope.ADMIN)
-async def send_test_push(request: CurrentRequest, topic: Topic, _body: EmptyBody = EMPTY_BODY) -> Response:
+async def send_test_push(request: CurrentRequest, topic: Topic, _body: EmptyBody = EMPTY_BODY) -> responses.TestedPush:
     definition = await request.engine.push.get(topic)
     pushers = request.app.pushers
     try:
@@ -106,4 +107,4 @@ async def send_test_push(request: CurrentRequest, topic: Topic, _body: EmptyBody
     if pushers is None:
         raise InvalidInput([FieldError(("path", "topic"), "cannot be tested: this service is stopping", topic)])
     result = await request.incoming.cancel_on_disconnect(pushers.test(definition))
-    return JsonResponse(push_json.test_result(result))
+    return push_json.test_result(result)

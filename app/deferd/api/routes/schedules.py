@@ -12,14 +12,16 @@ from starlette.responses import Response
 from deferd.api import schedule_json, serialization
 from deferd.api.auth.api_keys import Scope
 from deferd.api.auth.permissions import requires
-from deferd.api.openapi import schedule_schemas, schemas
+from deferd.api.openapi import schemas
 from deferd.api.openapi.document import error_responses
 from deferd.api.operation import EMPTY_BODY, EmptyBody, Operation
 from deferd.api.request_context import CurrentRequest
+from deferd.api.response_models import model_of
 from deferd.api.responses import JsonResponse
 from deferd.api.routes.topics import Cursor
 from deferd.contract import limits
 from deferd.contract.model import Topic
+from deferd.contract.responses import schedules as responses
 from deferd.contract.schedules import PutSchedule, ScheduleName
 from deferd.engine.schedules.schedules import ScheduleFilter
 
@@ -81,11 +83,11 @@ class PreviewQuery(_Strict):
     "topic as a delayed job: to cancel it skips that run, to change it changes that run. Counters stay when a schedule "
     "is replaced; one that is put again unchanged is left alone. Without `paused` a paused schedule stays paused. An "
     "`every` counts from `start_at`, else from when the schedule was created.",
-    response_model=schedule_schemas.Schedule,
+    response_model=responses.Schedule,
     response_description="The schedule was replaced, or is unchanged.",
     responses={
         201: {
-            "model": schedule_schemas.Schedule,
+            "model": model_of(responses.Schedule),
             "description": "The schedule was created.",
             "headers": {"Location": {"description": "The schedule's path.", "schema": {"type": "string"}}},
         },
@@ -111,16 +113,16 @@ async def put_schedule(request: CurrentRequest, name: ScheduleName, schedule: Pu
     description="Returns the schedules page by page, by name within each shard of the store. About 2000 are looked at "
     "for a page, and it ends after 1 MiB of jobs, so it may be short or empty and yet have a `next_cursor`. A key "
     "for some topics sees only the schedules of those.",
-    response_model=schedule_schemas.SchedulePage,
+    response_model=responses.SchedulePage,
     response_description="One page of schedules.",
     responses=error_responses("validation", "store_unavailable"),
 )
 @requires(Scope.READ)
-async def list_schedules(request: CurrentRequest, query: Annotated[SchedulesQuery, Query()]) -> Response:
+async def list_schedules(request: CurrentRequest, query: Annotated[SchedulesQuery, Query()]) -> responses.SchedulePage:
     wanted = ScheduleFilter(query.topic, query.paused, query.prefix or "", request.admission.visible_topics)
     found, next_cursor = await request.engine.schedules.page(wanted, query.cursor, query.limit, with_jobs=query.jobs)
     shown = [schedule_json.schedule(one, with_job=query.jobs) for one in found]
-    return JsonResponse({"schedules": shown, "next_cursor": next_cursor})
+    return responses.SchedulePage(schedules=shown, next_cursor=next_cursor)
 
 
 @router.get(
@@ -129,15 +131,15 @@ async def list_schedules(request: CurrentRequest, query: Annotated[SchedulesQuer
     summary="Get a schedule",
     description="Returns the schedule, its next and its last run, and how many runs there were. The next run has no "
     "`next_job` if the one that waited was cancelled.",
-    response_model=schedule_schemas.Schedule,
+    response_model=responses.Schedule,
     response_description="The schedule.",
     responses=error_responses("schedule_not_found", "validation", "store_unavailable"),
 )
 @requires(Scope.READ)
-async def get_schedule(request: CurrentRequest, name: ScheduleName) -> Response:
+async def get_schedule(request: CurrentRequest, name: ScheduleName) -> responses.Schedule:
     stored = await request.engine.schedules.get(name)
     request.admission.check_topic(stored.topic)
-    return JsonResponse(schedule_json.schedule(await request.engine.schedules.with_next_run(stored)))
+    return schedule_json.schedule(await request.engine.schedules.with_next_run(stored))
 
 
 @router.delete(
@@ -145,15 +147,15 @@ async def get_schedule(request: CurrentRequest, name: ScheduleName) -> Response:
     operation_id="delete_schedule",
     summary="Delete a schedule",
     description="Deletes the schedule and cancels its next run, and those that were postponed. Runs that are due stay.",
-    response_model=schedule_schemas.Schedule,
+    response_model=responses.Schedule,
     response_description="The schedule as it was.",
     responses=error_responses("schedule_not_found", "validation", "store_unavailable"),
 )
 @requires(Scope.PUT, audited=True)
-async def delete_schedule(request: CurrentRequest, name: ScheduleName) -> Response:
+async def delete_schedule(request: CurrentRequest, name: ScheduleName) -> responses.Schedule:
     stored = await request.engine.schedules.delete(name, request.admission.check_topic)
     request.changed_topic = stored.topic
-    return JsonResponse(schedule_json.schedule(stored))
+    return schedule_json.schedule(stored)
 
 
 @router.post(
@@ -161,15 +163,17 @@ async def delete_schedule(request: CurrentRequest, name: ScheduleName) -> Respon
     operation_id="pause_schedule",
     summary="Pause a schedule",
     description="Cancels the next run and postponed ones; there are no others until the schedule is resumed.",
-    response_model=schedule_schemas.Schedule,
+    response_model=responses.Schedule,
     response_description="The schedule in its new state.",
     responses=error_responses("schedule_not_found", "validation", "store_unavailable", body=True),
 )
 @requires(Scope.PUT, audited=True)
-async def pause_schedule(request: CurrentRequest, name: ScheduleName, _body: EmptyBody = EMPTY_BODY) -> Response:
+async def pause_schedule(
+    request: CurrentRequest, name: ScheduleName, _body: EmptyBody = EMPTY_BODY
+) -> responses.Schedule:
     stored = await request.engine.schedules.pause(name, request.admission.check_topic)
     request.changed_topic = stored.topic
-    return JsonResponse(schedule_json.schedule(stored))
+    return schedule_json.schedule(stored)
 
 
 @router.post(
@@ -177,18 +181,20 @@ async def pause_schedule(request: CurrentRequest, name: ScheduleName, _body: Emp
     operation_id="resume_schedule",
     summary="Resume a schedule",
     description="Ends a pause. The next run is the first one from now; none counts as missed.",
-    response_model=schedule_schemas.Schedule,
+    response_model=responses.Schedule,
     response_description="The schedule in its new state.",
     responses=error_responses("schedule_not_found", "validation", "store_unavailable", body=True),
 )
 @requires(Scope.PUT, audited=True)
-async def resume_schedule(request: CurrentRequest, name: ScheduleName, _body: EmptyBody = EMPTY_BODY) -> Response:
+async def resume_schedule(
+    request: CurrentRequest, name: ScheduleName, _body: EmptyBody = EMPTY_BODY
+) -> responses.Schedule:
     paused = await request.engine.schedules.get(name)
     request.admission.check_topic(paused.topic)
     request.changed_topic = paused.topic
     with request.room_for_run(paused):
         stored = await request.engine.schedules.resume(name, request.admission.check_topic)
-    return JsonResponse(schedule_json.schedule(stored))
+    return schedule_json.schedule(stored)
 
 
 @router.post(
@@ -220,18 +226,18 @@ async def run_schedule(request: CurrentRequest, name: ScheduleName, _body: Empty
     operation_id="preview_schedule",
     summary="Preview a schedule's runs",
     description="Returns when the next runs are due, as if the schedule was not paused; none when it has ended.",
-    response_model=schedule_schemas.Preview,
+    response_model=responses.Preview,
     response_description="The runs to come.",
     responses=error_responses("schedule_not_found", "validation", "rate_limited", "store_unavailable"),
 )
 @requires(Scope.READ)
 async def preview_schedule(
     request: CurrentRequest, name: ScheduleName, query: Annotated[PreviewQuery, Query()]
-) -> Response:
+) -> responses.Preview:
     schedules = request.engine.schedules
     preview = partial(schedules.preview, name, request.admission.check_topic, query.count)
     stored, runs = await request.compute(preview)
-    return JsonResponse(schedule_json.preview(stored.definition, runs))
+    return schedule_json.preview(stored.definition, runs)
 
 
 @router.post(
@@ -240,14 +246,14 @@ async def preview_schedule(
     summary="Preview a schedule that is not stored",
     description="Returns when its first runs would be due if it was created now, and stores nothing. With `spread` or "
     "`jitter` the moments depend on the name that it will have.",
-    response_model=schedule_schemas.Preview,
+    response_model=responses.Preview,
     response_description="The runs to come.",
     responses=error_responses("validation", "rate_limited", "store_unavailable", body=True),
 )
 @requires(Scope.READ)
 async def preview_unsaved_schedule(
     request: CurrentRequest, query: Annotated[PreviewQuery, Query()], schedule: PutSchedule
-) -> Response:
+) -> responses.Preview:
     schedules = request.engine.schedules
     runs = await request.compute(partial(schedules.preview_of, _UNSAVED, schedule, query.count))
-    return JsonResponse(schedule_json.preview(schedule, runs))
+    return schedule_json.preview(schedule, runs)

@@ -18,6 +18,7 @@ from deferd.api.openapi.document import error_responses
 from deferd.api.openapi.task_schemas import ACCEPTED
 from deferd.api.operation import EMPTY_BODY, EmptyBody, Operation
 from deferd.api.request_context import CurrentRequest, RequestContext
+from deferd.api.response_values import instant
 from deferd.api.responses import JsonResponse
 from deferd.api.routes.paging import page_limit
 from deferd.contract import limits
@@ -33,6 +34,7 @@ from deferd.contract.model import (
     Topic,
     TopicSettings,
 )
+from deferd.contract.responses.bulk import Redriven, Removed, SampleJob
 from deferd.engine.record import instant_ms
 from deferd.engine.topic_sweeps import Sweep
 from deferd.engine.topics import JobFilter
@@ -249,12 +251,12 @@ async def list_jobs(request: CurrentRequest, topic: Topic, query: Annotated[Jobs
     "`tag` or `reason` only jobs with this tag, or dead for this reason; "
     "with `reason` and `error` those of one group of `GET /dead`. A dry run returns a `cutoff`: with it, a redrive "
     "acts on nothing that was not counted.",
-    response_model=schemas.Redriven,
+    response_model=Redriven,
     response_description="The number of jobs that are ready again.",
     responses=ACCEPTED | error_responses("topic_not_found", "validation", "store_unavailable", body=True),
 )
 @requires(Scope.ADMIN, recorded=Recorded(filter="redrive"))
-async def redrive_jobs(request: CurrentRequest, topic: Topic, redrive: Redrive = _OLDEST) -> Response:
+async def redrive_jobs(request: CurrentRequest, topic: Topic, redrive: Redrive = _OLDEST) -> Redriven | Response:
     sweep = Sweep(
         verb="redrive",
         topic=topic,
@@ -266,13 +268,13 @@ async def redrive_jobs(request: CurrentRequest, topic: Topic, redrive: Redrive =
         cutoff_ms=None if redrive.cutoff is None else instant_ms(redrive.cutoff),
     )
     if redrive.dry_run:
-        return JsonResponse({"redriven": 0, **await _preview(request, sweep)})
+        return Redriven(redriven=0, **await _preview(request, sweep))
     if redrive.as_task:
         limit = redrive.limit if "limit" in redrive.model_fields_set else None
         return await task_requests.begin_sweep(request, sweep.with_limit(limit), redrive)
     redriven = await request.engine.sweeps.run(sweep)
     request.changed = redriven
-    return JsonResponse({"redriven": redriven})
+    return Redriven(redriven=redriven)
 
 
 @router.get(
@@ -321,12 +323,14 @@ async def repair_topic(request: CurrentRequest, topic: Topic, _body: EmptyBody =
     description="Removes all jobs, or all jobs in one `state`, with one `tag`, or dead for one `reason`; with `reason` "
     "and `error` those of one group of `GET /dead`. Consumers that hold one get 410 `job_cancelled`. The topic's "
     "settings stay. A dry run returns a `cutoff`: with it, a purge removes nothing that was not counted.",
-    response_model=schemas.Removed,
+    response_model=Removed,
     response_description="The number of removed jobs.",
     responses=ACCEPTED | error_responses("topic_not_found", "validation", "store_unavailable"),
 )
 @requires(Scope.ADMIN, recorded=Recorded(filter="query"))
-async def purge_topic(request: CurrentRequest, topic: Topic, query: Annotated[PurgeQuery, Query()]) -> Response:
+async def purge_topic(
+    request: CurrentRequest, topic: Topic, query: Annotated[PurgeQuery, Query()]
+) -> Removed | Response:
     sweep = Sweep(
         verb="purge",
         topic=topic,
@@ -337,13 +341,19 @@ async def purge_topic(request: CurrentRequest, topic: Topic, query: Annotated[Pu
         cutoff_ms=None if query.cutoff is None else instant_ms(query.cutoff),
     )
     if query.dry_run:
-        return JsonResponse({"removed": 0, **await _preview(request, sweep)})
+        return Removed(removed=0, **await _preview(request, sweep))
     if query.as_task:
         return await task_requests.begin_sweep(request, sweep, query)
     removed = await request.engine.sweeps.run(sweep)
     request.changed = removed
-    return JsonResponse({"removed": removed})
+    return Removed(removed=removed)
 
 
 async def _preview(request: RequestContext, sweep: Sweep) -> dict[str, Any]:
-    return serialization.sweep_preview(sweep.topic, await request.engine.sweeps.preview(sweep, limits.SAMPLES_DEFAULT))
+    found = await request.engine.sweeps.preview(sweep, limits.SAMPLES_DEFAULT)
+    return {
+        "matched": found.matched,
+        "complete": found.is_complete,
+        "cutoff": instant(found.cutoff_ms),
+        "samples": [SampleJob(topic=sweep.topic, id=job_id, state=state) for job_id, state in found.samples],
+    }

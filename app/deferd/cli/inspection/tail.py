@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,15 +15,11 @@ from deferd.cli.framework.connection import Connection
 from deferd.cli.framework.options import connection_options, json_option
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from deferd.client import AsyncClient, JobEvent
     from deferd.contract.errors import DeferdError
 
 _TERMINATED = 128 + signal.SIGTERM
 _FOR_EVER_S = 10 * 365 * 86_400.0
-_INSTANTS = {"due_at": "due", "reserved_until": "until"}
-_SHOWN = ("reason", "was", "count")
 
 
 @command(
@@ -112,33 +107,30 @@ async def _hint_at_setting(client: AsyncClient, name: str) -> None:
 
 def _text(event: JobEvent) -> str:
     """One event as a line."""
-    fields = event.fields
     if event.at is None:
         if event.topic is None:
-            return f"-- {fields.get('topics'):,} more topics match than can be followed"
-        missing = "some" if fields.get("count") is None else f"{fields['count']:,}"
+            return f"-- {event.fields.get('topics'):,} more topics match than can be followed"
+        missing = "some" if event.count is None else f"{event.count:,}"
         return f"-- {missing} events of {event.topic} are missing"
     at = event.at.astimezone().strftime("%H:%M:%S.%f")[:-3]
     job = event.topic or ""
     if event.id is not None:
         job += f"/{event.id}"
-    facts = "  ".join(_facts(fields))
+    facts = "  ".join(_facts(event))
     return output.printable(f"{at}  {event.event:<11} {job}  {facts}".rstrip())
 
 
-def _facts(fields: Mapping[str, Any]) -> list[str]:
-    from deferd.contract.timestamps import parse_instant
-
-    facts = [f"{name} {fields[name]}" for name in _SHOWN if name in fields]
-    if "attempt" in fields:
-        facts.append(f"attempt {fields['attempt']}")
-    elif "attempts" in fields:
-        facts.append(f"attempts {fields['attempts']}")
-    for name, word in _INSTANTS.items():
-        if name in fields and not (name == "due_at" and fields.get("state") == "ready"):
-            facts.append(f"{word} {parse_instant(fields[name]).astimezone():%H:%M:%S}")
-    if "consumer" in fields:
-        facts.append(f"by {fields['consumer']}")
-    if "error" in fields:
-        facts.append(fields["error"])
-    return facts
+def _facts(event: JobEvent) -> list[str]:
+    due_at = None if event.state == "ready" else event.due_at
+    facts = {
+        "reason": event.reason,
+        "was": event.was,
+        "count": event.count,
+        "attempt": event.attempt,
+        "attempts": event.attempts,
+        "due": due_at and f"{due_at.astimezone():%H:%M:%S}",
+        "until": event.reserved_until and f"{event.reserved_until.astimezone():%H:%M:%S}",
+        "by": event.consumer,
+    }
+    shown = [f"{name} {value}" for name, value in facts.items() if value is not None]
+    return shown if event.error is None else [*shown, event.error]

@@ -230,8 +230,7 @@ def _selector(topic: str | None, ids: tuple[str, ...], cutoff: datetime | None, 
 
 def _show(done: BulkResult, what: str, *, as_json: bool) -> None:
     if as_json:
-        was = {state.value: count for state, count in done.was.items()}
-        output.json_line({"matched": done.matched, "done": done.done, "was": was, "complete": done.complete})
+        output.json_line(done.fields)
         return
     parts = ", ".join(f"{count:,} {state.value}" for state, count in done.was.items())
     noun = "job" if done.matched == 1 else "jobs"

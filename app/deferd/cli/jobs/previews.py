@@ -12,14 +12,12 @@ if TYPE_CHECKING:
 
 def show(preview: Preview, *, as_json: bool) -> None:
     """Print the count, the cutoff with which the command acts on nothing else, and samples."""
-    cutoff = output.rfc3339(preview.cutoff)
     if as_json:
-        samples = [{"topic": one.topic, "id": one.id, "state": one.state.value} for one in preview.samples]
-        fields = {"matched": preview.matched, "complete": preview.complete, "cutoff": cutoff, "samples": samples}
-        output.json_line(fields)
+        output.json_line(preview.fields)
         return
     noun = "job matches" if preview.matched == 1 else "jobs match"
     more = "" if preview.complete else ", and there may be more"
+    cutoff = output.rfc3339(preview.cutoff)
     output.line(f"{preview.matched:,} {noun}{more}; to act on no other: --cutoff {cutoff}")
     for sample in preview.samples:
         output.line(f"{sample.topic}/{sample.id} ({sample.state.value})")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -12,9 +12,6 @@ from deferd.cli.framework.connection import Connection
 from deferd.cli.framework.exit_codes import UsageError
 from deferd.cli.framework.options import connection_options, json_option
 from deferd.cli.framework.output import Column
-
-if TYPE_CHECKING:
-    from deferd.client import Calendar
 
 _COLUMNS = [Column("CALENDAR"), Column("WINDOWS")]
 
@@ -28,11 +25,11 @@ def calendars(as_json: bool, connection: Connection) -> None:
         found = client.calendars()
     if as_json:
         for calendar in found:
-            output.json_line(_fields(calendar))
+            output.json_line(calendar.fields)
     elif not found:
         output.say_empty("there is no calendar yet")
     else:
-        output.show_table(_COLUMNS, [[one.name, output.window(_fields(one)["windows"])] for one in found])
+        output.show_table(_COLUMNS, [[one.name, output.window(one.fields["windows"])] for one in found])
 
 
 @command(
@@ -59,12 +56,7 @@ def calendar(name: str, windows: list[Any] | None, delete: bool, as_json: bool, 
             return
         shown = client.calendar(name) if windows is None else client.put_calendar(name, windows)
     if as_json:
-        output.json_line(_fields(shown))
+        output.json_line(shown.fields)
     else:
-        facts = [(f"window {number}", output.window(one)) for number, one in enumerate(_fields(shown)["windows"], 1)]
+        facts = [(f"window {number}", output.window(one)) for number, one in enumerate(shown.fields["windows"], 1)]
         output.show_facts([("calendar", shown.name), *facts])
-
-
-def _fields(calendar: Calendar) -> dict[str, Any]:
-    windows = [window.model_dump(mode="json", by_alias=True, exclude_defaults=True) for window in calendar.windows]
-    return {"name": calendar.name, "windows": windows}

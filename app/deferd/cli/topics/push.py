@@ -129,7 +129,7 @@ def test(topic: str, as_json: bool, connection: Connection) -> int:
     with connection.open() as client:
         result = client.test_push(topic)
     if as_json:
-        output.json_line(result._asdict())
+        output.json_line(result.fields)
     elif result.status is None:
         output.line(f"no response after {output.span(result.took)}: {output.printable(result.error or '')}")
     else:
@@ -175,7 +175,7 @@ def listen(
 
 def _show(stored: Push, target: PushTarget | None, *, as_json: bool) -> None:
     if as_json:
-        output.json_line({**stored._asdict(), **({} if target is None else {"target": target.fields})})
+        output.json_line({**stored.fields, **({} if target is None else {"target": target.fields})})
         return
     facts = [
         ("topic", stored.topic),

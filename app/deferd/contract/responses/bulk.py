@@ -1,0 +1,91 @@
+"""The responses to actions on many jobs."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from msgspec import Meta
+
+from deferd.contract.model import JobId, JobState, Topic
+from deferd.contract.responses.response import Response
+
+
+class SampleJob(Response, frozen=True, kw_only=True):
+    """A job that a call on many jobs would act on."""
+
+    topic: Topic
+    id: JobId
+    state: JobState
+
+
+class BulkResult(Response, frozen=True, kw_only=True):
+    """What a call on many jobs did."""
+
+    matched: Annotated[int, Meta(description="The jobs that were selected.")]
+    done: Annotated[
+        int,
+        Meta(
+            description="Those of them that were cancelled or rescheduled: 0 in a dry run. A reschedule changes "
+            "delayed and ready jobs only, and with `by` none that would be due more than 10 years ahead."
+        ),
+    ]
+    was: Annotated[
+        dict[JobState, int], Meta(description="The states that the selected jobs were in, without those of none.")
+    ]
+    complete: Annotated[
+        bool,
+        Meta(
+            description="False when the `limit` was reached and there may be more: repeat the call, a reschedule with "
+            "the same `request_id`."
+        ),
+    ]
+    cutoff: Annotated[
+        datetime | None,
+        Meta(description="Only with `samples`: only jobs that were there, or dead, by then were counted."),
+    ] = None
+    samples: Annotated[list[SampleJob] | None, Meta(description="Only with `samples`: some of the jobs.")] = None
+
+
+_Matched = Annotated[int | None, Meta(description="Only of a dry run: how many jobs it would be, 0 of others.")]
+_Complete = Annotated[
+    bool | None,
+    Meta(description="Only of a dry run: `false` when the `limit` was reached and there may be more."),
+]
+_Cutoff = Annotated[
+    datetime | None,
+    Meta(description="Only of a dry run: only jobs that were there, or dead, by then were counted."),
+]
+_Samples = Annotated[list[SampleJob] | None, Meta(description="Only of a dry run: up to ten of the jobs.")]
+
+
+class Redriven(Response, frozen=True, kw_only=True):
+    """The number of dead jobs that are ready again."""
+
+    redriven: int
+    matched: _Matched = None
+    complete: _Complete = None
+    cutoff: _Cutoff = None
+    samples: _Samples = None
+
+
+class Removed(Response, frozen=True, kw_only=True):
+    """The number of removed jobs."""
+
+    removed: int
+    matched: _Matched = None
+    complete: _Complete = None
+    cutoff: _Cutoff = None
+    samples: _Samples = None
+
+
+class DryRun(Response, frozen=True, kw_only=True):
+    """What a redrive, a purge or a call on many jobs would do: each of their dry runs with samples can be read so.
+
+    Given the `cutoff`, the call acts on nothing that was not counted.
+    """
+
+    matched: Annotated[int, Meta(description="On how many jobs it would act.")]
+    complete: Annotated[bool, Meta(description="False when a limit was reached.")]
+    cutoff: Annotated[datetime, Meta(description="Only jobs that were there, or dead, by then count.")]
+    samples: Annotated[list[SampleJob], Meta(description="Some of the jobs.")]
