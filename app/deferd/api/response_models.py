@@ -18,11 +18,10 @@ from deferd.contract.responses.response import Response
 def model_of(struct: type[Response]) -> type[BaseModel]:
     """The model with the fields of a response, for its schema."""
     hints = get_type_hints(struct, include_extras=True)
-    fields: dict[str, Any] = {}
-    for field in msgspec.structs.fields(struct):
-        default = ... if field.default is msgspec.NODEFAULT else field.default
-        hint, *notes = get_args(hint) if get_origin(hint := hints[field.name]) is Annotated else (hint,)
-        fields[field.encode_name] = (Annotated[_modelled(hint), *map(_described, notes)], default)
+    fields: dict[str, Any] = {
+        field.encode_name: (_modelled(hints[field.name]), ... if field.default is msgspec.NODEFAULT else None)
+        for field in msgspec.structs.fields(struct)
+    }
     model: type[BaseModel] = create_model(struct.__name__, __doc__=struct.__doc__, __module__=__name__, **fields)
     return model
 
@@ -36,7 +35,8 @@ def _modelled(hint: Any) -> Any:
         return hint
     if origin is Annotated:
         bare, *notes = get_args(hint)
-        return Annotated[_modelled(bare), *map(_described, notes)]
+        shown = next((note.extra["shown_as"] for note in notes if isinstance(note, msgspec.Meta) and note.extra), bare)
+        return Annotated[_modelled(shown), *map(_described, notes)]
     inner = tuple(map(_modelled, get_args(hint)))
     return reduce(or_, inner) if origin in {UnionType, Union} else origin[inner]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from deferd.api.auth.api_keys import Key, Scope
 from deferd.api.response_values import instant, instant_or_none
-from deferd.api.serialization import paused
+from deferd.api.topic_responses import paused
 from deferd.engine.inspection.overview import STATES, Overview, OverviewRow
 from deferd.engine.inspection.system import System
 
@@ -27,7 +27,7 @@ def _row(row: OverviewRow) -> dict[str, Any]:
     return {
         "topic": row.topic,
         "paused": row.pause is not None,
-        **({} if row.pause is None else paused(row.pause)),
+        **{name: value for name, value in paused(row.pause).items() if value is not None},
         **({} if row.circuit is None else {"circuit": row.circuit}),
         "counts": dict(zip(STATES, row.counts, strict=True)),
         "oldest_ready_at": instant_or_none(row.oldest_ready_ms),

@@ -26,8 +26,11 @@ from deferd.client.results import (
     SampleJob,
 )
 from deferd.client.schedules import Run, Schedule, ScheduledJobOptions, ScheduleOptions
-from deferd.client.topics import PushTarget, StoreAudit, TopicAudit, TopicPage, TopicView
+from deferd.contract.responses.audits import Audit as TopicAudit
+from deferd.contract.responses.audits import StoreAudit
 from deferd.contract.responses.tasks import Task
+from deferd.contract.responses.topics import PushTarget, TopicPage
+from deferd.contract.responses.topics import Topic as TopicView
 
 __all__ = [
     "Alert",

@@ -25,10 +25,11 @@ from deferd.client.results import PutResult
 from deferd.client.schedules import Schedule
 from deferd.client.sender import Sender
 from deferd.client.spans import spans_of
-from deferd.client.topics import TopicPage, TopicView
 from deferd.client.transport import HttpSettings
 from deferd.contract.errors import DeferdError
 from deferd.contract.model import JobState
+from deferd.contract.responses.topics import Topic as TopicView
+from deferd.contract.responses.topics import TopicPage
 
 if TYPE_CHECKING:
     from deferd.client.tracing import Tracing

@@ -12,7 +12,7 @@ from deferd.api.openapi import (
     system_examples,
     task_schemas,
 )
-from deferd.engine.consistency.findings import FindingKind
+from deferd.contract.finding_kinds import FindingKind
 
 _ID, _TOPIC = "order-1042", "orders.close"
 _BACKOFF = {"kind": "exponential", "base": 2, "cap": 212, "jitter": 0}

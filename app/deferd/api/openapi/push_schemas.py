@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from pydantic import BaseModel, Field
 
 from deferd.contract.push import Mode
-from deferd.engine.push.push_definition import CircuitState
 
 
 class Push(BaseModel):
@@ -21,20 +18,6 @@ class Push(BaseModel):
     rate: float | None = Field(description="Most requests a second; `null`: there is no limit.")
     header_names: list[str] = Field(description="The names of the further headers. Their values are never shown.")
     mode: Mode = Field(description="`job`: one job a request. `batch`: up to 100.")
-
-
-class PushTarget(BaseModel):
-    """What is known of the target of a pushed topic."""
-
-    circuit: CircuitState = Field(
-        description="`closed`: jobs are pushed. `open`: the target failed, and nothing is sent until `open_until`. "
-        "`half_open`: one request tests whether the target is back."
-    )
-    failures: int = Field(description="Failures in a row.")
-    in_flight: int = Field(description="Requests under way, as the processes last reported.")
-    open_until: datetime | None = Field(description="Until when the circuit is open; `null` unless it is.")
-    last_error: str | None = Field(description="The last failure; `null` after a success.")
-    last_error_at: datetime | None = Field(description="When that was.")
 
 
 class RemovedPush(BaseModel):

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from deferd.engine.push.push_definition import CircuitState
+from deferd.contract.push import CircuitState
 
 
 class OverviewCounts(BaseModel):

@@ -17,7 +17,7 @@ import msgspec
 from deferd.contract.timestamps import format_instant
 
 
-class Response(msgspec.Struct, frozen=True, omit_defaults=True):
+class Response(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
     """A JSON object of a response."""
 
     @property
@@ -29,6 +29,11 @@ class Response(msgspec.Struct, frozen=True, omit_defaults=True):
 def one_of(*values: str | int, description: str) -> msgspec.Meta:
     """Describes a field whose value is one of these."""
     return msgspec.Meta(description=description or None, extra_json_schema={"enum": list(values)})
+
+
+def shown_as(kind: Any, description: str = "") -> msgspec.Meta:
+    """Describes a field that OpenAPI shows as another type, because the client does not check what is in it."""
+    return msgspec.Meta(description=description or None, extra={"shown_as": kind})
 
 
 def as_json(value: Any) -> Any:
