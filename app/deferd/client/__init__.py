@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from deferd.client.activity import Change
 from deferd.client.async_client import AsyncClient
-from deferd.client.attention import Alert, Now
 from deferd.client.blocking_client import Client
 from deferd.client.calendars import Calendar
 from deferd.client.errors import CallFailed, NoAnswer, UnexpectedAnswer, Unreachable
 from deferd.client.events import JobEvent
-from deferd.client.history import History
-from deferd.client.inspection import Consumer, DeadErrors, DeadGroup, Explanation, Forecast, TopicForecast, WhyReason
 from deferd.client.job_definition import AsyncJob, BlockingJob, BoundJob, JobDefinition, job
 from deferd.client.jobs import Delivery, EndedAttempt, Job, JobRef
 from deferd.client.push import Push, PushTest
@@ -26,8 +22,21 @@ from deferd.client.results import (
     SampleJob,
 )
 from deferd.client.schedules import Run, Schedule, ScheduledJobOptions, ScheduleOptions
+from deferd.contract.responses.activity import RecordedChange as Change
 from deferd.contract.responses.audits import Audit as TopicAudit
 from deferd.contract.responses.audits import StoreAudit
+from deferd.contract.responses.history import HistoryColumns as History
+from deferd.contract.responses.inspection import (
+    Consumer,
+    DeadErrors,
+    DeadGroup,
+    Explanation,
+    Forecast,
+    TopicForecast,
+    WhyReason,
+)
+from deferd.contract.responses.now import Alert, Now
+from deferd.contract.responses.system import Overview, OwnKey, System
 from deferd.contract.responses.tasks import Task
 from deferd.contract.responses.topics import PushTarget, TopicPage
 from deferd.contract.responses.topics import Topic as TopicView
@@ -62,6 +71,8 @@ __all__ = [
     "NoAnswer",
     "Now",
     "OpeningHours",
+    "Overview",
+    "OwnKey",
     "Preview",
     "Push",
     "PushTarget",
@@ -76,6 +87,7 @@ __all__ = [
     "ScheduleOptions",
     "ScheduledJobOptions",
     "StoreAudit",
+    "System",
     "Task",
     "TopicAudit",
     "TopicForecast",

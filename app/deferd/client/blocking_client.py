@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
-from deferd.client.activity import Change
 from deferd.client.api_methods import ApiMethods
 from deferd.client.blocking_batching import BlockingBatching
 from deferd.client.blocking_transport import BlockingTransport, run_blocking
@@ -28,6 +27,7 @@ from deferd.client.spans import spans_of
 from deferd.client.transport import HttpSettings
 from deferd.contract.errors import DeferdError
 from deferd.contract.model import JobState
+from deferd.contract.responses.activity import RecordedChange as Change
 from deferd.contract.responses.topics import Topic as TopicView
 from deferd.contract.responses.topics import TopicPage
 

@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from deferd.api.response_values import instant
+from deferd.api.responses import JsonResponse
 from deferd.api.why_reasons import explanation
 from deferd.contract.model import PutJob, TopicSettings
 from deferd.engine.inspection.activity import TopicActivity
@@ -21,7 +22,9 @@ NOW_ISH = 1.0
 
 
 async def why(driver: EngineDriver, job_id: str = "a", activity: TopicActivity | None = None) -> dict[str, Any]:
-    return explanation(await driver.topics.standing_of(TOPIC, job_id), activity)
+    found = explanation(TOPIC, job_id, await driver.topics.standing_of(TOPIC, job_id), activity)
+    shown: dict[str, Any] = orjson.loads(JsonResponse(found).body)
+    return shown
 
 
 async def reasons(

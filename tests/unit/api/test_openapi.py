@@ -13,16 +13,12 @@ from pydantic import BaseModel
 from deferd.api import operation, problem_details
 from deferd.api.auth.api_keys import Scope
 from deferd.api.openapi import (
-    activity_schemas,
     calendar_schemas,
-    history_schemas,
     inspection_schemas,
     job_schemas,
-    now_schemas,
     push_schemas,
     schedule_schemas,
     schemas,
-    system_schemas,
 )
 from deferd.api.openapi.__main__ import FILE, render
 from deferd.api.openapi.examples import EXAMPLES
@@ -126,19 +122,21 @@ def codes_of(response: dict[str, Any]) -> set[str]:
     return set(response["content"]["application/problem+json"]["examples"])
 
 
+def subclasses(struct: type[Response]) -> Iterator[type[Response]]:
+    for subclass in struct.__subclasses__():
+        yield subclass
+        yield from subclasses(subclass)
+
+
 def model_named(name: str) -> type[BaseModel]:
-    for struct in Response.__subclasses__():
+    for struct in subclasses(Response):
         if struct.__name__ == name:
             return model_of(struct)
     for module in (
         schemas,
-        activity_schemas,
         calendar_schemas,
         inspection_schemas,
-        history_schemas,
-        now_schemas,
         push_schemas,
-        system_schemas,
         schedule_schemas,
         model,
         windows,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from deferd.api.openapi import (
-    activity_schemas,
+    activity_examples,
     history_examples,
     inspection_examples,
     push_examples,
@@ -259,7 +259,7 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "Health": [{"status": "ok"}],
     **inspection_examples.EXAMPLES,
     **history_examples.EXAMPLES,
-    **activity_schemas.EXAMPLES,
+    **activity_examples.EXAMPLES,
     **push_examples.EXAMPLES,
     **system_examples.EXAMPLES,
     **task_schemas.EXAMPLES,
