@@ -10,9 +10,9 @@ from deferd.contract.responses import audits as responses
 from deferd.engine.consistency.findings import Findings, StoreReport, TopicReport
 
 
-def audit(report: TopicReport) -> responses.Audit:
+def audit(report: TopicReport) -> responses.TopicAudit:
     """The findings in a topic; what could not be read is omitted."""
-    return responses.Audit(
+    return responses.TopicAudit(
         topic=report.topic,
         clean=report.clean,
         repaired=report.repaired,

@@ -17,9 +17,11 @@ def topic_history(topic: str, found: History) -> responses.TopicHistory:
     return responses.TopicHistory(topic=topic, **_history(found))
 
 
-def history_of_all(found: History) -> responses.History:
+def history_of_all(found: History) -> responses.HistoryOfAll:
     """The history of many topics together."""
-    return responses.History(**_history(found), complete=found.is_complete, unreadable_shards=sorted(found.unreadable))
+    return responses.HistoryOfAll(
+        **_history(found), complete=found.is_complete, unreadable_shards=sorted(found.unreadable)
+    )
 
 
 def _history(found: History) -> dict[str, Any]:

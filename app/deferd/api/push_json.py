@@ -1,10 +1,12 @@
-"""A topic's push and a test of it in JSON. Secrets, and the values of headers, are never shown."""
+"""A topic's push, its target and a test of it as responses. Secrets, and the values of headers, are never shown."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from deferd.engine.push.push_definition import PushDefinition
+from deferd.api.response_values import instant_or_none
+from deferd.contract.responses import push as responses
+from deferd.engine.push.push_definition import PushDefinition, TargetState
 
 if TYPE_CHECKING:
     from deferd.push.pushers import TestResult
@@ -23,6 +25,18 @@ def definition(stored: PushDefinition) -> dict[str, Any]:
         "header_names": sorted(push.headers),
         "mode": push.mode,
     }
+
+
+def target(state: TargetState) -> responses.PushTarget:
+    """What is known of the target of a pushed topic."""
+    return responses.PushTarget(
+        circuit=state.circuit,
+        failures=state.failures,
+        in_flight=state.in_flight,
+        open_until=instant_or_none(state.open_until_ms),
+        last_error=state.last_error,
+        last_error_at=instant_or_none(state.last_error_at_ms),
+    )
 
 
 def test_result(result: TestResult) -> dict[str, Any]:

@@ -18,11 +18,12 @@ from deferd.contract.responses.response import Response
 def model_of(struct: type[Response]) -> type[BaseModel]:
     """The model with the fields of a response, for its schema."""
     hints = get_type_hints(struct, include_extras=True)
-    fields: dict[str, Any] = {
-        field.encode_name: (_modelled(hints[field.name]), ... if field.default is msgspec.NODEFAULT else None)
-        for field in msgspec.structs.fields(struct)
-    }
-    model: type[BaseModel] = create_model(struct.__name__, __doc__=struct.__doc__, __module__=__name__, **fields)
+    fields: dict[str, Any] = {}
+    for field in msgspec.structs.fields(struct):
+        fields[field.encode_name] = (_modelled(hints[field.name]), ... if field.required else None)
+    model: type[BaseModel] = create_model(
+        struct.schema_name or struct.__name__, __doc__=struct.__doc__, __module__=__name__, **fields
+    )
     return model
 
 

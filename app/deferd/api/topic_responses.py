@@ -6,21 +6,20 @@ from typing import Any
 
 from msgspec import Raw
 
-from deferd.api.response_values import instant_or_none, seconds
+from deferd.api import push_json
+from deferd.api.response_values import instant_or_none, seconds, whole
 from deferd.contract.model import JobState, TopicSettings
 from deferd.contract.responses import topics as responses
-from deferd.contract.responses.response import as_json
 from deferd.contract.windows import window_text
 from deferd.engine.inspection.standing import Pause
-from deferd.engine.push.push_definition import TargetState
 from deferd.engine.topic_list import TopicPage
 from deferd.engine.topic_view import TopicView
 
 
-def topic(view: TopicView) -> responses.Topic:
+def topic(view: TopicView) -> responses.TopicView:
     """The topic; for a setting that is `null` the default of the service applies."""
     age_ms = view.oldest_ready_age_ms
-    return responses.Topic(
+    return responses.TopicView(
         topic=view.topic,
         paused=view.paused,
         **paused(view.pause),
@@ -31,7 +30,7 @@ def topic(view: TopicView) -> responses.Topic:
         oldest_ready_at=instant_or_none(view.oldest_ready_due_at_ms),
         next_due_at=instant_or_none(view.next_due_at_ms),
         settings_json=_settings(view.settings),
-        push=None if view.target is None else _push_target(view.target),
+        push=None if view.target is None else push_json.target(view.target),
     )
 
 
@@ -52,23 +51,10 @@ def paused(pause: Pause | None) -> dict[str, Any]:
     return {"paused_at": instant_or_none(pause.since_ms), "paused_by": pause.by, "paused_reason": pause.reason}
 
 
-def _settings(settings: TopicSettings) -> Any:
+def _settings(settings: TopicSettings) -> dict[str, Any]:
     backoff, window = settings.backoff, settings.window
-    return as_json(
-        {
-            **{name: getattr(settings, name) for name in TopicSettings.model_fields},
-            "backoff": None if backoff is None else backoff.model_dump(),
-            "window": None if window is None else Raw(window_text(window)),
-        }
-    )
-
-
-def _push_target(target: TargetState) -> responses.PushTarget:
-    return responses.PushTarget(
-        circuit=target.circuit,
-        failures=target.failures,
-        in_flight=target.in_flight,
-        open_until=instant_or_none(target.open_until_ms),
-        last_error=target.last_error,
-        last_error_at=instant_or_none(target.last_error_at_ms),
-    )
+    return {
+        **{name: whole(getattr(settings, name)) for name in TopicSettings.model_fields},
+        "backoff": None if backoff is None else whole(backoff.model_dump()),
+        "window": None if window is None else Raw(window_text(window)),
+    }

@@ -22,10 +22,9 @@ from deferd.client.results import (
     SampleJob,
 )
 from deferd.client.schedules import Run, Schedule, ScheduledJobOptions, ScheduleOptions
-from deferd.contract.responses.activity import RecordedChange as Change
-from deferd.contract.responses.audits import Audit as TopicAudit
-from deferd.contract.responses.audits import StoreAudit
-from deferd.contract.responses.history import HistoryColumns as History
+from deferd.contract.responses.activity import Change
+from deferd.contract.responses.audits import StoreAudit, TopicAudit
+from deferd.contract.responses.history import History
 from deferd.contract.responses.inspection import (
     Consumer,
     DeadErrors,
@@ -36,10 +35,10 @@ from deferd.contract.responses.inspection import (
     WhyReason,
 )
 from deferd.contract.responses.now import Alert, Now
+from deferd.contract.responses.push import PushTarget
 from deferd.contract.responses.system import Overview, OwnKey, System
 from deferd.contract.responses.tasks import Task
-from deferd.contract.responses.topics import PushTarget, TopicPage
-from deferd.contract.responses.topics import Topic as TopicView
+from deferd.contract.responses.topics import TopicPage, TopicView
 
 __all__ = [
     "Alert",

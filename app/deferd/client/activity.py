@@ -9,8 +9,7 @@ from deferd.client.requests import ApiRequest
 from deferd.client.response_reading import reader_of
 from deferd.client.sender import Sender
 from deferd.contract.limits import PAGE_MAX
-from deferd.contract.responses.activity import Activity
-from deferd.contract.responses.activity import RecordedChange as Change
+from deferd.contract.responses.activity import Activity, Change
 
 _read = reader_of(Activity)
 

@@ -36,10 +36,8 @@ from deferd.client.transport import StreamingTransport
 from deferd.contract.errors import DeferdError, JobNotFound, PayloadTooLarge
 from deferd.contract.limits import BATCH_MAX, REDRIVE_DEFAULT, WAIT_DEFAULT_S
 from deferd.contract.model import DurabilityLevel, JobState, TopicSettings
-from deferd.contract.responses.audits import Audit as TopicAudit
-from deferd.contract.responses.audits import StoreAudit
-from deferd.contract.responses.topics import Topic as TopicView
-from deferd.contract.responses.topics import TopicPage
+from deferd.contract.responses.audits import StoreAudit, TopicAudit
+from deferd.contract.responses.topics import TopicPage, TopicView
 
 Item = TypeVar("Item")
 

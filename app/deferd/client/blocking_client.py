@@ -27,9 +27,8 @@ from deferd.client.spans import spans_of
 from deferd.client.transport import HttpSettings
 from deferd.contract.errors import DeferdError
 from deferd.contract.model import JobState
-from deferd.contract.responses.activity import RecordedChange as Change
-from deferd.contract.responses.topics import Topic as TopicView
-from deferd.contract.responses.topics import TopicPage
+from deferd.contract.responses.activity import Change
+from deferd.contract.responses.topics import TopicPage, TopicView
 
 if TYPE_CHECKING:
     from deferd.client.tracing import Tracing

@@ -8,9 +8,7 @@ from deferd.client.request_body import without_none
 from deferd.client.requests import ApiRequest
 from deferd.client.response_reading import reader_of
 from deferd.client.sender import Sender
-from deferd.contract.responses.history import History as HistoryOfAll
-from deferd.contract.responses.history import HistoryColumns as History
-from deferd.contract.responses.history import TopicHistory
+from deferd.contract.responses.history import History, HistoryOfAll, TopicHistory
 
 _read, _read_of_all = reader_of(TopicHistory), reader_of(HistoryOfAll)
 

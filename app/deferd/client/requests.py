@@ -30,8 +30,8 @@ from deferd.client.response_reading import reader_of
 from deferd.client.results import Cancelled, CancelResult, FinishResult, Preview, PutResult, Released
 from deferd.contract.limits import REDRIVE_DEFAULT, WAIT_DEFAULT_S
 from deferd.contract.model import DeadReason, DurabilityLevel, JobState, TopicSettings
-from deferd.contract.responses.audits import Audit, StoreAudit
-from deferd.contract.responses.topics import Topic, TopicPage
+from deferd.contract.responses.audits import StoreAudit, TopicAudit
+from deferd.contract.responses.topics import TopicPage, TopicView
 
 Result = TypeVar("Result")
 
@@ -271,8 +271,8 @@ def _on_deliveries(verb: str, topic: str, jobs: Iterable[Delivery | JobRef]) -> 
 
 # Topics
 
-_read_topic, _read_topics = reader_of(Topic), reader_of(TopicPage)
-_read_audit, _read_store_audit = reader_of(Audit), reader_of(StoreAudit)
+_read_topic, _read_topics = reader_of(TopicView), reader_of(TopicPage)
+_read_audit, _read_store_audit = reader_of(TopicAudit), reader_of(StoreAudit)
 
 
 def topics(cursor: str | None = None) -> ApiRequest[TopicPage]:
@@ -280,23 +280,23 @@ def topics(cursor: str | None = None) -> ApiRequest[TopicPage]:
     return ApiRequest("GET", "/topics", _read_topics, query=None if cursor is None else {"cursor": cursor})
 
 
-def topic(name: str) -> ApiRequest[Topic]:
+def topic(name: str) -> ApiRequest[TopicView]:
     """`GET /topics/{topic}`."""
     return ApiRequest("GET", _topic_path(name), _read_topic)
 
 
-def set_topic(name: str, settings: TopicSettings | Mapping[str, Any]) -> ApiRequest[Topic]:
+def set_topic(name: str, settings: TopicSettings | Mapping[str, Any]) -> ApiRequest[TopicView]:
     """`PUT /topics/{topic}`: replaces all settings."""
     return ApiRequest("PUT", _topic_path(name), _read_topic, body=encode(in_seconds(set_fields(settings))))
 
 
-def pause(name: str, reason: str | None = None) -> ApiRequest[Topic]:
+def pause(name: str, reason: str | None = None) -> ApiRequest[TopicView]:
     """`POST /topics/{topic}/pause`."""
     body = None if reason is None else encode({"reason": reason})
     return ApiRequest("POST", f"{_topic_path(name)}/pause", _read_topic, body=body)
 
 
-def resume(name: str) -> ApiRequest[Topic]:
+def resume(name: str) -> ApiRequest[TopicView]:
     """`POST /topics/{topic}/resume`."""
     return ApiRequest("POST", f"{_topic_path(name)}/resume", _read_topic)
 
@@ -389,12 +389,12 @@ def condition_fields(conditions: JobConditions) -> dict[str, Any]:
 # Operations
 
 
-def audit(name: str) -> ApiRequest[Audit]:
+def audit(name: str) -> ApiRequest[TopicAudit]:
     """`GET /topics/{topic}/audit`."""
     return ApiRequest("GET", f"{_topic_path(name)}/audit", _read_audit, wait_s=_MANY_JOBS_S)
 
 
-def repair(name: str) -> ApiRequest[Audit]:
+def repair(name: str) -> ApiRequest[TopicAudit]:
     """`POST /topics/{topic}/repair`. Not repeatable: the second response would not say what the first repaired."""
     path = f"{_topic_path(name)}/repair"
     return ApiRequest("POST", path, _read_audit, wait_s=_MANY_JOBS_S, repeatable=False)

@@ -281,7 +281,8 @@ async def test_a_cancelled_job_is_remembered_if_it_was_held(driver: EngineDriver
     await driver.put(ttr=10)
     await driver.pop_one()
     await driver.queue.cancel(TOPIC, "a")
-    assert await why(driver) == {"state": None, "reasons": [await reason(driver)]}
+    found = {"topic": TOPIC, "id": "a", "state": None, "reasons": [await reason(driver)]}
+    assert await why(driver) == found
     assert (await reason(driver))["code"] == "cancelled"
     driver.move_clock(71)
     assert (await reason(driver))["code"] == "unknown_job"

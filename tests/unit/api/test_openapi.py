@@ -130,7 +130,7 @@ def subclasses(struct: type[Response]) -> Iterator[type[Response]]:
 
 def model_named(name: str) -> type[BaseModel]:
     for struct in subclasses(Response):
-        if struct.__name__ == name:
+        if (struct.schema_name or struct.__name__) == name:
             return model_of(struct)
     for module in (
         schemas,

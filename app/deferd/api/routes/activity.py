@@ -75,9 +75,9 @@ async def list_activity(request: CurrentRequest, query: Annotated[ActivityQuery,
     return responses.Activity(activity=[_shown(one) for one in found], next_cursor=next_cursor)
 
 
-def _shown(recorded: RecordedChange) -> responses.RecordedChange:
+def _shown(recorded: RecordedChange) -> responses.Change:
     change = recorded.change
-    return responses.RecordedChange(
+    return responses.Change(
         at=instant(recorded.at_ms),
         by=change.by,
         via=change.via,

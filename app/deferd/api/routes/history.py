@@ -63,11 +63,13 @@ async def get_history(
     description="Returns what happened in all topics together, as the history of a topic does; topics that have no "
     "history of their own are included. For a key that is for some topics these are summed up, at most the 100 that "
     "changed last; `complete` says whether these are all.",
-    response_model=responses.History,
+    response_model=responses.HistoryOfAll,
     response_description="The buckets.",
     responses=error_responses("validation", "store_unavailable"),
 )
 @requires(Scope.READ)
-async def get_history_of_all(request: CurrentRequest, query: Annotated[HistoryQuery, Query()]) -> responses.History:
+async def get_history_of_all(
+    request: CurrentRequest, query: Annotated[HistoryQuery, Query()]
+) -> responses.HistoryOfAll:
     found = await request.engine.histories.of_all(request.admission.visible_topics, query.minutes)
     return history_responses.history_of_all(found)

@@ -153,12 +153,12 @@ async def list_topics(request: CurrentRequest, query: Annotated[TopicsQuery, Que
     summary="Get a topic",
     description="Returns the number of jobs in each state, how long the oldest ready job has waited, when the next "
     "delayed job is due, and the settings.",
-    response_model=topics.Topic,
+    response_model=topics.TopicView,
     response_description="The topic.",
     responses=error_responses("topic_not_found", "validation", "store_unavailable"),
 )
 @requires(Scope.READ)
-async def get_topic(request: CurrentRequest, topic: Topic) -> topics.Topic:
+async def get_topic(request: CurrentRequest, topic: Topic) -> topics.TopicView:
     return topic_responses.topic(await request.engine.topics.show(topic))
 
 
@@ -168,12 +168,12 @@ async def get_topic(request: CurrentRequest, topic: Topic) -> topics.Topic:
     summary="Set the settings of a topic",
     description="Replaces all settings of the topic; an omitted one falls back to the default of the service. They "
     "apply to jobs put from now on. A topic needs no settings: its first job creates it.",
-    response_model=topics.Topic,
+    response_model=topics.TopicView,
     response_description="The topic in its new state.",
     responses=error_responses("validation", "store_unavailable", body=True),
 )
 @requires(Scope.ADMIN)
-async def set_topic(request: CurrentRequest, topic: Topic, settings: TopicSettings) -> topics.Topic:
+async def set_topic(request: CurrentRequest, topic: Topic, settings: TopicSettings) -> topics.TopicView:
     return topic_responses.topic(await request.engine.topics.configure(topic, settings))
 
 
@@ -184,12 +184,12 @@ async def set_topic(request: CurrentRequest, topic: Topic, settings: TopicSettin
     description="The topic hands out no jobs until it is resumed; everything else, such as put and finish, works as "
     "before. `reason` is shown to people until it is resumed; a pause of a paused topic does not change it. A topic "
     "that does not exist yet is created.",
-    response_model=topics.Topic,
+    response_model=topics.TopicView,
     response_description="The topic in its new state.",
     responses=error_responses("validation", "store_unavailable", body=True),
 )
 @requires(Scope.ADMIN)
-async def pause_topic(request: CurrentRequest, topic: Topic, pause: PauseTopic = _NO_REASON) -> topics.Topic:
+async def pause_topic(request: CurrentRequest, topic: Topic, pause: PauseTopic = _NO_REASON) -> topics.TopicView:
     by = request.admission.key_name
     return topic_responses.topic(await request.engine.topics.pause(topic, by, pause.reason))
 
@@ -199,12 +199,12 @@ async def pause_topic(request: CurrentRequest, topic: Topic, pause: PauseTopic =
     operation_id="resume_topic",
     summary="Resume a topic",
     description="Ends a pause. Waiting consumers get the ready jobs at once.",
-    response_model=topics.Topic,
+    response_model=topics.TopicView,
     response_description="The topic in its new state.",
     responses=error_responses("topic_not_found", "validation", "store_unavailable", body=True),
 )
 @requires(Scope.ADMIN)
-async def resume_topic(request: CurrentRequest, topic: Topic, _body: EmptyBody = EMPTY_BODY) -> topics.Topic:
+async def resume_topic(request: CurrentRequest, topic: Topic, _body: EmptyBody = EMPTY_BODY) -> topics.TopicView:
     return topic_responses.topic(await request.engine.topics.resume(topic))
 
 
@@ -276,12 +276,12 @@ async def redrive_jobs(request: CurrentRequest, topic: Topic, redrive: Redrive =
     description="Checks that the data of the topic is consistent: each job is in exactly one state, nothing is left "
     "over from removed jobs, the timer is not late, and every job that was ever put is accounted for. It changes "
     "nothing and runs in small steps beside the load: about 25 s for a million jobs.",
-    response_model=audits.Audit,
+    response_model=audits.TopicAudit,
     response_description="The findings.",
     responses=error_responses("topic_not_found", "validation", "store_unavailable"),
 )
 @requires(Scope.ADMIN)
-async def audit_topic(request: CurrentRequest, topic: Topic) -> audits.Audit:
+async def audit_topic(request: CurrentRequest, topic: Topic) -> audits.TopicAudit:
     check = request.engine.consistency.check_topic(topic)
     return audit_responses.audit(await request.incoming.cancel_on_disconnect(check))
 
@@ -292,12 +292,12 @@ async def audit_topic(request: CurrentRequest, topic: Topic) -> audits.Audit:
     summary="Audit and repair a topic",
     description="Like the audit, but repairs each finding atomically when it is found. No readable job is lost, and no "
     "finished or dead job is handed out because of it.",
-    response_model=audits.Audit,
+    response_model=audits.TopicAudit,
     response_description="The repaired findings.",
     responses=error_responses("topic_not_found", "validation", "store_unavailable", body=True),
 )
 @requires(Scope.ADMIN)
-async def repair_topic(request: CurrentRequest, topic: Topic, _body: EmptyBody = EMPTY_BODY) -> audits.Audit:
+async def repair_topic(request: CurrentRequest, topic: Topic, _body: EmptyBody = EMPTY_BODY) -> audits.TopicAudit:
     check = request.engine.consistency.check_topic(topic, repair=True)
     return audit_responses.audit(await request.incoming.cancel_on_disconnect(check))
 

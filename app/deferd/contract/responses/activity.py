@@ -10,8 +10,10 @@ from msgspec import Meta
 from deferd.contract.responses.response import Response, one_of
 
 
-class RecordedChange(Response, frozen=True, kw_only=True):
+class Change(Response, frozen=True, kw_only=True):
     """A change that a person or a key made. What does not apply is omitted."""
+
+    schema_name = "RecordedChange"
 
     at: Annotated[datetime, Meta(description="When it was recorded, just after it was made.")]
     by: Annotated[
@@ -64,5 +66,5 @@ class RecordedChange(Response, frozen=True, kw_only=True):
 class Activity(Response, frozen=True, kw_only=True):
     """One page of changes."""
 
-    activity: Annotated[list[RecordedChange], Meta(description="The newest first.")]
+    activity: Annotated[list[Change], Meta(description="The newest first.")]
     next_cursor: Annotated[str | None, Meta(description="Cursor of the next page; `null` on the last page.")]

@@ -47,8 +47,10 @@ class Sums(Response, frozen=True, kw_only=True):
     live: Annotated[int, Meta(description="Delayed, ready or reserved now.")]
 
 
-class Audit(Response, frozen=True, kw_only=True):
+class TopicAudit(Response, frozen=True, kw_only=True):
     """What an audit of a topic found, or a repair repaired; `counts` and `sums` are those after it."""
+
+    schema_name = "Audit"
 
     topic: str
     clean: Annotated[bool, Meta(description="Whether everything was checked and nothing was found.")]

@@ -47,7 +47,7 @@ _EndsAt = Annotated[
 ]
 
 
-class HistoryColumns(Response, frozen=True, kw_only=True):
+class History(Response, frozen=True, kw_only=True):
     """What happened in a topic, or in all topics together.
 
     Each property is a column with a value for each bucket of time, the earliest first.
@@ -114,7 +114,7 @@ class HistoryColumns(Response, frozen=True, kw_only=True):
         return list(getattr(self.buckets, name))
 
 
-class TopicHistory(HistoryColumns, frozen=True, kw_only=True):
+class TopicHistory(History, frozen=True, kw_only=True):
     """What happened in a topic."""
 
     topic: str
@@ -124,8 +124,10 @@ class TopicHistory(HistoryColumns, frozen=True, kw_only=True):
     buckets: HistoryBuckets
 
 
-class History(HistoryColumns, frozen=True, kw_only=True):
+class HistoryOfAll(History, frozen=True, kw_only=True):
     """What happened in all topics together. Numbers of jobs are `null`."""
+
+    schema_name = "History"
 
     bucket: _Bucket
     begins_at: _BeginsAt = field(name="from")

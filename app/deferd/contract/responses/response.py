@@ -1,7 +1,7 @@
 """What all responses have in common: how a struct is written as JSON, read and shown.
 
-A field without a default is in every response, as `null` if need be. One with the default None is left out when it has
-no value. The order of the fields is that of the JSON. `Meta(description=...)` is the sentence for OpenAPI and for
+A field without a default is in every response, as `null` if need be. One with a default is left out when it has that
+value. The order of the fields is that of the JSON. `Meta(description=...)` is the sentence for OpenAPI and for
 editors; values of a closed list are `one_of(...)`, which a client does not check: it must read the responses of later
 versions too, as it ignores fields that it does not know.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import Enum
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import msgspec
 
@@ -18,7 +18,9 @@ from deferd.contract.timestamps import format_instant
 
 
 class Response(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
-    """A JSON object of a response."""
+    """A JSON object of a response. `schema_name`: that in OpenAPI, unless it is the name of the type."""
+
+    schema_name: ClassVar[str] = ""
 
     @property
     def fields(self) -> dict[str, Any]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 from msgspec import Meta, field
 
 from deferd.contract.model import TopicSettings
-from deferd.contract.push import CircuitState
-from deferd.contract.responses.response import Response, one_of, shown_as
+from deferd.contract.responses.push import PushTarget
+from deferd.contract.responses.response import Response, shown_as
 
 
 class Counts(Response, frozen=True, kw_only=True):
@@ -22,26 +22,10 @@ class Counts(Response, frozen=True, kw_only=True):
     finished: int
 
 
-class PushTarget(Response, frozen=True, kw_only=True):
-    """What is known of the target of a pushed topic."""
-
-    circuit: Annotated[
-        str,
-        one_of(
-            *get_args(CircuitState),
-            description="`closed`: jobs are pushed. `open`: the target failed, and nothing is sent until `open_until`. "
-            "`half_open`: one request tests whether the target is back.",
-        ),
-    ]
-    failures: Annotated[int, Meta(description="Failures in a row.")]
-    in_flight: Annotated[int, Meta(description="Requests under way, as the processes last reported.")]
-    open_until: Annotated[datetime | None, Meta(description="Until when the circuit is open; `null` unless it is.")]
-    last_error: Annotated[str | None, Meta(description="The last failure; `null` after a success.")]
-    last_error_at: Annotated[datetime | None, Meta(description="When that was.")]
-
-
-class Topic(Response, frozen=True, kw_only=True):
+class TopicView(Response, frozen=True, kw_only=True):
     """A topic in its current state."""
+
+    schema_name = "Topic"
 
     topic: str
     paused: Annotated[bool, Meta(description="Whether the topic is paused: it hands out no jobs.")]
@@ -90,7 +74,7 @@ class Topic(Response, frozen=True, kw_only=True):
 class TopicPage(Response, frozen=True, kw_only=True):
     """One page of topics, ordered by name."""
 
-    topics: list[Topic]
+    topics: list[TopicView]
     next_cursor: Annotated[str | None, Meta(description="The `cursor` of the next page; `null` on the last page.")]
     unavailable: Annotated[
         list[str],
