@@ -21,7 +21,9 @@ def model_of(struct: type[Response]) -> type[BaseModel]:
     fields: dict[str, Any] = {}
     for field in msgspec.structs.fields(struct):
         fields[field.encode_name] = (_modelled(hints[field.name]), ... if field.required else None)
-    model: type[BaseModel] = create_model(struct.__name__, __doc__=struct.__doc__, __module__=__name__, **fields)
+    model: type[BaseModel] = create_model(
+        struct.schema_name or struct.__name__, __doc__=struct.__doc__, __module__=__name__, **fields
+    )
     return model
 
 

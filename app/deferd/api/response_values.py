@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import cast
+from typing import Any, cast
 
 
 @lru_cache(maxsize=4096)  # the jobs of a batch share most instants
@@ -33,3 +33,16 @@ def _to_the_second(epoch_s: int) -> str:
 def seconds(duration_ms: int) -> int | float:
     """Milliseconds as seconds; a whole number of seconds has no decimals."""
     return duration_ms / 1000 if duration_ms % 1000 else duration_ms // 1000
+
+
+def whole(value: Any) -> Any:
+    """60 for 60.0, as people write it, also in lists and objects."""
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case list() | tuple():
+            return [whole(inner) for inner in value]
+        case dict():
+            return {name: whole(inner) for name, inner in value.items()}
+        case _:
+            return value

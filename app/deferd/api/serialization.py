@@ -1,4 +1,4 @@
-"""Jobs and topics as the JSON of the API: seconds, RFC 3339 instants, and bodies as they were put.
+"""Jobs as the JSON of the API: seconds, RFC 3339 instants, and bodies as they were put.
 
 The engine uses milliseconds and JSON bytes; nothing here parses a body again.
 """
@@ -13,16 +13,12 @@ import msgspec
 import orjson
 from orjson import Fragment
 
-from deferd.api import push_json
 from deferd.api.response_values import instant, instant_text, seconds
 from deferd.contract import limits
 from deferd.contract.model import JobState
-from deferd.contract.windows import window_text
 from deferd.engine.call_results import CancelResult, FinishResult
-from deferd.engine.inspection.standing import Pause
 from deferd.engine.puts import PutOutcome, PutResult
 from deferd.engine.record import NO_ENDINGS, NOT_PLACED, JobRecord, receipt_text
-from deferd.engine.topic_view import TopicView
 
 
 def job(record: JobRecord) -> bytes:
@@ -320,50 +316,6 @@ def _state(state: JobState | None, until_ms: int | None) -> str:
 
 def _results(lines: list[str]) -> bytes:
     return f'{{"results":[{",".join(lines)}]}}'.encode()
-
-
-def topic(view: TopicView) -> dict[str, Any]:
-    """The topic; for a setting that is `null` the default of the service applies."""
-    age_ms, next_due_ms = view.oldest_ready_age_ms, view.next_due_at_ms
-    settings = view.settings
-    waiting = {"follow_ups": view.follow_ups, "collections": view.collections}
-    return {
-        "topic": view.topic,
-        "paused": view.paused,
-        **({} if view.pause is None else paused(view.pause)),
-        "counts": {state.value: view.counts.get(state, 0) for state in JobState},
-        **{name: count for name, count in waiting.items() if count},
-        "oldest_ready_age": None if age_ms is None else seconds(age_ms),
-        "oldest_ready_at": None if view.oldest_ready_due_at_ms is None else instant(view.oldest_ready_due_at_ms),
-        "next_due_at": None if next_due_ms is None else instant(next_due_ms),
-        "settings": {
-            "ttr": _whole_number(settings.ttr),
-            "max_attempts": settings.max_attempts,
-            "backoff": None if settings.backoff is None else _whole_numbers(settings.backoff.model_dump()),
-            "ttl": _whole_number(settings.ttl),
-            "retain": _whole_number(settings.retain),
-            "dead_retain": _whole_number(settings.dead_retain),
-            "time_limit": _whole_number(settings.time_limit),
-            "deadline": _whole_number(settings.deadline),
-            "window": None if settings.window is None else Fragment(window_text(settings.window)),
-            "spread": _whole_number(settings.spread),
-            "max_jobs": settings.max_jobs,
-            "durability": settings.durability,
-            "events": settings.events,
-            "partitions": settings.partitions,
-        },
-        **({} if view.target is None else {"push": push_json.target(view.target).fields}),
-    }
-
-
-def paused(pause: Pause) -> dict[str, str]:
-    """Since when a topic is paused, by whom and why, as far as it is known."""
-    facts = {
-        "paused_at": None if pause.since_ms is None else instant_text(pause.since_ms),
-        "paused_by": pause.by,
-        "paused_reason": pause.reason,
-    }
-    return {name: value for name, value in facts.items() if value is not None}
 
 
 def _whole_numbers(backoff: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Why a job has not run, as the JSON of the API: a code with facts for programs, and a sentence for people."""
+"""Why a job has not run, as the API shows it: a code with facts for programs, and a sentence for people."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ from typing import Any
 
 import orjson
 
-from deferd.api.response_values import instant, seconds
+from deferd.api.response_values import instant, instant_or_none, instant_text, seconds
 from deferd.contract.model import JobState
+from deferd.contract.responses.inspection import Explanation, WhyReason
 from deferd.engine.inspection.activity import TopicActivity
 from deferd.engine.inspection.standing import Missing, Pause, Standing
 from deferd.engine.record import JobRecord
 
-Reason = dict[str, Any]
 
-
-def explanation(standing: Standing | Missing, activity: TopicActivity | None) -> dict[str, Any]:
+def explanation(topic: str, id: str, standing: Standing | Missing, activity: TopicActivity | None) -> Explanation:
     """The reasons, what holds the job back now first. `activity` None: nothing is known about consumers."""
     if isinstance(standing, Missing):
-        return {"state": None, "reasons": [_missing(standing)]}
-    job = standing.record
-    match job.state:
+        return Explanation(topic=topic, id=id, state=None, reasons=[_missing(standing)])
+    state = standing.record.state
+    match state:
         case JobState.DELAYED:
             reasons = [*_placed(standing, _delayed(standing)), *_paused(standing)]
         case JobState.READY:
@@ -32,29 +31,25 @@ def explanation(standing: Standing | Missing, activity: TopicActivity | None) ->
             reasons = [_dead(standing)]
         case JobState.FINISHED:
             reasons = [_finished(standing)]
-    return {"state": job.state.value, "reasons": reasons}
+    return Explanation(topic=topic, id=id, state=state, reasons=reasons)
 
 
-def _reason(code: str, text: str, **facts: Any) -> Reason:
-    return {"code": code, "text": text, **{name: fact for name, fact in facts.items() if fact is not None}}
-
-
-def _delayed(standing: Standing) -> Reason:
+def _delayed(standing: Standing) -> WhyReason:
     job = standing.record
-    due = {"due_at": instant(job.due_at_ms), "due_in": seconds(job.due_at_ms - standing.now_ms)}
+    due: dict[str, Any] = {"due_at": instant(job.due_at_ms), "due_in": seconds(job.due_at_ms - standing.now_ms)}
     when = _when(job.due_at_ms, standing.now_ms)
     snoozes = job.endings.snoozes or None
     if not job.attempts:
         snoozed = f"; it was snoozed {_times(snoozes)}" if snoozes else ""
-        return _reason("not_due", f"It is due {when}{snoozed}.", **due, snoozes=snoozes)
+        return WhyReason(code="not_due", text=f"It is due {when}{snoozed}.", **due, snoozes=snoozes)
     last = _last_attempt(job)
     failed = f" failed with {_quoted(last['error'])}" if "error" in last else " failed"
     left = f" of {job.max_attempts}" if job.max_attempts else ""
     text = f"Attempt {job.attempts}{left}{failed}; the next is due {when}."
-    return _reason("backoff", text, **due, **last, max_attempts=job.max_attempts or None, snoozes=snoozes)
+    return WhyReason(code="backoff", text=text, **due, **last, max_attempts=job.max_attempts or None, snoozes=snoozes)
 
 
-def _placed(standing: Standing, due: Reason) -> list[Reason]:
+def _placed(standing: Standing, due: WhyReason) -> list[WhyReason]:
     """Why it is due, and what moved that: its opening hours and its spread hold it back alone once it would be due."""
     job, placement = standing.record, standing.record.placement
     if not placement.moved_ms:
@@ -63,10 +58,10 @@ def _placed(standing: Standing, due: Reason) -> list[Reason]:
     what = " and ".join(
         part for part, is_there in (("opening hours", placement.window), ("spread", placement.spread_ms)) if is_there
     )
-    moved = _reason(
-        "window",
-        f"Its {what or 'opening hours'} moved it by {_span(placement.moved_ms / 1000)}: without them it would be due "
-        f"{_when(asked_for_ms, standing.now_ms)}.",
+    moved = WhyReason(
+        code="window",
+        text=f"Its {what or 'opening hours'} moved it by {_span(placement.moved_ms / 1000)}: without them it would be "
+        f"due {_when(asked_for_ms, standing.now_ms)}.",
         asked_for=instant(asked_for_ms),
         moved=seconds(placement.moved_ms),
         window=orjson.loads(placement.window) if placement.window else None,
@@ -91,14 +86,15 @@ def _last_attempt(job: JobRecord) -> dict[str, Any]:
     return facts
 
 
-def _paused(standing: Standing) -> Iterator[Reason]:
+def _paused(standing: Standing) -> Iterator[WhyReason]:
     pause = standing.pause
     if pause is None:
         return
-    yield _reason(
-        "paused",
-        f"Topic {standing.record.topic} has been paused{_pause_text(pause, standing.now_ms)}: it hands out no jobs.",
-        since=None if pause.since_ms is None else instant(pause.since_ms),
+    yield WhyReason(
+        code="paused",
+        text=f"Topic {standing.record.topic} has been paused{_pause_text(pause, standing.now_ms)}: it hands out no "
+        "jobs.",
+        since=instant_or_none(pause.since_ms),
         by=pause.by,
         why=pause.reason,
     )
@@ -110,7 +106,7 @@ def _pause_text(pause: Pause, now_ms: int) -> str:
     return since + by + ("" if pause.reason is None else f" ({pause.reason})")
 
 
-def _ready(standing: Standing, activity: TopicActivity | None) -> Iterator[Reason]:
+def _ready(standing: Standing, activity: TopicActivity | None) -> Iterator[WhyReason]:
     topic, ahead = standing.record.topic, standing.ahead
     if activity is not None and not activity.is_consumed:
         since = activity.last_consumer_ms
@@ -119,7 +115,7 @@ def _ready(standing: Standing, activity: TopicActivity | None) -> Iterator[Reaso
             if since is None
             else f"The last consumer was seen {_when(since, standing.now_ms)}"
         )
-        yield _reason("no_consumers", f"{seen} for topic {topic}.", since=None if since is None else instant(since))
+        yield WhyReason(code="no_consumers", text=f"{seen} for topic {topic}.", since=instant_or_none(since))
     oldest_ms = standing.oldest_due_at_ms
     age_ms = None if oldest_ms is None else max(standing.now_ms - oldest_ms, 0)
     rate = None if activity is None else activity.rate
@@ -135,9 +131,9 @@ def _ready(standing: Standing, activity: TopicActivity | None) -> Iterator[Reaso
         parts.append(f"consumers take {rate:,.3g} jobs a second")
     if wait_s is not None and ahead:
         parts.append(f"so it may take {_span(wait_s)}")
-    yield _reason(
-        "behind",
-        "; ".join(parts) + ".",
+    yield WhyReason(
+        code="behind",
+        text="; ".join(parts) + ".",
         jobs_ahead=ahead,
         ready=standing.ready,
         oldest_age=None if age_ms is None else seconds(age_ms),
@@ -146,17 +142,17 @@ def _ready(standing: Standing, activity: TopicActivity | None) -> Iterator[Reaso
     )
 
 
-def _leased(standing: Standing) -> Reason:
+def _leased(standing: Standing) -> WhyReason:
     job = standing.record
     until_ms = standing.until_ms or 0
     holder = job.reserved_by or "A consumer that gave no name"
     waits = " A put waits until that has ended." if standing.has_follow_up else ""
     ends = "ends" if until_ms > standing.now_ms else "ended"
     touched = f"; it was touched {_times(standing.touches)}" if standing.touches else ""
-    return _reason(
-        "leased",
-        f"{holder} holds it; the lease of attempt {job.attempts} {ends} {_when(until_ms, standing.now_ms)}{touched}."
-        f"{waits}",
+    return WhyReason(
+        code="leased",
+        text=f"{holder} holds it; the lease of attempt {job.attempts} {ends} {_when(until_ms, standing.now_ms)}"
+        f"{touched}.{waits}",
         by=job.reserved_by,
         attempt=job.attempts,
         reserved_until=instant(until_ms),
@@ -166,18 +162,18 @@ def _leased(standing: Standing) -> Reason:
     )
 
 
-def _dead(standing: Standing) -> Reason:
+def _dead(standing: Standing) -> WhyReason:
     job, kept_ms = standing.record, standing.until_ms or 0
     error = "" if job.last_error is None else f": {_quoted(job.last_error)}"
     why = _DEAD.get(job.reason or "", "It is dead")
-    return _reason(
-        "dead",
-        f"{why}{error}. A redrive makes it ready again, due at once and with no attempts counted; without one it is "
-        f"removed {_when(kept_ms, standing.now_ms)}.",
+    return WhyReason(
+        code="dead",
+        text=f"{why}{error}. A redrive makes it ready again, due at once and with no attempts counted; without one it "
+        f"is removed {_when(kept_ms, standing.now_ms)}.",
         reason=job.reason,
         error=job.last_error,
         attempt=job.attempts,
-        dead_at=None if job.dead_at_ms is None else instant(job.dead_at_ms),
+        dead_at=instant_or_none(job.dead_at_ms),
         kept_until=instant(kept_ms),
     )
 
@@ -191,41 +187,41 @@ _DEAD = {
 }
 
 
-def _finished(standing: Standing) -> Reason:
+def _finished(standing: Standing) -> WhyReason:
     job, kept_ms = standing.record, standing.until_ms or 0
     at_ms = job.finished_at_ms
     when = "" if at_ms is None else f" {_when(at_ms, standing.now_ms)}"
-    return _reason(
-        "finished",
-        f"It was finished{when}; its record is kept until {instant(kept_ms)}.",
-        finished_at=None if at_ms is None else instant(at_ms),
+    return WhyReason(
+        code="finished",
+        text=f"It was finished{when}; its record is kept until {instant_text(kept_ms)}.",
+        finished_at=instant_or_none(at_ms),
         kept_until=instant(kept_ms),
     )
 
 
-def _missing(job: Missing) -> Reason:
+def _missing(job: Missing) -> WhyReason:
     if job.cancelled_until_ms is not None:
-        until = instant(job.cancelled_until_ms)
+        until = instant_text(job.cancelled_until_ms)
         text = f"It was cancelled while a consumer held it; this is remembered until {until}."
-        return _reason("cancelled", text, kept_until=until)
+        return WhyReason(code="cancelled", text=text, kept_until=instant(job.cancelled_until_ms))
     if job.taken_until_ms is not None:
-        until = instant(job.taken_until_ms)
-        return _reason("finished", f"It was finished; its id stays taken until {until}.", kept_until=until)
+        text = f"It was finished; its id stays taken until {instant_text(job.taken_until_ms)}."
+        return WhyReason(code="finished", text=text, kept_until=instant(job.taken_until_ms))
     if not job.topic_is_known:
         text = "There is no such topic: nothing was put into it for an hour, and it has no settings."
-        return _reason("unknown_job", text, nearest=[], compared=0, jobs=0)
+        return WhyReason(code="unknown_job", text=text, nearest=[], compared=0, jobs=0)
     like = f" Ids like it: {', '.join(job.nearest)}." if job.nearest else ""
     text = (
         "The topic has no such job: it was never put, it was finished without `retain`, it was cancelled, or its "
         f"retention has ended.{like}"
     )
-    return _reason("unknown_job", text, nearest=job.nearest, compared=job.compared, jobs=job.jobs)
+    return WhyReason(code="unknown_job", text=text, nearest=job.nearest, compared=job.compared, jobs=job.jobs)
 
 
 def _when(at_ms: int, now_ms: int) -> str:
     """``in 30m (2030-01-31T09:30:00.000Z)``, by the store's clock."""
     away_s = abs(at_ms - now_ms) / 1000
-    return f"{f'in {_span(away_s)}' if at_ms > now_ms else f'{_span(away_s)} ago'} ({instant(at_ms)})"
+    return f"{f'in {_span(away_s)}' if at_ms > now_ms else f'{_span(away_s)} ago'} ({instant_text(at_ms)})"
 
 
 def _span(duration_s: float) -> str:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from deferd.client.activity import Change
 from deferd.client.async_client import AsyncClient
-from deferd.client.attention import Alert, Now
 from deferd.client.blocking_client import Client
 from deferd.client.errors import CallFailed, NoAnswer, UnexpectedAnswer, Unreachable
-from deferd.client.history import History
-from deferd.client.inspection import Consumer, DeadErrors, DeadGroup, Explanation, Forecast, TopicForecast, WhyReason
 from deferd.client.job_definition import AsyncJob, BlockingJob, BoundJob, JobDefinition, job
 from deferd.client.jobs import Delivery, EndedAttempt, Job, JobRef
 from deferd.client.policy_types import Backoff, OpeningHours, WindowDict
@@ -21,16 +17,30 @@ from deferd.client.results import (
     Released,
 )
 from deferd.client.schedules import ScheduledJobOptions, ScheduleOptions
-from deferd.client.topics import StoreAudit, TopicAudit, TopicPage, TopicView
+from deferd.contract.responses.activity import Change
+from deferd.contract.responses.audits import StoreAudit, TopicAudit
 from deferd.contract.responses.bulk import BulkResult, SampleJob
 from deferd.contract.responses.bulk import DryRun as Preview
 from deferd.contract.responses.calendars import Calendar
 from deferd.contract.responses.events import JobEvent
+from deferd.contract.responses.history import History
+from deferd.contract.responses.inspection import (
+    Consumer,
+    DeadErrors,
+    DeadGroup,
+    Explanation,
+    Forecast,
+    TopicForecast,
+    WhyReason,
+)
+from deferd.contract.responses.now import Alert, Now
 from deferd.contract.responses.push import Push, PushTarget
 from deferd.contract.responses.push import TestedPush as PushTest
 from deferd.contract.responses.schedules import PreviewedRun as Run
 from deferd.contract.responses.schedules import Schedule
+from deferd.contract.responses.system import Overview, OwnKey, System
 from deferd.contract.responses.tasks import Task
+from deferd.contract.responses.topics import TopicPage, TopicView
 
 __all__ = [
     "Alert",
@@ -62,6 +72,8 @@ __all__ = [
     "NoAnswer",
     "Now",
     "OpeningHours",
+    "Overview",
+    "OwnKey",
     "Preview",
     "Push",
     "PushTarget",
@@ -76,6 +88,7 @@ __all__ = [
     "ScheduleOptions",
     "ScheduledJobOptions",
     "StoreAudit",
+    "System",
     "Task",
     "TopicAudit",
     "TopicForecast",

@@ -33,12 +33,13 @@ from deferd.client.sender import Sender
 from deferd.client.spans import NO_SPANS, Spans
 from deferd.client.system import SystemMethods
 from deferd.client.tasks import TaskMethods
-from deferd.client.topics import StoreAudit, TopicAudit, TopicPage, TopicView
 from deferd.client.transport import StreamingTransport
 from deferd.contract.errors import DeferdError, JobNotFound, PayloadTooLarge
 from deferd.contract.limits import BATCH_MAX, REDRIVE_DEFAULT, WAIT_DEFAULT_S
 from deferd.contract.model import DurabilityLevel, JobState, TopicSettings
+from deferd.contract.responses.audits import StoreAudit, TopicAudit
 from deferd.contract.responses.bulk import DryRun as Preview
+from deferd.contract.responses.topics import TopicPage, TopicView
 
 Item = TypeVar("Item")
 

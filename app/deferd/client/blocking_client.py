@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
-from deferd.client.activity import Change
 from deferd.client.api_methods import ApiMethods
 from deferd.client.blocking_batching import BlockingBatching
 from deferd.client.blocking_transport import BlockingTransport, run_blocking
@@ -23,12 +22,13 @@ from deferd.client.requests import JobFilters
 from deferd.client.results import PutResult
 from deferd.client.sender import Sender
 from deferd.client.spans import spans_of
-from deferd.client.topics import TopicPage, TopicView
 from deferd.client.transport import HttpSettings
 from deferd.contract.errors import DeferdError
 from deferd.contract.model import JobState
+from deferd.contract.responses.activity import Change
 from deferd.contract.responses.events import JobEvent
 from deferd.contract.responses.schedules import Schedule
+from deferd.contract.responses.topics import TopicPage, TopicView
 
 if TYPE_CHECKING:
     from deferd.client.tracing import Tracing

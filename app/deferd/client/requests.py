@@ -28,11 +28,12 @@ from deferd.client.request_body import (
 )
 from deferd.client.response_reading import reader_of
 from deferd.client.results import Cancelled, CancelResult, FinishResult, PutResult, Released
-from deferd.client.topics import StoreAudit, TopicAudit, TopicPage, TopicView
 from deferd.contract.limits import REDRIVE_DEFAULT, WAIT_DEFAULT_S
 from deferd.contract.model import DeadReason, DurabilityLevel, JobState, TopicSettings
+from deferd.contract.responses.audits import StoreAudit, TopicAudit
 from deferd.contract.responses.bulk import DryRun as Preview
 from deferd.contract.responses.bulk import Redriven, Removed
+from deferd.contract.responses.topics import TopicPage, TopicView
 
 Result = TypeVar("Result")
 
@@ -274,31 +275,34 @@ def _on_deliveries(verb: str, topic: str, jobs: Iterable[Delivery | JobRef]) -> 
 
 # Topics
 
+_read_topic, _read_topics = reader_of(TopicView), reader_of(TopicPage)
+_read_audit, _read_store_audit = reader_of(TopicAudit), reader_of(StoreAudit)
+
 
 def topics(cursor: str | None = None) -> ApiRequest[TopicPage]:
     """`GET /topics`: one page."""
-    return ApiRequest("GET", "/topics", responses.read_topics, query=None if cursor is None else {"cursor": cursor})
+    return ApiRequest("GET", "/topics", _read_topics, query=None if cursor is None else {"cursor": cursor})
 
 
 def topic(name: str) -> ApiRequest[TopicView]:
     """`GET /topics/{topic}`."""
-    return ApiRequest("GET", _topic_path(name), responses.read_topic)
+    return ApiRequest("GET", _topic_path(name), _read_topic)
 
 
 def set_topic(name: str, settings: TopicSettings | Mapping[str, Any]) -> ApiRequest[TopicView]:
     """`PUT /topics/{topic}`: replaces all settings."""
-    return ApiRequest("PUT", _topic_path(name), responses.read_topic, body=encode(in_seconds(set_fields(settings))))
+    return ApiRequest("PUT", _topic_path(name), _read_topic, body=encode(in_seconds(set_fields(settings))))
 
 
 def pause(name: str, reason: str | None = None) -> ApiRequest[TopicView]:
     """`POST /topics/{topic}/pause`."""
     body = None if reason is None else encode({"reason": reason})
-    return ApiRequest("POST", f"{_topic_path(name)}/pause", responses.read_topic, body=body)
+    return ApiRequest("POST", f"{_topic_path(name)}/pause", _read_topic, body=body)
 
 
 def resume(name: str) -> ApiRequest[TopicView]:
     """`POST /topics/{topic}/resume`."""
-    return ApiRequest("POST", f"{_topic_path(name)}/resume", responses.read_topic)
+    return ApiRequest("POST", f"{_topic_path(name)}/resume", _read_topic)
 
 
 def jobs(
@@ -395,23 +399,23 @@ def condition_fields(conditions: JobConditions) -> dict[str, Any]:
 
 def audit(name: str) -> ApiRequest[TopicAudit]:
     """`GET /topics/{topic}/audit`."""
-    return ApiRequest("GET", f"{_topic_path(name)}/audit", responses.read_topic_audit, wait_s=_MANY_JOBS_S)
+    return ApiRequest("GET", f"{_topic_path(name)}/audit", _read_audit, wait_s=_MANY_JOBS_S)
 
 
 def repair(name: str) -> ApiRequest[TopicAudit]:
     """`POST /topics/{topic}/repair`. Not repeatable: the second response would not say what the first repaired."""
     path = f"{_topic_path(name)}/repair"
-    return ApiRequest("POST", path, responses.read_topic_audit, wait_s=_MANY_JOBS_S, repeatable=False)
+    return ApiRequest("POST", path, _read_audit, wait_s=_MANY_JOBS_S, repeatable=False)
 
 
 def audit_store() -> ApiRequest[StoreAudit]:
     """`GET /audit`."""
-    return ApiRequest("GET", "/audit", responses.read_store_audit, wait_s=_MANY_JOBS_S)
+    return ApiRequest("GET", "/audit", _read_store_audit, wait_s=_MANY_JOBS_S)
 
 
 def repair_store() -> ApiRequest[StoreAudit]:
     """`POST /repair`; see `repair`."""
-    return ApiRequest("POST", "/repair", responses.read_store_audit, wait_s=_MANY_JOBS_S, repeatable=False)
+    return ApiRequest("POST", "/repair", _read_store_audit, wait_s=_MANY_JOBS_S, repeatable=False)
 
 
 def ready() -> ApiRequest[None]:

@@ -18,7 +18,6 @@ from deferd.client.results import (
     PutResult,
     Released,
 )
-from deferd.client.topics import StoreAudit, TopicAudit, TopicPage, TopicView
 from deferd.contract import errors
 from deferd.contract.errors import DeferdError, FieldError
 from deferd.contract.model import JobState
@@ -28,8 +27,6 @@ from deferd.contract.timestamps import parse_instant
 _JOB_FIELDS = frozenset({"topic", "id", "state", "body"})
 _DELIVERY_FIELDS = _JOB_FIELDS | {"receipt", "attempt"}
 _get_delivery_fields = itemgetter(*_DELIVERY_FIELDS)
-_AUDIT_FIELDS = frozenset({"clean", "repaired", "findings", "examples"})
-_TOPIC_FIELDS = frozenset({"topic", "counts", "paused", "settings"})
 _SHOWN_BYTES = 100
 """How much of what is not a service's an error quotes."""
 _DETAIL_BYTES = 1000
@@ -173,32 +170,6 @@ def read_cancel_results(content: bytes) -> list[CancelResult]:
         state = None if was is None else JobState(was)
         results.append(CancelResult(result["id"], result["status"], state, text_or_none(result.get("code"))))
     return results
-
-
-def read_topic(content: bytes) -> TopicView:
-    """A topic."""
-    return TopicView(checked(parsed(content), _TOPIC_FIELDS))
-
-
-def read_topics(content: bytes) -> TopicPage:
-    """One page of the list of topics."""
-    page = parsed(content)
-    return TopicPage(
-        [TopicView(checked(topic, _TOPIC_FIELDS)) for topic in page["topics"]],
-        text_or_none(page["next_cursor"]),
-        [str(name) for name in page.get("unavailable", ())],  # older services omit both
-        [int(shard) for shard in page.get("unreadable_shards", ())],
-    )
-
-
-def read_topic_audit(content: bytes) -> TopicAudit:
-    """A consistency check, or a repair, of a topic."""
-    return TopicAudit(checked(parsed(content), _AUDIT_FIELDS | {"topic", "checked"}))
-
-
-def read_store_audit(content: bytes) -> StoreAudit:
-    """A consistency check, or a repair, of the store."""
-    return StoreAudit(checked(parsed(content), _AUDIT_FIELDS | {"unlisted"}))
 
 
 def read_jobs(content: bytes) -> tuple[list[Job], str | None]:

@@ -23,6 +23,7 @@ _RESERVED_NAMES = frozenset(
 _RESERVED_PREFIXES = ("webhook-", "deferd-")
 
 Mode = Literal["job", "batch"]
+CircuitState = Literal["closed", "open", "half_open"]
 
 
 class HiddenSecret(str):

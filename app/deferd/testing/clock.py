@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
 from deferd.client import Client
 from deferd.client.requests import ApiRequest
-from deferd.contract.timestamps import parse_instant
+from deferd.client.response_reading import reader_of
+from deferd.contract.responses.health import Clock
 
 _PATH = "/testing/clock"
 _MOVE_S = 60.0
 """As in engine/movable_clock.py."""
+_read = reader_of(Clock)
 
 
 class ServiceClock:
@@ -26,7 +28,7 @@ class ServiceClock:
 
     def now(self) -> datetime:
         """The time of the service, in UTC."""
-        return self._client.send(ApiRequest("GET", _PATH, _read_now))
+        return self._client.send(ApiRequest("GET", _PATH, _read)).now
 
     def advance(
         self,
@@ -52,9 +54,5 @@ class ServiceClock:
         whole = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds) + (by or timedelta())
         body = to_json({"advance": whole.total_seconds()})
         # Not repeatable: after a lost response it may have moved already.
-        request = ApiRequest("POST", _PATH, _read_now, body=body, wait_s=_MOVE_S, repeatable=False)
-        return self._client.send(request)
-
-
-def _read_now(content: bytes) -> datetime:
-    return parse_instant(from_json(content)["now"])
+        request = ApiRequest("POST", _PATH, _read, body=body, wait_s=_MOVE_S, repeatable=False)
+        return self._client.send(request).now

@@ -144,7 +144,7 @@ async def test_client_and_command(http: Http, shared_service: ServiceProcess) ->
         assert (found[0].by, found[0].topic, found[0].count, found[0].filter) == ("127.0.0.1", http.topic, None, None)
         assert found[0].at > found[1].at
         assert [one.operation for one in client.activity(topics=http.topic, limit=1)] == ["set_topic"]
-        assert repr(found[0]).startswith("Change(20")
+        assert repr(found[0]).startswith("Change(at=")
     header, *rows = shell.good("activity", http.topic).splitlines()
     assert header.split() == ["AT", "BY", "VIA", "OPERATION", "TOPIC", "JOBS", "WHAT"]
     assert len(rows) == 2

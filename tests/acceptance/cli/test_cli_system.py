@@ -34,6 +34,6 @@ def test_a_pause_says_why(shell: Shell, topic: str) -> None:
 def test_the_client_reads_topics_at_a_glance(shared_service: ServiceProcess, topic: str) -> None:
     with Client(shared_service.url) as client:
         found = client.overview(name=topic, sort="due", offset=0, limit=1)
-        assert found["topics"] == []
-        assert client.key()["topics"] == ["*"]
-        assert client.system()["shard_count"] == 1
+        assert found.topics == []
+        assert client.key().topics == ["*"]
+        assert client.system().shard_count == 1

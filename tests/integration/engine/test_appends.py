@@ -10,8 +10,8 @@ import pytest
 
 from deferd.contract import limits
 from deferd.contract.errors import JobExists, JobReserved, PayloadTooLarge, TopicFull
+from deferd.contract.finding_kinds import FindingKind
 from deferd.contract.model import ChangeJob, JobState, TopicSettings
-from deferd.engine.consistency.findings import FindingKind
 from deferd.engine.record import ANY_RECEIPT, JobRecord
 from deferd.engine.script_arguments import PutBounds
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job

@@ -6,8 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from deferd.contract.errors import JobExists, JobNotFound, JobReserved, TopicFull
+from deferd.contract.finding_kinds import FindingKind
 from deferd.contract.model import CancelItem, JobState, PutJob, TopicSettings
-from deferd.engine.consistency.findings import FindingKind
 from deferd.engine.record import ANY_RECEIPT
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
 

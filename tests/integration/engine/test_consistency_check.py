@@ -9,8 +9,9 @@ import pytest
 
 from deferd.api.response_values import instant
 from deferd.contract.errors import ReceiptStale, StoreUnavailable, TopicNotFound
+from deferd.contract.finding_kinds import FindingKind
 from deferd.contract.model import PutJob
-from deferd.engine.consistency.findings import FindingKind, TopicReport
+from deferd.engine.consistency.findings import TopicReport
 from deferd.engine.engine import Engine
 from deferd.engine.record import ANY_RECEIPT
 from deferd.store.connection import Store

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from deferd.contract.errors import JobExists, JobNotFound, TopicNotFound
+from deferd.contract.finding_kinds import FindingKind
 from deferd.contract.model import CancelItem, JobState, PutJob, TopicSettings
-from deferd.engine.consistency.findings import FindingKind, TopicReport
+from deferd.engine.consistency.findings import TopicReport
 from deferd.engine.engine import Engine
 from deferd.engine.partitions import Layout
 from deferd.engine.record import ANY_RECEIPT

@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
+from deferd.contract.finding_kinds import FindingKind
 from deferd.contract.model import FinishItem, JobState, PutJob
-from deferd.engine.consistency.findings import FindingKind
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from deferd.contract.errors import ScheduleNotFound
+from deferd.contract.finding_kinds import FindingKind
 from deferd.contract.model import ChangeJob
-from deferd.engine.consistency.findings import FindingKind
 from deferd.engine.engine import Engine
 from deferd.engine.store_copy import copy_store
 from deferd.store.connection import Store, connect

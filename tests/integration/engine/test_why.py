@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from deferd.api.response_values import instant
+from deferd.api.responses import JsonResponse
 from deferd.api.why_reasons import explanation
 from deferd.contract.model import PutJob, TopicSettings
 from deferd.engine.inspection.activity import TopicActivity
@@ -21,7 +22,9 @@ NOW_ISH = 1.0
 
 
 async def why(driver: EngineDriver, job_id: str = "a", activity: TopicActivity | None = None) -> dict[str, Any]:
-    return explanation(await driver.topics.standing_of(TOPIC, job_id), activity)
+    found = explanation(TOPIC, job_id, await driver.topics.standing_of(TOPIC, job_id), activity)
+    shown: dict[str, Any] = orjson.loads(JsonResponse(found).body)
+    return shown
 
 
 async def reasons(
@@ -278,7 +281,8 @@ async def test_a_cancelled_job_is_remembered_if_it_was_held(driver: EngineDriver
     await driver.put(ttr=10)
     await driver.pop_one()
     await driver.queue.cancel(TOPIC, "a")
-    assert await why(driver) == {"state": None, "reasons": [await reason(driver)]}
+    found = {"topic": TOPIC, "id": "a", "state": None, "reasons": [await reason(driver)]}
+    assert await why(driver) == found
     assert (await reason(driver))["code"] == "cancelled"
     driver.move_clock(71)
     assert (await reason(driver))["code"] == "unknown_job"

@@ -13,13 +13,8 @@ from pydantic import BaseModel
 from deferd.api import operation, problem_details
 from deferd.api.auth.api_keys import Scope
 from deferd.api.openapi import (
-    activity_schemas,
-    history_schemas,
-    inspection_schemas,
     job_schemas,
-    now_schemas,
     schemas,
-    system_schemas,
 )
 from deferd.api.openapi.__main__ import FILE, render
 from deferd.api.openapi.examples import EXAMPLES
@@ -123,17 +118,18 @@ def codes_of(response: dict[str, Any]) -> set[str]:
     return set(response["content"]["application/problem+json"]["examples"])
 
 
+def subclasses(struct: type[Response]) -> Iterator[type[Response]]:
+    for subclass in struct.__subclasses__():
+        yield subclass
+        yield from subclasses(subclass)
+
+
 def model_named(name: str) -> type[BaseModel]:
     for struct in subclasses(Response):
-        if struct.__name__ == name:
+        if (struct.schema_name or struct.__name__) == name:
             return model_of(struct)
     for module in (
         schemas,
-        activity_schemas,
-        inspection_schemas,
-        history_schemas,
-        now_schemas,
-        system_schemas,
         model,
         windows,
         push,
@@ -145,12 +141,6 @@ def model_named(name: str) -> type[BaseModel]:
         if isinstance(found, type) and issubclass(found, BaseModel):
             return found
     raise AssertionError(f"no model is called {name}")
-
-
-def subclasses(struct: type[Response]) -> Iterator[type[Response]]:
-    for one in struct.__subclasses__():
-        yield one
-        yield from subclasses(one)
 
 
 def nodes(node: Any) -> Iterator[dict[str, Any]]:

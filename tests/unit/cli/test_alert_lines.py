@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import io
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 from rich.console import Console
 
-from deferd.cli.framework import output
 from deferd.cli.inspection import alert_lines
 from deferd.cli.inspection.top_snapshot import Snapshot
 from deferd.cli.inspection.top_view import draw
-from deferd.client import Now
+from deferd.client import Alert, Now
 
 
 def now(*alerts: tuple[str, str], next_due_at: datetime | None = None, jobs: int = 0, left_out: int = 0) -> Now:
-    fields: dict[str, Any] = {
-        "alerts": [{"severity": severity, "code": "behind", "text": text} for severity, text in alerts],
-        "left_out": left_out,
-        "next_due_at": None if next_due_at is None else output.rfc3339(next_due_at),
-        "next_due_jobs": jobs,
-        "complete": True,
-    }
-    return Now(fields)
+    return Now(
+        now=datetime.now(UTC),
+        alerts=[Alert(severity=severity, code="behind", text=text) for severity, text in alerts],
+        left_out=left_out,
+        next_due_at=next_due_at,
+        next_due_jobs=jobs,
+        topics_looked_at=1,
+        complete=True,
+    )
 
 
 def drawn(found: Now | None, height: int = 24, error: str | None = None) -> list[str]:

@@ -24,9 +24,9 @@ from deferd.client.jobs import JobRef
 from deferd.client.request_body import as_json
 from deferd.client.requests import ApiRequest
 from deferd.client.responses import read_problem
-from deferd.client.topics import TopicView
 from deferd.contract.errors import DeferdError, InvalidInput
 from deferd.contract.model import DeadReason, JobState
+from deferd.contract.responses.topics import TopicView
 from deferd.worker.handlers import Handler, InvalidBody
 from tests.drawn_input import contents, drawn, json_values, objects_with, outcome, plain_texts, texts
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from deferd.api.openapi import (
-    activity_schemas,
+    activity_examples,
     history_examples,
     inspection_examples,
     push_examples,
     system_examples,
     task_schemas,
 )
-from deferd.engine.consistency.findings import FindingKind
+from deferd.contract.finding_kinds import FindingKind
 
 _ID, _TOPIC = "order-1042", "orders.close"
 _BACKOFF = {"kind": "exponential", "base": 2, "cap": 212, "jitter": 0}
@@ -259,7 +259,7 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "Health": [{"status": "ok"}],
     **inspection_examples.EXAMPLES,
     **history_examples.EXAMPLES,
-    **activity_schemas.EXAMPLES,
+    **activity_examples.EXAMPLES,
     **push_examples.EXAMPLES,
     **system_examples.EXAMPLES,
     **task_schemas.EXAMPLES,

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.responses import Response
 
 from deferd.api.auth.api_keys import Scope
 from deferd.api.auth.permissions import requires
-from deferd.api.openapi import activity_schemas as schemas
 from deferd.api.openapi.document import error_responses
 from deferd.api.operation import Operation
 from deferd.api.request_context import CurrentRequest
 from deferd.api.response_values import instant
-from deferd.api.responses import JsonResponse
 from deferd.api.routes.inspection import TopicsFilter
 from deferd.api.routes.paging import page_limit
 from deferd.contract import limits
+from deferd.contract.responses import activity as responses
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine.activity_list import Change, RecordedChange
 
@@ -59,12 +57,12 @@ class ActivityQuery(BaseModel):
     "days: the last 10000 by keys with the scope `admin`, and the last 10000 by all others. They are written just "
     "after the response, so the newest ones of another process may be missing for a moment. A key for some topics sees "
     "the changes that concern one of these alone.",
-    response_model=schemas.Activity,
+    response_model=responses.Activity,
     response_description="One page of changes.",
     responses=error_responses("validation", "store_unavailable"),
 )
 @requires(Scope.READ, topics=lambda arguments: arguments["query"].names)
-async def list_activity(request: CurrentRequest, query: Annotated[ActivityQuery, Query()]) -> Response:
+async def list_activity(request: CurrentRequest, query: Annotated[ActivityQuery, Query()]) -> responses.Activity:
     visible = request.admission.visible_topics
     wanted = TopicPatterns(query.names) if query.names else None
 
@@ -74,22 +72,21 @@ async def list_activity(request: CurrentRequest, query: Annotated[ActivityQuery,
         )
 
     found, next_cursor = await request.engine.activity.page(is_shown, query.cursor, query.limit)
-    return JsonResponse({"activity": [_shown(one) for one in found], "next_cursor": next_cursor})
+    return responses.Activity(activity=[_shown(one) for one in found], next_cursor=next_cursor)
 
 
-def _shown(recorded: RecordedChange) -> dict[str, Any]:
+def _shown(recorded: RecordedChange) -> responses.Change:
     change = recorded.change
-    shown = {
-        "at": instant(recorded.at_ms),
-        "by": change.by,
-        "via": change.via,
-        "operation": change.operation,
-        "outcome": change.outcome,
-        "topic": change.topic,
-        "subject": change.subject,
-        "filter": change.filter,
-        "count": change.count,
-    }
-    if recorded.times > 1:
-        shown |= {"times": recorded.times, "last_at": instant(recorded.last_at_ms)}
-    return {name: value for name, value in shown.items() if value is not None or name == "by"}
+    return responses.Change(
+        at=instant(recorded.at_ms),
+        by=change.by,
+        via=change.via,
+        operation=change.operation,
+        outcome=change.outcome,
+        topic=change.topic,
+        subject=change.subject,
+        filter=change.filter,
+        count=change.count,
+        times=recorded.times,
+        last_at=instant(recorded.last_at_ms) if recorded.times > 1 else None,
+    )

@@ -6,17 +6,15 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.responses import Response
 
-from deferd.api import history_json
+from deferd.api import history_responses
 from deferd.api.auth.api_keys import Scope
 from deferd.api.auth.permissions import requires
-from deferd.api.openapi import history_schemas as schemas
 from deferd.api.openapi.document import error_responses
 from deferd.api.operation import Operation
 from deferd.api.request_context import CurrentRequest
-from deferd.api.responses import JsonResponse
 from deferd.contract.model import Topic
+from deferd.contract.responses import history as responses
 from deferd.engine.history.records import FINE_MINUTES, MOST_MINUTES
 
 router = APIRouter(route_class=Operation, tags=["inspection"])
@@ -46,14 +44,16 @@ class HistoryQuery(BaseModel):
     "its end. Processes publish what they counted every 10 seconds; a process that is killed takes its last 10 seconds "
     "with it. A topic keeps its history for two days after its last change, also when it is forgotten by then. Of a "
     "store's shard at most 1000 topics have a history: new ones get none while all of these changed within 10 minutes.",
-    response_model=schemas.TopicHistory,
+    response_model=responses.TopicHistory,
     response_description="The buckets.",
     responses=error_responses("topic_not_found", "validation", "store_unavailable"),
 )
 @requires(Scope.READ)
-async def get_history(request: CurrentRequest, topic: Topic, query: Annotated[HistoryQuery, Query()]) -> Response:
+async def get_history(
+    request: CurrentRequest, topic: Topic, query: Annotated[HistoryQuery, Query()]
+) -> responses.TopicHistory:
     found = await request.engine.histories.of_topic(topic, query.minutes)
-    return JsonResponse(history_json.topic_history(topic, found))
+    return history_responses.topic_history(topic, found)
 
 
 @router.get(
@@ -63,11 +63,13 @@ async def get_history(request: CurrentRequest, topic: Topic, query: Annotated[Hi
     description="Returns what happened in all topics together, as the history of a topic does; topics that have no "
     "history of their own are included. For a key that is for some topics these are summed up, at most the 100 that "
     "changed last; `complete` says whether these are all.",
-    response_model=schemas.History,
+    response_model=responses.HistoryOfAll,
     response_description="The buckets.",
     responses=error_responses("validation", "store_unavailable"),
 )
 @requires(Scope.READ)
-async def get_history_of_all(request: CurrentRequest, query: Annotated[HistoryQuery, Query()]) -> Response:
+async def get_history_of_all(
+    request: CurrentRequest, query: Annotated[HistoryQuery, Query()]
+) -> responses.HistoryOfAll:
     found = await request.engine.histories.of_all(request.admission.visible_topics, query.minutes)
-    return JsonResponse(history_json.history_of_all(found))
+    return history_responses.history_of_all(found)

@@ -7,19 +7,17 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
-from starlette.responses import Response
 
-from deferd.api import inspection_json, why_reasons
+from deferd.api import inspection_responses, why_reasons
 from deferd.api.auth.api_keys import Scope
 from deferd.api.auth.permissions import requires
-from deferd.api.openapi import inspection_schemas as schemas
 from deferd.api.openapi.document import error_responses
 from deferd.api.operation import Operation
 from deferd.api.request_context import CurrentRequest, RequestContext
-from deferd.api.responses import JsonResponse
 from deferd.api.routes.paging import page_limit
 from deferd.contract import limits
 from deferd.contract.model import Instant, JobId, JobState, Topic
+from deferd.contract.responses import inspection as responses
 from deferd.engine.inspection.standing import Standing
 from deferd.engine.record import instant_ms
 
@@ -75,16 +73,16 @@ def is_visible(request: RequestContext) -> Callable[[str], bool]:
     description="Returns the job's state and the reasons, what holds it back now first, each with a `code` and facts "
     "for programs and a `text` for people. This is one short read of the store, also for topics with millions of jobs. "
     "A job that does not exist is no error: its reason is `unknown_job`, with ids of the topic that are like its own.",
-    response_model=schemas.Explanation,
+    response_model=responses.Explanation,
     response_description="The reasons.",
     responses=error_responses("validation", "store_unavailable"),
 )
 @requires(Scope.READ)
-async def explain_job(request: CurrentRequest, topic: Topic, id: JobId) -> Response:
+async def explain_job(request: CurrentRequest, topic: Topic, id: JobId) -> responses.Explanation:
     standing = await request.engine.topics.standing_of(topic, id)
     is_ready = isinstance(standing, Standing) and standing.record.state is JobState.READY
     activity = await request.engine.consumer_registry.activity_of(topic) if is_ready else None
-    return JsonResponse({"topic": topic, "id": id, **why_reasons.explanation(standing, activity)})
+    return why_reasons.explanation(topic, id, standing, activity)
 
 
 class DeadQuery(TopicsQuery):
@@ -112,19 +110,19 @@ class DeadQuery(TopicsQuery):
     "hexadecimal digits, instants and quoted texts are replaced by `*`; numbers such as HTTP and SMTP statuses stay. "
     "Of a topic with more dead jobs than its share of `look_at`, those kept longest are read: without a `dead_retain` "
     "of their own, those that died last. `complete` says whether all were read. A look is kept for 5 seconds.",
-    response_model=schemas.DeadErrors,
+    response_model=responses.DeadErrors,
     response_description="The groups, the largest first.",
     responses=error_responses("validation", "store_unavailable"),
 )
 @requires(Scope.READ, topics=lambda arguments: arguments["query"].names)
-async def list_dead_errors(request: CurrentRequest, query: Annotated[DeadQuery, Query()]) -> Response:
+async def list_dead_errors(request: CurrentRequest, query: Annotated[DeadQuery, Query()]) -> responses.DeadErrors:
     found = await request.engine.dead_jobs.by_error(
         query.names or None,
         is_visible(request),
         since_ms=None if query.since is None else instant_ms(query.since),
         look_at=query.look_at,
     )
-    return JsonResponse(inspection_json.dead_errors(found, query.limit))
+    return inspection_responses.dead_errors(found, query.limit)
 
 
 class ForecastQuery(TopicsQuery):
@@ -161,12 +159,12 @@ class ForecastQuery(TopicsQuery):
     "those after the next one, which is a delayed job already. The topics are counted one after the other, exactly, "
     "and a forecast is kept for 10 seconds. Beside the counts is what consumers `handled`: compare the two to "
     "see whether they will keep up. With `to` and without `from` the first bucket begins now.",
-    response_model=schemas.Forecast,
+    response_model=responses.Forecast,
     response_description="The counts.",
     responses=error_responses("validation", "store_unavailable"),
 )
 @requires(Scope.READ, topics=lambda arguments: arguments["query"].names)
-async def get_forecast(request: CurrentRequest, query: Annotated[ForecastQuery, Query()]) -> Response:
+async def get_forecast(request: CurrentRequest, query: Annotated[ForecastQuery, Query()]) -> responses.Forecast:
     forecast = await request.engine.forecasts.forecast(
         query.names or None,
         is_visible(request),
@@ -178,7 +176,7 @@ async def get_forecast(request: CurrentRequest, query: Annotated[ForecastQuery, 
     is_everything = not query.names and request.admission.visible_topics is None
     wanted = None if is_everything else query.names or ["*"]
     rates = await request.engine.finish_rates.read(list(shown), wanted, is_visible(request))
-    return JsonResponse(inspection_json.forecast(forecast, shown, rates))
+    return inspection_responses.forecast(forecast, shown, rates)
 
 
 class ConsumersQuery(BaseModel):
@@ -197,15 +195,15 @@ class ConsumersQuery(BaseModel):
     "holds jobs. Consumers that give a name are one entry for each name, others one for each address and client. "
     "Processes publish what they see every few seconds. A key for some topics sees only the consumers of those, "
     "without their other topics.",
-    response_model=schemas.Consumers,
+    response_model=responses.Consumers,
     response_description="The consumers, those that hold most jobs first.",
     responses=error_responses("validation", "store_unavailable"),
 )
 @requires(Scope.READ)
-async def list_consumers(request: CurrentRequest, query: Annotated[ConsumersQuery, Query()]) -> Response:
+async def list_consumers(request: CurrentRequest, query: Annotated[ConsumersQuery, Query()]) -> responses.Consumers:
     visible = request.admission.visible_topics
 
     def is_visible(topic: str) -> bool:
         return visible is None or bool(visible.overlapping(topic))
 
-    return JsonResponse(inspection_json.consumers(await request.engine.consumers.all(is_visible), query.limit))
+    return inspection_responses.consumers(await request.engine.consumers.all(is_visible), query.limit)

@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from starlette.responses import Response
 
-from deferd.api import alerts_json
+from deferd.api import alert_responses
 from deferd.api.auth.api_keys import Scope
 from deferd.api.auth.permissions import requires
-from deferd.api.openapi import now_schemas as schemas
 from deferd.api.openapi.document import error_responses
 from deferd.api.operation import Operation
 from deferd.api.request_context import CurrentRequest
-from deferd.api.responses import JsonResponse
 from deferd.api.routes.inspection import TopicsQuery, is_visible
 from deferd.api.routes.paging import page_limit
+from deferd.contract.responses import now as responses
 from deferd.contract.topic_patterns import TopicPatterns
 
 router = APIRouter(route_class=Operation, tags=["inspection"])
@@ -37,15 +35,15 @@ class NowQuery(TopicsQuery):
     "has a `code` and facts for programs, and a `text` for people. Without alerts all is quiet. `next_due_at` is when "
     "the next job is due, and `next_due_jobs` how many are due in that second. With `topics`: only alerts of these "
     "topics, and of the store. What was read is kept for up to 5 seconds.",
-    response_model=schemas.Now,
+    response_model=responses.Now,
     response_description="The alerts.",
     responses=error_responses("validation", "store_unavailable"),
 )
 @requires(Scope.READ, topics=lambda arguments: arguments["query"].names)
-async def get_now(request: CurrentRequest, query: Annotated[NowQuery, Query()]) -> Response:
+async def get_now(request: CurrentRequest, query: Annotated[NowQuery, Query()]) -> responses.Now:
     is_seen = is_visible(request)
     wanted = TopicPatterns(query.names) if query.names else None
     found = await request.engine.alerts.now(
         is_seen if wanted is None else lambda topic: wanted.match(topic) and is_seen(topic)
     )
-    return JsonResponse(alerts_json.now(found, query.limit))
+    return alert_responses.now(found, query.limit)

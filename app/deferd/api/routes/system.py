@@ -5,24 +5,23 @@ from __future__ import annotations
 import os
 import platform
 import time
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.responses import Response
 
 from deferd import __version__
-from deferd.api import system_json
+from deferd.api import system_responses
 from deferd.api.auth.api_keys import Scope
 from deferd.api.auth.permissions import requires
-from deferd.api.openapi import system_schemas as schemas
 from deferd.api.openapi.document import error_responses
 from deferd.api.operation import Operation
 from deferd.api.request_context import CurrentRequest
-from deferd.api.responses import JsonResponse
+from deferd.api.response_values import instant
 from deferd.api.routes.inspection import is_visible
 from deferd.api.routes.paging import page_limit
 from deferd.contract import limits
+from deferd.contract.responses import system as responses
 from deferd.engine.inspection.overview import overview_of
 from deferd.settings import shown_settings
 
@@ -55,12 +54,12 @@ class OverviewQuery(BaseModel):
     description="Lists topics in any order: jobs by state, the oldest ready job, what is due next, and jobs handed out "
     "per second. What was read is kept for up to 5 seconds and shared with `GET /now`; `GET /topics` reads each topic "
     "at once, with its settings.",
-    response_model=schemas.Overview,
+    response_model=responses.Overview,
     response_description="The topics.",
     responses=error_responses("validation", "store_unavailable"),
 )
 @requires(Scope.READ)
-async def get_overview(request: CurrentRequest, query: Annotated[OverviewQuery, Query()]) -> Response:
+async def get_overview(request: CurrentRequest, query: Annotated[OverviewQuery, Query()]) -> responses.Overview:
     is_seen = is_visible(request)
     part = None if query.name is None else query.name.lower()
     found = overview_of(
@@ -70,7 +69,7 @@ async def get_overview(request: CurrentRequest, query: Annotated[OverviewQuery, 
         offset=query.offset,
         limit=query.limit,
     )
-    return JsonResponse(system_json.overview(found))
+    return system_responses.overview(found)
 
 
 @router.get(
@@ -79,24 +78,27 @@ async def get_overview(request: CurrentRequest, query: Annotated[OverviewQuery, 
     summary="Get what the service runs on",
     description="Returns the versions, the store with its memory, durability and replicas, the timer of each shard, "
     "and the settings except for secrets and paths. The key must match all topics.",
-    response_model=schemas.System,
+    response_model=responses.System,
     response_description="The system.",
     responses=error_responses("validation", "store_unavailable"),
 )
 @requires(Scope.READ, all_topics=True)
-async def get_system(request: CurrentRequest) -> Response:
+async def get_system(request: CurrentRequest) -> responses.System:
     settings = request.app.settings
-    process: dict[str, Any] = {
-        "pid": os.getpid(),
-        "workers": settings.workers,
-        "started_at": _STARTED_MS,
-        "version": __version__,
-        "python": platform.python_version(),
-    }
+    process = responses.ServerProcess(
+        pid=os.getpid(),
+        workers=settings.workers,
+        started_at=instant(_STARTED_MS),
+        python=platform.python_version(),
+    )
     found = await request.engine.system.read()
-    is_embedded = settings.redis_url is None
-    return JsonResponse(
-        system_json.system(found, process, shown_settings(settings), is_embedded=is_embedded, shards=settings.shards)
+    return system_responses.system(
+        found,
+        __version__,
+        process,
+        shown_settings(settings),
+        is_embedded=settings.redis_url is None,
+        shards=settings.shards,
     )
 
 
@@ -106,10 +108,10 @@ async def get_system(request: CurrentRequest) -> Response:
     summary="Get what the key of the request allows",
     description="Returns the name, scopes, topics and limits of the key that the request was made with; a service "
     "without keys allows everything.",
-    response_model=schemas.OwnKey,
+    response_model=responses.OwnKey,
     response_description="The key.",
     responses=error_responses("validation", "store_unavailable"),
 )
 @requires(Scope.READ)
-async def get_key(request: CurrentRequest) -> Response:
-    return JsonResponse(system_json.own_key(request.admission.key))
+async def get_key(request: CurrentRequest) -> responses.OwnKey:
+    return system_responses.own_key(request.admission.key)

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.responses import Response
 
 from deferd.api.auth.api_keys import Scope
 from deferd.api.auth.permissions import requires
 from deferd.api.operation import Operation
 from deferd.api.request_context import CurrentRequest, RequestContext
 from deferd.api.response_values import instant, seconds
-from deferd.api.responses import JsonResponse
 from deferd.contract import limits
+from deferd.contract.responses.health import Clock
 from deferd.engine.movable_clock import MovableClock, Reading
 from deferd.engine.stored_fields import to_ms
 
@@ -30,16 +29,16 @@ class MoveClock(BaseModel):
     advance: float = Field(strict=True, ge=0, le=limits.TEN_YEARS_S, allow_inf_nan=False)
 
 
-@router.get("/testing/clock")
+@router.get("/testing/clock", response_model=Clock)
 @requires(Scope.ADMIN, all_topics=True)
-async def read_clock(request: CurrentRequest) -> Response:
+async def read_clock(request: CurrentRequest) -> Clock:
     """Return the time of the clock and the seconds by which it was advanced so far."""
     return _response(await _clock(request).read())
 
 
-@router.post("/testing/clock")
+@router.post("/testing/clock", response_model=Clock)
 @requires(Scope.ADMIN, all_topics=True)
-async def move_clock(request: CurrentRequest, move: MoveClock) -> Response:
+async def move_clock(request: CurrentRequest, move: MoveClock) -> Clock:
     """Advance the clock and promote what becomes due; return the same as `read_clock`."""
     return _response(await _clock(request).advance(to_ms(move.advance)))
 
@@ -50,5 +49,5 @@ def _clock(request: RequestContext) -> MovableClock:
     return request.engine.clock
 
 
-def _response(reading: Reading) -> Response:
-    return JsonResponse({"now": instant(reading.now_ms), "offset": seconds(reading.moved_ms)})
+def _response(reading: Reading) -> Clock:
+    return Clock(now=instant(reading.now_ms), offset=seconds(reading.moved_ms))

@@ -9,7 +9,7 @@ from orjson import Fragment
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 from starlette.responses import Response
 
-from deferd.api import consistency_json, serialization, task_requests
+from deferd.api import audit_responses, serialization, task_requests, topic_responses
 from deferd.api.auth.api_keys import Scope
 from deferd.api.auth.permissions import Recorded, requires
 from deferd.api.auth.visible_topics import list_visible
@@ -34,6 +34,7 @@ from deferd.contract.model import (
     Topic,
     TopicSettings,
 )
+from deferd.contract.responses import audits, topics
 from deferd.contract.responses.bulk import Redriven, Removed, SampleJob
 from deferd.engine.record import instant_ms
 from deferd.engine.topic_sweeps import Sweep
@@ -133,26 +134,19 @@ class PurgeQuery(_Strict):
     description="Lists the topics, each in its current state. A topic without jobs and settings is forgotten an hour "
     "after its last use. A key for some topics sees only those. If a shard of the store cannot be reached, its topics "
     "are omitted and listed in `unavailable`; if no shard can be reached, the response is 503.",
-    response_model=schemas.TopicPage,
+    response_model=topics.TopicPage,
     response_description="One page of topics.",
     responses=error_responses("validation", "store_unavailable"),
 )
 @requires(Scope.READ)
-async def list_topics(request: CurrentRequest, query: Annotated[TopicsQuery, Query()]) -> Response:
-    topics = request.engine.topic_list
+async def list_topics(request: CurrentRequest, query: Annotated[TopicsQuery, Query()]) -> topics.TopicPage:
+    topic_list = request.engine.topic_list
     visible = request.admission.visible_topics
     if visible is None:
-        page = await topics.page(query.cursor, query.limit)
+        page = await topic_list.page(query.cursor, query.limit)
     else:
-        page = await list_visible(topics, visible, query.cursor, query.limit)
-    return JsonResponse(
-        {
-            "topics": [serialization.topic(view) for view in page.views],
-            "next_cursor": page.next_cursor,
-            "unavailable": page.unavailable,
-            "unreadable_shards": page.unreadable,
-        }
-    )
+        page = await list_visible(topic_list, visible, query.cursor, query.limit)
+    return topic_responses.topic_page(page)
 
 
 @router.get(
@@ -161,13 +155,13 @@ async def list_topics(request: CurrentRequest, query: Annotated[TopicsQuery, Que
     summary="Get a topic",
     description="Returns the number of jobs in each state, how long the oldest ready job has waited, when the next "
     "delayed job is due, and the settings.",
-    response_model=schemas.Topic,
+    response_model=topics.TopicView,
     response_description="The topic.",
     responses=error_responses("topic_not_found", "validation", "store_unavailable"),
 )
 @requires(Scope.READ)
-async def get_topic(request: CurrentRequest, topic: Topic) -> Response:
-    return JsonResponse(serialization.topic(await request.engine.topics.show(topic)))
+async def get_topic(request: CurrentRequest, topic: Topic) -> topics.TopicView:
+    return topic_responses.topic(await request.engine.topics.show(topic))
 
 
 @router.put(
@@ -176,13 +170,13 @@ async def get_topic(request: CurrentRequest, topic: Topic) -> Response:
     summary="Set the settings of a topic",
     description="Replaces all settings of the topic; an omitted one falls back to the default of the service. They "
     "apply to jobs put from now on. A topic needs no settings: its first job creates it.",
-    response_model=schemas.Topic,
+    response_model=topics.TopicView,
     response_description="The topic in its new state.",
     responses=error_responses("validation", "store_unavailable", body=True),
 )
 @requires(Scope.ADMIN)
-async def set_topic(request: CurrentRequest, topic: Topic, settings: TopicSettings) -> Response:
-    return JsonResponse(serialization.topic(await request.engine.topics.configure(topic, settings)))
+async def set_topic(request: CurrentRequest, topic: Topic, settings: TopicSettings) -> topics.TopicView:
+    return topic_responses.topic(await request.engine.topics.configure(topic, settings))
 
 
 @router.post(
@@ -192,14 +186,14 @@ async def set_topic(request: CurrentRequest, topic: Topic, settings: TopicSettin
     description="The topic hands out no jobs until it is resumed; everything else, such as put and finish, works as "
     "before. `reason` is shown to people until it is resumed; a pause of a paused topic does not change it. A topic "
     "that does not exist yet is created.",
-    response_model=schemas.Topic,
+    response_model=topics.TopicView,
     response_description="The topic in its new state.",
     responses=error_responses("validation", "store_unavailable", body=True),
 )
 @requires(Scope.ADMIN)
-async def pause_topic(request: CurrentRequest, topic: Topic, pause: PauseTopic = _NO_REASON) -> Response:
+async def pause_topic(request: CurrentRequest, topic: Topic, pause: PauseTopic = _NO_REASON) -> topics.TopicView:
     by = request.admission.key_name
-    return JsonResponse(serialization.topic(await request.engine.topics.pause(topic, by, pause.reason)))
+    return topic_responses.topic(await request.engine.topics.pause(topic, by, pause.reason))
 
 
 @router.post(
@@ -207,13 +201,13 @@ async def pause_topic(request: CurrentRequest, topic: Topic, pause: PauseTopic =
     operation_id="resume_topic",
     summary="Resume a topic",
     description="Ends a pause. Waiting consumers get the ready jobs at once.",
-    response_model=schemas.Topic,
+    response_model=topics.TopicView,
     response_description="The topic in its new state.",
     responses=error_responses("topic_not_found", "validation", "store_unavailable", body=True),
 )
 @requires(Scope.ADMIN)
-async def resume_topic(request: CurrentRequest, topic: Topic, _body: EmptyBody = EMPTY_BODY) -> Response:
-    return JsonResponse(serialization.topic(await request.engine.topics.resume(topic)))
+async def resume_topic(request: CurrentRequest, topic: Topic, _body: EmptyBody = EMPTY_BODY) -> topics.TopicView:
+    return topic_responses.topic(await request.engine.topics.resume(topic))
 
 
 @router.get(
@@ -284,17 +278,14 @@ async def redrive_jobs(request: CurrentRequest, topic: Topic, redrive: Redrive =
     description="Checks that the data of the topic is consistent: each job is in exactly one state, nothing is left "
     "over from removed jobs, the timer is not late, and every job that was ever put is accounted for. It changes "
     "nothing and runs in small steps beside the load: about 25 s for a million jobs.",
-    response_model=schemas.Audit,
+    response_model=audits.TopicAudit,
     response_description="The findings.",
     responses=error_responses("topic_not_found", "validation", "store_unavailable"),
 )
 @requires(Scope.ADMIN)
-async def audit_topic(request: CurrentRequest, topic: Topic) -> Response:
-    return JsonResponse(
-        consistency_json.topic(
-            await request.incoming.cancel_on_disconnect(request.engine.consistency.check_topic(topic))
-        )
-    )
+async def audit_topic(request: CurrentRequest, topic: Topic) -> audits.TopicAudit:
+    check = request.engine.consistency.check_topic(topic)
+    return audit_responses.audit(await request.incoming.cancel_on_disconnect(check))
 
 
 @router.post(
@@ -303,17 +294,14 @@ async def audit_topic(request: CurrentRequest, topic: Topic) -> Response:
     summary="Audit and repair a topic",
     description="Like the audit, but repairs each finding atomically when it is found. No readable job is lost, and no "
     "finished or dead job is handed out because of it.",
-    response_model=schemas.Audit,
+    response_model=audits.TopicAudit,
     response_description="The repaired findings.",
     responses=error_responses("topic_not_found", "validation", "store_unavailable", body=True),
 )
 @requires(Scope.ADMIN)
-async def repair_topic(request: CurrentRequest, topic: Topic, _body: EmptyBody = EMPTY_BODY) -> Response:
-    return JsonResponse(
-        consistency_json.topic(
-            await request.incoming.cancel_on_disconnect(request.engine.consistency.check_topic(topic, repair=True))
-        )
-    )
+async def repair_topic(request: CurrentRequest, topic: Topic, _body: EmptyBody = EMPTY_BODY) -> audits.TopicAudit:
+    check = request.engine.consistency.check_topic(topic, repair=True)
+    return audit_responses.audit(await request.incoming.cancel_on_disconnect(check))
 
 
 @router.delete(

@@ -18,21 +18,21 @@ def system(as_json: bool, connection: Connection) -> None:
     with connection.open() as client:
         found, key = client.system(), client.key()
     if as_json:
-        output.json_line({**found, "key": key})
+        output.json_line({**found.fields, "key": key.fields})
         return
-    store = found["store"]
-    memory = store["memory_bytes"]
+    store = found.store
+    memory = store.memory_bytes
     facts: dict[str, Any] = {
-        "version": f"deferd {found['version']}, Python {found['process']['python']}",
-        "store": f"{store['server'] or 'unknown'}{' (embedded)' if store['embedded'] else ''}",
+        "version": f"deferd {found.version}, Python {found.process.python}",
+        "store": f"{store.server or 'unknown'}{' (embedded)' if store.embedded else ''}",
         "memory": None if memory is None else f"{memory:,} bytes",
-        "durability": store["durability"] + (f" ({store['why_not_fsync']})" if store["why_not_fsync"] else ""),
-        "replicas": store["replicas"],
-        "timers": f"{sum(one['timer'] for one in found['shards'])} of {found['shard_count']} shards",
-        "key": key["name"] or "none: the service has no keys",
-        "scopes": ", ".join(key["scopes"]),
-        "topics": ", ".join(key["topics"]),
-        **found["settings"],
+        "durability": store.durability + (f" ({store.why_not_fsync})" if store.why_not_fsync else ""),
+        "replicas": store.replicas,
+        "timers": f"{sum(one.timer for one in found.shards)} of {found.shard_count} shards",
+        "key": key.name or "none: the service has no keys",
+        "scopes": ", ".join(key.scopes),
+        "topics": ", ".join(key.topics),
+        **found.settings,
     }
     width = max(map(len, facts))
     for name, value in facts.items():

@@ -7,7 +7,7 @@ from typing import Annotated, get_args
 
 from msgspec import Meta
 
-from deferd.contract.push import Mode
+from deferd.contract.push import CircuitState, Mode
 from deferd.contract.responses.response import Response, one_of
 
 
@@ -32,7 +32,7 @@ class PushTarget(Response, frozen=True, kw_only=True):
     circuit: Annotated[
         str,
         one_of(
-            *("closed", "open", "half_open"),
+            *get_args(CircuitState),
             description="`closed`: jobs are pushed. `open`: the target failed, and nothing is sent until `open_until`. "
             "`half_open`: one request tests whether the target is back.",
         ),

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import Enum
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import msgspec
 from pydantic import BaseModel
 
 
-class Response(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A JSON object of a response."""
+class Response(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
+    """A JSON object of a response. `schema_name`: that in OpenAPI, unless it is the name of the type."""
+
+    schema_name: ClassVar[str] = ""
 
     @property
     def fields(self) -> dict[str, Any]:

@@ -17,9 +17,10 @@ from typing import Any
 import orjson
 
 from deferd.contract.errors import StoreUnavailable, TopicNotFound
+from deferd.contract.finding_kinds import FindingKind
 from deferd.contract.limits import TOPIC_PATTERN
 from deferd.contract.model import JobState
-from deferd.engine.consistency.findings import EXAMPLES_MAX, Finding, FindingKind, Findings, StoreReport, TopicReport
+from deferd.engine.consistency.findings import EXAMPLES_MAX, Finding, Findings, StoreReport, TopicReport
 from deferd.engine.consistency.partition_check import PartitionCheck, in_words
 from deferd.engine.consistency.schedule_check import ScheduleCheck
 from deferd.engine.partition_store import PartitionStore

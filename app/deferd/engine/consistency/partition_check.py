@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator
 
 import orjson
 
+from deferd.contract.finding_kinds import FindingKind
 from deferd.contract.limits import PARTITIONS_MAX
-from deferd.engine.consistency.findings import Finding, FindingKind, TopicReport
+from deferd.engine.consistency.findings import Finding, TopicReport
 from deferd.engine.partition_store import PartitionStore
 from deferd.engine.partitions import number_of, topic_of
 from deferd.engine.redis_keys import Keys

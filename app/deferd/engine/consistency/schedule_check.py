@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
-from deferd.engine.consistency.findings import Finding, FindingKind, StoreReport
+from deferd.contract.finding_kinds import FindingKind
+from deferd.engine.consistency.findings import Finding, StoreReport
 from deferd.engine.redis_keys import Keys
 from deferd.engine.schedules.schedule_store import UNREADABLE
 from deferd.engine.schedules.schedules import Schedules

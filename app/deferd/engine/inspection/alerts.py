@@ -9,29 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
+from deferd.contract.responses.now import ALERT_CODES
 from deferd.engine.inspection.attention_reader import MANY_DUE, Attention, AttentionReader, TopicState
 from deferd.engine.inspection.dead_errors import DeadGroup
 from deferd.engine.inspection.shared_reads import SharedReads
 from deferd.store.durability_levels import FSYNC, MEMORY, is_replicated, name_of, replicas_of
 
 Severity = Literal["critical", "warning"]
-
-CODES: Final = (
-    "shard_unavailable",
-    "timer",
-    "durability",
-    "no_consumer",
-    "late",
-    "behind",
-    "topic_full",
-    "dying",
-    "paused",
-    "schedules_missed",
-    "overload",
-)
-"""All codes. Alerts of one severity are in this order: what stops most jobs comes first."""
 
 NO_CONSUMER_CRITICAL_MS = 60_000
 """Below this, jobs may only be waiting for the next call of a consumer that is not connected all the time."""
@@ -94,7 +80,7 @@ async def alerts_of(found: Attention) -> list[Alert]:
         alerts += _of_topic(found, state, has_timer=state.topic not in stalled)
         if at % _TOPICS_AT_ONCE == 0:
             await asyncio.sleep(0)
-    alerts.sort(key=lambda one: (one.severity != "critical", CODES.index(one.code), -one.jobs, one.topic or ""))
+    alerts.sort(key=lambda one: (one.severity != "critical", ALERT_CODES.index(one.code), -one.jobs, one.topic or ""))
     return alerts
 
 

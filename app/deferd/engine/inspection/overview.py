@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from deferd.contract.push import CircuitState
 from deferd.engine.inspection.attention_reader import Attention
 from deferd.engine.inspection.standing import Pause
-from deferd.engine.push.push_definition import CircuitState
 
 SORTS: Final = ("topic", "delayed", "ready", "reserved", "dead", "oldest", "due", "rate")
 STATES: Final = ("delayed", "ready", "reserved", "dead")

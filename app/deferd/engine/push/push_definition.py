@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-from deferd.contract.push import SetPush
+from deferd.contract.push import CircuitState, SetPush
 from deferd.engine.record import json_bytes
-
-CircuitState = Literal["closed", "open", "half_open"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,16 @@
-"""Alerts as JSON: each code has a text and facts that the OpenAPI document knows."""
+"""Alerts as the API shows them: each code has a text, and its facts."""
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
-from deferd.api import alerts_json
-from deferd.api.openapi.now_schemas import Alert as AlertSchema
-from deferd.api.openapi.now_schemas import AlertCode
-from deferd.engine.inspection.alerts import CODES, Alert
+from deferd.api import alert_responses
+from deferd.api.responses import JsonResponse
+from deferd.client.response_reading import reader_of
+from deferd.contract.responses import now as responses
+from deferd.engine.inspection.alerts import Alert
 
 NOW_MS = 1_800_000_000_000
 MIN, HOUR = 60_000, 3_600_000
@@ -117,12 +118,12 @@ TEXTS: list[tuple[str, str | None, dict[str, Any], str]] = [
     ("code", "topic", "facts", "text"), TEXTS, ids=[f"{one[0]}-{at}" for at, one in enumerate(TEXTS)]
 )
 def test_each_alert_says_what_it_is(code: str, topic: str | None, facts: dict[str, Any], text: str) -> None:
-    made = alerts_json.alert(Alert("warning", code, topic, 1, facts), NOW_MS)
-    assert made["text"] == text
-    assert None not in made.values()
-    assert set(made) <= set(AlertSchema.model_fields)
-    AlertSchema.model_validate(made)
+    made = alert_responses.alert(Alert("warning", code, topic, 1, facts), NOW_MS)
+    assert made.text == text
+    written = bytes(JsonResponse(made).body)
+    assert b"null" not in written
+    assert reader_of(responses.Alert)(written).text == text
 
 
 def test_all_codes_are_known() -> None:
-    assert {code for code, *_ in TEXTS} == set(CODES) == set(get_args(AlertCode))
+    assert {code for code, *_ in TEXTS} == set(responses.ALERT_CODES)

@@ -1,10 +1,11 @@
-"""What needs a person, as the JSON of the API: facts for programs, and a sentence for people."""
+"""What needs a person, as the API shows it: facts for programs, and a sentence for people."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from deferd.api.response_values import instant, seconds
+from deferd.api.response_values import instant, instant_or_none, seconds
+from deferd.contract.responses import now as responses
 from deferd.engine.inspection.alerts import Alert, Now
 from deferd.engine.inspection.dead_errors import UNKNOWN
 
@@ -12,31 +13,29 @@ _ERROR_CHARACTERS = 100
 _UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
 
-def now(found: Now, limit: int) -> dict[str, Any]:
+def now(found: Now, limit: int) -> responses.Now:
     """What needs a person: the `limit` most urgent alerts."""
-    return {
-        "now": instant(found.now_ms),
-        "alerts": [alert(one, found.now_ms) for one in found.alerts[:limit]],
-        "left_out": max(len(found.alerts) - limit, 0),
-        "next_due_at": None if found.next_due_ms is None else instant(found.next_due_ms),
-        "next_due_jobs": found.next_due_jobs,
-        "topics_looked_at": found.looked_at,
-        "complete": found.is_complete,
-    }
+    return responses.Now(
+        now=instant(found.now_ms),
+        alerts=[alert(one, found.now_ms) for one in found.alerts[:limit]],
+        left_out=max(len(found.alerts) - limit, 0),
+        next_due_at=instant_or_none(found.next_due_ms),
+        next_due_jobs=found.next_due_jobs,
+        topics_looked_at=found.looked_at,
+        complete=found.is_complete,
+    )
 
 
-def alert(one: Alert, now_ms: int) -> dict[str, Any]:
+def alert(one: Alert, now_ms: int) -> responses.Alert:
     """One alert, without the facts that are not known."""
-    topic = {} if one.topic is None else {"topic": one.topic}
     subject = "" if one.topic is None else f"{one.topic}: "
-    facts = dict(_fact(name, value) for name, value in one.facts.items() if value is not None)
-    return {
-        "severity": one.severity,
-        "code": one.code,
-        **topic,
-        "text": subject + _TEXTS[one.code](one.facts, now_ms),
-        **facts,
-    }
+    return responses.Alert(
+        severity=one.severity,
+        code=one.code,
+        topic=one.topic,
+        text=subject + _TEXTS[one.code](one.facts, now_ms),
+        **dict(_fact(name, value) for name, value in one.facts.items() if value is not None),
+    )
 
 
 def _fact(name: str, value: Any) -> tuple[str, Any]:

@@ -1,0 +1,141 @@
+"""The responses about what happened over the last two days."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta, field
+
+from deferd.contract.responses.response import Response
+
+_AT_END = "at the end of each bucket; `null` when that is not known"
+
+
+class HistoryBuckets(Response, frozen=True, kw_only=True):
+    """Columns of equal length, with a value for each bucket, the earliest first."""
+
+    at: Annotated[list[int], Meta(description="When each begins, in seconds since 1970-01-01T00:00:00Z.")]
+    put: Annotated[
+        list[int], Meta(description="Jobs put: new ones, also by schedules, and those that replaced another.")
+    ]
+    popped: Annotated[list[int], Meta(description="Deliveries handed out to consumers.")]
+    finished: Annotated[list[int], Meta(description="Jobs finished.")]
+    released: Annotated[list[int], Meta(description="Deliveries released for another attempt, without snoozes.")]
+    dead: Annotated[list[int], Meta(description="Jobs that became dead, for any reason.")]
+    cancelled: Annotated[list[int], Meta(description="Jobs cancelled, one by one or many at once; not those purged.")]
+    lateness_p50: Annotated[
+        list[float | None],
+        Meta(
+            description="The median of how many seconds after their due time jobs were first handed out; `null` "
+            "when none was. This is an estimate from the buckets of the metric "
+            "`deferd_ready_wait_seconds`; more than an hour counts as an hour."
+        ),
+    ]
+    lateness_p99: Annotated[list[float | None], Meta(description="The same of the 99th percentile.")]
+    delayed: Annotated[list[int | None], Meta(description=f"Delayed jobs {_AT_END}.")]
+    ready: Annotated[list[int | None], Meta(description=f"Ready jobs {_AT_END}.")]
+    reserved: Annotated[list[int | None], Meta(description=f"Reserved jobs {_AT_END}.")]
+    dead_jobs: Annotated[list[int | None], Meta(description=f"Dead jobs {_AT_END}.")]
+
+
+_Bucket = Annotated[int, Meta(description="Length of a bucket in seconds: 10 or 300.")]
+_BeginsAt = Annotated[datetime, Meta(description="When the first bucket begins, by the store's clock.")]
+_EndsAt = Annotated[
+    datetime,
+    Meta(description="When the last bucket of 10 seconds ended. The last bucket of 5 minutes may be shorter."),
+]
+
+
+class History(Response, frozen=True, kw_only=True):
+    """What happened in a topic, or in all topics together.
+
+    Each property is a column with a value for each bucket of time, the earliest first.
+    """
+
+    if TYPE_CHECKING:  # fields of the two below, which write them in the order of their JSON
+        bucket: int
+        begins_at: datetime
+        ends_at: datetime
+        buckets: HistoryBuckets
+
+    @property
+    def topic(self) -> str | None:
+        """The topic; None: all together."""
+        return None
+
+    @property
+    def at(self) -> list[datetime]:
+        """When each bucket begins."""
+        return [datetime.fromtimestamp(at_s, UTC) for at_s in self.buckets.at]
+
+    @property
+    def put(self) -> list[int]:
+        """Jobs put."""
+        return self.buckets.put
+
+    @property
+    def popped(self) -> list[int]:
+        """Deliveries handed out."""
+        return self.buckets.popped
+
+    @property
+    def finished(self) -> list[int]:
+        """Jobs finished."""
+        return self.buckets.finished
+
+    @property
+    def released(self) -> list[int]:
+        """Deliveries released for another attempt."""
+        return self.buckets.released
+
+    @property
+    def dead(self) -> list[int]:
+        """Jobs that became dead."""
+        return self.buckets.dead
+
+    @property
+    def cancelled(self) -> list[int]:
+        """Jobs cancelled."""
+        return self.buckets.cancelled
+
+    @property
+    def lateness_p50(self) -> list[float | None]:
+        """Median of the seconds from due to popped, of first deliveries; None in buckets without any."""
+        return self.buckets.lateness_p50
+
+    @property
+    def lateness_p99(self) -> list[float | None]:
+        """The 99th percentile of the same."""
+        return self.buckets.lateness_p99
+
+    def column(self, name: str) -> list[int]:
+        """A column by its name in the JSON object, such as `ready`: ready jobs at the end of each bucket, or None."""
+        return list(getattr(self.buckets, name))
+
+
+class TopicHistory(History, frozen=True, kw_only=True):
+    """What happened in a topic."""
+
+    topic: str
+    bucket: _Bucket
+    begins_at: _BeginsAt = field(name="from")
+    ends_at: _EndsAt = field(name="to")
+    buckets: HistoryBuckets
+
+
+class HistoryOfAll(History, frozen=True, kw_only=True):
+    """What happened in all topics together. Numbers of jobs are `null`."""
+
+    schema_name = "History"
+
+    bucket: _Bucket
+    begins_at: _BeginsAt = field(name="from")
+    ends_at: _EndsAt = field(name="to")
+    buckets: HistoryBuckets
+    complete: Annotated[
+        bool, Meta(description="`false`: some topics are missing, or a shard of the store cannot be reached.")
+    ]
+    unreadable_shards: Annotated[
+        list[int], Meta(description="Shards of the store that cannot be reached; their topics are missing.")
+    ]
