@@ -5,13 +5,15 @@ from __future__ import annotations
 from functools import cache, reduce
 from operator import or_
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
-from pydantic import BaseModel, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
 
-from deferd.contract.responses.response import Response
+from deferd.api.openapi.postprocess import NAME
+from deferd.api.problem_details import BY_CODE
+from deferd.contract.responses.response import PROBLEM_CODE, UNLISTED, Response, ShownAs
 
 
 @cache
@@ -20,10 +22,13 @@ def model_of(struct: type[Response]) -> type[BaseModel]:
     hints = get_type_hints(struct, include_extras=True)
     fields: dict[str, Any] = {}
     for field in msgspec.structs.fields(struct):
-        default = ... if field.default is msgspec.NODEFAULT else field.default
-        hint, *notes = get_args(hint) if get_origin(hint := hints[field.name]) is Annotated else (hint,)
-        fields[field.encode_name] = (Annotated[_modelled(hint), *map(_described, notes)], default)
-    model: type[BaseModel] = create_model(struct.__name__, __doc__=struct.__doc__, __module__=__name__, **fields)
+        hint = hints[field.name]
+        if UNLISTED not in get_args(hint):
+            fields[field.encode_name] = (_modelled(hint), ... if field.required else None)
+    config = ConfigDict(extra="allow") if struct.grows else None
+    model: type[BaseModel] = create_model(
+        struct.__name__, __doc__=struct.__doc__, __module__=__name__, __config__=config, **fields
+    )
     return model
 
 
@@ -32,11 +37,12 @@ def _modelled(hint: Any) -> Any:
     if isinstance(hint, type) and issubclass(hint, Response):
         return model_of(hint)
     origin = get_origin(hint)
-    if origin is None:
+    if origin is None or origin is Literal:
         return hint
     if origin is Annotated:
         bare, *notes = get_args(hint)
-        return Annotated[_modelled(bare), *map(_described, notes)]
+        shown = next((note.type for note in notes if isinstance(note, ShownAs)), None)
+        return Annotated[_modelled(bare) if shown is None else shown, *map(_described, notes)]
     inner = tuple(map(_modelled, get_args(hint)))
     return reduce(or_, inner) if origin in {UnionType, Union} else origin[inner]
 
@@ -44,7 +50,8 @@ def _modelled(hint: Any) -> Any:
 def _described(note: Any) -> Any:
     if not isinstance(note, msgspec.Meta):
         return note
-    field: FieldInfo = Field(
-        description=note.description, examples=note.examples, json_schema_extra=note.extra_json_schema
-    )
+    extra = note.extra_json_schema
+    if note is PROBLEM_CODE:
+        extra = {"enum": sorted(BY_CODE), NAME: "ProblemCode"}
+    field: FieldInfo = Field(description=note.description, examples=note.examples, json_schema_extra=extra)
     return field

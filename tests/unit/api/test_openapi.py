@@ -17,7 +17,6 @@ from deferd.api.openapi import (
     calendar_schemas,
     history_schemas,
     inspection_schemas,
-    job_schemas,
     now_schemas,
     push_schemas,
     schedule_schemas,
@@ -28,6 +27,7 @@ from deferd.api.openapi.__main__ import FILE, render
 from deferd.api.openapi.examples import EXAMPLES
 from deferd.api.response_models import model_of
 from deferd.contract import bulk_model, model, push, schedules, windows
+from deferd.contract.responses.jobs import Job
 from deferd.contract.responses.response import Response
 
 DOCUMENT: dict[str, Any] = yaml.load(FILE.read_bytes(), yaml.CSafeLoader)
@@ -126,8 +126,14 @@ def codes_of(response: dict[str, Any]) -> set[str]:
     return set(response["content"]["application/problem+json"]["examples"])
 
 
+def structs(base: type[Response]) -> Iterator[type[Response]]:
+    for struct in base.__subclasses__():
+        yield struct
+        yield from structs(struct)
+
+
 def model_named(name: str) -> type[BaseModel]:
-    for struct in Response.__subclasses__():
+    for struct in structs(Response):
         if struct.__name__ == name:
             return model_of(struct)
     for module in (
@@ -355,6 +361,6 @@ def test_the_error_schema_of_fastapi_is_removed() -> None:
 
 def test_optional_fields_of_responses_are_never_null() -> None:
     job = DOCUMENT["components"]["schemas"]["Job"]
-    text = job_schemas.Job.model_fields["last_error"].description
+    text = model_of(Job).model_fields["last_error"].description
     assert job["properties"]["last_error"] == {"type": "string", "description": text}
     assert {"max_attempts", "ttl"} <= set(job["required"])

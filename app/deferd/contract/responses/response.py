@@ -1,7 +1,7 @@
 """What all responses have in common: how a struct is written as JSON, read and shown.
 
-A field without a default is in every response, as `null` if need be. One with the default None is left out when it has
-no value. The order of the fields is that of the JSON. `Meta(description=...)` is the sentence for OpenAPI and for
+A field without a default is in every response, as `null` if need be. One with a default is left out when it has that
+value. The order of the fields is that of the JSON. `Meta(description=...)` is the sentence for OpenAPI and for
 editors; values of a closed list are `one_of(...)`, which a client does not check: it must read the responses of later
 versions too, as it ignores fields that it does not know.
 """
@@ -10,15 +10,31 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import Enum
-from typing import Any, cast
+from functools import cache
+from typing import Annotated, Any, ClassVar, NamedTuple, cast, get_args
 
 import msgspec
 
 from deferd.contract.timestamps import format_instant
 
 
+class ShownAs(NamedTuple):
+    """A note to a field of another type than it has in the OpenAPI document."""
+
+    type: Any
+
+
+UNLISTED = object()
+"""A note to a field that the OpenAPI document does not have in this struct."""
+PROBLEM_CODE = msgspec.Meta(description="The kind of error, for programs to decide by. Codes never change.")
+ProblemCode = Annotated[str, PROBLEM_CODE]
+"""One of the codes of `api.problem_details`."""
+
+
 class Response(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A JSON object of a response."""
+    """A JSON object of a response. `grows`: the OpenAPI document tells generators to expect more fields."""
+
+    grows: ClassVar[bool] = False
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -35,8 +51,7 @@ def as_json(value: Any) -> Any:
     """A field's value in the types of JSON; numbers as people write them, 60 for 60.0."""
     match value:
         case Response():
-            found = ((field, getattr(value, field.name)) for field in msgspec.structs.fields(value))
-            return {field.encode_name: as_json(inner) for field, inner in found if inner is not field.default}
+            return _members(value)
         case datetime():
             return format_instant(value)
         case Enum():
@@ -49,3 +64,26 @@ def as_json(value: Any) -> Any:
             return {as_json(name): as_json(inner) for name, inner in value.items()}
         case _:
             return value
+
+
+def _members(response: Response) -> dict[str, Any]:
+    members = {}
+    for name, shown_name, default, is_json in _fields_of(type(response)):
+        value = getattr(response, name)
+        if value is not default and value != default:
+            members[shown_name] = value if is_json else as_json(value)
+    return members
+
+
+@cache
+def _fields_of(struct: type[Response]) -> list[tuple[str, str, Any, bool]]:
+    """Of each field its name, its name in JSON, its default, and whether it has any value of a client's JSON."""
+    return [
+        (
+            field.name,
+            field.encode_name,
+            field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory(),
+            Any in {field.type, *get_args(field.type)[:1]},
+        )
+        for field in msgspec.structs.fields(struct)
+    ]
