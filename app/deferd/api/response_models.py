@@ -11,7 +11,6 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
 
-from deferd.api.openapi.postprocess import NAME
 from deferd.api.problem_details import BY_CODE
 from deferd.contract.responses.response import PROBLEM_CODE, UNLISTED, Response, ShownAs
 
@@ -52,6 +51,6 @@ def _described(note: Any) -> Any:
         return note
     extra = note.extra_json_schema
     if note is PROBLEM_CODE:
-        extra = {"enum": sorted(BY_CODE), NAME: "ProblemCode"}
+        extra = {"enum": sorted(BY_CODE), "x-name": "ProblemCode"}
     field: FieldInfo = Field(description=note.description, examples=note.examples, json_schema_extra=extra)
     return field
