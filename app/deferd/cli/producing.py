@@ -25,7 +25,7 @@ from deferd.cli.options import (
 
 if TYPE_CHECKING:
     from deferd.client import Job
-    from deferd.client.jobs import EndedAttempt
+    from deferd.contract.responses.jobs import EndedAttempt
 
 
 @command(
@@ -167,7 +167,7 @@ def _facts(job: Job) -> list[tuple[str, str]]:
         ("attempts", f"{job.attempts} of {'any number' if job.max_attempts is None else job.max_attempts}"),
         ("snoozes", str(job.snoozes) if job.snoozes else None),
         ("ttr", output.span(job.ttr)),
-        ("backoff", output.backoff(job.fields["backoff"])),
+        ("backoff", output.backoff(job.backoff_fields)),
         ("ttl", "no bound" if job.ttl is None else output.span(job.ttl)),
         ("retain", "not kept when finished" if job.retain == 0 else output.span(job.retain)),
         ("dead retain", None if job.dead_retain is None else output.span(job.dead_retain)),
@@ -176,7 +176,7 @@ def _facts(job: Job) -> list[tuple[str, str]]:
         ("items", str(job.items) if job.items else None),
         ("due by", None if job.due_by is None else output.when(job.due_by)),
         ("unique for", output.span(job.unique_for) if job.unique_for else None),
-        ("followed by", None if job.followed_by is None else _pretty(job.followed_by["body"])),
+        ("followed by", None if job.followed_by is None else _pretty(job.followed_by.body)),
         ("lease ends", None if job.reserved_until is None else output.when(job.reserved_until)),
         ("held by", job.reserved_by),
         ("finished", None if job.finished_at is None else output.when(job.finished_at)),
@@ -185,7 +185,7 @@ def _facts(job: Job) -> list[tuple[str, str]]:
         ("trace", job.traceparent),
         ("tags", ", ".join(job.tags) or None),
         ("headers", "\n".join(f"{name}={text}" for name, text in job.headers.items()) or None),
-        ("result", None if "result" not in job.fields else _pretty(job.result)),
+        ("result", None if job.result is None else _pretty(job.result)),
         ("body", _pretty(job.body)),
     ]
     return [(name, value) for name, value in facts if value is not None]

@@ -12,21 +12,14 @@ from deferd.client.events import JobEvent
 from deferd.client.history import History
 from deferd.client.inspection import Consumer, DeadErrors, DeadGroup, Explanation, Forecast, TopicForecast, WhyReason
 from deferd.client.job_definition import AsyncJob, BlockingJob, BoundJob, JobDefinition, job
-from deferd.client.jobs import Delivery, EndedAttempt, Job, JobRef
+from deferd.client.jobs import JobRef
 from deferd.client.push import Push, PushTest
 from deferd.client.put_options import Backoff, OpeningHours, PutDefaults, PutOptions, WindowDict
-from deferd.client.results import (
-    BulkResult,
-    Cancelled,
-    CancelResult,
-    FinishResult,
-    Preview,
-    PutResult,
-    Released,
-    SampleJob,
-)
+from deferd.client.results import BulkResult, Preview, SampleJob
 from deferd.client.schedules import Run, Schedule, ScheduledJobOptions, ScheduleOptions
 from deferd.client.topics import PushTarget, StoreAudit, TopicAudit, TopicPage, TopicView
+from deferd.contract.responses.job_calls import Cancelled, CancelResult, FinishResult, PutResult, Released
+from deferd.contract.responses.jobs import Delivery, EndedAttempt, Job
 from deferd.contract.responses.tasks import Task
 
 __all__ = [

@@ -17,11 +17,9 @@ from deferd.client.blocking_batching import BlockingBatching
 from deferd.client.blocking_transport import BlockingTransport, run_blocking
 from deferd.client.buffer import PutBuffer
 from deferd.client.events import JobEvent
-from deferd.client.jobs import Job
 from deferd.client.put_options import PutOptions
 from deferd.client.request_body import JobToPut
 from deferd.client.requests import JobFilters
-from deferd.client.results import PutResult
 from deferd.client.schedules import Schedule
 from deferd.client.sender import Sender
 from deferd.client.spans import spans_of
@@ -29,6 +27,8 @@ from deferd.client.topics import TopicPage, TopicView
 from deferd.client.transport import HttpSettings
 from deferd.contract.errors import DeferdError
 from deferd.contract.model import JobState
+from deferd.contract.responses.job_calls import PutResult
+from deferd.contract.responses.jobs import Job
 
 if TYPE_CHECKING:
     from deferd.client.tracing import Tracing

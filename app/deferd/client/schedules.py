@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from deferd.client import responses
 from deferd.client.durations import Seconds, instant, seconds
-from deferd.client.jobs import Job, JsonView
+from deferd.client.jobs import JsonView
 from deferd.client.json_reading import parsed
 from deferd.client.put_options import Backoff
 from deferd.client.request_body import encode, in_seconds, set_fields, without_none
@@ -19,6 +19,7 @@ from deferd.client.sender import Sender
 from deferd.contract.errors import ScheduleNotFound
 from deferd.contract.limits import PREVIEW_DEFAULT
 from deferd.contract.model import DurabilityLevel
+from deferd.contract.responses.jobs import Job
 from deferd.contract.schedules import CatchUp, Overlap, PutSchedule, ScheduledJob
 from deferd.contract.timestamps import parse_instant
 

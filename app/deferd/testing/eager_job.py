@@ -74,7 +74,7 @@ def shown(job: EagerJob) -> dict[str, Any]:
         "backoff": ExponentialBackoff().model_dump(),
         "ttl": None,
         "retain": 0,
-        **{name: value for name, value in job.fields.items() if name not in _NOT_SHOWN},
+        **{name: value for name, value in job.fields.items() if name not in _NOT_SHOWN and value is not None},
         "topic": job.topic,
         "id": job.id,
         "state": JobState.DELAYED if job.state == FOLLOW_UP else JobState(job.state),
