@@ -25,7 +25,7 @@ from typing import Any
 import orjson
 
 from deferd.client import AsyncClient
-from deferd.client.jobs import Delivery
+from deferd.contract.responses.jobs import Delivery
 from tests.benchmarks.against_beanstalkd import BODY, TOPIC
 from tests.benchmarks.beanstalkd import Beanstalkd, Pipeline
 from tests.benchmarks.measuring import CpuMeter, measured_service, new_event_loop, show_target

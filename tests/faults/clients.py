@@ -18,7 +18,6 @@ from deferd import AsyncClient, BulkResult, Delivery, Job, JobRef
 from deferd.client import requests
 from deferd.client.bulk import Selector
 from deferd.client.errors import NoAnswer, UnexpectedAnswer, Unreachable
-from deferd.client.results import FinishResult, PutResult, Released
 from deferd.contract.backoff import FixedBackoff
 from deferd.contract.errors import (
     DeferdError,
@@ -32,6 +31,7 @@ from deferd.contract.errors import (
     TopicNotFound,
 )
 from deferd.contract.model import JobState
+from deferd.contract.responses.job_calls import FinishResult, PutResult, Released
 from tests.faults.drawn_puts import (
     BACKOFF_MS,
     COLLECTING,

@@ -19,6 +19,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from msgspec import convert
+
 from deferd import AsyncClient, Delivery, Job, JobRef
 from deferd.client.errors import NoAnswer
 from deferd.contract.errors import DeferdError, JobCancelled, JobNotFound, ReceiptStale
@@ -217,7 +219,7 @@ class PushTargets:
         except BadSignature as error:
             self.wrong.append(f"{topic} {headers}: {error}")
         if topic == BATCH_TOPIC:
-            return [delivery_facts(Delivery(fields)) for fields in request.json["jobs"]]
+            return [delivery_facts(convert(fields, Delivery)) for fields in request.json["jobs"]]
         name, message_id = f"{topic}/{request.job_id} {request.json}", headers["webhook-id"]
         earlier = self._names.setdefault(message_id, name), self._message_ids.setdefault(name, message_id)
         if headers["deferd-topic"] != topic or earlier != (name, message_id):

@@ -9,15 +9,15 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import redis
+from msgspec import convert
 from redis.asyncio import BlockingConnectionPool
 
 from deferd import Delivery, Job, JobRef
 from deferd.client.errors import NoAnswer, UnexpectedAnswer, Unreachable
-from deferd.client.results import Cancelled, Released
 from deferd.contract.errors import (
     DeferdError,
     JobCancelled,
@@ -27,11 +27,12 @@ from deferd.contract.errors import (
     ReceiptStale,
     StoreUnavailable,
 )
-from deferd.contract.model import JobState
+from deferd.contract.responses.job_calls import Cancelled, Released
 from deferd.contract.timestamps import parse_instant
 from tests.faults.history import NOT_SHOWN
 from tests.faults.response_facts import ms
 
+OneJob = TypeVar("OneJob", bound=Job)
 CONNECTIONS = 30
 _ERRORS: dict[str, Callable[[str, str, str], DeferdError]] = {
     "JOB_EXISTS": lambda topic, job, _: JobExists(topic, job, NOT_SHOWN),
@@ -141,7 +142,7 @@ class RespClient:
                 words += [word for tag in value for word in ("TAG", tag)]
             else:
                 words += [_WORDS[name], value]
-        return Job(_job(await self._execute("DEFERD.PUT", topic, id, json.dumps(body), "JSON", *words)))
+        return _job(await self._execute("DEFERD.PUT", topic, id, json.dumps(body), "JSON", *words), Job)
 
     async def pop(
         self, topics: str | Sequence[str], *, count: int, wait: float, request_id: str, consumer: str
@@ -149,7 +150,7 @@ class RespClient:
         """Pop jobs of a topic, or of those that match the patterns."""
         named = [topics] if isinstance(topics, str) else topics
         options = ("COUNT", count, "WAIT", round(wait * 1000), "REQUESTID", request_id, "CONSUMER", consumer, "JSON")
-        return [Delivery(_job(fields)) for fields in await self._execute("DEFERD.POP", *named, *options)]
+        return [_job(fields, Delivery) for fields in await self._execute("DEFERD.POP", *named, *options)]
 
     async def finish(self, job: Delivery | JobRef, result: str) -> None:
         """Finish a delivery."""
@@ -162,8 +163,7 @@ class RespClient:
         words: list[str | int] = [] if delay is None else ["DELAY", round(delay * 1000)]
         words += ["ERROR", error] if error else []
         fields = await self._execute("DEFERD.RELEASE", *_held(job), *words, *(() if count else ("SNOOZE",)))
-        due_at = fields.get("due_at")
-        return Released(JobState(fields["state"]), None if due_at is None else parse_instant(due_at), 0)
+        return convert(fields, Released)
 
     async def touch(self, job: Delivery) -> datetime:
         """Extend a lease; returns its new end."""
@@ -175,22 +175,22 @@ class RespClient:
 
     async def cancel(self, topic: str, job: str, *, follow_up: Literal["cancel", "keep"]) -> Cancelled:
         """Cancel a job."""
-        fields = await self._execute("DEFERD.CANCEL", topic, job, "FOLLOWUP", follow_up)
-        return Cancelled(topic, job, JobState(fields["was"]))
+        return convert(await self._execute("DEFERD.CANCEL", topic, job, "FOLLOWUP", follow_up), Cancelled)
 
     async def change(self, topic: str, job: str, *, delay: float) -> Job:
         """Reschedule a job."""
-        return Job(_job(await self._execute("DEFERD.CHANGE", topic, job, "DELAY", round(delay * 1000), "JSON")))
+        return _job(await self._execute("DEFERD.CHANGE", topic, job, "DELAY", round(delay * 1000), "JSON"), Job)
 
     async def look(self, topic: str, job: str) -> Job:
         """Get a job."""
-        return Job(_job(await self._execute("DEFERD.LOOK", topic, job, "JSON")))
+        return _job(await self._execute("DEFERD.LOOK", topic, job, "JSON"), Job)
 
 
 def _held(job: Delivery | JobRef) -> tuple[str, str, str]:
     return job.topic, job.id, job.receipt or "*"
 
 
-def _job(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a job, whose body and result are JSON text."""
-    return fields | {name: json.loads(fields[name]) for name in ("body", "result") if fields.get(name) is not None}
+def _job(fields: dict[str, Any], struct: type[OneJob]) -> OneJob:
+    """A job, whose body and result are JSON text."""
+    values = {name: json.loads(fields[name]) for name in ("body", "result") if fields.get(name) is not None}
+    return convert(fields | values, struct)

@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import Any
 
 from deferd import Delivery
-from deferd.client.jobs import Job
-from deferd.client.results import PutResult
 from deferd.contract.model import JobState
+from deferd.contract.responses.job_calls import PutResult
+from deferd.contract.responses.jobs import Job
 from tests.faults.history import text_of
 
 CREATED = 201

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 from starlette.datastructures import State
 
-from deferd.api import serialization
 from deferd.api.context import AppContext
+from deferd.api.job_templates import written_deliveries
 from deferd.api.openapi.document import VERSION
 from deferd.contract.errors import DeferdError
 
@@ -33,7 +33,7 @@ async def pushing(context: AppContext, state: State) -> AsyncIterator[None]:
         context.targets,
         HttpSender(context.targets, ca_file=settings.push_ca_file),
         user_agent=f"deferd/{VERSION}",
-        serialize_jobs=serialization.deliveries,
+        serialize_jobs=written_deliveries,
         drain_s=settings.drain_timeout,
     )
     pushers.start()

@@ -5,13 +5,14 @@ from __future__ import annotations
 from functools import cache, reduce
 from operator import or_
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
-from pydantic import BaseModel, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
 
-from deferd.contract.responses.response import Response
+from deferd.api.problem_details import BY_CODE
+from deferd.contract.responses.response import PROBLEM_CODE, UNLISTED, Response
 
 
 @cache
@@ -20,9 +21,16 @@ def model_of(struct: type[Response]) -> type[BaseModel]:
     hints = get_type_hints(struct, include_extras=True)
     fields: dict[str, Any] = {}
     for field in msgspec.structs.fields(struct):
-        fields[field.encode_name] = (_modelled(hints[field.name]), ... if field.required else None)
+        hint = hints[field.name]
+        if UNLISTED not in get_args(hint):
+            fields[field.encode_name] = (_modelled(hint), ... if field.required else None)
+    config = ConfigDict(extra="allow") if struct.grows else None
     model: type[BaseModel] = create_model(
-        struct.schema_name or struct.__name__, __doc__=struct.__doc__, __module__=__name__, **fields
+        struct.schema_name or struct.__name__,
+        __doc__=struct.__doc__,
+        __module__=__name__,
+        __config__=config,
+        **fields,
     )
     return model
 
@@ -32,12 +40,12 @@ def _modelled(hint: Any) -> Any:
     if isinstance(hint, type) and issubclass(hint, Response):
         return model_of(hint)
     origin = get_origin(hint)
-    if origin is None:
+    if origin is None or origin is Literal:
         return hint
     if origin is Annotated:
         bare, *notes = get_args(hint)
-        shown = next((note.extra["shown_as"] for note in notes if isinstance(note, msgspec.Meta) and note.extra), bare)
-        return Annotated[_modelled(shown), *map(_described, notes)]
+        shown = [note.extra["shown_as"] for note in notes if isinstance(note, msgspec.Meta) and note.extra]
+        return Annotated[_modelled(shown[0] if shown else bare), *map(_described, notes)]
     inner = tuple(map(_modelled, get_args(hint)))
     return reduce(or_, inner) if origin in {UnionType, Union} else origin[inner]
 
@@ -45,7 +53,9 @@ def _modelled(hint: Any) -> Any:
 def _described(note: Any) -> Any:
     if not isinstance(note, msgspec.Meta):
         return note
-    field: FieldInfo = Field(
-        description=note.description, examples=note.examples, json_schema_extra=note.extra_json_schema
-    )
+    extra = note.extra_json_schema
+    if note is PROBLEM_CODE:
+        extra = {"enum": sorted(BY_CODE), "x-name": "ProblemCode"}
+    given: dict[str, Any] = {"description": note.description, "examples": note.examples, "json_schema_extra": extra}
+    field: FieldInfo = Field(**{name: value for name, value in given.items() if value is not None})
     return field

@@ -28,7 +28,9 @@ class JsonResponse(Response):
         # Response.__init__ is not called: it takes longer than everything else here together.
         self.status_code = status_code
         self.background = None
-        self.body = content if isinstance(content, bytes) else _encode(content)
+        if isinstance(content, msgspec.Struct):
+            content = encode(content)
+        self.body = content if isinstance(content, bytes) else orjson.dumps(content)
         self.raw_headers = [
             (b"content-type", content_type),
             (b"content-length", b"%d" % len(self.body)),
@@ -36,8 +38,5 @@ class JsonResponse(Response):
         ]
 
 
-_encode_struct = msgspec.json.Encoder().encode
-
-
-def _encode(content: Any) -> bytes:
-    return _encode_struct(content) if isinstance(content, msgspec.Struct) else orjson.dumps(content)
+encode = msgspec.json.Encoder().encode
+"""A response of the contract as JSON."""

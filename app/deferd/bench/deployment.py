@@ -49,7 +49,7 @@ class Deployment:
                 sent_s = time.time()
                 job = await client.put(topic, delay=3600)
                 received_s = time.time()
-                samples.append((sent_s * 1000, epoch_ms(job.fields["created_at"]), received_s * 1000))
+                samples.append((sent_s * 1000, epoch_ms(job.created_at), received_s * 1000))
             return ClockOffset.from_samples(samples)
 
         return self._with_client(compare)

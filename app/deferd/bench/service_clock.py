@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
-
-from deferd.contract.timestamps import format_instant, parse_instant
+from datetime import datetime
 
 _STEP_MS = 1.0
 """Instants of the store are truncated to milliseconds."""
@@ -38,11 +36,6 @@ class ClockOffset:
         return here_s * 1000 + self.offset_ms
 
 
-def instant(epoch_ms: int) -> str:
-    """An instant in the format of the service."""
-    return format_instant(datetime.fromtimestamp(epoch_ms / 1000, UTC))
-
-
-def epoch_ms(instant: str) -> float:
-    """Milliseconds since the epoch of an instant in the format of the service."""
-    return parse_instant(instant).timestamp() * 1000
+def epoch_ms(at: datetime) -> int:
+    """Milliseconds since the epoch of an instant of the service."""
+    return round(at.timestamp() * 1000)

@@ -14,9 +14,10 @@ from typing import Any, Protocol
 from deferd.bench.connection import Connection
 from deferd.bench.errors import BenchFailed
 from deferd.bench.ledger import Ledger
-from deferd.bench.service_clock import ClockOffset, instant
+from deferd.bench.service_clock import ClockOffset
 from deferd.client import AsyncClient, requests
 from deferd.client.requests import ApiRequest, Result
+from deferd.contract.timestamps import instant_text
 
 BODY = {"order": 1042, "customer": "c-17"}
 CALL_TIMEOUT_S = 30.0
@@ -179,10 +180,10 @@ class PutAhead:
             while remaining > 0:
                 size = min(self.batch, remaining)
                 remaining -= size
-                dues = self._dues(size)
-                results = await context.client.put_batch([self._job(due) for due in dues])
-                for result, due in zip(results, dues, strict=True):
-                    ledger.put_result(result, due)
+                dues_ms = self._dues_ms(size)
+                results = await context.client.put_batch([self._job(due_ms) for due_ms in dues_ms])
+                for result, due_ms in zip(results, dues_ms, strict=True):
+                    ledger.put_result(result, due_ms)
                 totals.jobs += size
                 totals.calls += 1
                 context.done = totals.jobs
@@ -190,16 +191,14 @@ class PutAhead:
         await asyncio.gather(*(produce() for _ in range(BATCHES_AT_ONCE)))
         return totals.end()
 
-    def _job(self, due: str | None) -> dict[str, Any]:
+    def _job(self, due_ms: int | None) -> dict[str, Any]:
         job = {"topic": self.topic, "body": BODY}
-        return job if due is None else {**job, "run_at": due}
+        return job if due_ms is None else {**job, "run_at": instant_text(due_ms)}
 
-    def _dues(self, count: int) -> Sequence[str | None]:
-        if self.due_ms is None:
-            return [None] * count
-        if self.spread_ms == 0:
-            return [instant(self.due_ms)] * count
-        return [instant(self.due_ms + random.randrange(self.spread_ms)) for _ in range(count)]  # noqa: S311 (a load)
+    def _dues_ms(self, count: int) -> Sequence[int | None]:
+        if self.due_ms is None or self.spread_ms == 0:
+            return [self.due_ms] * count
+        return [self.due_ms + random.randrange(self.spread_ms) for _ in range(count)]  # noqa: S311 (a load)
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,9 @@ from deferd.client.async_client import AsyncClient
 from deferd.client.blocking_client import Client
 from deferd.client.errors import CallFailed, NoAnswer, UnexpectedAnswer, Unreachable
 from deferd.client.job_definition import AsyncJob, BlockingJob, BoundJob, JobDefinition, job
-from deferd.client.jobs import Delivery, EndedAttempt, Job, JobRef
+from deferd.client.jobs import JobRef
 from deferd.client.policy_types import Backoff, OpeningHours, WindowDict
 from deferd.client.put_options import PutDefaults, PutOptions
-from deferd.client.results import (
-    Cancelled,
-    CancelResult,
-    FinishResult,
-    PutResult,
-    Released,
-)
 from deferd.client.schedules import ScheduledJobOptions, ScheduleOptions
 from deferd.contract.responses.activity import Change
 from deferd.contract.responses.audits import StoreAudit, TopicAudit
@@ -33,6 +26,8 @@ from deferd.contract.responses.inspection import (
     TopicForecast,
     WhyReason,
 )
+from deferd.contract.responses.job_calls import Cancelled, CancelResult, FinishResult, PutResult, Released
+from deferd.contract.responses.jobs import Delivery, EndedAttempt, Job
 from deferd.contract.responses.now import Alert, Now
 from deferd.contract.responses.push import Push, PushTarget
 from deferd.contract.responses.push import TestedPush as PushTest

@@ -7,6 +7,8 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Final, Literal, TypeVar, Unpack
 
+from msgspec.structs import replace
+
 from deferd.client import requests
 from deferd.client.activity import ActivityMethods
 from deferd.client.attention import AttentionMethods
@@ -20,14 +22,13 @@ from deferd.client.events import EventMethods
 from deferd.client.history import HistoryMethods
 from deferd.client.idempotency import cancel_once, finish_once, new_id, put_batch_once, with_id, with_ids
 from deferd.client.inspection import InspectionMethods
-from deferd.client.jobs import Delivery, Job, JobRef
+from deferd.client.jobs import JobRef
 from deferd.client.joined_calls import JoinedCalls
 from deferd.client.policy_options import PolicyOptions
 from deferd.client.push import PushMethods
 from deferd.client.put_options import PutOptions, put_fields, set_options
 from deferd.client.request_body import JobToFinish, JobToPut, in_seconds, set_fields, without_none
 from deferd.client.requests import ApiRequest, JobConditions, JobFilters, Result
-from deferd.client.results import Cancelled, CancelResult, FinishResult, PutResult, Released
 from deferd.client.schedules import ScheduleMethods
 from deferd.client.sender import Sender
 from deferd.client.spans import NO_SPANS, Spans
@@ -39,6 +40,8 @@ from deferd.contract.limits import BATCH_MAX, REDRIVE_DEFAULT, WAIT_DEFAULT_S
 from deferd.contract.model import DurabilityLevel, JobState, TopicSettings
 from deferd.contract.responses.audits import StoreAudit, TopicAudit
 from deferd.contract.responses.bulk import DryRun as Preview
+from deferd.contract.responses.job_calls import Cancelled, CancelResult, FinishResult, PutResult, Released
+from deferd.contract.responses.jobs import Delivery, Job
 from deferd.contract.responses.topics import TopicPage, TopicView
 
 Item = TypeVar("Item")
@@ -223,7 +226,7 @@ class ApiMethods(
             )
             outcome = await self._sender.try_to_send(request)
             results += [
-                result._replace(status=503, code=NoAnswer.code)
+                replace(result, status=503, code=NoAnswer.code)
                 if outcome.doubtful and result.code == JobNotFound.code
                 else result
                 for result in outcome.result()
@@ -300,7 +303,7 @@ class ApiMethods(
         if not outcome.doubtful:
             return results
         return [  # see finish_once
-            result._replace(status=200, code=None) if result.code == JobNotFound.code else result for result in results
+            replace(result, status=200, code=None) if result.code == JobNotFound.code else result for result in results
         ]
 
     async def check_many(self, topic: str, jobs: Sequence[Delivery | JobRef]) -> list[FinishResult]:

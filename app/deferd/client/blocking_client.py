@@ -15,11 +15,9 @@ from deferd.client.api_methods import ApiMethods
 from deferd.client.blocking_batching import BlockingBatching
 from deferd.client.blocking_transport import BlockingTransport, run_blocking
 from deferd.client.buffer import PutBuffer
-from deferd.client.jobs import Job
 from deferd.client.put_options import PutOptions
 from deferd.client.request_body import JobToPut
 from deferd.client.requests import JobFilters
-from deferd.client.results import PutResult
 from deferd.client.sender import Sender
 from deferd.client.spans import spans_of
 from deferd.client.transport import HttpSettings
@@ -27,6 +25,8 @@ from deferd.contract.errors import DeferdError
 from deferd.contract.model import JobState
 from deferd.contract.responses.activity import Change
 from deferd.contract.responses.events import JobEvent
+from deferd.contract.responses.job_calls import PutResult
+from deferd.contract.responses.jobs import Job
 from deferd.contract.responses.schedules import Schedule
 from deferd.contract.responses.topics import TopicPage, TopicView
 

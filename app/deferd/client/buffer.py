@@ -9,7 +9,7 @@ from deferd.client.idempotency import with_id
 from deferd.client.joined_calls import JoinedCalls
 from deferd.client.put_options import PutOptions, check_put, put_fields
 from deferd.client.request_body import as_json, job_fields
-from deferd.client.results import PutResult
+from deferd.contract.responses.job_calls import PutResult
 
 
 class PutBuffer:

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from deferd.client.durations import Seconds, instant, seconds
 from deferd.client.idempotency import new_id
-from deferd.client.jobs import Job, JobRef
+from deferd.client.jobs import JobRef
 from deferd.client.request_body import encode
 from deferd.client.requests import ApiRequest, read_preview
 from deferd.client.response_reading import reader_of
@@ -16,6 +16,7 @@ from deferd.client.sender import Sender
 from deferd.contract.limits import BULK_DEFAULT, BULK_MAX, SAMPLES_DEFAULT
 from deferd.contract.responses.bulk import BulkResult
 from deferd.contract.responses.bulk import DryRun as Preview
+from deferd.contract.responses.jobs import Job
 
 _BULK_S = 600.0
 """How long the service may take for 100,000 jobs."""

@@ -11,16 +11,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
+from msgspec.structs import replace
+
 from deferd.client import requests
 from deferd.client.errors import NoAnswer, UnexpectedAnswer
-from deferd.client.jobs import Delivery, Job, JobRef, read_backoff
+from deferd.client.jobs import JobRef
 from deferd.client.put_options import check_put
 from deferd.client.request_body import as_json, job_fields
 from deferd.client.requests import ApiRequest
-from deferd.client.results import Cancelled, PutResult
 from deferd.client.sender import Sender
 from deferd.contract.errors import FieldError, InvalidInput, JobExists, JobNotFound, JobReserved, PayloadTooLarge
 from deferd.contract.fields import PLACING, POLICY, Kind
+from deferd.contract.responses.job_calls import Cancelled, PutResult
+from deferd.contract.responses.jobs import Delivery, Job, read_backoff
 from deferd.contract.timestamps import parse_instant
 
 TRACEPARENT: ContextVar[str | None] = ContextVar("deferd_traceparent", default=None)
@@ -98,7 +101,7 @@ async def put_once(
         if matches_put(stored, fields):
             # The refusal was as durable as the put asks for, and the stored job with it.
             durability = outcome.error.durability
-            return stored if durability is None else Job({**stored.fields, "durability": durability})
+            return replace(stored, durability=durability)
     return outcome.result()
 
 
@@ -142,7 +145,12 @@ async def put_batch_once(
     outcome = await sender.try_to_send(requests.put_many(jobs), doubtful=doubtful)
     if isinstance(outcome.error, PayloadTooLarge):
         if len(jobs) == 1:
-            return [PutResult(jobs[0]["topic"], jobs[0]["id"], 413, PayloadTooLarge.code, str(outcome.error))]
+            [job] = jobs
+            return [
+                PutResult(
+                    topic=job["topic"], id=job["id"], status=413, code=PayloadTooLarge.code, detail=str(outcome.error)
+                )
+            ]
         half = len(jobs) // 2
         return [
             *await put_batch_once(sender, jobs[:half], first_index=first_index, doubtful=doubtful),
@@ -165,8 +173,8 @@ async def _resolved(sender: Sender, fields: Mapping[str, Any], refused: PutResul
     """The result of a put that was refused because of a job that an earlier attempt may have stored."""
     stored = await _stored(sender, fields)
     if stored is None:
-        return refused._replace(status=503, code=NoAnswer.code, detail=_gone_text(fields))
-    return refused._replace(status=201, code=None) if matches_put(stored, fields) else refused
+        return replace(refused, status=503, code=NoAnswer.code, detail=_gone_text(fields))
+    return replace(refused, status=201, code=None) if matches_put(stored, fields) else refused
 
 
 async def _stored(sender: Sender, fields: Mapping[str, Any]) -> Job | None:
@@ -214,11 +222,12 @@ def matches_put(stored: Job, fields: Mapping[str, Any]) -> bool:
             return False
     if "backoff" in wanted and stored.backoff != read_backoff(wanted["backoff"]):
         return False
-    if any(_differ(stored.fields.get(name), wanted[name]) for name in _DURATIONS if name in wanted):
+    found = stored.fields
+    if any(_differ(found.get(name), wanted[name]) for name in _DURATIONS if name in wanted):
         return False
-    if any((stored.fields.get(name) or None) != (wanted[name] or None) for name in _LABELS if name in wanted):
+    if any((found.get(name) or None) != (wanted[name] or None) for name in _LABELS if name in wanted):
         return False
-    return all(stored.fields.get(name) == wanted[name] for name in _EQUAL_FIELDS if name in wanted)
+    return all(found.get(name) == wanted[name] for name in _EQUAL_FIELDS if name in wanted)
 
 
 def _differ(stored_s: float | None, wanted_s: float | None) -> bool:

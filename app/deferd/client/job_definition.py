@@ -18,11 +18,11 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from deferd.client.jobs import Job
 from deferd.client.put_options import PutDefaults, PutOptions, body_errors, check_put, set_options
 from deferd.client.request_body import as_json, job_fields
-from deferd.client.results import Cancelled
 from deferd.contract.errors import FieldError, InvalidInput
+from deferd.contract.responses.job_calls import Cancelled
+from deferd.contract.responses.jobs import Job
 
 Body = TypeVar("Body")
 Put_co = TypeVar("Put_co", covariant=True)

@@ -9,18 +9,23 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
+
+from msgspec.structs import replace
 
 from deferd.client import requests
 from deferd.client.batching import MOST_BYTES, MOST_JOBS, Batching, Call, Result
 from deferd.client.errors import NoAnswer, UnexpectedAnswer
 from deferd.client.idempotency import cancel_once, finish_once, put_batch_once, put_once
-from deferd.client.jobs import Delivery, Job, JobRef
-from deferd.client.json_reading import parsed
+from deferd.client.jobs import JobRef
 from deferd.client.request_body import encode, job_fields, without_none
 from deferd.client.requests import ApiRequest
-from deferd.client.responses import job_exists
-from deferd.client.results import Cancelled, PutResult
+from deferd.client.responses import (
+    job_exists,
+    read_cancel_results,
+    read_finish_results,
+    read_put_results,
+)
 from deferd.client.retry import RetryPolicy
 from deferd.client.sender import Sender
 from deferd.contract.errors import (
@@ -34,17 +39,17 @@ from deferd.contract.errors import (
     RateLimited,
     StoreUnavailable,
 )
-from deferd.contract.model import JobState
 from deferd.contract.real_time import monotonic_s
+from deferd.contract.responses.job_calls import Cancelled, CancelResult, FinishResult, PutResult
+from deferd.contract.responses.jobs import Delivery, Job
 
+OneResult = TypeVar("OneResult", PutResult, FinishResult, CancelResult)
 IfReserved = Literal["cancel", "refuse"]
 FollowUp = Literal["cancel", "keep"]
 
 _CREATED = 201
 _OK = (200, _CREATED)
-_CONFLICT = 409
 _TOO_MANY = 429
-_JOB_FIELDS = frozenset({"topic", "id", "state", "body"})
 _UNKNOWN_PATH = (404, 405)
 _TOO_LARGE = 413
 _REFUSED = range(400, 500)
@@ -77,7 +82,7 @@ class JoinedCalls:
         """Cancel a job. Cancels of one topic share requests."""
         return await self._run(self._cancels, f"{topic}", _Cancel(self._sender, topic, id, if_reserved, follow_up))
 
-    async def _run(self, kind: _Kind, key: str, call: _Call[Result]) -> Result:
+    async def _run(self, kind: _Kind[Any], key: str, call: _Call[Result]) -> Result:
         if self._batching is None:
             return await call.send_alone()
         return await self._batching.run(kind, key, call)
@@ -116,22 +121,21 @@ class _AnyPut(_Call[Result]):
         return self._body
 
     @abstractmethod
-    def stored(self, job: dict[str, Any], result: Mapping[str, Any]) -> None:
+    def stored(self, job: Job, result: PutResult) -> None:
         """End with the stored job and its result in a batch."""
 
     @abstractmethod
-    def refused(self, error: JobExists | JobReserved) -> None:
+    def refused(self, result: PutResult, error: JobExists | JobReserved) -> None:
         """End because the id is taken."""
 
 
 class _Put(_AnyPut[Job]):
     __slots__ = ()
 
-    def stored(self, job: dict[str, Any], result: Mapping[str, Any]) -> None:
-        job["durability"] = result.get("durability")
-        self.succeed(Job(job))
+    def stored(self, job: Job, result: PutResult) -> None:
+        self.succeed(replace(job, durability=result.durability))
 
-    def refused(self, error: JobExists | JobReserved) -> None:
+    def refused(self, result: PutResult, error: JobExists | JobReserved) -> None:  # noqa: ARG002 (_AnyPut's)
         self.fail(error)
 
     async def send_alone(self) -> Job:
@@ -142,20 +146,11 @@ class _Put(_AnyPut[Job]):
 class _PutForResult(_AnyPut[PutResult]):
     __slots__ = ()
 
-    def stored(self, job: dict[str, Any], result: Mapping[str, Any]) -> None:
-        state = result.get("state")
-        self.succeed(
-            PutResult(
-                *(job["topic"], job["id"], result["status"], None, None),
-                result.get("durability"),
-                None if state is None else JobState(state),
-                "follow_up" in result,
-            )
-        )
+    def stored(self, job: Job, result: PutResult) -> None:  # noqa: ARG002 (_AnyPut's)
+        self.succeed(replace(result, job=None))
 
-    def refused(self, error: JobExists | JobReserved) -> None:
-        state = JobState(error.state) if isinstance(error, JobExists) and error.state is not None else None
-        self.succeed(PutResult(error.topic, error.job_id, _CONFLICT, error.code, None, error.durability, state))
+    def refused(self, result: PutResult, error: JobExists | JobReserved) -> None:  # noqa: ARG002 (_AnyPut's)
+        self.succeed(result)
 
     async def send_alone(self) -> PutResult:
         [result] = await put_batch_once(self.sender, [self._fields], doubtful=self.doubtful)
@@ -196,8 +191,10 @@ class _Cancel(_Call[Cancelled]):
         return await cancel_once(self.sender, request, doubtful=self.doubtful, retry_for_s=self.time_left_s())
 
 
-class _Kind(ABC):
+class _Kind(ABC, Generic[OneResult]):
     """Sends batches of one kind of call; see CallKind."""
+
+    query: Mapping[str, str] | None = None
 
     def __init__(self, sender: Sender) -> None:
         self.sender = sender
@@ -209,7 +206,7 @@ class _Kind(ABC):
         request = ApiRequest(
             "POST",
             self.path(calls[0].topic),
-            partial(_read_results, [call.id for call in calls]),
+            partial(self._results_of, [call.id for call in calls]),
             query=self.query,
             body=b'{"jobs":[' + b",".join([call.piece for call in calls]) + b"]}",
             repeatable=all(call.repeatable for call in calls),
@@ -219,19 +216,25 @@ class _Kind(ABC):
             self._fail(calls, outcome.error, doubtful=outcome.doubtful)
             return
         for call, result in zip(calls, outcome.result(), strict=True):
-            try:
-                self.read(call, result, doubtful=outcome.doubtful)
-            except (ValueError, LookupError, TypeError, AttributeError):  # not a result of a deferd service
-                call.send_again(doubtful=True)
+            self.end(call, result, doubtful=outcome.doubtful)
 
-    query: Mapping[str, str] | None = None
+    def _results_of(self, ids: list[str], content: bytes) -> list[OneResult]:
+        """The results of a batch, in the order of its jobs."""
+        results = self.read(content)
+        if [result.id for result in results] != ids:
+            raise ValueError("the results are not those of the jobs in the request")
+        return results
 
     @abstractmethod
     def path(self, topic: str) -> str:
         """The path of the request."""
 
     @abstractmethod
-    def read(self, call: Any, result: Mapping[str, Any], *, doubtful: bool) -> None:
+    def read(self, content: bytes) -> list[OneResult]:
+        """The results in the response to a batch."""
+
+    @abstractmethod
+    def end(self, call: Any, result: OneResult, *, doubtful: bool) -> None:
         """Set the outcome of a call. `doubtful`: an earlier request may have executed it."""
 
     def _fail(self, calls: list[_Call[Any]], error: DeferdError, *, doubtful: bool) -> None:
@@ -257,37 +260,43 @@ class _Kind(ABC):
             self.most_jobs = max(len(calls) // 2, 1)
 
 
-class _Puts(_Kind):
+class _Puts(_Kind[PutResult]):
     query = {"with_jobs": "true"}  # noqa: RUF012 (never changed)
 
     def path(self, topic: str) -> str:  # noqa: ARG002 (_Kind's)
         return "/jobs/batch"
 
-    def read(self, call: _AnyPut[Any], result: Mapping[str, Any], *, doubtful: bool) -> None:
-        status, code = result["status"], result.get("code")
-        if status in _OK:
-            job = result.get("job")
-            if job is not None and job.keys() >= _JOB_FIELDS:
-                call.stored(job, result)
+    def read(self, content: bytes) -> list[PutResult]:
+        return read_put_results(content)
+
+    def end(self, call: _AnyPut[Any], result: PutResult, *, doubtful: bool) -> None:
+        code = result.code
+        if result.status in _OK:
+            if result.job is not None:
+                call.stored(result.job, result)
                 return
-            if status == _CREATED:  # only jobs that existed already may be left out
+            if result.status == _CREATED:  # only jobs that existed already may be left out
                 self.joins, doubtful = False, True
         elif code == JobExists.code and not doubtful:
-            call.refused(job_exists(result, call.topic, call.id))
+            error = job_exists(call.topic, call.id, result.durability, result.state, result.until)
+            call.refused(result, error)
             return
         elif code == JobReserved.code and not doubtful:
-            call.refused(JobReserved(call.topic, call.id, result.get("durability")))
+            call.refused(result, JobReserved(call.topic, call.id, result.durability))
             return
         call.send_again(doubtful=doubtful or code == StoreUnavailable.code)
 
 
-class _Finishes(_Kind):
+class _Finishes(_Kind[FinishResult]):
     def path(self, topic: str) -> str:
         return requests.topic_path(topic, "finish")
 
-    def read(self, call: _Finish, result: Mapping[str, Any], *, doubtful: bool) -> None:
-        status, code = result["status"], result.get("code")
-        if status in _OK or (code == JobNotFound.code and doubtful):  # see finish_once
+    def read(self, content: bytes) -> list[FinishResult]:
+        return read_finish_results(content)
+
+    def end(self, call: _Finish, result: FinishResult, *, doubtful: bool) -> None:
+        code = result.code
+        if result.status in _OK or (code == JobNotFound.code and doubtful):  # see finish_once
             call.succeed(None)
         elif code == JobNotFound.code:
             call.fail(JobNotFound(call.topic, call.id))
@@ -299,28 +308,23 @@ class _Finishes(_Kind):
             call.send_again(doubtful=doubtful or code == StoreUnavailable.code)
 
 
-class _Cancels(_Kind):
+class _Cancels(_Kind[CancelResult]):
     def path(self, topic: str) -> str:
         return requests.topic_path(topic, "cancel")
 
-    def read(self, call: _Cancel, result: Mapping[str, Any], *, doubtful: bool) -> None:
-        status, code = result["status"], result.get("code")
-        if status in _OK:
-            call.succeed(Cancelled(call.topic, call.id, JobState(result["was"])))
+    def read(self, content: bytes) -> list[CancelResult]:
+        return read_cancel_results(content)
+
+    def end(self, call: _Cancel, result: CancelResult, *, doubtful: bool) -> None:
+        code = result.code
+        if result.was is not None:
+            call.succeed(Cancelled(topic=call.topic, id=call.id, state="cancelled", was=result.was))
         elif code == JobNotFound.code and not doubtful:
             call.fail(JobNotFound(call.topic, call.id))
         elif code == JobReserved.code:
             call.fail(JobReserved(call.topic, call.id))
         else:
             call.send_again(doubtful=doubtful or code == StoreUnavailable.code)
-
-
-def _read_results(ids: list[str], content: bytes) -> list[dict[str, Any]]:
-    """The results of a batch, in the order of its jobs."""
-    results: list[dict[str, Any]] = parsed(content)["results"]
-    if [result["id"] for result in results] != ids:
-        raise ValueError("the results are not those of the jobs in the request")
-    return results
 
 
 def _is_rate_limit(error: DeferdError) -> bool:

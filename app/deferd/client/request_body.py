@@ -10,10 +10,11 @@ from pydantic import BaseModel
 from pydantic_core import from_json, to_json
 
 from deferd.client.durations import instant
-from deferd.client.jobs import Delivery, JobRef
+from deferd.client.jobs import JobRef
 from deferd.contract.errors import FieldError, InvalidInput
 from deferd.contract.fields import SECONDS_OF_PUTS
 from deferd.contract.model import FinishItem, PutJob
+from deferd.contract.responses.jobs import Delivery
 
 JobToPut = PutJob | Mapping[str, Any]
 JobToFinish = JobRef | Delivery | FinishItem | Mapping[str, Any]
@@ -67,7 +68,7 @@ def job_fields(job: JobToPut) -> dict[str, Any]:
 def finish_item(job: JobToFinish) -> Mapping[str, Any]:
     """One job of a batch to finish."""
     if isinstance(job, Delivery):
-        return job.id_and_receipt()
+        return {"id": job.id, "receipt": job.receipt}
     if isinstance(job, JobRef):
         return {"id": job.id} if job.receipt is None else {"id": job.id, "receipt": job.receipt}
     return set_fields(job) if isinstance(job, FinishItem) else job

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from deferd.client import responses
 from deferd.client.durations import Seconds, instant, seconds
 from deferd.client.errors import UnexpectedAnswer
-from deferd.client.jobs import Delivery, Job, JobRef
+from deferd.client.jobs import JobRef
 from deferd.client.request_body import (
     JobToFinish,
     JobToPut,
@@ -27,12 +27,13 @@ from deferd.client.request_body import (
     without_none,
 )
 from deferd.client.response_reading import reader_of
-from deferd.client.results import Cancelled, CancelResult, FinishResult, PutResult, Released
 from deferd.contract.limits import REDRIVE_DEFAULT, WAIT_DEFAULT_S
 from deferd.contract.model import DeadReason, DurabilityLevel, JobState, TopicSettings
 from deferd.contract.responses.audits import StoreAudit, TopicAudit
 from deferd.contract.responses.bulk import DryRun as Preview
 from deferd.contract.responses.bulk import Redriven, Removed
+from deferd.contract.responses.job_calls import Cancelled, CancelResult, FinishResult, PutResult, Released
+from deferd.contract.responses.jobs import Delivery, Job
 from deferd.contract.responses.topics import TopicPage, TopicView
 
 Result = TypeVar("Result")
@@ -108,7 +109,8 @@ class JobFilters(TypedDict, total=False):
     order: Literal["asc", "desc"]
     """`desc`: what happens last comes first."""
     bodies: bool
-    """False: without bodies and results; `fields` has their lengths as `body_bytes` and `result_bytes`."""
+    """False: without bodies, so that `body` is `msgspec.UNSET`, and without results. `body_bytes` and `result_bytes`
+    are their lengths."""
 
 
 # Producers
@@ -252,7 +254,7 @@ def bury(job: JobRef | Delivery, *, error: str | None = None) -> ApiRequest[None
 
 def finish_many(topic: str, jobs: Iterable[JobToFinish]) -> ApiRequest[list[FinishResult]]:
     """`POST /topics/{topic}/finish`: 1 to 1000 jobs of one topic, as deliveries or with a result each."""
-    items = [job.id_and_receipt() if type(job) is Delivery else finish_item(job) for job in jobs]
+    items = [finish_item(job) for job in jobs]
     repeatable = all("receipt" in item for item in items)
     path, body = topic_path(topic, "finish"), encode({"jobs": items})
     return ApiRequest("POST", path, responses.read_finish_results, body=body, repeatable=repeatable)

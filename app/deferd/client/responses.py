@@ -4,29 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from operator import itemgetter
 from typing import Any
 
-from deferd.client import batch_decoding
 from deferd.client.errors import UnexpectedAnswer
-from deferd.client.jobs import Delivery, Job
 from deferd.client.json_reading import parsed
-from deferd.client.results import (
-    Cancelled,
-    CancelResult,
-    FinishResult,
-    PutResult,
-    Released,
-)
+from deferd.client.response_reading import reader_of, reader_of_value
 from deferd.contract import errors
 from deferd.contract.errors import DeferdError, FieldError
 from deferd.contract.model import JobState
+from deferd.contract.responses.job_calls import (
+    Cancelled,
+    CancelResults,
+    Finished,
+    FinishResults,
+    PutResults,
+    Released,
+    Touched,
+)
+from deferd.contract.responses.jobs import Deliveries, Job, JobPage
 from deferd.contract.text_excerpt import excerpt
 from deferd.contract.timestamps import parse_instant
 
-_JOB_FIELDS = frozenset({"topic", "id", "state", "body"})
-_DELIVERY_FIELDS = _JOB_FIELDS | {"receipt", "attempt"}
-_get_delivery_fields = itemgetter(*_DELIVERY_FIELDS)
 _SHOWN_BYTES = 100
 """How much of what is not a service's an error quotes."""
 _DETAIL_BYTES = 1000
@@ -61,81 +59,24 @@ def _state_or_none(value: Any) -> JobState | None:
     return None if value is None else JobState(value)
 
 
-def job_exists(fields: Mapping[str, Any], topic: str, job_id: str) -> errors.JobExists:
-    """The error for the members of a problem document, or of a result in a batch."""
-    until = fields.get("until")
-    until_ms = None if until is None else round(parse_instant(until).timestamp() * 1000)
-    return errors.JobExists(topic, job_id, fields.get("durability"), _state_or_none(fields.get("state")), until_ms)
+def job_exists(
+    topic: str, job_id: str, durability: str | None, state: JobState | None, until: datetime | None
+) -> errors.JobExists:
+    """The error for a put that the service refused because of an existing job."""
+    until_ms = None if until is None else round(until.timestamp() * 1000)
+    return errors.JobExists(topic, job_id, durability, state, until_ms)
 
 
-def read_job(content: bytes) -> Job:
-    """A job."""
-    return Job(checked(parsed(content), _JOB_FIELDS))
-
-
-def read_put_results(content: bytes) -> list[PutResult]:
-    """The results of a batch of puts."""
-    usual = batch_decoding.put_results(content)
-    return general_put_results(content) if usual is None else usual
-
-
-def general_put_results(content: bytes) -> list[PutResult]:
-    """As `read_put_results`, for any response."""
-    return [
-        PutResult(
-            result["topic"],
-            result["id"],
-            result["status"],
-            text_or_none(result["code"]) if "code" in result else None,
-            None,
-            text_or_none(result["durability"]) if "durability" in result else None,
-            _state_or_none(result.get("state")),
-            result.get("follow_up") is True,
-        )
-        for result in parsed(content)["results"]
-    ]
-
-
-def read_cancelled(content: bytes) -> Cancelled:
-    """A cancelled job."""
-    fields = parsed(content)
-    return Cancelled(fields["topic"], fields["id"], JobState(fields["was"]), fields.get("durability"))
-
-
-def read_deliveries(content: bytes) -> list[Delivery]:
-    """The jobs of a pop."""
-    usual = batch_decoding.deliveries(content)
-    return general_deliveries(content) if usual is None else usual
-
-
-def general_deliveries(content: bytes) -> list[Delivery]:
-    """As `read_deliveries`, for any response."""
-    jobs = parsed(content)["jobs"]
-    try:
-        for job in jobs:
-            _get_delivery_fields(job)
-    except (LookupError, TypeError):
-        raise _no_object_with(_DELIVERY_FIELDS) from None
-    return list(map(Delivery, jobs))
-
-
-def read_finished(content: bytes) -> None:
-    """The confirmation of a finish."""
-    fields = parsed(content)
-    if fields["state"] != JobState.FINISHED:
-        raise ValueError(f"the state is {fields['state']!r}")
-
-
-def read_released(content: bytes) -> Released:
-    """A released job."""
-    fields = parsed(content)
-    due_at = fields.get("due_at")
-    return Released(JobState(fields["state"]), None if due_at is None else parse_instant(due_at), fields["attempts"])
-
-
-def read_touched(content: bytes) -> datetime:
-    """The end of an extended lease."""
-    return parse_instant(parsed(content)["reserved_until"])
+read_job = reader_of(Job)
+read_jobs = reader_of_value(JobPage, lambda page: (page.jobs, page.next_cursor))
+read_deliveries = reader_of_value(Deliveries, lambda popped: popped.jobs)
+read_put_results = reader_of_value(PutResults, lambda batch: batch.results)
+read_finish_results = reader_of_value(FinishResults, lambda batch: batch.results)
+read_cancel_results = reader_of_value(CancelResults, lambda batch: batch.results)
+read_cancelled = reader_of(Cancelled)
+read_finished = reader_of_value(Finished, lambda _: None)
+read_released = reader_of(Released)
+read_touched = reader_of_value(Touched, lambda touched: touched.reserved_until)
 
 
 def read_nothing(content: bytes) -> None:
@@ -146,36 +87,6 @@ def read_nothing(content: bytes) -> None:
 def read_text(content: bytes) -> str:
     """Text in UTF-8."""
     return content.decode()
-
-
-def read_finish_results(content: bytes) -> list[FinishResult]:
-    """The results of a batch of finishes."""
-    usual = batch_decoding.finish_results(content)
-    return general_finish_results(content) if usual is None else usual
-
-
-def general_finish_results(content: bytes) -> list[FinishResult]:
-    """As `read_finish_results`, for any response."""
-    return [
-        FinishResult(result["id"], result["status"], text_or_none(result["code"]) if "code" in result else None)
-        for result in parsed(content)["results"]
-    ]
-
-
-def read_cancel_results(content: bytes) -> list[CancelResult]:
-    """The results of a batch of cancels."""
-    results = []
-    for result in parsed(content)["results"]:
-        was = result.get("was")
-        state = None if was is None else JobState(was)
-        results.append(CancelResult(result["id"], result["status"], state, text_or_none(result.get("code"))))
-    return results
-
-
-def read_jobs(content: bytes) -> tuple[list[Job], str | None]:
-    """One page of jobs, and the cursor of the next page."""
-    page = parsed(content)
-    return [Job(checked(job, _JOB_FIELDS)) for job in page["jobs"]], text_or_none(page["next_cursor"])
 
 
 # Errors
@@ -229,7 +140,13 @@ _BY_CODE: dict[str, _MakeError] = {
     "push_not_found": lambda problem, _, __: errors.PushNotFound(problem["topic"]),
     "topic_pushed": lambda problem, _, __: errors.TopicPushed(problem["topic"]),
     "task_not_found": lambda problem, _, __: errors.TaskNotFound(problem["task"]),
-    "job_exists": lambda problem, _, __: job_exists(problem, problem["topic"], problem["id"]),
+    "job_exists": lambda problem, _, __: job_exists(
+        problem["topic"],
+        problem["id"],
+        problem.get("durability"),
+        _state_or_none(problem.get("state")),
+        None if problem.get("until") is None else parse_instant(problem["until"]),
+    ),
     "job_reserved": lambda problem, _, __: errors.JobReserved(
         problem["topic"], problem["id"], problem.get("durability")
     ),

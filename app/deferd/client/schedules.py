@@ -9,7 +9,6 @@ from urllib.parse import quote
 
 from deferd.client import responses
 from deferd.client.durations import Seconds, instant, seconds
-from deferd.client.jobs import Job
 from deferd.client.policy_options import PolicyOptions
 from deferd.client.request_body import encode, in_seconds, set_fields, without_none
 from deferd.client.requests import ApiRequest
@@ -18,6 +17,7 @@ from deferd.client.sender import Sender
 from deferd.contract.errors import ScheduleNotFound
 from deferd.contract.limits import PREVIEW_DEFAULT
 from deferd.contract.model import DurabilityLevel
+from deferd.contract.responses.jobs import Job
 from deferd.contract.responses.schedules import Preview, Schedule, SchedulePage
 from deferd.contract.responses.schedules import PreviewedRun as Run
 from deferd.contract.schedules import CatchUp, Overlap, PutSchedule, ScheduledJob

@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from deferd.client.idempotency import TRACEPARENT
-from deferd.client.jobs import Delivery
 from deferd.client.request_body import JobToFinish
 from deferd.client.transport import StreamingTransport
+from deferd.contract.responses.jobs import Delivery
 
 if TYPE_CHECKING:
     from deferd.client.tracing import Tracing

@@ -32,7 +32,6 @@ from opentelemetry.trace import INVALID_SPAN, Link, Span, SpanContext, SpanKind,
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from deferd.client.http1 import HttpResponse
-from deferd.client.jobs import Delivery
 from deferd.client.request_body import JobToFinish
 from deferd.client.requests import ApiRequest
 from deferd.client.response_stream import ResponseStream
@@ -41,6 +40,7 @@ from deferd.client.transport import StreamingTransport
 from deferd.client.user_agent import user_agent
 from deferd.contract.errors import DeferdError
 from deferd.contract.limits import HEADERS_OF_JOB_BYTES, HEADERS_OF_JOB_MAX
+from deferd.contract.responses.jobs import Delivery
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 TRACESTATE = "tracestate"

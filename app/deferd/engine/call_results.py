@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from deferd.contract.errors import JobCancelled, JobNotFound, ReceiptStale
+from deferd.contract.errors import JobCancelled, JobNotFound, ReceiptStale, StoreUnavailable
 from deferd.contract.model import JobState
+from deferd.contract.responses.job_calls import FinishResult
 
 OK, NOT_FOUND, _STALE, _CANCELLED = 0, 1, 2, 3
 _NOT_HELD = {4: JobState.DELAYED, 5: JobState.READY, 6: JobState.DEAD, 7: JobState.FINISHED}
 """The codes of lib/delivery.lua for a job that no consumer holds."""
-FINISH_STATUS: dict[int, tuple[int, str | None]] = {
+_FINISH_STATUS: dict[int, tuple[int, str | None]] = {
     OK: (200, None),
     NOT_FOUND: (404, JobNotFound.code),
     **dict.fromkeys((_STALE, *_NOT_HELD), (409, ReceiptStale.code)),
@@ -19,29 +20,18 @@ FINISH_STATUS: dict[int, tuple[int, str | None]] = {
 """The status and the error's name in the response to a batch finish, by code."""
 
 
-class FinishResult(NamedTuple):
-    """One line of a batch finish's response; `status` as in the HTTP contract, `code` None on success."""
-
-    id: str
-    status: int
-    code: str | None
-
-
-class CancelResult(NamedTuple):
-    """One line of a batch cancel's response: `was` is the state of a cancelled job, `code` names the error."""
-
-    id: str
-    status: int
-    was: JobState | None
-    code: str | None
-
-
 class Released(NamedTuple):
     """The state of a job after its release: delayed until `due_at_ms`, or dead (`due_at_ms` None)."""
 
     state: JobState
     due_at_ms: int | None
     attempts: int
+
+
+def finish_result(job_id: str, code: int | StoreUnavailable) -> FinishResult:
+    """The result of one delivery in the response to a batch."""
+    status, name = (503, code.code) if isinstance(code, StoreUnavailable) else _FINISH_STATUS[code]
+    return FinishResult(id=job_id, status=status, code=name)
 
 
 def is_missing(reply: Any) -> bool:

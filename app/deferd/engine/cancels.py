@@ -10,9 +10,9 @@ from typing import Any
 
 from deferd.contract.errors import JobNotFound, JobReserved, StoreUnavailable
 from deferd.contract.model import CancelItem, JobState
+from deferd.contract.responses.job_calls import CancelResult
 from deferd.engine import metrics
 from deferd.engine.bulk_throttle import BulkThrottle
-from deferd.engine.call_results import CancelResult
 from deferd.engine.durability import PutSender
 from deferd.engine.group_commit import GroupCommit, OnResult
 from deferd.engine.redis_keys import Keys
@@ -78,7 +78,7 @@ class Cancels:
             except StoreUnavailable as exc:
                 if not results:
                     raise
-                results += [CancelResult(item.id, 503, None, exc.code) for item in items[start:]]
+                results += [_result_of(item.id, exc) for item in items[start:]]
                 break
             results += [_result_of(item.id, state) for item, state in zip(some, states, strict=True)]
             error = next((state for state in states if isinstance(state, StoreUnavailable)), None)
@@ -136,12 +136,12 @@ def _is_missing(result: JobState | int) -> bool:
 
 def _result_of(job_id: str, result: JobState | int | StoreUnavailable) -> CancelResult:
     if isinstance(result, StoreUnavailable):
-        return CancelResult(job_id, 503, None, result.code)
+        return CancelResult(id=job_id, status=503, code=result.code)
     if isinstance(result, JobState):
-        return CancelResult(job_id, 200, result, None)
+        return CancelResult(id=job_id, status=200, was=result)
     if result == _NOT_FOUND:
-        return CancelResult(job_id, 404, None, JobNotFound.code)
-    return CancelResult(job_id, 409, None, JobReserved.code)
+        return CancelResult(id=job_id, status=404, code=JobNotFound.code)
+    return CancelResult(id=job_id, status=409, code=JobReserved.code)
 
 
 def state_when_cancelled(result: JobState | int, topic: str, job_id: str) -> JobState:

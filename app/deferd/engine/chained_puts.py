@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 from deferd.contract.errors import DifferentShard, StoreUnavailable
 from deferd.contract.model import PutJob
+from deferd.contract.responses.job_calls import PutResult
 from deferd.engine.durability import PutSender, lost_durability, put_terms
 from deferd.engine.partitions import topic_of
 from deferd.engine.placement import NO_DEFAULTS
-from deferd.engine.puts import PutResult, refusal, result_of
+from deferd.engine.puts import refusal, result_of
 from deferd.engine.record import Receipt
 from deferd.engine.redis_keys import Keys
 from deferd.engine.script_arguments import NO_BOUNDS, Args, EncodedPut, PutBounds, encode_finish, encode_put

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
-from itertools import groupby, repeat
+from itertools import groupby
 from operator import itemgetter
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import msgspec
 
@@ -22,8 +22,9 @@ from deferd.contract.errors import (
     TopicFull,
 )
 from deferd.contract.model import JobState, PutJob
+from deferd.contract.responses.job_calls import PutResult
+from deferd.contract.timestamps import instant
 from deferd.engine import metrics
-from deferd.engine.batch_results import rows
 from deferd.engine.bulk_throttle import MOST_JOBS, BulkThrottle
 from deferd.engine.durability import PutSender, stored_nothing
 from deferd.engine.group_commit import GroupCommit, OnResult
@@ -113,24 +114,6 @@ def _read_follow_up(put: EncodedPut, result: Sequence[Any]) -> JobRecord:
     record = read_record(put.topic, put.id, JobState.DELAYED, result[2])
     record.is_follow_up = True
     return record
-
-
-class PutResult(NamedTuple):
-    """One line of a batch put's response; `status` as in the HTTP contract, `code` None on success.
-
-    `durability` is the level that the stored job has reached; None when no job is stored, or that is not known.
-    `state` is that of the existing job, when it was kept or is in the way; `until_ms` is when its retention or its
-    `unique_for` ends, if it is in the way and dead or finished. `is_follow_up`: the put waits for the job's holder.
-    """
-
-    topic: str
-    id: str
-    status: int
-    code: str | None
-    durability: str | None = None
-    state: JobState | None = None
-    until_ms: int | None = None
-    is_follow_up: bool = False
 
 
 class Puts:
@@ -263,11 +246,19 @@ class Puts:
 
 
 def result_of(put: EncodedPut, reply: int | Sequence[Any], level: str) -> tuple[int, PutResult]:
-    """The code of what lua/put.lua returns for a put, and the line for it in a response."""
+    """The code of what lua/put.lua returns for a put, and the result for it in a response."""
     code, state, until_ms = _noted(reply)
     status, error_code = _STATUS[code]
-    reached = None if code in {_FULL, _TOO_LARGE} else level
-    return code, PutResult(put.topic, put.id, status, error_code, reached, state, until_ms, code >= _FOLLOWS)
+    return code, PutResult(
+        topic=put.topic,
+        id=put.id,
+        status=status,
+        code=error_code,
+        durability=None if code in {_FULL, _TOO_LARGE} else level,
+        state=state,
+        until=None if until_ms is None else instant(until_ms),
+        is_follow_up=code >= _FOLLOWS,
+    )
 
 
 def _noted(reply: int | Sequence[Any]) -> tuple[int, JobState | None, int | None]:
@@ -356,20 +347,19 @@ class _Batch:
             if status not in self._errors or stored_nothing(self._errors[status]):  # prefer one that may have stored
                 self._errors[status] = exc
             for index, job in zip(indexes, jobs, strict=True):
-                self._results[index] = PutResult(job.topic, job.id, status, exc.code)
+                self._results[index] = PutResult(topic=job.topic, id=job.id, status=status, code=exc.code)
             return
         level = name_of(reached)
         if replies.count(_CREATED) == len(jobs):
             self._puts.count(topic, replies)
-            topics, ids = repeat(topic_of(topic)), [job.id for job in jobs]
-            nothing = repeat(None)
-            created = rows(PutResult, topics, ids, repeat(201), nothing, repeat(level), nothing, nothing, repeat(False))
+            name = topic_of(topic)
+            created = [PutResult(topic=name, id=job.id, status=201, durability=level) for job in jobs]
             self._results.update(zip(indexes, created, strict=True))
             return
         codes = []
         for index, job, reply in zip(indexes, jobs, replies, strict=True):
             if isinstance(reply, StoreUnavailable):
-                self._results[index] = PutResult(job.topic, job.id, 503, reply.code)
+                self._results[index] = PutResult(topic=job.topic, id=job.id, status=503, code=reply.code)
                 continue
             self._note_record(index, reply)
             code, self._results[index] = result_of(job, reply, level)

@@ -11,22 +11,20 @@ from collections.abc import Collection, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, repeat
+from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from deferd.contract.errors import JobNotFound, JobReserved, StoreUnavailable, TopicPushed
 from deferd.contract.model import CancelItem, ChangeJob, FinishItem, JobState, PutJob
+from deferd.contract.responses.job_calls import CancelResult, FinishResult, PutResult
 from deferd.engine import metrics
-from deferd.engine.batch_results import rows
 from deferd.engine.bulk_throttle import FROM_JOBS, MOST_JOBS, BulkThrottle
 from deferd.engine.call_results import (
-    FINISH_STATUS,
     NOT_FOUND,
     OK,
-    CancelResult,
-    FinishResult,
     Released,
+    finish_result,
     is_missing,
     raise_unless_ok,
 )
@@ -39,7 +37,7 @@ from deferd.engine.partitions import topic_of
 from deferd.engine.placement import until_placed
 from deferd.engine.pop_and_finish import PopsAndFinishes
 from deferd.engine.pop_counts import PopCounts
-from deferd.engine.puts import PutOutcome, PutResult, Puts, StoredPut
+from deferd.engine.puts import PutOutcome, Puts, StoredPut
 from deferd.engine.record import JobRecord, Receipt, json_bytes, read_deliveries, read_record, read_reply
 from deferd.engine.redis_keys import Keys
 from deferd.engine.reply_pacing import ReplyPacing
@@ -380,20 +378,15 @@ class JobQueue:
             except StoreUnavailable as exc:
                 if not results:
                     raise
-                results += [FinishResult(item.id, 503, exc.code) for item in items[start:]]
+                results += [finish_result(item.id, exc) for item in items[start:]]
                 break
             if codes.count(OK) == len(codes):
-                results += rows(FinishResult, [job.id for job in jobs], repeat(200), repeat(None))
+                results += [FinishResult(id=job.id, status=200) for job in jobs]
             else:
-                results += [
-                    FinishResult(job.id, 503, code.code)
-                    if isinstance(code, StoreUnavailable)
-                    else FinishResult(job.id, *FINISH_STATUS[code])
-                    for job, code in zip(jobs, codes, strict=True)
-                ]
+                results += [finish_result(job.id, code) for job, code in zip(jobs, codes, strict=True)]
             error = next((code for code in codes if isinstance(code, StoreUnavailable)), None)
             if error is not None:  # wait only once for a shard that is away
-                results += [FinishResult(item.id, 503, error.code) for item in items[start + MOST_JOBS :]]
+                results += [finish_result(item.id, error) for item in items[start + MOST_JOBS :]]
                 break
         return results
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from msgspec import convert
+
 from deferd.client import AsyncClient, Client, Delivery, JobDefinition
 from deferd.client.blocking_transport import run_blocking
 from deferd.client.put_options import check_put
@@ -282,7 +284,7 @@ class EagerJobs:
         job.state = "reserved"
         job.exception = None
         job.attempts += 1
-        context = self._running[job] = _EagerContext(Delivery(shown(job)))
+        context = self._running[job] = _EagerContext(convert(shown(job), Delivery))
         try:
             value = await self._call(handler, context, in_loop=in_loop)
         except Exception as error:
@@ -319,7 +321,7 @@ class EagerJobs:
         return await called if in_loop else asyncio.run(called)
 
     def _failed(self, job: EagerJob, error: BaseException) -> None:
-        outcome = of_failure(error, Delivery(shown(job)), self._is_failure)
+        outcome = of_failure(error, convert(shown(job), Delivery), self._is_failure)
         job.exception = error
         if isinstance(outcome, Bury):
             self._ended(job, "dead", outcome.error)

@@ -71,7 +71,7 @@ def shown(job: EagerJob) -> dict[str, Any]:
     fields: dict[str, Any] = {
         **{field.name: field.default for field in POLICY if field.is_always_shown},
         "backoff": ExponentialBackoff().model_dump(),
-        **{name: value for name, value in job.fields.items() if name not in _NOT_SHOWN},
+        **{name: value for name, value in job.fields.items() if name not in _NOT_SHOWN and value is not None},
         "topic": job.topic,
         "id": job.id,
         "state": JobState.DELAYED if job.state == FOLLOW_UP else JobState(job.state),

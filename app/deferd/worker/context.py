@@ -7,8 +7,8 @@ import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Unpack
 
-from deferd.client.jobs import Delivery
 from deferd.client.put_options import PutOptions, put_fields
+from deferd.contract.responses.jobs import Delivery
 from deferd.worker.outcomes import check_count, checked_job
 
 

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Any
 
-from deferd.client.jobs import Delivery
 from deferd.client.spans import Process
+from deferd.contract.responses.jobs import Delivery
 from deferd.worker.context import Context
 from deferd.worker.handlers import Handler
 from deferd.worker.outcomes import Outcome

@@ -11,11 +11,11 @@ from pydantic_core import from_json, to_json
 
 from deferd.client.durations import Seconds, seconds
 from deferd.client.idempotency import with_id
-from deferd.client.jobs import Delivery
 from deferd.client.put_options import check_put
 from deferd.client.request_body import JobToPut, as_json, job_fields, set_fields
 from deferd.contract.backoff import ExponentialBackoff, FixedBackoff
 from deferd.contract.limits import CHAINED_PUTS_MAX, DELAY_MAX_S, ERROR_TEXT_MAX, SNOOZE_MIN_S
+from deferd.contract.responses.jobs import Delivery
 from deferd.worker.log import LOG
 
 IsFailure = Callable[[BaseException], bool]

@@ -168,7 +168,7 @@ class Reporter:
             await self._client.release(held.job, delay=SNOOZE_MIN_S, count=False)
         except _OVER as error:
             code = error.code
-        return FinishResult(held.job.id, 200, code)
+        return FinishResult(id=held.job.id, status=200, code=code)
 
     async def _finish_many(self, topic: str, jobs: Sequence[JobToFinish]) -> list[FinishResult]:
         results = await self._client.finish_many(topic, jobs)

@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tests.deliveries import FIELDS
+
 _TIMEOUT_S = 10.0
 _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)")
 
@@ -149,7 +151,7 @@ def scripted_server(
 
 def job_response(path: str, *headers: str) -> bytes:
     """The response to a `look` at this path: a job with the id in it."""
-    job = json.dumps({"topic": "t", "id": path.rpartition("/")[2], "state": "ready", "body": None}).encode()
+    job = json.dumps({**FIELDS, "id": path.rpartition("/")[2]}).encode()
     lines = ["HTTP/1.1 200 OK", "content-type: application/json", f"content-length: {len(job)}", *headers, "", ""]
     return "\r\n".join(lines).encode() + job
 

@@ -43,8 +43,8 @@ def test_the_results_of_a_batch_have_states(client: Client, topic: str) -> None:
     client.put(topic, id="a", delay=60)
     jobs = [{"topic": topic, "id": job_id, "on_conflict": "keep"} for job_id in ("a", "b")]
     assert list(client.put_many(jobs)) == [
-        PutResult(topic, "a", 200, None, None, "fsync", JobState.DELAYED),
-        PutResult(topic, "b", 201, None, None, "fsync", None),
+        PutResult(topic=topic, id="a", status=200, durability="fsync", state=JobState.DELAYED),
+        PutResult(topic=topic, id="b", status=201, durability="fsync"),
     ]
 
 
@@ -79,7 +79,7 @@ def test_a_follow_up_is_put_shown_and_kept(client: Client, shared_service: Servi
     assert put.is_follow_up
     shown = client.look(topic, "a").followed_by
     assert shown is not None
-    assert shown["body"] == [1]
+    assert shown.body == [1]
     [result] = client.put_many([{"topic": topic, "id": "a", "on_conflict": "keep", "if_reserved": "after"}])
     assert result.is_follow_up
     assert "after the one" in shell.good(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 import threading
 import time
@@ -20,9 +21,11 @@ from deferd.client import async_connection, blocking_connection
 from deferd.client.errors import ClientBusy
 from tests.acceptance.client.scripted_server import Peer, job_response, responding, scripted_server
 from tests.acceptance.server.tls_files import TlsFiles
+from tests.deliveries import FIELDS
 from tests.waiting import until, wait_until
 
 TIMEOUT_S = 5.0
+JOB = json.dumps(FIELDS).encode()
 
 Calls = Callable[..., AbstractContextManager["Caller"]]
 
@@ -80,7 +83,7 @@ def caller(request: pytest.FixtureRequest) -> Calls:
 RESPONSES = {
     "length": job_response("/jobs/t/a", "retry-after: 1"),
     "chunked": b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
-    b'5\r\n{"top\r\n2e;x=y\r\nic":"t","id":"a","state":"ready","body":null} \r\n0\r\nx: y\r\n\r\n',
+    b"5\r\n%b\r\n%x;x=y\r\n%b \r\n0\r\nx: y\r\n\r\n" % (JOB[:5], len(JOB) - 4, JOB[5:]),
     "continue": b"HTTP/1.1 100 Continue\r\n\r\n" + job_response("/jobs/t/a"),
 }
 
@@ -109,8 +112,8 @@ def test_a_response_that_ends_after_any_byte_is_no_answer(caller: Calls, kind: s
 def test_a_response_without_a_length_ends_with_the_connection(caller: Calls) -> None:
     def script(peer: Peer) -> None:
         peer.request()
-        peer.send(b'HTTP/1.1 200 OK\r\n\r\n{"topic":"t","id":"a",')
-        peer.send(b'"state":"ready","body":null}')
+        peer.send(b"HTTP/1.1 200 OK\r\n\r\n" + JOB[:50])
+        peer.send(JOB[50:])
 
     with scripted_server(script) as server, caller(server.url) as calls:
         assert ["a", "a"] == [calls.look(), calls.look()]
@@ -119,7 +122,7 @@ def test_a_response_without_a_length_ends_with_the_connection(caller: Calls) -> 
 def test_a_response_without_a_length_that_is_reset_is_no_answer(caller: Calls) -> None:
     def script(peer: Peer) -> None:
         peer.request()
-        peer.send(b'HTTP/1.1 200 OK\r\n\r\n{"topic":"t","id":"a","state":"ready","body":null}')
+        peer.send(b"HTTP/1.1 200 OK\r\n\r\n" + JOB)
         time.sleep(0.1)  # a reset may overtake what was sent
         peer.reset()
 

@@ -23,6 +23,8 @@ from deferd.contract.errors import (
     ReceiptStale,
     StoreUnavailable,
 )
+from deferd.contract.model import JobState
+from deferd.contract.responses.job_calls import CancelResult
 from tests.acceptance.client.joining import RUN_AT, batches, facts, joined, outcome, without_names
 from tests.acceptance.client.lossy_proxy import LossyProxy
 from tests.acceptance.service_process import ServiceProcess
@@ -326,8 +328,8 @@ async def test_cancel_many_returns_a_result_for_each(proxy: LossyProxy, client: 
     held = await client.pop(topic, wait=5)
     results = await client.cancel_many(topic, [*ids, "missing"], if_reserved="refuse")
     assert (results[0].id, results[0].status, results[0].code) == (held[0].id, 409, "job_reserved")
-    assert [(name, 200, "ready", None) for name in ids[1:]] == results[1:-1]
-    assert results[-1] == ("missing", 404, None, "job_not_found")
+    assert results[1:-1] == [CancelResult(id=name, status=200, was=JobState.READY) for name in ids[1:]]
+    assert results[-1] == CancelResult(id="missing", status=404, code="job_not_found")
     proxy.lose_responses()
     [lost] = await client.cancel_many(topic, ["j0"])
     assert (lost.status, lost.code) == (503, "no_answer")

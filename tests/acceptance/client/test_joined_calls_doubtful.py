@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from deferd import AsyncClient, JobRef, NoAnswer
+from deferd import AsyncClient, JobRef, NoAnswer, UnexpectedAnswer
 from tests.acceptance.client.joining import joined
 from tests.acceptance.client.lossy_proxy import LossyProxy, lossy_proxy
 from tests.acceptance.service_process import ServiceProcess
@@ -64,5 +64,5 @@ async def test_a_finish_without_a_receipt_is_not_sent_again_after_a_response_tha
     outcomes = await joined(
         proxy, client, calls, client.finish(JobRef(topic, "j0")), lambda: proxy.respond(200, sent=True, body=said)
     )
-    assert [type(one) for one in outcomes] == [NoAnswer, type(None)]
+    assert [type(one) for one in outcomes] == [UnexpectedAnswer, UnexpectedAnswer]
     assert len(proxy.heads) == before + 2

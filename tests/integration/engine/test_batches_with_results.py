@@ -10,8 +10,8 @@ import pytest
 from deferd.contract import limits
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import CancelItem, FinishItem, JobState, PutJob
+from deferd.contract.responses.job_calls import CancelResult
 from deferd.engine.bulk_throttle import FROM_JOBS, SMALL_AT_ONCE
-from deferd.engine.call_results import CancelResult
 from deferd.engine.engine import Engine
 from deferd.engine.puts import KEPT_BYTES
 from deferd.engine.record import ANY_RECEIPT
@@ -76,13 +76,13 @@ async def test_each_cancel_of_a_batch_has_its_own_result(driver: EngineDriver) -
     names = ["delayed", "ready", "held", "dead", "missing", "ready"]
     items = [CancelItem(id=name) for name in names] + [CancelItem(id="refused", if_reserved="refuse")]
     assert await driver.queue.cancel_many(TOPIC, items) == [
-        CancelResult("delayed", 200, JobState.DELAYED, None),
-        CancelResult("ready", 200, JobState.READY, None),
-        CancelResult("held", 200, JobState.RESERVED, None),
-        CancelResult("dead", 200, JobState.DEAD, None),
-        CancelResult("missing", 404, None, "job_not_found"),
-        CancelResult("ready", 404, None, "job_not_found"),
-        CancelResult("refused", 409, None, "job_reserved"),
+        CancelResult(id="delayed", status=200, was=JobState.DELAYED),
+        CancelResult(id="ready", status=200, was=JobState.READY),
+        CancelResult(id="held", status=200, was=JobState.RESERVED),
+        CancelResult(id="dead", status=200, was=JobState.DEAD),
+        CancelResult(id="missing", status=404, code="job_not_found"),
+        CancelResult(id="ready", status=404, code="job_not_found"),
+        CancelResult(id="refused", status=409, code="job_reserved"),
     ]
     assert await driver.counts() == {JobState.RESERVED: 1}
 
@@ -91,7 +91,7 @@ async def test_a_thousand_jobs_are_cancelled(engine: Engine) -> None:
     names = [f"j{number}" for number in range(limits.BATCH_MAX)]
     await engine.queue.put_many([job(name) for name in names])
     results = await engine.queue.cancel_many(TOPIC, [CancelItem(id=name) for name in names])
-    assert results == [CancelResult(name, 200, JobState.READY, None) for name in names]
+    assert results == [CancelResult(id=name, status=200, was=JobState.READY) for name in names]
 
 
 async def test_a_batch_of_cancels_that_the_store_confirmed_none_of_fails(server: StoreServer) -> None:

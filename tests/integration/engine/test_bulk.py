@@ -7,6 +7,7 @@ import asyncio
 from deferd.contract import limits
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import FinishItem, JobState, PutJob
+from deferd.contract.responses.job_calls import FinishResult
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
 from deferd.store.connection import connect
@@ -27,7 +28,7 @@ async def test_a_thousand_jobs_are_put_popped_and_finished_in_order(engine: Engi
 
     items = [FinishItem(id=job.id, receipt=str(job.receipt)) for job in popped]
     finished = await engine.queue.finish_many(TOPIC, items)
-    assert [(job_id, 200, None) for job_id in IDS] == finished
+    assert finished == [FinishResult(id=job_id, status=200) for job_id in IDS]
     assert {404} == {result.status for result in await engine.queue.finish_many(TOPIC, items)}
 
 

@@ -19,8 +19,8 @@ from deferd.contract.errors import (
     TopicFull,
 )
 from deferd.contract.model import JobState, PutJob, TopicSettings
+from deferd.contract.responses.job_calls import PutResult
 from deferd.engine import metrics
-from deferd.engine.puts import PutResult
 from deferd.engine.record import ANY_RECEIPT, JobRecord
 from deferd.engine.script_arguments import NO_BOUNDS, PutBounds
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver, started_engine

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from deferd.api import serialization
+from deferd.api.job_templates import written_deliveries
 from deferd.contract.errors import JobNotFound
 from deferd.contract.model import JobState, PutJob
 from deferd.contract.push import SetPush
@@ -124,7 +124,7 @@ async def pushing_engine(
         allowed,
         HttpSender(allowed, resolve=resolve),
         user_agent="deferd/test",
-        serialize_jobs=serialization.deliveries,
+        serialize_jobs=written_deliveries,
         drain_s=drain_s,
     )
     pushers.start()

@@ -13,13 +13,13 @@ from pydantic import BaseModel
 from deferd.api import operation, problem_details
 from deferd.api.auth.api_keys import Scope
 from deferd.api.openapi import (
-    job_schemas,
     schemas,
 )
 from deferd.api.openapi.__main__ import FILE, render
 from deferd.api.openapi.examples import EXAMPLES
 from deferd.api.response_models import model_of
 from deferd.contract import bulk_model, model, push, schedules, windows
+from deferd.contract.responses.jobs import Job
 from deferd.contract.responses.response import Response
 
 DOCUMENT: dict[str, Any] = yaml.load(FILE.read_bytes(), yaml.CSafeLoader)
@@ -345,6 +345,6 @@ def test_the_error_schema_of_fastapi_is_removed() -> None:
 
 def test_optional_fields_of_responses_are_never_null() -> None:
     job = DOCUMENT["components"]["schemas"]["Job"]
-    text = job_schemas.Job.model_fields["last_error"].description
+    text = model_of(Job).model_fields["last_error"].description
     assert job["properties"]["last_error"] == {"type": "string", "description": text}
     assert {"max_attempts", "ttl"} <= set(job["required"])

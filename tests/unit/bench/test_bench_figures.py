@@ -19,12 +19,15 @@ from deferd.bench.figures import (
 )
 from deferd.bench.ledger import Ledger
 from deferd.bench.report import notes
-from deferd.bench.service_clock import ClockOffset, epoch_ms, instant
+from deferd.bench.service_clock import ClockOffset, epoch_ms
 from deferd.bench.steps import StepResult
 from deferd.client import Delivery, PutResult
+from deferd.contract.timestamps import parse_instant
+from tests.deliveries import delivery_of
 
 DUE_AT = "2026-11-21T10:00:00.250Z"
-DUE_S = epoch_ms(DUE_AT) / 1000
+DUE_MS = epoch_ms(parse_instant(DUE_AT))
+DUE_S = DUE_MS / 1000
 
 
 def make_ledger(offset_ms: float = 0.0) -> Ledger:
@@ -32,15 +35,11 @@ def make_ledger(offset_ms: float = 0.0) -> Ledger:
 
 
 def make_delivery(job_id: str = "a", *, topic: str = "t", due_at: str = DUE_AT, attempt: int = 1) -> Delivery:
-    return Delivery({"topic": topic, "id": job_id, "due_at": due_at, "attempt": attempt, "state": "reserved"})
+    return delivery_of(topic=topic, id=job_id, due_at=due_at, attempt=attempt)
 
 
 def make_result(jobs: int, began_s: float, ended_s: float, cpu_s: float, values_ms: list[float]) -> StepResult:
     return StepResult(began_s, cpu_s, ended_s, jobs, calls=jobs, values_ms=array("d", values_ms))
-
-
-def test_an_instant_has_the_format_of_the_service() -> None:
-    assert instant(round(epoch_ms(DUE_AT))) == DUE_AT
 
 
 def test_clocks_agree_when_no_sample_contradicts_it() -> None:
@@ -57,7 +56,7 @@ def test_clocks_that_differ_are_bounded_by_the_closest_samples(ahead_ms: float) 
 
 def test_lateness_is_measured_with_the_clock_of_the_store() -> None:
     ledger = make_ledger(offset_ms=5000)
-    ledger.put("a", DUE_AT)
+    ledger.put("a", DUE_MS)
 
     assert ledger.delivered(make_delivery(), DUE_S - 5 + 0.004) == pytest.approx(4, abs=0.01)
     assert ledger.missing == 0
@@ -75,7 +74,7 @@ def test_lateness_is_measured_with_the_clock_of_the_store() -> None:
 )
 def test_a_wrong_delivery_is_found(delivery: Delivery, at_s: float, wrong: str) -> None:
     ledger = make_ledger()
-    ledger.put("a", DUE_AT)
+    ledger.put("a", DUE_MS)
 
     with pytest.raises(BenchFailed, match=wrong):
         ledger.delivered(delivery, at_s)
@@ -99,7 +98,11 @@ def test_jobs_that_are_lost_or_unknown_are_found() -> None:
         ledger.check_complete()
 
 
-@pytest.mark.parametrize("result", [PutResult("t", "a", 409, "job_exists"), PutResult("other", "a", 201, None)])
+def put_result(topic: str, status: int = 201, code: str | None = None) -> PutResult:
+    return PutResult(topic=topic, id="a", status=status, code=code)
+
+
+@pytest.mark.parametrize("result", [put_result("t", status=409, code="job_exists"), put_result("other")])
 def test_a_put_that_does_not_get_201_is_found(result: PutResult) -> None:
     with pytest.raises(BenchFailed, match="not 201"):
         make_ledger().put_result(result, None)

@@ -11,9 +11,10 @@ import pytest
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
-from deferd import AsyncClient, Client, Context, Delivery, FixedBackoff, InvalidInput, Worker, job
+from deferd import AsyncClient, Client, Context, FixedBackoff, InvalidInput, Worker, job
 from deferd.client.put_options import PutOptions, put_fields
 from deferd.worker.handlers import Handler, InvalidBody
+from tests.deliveries import delivery_of
 from tests.unit.worker.handler_context import context_of
 
 NO_SERVICE = "http://127.0.0.1:9"
@@ -106,7 +107,7 @@ def test_a_body_is_read_as_it_was_put(body_type: Any, body: Any, as_json: Any) -
     definition = job("t", body_type)
 
     assert definition.fields(body)["body"] == as_json
-    assert definition.read(Delivery({"topic": "t", "id": "a", "body": as_json})) == body
+    assert definition.read(delivery_of(body=as_json)) == body
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ def test_a_body_that_the_consumer_could_not_parse_is_refused_before_it_is_sent(
 
 def test_a_body_of_another_program_is_validated_when_it_is_read() -> None:
     with pytest.raises(InvalidInput, match=r"^body\.number: Field required") as refused:
-        job("t", Order).read(Delivery({"topic": "t", "id": "a", "body": {"no": 1}}))
+        job("t", Order).read(delivery_of(body={"no": 1}))
     assert refused.value.field_errors[0].path == ("body", "number")
 
 

@@ -17,17 +17,19 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import from_json
 
-from deferd import Context, Delivery, Job
+from deferd import Context
 from deferd.client import requests
 from deferd.client.durations import instant
 from deferd.client.jobs import JobRef
 from deferd.client.request_body import as_json
 from deferd.client.requests import ApiRequest
-from deferd.client.responses import read_problem
+from deferd.client.responses import read_job, read_problem
 from deferd.contract.errors import DeferdError, InvalidInput
 from deferd.contract.model import DeadReason, JobState
+from deferd.contract.responses.response import Response
 from deferd.contract.responses.topics import TopicView
 from deferd.worker.handlers import Handler, InvalidBody
+from tests.deliveries import FIELDS, delivery_of
 from tests.drawn_input import contents, drawn, json_values, objects_with, outcome, plain_texts, texts
 
 REQUESTS: dict[str, ApiRequest[Any]] = {
@@ -150,9 +152,9 @@ def test_a_response_is_read_or_is_a_deferd_error(name: str, status: int, content
         assert repr(view)
 
 
-def views_in(result: Any) -> Iterator[Job | TopicView]:
+def views_in(result: Any) -> Iterator[Response | TopicView]:
     match result:
-        case Job() | TopicView():
+        case Response() | TopicView():
             yield result
         case list() | tuple():
             for one in result:
@@ -168,18 +170,13 @@ def test_an_error_response_is_read_as_a_deferd_error(status: int, content: bytes
     assert repr(error)
 
 
-JOB_PROPERTIES = [name for name, value in vars(Job).items() if isinstance(value, property)]
-
-
 @drawn(200)
 @given(fields=st.fixed_dictionaries({name: job_fields[name] for name in ("state", "body", "created_at", "due_at")}))
-def test_a_field_of_a_job_is_read_or_is_a_value_error(fields: dict[str, Any]) -> None:
-    job = Job({"topic": "t", "id": "a", **fields})
-    for name in JOB_PROPERTIES:
-        try:
-            getattr(job, name)
-        except (ValueError, LookupError):
-            assert name not in {"topic", "id", "body"}
+def test_a_job_is_read_or_is_a_value_error(fields: dict[str, Any]) -> None:
+    job, _ = outcome(lambda: read_job(json.dumps({**FIELDS, **fields}).encode()), ValueError)
+    if job is not None:
+        assert (job.id, job.body) == ("a", fields["body"])
+        assert job.backoff is not None
 
 
 moments = st.datetimes() | st.sampled_from(
@@ -301,7 +298,7 @@ def test_a_body_is_parsed_into_the_argument_or_does_not_fit(function: Callable[.
     sent = from_json(json.dumps(body))  # as the client reads it
     loop = asyncio.new_event_loop()
     loop.close()
-    context = Context(Delivery({"topic": "t", "id": "a", "body": sent}), no_touch, loop)
+    context = Context(delivery_of(body=sent), no_touch, loop)
     arguments, refused = outcome(lambda: Handler("t", function).arguments(sent, context), InvalidBody)
     if arguments is not None:
         function(*arguments[0], **arguments[1])

@@ -8,10 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deferd.bench import service_clock
 from deferd.cli.framework import values
-from deferd.client.jobs import Job, JobRef
-from deferd.client.requests import touch
 from deferd.contract.model import ChangeJob, PutJob
 from deferd.contract.timestamps import parse_instant
 from tests.drawn_input import drawn
@@ -40,15 +37,9 @@ def test_a_fraction_of_a_leap_second_is_kept() -> None:
 
 @pytest.mark.parametrize("text", LEAP_SECONDS)
 def test_leap_seconds_are_parsed_the_same_everywhere(text: str) -> None:
-    shown = {"topic": "t", "id": "a", "state": "delayed", "body": None, "created_at": text, "due_at": text}
-    job = Job({**shown, "reserved_until": text})
-
     assert PutJob.model_validate({"topic": "t", "run_at": text}).run_at == MIDNIGHT
     assert ChangeJob.model_validate({"run_at": text}).run_at == MIDNIGHT
-    assert (job.created_at, job.due_at, job.reserved_until) == (MIDNIGHT, MIDNIGHT, MIDNIGHT)
-    assert touch(JobRef("t", "a")).read_response(200, f'{{"reserved_until": "{text}"}}'.encode()) == MIDNIGHT
     assert values.instant(text) == MIDNIGHT
-    assert service_clock.epoch_ms(text) == MIDNIGHT.timestamp() * 1000
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from deferd import Context, Delivery
+from deferd import Context
+from tests.deliveries import delivery_of
 
 
 async def _no_touch(_context: Context) -> None:
@@ -16,4 +17,4 @@ def context_of(body: Any) -> Context:
     """The context of a delivery with this body."""
     loop = asyncio.new_event_loop()
     loop.close()
-    return Context(Delivery({"topic": "t", "id": "a", "body": body}), _no_touch, loop)
+    return Context(delivery_of(body=body), _no_touch, loop)

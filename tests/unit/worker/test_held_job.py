@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from deferd import Delivery
 from deferd.worker.handlers import Handler
 from deferd.worker.held_job import HeldJob, Stop
 from deferd.worker.outcomes import DONE, Finish, Release
+from tests.deliveries import delivery_of
 
 RELEASED = Release(0, "the worker stopped")
 
@@ -16,8 +16,7 @@ async def nothing() -> None: ...
 
 
 def held() -> HeldJob:
-    delivery = Delivery({"topic": "t", "id": "a", "ttr": 60, "attempt": 1})
-    return HeldJob(delivery, Handler("t", nothing), lambda _: nothing(), asyncio.get_running_loop())
+    return HeldJob(delivery_of(), Handler("t", nothing), lambda _: nothing(), asyncio.get_running_loop())
 
 
 async def test_a_task_that_has_not_begun_is_not_cancelled() -> None:

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from deferd import Delivery, InvalidInput, Reject, Retry, Snooze, Then
 from deferd.contract.limits import DELAY_MAX_S, ERROR_TEXT_MAX
 from deferd.worker.outcomes import Bury, Finish, Release, of_error, of_failure, of_value
+from tests.deliveries import delivery_of
 
 
 class Closed(BaseModel):
@@ -86,7 +87,7 @@ def test_a_snooze_releases_the_job_without_an_attempt() -> None:
 
 
 def _delivery(backoff: dict[str, Any], *, attempt: int = 1, snoozes: int = 0) -> Delivery:
-    return Delivery({"topic": "t", "id": "a", "attempt": attempt, "snoozes": snoozes, "backoff": backoff})
+    return delivery_of(attempt=attempt, snoozes=snoozes, backoff=backoff)
 
 
 def test_an_exception_that_is_no_failure_snoozes_the_job_for_its_backoff() -> None:

@@ -8,7 +8,9 @@ from typing import ClassVar
 
 from deferd.api.direct.call import Connection, DirectCall
 from deferd.api.direct.verb import ID, TOPIC, DirectVerb, KnownHead
+from deferd.api.responses import encode
 from deferd.contract.model import JobState
+from deferd.contract.responses.job_calls import Cancelled
 from deferd.engine.cancels import state_when_cancelled
 
 
@@ -34,6 +36,6 @@ def _respond(call: DirectCall, topic: str, job_id: str, result: JobState | int |
             call.fail(error or AssertionError())
             return
         was = state_when_cancelled(result, topic, job_id)
-        call.respond(200, f'{{"topic":"{topic}","id":"{job_id}","state":"cancelled","was":"{was}"}}'.encode())
+        call.respond(200, encode(Cancelled(topic=topic, id=job_id, state="cancelled", was=was)))
     except Exception as exc:  # noqa: BLE001 (every error gets a response)
         call.fail(exc)

@@ -9,6 +9,8 @@ from typing import ClassVar
 from deferd.api.direct.call import Connection, DirectCall
 from deferd.api.direct.verb import ID, TOPIC, DirectVerb, KnownHead
 from deferd.api.put_decoding import decode_finish
+from deferd.api.responses import encode
+from deferd.contract.responses.job_calls import Finished
 from deferd.engine.call_results import raise_unless_ok
 
 
@@ -35,6 +37,6 @@ def _respond(call: DirectCall, topic: str, job_id: str, code: int | None, error:
             call.fail(error or AssertionError())
             return
         raise_unless_ok(code, topic, job_id)
-        call.respond(200, f'{{"topic":"{topic}","id":"{job_id}","state":"finished"}}'.encode())
+        call.respond(200, encode(Finished(topic=topic, id=job_id, state="finished")))
     except Exception as exc:  # noqa: BLE001 (every error gets a response)
         call.fail(exc)

@@ -7,10 +7,11 @@ from functools import lru_cache, partial
 from re import Match
 from typing import Any, ClassVar, NamedTuple
 
-from deferd.api import request_query, serialization
+from deferd.api import request_query
 from deferd.api.consumer_tracker import MOST_NOTES
 from deferd.api.direct.call import Connection, DirectCall
 from deferd.api.direct.verb import TOPIC, DirectVerb, KnownHead
+from deferd.api.job_templates import written_deliveries
 from deferd.api.routes.pop import NO_STORE, PopQuery, return_to_queue
 from deferd.api.unsent_bytes import LARGE_BYTES
 from deferd.contract.errors import DeferdError
@@ -70,7 +71,7 @@ class DirectPop(DirectVerb):
             if error is not None:
                 call.fail(error)
                 return
-            body = serialization.deliveries(jobs)
+            body = written_deliveries(jobs)
             if len(body) > LARGE_BYTES:
                 self._app.unsent.claim(len(body), None, topic)
             call.respond(200, body, _NO_STORE_FIELD)

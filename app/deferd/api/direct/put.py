@@ -6,9 +6,9 @@ from functools import partial
 from re import Match
 from typing import ClassVar
 
-from deferd.api import serialization
 from deferd.api.direct.call import Connection, DirectCall
 from deferd.api.direct.verb import DirectVerb, KnownHead
+from deferd.api.job_templates import written_put
 from deferd.api.put_decoding import decode_put
 from deferd.api.unsent_bytes import LARGE_BYTES
 from deferd.engine.puts import StoredPut, outcome_of
@@ -37,7 +37,7 @@ class DirectPut(DirectVerb):
                 call.fail(error or AssertionError())
                 return
             outcome = outcome_of(put, stored)
-            body = serialization.put_job(outcome)
+            body = written_put(outcome)
             if len(body) > LARGE_BYTES:  # it is the job that was kept
                 self._app.unsent.claim(len(body), call.key_name)
             if outcome.outcome == "created":

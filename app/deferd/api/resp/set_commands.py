@@ -28,7 +28,7 @@ from deferd.api.resp.options import text
 from deferd.api.resp.session import Session, each
 from deferd.contract import limits
 from deferd.contract.errors import FieldError, InvalidInput
-from deferd.engine.puts import PutResult
+from deferd.contract.responses.job_calls import PutResult
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import JobRecord
 from deferd.engine.script_arguments import EncodedPut

@@ -5,20 +5,24 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query
+from msgspec.structs import replace
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from deferd.api import serialization
 from deferd.api.auth.api_keys import Scope
 from deferd.api.auth.permissions import Recorded, requires
-from deferd.api.openapi import schemas
+from deferd.api.job_responses import job as job_of
+from deferd.api.job_responses import job_without_bodies
+from deferd.api.job_templates import written_job, written_put
 from deferd.api.openapi.document import error_responses
-from deferd.api.openapi.job_schemas import Job
 from deferd.api.operation import Operation
 from deferd.api.request_context import CurrentRequest
+from deferd.api.response_models import model_of
 from deferd.api.responses import JsonResponse
 from deferd.contract.collapsing import FollowUp
 from deferd.contract.model import CancelBatch, ChangeJob, Durability, IfReserved, JobId, PutBatch, PutJob, Topic
+from deferd.contract.responses.job_calls import Cancelled, CancelResults, PutResults
+from deferd.contract.responses.jobs import Job, StoredJob
 
 router = APIRouter(route_class=Operation, tags=["jobs"])
 
@@ -38,12 +42,12 @@ _BY_PEOPLE = Recorded(via=frozenset(("console", "cli")), joins=True)
     "of the `traceparent` header, if that is valid. A `window` moves the due time to the next opening, a `spread` "
     "moves it by a part that depends on the id: `asked_for` is then the due time without them.",
     status_code=201,
-    response_model=schemas.StoredJob,
+    response_model=StoredJob,
     response_description="The job was put.",
     responses={
         201: {"headers": {"Location": {"description": "The job's path.", "schema": {"type": "string"}}}},
         200: {
-            "model": schemas.StoredJob,
+            "model": model_of(StoredJob),
             "description": "The topic already had a job with this id. With `keep` the response is the existing job, "
             "with `replace` the new one, with `append` its collection, of which `body` shows only the item of this "
             "put. `state` tells whether a job that was kept will still run.",
@@ -61,9 +65,9 @@ async def put_job(request: CurrentRequest, job: PutJob) -> Response:
     with request.room_for((job,)):
         put = await request.engine.queue.put(job, request.put_bounds())
     if put.outcome not in {"created", "follow_up"}:
-        return JsonResponse(serialization.put_job(put))
+        return JsonResponse(written_put(put))
     location = f"/jobs/{put.record.topic}/{put.record.id}".encode()
-    return JsonResponse(serialization.put_job(put), 201, ((b"location", location),))
+    return JsonResponse(written_put(put), 201, ((b"location", location),))
 
 
 class PutBatchQuery(BaseModel):
@@ -85,7 +89,7 @@ class PutBatchQuery(BaseModel):
     description="Puts up to 1000 jobs. All are validated first: if one is invalid, the response is 422 with its index "
     "in the path of the field, and nothing is stored. Then each job is stored or refused on its own. The response has "
     "one result per job, in the order of the request. The jobs may have different levels of `durability`.",
-    response_model=schemas.PutResults,
+    response_model=PutResults,
     response_description="The result for each job.",
     responses=error_responses("validation", "durability_unavailable", "store_unavailable", body=True),
 )
@@ -94,14 +98,18 @@ async def put_jobs(
     request: CurrentRequest,
     query: Annotated[PutBatchQuery, Query()],
     batch: PutBatch,  # or its EncodedBatch
-) -> Response:
+) -> PutResults:
     queue = request.engine.queue
     with request.room_for(batch.jobs):
         if query.with_jobs:
             with_jobs = await queue.put_many_with_jobs(batch.jobs, request.put_bounds())
-            return JsonResponse(serialization.put_results_with_jobs(with_jobs))
-        results = await queue.put_many(batch.jobs, request.put_bounds())
-    return JsonResponse(serialization.put_results(results))
+            return PutResults(
+                results=[
+                    result if record is None else replace(result, job=written_job(record))
+                    for result, record in with_jobs
+                ]
+            )
+        return PutResults(results=await queue.put_many(batch.jobs, request.put_bounds()))
 
 
 class GetQuery(BaseModel):
@@ -125,9 +133,9 @@ class GetQuery(BaseModel):
     responses=error_responses("job_not_found", "validation", "store_unavailable"),
 )
 @requires(Scope.READ)
-async def get_job(request: CurrentRequest, topic: Topic, id: JobId, query: Annotated[GetQuery, Query()]) -> Response:
-    serialize = serialization.job if query.bodies else serialization.job_without_bodies
-    return JsonResponse(serialize(await request.engine.queue.get(topic, id)))
+async def get_job(request: CurrentRequest, topic: Topic, id: JobId, query: Annotated[GetQuery, Query()]) -> Job:
+    shown = job_of if query.bodies else job_without_bodies
+    return shown(await request.engine.queue.get(topic, id))
 
 
 @router.patch(
@@ -143,9 +151,9 @@ async def get_job(request: CurrentRequest, topic: Topic, id: JobId, query: Annot
     responses=error_responses("job_not_found", "job_reserved", "validation", "store_unavailable", body=True),
 )
 @requires(Scope.PUT, recorded=_BY_PEOPLE)
-async def change_job(request: CurrentRequest, topic: Topic, id: JobId, change: ChangeJob) -> Response:
+async def change_job(request: CurrentRequest, topic: Topic, id: JobId, change: ChangeJob) -> Job:
     with request.room_for_change(change):
-        return JsonResponse(serialization.job(await request.engine.queue.change(topic, id, change)))
+        return job_of(await request.engine.queue.change(topic, id, change))
 
 
 class CancelQuery(BaseModel):
@@ -170,7 +178,7 @@ class CancelQuery(BaseModel):
     "was in: `reserved` means that a consumer already had it. With `durability` the cancel has reached that level "
     "before its response, and so has what a 404 or 409 says. After a 503 the job may or may not be cancelled; "
     "repeating the request is safe.",
-    response_model=schemas.Cancelled,
+    response_model=Cancelled,
     response_description="The job was cancelled.",
     responses=error_responses(
         "job_not_found", "job_reserved", "validation", "durability_unavailable", "store_unavailable"
@@ -179,15 +187,18 @@ class CancelQuery(BaseModel):
 @requires(Scope.CANCEL, recorded=_BY_PEOPLE)
 async def cancel_job(
     request: CurrentRequest, topic: Topic, id: JobId, query: Annotated[CancelQuery, Query()]
-) -> Response:
+) -> Cancelled:
     refuse = query.if_reserved == "refuse"
     keep = query.follow_up == "keep"
     queue = request.engine.queue
+    reached = None
     if query.durability is None:
         was = await queue.cancel(topic, id, refuse_reserved=refuse, keep_follow_up=keep)
-        return JsonResponse({"topic": topic, "id": id, "state": "cancelled", "was": was})
-    was, reached = await queue.cancel_durably(topic, id, query.durability, refuse_reserved=refuse, keep_follow_up=keep)
-    return JsonResponse({"topic": topic, "id": id, "state": "cancelled", "was": was, "durability": reached})
+    else:
+        was, reached = await queue.cancel_durably(
+            topic, id, query.durability, refuse_reserved=refuse, keep_follow_up=keep
+        )
+    return Cancelled(topic=topic, id=id, state="cancelled", was=was, durability=reached)
 
 
 @router.post(
@@ -195,12 +206,12 @@ async def cancel_job(
     operation_id="cancel_jobs",
     summary="Cancel many jobs",
     description="Cancels up to 1000 jobs of one topic. Each has its own result, in the order of the request.",
-    response_model=schemas.CancelResults,
+    response_model=CancelResults,
     response_description="The result for each job.",
     responses=error_responses("validation", "store_unavailable", body=True),
 )
 @requires(Scope.CANCEL, recorded=_BY_PEOPLE)
-async def cancel_jobs(request: CurrentRequest, topic: Topic, batch: CancelBatch) -> Response:
+async def cancel_jobs(request: CurrentRequest, topic: Topic, batch: CancelBatch) -> CancelResults:
     results = await request.engine.queue.cancel_many(topic, batch.jobs)
     request.changed = sum(result.was is not None for result in results)
-    return JsonResponse(serialization.cancel_results(results))
+    return CancelResults(results=results)

@@ -11,10 +11,9 @@ from fastapi import APIRouter, Path, Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 from starlette.responses import Response
 
-from deferd.api import serialization
 from deferd.api.auth.api_keys import Scope
 from deferd.api.auth.permissions import requires
-from deferd.api.openapi import schemas
+from deferd.api.job_templates import written_deliveries
 from deferd.api.openapi.document import error_responses
 from deferd.api.operation import EMPTY_BODY, EmptyBody, Operation
 from deferd.api.request_context import CurrentRequest, RequestContext
@@ -23,6 +22,7 @@ from deferd.api.unsent_bytes import LARGE_BYTES
 from deferd.contract import limits
 from deferd.contract.errors import DeferdError
 from deferd.contract.model import Ttr
+from deferd.contract.responses.jobs import Deliveries
 from deferd.contract.topic_patterns import is_pattern
 from deferd.engine.engine import Engine
 from deferd.engine.record import JobRecord
@@ -125,7 +125,7 @@ async def _pop(request: RequestContext, topics: str, query: PopQuery) -> Respons
     try:
         if jobs:
             request.admission.check_again(list(dict.fromkeys([*names, *(job.topic for job in jobs)])))
-        response = JsonResponse(serialization.deliveries(jobs), headers=NO_STORE)
+        response = JsonResponse(written_deliveries(jobs), headers=NO_STORE)
         if len(response.body) > LARGE_BYTES:
             unsent.claim(len(response.body), key_name, topics)
     except DeferdError:
@@ -168,7 +168,7 @@ those that have jobs. A pop is of at most 1000 topics: with more, the status is 
     description=_DESCRIPTION
     + "\nThis GET has an effect and is never cached. Programs should use POST on the same path: an "
     "HTTP library may repeat a GET when its response is lost.",
-    response_model=schemas.Deliveries,
+    response_model=Deliveries,
     response_description=_RESPONSE,
     responses=error_responses("topic_pushed", "validation", "store_unavailable"),
 )
@@ -182,7 +182,7 @@ async def pop_jobs_by_get(request: CurrentRequest, topic: PopTopics, query: Anno
     operation_id="pop_jobs",
     summary=_SUMMARY,
     description=_DESCRIPTION + "\nGET on the same path does the same.",
-    response_model=schemas.Deliveries,
+    response_model=Deliveries,
     response_description=_RESPONSE,
     responses=error_responses("topic_pushed", "validation", "store_unavailable", body=True),
 )

@@ -9,10 +9,10 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from starlette.responses import Response
 
-from deferd.api import schedule_json, serialization
+from deferd.api import schedule_json
 from deferd.api.auth.api_keys import Scope
 from deferd.api.auth.permissions import requires
-from deferd.api.openapi import schemas
+from deferd.api.job_templates import written_put
 from deferd.api.openapi.document import error_responses
 from deferd.api.operation import EMPTY_BODY, EmptyBody, Operation
 from deferd.api.request_context import CurrentRequest
@@ -22,6 +22,7 @@ from deferd.api.routes.topics import Cursor
 from deferd.contract import limits
 from deferd.contract.model import Topic
 from deferd.contract.responses import schedules as responses
+from deferd.contract.responses.jobs import StoredJob
 from deferd.contract.schedules import PutSchedule, ScheduleName
 from deferd.engine.schedules.schedules import ScheduleFilter
 
@@ -204,7 +205,7 @@ async def resume_schedule(
     description="Puts the schedule's job now, in addition to its runs: it does not count as one, and `overlap` and "
     "`max_runs` do not concern it. Each call puts another job, with an id such as `NAME:20261122T030012.345Z`.",
     status_code=201,
-    response_model=schemas.StoredJob,
+    response_model=StoredJob,
     response_description="The job was put.",
     responses=error_responses(
         *("schedule_not_found", "validation", "durability_unavailable", "topic_full", "store_unavailable"), body=True
@@ -218,7 +219,7 @@ async def run_schedule(request: CurrentRequest, name: ScheduleName, _body: Empty
     with request.room_for_run(stored):
         put = await request.engine.schedules.run(stored, request.put_bounds())
     location = f"/jobs/{put.record.topic}/{put.record.id}".encode()
-    return JsonResponse(serialization.put_job(put), 201, ((b"location", location),))
+    return JsonResponse(written_put(put), 201, ((b"location", location),))
 
 
 @router.get(

@@ -5,21 +5,20 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
-from orjson import Fragment
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 from starlette.responses import Response
 
-from deferd.api import audit_responses, serialization, task_requests, topic_responses
+from deferd.api import audit_responses, task_requests, topic_responses
 from deferd.api.auth.api_keys import Scope
 from deferd.api.auth.permissions import Recorded, requires
 from deferd.api.auth.visible_topics import list_visible
-from deferd.api.openapi import schemas
+from deferd.api.job_responses import job_without_bodies
+from deferd.api.job_templates import written_job
 from deferd.api.openapi.document import error_responses
 from deferd.api.openapi.task_schemas import ACCEPTED
 from deferd.api.operation import EMPTY_BODY, EmptyBody, Operation
 from deferd.api.request_context import CurrentRequest, RequestContext
 from deferd.api.response_values import instant
-from deferd.api.responses import JsonResponse
 from deferd.api.routes.paging import page_limit
 from deferd.contract import limits
 from deferd.contract.labels import Tag
@@ -36,6 +35,7 @@ from deferd.contract.model import (
 )
 from deferd.contract.responses import audits, topics
 from deferd.contract.responses.bulk import Redriven, Removed, SampleJob
+from deferd.contract.responses.jobs import JobPage
 from deferd.engine.record import instant_ms
 from deferd.engine.topic_sweeps import Sweep
 from deferd.engine.topics import JobFilter
@@ -218,22 +218,20 @@ async def resume_topic(request: CurrentRequest, topic: Topic, _body: EmptyBody =
     "filters `due_after`, `due_before`, `id_prefix` and `error` search the jobs in their order, about 10000 a page at "
     "most, so a page may be short or empty and yet have a `next_cursor`; `looked_at` says how many were searched. In a "
     "topic with several `partitions` the jobs of one state come partition by partition: the order holds within each.",
-    response_model=schemas.JobPage,
+    response_model=JobPage,
     response_description="One page of jobs.",
     responses=error_responses("topic_not_found", "validation", "store_unavailable"),
 )
 @requires(Scope.READ)
-async def list_jobs(request: CurrentRequest, topic: Topic, query: Annotated[JobsQuery, Query()]) -> Response:
-    topics, wanted, looked_at, reverse = request.engine.topics, query.wanted(), {}, query.order == "desc"
+async def list_jobs(request: CurrentRequest, topic: Topic, query: Annotated[JobsQuery, Query()]) -> JobPage:
+    topics, wanted, looked_at, reverse = request.engine.topics, query.wanted(), None, query.order == "desc"
     page = (query.state, query.cursor, query.limit)
     if wanted is None:
         records, next_cursor = await topics.jobs(topic, *page, reverse=reverse)
     else:
-        records, next_cursor, looked = await topics.search(topic, wanted, *page, reverse=reverse)
-        looked_at = {"looked_at": looked}
-    serialize = serialization.job if query.bodies else serialization.job_without_bodies
-    jobs = [Fragment(serialize(record)) for record in records]
-    return JsonResponse({"jobs": jobs, "next_cursor": next_cursor, **looked_at})
+        records, next_cursor, looked_at = await topics.search(topic, wanted, *page, reverse=reverse)
+    shown = written_job if query.bodies else job_without_bodies
+    return JobPage(jobs=[shown(record) for record in records], next_cursor=next_cursor, looked_at=looked_at)
 
 
 @router.post(

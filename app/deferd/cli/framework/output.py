@@ -241,13 +241,13 @@ def _plain(value: float) -> str:
 
 def where_it_stands(job: Job) -> str:
     """The status of a job in a few words, by its state."""
-    match job.fields["state"]:
+    match job.state:
         case "reserved" if job.reserved_until is not None:
             holder = f", held by {job.reserved_by}" if job.reserved_by else ""
             return f"lease ends {from_now(job.reserved_until)}{holder}"
         case "dead":
-            reason = job.fields.get("reason", "dead")
-            return f"{reason}: {job.last_error}" if job.last_error else str(reason)
+            reason = "dead" if job.reason is None else job.reason.value
+            return f"{reason}: {job.last_error}" if job.last_error else reason
         case "finished" if job.finished_at is not None:
             return f"finished {from_now(job.finished_at)}"
     return f"due {from_now(job.due_at)}"

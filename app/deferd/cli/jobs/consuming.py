@@ -181,8 +181,7 @@ def _show_state(topic: str, job_id: str, state: str, *, as_json: bool) -> None:
 
 
 def _show(job: Delivery) -> None:
-    lease = "" if job.reserved_until is None else f", lease ends {output.when(job.reserved_until)}"
-    output.line(f"{job.topic}/{job.id} attempt {job.attempt}{lease}")
+    output.line(f"{job.topic}/{job.id} attempt {job.attempt}, lease ends {output.when(job.reserved_until)}")
     output.line(f"  receipt  {job.receipt}")
     if job.last_error:
         output.line(f"  error    {output.printable(job.last_error)}")

@@ -26,7 +26,7 @@ from deferd.contract.fields import PLACING, POLICY, Field
 
 if TYPE_CHECKING:
     from deferd.client import Job
-    from deferd.client.jobs import EndedAttempt
+    from deferd.contract.responses.jobs import EndedAttempt
 
 
 @command(
@@ -186,7 +186,7 @@ def _facts(job: Job) -> list[tuple[str, str]]:
         ("items", str(job.items) if job.items else None),
         ("due by", None if job.due_by is None else output.when(job.due_by)),
         ("unique for", output.span(job.unique_for) if job.unique_for else None),
-        ("followed by", None if job.followed_by is None else _pretty(job.followed_by["body"])),
+        ("followed by", None if job.followed_by is None else _pretty(job.followed_by.body)),
         ("lease ends", None if job.reserved_until is None else output.when(job.reserved_until)),
         ("held by", job.reserved_by),
         ("finished", None if job.finished_at is None else output.when(job.finished_at)),
@@ -195,7 +195,7 @@ def _facts(job: Job) -> list[tuple[str, str]]:
         ("trace", job.traceparent),
         ("tags", ", ".join(job.tags) or None),
         ("headers", "\n".join(f"{name}={text}" for name, text in job.headers.items()) or None),
-        ("result", None if "result" not in job.fields else _pretty(job.result)),
+        ("result", None if job.result is None else _pretty(job.result)),
         ("body", _pretty(job.body)),
     ]
     return [(name, value) for name, value in facts if value is not None]

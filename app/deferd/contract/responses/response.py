@@ -10,16 +10,28 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import Enum
-from typing import Any, ClassVar, cast
+from functools import cache
+from typing import Annotated, Any, ClassVar, cast, get_args
 
 import msgspec
 from pydantic import BaseModel
 
+UNLISTED = object()
+"""A note to a field that the OpenAPI document does not have in this struct."""
+PROBLEM_CODE = msgspec.Meta(description="The kind of error, for programs to decide by. Codes never change.")
+ProblemCode = Annotated[str, PROBLEM_CODE]
+"""One of the codes of `api.problem_details`."""
+
 
 class Response(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
-    """A JSON object of a response. `schema_name`: that in OpenAPI, unless it is the name of the type."""
+    """A JSON object of a response.
+
+    `schema_name`: that in OpenAPI, unless it is the name of the type. `grows`: the OpenAPI document tells generators to
+    expect more fields.
+    """
 
     schema_name: ClassVar[str] = ""
+    grows: ClassVar[bool] = False
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -44,12 +56,7 @@ def as_json(value: Any) -> Any:
     """
     match value:
         case Response():
-            found = ((field, getattr(value, field.name)) for field in msgspec.structs.fields(value))
-            return {
-                field.encode_name: as_json(inner)
-                for field, inner in found
-                if inner is not field.default and (inner or field.default_factory is msgspec.NODEFAULT)
-            }
+            return _members(value)
         case BaseModel():
             return value.model_dump(mode="json", by_alias=True, exclude_unset=True)
         case datetime():
@@ -64,3 +71,26 @@ def as_json(value: Any) -> Any:
             return {as_json(name): inner for name, inner in value.items()}
         case _:
             return value
+
+
+def _members(response: Response) -> dict[str, Any]:
+    members = {}
+    for name, shown_name, default, is_json in _fields_of(type(response)):
+        value = getattr(response, name)
+        if value is not default and value != default:
+            members[shown_name] = value if is_json else as_json(value)
+    return members
+
+
+@cache
+def _fields_of(struct: type[Response]) -> list[tuple[str, str, Any, bool]]:
+    """Of each field its name, its name in JSON, its default, and whether it has any value of a client's JSON."""
+    return [
+        (
+            field.name,
+            field.encode_name,
+            field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory(),
+            Any in {field.type, *get_args(field.type)[:1]},
+        )
+        for field in msgspec.structs.fields(struct)
+    ]

@@ -1,4 +1,4 @@
-"""The response of a pop: templates give what the general path gives, byte for byte."""
+"""The responses to pops and puts: templates give what the structs are written as, byte for byte."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from typing import Any
 import orjson
 import pytest
 
-from deferd.api import serialization
+from deferd.api import job_responses
+from deferd.api.job_templates import written_deliveries, written_job, written_put
+from deferd.api.responses import encode
 from deferd.contract.model import JobState
+from deferd.contract.responses.jobs import Deliveries
+from deferd.engine.puts import PutOutcome
 from deferd.engine.record import JobRecord, read_deliveries, read_record
 
 BODIES = [b"null", b'{"order":1042}', '"é😀%s%%\\u0000"'.encode(), b'"%(a)s"', b'"\\\\0b"', b'"' + b"x" * 20_000 + b'"']
@@ -64,8 +68,8 @@ def reply(chance: random.Random, jobs: int) -> list[Any]:
 
 
 def general(records: list[JobRecord]) -> bytes:
-    """The response, made job by job."""
-    return b'{"jobs":[%b]}' % b",".join(map(serialization._delivery, records))
+    """The response, without templates."""
+    return encode(Deliveries(jobs=[job_responses.delivery(record) for record in records]))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -79,7 +83,23 @@ def test_any_jobs_are_read_and_written_as_on_the_general_path(seed: int) -> None
             read_record("orders.close", job_id.decode(), JobState.RESERVED, raw, lease_end_ms, consumer, request_id)
             for job_id, raw, lease_end_ms in zip(values[::3], values[1::3], values[2::3], strict=True)
         ]
-        assert serialization.deliveries(records) == general(records)
+        assert written_deliveries(records) == general(records)
+
+
+@pytest.mark.parametrize("state", JobState)
+@pytest.mark.parametrize("seed", range(20))
+def test_any_stored_job_is_written_as_on_the_general_path(seed: int, state: JobState) -> None:
+    chance = random.Random(seed)
+    for _ in range(50):
+        lease_end_ms = 1_700_000_060_000 if state is JobState.RESERVED else None
+        topic, durability = chance.choice(["orders.close", "b"]), chance.choice(["memory", "fsync", "replicated:2"])
+        record = read_record(topic, f"job-{chance.randrange(10**6)}", state, raw_record(chance), lease_end_ms)
+        record.is_follow_up = chance.random() < 0.1
+        if chance.random() < 0.1:
+            record.followed_by = read_record(topic, record.id, JobState.DELAYED, raw_record(chance))
+        put = PutOutcome(record, "created", durability)
+        assert written_put(put) == encode(job_responses.stored_job(put))
+        assert encode([written_job(record)]) == encode([job_responses.job(record)])
 
 
 def test_jobs_of_several_topics_are_in_one_response() -> None:
@@ -87,7 +107,7 @@ def test_jobs_of_several_topics_are_in_one_response() -> None:
     records = [
         record for topic in ("a", "b.urgent", "a") for record in read_deliveries(topic, reply(chance, 20), None, None)
     ]
-    assert serialization.deliveries(records) == general(records)
+    assert written_deliveries(records) == general(records)
 
 
 @pytest.mark.parametrize("extra", EXTRAS, ids=str)
@@ -95,7 +115,7 @@ def test_a_response_is_json_whatever_the_job_has(extra: dict[str, Any]) -> None:
     extra_json = orjson.dumps(extra) if extra else b""
     raw = bytes(22) + len(extra_json).to_bytes(4, "little") + extra_json + (b"[]null" if "n" in extra else b"[]")
     records = read_deliveries("a", [b"id-1", raw, 1_700_000_060_000] * 2, None, None)
-    for job in orjson.loads(serialization.deliveries(records))["jobs"]:
+    for job in orjson.loads(written_deliveries(records))["jobs"]:
         assert job.get("tags") == extra.get("g")
         assert job.get("headers") == extra.get("h")
         assert job.get("time_limit", 0) == extra.get("i", 0) / 1000
@@ -105,12 +125,12 @@ def test_a_response_is_json_whatever_the_job_has(extra: dict[str, Any]) -> None:
 
 
 def test_no_job_is_an_empty_list() -> None:
-    assert serialization.deliveries([]) == general([]) == b'{"jobs":[]}'
+    assert written_deliveries([]) == general([]) == b'{"jobs":[]}'
 
 
 def test_a_response_is_json_with_the_fields_of_each_job() -> None:
     [record] = read_deliveries("a", [b"id-1", raw_record(random.Random(3)), 1_700_000_060_000], "worker-1", None)
-    [job] = orjson.loads(serialization.deliveries([record]))["jobs"]
+    [job] = orjson.loads(written_deliveries([record]))["jobs"]
     assert (job["topic"], job["id"], job["state"]) == ("a", "id-1", "reserved")
     assert job["receipt"] == f"{record.nonce:012x}.{record.attempts}"
     assert (job["attempt"], job["attempts"]) == (record.attempts, record.attempts)

@@ -1,0 +1,149 @@
+"""Jobs as responses have them: seconds, instants, and bodies as they were put.
+
+The engine uses milliseconds and JSON bytes; nothing here parses a body again.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from deferd.api.response_values import instant, instant_or_none, seconds
+from deferd.contract.endings import AttemptEnd
+from deferd.contract.responses.jobs import Delivery, EndedAttempt, FollowUpJob, Job, StoredJob
+from deferd.engine.puts import PutOutcome
+from deferd.engine.record import NO_ENDINGS, NOT_PLACED, JobRecord, receipt_text
+
+
+def job(record: JobRecord) -> Job:
+    """The job, without the optional fields that it does not have."""
+    return Job(**_fields(record))
+
+
+def job_without_bodies(record: JobRecord) -> Job:
+    """The job without its body and its result, and how many bytes of JSON these have."""
+    follow_up, result = record.followed_by, record.result
+    return msgspec.structs.replace(
+        job(record),
+        body=UNSET,
+        body_bytes=len(record.body),
+        result=None,
+        result_bytes=None if result is None else len(result),
+        followed_by=None if follow_up is None else _follow_up(msgspec.structs.replace(follow_up, body=b"null")),
+    )
+
+
+def stored_job(put: PutOutcome) -> StoredJob:
+    """The response to a put: the job, and the durability that it has reached."""
+    return StoredJob(**_fields(put.record), durability=put.durability)
+
+
+def delivery(record: JobRecord) -> Delivery:
+    """A job of the response to a pop, with what its consumer needs: `receipt` and `attempt`."""
+    receipt = receipt_text(record.nonce, record.attempts)
+    return Delivery(**_fields(record), receipt=receipt, attempt=record.attempts)
+
+
+def _fields(record: JobRecord) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "topic": record.topic,
+        "id": record.id,
+        "state": record.state,
+        "body": Raw(record.body),
+        "created_at": instant(record.created_at_ms),
+        "due_at": instant(record.due_at_ms),
+        "attempts": record.attempts,
+        "ttr": seconds(record.ttr_ms),
+        "max_attempts": record.max_attempts or None,
+        "backoff_fields": _whole_numbers(record.backoff) if record.backoff else record.effective_backoff,
+        "ttl": seconds(record.ttl_ms) if record.ttl_ms else None,
+        "retain": seconds(record.retain_ms),
+        "reserved_until": instant_or_none(record.reserved_until_ms),
+        "reserved_by": record.reserved_by,
+    }
+    if not record.is_plain or record.is_follow_up or record.followed_by is not None:
+        fields |= _rare_fields(record)
+    return fields
+
+
+def _rare_fields(record: JobRecord) -> dict[str, Any]:
+    """Without those that have no value: msgspec leaves out a default, not what is equal to it."""
+    fields: dict[str, Any] = {
+        "traceparent": record.traceparent,
+        "due_by": instant_or_none(record.due_by_ms),
+        "followed_by": None if record.followed_by is None else _follow_up(record.followed_by),
+        "last_error": record.last_error,
+        "reason": record.reason,
+        "dead_at": instant_or_none(record.dead_at_ms),
+        "finished_at": instant_or_none(record.finished_at_ms),
+        "result": None if record.result is None else Raw(record.result),
+    }
+    numbers = {"items": record.items, "unique_for": seconds(record.unique_for_ms), "is_follow_up": record.is_follow_up}
+    fields |= {name: value for name, value in numbers.items() if value}
+    if record.tags is not None:
+        fields["tags"] = record.tags
+    if record.headers is not None:
+        fields["headers"] = record.headers
+    if record.placement is not NOT_PLACED:
+        fields |= _placement(record)
+    if record.endings is not NO_ENDINGS:
+        fields |= _endings(record)
+    return fields
+
+
+def _follow_up(record: JobRecord) -> FollowUpJob:
+    return FollowUpJob(
+        body=Raw(record.body), created_at=instant(record.created_at_ms), due_at=instant(record.due_at_ms)
+    )
+
+
+def _placement(record: JobRecord) -> dict[str, Any]:
+    placement = record.placement
+    fields: dict[str, Any] = {}
+    if placement.moved_ms:
+        fields["asked_for"] = instant(record.due_at_ms - placement.moved_ms)
+    if placement.window:
+        fields["window"] = Raw(placement.window)
+    if placement.spread_ms:
+        fields["spread"] = seconds(placement.spread_ms)
+    return fields
+
+
+def _endings(record: JobRecord) -> dict[str, Any]:
+    endings, deadline_at_ms = record.endings, record.deadline_at_ms
+    fields: dict[str, Any] = {"deadline_at": instant_or_none(deadline_at_ms)}
+    if endings.dead_retain_ms is not None:
+        fields["dead_retain"] = seconds(endings.dead_retain_ms)
+    if endings.time_limit_ms:
+        fields["time_limit"] = seconds(endings.time_limit_ms)
+    if deadline_at_ms is not None:
+        fields["deadline"] = seconds(endings.deadline_ms)
+    if endings.snoozes:
+        fields["snoozes"] = endings.snoozes
+    if endings.attempts_log:
+        fields["attempts_log"] = [
+            EndedAttempt(
+                attempt=attempt,
+                ended_at=instant(ended_at_ms),
+                how=cast("AttemptEnd", how),
+                by=consumer or None,
+                error=error or None,
+            )
+            for attempt, ended_at_ms, how, consumer, error in endings.attempts_log
+        ]
+    return fields
+
+
+def _whole_numbers(backoff: dict[str, Any]) -> dict[str, Any]:
+    """60 for 60.0, as people write it."""
+    return {name: _whole_number(value) for name, value in backoff.items()}
+
+
+def _whole_number(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list | tuple):
+        return [_whole_number(item) for item in value]
+    return value
