@@ -23,7 +23,7 @@ from typing import Any
 
 import httpx
 
-from deferd.api.auth.api_keys import Scope
+from deferd.contract.scopes import Scope
 from tests.acceptance.api.keyed_service import KeysFile
 from tests.acceptance.service_process import ServiceProcess
 from tests.faults.job_state import DEAD_RETENTION_MS

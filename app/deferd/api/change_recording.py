@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from deferd.api.auth.permissions import Recorded
 from deferd.api.incoming_request import IncomingRequest
-from deferd.api.operation import Operation
+from deferd.api.operation import OperationRoute
 from deferd.api.request_context import RequestContext
 from deferd.contract.errors import DeferdError, StoreUnavailable
 from deferd.engine.activity_list import Change
@@ -33,7 +33,7 @@ def is_recorded(recorded: Recorded, request: IncomingRequest) -> bool:
 
 
 def recording(
-    operation: Operation, request: RequestContext, arguments: Mapping[str, Any]
+    operation: OperationRoute, request: RequestContext, arguments: Mapping[str, Any]
 ) -> AbstractContextManager[None]:
     """Around the call of an operation: record the change, and write admin actions to the audit log.
 
@@ -45,7 +45,9 @@ def recording(
 
 
 @contextlib.contextmanager
-def _recording_and_audit(operation: Operation, request: RequestContext, arguments: Mapping[str, Any]) -> Iterator[None]:
+def _recording_and_audit(
+    operation: OperationRoute, request: RequestContext, arguments: Mapping[str, Any]
+) -> Iterator[None]:
     with (
         request.app.gate.recording(operation.permission, request.incoming, request.admission, arguments),
         _recording(operation, request, arguments),
@@ -54,7 +56,7 @@ def _recording_and_audit(operation: Operation, request: RequestContext, argument
 
 
 @contextlib.contextmanager
-def _recording(operation: Operation, request: RequestContext, arguments: Mapping[str, Any]) -> Iterator[None]:
+def _recording(operation: OperationRoute, request: RequestContext, arguments: Mapping[str, Any]) -> Iterator[None]:
     outcome: str | None = "unknown"
     try:
         yield
@@ -69,7 +71,7 @@ def _recording(operation: Operation, request: RequestContext, arguments: Mapping
             request.engine.activity.record(_change(operation, request, arguments, outcome))
 
 
-def _change(operation: Operation, request: RequestContext, arguments: Mapping[str, Any], outcome: str) -> Change:
+def _change(operation: OperationRoute, request: RequestContext, arguments: Mapping[str, Any], outcome: str) -> Change:
     recorded = operation.permission.recorded or Recorded()
     via = via_of(request.incoming)
     selector = None if recorded.filter is None else arguments[recorded.filter]
@@ -92,7 +94,7 @@ def who_of(request: RequestContext) -> str | None:
     return request.admission.key_name or request.incoming.client_address()
 
 
-def _topic(operation: Operation, arguments: Mapping[str, Any]) -> str | None:
+def _topic(operation: OperationRoute, arguments: Mapping[str, Any]) -> str | None:
     """The topic that a request concerns; None when it may concern others too."""
     topics = operation.permission.topics(arguments)
     call = arguments.get("call")

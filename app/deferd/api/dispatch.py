@@ -20,15 +20,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deferd.api import change_recording, metrics, problem_details
 from deferd.api.auth.admission import WITHOUT_KEY
-from deferd.api.auth.api_keys import Scope as KeyScope
 from deferd.api.context import AppContext
 from deferd.api.incoming_request import AsgiRequest, IncomingRequest
-from deferd.api.operation import Operation
+from deferd.api.operation import OperationRoute
 from deferd.api.request_context import RequestContext
 from deferd.api.responses import Header
 from deferd.api.unsent_bytes import LARGE_BYTES
 from deferd.contract.call_instants import TIME_HEADER
 from deferd.contract.errors import DeferdError, Unauthorized
+from deferd.contract.scopes import Scope as KeyScope
 from deferd.engine.request_end import request_ending_at
 
 KEY_NAME = "deferd.key_name"
@@ -54,20 +54,20 @@ class RequestHandler:
     def __init__(self, app: AppContext, router: Router) -> None:
         self._app = app
         self._router = router
-        self._operations: dict[tuple[str, int], list[Operation]] = {}
-        self._at_fixed_urls: dict[tuple[bytes, bytes], tuple[Operation, str]] = {}
+        self._operations: dict[tuple[str, int], list[OperationRoute]] = {}
+        self._at_fixed_urls: dict[tuple[bytes, bytes], tuple[OperationRoute, str]] = {}
         for route in router.routes:
-            if isinstance(route, Operation):
+            if isinstance(route, OperationRoute):
                 for method in route.served_methods:
                     self._operations.setdefault((method, route.path.count("/")), []).append(route)
                     if not route.param_convertors:
                         self._at_fixed_urls[method.encode(), route.path.encode()] = route, method
 
-    def find_at_fixed_url(self, method: bytes, url: bytes) -> tuple[Operation, str] | None:
+    def find_at_fixed_url(self, method: bytes, url: bytes) -> tuple[OperationRoute, str] | None:
         """The operation at a path without named parts, and its method as text: faster than `find`."""
         return self._at_fixed_urls.get((method, url))
 
-    def find(self, method: str, path: str) -> tuple[Operation, dict[str, str]] | None:
+    def find(self, method: str, path: str) -> tuple[OperationRoute, dict[str, str]] | None:
         """The operation for `method` at `path`, with the named parts of the path."""
         for operation in self._operations.get((method, path.count("/")), ()):
             match = operation.path_regex.match(path)
@@ -75,7 +75,9 @@ class RequestHandler:
                 return operation, match.groupdict()
         return None
 
-    async def handle(self, operation: Operation, request: IncomingRequest, run: Run | None = None) -> Response | None:
+    async def handle(
+        self, operation: OperationRoute, request: IncomingRequest, run: Run | None = None
+    ) -> Response | None:
         """The response to a request, which may be a problem document; None when the client has disconnected.
 
         `run` is called in place of the operation's function; nothing else differs.
@@ -196,7 +198,9 @@ class RequestHandler:
         methods: set[str] = set()
         for route in self._router.routes:
             if route.matches(scope)[0] is not Match.NONE:
-                methods.update(route.served_methods if isinstance(route, Operation) else getattr(route, "methods", ()))
+                methods.update(
+                    route.served_methods if isinstance(route, OperationRoute) else getattr(route, "methods", ())
+                )
         return sorted(methods)
 
 

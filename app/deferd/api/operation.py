@@ -25,7 +25,6 @@ from starlette.responses import Response
 
 from deferd.api import put_decoding, request_body, request_query
 from deferd.api.auth.admission import WITHOUT_KEY, Admission
-from deferd.api.auth.api_keys import Scope
 from deferd.api.auth.permissions import Recorded, permission_of
 from deferd.api.event_stream_response import EventStreamResponse
 from deferd.api.request_body import PARSED_IN_THE_LOOP_BYTES
@@ -37,6 +36,7 @@ from deferd.contract import limits
 from deferd.contract.errors import FieldError, InvalidInput
 from deferd.contract.model import FinishBatch, PutBatch
 from deferd.contract.responses.response import Response as ContractResponse
+from deferd.contract.scopes import Scope
 
 _large_bodies = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large-bodies")
 """Parses large bodies. One thread: with several the event loop would wait longer for the interpreter's lock."""
@@ -120,7 +120,7 @@ def _list_of_models(model: type[BaseModel]) -> tuple[str, type[BaseModel]] | Non
     return None
 
 
-class Operation(APIRoute):
+class OperationRoute(APIRoute):
     """A route whose requests are bound strictly and require a permission.
 
     `streams`: the response has no known length. `served_methods` are those of the route, and HEAD where GET has no

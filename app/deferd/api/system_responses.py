@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from deferd.api.auth.api_keys import Key, Scope
+from deferd.api.auth.api_keys import Key
 from deferd.api.response_values import instant, instant_or_none
 from deferd.api.topic_responses import paused
 from deferd.contract.responses import system as responses
+from deferd.contract.scopes import Scope
 from deferd.engine.inspection.overview import STATES, Overview, OverviewRow
 from deferd.engine.inspection.system import System
 

@@ -21,7 +21,7 @@ from deferd.api.context import AppContext
 from deferd.api.dispatch import RequestHandler, Run
 from deferd.api.incoming_request import IncomingRequest
 from deferd.api.openapi import document
-from deferd.api.operation import Operation
+from deferd.api.operation import OperationRoute
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 _NOT_TRACED = frozenset({"/healthz", "/readyz", "/metrics"})
@@ -39,7 +39,9 @@ class TracedRequestHandler(RequestHandler):
         super().__init__(app, router)
         self._spans = RequestSpans()
 
-    async def handle(self, operation: Operation, request: IncomingRequest, run: Run | None = None) -> Response | None:
+    async def handle(
+        self, operation: OperationRoute, request: IncomingRequest, run: Run | None = None
+    ) -> Response | None:
         """See RequestHandler."""
         began_ns = time.time_ns()
         response = await super().handle(operation, request, run)
@@ -55,7 +57,7 @@ class RequestSpans:
         self._tracer = trace.get_tracer("deferd", document.VERSION, schema_url=SCHEMA_URL)
         self._extract: Callable[[dict[str, str], Context], Context] = TraceContextTextMapPropagator().extract
 
-    def record(self, operation: Operation, request: IncomingRequest, status: int, began_ns: int) -> None:
+    def record(self, operation: OperationRoute, request: IncomingRequest, status: int, began_ns: int) -> None:
         """Make the span of a request that has its response. An error in it is logged, and the client gets that."""
         try:
             carrier = {
@@ -77,7 +79,7 @@ class RequestSpans:
             _log.warning("a span could not be recorded", exc_info=True)
 
     @staticmethod
-    def _attributes(operation: Operation, request: IncomingRequest, status: int) -> dict[str, str | int]:
+    def _attributes(operation: OperationRoute, request: IncomingRequest, status: int) -> dict[str, str | int]:
         attributes: dict[str, str | int] = {
             "http.request.method": request.method,
             "http.route": operation.path,

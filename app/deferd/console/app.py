@@ -13,7 +13,6 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from deferd.api.auth.api_keys import Scope as KeyScope
 from deferd.api.context import AppContext
 from deferd.api.dispatch import RequestHandler
 from deferd.api.incoming_request import AsgiRequest
@@ -30,6 +29,7 @@ from deferd.console.views import ROUTES
 from deferd.console.views.log_in import SESSION_COOKIE
 from deferd.console.visit import FormTooLarge, PageServices, Region, Visit
 from deferd.contract.errors import DeferdError, StoreUnavailable, TryLater
+from deferd.contract.scopes import Scope as KeyScope
 from deferd.engine.inspection.shared_reads import SharedReads
 
 _LOG = logging.getLogger(__name__)

@@ -15,7 +15,6 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from deferd.api.auth.api_keys import Key
-from deferd.api.auth.api_keys import Scope as KeyScope
 from deferd.api.incoming_request import IncomingRequest
 from deferd.console.api_calls import ApiCalls, Caller, QueryValue
 from deferd.console.browser_requests import cookie_values, header, is_secure, relative_root
@@ -24,6 +23,7 @@ from deferd.console.rendering import Renderer, etag_of
 from deferd.console.sessions import Sessions
 from deferd.console.static_files import static_files
 from deferd.console.undo import UndoStore
+from deferd.contract.scopes import Scope as KeyScope
 
 FRAGMENT = "fragment"
 """The query parameter that asks for regions of a page: their names, with commas between."""

@@ -7,7 +7,8 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from deferd.api.auth.api_keys import Scope, hash_of
+from deferd.api.auth.api_keys import hash_of
+from deferd.contract.scopes import Scope
 from tests.acceptance.service_process import ServiceProcess
 from tests.acceptance.wire import WireResponse, connected, request
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from deferd.api.auth.api_keys import Scope
+from deferd.contract.scopes import Scope
 from tests.acceptance.api.keyed_service import KeysFile, audit_lines, call, keys_of_every_kind
 from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess, running_service

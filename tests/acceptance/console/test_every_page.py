@@ -15,7 +15,7 @@ import httpx
 import pytest
 from playwright.sync_api import Dialog, Page, expect
 
-from deferd.api.auth.api_keys import Scope
+from deferd.contract.scopes import Scope
 from tests.acceptance.console.conftest import OWN_PAGE, KeyedService, OpenPage
 from tests.acceptance.console.hostile_world import CLIENT, ERROR, HOSTILE, TOPIC, fill, hostile_consumer, page_paths
 from tests.acceptance.http_calls import NO_TLS

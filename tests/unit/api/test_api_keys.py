@@ -6,17 +6,8 @@ import hashlib
 
 import pytest
 
-from deferd.api.auth.api_keys import (
-    KEYS_MAX,
-    NO_BOUNDS,
-    Bounds,
-    KeyRing,
-    KeysRefused,
-    Limit,
-    Scope,
-    hash_of,
-    parse_keys,
-)
+from deferd.api.auth.api_keys import KEYS_MAX, NO_BOUNDS, Bounds, KeyRing, KeysRefused, Limit, hash_of, parse_keys
+from deferd.contract.scopes import Scope
 from deferd.contract.topic_patterns import TopicPatterns
 
 TOKEN = "deferd_a-token"

@@ -13,7 +13,7 @@ from starlette.types import Message
 
 import deferd
 from deferd.api.incoming_request import AsgiRequest, IncomingRequest
-from deferd.api.operation import Operation
+from deferd.api.operation import OperationRoute
 from deferd.api.routes.pop import return_to_queue
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import JobState
@@ -38,7 +38,7 @@ class Client:
         self.request: IncomingRequest
         if kind == "fast path":
             self.request = FastPathRequest(
-                cast("Operation", None),
+                cast("OperationRoute", None),
                 {},
                 method="POST",
                 query=b"",

@@ -13,7 +13,7 @@ from starlette.types import Message
 from deferd.api.app import create_app
 from deferd.api.auth.admission import Admission
 from deferd.api.incoming_request import AsgiRequest
-from deferd.api.operation import Operation
+from deferd.api.operation import OperationRoute
 from deferd.api.request_body import PARSED_IN_THE_LOOP_BYTES
 from deferd.api.request_context import RequestContext
 from deferd.api.validation_errors import FIELD_ERRORS_MAX
@@ -23,7 +23,7 @@ from deferd.settings import Settings
 
 SERVICE = create_app(Settings(), "")
 [PUT, PUT_MANY] = [
-    route for route in SERVICE.routes if isinstance(route, Operation) and route.name in ("put_job", "put_jobs")
+    route for route in SERVICE.routes if isinstance(route, OperationRoute) and route.name in ("put_job", "put_jobs")
 ]
 
 
@@ -39,7 +39,7 @@ class ObservedBinding(Admission):
         self.thread = threading.current_thread()
 
 
-async def bind(operation: Operation, value: Any) -> ObservedBinding:
+async def bind(operation: OperationRoute, value: Any) -> ObservedBinding:
     raw = json.dumps(value).encode()
 
     async def receive() -> Message:
@@ -52,7 +52,7 @@ async def bind(operation: Operation, value: Any) -> ObservedBinding:
     return binding
 
 
-async def refused(operation: Operation, value: Any) -> InvalidInput:
+async def refused(operation: OperationRoute, value: Any) -> InvalidInput:
     with pytest.raises(InvalidInput) as caught:
         await bind(operation, value)
     return caught.value

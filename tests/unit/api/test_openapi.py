@@ -11,7 +11,6 @@ from openapi_spec_validator import validate
 from pydantic import BaseModel
 
 from deferd.api import operation, problem_details
-from deferd.api.auth.api_keys import Scope
 from deferd.api.openapi import (
     schemas,
 )
@@ -21,6 +20,7 @@ from deferd.api.response_models import model_of
 from deferd.contract import bulk_model, model, push, schedules, windows
 from deferd.contract.responses.jobs import Job
 from deferd.contract.responses.response import Response
+from deferd.contract.scopes import Scope
 
 DOCUMENT: dict[str, Any] = yaml.load(FILE.read_bytes(), yaml.CSafeLoader)
 SCHEMAS = DOCUMENT["components"]["schemas"]

@@ -17,7 +17,7 @@ from deferd.api import problem_details
 from deferd.api.app import create_app
 from deferd.api.auth.admission import WITHOUT_KEY
 from deferd.api.incoming_request import AsgiRequest
-from deferd.api.operation import Operation
+from deferd.api.operation import OperationRoute
 from deferd.api.request_body import parse_object
 from deferd.api.request_context import RequestContext
 from deferd.contract import limits, model
@@ -28,7 +28,7 @@ from deferd.settings import Settings
 from tests.drawn_input import contents, drawn, json_objects, json_values, objects_with, plain_texts, texts
 
 SERVICE = create_app(Settings(), "")
-OPERATIONS = [route for route in SERVICE.routes if isinstance(route, Operation)]
+OPERATIONS = [route for route in SERVICE.routes if isinstance(route, OperationRoute)]
 
 
 def sent_request(
@@ -43,7 +43,7 @@ def sent_request(
     return AsgiRequest(scope, receive, path_values, SERVICE.context.settings.max_body_bytes)
 
 
-def bind(operation: Operation, request: AsgiRequest) -> Mapping[str, Any] | DeferdError:
+def bind(operation: OperationRoute, request: AsgiRequest) -> Mapping[str, Any] | DeferdError:
     """The arguments that the operation binds, or the error with which it refuses."""
     with pytest.raises((StopIteration, DeferdError)) as ended:
         operation.bind(RequestContext(SERVICE.context, request, WITHOUT_KEY)).send(None)  # nothing in it waits
@@ -55,7 +55,7 @@ def bind(operation: Operation, request: AsgiRequest) -> Mapping[str, Any] | Defe
 
 
 def bind_or_refuse(
-    operation: Operation, path_values: dict[str, str], query: bytes = b"", body: bytes = b""
+    operation: OperationRoute, path_values: dict[str, str], query: bytes = b"", body: bytes = b""
 ) -> Mapping[str, Any] | None:
     """The arguments; None when the operation refuses the request, with a well-formed response."""
     bound = bind(operation, sent_request(path_values, query=query, body=body))
@@ -131,12 +131,12 @@ bodies = st.one_of(
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 @drawn(30)
 @given(data=st.data())
-def test_every_request_is_bound_or_refused(operation: Operation, data: st.DataObject) -> None:
+def test_every_request_is_bound_or_refused(operation: OperationRoute, data: st.DataObject) -> None:
     path_values = {name: data.draw(names | texts) for name in operation.param_convertors}
     bind_or_refuse(operation, path_values, data.draw(queries), data.draw(bodies))
 
 
-def body_model(operation: Operation) -> list[str]:
+def body_model(operation: OperationRoute) -> list[str]:
     return (
         []
         if operation.body_field is None
@@ -149,7 +149,7 @@ def body_model(operation: Operation) -> list[str]:
 )
 @drawn(30)
 @given(data=st.data())
-def test_an_object_with_known_fields_is_bound_or_refused(operation: Operation, data: st.DataObject) -> None:
+def test_an_object_with_known_fields_is_bound_or_refused(operation: OperationRoute, data: st.DataObject) -> None:
     known = {name: fields[name] for name in body_model(operation) if name in fields}
     path_values = dict.fromkeys(operation.param_convertors, "orders")
     body = json.dumps(data.draw(objects_with(known))).encode()

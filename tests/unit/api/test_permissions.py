@@ -8,15 +8,18 @@ import pytest
 from starlette.routing import Route
 
 from deferd.api.app import create_app
-from deferd.api.auth.api_keys import Key, Scope
+from deferd.api.auth.api_keys import Key
 from deferd.api.auth.permissions import Permission
-from deferd.api.operation import Operation
+from deferd.api.operation import OperationRoute
 from deferd.contract.model import PutBatch, PutJob
+from deferd.contract.scopes import Scope
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.settings import Settings
 
 ROUTES = create_app(Settings(test_clock=True), "").routes
-OPERATIONS = {operation.permission.operation: operation for operation in ROUTES if isinstance(operation, Operation)}
+OPERATIONS = {
+    operation.permission.operation: operation for operation in ROUTES if isinstance(operation, OperationRoute)
+}
 TABLE = {
     "POST /jobs": "put",
     "POST /jobs/batch": "put",
@@ -102,7 +105,7 @@ def test_every_operation_requires_its_scope() -> None:
 
 def test_every_other_route_is_a_page() -> None:
     """The gate requires scope read for each of them."""
-    pages = {route.path for route in ROUTES if isinstance(route, Route) and not isinstance(route, Operation)}
+    pages = {route.path for route in ROUTES if isinstance(route, Route) and not isinstance(route, OperationRoute)}
     assert {path.partition("/docs")[0] or "/docs" for path in pages} == {"/openapi.json", "/docs"}
 
 
@@ -110,7 +113,7 @@ def test_a_function_without_a_permission_cannot_be_an_operation() -> None:
     async def undeclared() -> None: ...
 
     with pytest.raises(TypeError, match="declare its permission"):
-        Operation("/x", undeclared)
+        OperationRoute("/x", undeclared)
 
 
 def test_a_path_with_a_topic_requires_a_key_for_it() -> None:

@@ -25,7 +25,7 @@ from deferd import settings
 from deferd.api import incoming_request, large_values, problem_details, put_decoding, request_body
 from deferd.api.app import create_app
 from deferd.api.auth import api_keys, key_file
-from deferd.api.operation import Operation
+from deferd.api.operation import OperationRoute
 from deferd.api.resp import command_error, set_commands
 from deferd.api.routes import inspection, pop, schedules, topics
 from deferd.contract import bulk_model, json_depth, json_numbers, labels, model, push, windows
@@ -53,7 +53,7 @@ ROOT = Path(deferd.__file__).parent
 SERVICE = ("api", "cli/service/serve.py", "contract", "engine", "server", "settings.py", "store")
 """The code that reads input of others. The client, the commands and the benchmark read input of their own user."""
 SERVICE_APP = create_app(settings.Settings(), "")
-OPERATIONS = [route for route in SERVICE_APP.routes if isinstance(route, Operation)]
+OPERATIONS = [route for route in SERVICE_APP.routes if isinstance(route, OperationRoute)]
 
 Make = Callable[[int], Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deferd.api.app import create_app
-from deferd.api.operation import Operation
+from deferd.api.operation import OperationRoute
 from deferd.api.responses import Header
 from deferd.server.http.direct_path import _KNOWN_MAX, _SEEN_MAX, DirectPath, _is_usual, _key
 from deferd.settings import Settings
@@ -87,7 +87,7 @@ def test_a_block_without_its_body_is_not_remembered(length: bytes) -> None:
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_bounded_number_of_blocks_is_remembered(times: int) -> None:
     service = create_app(Settings(), "")
-    [put] = [one for one in service.routes if isinstance(one, Operation) and one.operation_id == "put_job"]
+    [put] = [one for one in service.routes if isinstance(one, OperationRoute) and one.operation_id == "put_job"]
     direct_path = DirectPath(service)
     for number in range(_SEEN_MAX + 10):
         head = b"POST /jobs HTTP/1.1\r\nHost: x\r\nX-Request-Id: %d\r\n\r\n" % number

@@ -16,8 +16,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from deferd.api.auth.api_keys import KEYS_MAX, Key, KeysRefused, Limit, Scope, hash_of, parse_keys
+from deferd.api.auth.api_keys import KEYS_MAX, Key, KeysRefused, Limit, hash_of, parse_keys
 from deferd.api.auth.key_source import KeySource
+from deferd.contract.scopes import Scope
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.settings import _CLIENT_VARIABLES, Settings, SettingsError, load_settings, unknown_variables, variable
 from deferd.store.url import StoreUrlError, parse_store_url

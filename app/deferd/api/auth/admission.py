@@ -8,12 +8,13 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, ClassVar
 
-from deferd.api.auth.api_keys import Key, Scope
+from deferd.api.auth.api_keys import Key
 from deferd.api.auth.audit_log import AuditedRequest, AuditLog
 from deferd.api.auth.permissions import Arguments, Permission
 from deferd.api.auth.usage_limits import KeyUsage
 from deferd.api.incoming_request import IncomingRequest
 from deferd.api.responses import Header
+from deferd.contract.scopes import Scope
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine.topic_usage import TopicUsage
 

@@ -39,10 +39,10 @@ import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 from deferd.contract import limits
+from deferd.contract.scopes import Scope
 from deferd.contract.topic_patterns import TopicPatterns
 
 KEYS_MAX = 1000
@@ -68,21 +68,6 @@ _BOUNDS = {
 """The range of each limit of a key."""
 _FIELDS = ("name", "hash", "scopes", "topics", "requests_per_second", "burst", *_BOUNDS)
 _POSITION = re.compile(r"at (?:line \d+, column \d+|end of document)")
-
-
-class Scope(StrEnum):
-    """What the holder of a key may do."""
-
-    PUT = "put"
-    """Put jobs and change them."""
-    POP = "pop"
-    """Pop jobs; finish, release, touch and bury them."""
-    CANCEL = "cancel"
-    """Cancel jobs."""
-    READ = "read"
-    """Read jobs, topics, metrics and the OpenAPI document."""
-    ADMIN = "admin"
-    """Everything, including settings, pause, redrive, purge and audit of topics, which no other scope allows."""
 
 
 class KeysRefused(Exception):

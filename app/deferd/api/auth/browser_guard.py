@@ -16,11 +16,11 @@ from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from functools import lru_cache
 
 from deferd.api.auth.admission import WITHOUT_KEY, Admission, Gate
-from deferd.api.auth.api_keys import Scope
 from deferd.api.auth.permissions import Permission
 from deferd.api.incoming_request import IncomingRequest
 from deferd.api.responses import Header
 from deferd.contract.errors import Forbidden
+from deferd.contract.scopes import Scope
 from deferd.engine.topic_usage import TopicUsage
 from deferd.settings import flag, variable
 

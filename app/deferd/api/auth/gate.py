@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from typing import Any
 
 from deferd.api.auth.admission import WITHOUT_KEY, Admission, Gate
-from deferd.api.auth.api_keys import NO_BOUNDS, Key, KeyRing, KeysRefused, Scope
+from deferd.api.auth.api_keys import NO_BOUNDS, Key, KeyRing, KeysRefused
 from deferd.api.auth.key_source import CHECK_S, KeySource
 from deferd.api.auth.permissions import Arguments, Permission
 from deferd.api.auth.quota import Quota, keep_counting
@@ -24,6 +24,7 @@ from deferd.api.auth.usage_limits import KeyUsage
 from deferd.api.incoming_request import IncomingRequest
 from deferd.api.responses import Header
 from deferd.contract.errors import Forbidden, RateLimited, Unauthorized
+from deferd.contract.scopes import Scope
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine.topic_usage import TopicUsage
 

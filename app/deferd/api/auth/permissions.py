@@ -1,34 +1,25 @@
-"""The permission that an operation requires, declared at its function.
-
-::
-
-    @router.post("/jobs", ...)
-    @requires(Scope.PUT, topics=lambda arguments: (arguments["job"].topic,))
-    async def put_job(request: CurrentRequest, job: PutJob) -> Response
-
-A function without a declaration cannot become an operation, so none is public by mistake.
-"""
+"""The permission that an operation requires: the scope of its row in the contract, and the topics of a request."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-from deferd.api.auth.api_keys import Key, Scope
+from deferd.api.auth.api_keys import Key
+from deferd.contract.scopes import Scope
 from deferd.contract.topic_patterns import is_pattern
 
 Arguments = Mapping[str, Any]
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def _topics_of_path(arguments: Arguments) -> Collection[str]:
+def topics_of_path(arguments: Arguments) -> Collection[str]:
     """The topics and patterns in the path: several for a pop, none where the path has no topic."""
     topics: str | None = arguments.get("topic")
     return () if topics is None else topics.split(",")
 
 
-def _no_topics(_arguments: Arguments) -> Collection[str]:
+def no_topics(_arguments: Arguments) -> Collection[str]:
     return ()
 
 
@@ -56,9 +47,9 @@ class Permission:
     """
 
     scope: Scope | None
-    topics: Callable[[Arguments], Collection[str]] = _topics_of_path
+    topics: Callable[[Arguments], Collection[str]] = topics_of_path
     all_topics: bool = False
-    puts_into: Callable[[Arguments], Collection[str]] = _no_topics
+    puts_into: Callable[[Arguments], Collection[str]] = no_topics
     operation: str = ""
     is_audited: bool = False
     recorded: Recorded | None = None
@@ -83,30 +74,9 @@ def _admits(key: Key, topic: str) -> bool:
 _permissions: dict[Callable[..., Any], Permission] = {}
 
 
-def requires(
-    scope: Scope,
-    *,
-    topics: Callable[[Arguments], Collection[str]] = _topics_of_path,
-    all_topics: bool = False,
-    puts_into: Callable[[Arguments], Collection[str]] = _no_topics,
-    audited: bool = False,
-    recorded: Recorded | None = None,
-) -> Callable[[_Function], _Function]:
-    """Require a key with `scope`; see Permission. `audited`: as an admin action is."""
-    return _declare(Permission(scope, topics, all_topics, puts_into, is_audited=audited, recorded=recorded))
-
-
-def public(function: _Function) -> _Function:
-    """Require no key."""
-    return _declare(Permission(None))(function)
-
-
-def _declare(permission: Permission) -> Callable[[_Function], _Function]:
-    def declare(function: _Function) -> _Function:
-        _permissions[function] = permission
-        return function
-
-    return declare
+def declare(function: Callable[..., Any], permission: Permission) -> None:
+    """Declare the permission for the operation that a function serves."""
+    _permissions[function] = permission
 
 
 def permission_of(function: Callable[..., Any]) -> Permission:
@@ -114,4 +84,4 @@ def permission_of(function: Callable[..., Any]) -> Permission:
     try:
         return _permissions[function]
     except KeyError:
-        raise TypeError(f"{function}: declare its permission with @requires or @public") from None
+        raise TypeError(f"{function}: declare its permission") from None

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from deferd.api import metrics
 from deferd.api.dispatch import error_response, time_header
-from deferd.api.operation import Operation
+from deferd.api.operation import OperationRoute
 from deferd.contract.call_instants import TIME_HEADER
 from deferd.engine.request_clock import RequestClock
 
@@ -53,7 +53,7 @@ class DirectCall:
     message_event: ClassVar[asyncio.Event] = asyncio.Event()
     """What uvicorn wakes a cycle by. Nothing waits for this one, so it may stay set."""
 
-    def __init__(self, connection: Connection, operation: Operation, method: str, key_name: str | None) -> None:
+    def __init__(self, connection: Connection, operation: OperationRoute, method: str, key_name: str | None) -> None:
         self._connection = connection
         self._route = operation.path
         self._method = method

@@ -9,7 +9,7 @@ from typing import ClassVar
 from deferd.api.auth.admission import Admission
 from deferd.api.context import AppContext
 from deferd.api.direct.call import Connection, DirectCall
-from deferd.api.operation import Operation
+from deferd.api.operation import OperationRoute
 from deferd.api.responses import Header
 from deferd.contract import limits
 
@@ -38,7 +38,7 @@ class DirectVerb(ABC):
     has_same_lines: ClassVar = False
     """Clients send the same first lines again and again."""
 
-    def __init__(self, app: AppContext, operation: Operation) -> None:
+    def __init__(self, app: AppContext, operation: OperationRoute) -> None:
         self._app = app
         self._operation = operation
         self._method = next(iter(operation.methods or ()))

@@ -13,13 +13,13 @@ from starlette.routing import BaseRoute
 
 from deferd import __version__
 from deferd.api import problem_details
-from deferd.api.auth.api_keys import Scope
 from deferd.api.openapi.examples import EXAMPLES
 from deferd.api.openapi.postprocess import postprocess
 from deferd.api.openapi.schemas import Problem
-from deferd.api.operation import Operation
+from deferd.api.operation import OperationRoute
 from deferd.contract import limits
 from deferd.contract.errors import TooLate
+from deferd.contract.scopes import Scope
 
 VERSION = __version__
 TITLE = "deferd"
@@ -217,7 +217,7 @@ def document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
         separate_input_output_schemas=False,
     )
     for route in routes:
-        if isinstance(route, Operation) and route.include_in_schema:
+        if isinstance(route, OperationRoute) and route.include_in_schema:
             for method in route.methods or ():
                 operation = generated["paths"][route.path][method.lower()]
                 if method not in _READING_METHODS:

@@ -14,7 +14,7 @@ from deferd.api.app import Service
 from deferd.api.auth.admission import Admission
 from deferd.api.context import AppContext
 from deferd.api.dispatch import Run
-from deferd.api.operation import Operation
+from deferd.api.operation import OperationRoute
 from deferd.api.resp.command_error import CommandError, Disconnected, of_problem
 from deferd.api.resp.replies import REPLIES, Replies
 from deferd.api.resp.resp_request import RespRequest
@@ -45,14 +45,14 @@ class RespApi:
     def __init__(self, service: Service) -> None:
         self.context: AppContext = service.context
         self.handler = service.request_handler
-        self._operations = {route.operation_id: route for route in service.routes if isinstance(route, Operation)}
+        self._operations = {route.operation_id: route for route in service.routes if isinstance(route, OperationRoute)}
         self.has_keys = self.context.gate.has_keys
         self.fits_as_json_bytes = self.context.settings.max_body_bytes // _JSON_CHARACTER_BYTES
         """Text of so many bytes is within the limit of a request in any case."""
         self.has_short_way = not self.context.settings.tracing
         """As the direct paths of HTTP: a traced request goes the general way."""
 
-    def operation(self, operation_id: str) -> Operation:
+    def operation(self, operation_id: str) -> OperationRoute:
         """The operation with this id."""
         return self._operations[operation_id]
 

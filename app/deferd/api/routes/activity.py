@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from deferd.api.auth.api_keys import Scope
-from deferd.api.auth.permissions import requires
-from deferd.api.openapi.document import error_responses
-from deferd.api.operation import Operation
+from deferd.api.operation_router import OperationRouter
 from deferd.api.request_context import CurrentRequest
 from deferd.api.response_values import instant
 from deferd.api.routes.inspection import TopicsFilter
 from deferd.api.routes.paging import page_limit
 from deferd.contract import limits
+from deferd.contract.operations import activity as operations
 from deferd.contract.responses import activity as responses
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine.activity_list import Change, RecordedChange
 
-router = APIRouter(route_class=Operation, tags=["inspection"])
+router = OperationRouter()
 
 
 class ActivityQuery(BaseModel):
@@ -46,22 +44,7 @@ class ActivityQuery(BaseModel):
         return [] if self.topics is None else self.topics.split(",")
 
 
-@router.get(
-    "/activity",
-    operation_id="list_activity",
-    summary="List what people and keys changed",
-    description="Lists changes, the newest first: settings, pauses, redrives, purges, repairs, schedules, calendars "
-    "and calls on many jobs, by whom and how; cancels and changes of single jobs that people make in the "
-    "console or on the command line (which says so by the header `Deferd-Via: cli`), and puts in the console. Puts and "
-    "deliveries of programs are not listed, nor calls that were refused or changed nothing. Entries are kept for 30 "
-    "days: the last 10000 by keys with the scope `admin`, and the last 10000 by all others. They are written just "
-    "after the response, so the newest ones of another process may be missing for a moment. A key for some topics sees "
-    "the changes that concern one of these alone.",
-    response_model=responses.Activity,
-    response_description="One page of changes.",
-    responses=error_responses("validation", "store_unavailable"),
-)
-@requires(Scope.READ, topics=lambda arguments: arguments["query"].names)
+@router.serves(operations.LIST_ACTIVITY, topics=lambda arguments: arguments["query"].names)
 async def list_activity(request: CurrentRequest, query: Annotated[ActivityQuery, Query()]) -> responses.Activity:
     visible = request.admission.visible_topics
     wanted = TopicPatterns(query.names) if query.names else None

@@ -5,23 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 from deferd.api import inspection_responses, why_reasons
-from deferd.api.auth.api_keys import Scope
-from deferd.api.auth.permissions import requires
-from deferd.api.openapi.document import error_responses
-from deferd.api.operation import Operation
+from deferd.api.operation_router import OperationRouter
 from deferd.api.request_context import CurrentRequest, RequestContext
 from deferd.api.routes.paging import page_limit
 from deferd.contract import limits
 from deferd.contract.model import Instant, JobId, JobState, Topic
+from deferd.contract.operations import inspection as operations
 from deferd.contract.responses import inspection as responses
 from deferd.engine.inspection.standing import Standing
 from deferd.engine.record import instant_ms
 
-router = APIRouter(route_class=Operation, tags=["inspection"])
+router = OperationRouter()
 
 _ONE = limits.TOPIC_OR_PATTERN.removeprefix("^").removesuffix("$")
 _LOOK_AT_DEFAULT, _LOOK_AT_MAX = 5000, 100_000
@@ -66,18 +64,7 @@ def is_visible(request: RequestContext) -> Callable[[str], bool]:
     return (lambda _topic: True) if visible is None else visible.match
 
 
-@router.get(
-    "/jobs/{topic}/{id}/why",
-    operation_id="explain_job",
-    summary="Explain why a job has not run",
-    description="Returns the job's state and the reasons, what holds it back now first, each with a `code` and facts "
-    "for programs and a `text` for people. This is one short read of the store, also for topics with millions of jobs. "
-    "A job that does not exist is no error: its reason is `unknown_job`, with ids of the topic that are like its own.",
-    response_model=responses.Explanation,
-    response_description="The reasons.",
-    responses=error_responses("validation", "store_unavailable"),
-)
-@requires(Scope.READ)
+@router.serves(operations.EXPLAIN_JOB)
 async def explain_job(request: CurrentRequest, topic: Topic, id: JobId) -> responses.Explanation:
     standing = await request.engine.topics.standing_of(topic, id)
     is_ready = isinstance(standing, Standing) and standing.record.state is JobState.READY
@@ -102,19 +89,7 @@ class DeadQuery(TopicsQuery):
     )
 
 
-@router.get(
-    "/dead",
-    operation_id="list_dead_errors",
-    summary="List dead jobs by error",
-    description="Groups the dead jobs by topic, reason and the first line of their last error, in which numbers, "
-    "hexadecimal digits, instants and quoted texts are replaced by `*`; numbers such as HTTP and SMTP statuses stay. "
-    "Of a topic with more dead jobs than its share of `look_at`, those kept longest are read: without a `dead_retain` "
-    "of their own, those that died last. `complete` says whether all were read. A look is kept for 5 seconds.",
-    response_model=responses.DeadErrors,
-    response_description="The groups, the largest first.",
-    responses=error_responses("validation", "store_unavailable"),
-)
-@requires(Scope.READ, topics=lambda arguments: arguments["query"].names)
+@router.serves(operations.LIST_DEAD_ERRORS, topics=lambda arguments: arguments["query"].names)
 async def list_dead_errors(request: CurrentRequest, query: Annotated[DeadQuery, Query()]) -> responses.DeadErrors:
     found = await request.engine.dead_jobs.by_error(
         query.names or None,
@@ -149,21 +124,7 @@ class ForecastQuery(TopicsQuery):
     )
 
 
-@router.get(
-    "/forecast",
-    operation_id="get_forecast",
-    summary="Forecast what comes due",
-    description="Counts the delayed jobs by when they are due: for each bucket of time in all topics together, and in "
-    "those topics that have the most. `before` are jobs due before the first bucket, such as overdue ones, `after` "
-    "those due after the last: with the counts they sum up to `delayed`. `scheduled` are further runs of schedules, "
-    "those after the next one, which is a delayed job already. The topics are counted one after the other, exactly, "
-    "and a forecast is kept for 10 seconds. Beside the counts is what consumers `handled`: compare the two to "
-    "see whether they will keep up. With `to` and without `from` the first bucket begins now.",
-    response_model=responses.Forecast,
-    response_description="The counts.",
-    responses=error_responses("validation", "store_unavailable"),
-)
-@requires(Scope.READ, topics=lambda arguments: arguments["query"].names)
+@router.serves(operations.GET_FORECAST, topics=lambda arguments: arguments["query"].names)
 async def get_forecast(request: CurrentRequest, query: Annotated[ForecastQuery, Query()]) -> responses.Forecast:
     forecast = await request.engine.forecasts.forecast(
         query.names or None,
@@ -187,19 +148,7 @@ class ConsumersQuery(BaseModel):
     limit: int = page_limit("consumers")
 
 
-@router.get(
-    "/consumers",
-    operation_id="list_consumers",
-    summary="List consumers",
-    description="Lists who has popped, or waited in a pop, within a minute in any process of the service, and who "
-    "holds jobs. Consumers that give a name are one entry for each name, others one for each address and client. "
-    "Processes publish what they see every few seconds. A key for some topics sees only the consumers of those, "
-    "without their other topics.",
-    response_model=responses.Consumers,
-    response_description="The consumers, those that hold most jobs first.",
-    responses=error_responses("validation", "store_unavailable"),
-)
-@requires(Scope.READ)
+@router.serves(operations.LIST_CONSUMERS)
 async def list_consumers(request: CurrentRequest, query: Annotated[ConsumersQuery, Query()]) -> responses.Consumers:
     visible = request.admission.visible_topics
 

@@ -7,22 +7,20 @@ from contextlib import nullcontext
 from math import inf
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 from starlette.responses import Response
 
-from deferd.api.auth.api_keys import Scope
-from deferd.api.auth.permissions import requires
 from deferd.api.job_templates import written_deliveries
-from deferd.api.openapi.document import error_responses
-from deferd.api.operation import EMPTY_BODY, EmptyBody, Operation
+from deferd.api.operation import EMPTY_BODY, EmptyBody
+from deferd.api.operation_router import OperationRouter
 from deferd.api.request_context import CurrentRequest, RequestContext
 from deferd.api.responses import JsonResponse
 from deferd.api.unsent_bytes import LARGE_BYTES
 from deferd.contract import limits
 from deferd.contract.errors import DeferdError
 from deferd.contract.model import Ttr
-from deferd.contract.responses.jobs import Deliveries
+from deferd.contract.operations import pop as operations
 from deferd.contract.topic_patterns import is_pattern
 from deferd.engine.engine import Engine
 from deferd.engine.record import JobRecord
@@ -35,7 +33,7 @@ _TOPICS_PATTERN = f"^{_ONE}(,{_ONE}){{0,{limits.POP_TOPICS_MAX - 1}}}$"
 _log = logging.getLogger(__name__)
 NO_STORE = ((b"cache-control", b"no-store"),)
 
-router = APIRouter(route_class=Operation, tags=["consumers"])
+router = OperationRouter()
 
 
 def _distinct(topics: str) -> str:
@@ -143,50 +141,12 @@ async def return_to_queue(engine: Engine, jobs: list[JobRecord]) -> None:
         _log.warning("%d jobs of a refused pop become ready only when their leases end: %s", len(jobs), error)
 
 
-_SUMMARY = "Pop ready jobs"
-_RESPONSE = "The jobs, each under a lease; an empty list after `wait` seconds without a job. Never cached."
-_DESCRIPTION = """
-Waits until a job of one of the topics is ready, and returns up to `count` ready jobs. Each comes with a lease of `ttr`
-seconds and a `receipt`. Finish, release or bury the job, or touch it to extend the lease; when the lease ends, the job
-becomes ready again.
-
-After `wait` seconds without a job the response is an empty list. Several topics have strict priority: a job of a later
-topic is handed out only when no earlier topic has one ready. A paused topic hands out no jobs. When the client
-disconnects while it waits, no job is lost or held up; jobs of a repeated `request_id` come back when their leases end.
-
-A pattern such as `orders.*` stands for all topics that match and that the key may pop, also those that come into being
-while the pop waits; `*` stands for all topics. Topics named in full come first. Those that match a pattern have no
-order among each other: they take turns, so that a busy one does not starve the others, and `count` is shared among
-those that have jobs. A pop is of at most 1000 topics: with more, the status is 422 and the error says how many match.
-"""
-
-
-@router.get(
-    "/topics/{topic}/pop",
-    operation_id="pop_jobs_by_get",
-    summary=_SUMMARY,
-    description=_DESCRIPTION
-    + "\nThis GET has an effect and is never cached. Programs should use POST on the same path: an "
-    "HTTP library may repeat a GET when its response is lost.",
-    response_model=Deliveries,
-    response_description=_RESPONSE,
-    responses=error_responses("topic_pushed", "validation", "store_unavailable"),
-)
-@requires(Scope.POP)
+@router.serves(operations.POP_JOBS_BY_GET)
 async def pop_jobs_by_get(request: CurrentRequest, topic: PopTopics, query: Annotated[PopQuery, Query()]) -> Response:
     return await _pop(request, topic, query)
 
 
-@router.post(
-    "/topics/{topic}/pop",
-    operation_id="pop_jobs",
-    summary=_SUMMARY,
-    description=_DESCRIPTION + "\nGET on the same path does the same.",
-    response_model=Deliveries,
-    response_description=_RESPONSE,
-    responses=error_responses("topic_pushed", "validation", "store_unavailable", body=True),
-)
-@requires(Scope.POP)
+@router.serves(operations.POP_JOBS)
 async def pop_jobs(
     request: CurrentRequest, topic: PopTopics, query: Annotated[PopQuery, Query()], _body: EmptyBody = EMPTY_BODY
 ) -> Response:

@@ -5,20 +5,28 @@ They are not part of the contract, so the OpenAPI document omits them.
 
 from __future__ import annotations
 
-from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
-from deferd.api.auth.api_keys import Scope
-from deferd.api.auth.permissions import requires
-from deferd.api.operation import Operation
+from deferd.api.operation_router import OperationRouter
 from deferd.api.request_context import CurrentRequest, RequestContext
 from deferd.api.response_values import instant, seconds
 from deferd.contract import limits
+from deferd.contract.operations.operation import Operation
 from deferd.contract.responses.health import Clock
+from deferd.contract.scopes import Scope
 from deferd.engine.movable_clock import MovableClock, Reading
 from deferd.engine.stored_fields import to_ms
 
-router = APIRouter(route_class=Operation, include_in_schema=False)
+_CLOCK = Operation(
+    *("read_clock", "GET", "/testing/clock"),
+    tag="operations",
+    scope=Scope.ADMIN,
+    summary="Read the clock",
+    description="The time of the clock, and the seconds by which it was advanced so far.",
+    response=Clock,
+)
+_ADVANCE = _CLOCK._replace(id="move_clock", method="POST", summary="Advance the clock, and promote what becomes due")
+router = OperationRouter()
 
 
 class MoveClock(BaseModel):
@@ -29,17 +37,13 @@ class MoveClock(BaseModel):
     advance: float = Field(strict=True, ge=0, le=limits.TEN_YEARS_S, allow_inf_nan=False)
 
 
-@router.get("/testing/clock", response_model=Clock)
-@requires(Scope.ADMIN, all_topics=True)
+@router.serves(_CLOCK, all_topics=True, include_in_schema=False)
 async def read_clock(request: CurrentRequest) -> Clock:
-    """Return the time of the clock and the seconds by which it was advanced so far."""
     return _response(await _clock(request).read())
 
 
-@router.post("/testing/clock", response_model=Clock)
-@requires(Scope.ADMIN, all_topics=True)
+@router.serves(_ADVANCE, all_topics=True, include_in_schema=False)
 async def move_clock(request: CurrentRequest, move: MoveClock) -> Clock:
-    """Advance the clock and promote what becomes due; return the same as `read_clock`."""
     return _response(await _clock(request).advance(to_ms(move.advance)))
 
 

@@ -8,13 +8,14 @@ from typing import Any, Final
 
 import click
 
-from deferd.api.auth.api_keys import KeysRefused, Scope
+from deferd.api.auth.api_keys import KeysRefused
 from deferd.api.auth.key_file import NoSuchKey, read_keys, revoke_key
 from deferd.api.auth.new_key import BOUNDS, make_key
 from deferd.cli.framework import exit_codes, output
 from deferd.cli.framework.command import CommandGroup
 from deferd.cli.framework.exit_codes import UsageError
 from deferd.cli.framework.options import Decorator, all_of, json_option
+from deferd.contract.scopes import Scope
 from deferd.settings import flag, variable
 
 _EPILOG = """examples:

@@ -20,7 +20,7 @@ from deferd.api.direct.finish import DirectFinish
 from deferd.api.direct.pop import DirectPop
 from deferd.api.direct.put import DirectPut
 from deferd.api.direct.verb import DirectVerb, KnownHead
-from deferd.api.operation import Operation
+from deferd.api.operation import OperationRoute
 from deferd.api.request_body import check_media_type
 from deferd.api.responses import Header
 from deferd.contract.call_instants import INSTANT_DIGITS, NOT_AFTER_HEADER
@@ -47,7 +47,7 @@ class DirectPath:
     """The direct paths of a process, and the headers that it knows."""
 
     def __init__(self, service: Service) -> None:
-        operations = {route.operation_id: route for route in service.routes if isinstance(route, Operation)}
+        operations = {route.operation_id: route for route in service.routes if isinstance(route, OperationRoute)}
         self._verbs: dict[str | None, DirectVerb] = {}
         patterns = []
         # A traced request has headers on which its span depends: all go the general way.
@@ -94,7 +94,7 @@ class DirectPath:
             self._lines[first_line] = verb, line
         return verb, line
 
-    def learn(self, data: bytes, operation: Operation, headers: list[Header]) -> None:
+    def learn(self, data: bytes, operation: OperationRoute, headers: list[Header]) -> None:
         """Remember the headers of a plain request that httptools found at the beginning of `data`.
 
         Only when they come for the second time, since some clients send others each time.

@@ -6,7 +6,7 @@ import asyncio
 from typing import ClassVar
 
 from deferd.api.incoming_request import IncomingRequest, host_of
-from deferd.api.operation import Operation
+from deferd.api.operation import OperationRoute
 from deferd.api.request_body import check_media_type
 
 
@@ -22,7 +22,7 @@ class FastPathRequest(IncomingRequest):
 
     def __init__(
         self,
-        operation: Operation,
+        operation: OperationRoute,
         path_values: dict[str, str],
         *,
         method: str,

@@ -1,0 +1,62 @@
+"""Makes the routes of the operations in the contract's tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar
+
+from fastapi import APIRouter
+
+from deferd.api.auth.permissions import Arguments, Permission, Recorded, declare, no_topics, topics_of_path
+from deferd.api.openapi.document import error_responses
+from deferd.api.operation import OperationRoute
+from deferd.contract.operations.operation import Operation
+
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
+
+
+class OperationRouter(APIRouter):
+    """The routes of some operations."""
+
+    def __init__(self) -> None:
+        super().__init__(route_class=OperationRoute)
+
+    def serves(
+        self,
+        operation: Operation,
+        *,
+        topics: Callable[[Arguments], Collection[str]] = topics_of_path,
+        all_topics: bool = False,
+        puts_into: Callable[[Arguments], Collection[str]] = no_topics,
+        audited: bool = False,
+        recorded: Recorded | None = None,
+        responses: dict[int | str, dict[str, Any]] | None = None,
+        **options: Any,
+    ) -> Callable[[Endpoint], Endpoint]:
+        """Have a function serve an operation: it returns the response's struct, or a whole response.
+
+        What is not in the table is known to the service alone: `topics`, `all_topics`, `puts_into`, `audited` and
+        `recorded` are those of Permission; `responses` are further ones for the OpenAPI document; `options` are
+        FastAPI's.
+        """
+        permission = Permission(operation.scope, topics, all_topics, puts_into, is_audited=audited, recorded=recorded)
+
+        def register(endpoint: Endpoint) -> Endpoint:
+            declare(endpoint, permission)
+            self.add_api_route(
+                operation.path,
+                endpoint,
+                methods=[operation.method],
+                operation_id=operation.id,
+                tags=[operation.tag],
+                summary=operation.summary,
+                description=operation.description,
+                response_model=operation.response,
+                response_description=operation.response_description,
+                status_code=operation.status,
+                responses=(responses or {}) | error_responses(*operation.errors, body=operation.has_body),
+                **options,
+            )
+            return endpoint
+
+        return register

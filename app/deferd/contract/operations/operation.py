@@ -1,0 +1,42 @@
+"""What all operations have in common: the columns of their tables."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from urllib.parse import quote
+
+from deferd.contract.responses.response import Response
+from deferd.contract.scopes import Scope
+
+
+class Operation(NamedTuple):
+    """An operation. Its id is the name of the verb in every layer: route, metrics, activity, audit log.
+
+    `scope` is what a key must allow, None for everybody. `response` is the type of a response with `status`; None: the
+    route says what it is. `errors` are the codes of the problems that it may respond with, without those of all
+    operations. `repeatable`: to carry it out twice does no harm, so a client sends it again when a response was lost;
+    False: only where the request itself says so, by an id or a receipt. `command` is its name in the Redis protocol.
+    """
+
+    id: str
+    method: str
+    path: str
+    tag: str
+    scope: Scope | None
+    summary: str
+    description: str
+    response: type[Response] | None = None
+    response_description: str = ""
+    errors: tuple[str, ...] = ()
+    status: int = 200
+    repeatable: bool = True
+    command: str | None = None
+
+    @property
+    def has_body(self) -> bool:
+        """Whether requests may have a body."""
+        return self.method in {"POST", "PUT", "PATCH"}
+
+    def path_for(self, **values: str) -> str:
+        """The path of a request."""
+        return self.path.format_map({name: quote(value, safe=":,*") for name, value in values.items()})

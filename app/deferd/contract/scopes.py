@@ -1,0 +1,20 @@
+"""What the holder of an API key may do."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Scope(StrEnum):
+    """What the holder of a key may do."""
+
+    PUT = "put"
+    """Put jobs and change them."""
+    POP = "pop"
+    """Pop jobs; finish, release, touch and bury them."""
+    CANCEL = "cancel"
+    """Cancel jobs."""
+    READ = "read"
+    """Read jobs, topics, metrics and the OpenAPI document."""
+    ADMIN = "admin"
+    """Everything, including settings, pause, redrive, purge and audit of topics, which no other scope allows."""
