@@ -54,7 +54,7 @@ class OperationRouter(APIRouter):
                 response_model=operation.response,
                 response_description=operation.response_description,
                 status_code=operation.status,
-                responses=(responses or {}) | error_responses(*operation.errors, body=operation.has_body),
+                responses=(responses or {}) | error_responses(*operation.all_errors, body=operation.has_body),
                 **options,
             )
             return endpoint

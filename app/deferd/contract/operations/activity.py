@@ -24,8 +24,4 @@ LIST_ACTIVITY = Operation(
     ),
     response=responses.Activity,
     response_description="One page of changes.",
-    errors=(
-        "validation",
-        "store_unavailable",
-    ),
 )

@@ -25,10 +25,6 @@ CANCEL_SELECTED_JOBS = Operation(
     ),
     response=BulkResult,
     response_description="What was cancelled.",
-    errors=(
-        "validation",
-        "store_unavailable",
-    ),
 )
 RESCHEDULE_SELECTED_JOBS = Operation(
     "reschedule_selected_jobs",
@@ -43,8 +39,4 @@ RESCHEDULE_SELECTED_JOBS = Operation(
     ),
     response=BulkResult,
     response_description="What was rescheduled.",
-    errors=(
-        "validation",
-        "store_unavailable",
-    ),
 )

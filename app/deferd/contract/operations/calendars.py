@@ -21,10 +21,6 @@ PUT_CALENDAR = Operation(
     ),
     response=responses.Calendar,
     response_description="The calendar was created.",
-    errors=(
-        "validation",
-        "store_unavailable",
-    ),
     status=201,
 )
 LIST_CALENDARS = Operation(
@@ -37,10 +33,6 @@ LIST_CALENDARS = Operation(
     description="Lists all calendars by name.",
     response=responses.CalendarList,
     response_description="The calendars.",
-    errors=(
-        "validation",
-        "store_unavailable",
-    ),
 )
 GET_CALENDAR = Operation(
     "get_calendar",
@@ -52,11 +44,7 @@ GET_CALENDAR = Operation(
     description="Returns the windows of a calendar.",
     response=responses.Calendar,
     response_description="The calendar.",
-    errors=(
-        "calendar_not_found",
-        "validation",
-        "store_unavailable",
-    ),
+    errors=("calendar_not_found",),
 )
 DELETE_CALENDAR = Operation(
     "delete_calendar",
@@ -70,9 +58,5 @@ DELETE_CALENDAR = Operation(
     ),
     response=responses.DeletedCalendar,
     response_description="The calendar was deleted.",
-    errors=(
-        "calendar_not_found",
-        "validation",
-        "store_unavailable",
-    ),
+    errors=("calendar_not_found",),
 )

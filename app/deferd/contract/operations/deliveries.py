@@ -31,11 +31,9 @@ FINISH_JOB = Operation(
         "job_exists",
         "job_reserved",
         "job_cancelled",
-        "validation",
         "durability_unavailable",
         "different_shard",
         "topic_full",
-        "store_unavailable",
     ),
     command="DEFERD.FINISH",
 )
@@ -53,13 +51,7 @@ RELEASE_JOB = Operation(
     ),
     response=responses.Released,
     response_description="The new state of the job.",
-    errors=(
-        "job_not_found",
-        "receipt_stale",
-        "job_cancelled",
-        "validation",
-        "store_unavailable",
-    ),
+    errors=("job_not_found", "receipt_stale", "job_cancelled"),
     command="DEFERD.RELEASE",
 )
 TOUCH_JOB = Operation(
@@ -72,13 +64,7 @@ TOUCH_JOB = Operation(
     description=("The lease ends `ttr` seconds from now, by default the `ttr` of the job." + _ENDED),
     response=responses.Touched,
     response_description="The lease was extended.",
-    errors=(
-        "job_not_found",
-        "receipt_stale",
-        "job_cancelled",
-        "validation",
-        "store_unavailable",
-    ),
+    errors=("job_not_found", "receipt_stale", "job_cancelled"),
     command="DEFERD.TOUCH",
 )
 BURY_JOB = Operation(
@@ -91,13 +77,7 @@ BURY_JOB = Operation(
     description=("The job is dead: it is not handed out again unless it is redriven." + _ENDED),
     response=responses.Buried,
     response_description="The job was buried.",
-    errors=(
-        "job_not_found",
-        "receipt_stale",
-        "job_cancelled",
-        "validation",
-        "store_unavailable",
-    ),
+    errors=("job_not_found", "receipt_stale", "job_cancelled"),
     command="DEFERD.BURY",
 )
 FINISH_JOBS = Operation(
@@ -113,10 +93,6 @@ FINISH_JOBS = Operation(
     ),
     response=responses.FinishResults,
     response_description="The result for each job.",
-    errors=(
-        "validation",
-        "store_unavailable",
-    ),
 )
 CHECK_JOBS = Operation(
     "check_jobs",
@@ -133,10 +109,6 @@ CHECK_JOBS = Operation(
     ),
     response=responses.CheckResults,
     response_description="The result for each delivery, in the order of the request.",
-    errors=(
-        "validation",
-        "store_unavailable",
-    ),
 )
 RETURN_JOBS = Operation(
     "return_jobs",
@@ -152,8 +124,4 @@ RETURN_JOBS = Operation(
     ),
     response=responses.ReturnResults,
     response_description="The result for each delivery, in the order of the request.",
-    errors=(
-        "validation",
-        "store_unavailable",
-    ),
 )

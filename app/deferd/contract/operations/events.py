@@ -25,10 +25,8 @@ STREAM_EVENTS = Operation(
         f"time, at most {limits.EVENT_STREAMS_PER_KEY} of a key."
     ),
     response_description="The stream.",
-    errors=(
-        "validation",
-        "too_many_streams",
-    ),
+    errors=("too_many_streams",),
+    needs_store=False,
     status=200,
 )
 LIST_EVENTS = Operation(
@@ -44,8 +42,4 @@ LIST_EVENTS = Operation(
     ),
     response=Events,
     response_description="The events.",
-    errors=(
-        "validation",
-        "store_unavailable",
-    ),
 )

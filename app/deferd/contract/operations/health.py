@@ -17,7 +17,7 @@ CHECK_HEALTH = Operation(
     description="Responds as long as the process can respond at all. It does not check the store.",
     response=Health,
     response_description="The process is alive.",
-    errors=("validation",),
+    needs_store=False,
 )
 CHECK_READINESS = Operation(
     "check_readiness",
@@ -33,10 +33,6 @@ CHECK_READINESS = Operation(
     ),
     response=Health,
     response_description="The service is ready.",
-    errors=(
-        "validation",
-        "store_unavailable",
-    ),
 )
 GET_METRICS = Operation(
     "get_metrics",
@@ -50,7 +46,7 @@ GET_METRICS = Operation(
         "this still responds, with `deferd_store_up 0`. The key must match all topics."
     ),
     response_description="Metrics in Prometheus' text format.",
-    errors=("validation",),
+    needs_store=False,
 )
 AUDIT_STORE = Operation(
     "audit_store",
@@ -65,10 +61,6 @@ AUDIT_STORE = Operation(
     ),
     response=StoreAudit,
     response_description="The findings.",
-    errors=(
-        "validation",
-        "store_unavailable",
-    ),
 )
 REPAIR_STORE = Operation(
     "repair_store",
@@ -83,8 +75,4 @@ REPAIR_STORE = Operation(
     ),
     response=StoreAudit,
     response_description="The repaired findings.",
-    errors=(
-        "validation",
-        "store_unavailable",
-    ),
 )

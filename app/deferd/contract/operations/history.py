@@ -23,11 +23,7 @@ GET_HISTORY = Operation(
     ),
     response=responses.TopicHistory,
     response_description="The buckets.",
-    errors=(
-        "topic_not_found",
-        "validation",
-        "store_unavailable",
-    ),
+    errors=("topic_not_found",),
 )
 GET_HISTORY_OF_ALL = Operation(
     "get_history_of_all",
@@ -43,8 +39,4 @@ GET_HISTORY_OF_ALL = Operation(
     ),
     response=responses.HistoryOfAll,
     response_description="The buckets.",
-    errors=(
-        "validation",
-        "store_unavailable",
-    ),
 )

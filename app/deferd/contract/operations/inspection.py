@@ -21,10 +21,6 @@ EXPLAIN_JOB = Operation(
     ),
     response=responses.Explanation,
     response_description="The reasons.",
-    errors=(
-        "validation",
-        "store_unavailable",
-    ),
 )
 LIST_DEAD_ERRORS = Operation(
     "list_dead_errors",
@@ -41,10 +37,6 @@ LIST_DEAD_ERRORS = Operation(
     ),
     response=responses.DeadErrors,
     response_description="The groups, the largest first.",
-    errors=(
-        "validation",
-        "store_unavailable",
-    ),
 )
 GET_FORECAST = Operation(
     "get_forecast",
@@ -63,10 +55,6 @@ GET_FORECAST = Operation(
     ),
     response=responses.Forecast,
     response_description="The counts.",
-    errors=(
-        "validation",
-        "store_unavailable",
-    ),
 )
 LIST_CONSUMERS = Operation(
     "list_consumers",
@@ -83,8 +71,4 @@ LIST_CONSUMERS = Operation(
     ),
     response=responses.Consumers,
     response_description="The consumers, those that hold most jobs first.",
-    errors=(
-        "validation",
-        "store_unavailable",
-    ),
 )

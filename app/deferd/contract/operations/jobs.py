@@ -27,14 +27,7 @@ PUT_JOB = Operation(
     ),
     response=StoredJob,
     response_description="The job was put.",
-    errors=(
-        "job_exists",
-        "job_reserved",
-        "validation",
-        "durability_unavailable",
-        "topic_full",
-        "store_unavailable",
-    ),
+    errors=("job_exists", "job_reserved", "durability_unavailable", "topic_full"),
     status=201,
     command="DEFERD.PUT",
 )
@@ -52,11 +45,7 @@ PUT_JOBS = Operation(
     ),
     response=PutResults,
     response_description="The result for each job.",
-    errors=(
-        "validation",
-        "durability_unavailable",
-        "store_unavailable",
-    ),
+    errors=("durability_unavailable",),
 )
 GET_JOB = Operation(
     "get_job",
@@ -68,11 +57,7 @@ GET_JOB = Operation(
     description="Returns the job in its current state; with `bodies=false` without its body and its result.",
     response=Job,
     response_description="The job.",
-    errors=(
-        "job_not_found",
-        "validation",
-        "store_unavailable",
-    ),
+    errors=("job_not_found",),
     command="DEFERD.LOOK",
 )
 CHANGE_JOB = Operation(
@@ -90,12 +75,7 @@ CHANGE_JOB = Operation(
     ),
     response=Job,
     response_description="The changed job.",
-    errors=(
-        "job_not_found",
-        "job_reserved",
-        "validation",
-        "store_unavailable",
-    ),
+    errors=("job_not_found", "job_reserved"),
     command="DEFERD.CHANGE",
 )
 CANCEL_JOB = Operation(
@@ -113,13 +93,7 @@ CANCEL_JOB = Operation(
     ),
     response=Cancelled,
     response_description="The job was cancelled.",
-    errors=(
-        "job_not_found",
-        "job_reserved",
-        "validation",
-        "durability_unavailable",
-        "store_unavailable",
-    ),
+    errors=("job_not_found", "job_reserved", "durability_unavailable"),
     command="DEFERD.CANCEL",
 )
 CANCEL_JOBS = Operation(
@@ -132,8 +106,4 @@ CANCEL_JOBS = Operation(
     description="Cancels up to 1000 jobs of one topic. Each has its own result, in the order of the request.",
     response=CancelResults,
     response_description="The result for each job.",
-    errors=(
-        "validation",
-        "store_unavailable",
-    ),
 )

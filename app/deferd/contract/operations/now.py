@@ -22,8 +22,4 @@ GET_NOW = Operation(
     ),
     response=responses.Now,
     response_description="The alerts.",
-    errors=(
-        "validation",
-        "store_unavailable",
-    ),
 )

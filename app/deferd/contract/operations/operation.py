@@ -10,12 +10,13 @@ from deferd.contract.scopes import Scope
 
 
 class Operation(NamedTuple):
-    """An operation. Its id is the name of the verb in every layer: route, metrics, activity, audit log.
+    """An operation. Its id is its name in metrics, in the lists of changes and in the OpenAPI document.
 
     `scope` is what a key must allow, None for everybody. `response` is the type of a response with `status`; None: the
-    route says what it is. `errors` are the codes of the problems that it may respond with, without those of all
-    operations. `repeatable`: to carry it out twice does no harm, so a client sends it again when a response was lost;
-    False: only where the request itself says so, by an id or a receipt. `command` is its name in the Redis protocol.
+    route says what it is. `errors` are the codes of the problems that it may respond with, beside `validation` and, if
+    it `needs_store`, `store_unavailable`. `repeatable`: to carry it out twice does no harm, so a client sends it again
+    when a response was lost; False: only where the request itself says so, by an id or a receipt. `command` is its name
+    in the Redis protocol.
     """
 
     id: str
@@ -29,8 +30,14 @@ class Operation(NamedTuple):
     response_description: str = ""
     errors: tuple[str, ...] = ()
     status: int = 200
+    needs_store: bool = True
     repeatable: bool = True
     command: str | None = None
+
+    @property
+    def all_errors(self) -> tuple[str, ...]:
+        """The codes of the problems that it may respond with, without those that the service has for any request."""
+        return ("validation", *self.errors, *(("store_unavailable",) if self.needs_store else ()))
 
     @property
     def has_body(self) -> bool:

@@ -36,11 +36,7 @@ POP_JOBS_BY_GET = Operation(
     ),
     response=Deliveries,
     response_description=_RESPONSE,
-    errors=(
-        "topic_pushed",
-        "validation",
-        "store_unavailable",
-    ),
+    errors=("topic_pushed",),
 )
 POP_JOBS = Operation(
     "pop_jobs",
@@ -52,10 +48,6 @@ POP_JOBS = Operation(
     description=(_DESCRIPTION + "\nGET on the same path does the same."),
     response=Deliveries,
     response_description=_RESPONSE,
-    errors=(
-        "topic_pushed",
-        "validation",
-        "store_unavailable",
-    ),
+    errors=("topic_pushed",),
     command="DEFERD.POP",
 )

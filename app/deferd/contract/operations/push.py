@@ -23,10 +23,6 @@ SET_PUSH = Operation(
     ),
     response=responses.Push,
     response_description="The topic was not pushed before.",
-    errors=(
-        "validation",
-        "store_unavailable",
-    ),
     status=201,
 )
 GET_PUSH = Operation(
@@ -42,11 +38,7 @@ GET_PUSH = Operation(
     ),
     response=responses.Push,
     response_description="The push.",
-    errors=(
-        "push_not_found",
-        "validation",
-        "store_unavailable",
-    ),
+    errors=("push_not_found",),
 )
 REMOVE_PUSH = Operation(
     "remove_push",
@@ -58,11 +50,7 @@ REMOVE_PUSH = Operation(
     description="Consumers can pop the jobs again. Requests under way end as they would.",
     response=responses.RemovedPush,
     response_description="The jobs are not pushed any more.",
-    errors=(
-        "push_not_found",
-        "validation",
-        "store_unavailable",
-    ),
+    errors=("push_not_found",),
 )
 TEST_PUSH = Operation(
     "test_push",
@@ -77,9 +65,5 @@ TEST_PUSH = Operation(
     ),
     response=responses.TestedPush,
     response_description="What the target responded.",
-    errors=(
-        "push_not_found",
-        "validation",
-        "store_unavailable",
-    ),
+    errors=("push_not_found",),
 )

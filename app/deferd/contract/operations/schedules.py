@@ -22,11 +22,7 @@ PUT_SCHEDULE = Operation(
     ),
     response=responses.Schedule,
     response_description="The schedule was replaced, or is unchanged.",
-    errors=(
-        "schedule_exists",
-        "validation",
-        "store_unavailable",
-    ),
+    errors=("schedule_exists",),
 )
 LIST_SCHEDULES = Operation(
     "list_schedules",
@@ -42,10 +38,6 @@ LIST_SCHEDULES = Operation(
     ),
     response=responses.SchedulePage,
     response_description="One page of schedules.",
-    errors=(
-        "validation",
-        "store_unavailable",
-    ),
 )
 GET_SCHEDULE = Operation(
     "get_schedule",
@@ -60,11 +52,7 @@ GET_SCHEDULE = Operation(
     ),
     response=responses.Schedule,
     response_description="The schedule.",
-    errors=(
-        "schedule_not_found",
-        "validation",
-        "store_unavailable",
-    ),
+    errors=("schedule_not_found",),
 )
 DELETE_SCHEDULE = Operation(
     "delete_schedule",
@@ -78,11 +66,7 @@ DELETE_SCHEDULE = Operation(
     ),
     response=responses.Schedule,
     response_description="The schedule as it was.",
-    errors=(
-        "schedule_not_found",
-        "validation",
-        "store_unavailable",
-    ),
+    errors=("schedule_not_found",),
 )
 PAUSE_SCHEDULE = Operation(
     "pause_schedule",
@@ -94,11 +78,7 @@ PAUSE_SCHEDULE = Operation(
     description="Cancels the next run and postponed ones; there are no others until the schedule is resumed.",
     response=responses.Schedule,
     response_description="The schedule in its new state.",
-    errors=(
-        "schedule_not_found",
-        "validation",
-        "store_unavailable",
-    ),
+    errors=("schedule_not_found",),
 )
 RESUME_SCHEDULE = Operation(
     "resume_schedule",
@@ -110,11 +90,7 @@ RESUME_SCHEDULE = Operation(
     description="Ends a pause. The next run is the first one from now; none counts as missed.",
     response=responses.Schedule,
     response_description="The schedule in its new state.",
-    errors=(
-        "schedule_not_found",
-        "validation",
-        "store_unavailable",
-    ),
+    errors=("schedule_not_found",),
 )
 RUN_SCHEDULE = Operation(
     "run_schedule",
@@ -129,13 +105,7 @@ RUN_SCHEDULE = Operation(
     ),
     response=StoredJob,
     response_description="The job was put.",
-    errors=(
-        "schedule_not_found",
-        "validation",
-        "durability_unavailable",
-        "topic_full",
-        "store_unavailable",
-    ),
+    errors=("schedule_not_found", "durability_unavailable", "topic_full"),
     status=201,
 )
 PREVIEW_SCHEDULE = Operation(
@@ -148,12 +118,7 @@ PREVIEW_SCHEDULE = Operation(
     description="Returns when the next runs are due, as if the schedule was not paused; none when it has ended.",
     response=responses.Preview,
     response_description="The runs to come.",
-    errors=(
-        "schedule_not_found",
-        "validation",
-        "rate_limited",
-        "store_unavailable",
-    ),
+    errors=("schedule_not_found", "rate_limited"),
 )
 PREVIEW_UNSAVED_SCHEDULE = Operation(
     "preview_unsaved_schedule",
@@ -168,9 +133,5 @@ PREVIEW_UNSAVED_SCHEDULE = Operation(
     ),
     response=responses.Preview,
     response_description="The runs to come.",
-    errors=(
-        "validation",
-        "rate_limited",
-        "store_unavailable",
-    ),
+    errors=("rate_limited",),
 )

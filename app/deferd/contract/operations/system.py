@@ -20,10 +20,6 @@ GET_OVERVIEW = Operation(
     ),
     response=responses.Overview,
     response_description="The topics.",
-    errors=(
-        "validation",
-        "store_unavailable",
-    ),
 )
 GET_SYSTEM = Operation(
     "get_system",
@@ -38,10 +34,6 @@ GET_SYSTEM = Operation(
     ),
     response=responses.System,
     response_description="The system.",
-    errors=(
-        "validation",
-        "store_unavailable",
-    ),
 )
 GET_KEY = Operation(
     "get_key",
@@ -56,8 +48,4 @@ GET_KEY = Operation(
     ),
     response=responses.OwnKey,
     response_description="The key.",
-    errors=(
-        "validation",
-        "store_unavailable",
-    ),
 )

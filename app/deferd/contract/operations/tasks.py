@@ -20,10 +20,6 @@ LIST_TASKS = Operation(
     ),
     response=responses.Tasks,
     response_description="The tasks.",
-    errors=(
-        "validation",
-        "store_unavailable",
-    ),
 )
 GET_TASK = Operation(
     "get_task",
@@ -35,11 +31,7 @@ GET_TASK = Operation(
     description="Shows how far an action on many jobs is.",
     response=responses.Task,
     response_description="The task.",
-    errors=(
-        "task_not_found",
-        "validation",
-        "store_unavailable",
-    ),
+    errors=("task_not_found",),
 )
 STOP_TASK = Operation(
     "stop_task",
@@ -54,9 +46,5 @@ STOP_TASK = Operation(
     ),
     response=responses.Task,
     response_description="The task; it may still be `running` for a moment.",
-    errors=(
-        "task_not_found",
-        "validation",
-        "store_unavailable",
-    ),
+    errors=("task_not_found",),
 )

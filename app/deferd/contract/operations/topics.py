@@ -22,10 +22,6 @@ LIST_TOPICS = Operation(
     ),
     response=topics.TopicPage,
     response_description="One page of topics.",
-    errors=(
-        "validation",
-        "store_unavailable",
-    ),
 )
 GET_TOPIC = Operation(
     "get_topic",
@@ -40,11 +36,7 @@ GET_TOPIC = Operation(
     ),
     response=topics.TopicView,
     response_description="The topic.",
-    errors=(
-        "topic_not_found",
-        "validation",
-        "store_unavailable",
-    ),
+    errors=("topic_not_found",),
 )
 SET_TOPIC = Operation(
     "set_topic",
@@ -59,10 +51,6 @@ SET_TOPIC = Operation(
     ),
     response=topics.TopicView,
     response_description="The topic in its new state.",
-    errors=(
-        "validation",
-        "store_unavailable",
-    ),
 )
 PAUSE_TOPIC = Operation(
     "pause_topic",
@@ -78,10 +66,6 @@ PAUSE_TOPIC = Operation(
     ),
     response=topics.TopicView,
     response_description="The topic in its new state.",
-    errors=(
-        "validation",
-        "store_unavailable",
-    ),
 )
 RESUME_TOPIC = Operation(
     "resume_topic",
@@ -93,11 +77,7 @@ RESUME_TOPIC = Operation(
     description="Ends a pause. Waiting consumers get the ready jobs at once.",
     response=topics.TopicView,
     response_description="The topic in its new state.",
-    errors=(
-        "topic_not_found",
-        "validation",
-        "store_unavailable",
-    ),
+    errors=("topic_not_found",),
 )
 LIST_JOBS = Operation(
     "list_jobs",
@@ -115,11 +95,7 @@ LIST_JOBS = Operation(
     ),
     response=JobPage,
     response_description="One page of jobs.",
-    errors=(
-        "topic_not_found",
-        "validation",
-        "store_unavailable",
-    ),
+    errors=("topic_not_found",),
 )
 REDRIVE_JOBS = Operation(
     "redrive_jobs",
@@ -136,11 +112,7 @@ REDRIVE_JOBS = Operation(
     ),
     response=Redriven,
     response_description="The number of jobs that are ready again.",
-    errors=(
-        "topic_not_found",
-        "validation",
-        "store_unavailable",
-    ),
+    errors=("topic_not_found",),
 )
 AUDIT_TOPIC = Operation(
     "audit_topic",
@@ -156,11 +128,7 @@ AUDIT_TOPIC = Operation(
     ),
     response=audits.TopicAudit,
     response_description="The findings.",
-    errors=(
-        "topic_not_found",
-        "validation",
-        "store_unavailable",
-    ),
+    errors=("topic_not_found",),
 )
 REPAIR_TOPIC = Operation(
     "repair_topic",
@@ -175,11 +143,7 @@ REPAIR_TOPIC = Operation(
     ),
     response=audits.TopicAudit,
     response_description="The repaired findings.",
-    errors=(
-        "topic_not_found",
-        "validation",
-        "store_unavailable",
-    ),
+    errors=("topic_not_found",),
 )
 PURGE_TOPIC = Operation(
     "purge_topic",
@@ -195,9 +159,5 @@ PURGE_TOPIC = Operation(
     ),
     response=Removed,
     response_description="The number of removed jobs.",
-    errors=(
-        "topic_not_found",
-        "validation",
-        "store_unavailable",
-    ),
+    errors=("topic_not_found",),
 )
