@@ -5,13 +5,16 @@ The engine uses milliseconds and JSON bytes; nothing here parses a body again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import msgspec
 from msgspec import UNSET, Raw
 
 from deferd.api.response_values import instant, instant_or_none, seconds
+from deferd.contract.backoff import ExponentialBackoff
 from deferd.contract.endings import AttemptEnd
+from deferd.contract.fields import POLICY, Kind
 from deferd.contract.responses.jobs import Delivery, EndedAttempt, FollowUpJob, Job, StoredJob
 from deferd.engine.puts import PutOutcome
 from deferd.engine.record import NO_ENDINGS, NOT_PLACED, JobRecord, receipt_text
@@ -55,11 +58,7 @@ def _fields(record: JobRecord) -> dict[str, Any]:
         "created_at": instant(record.created_at_ms),
         "due_at": instant(record.due_at_ms),
         "attempts": record.attempts,
-        "ttr": seconds(record.ttr_ms),
-        "max_attempts": record.max_attempts or None,
-        "backoff_fields": _whole_numbers(record.backoff) if record.backoff else record.effective_backoff,
-        "ttl": seconds(record.ttl_ms) if record.ttl_ms else None,
-        "retain": seconds(record.retain_ms),
+        **_shown_policy(record.extra or {}),
         "reserved_until": instant_or_none(record.reserved_until_ms),
         "reserved_by": record.reserved_by,
     }
@@ -77,6 +76,7 @@ def _rare_fields(record: JobRecord) -> dict[str, Any]:
         "last_error": record.last_error,
         "reason": record.reason,
         "dead_at": instant_or_none(record.dead_at_ms),
+        "deadline_at": instant_or_none(record.deadline_at_ms),
         "finished_at": instant_or_none(record.finished_at_ms),
         "result": None if record.result is None else Raw(record.result),
     }
@@ -104,22 +104,12 @@ def _placement(record: JobRecord) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if placement.moved_ms:
         fields["asked_for"] = instant(record.due_at_ms - placement.moved_ms)
-    if placement.window:
-        fields["window"] = Raw(placement.window)
-    if placement.spread_ms:
-        fields["spread"] = seconds(placement.spread_ms)
     return fields
 
 
 def _endings(record: JobRecord) -> dict[str, Any]:
-    endings, deadline_at_ms = record.endings, record.deadline_at_ms
-    fields: dict[str, Any] = {"deadline_at": instant_or_none(deadline_at_ms)}
-    if endings.dead_retain_ms is not None:
-        fields["dead_retain"] = seconds(endings.dead_retain_ms)
-    if endings.time_limit_ms:
-        fields["time_limit"] = seconds(endings.time_limit_ms)
-    if deadline_at_ms is not None:
-        fields["deadline"] = seconds(endings.deadline_ms)
+    endings = record.endings
+    fields: dict[str, Any] = {}
     if endings.snoozes:
         fields["snoozes"] = endings.snoozes
     if endings.attempts_log:
@@ -134,6 +124,28 @@ def _endings(record: JobRecord) -> dict[str, Any]:
             for attempt, ended_at_ms, how, consumer, error in endings.attempts_log
         ]
     return fields
+
+
+_ATTRIBUTES = {field.encode_name: field.name for field in msgspec.structs.fields(Job)}
+_SHOWN: dict[Kind, Callable[[Any], Any]] = {
+    Kind.SECONDS: seconds,
+    Kind.BACKOFF: lambda stored: {name: _whole_number(value) for name, value in stored.items()},
+    Kind.WINDOW: lambda stored: Raw(stored.encode()),
+}
+_DEFAULT_POLICY = {_ATTRIBUTES[field.name]: field.default for field in POLICY if field.is_always_shown} | {
+    _ATTRIBUTES["backoff"]: ExponentialBackoff().model_dump()
+}
+
+
+def _shown_policy(extra: dict[str, Any]) -> dict[str, Any]:
+    """The fields of the policy from the JSON object of a record; without those that are "none"."""
+    shown: dict[str, Any] = {**_DEFAULT_POLICY}
+    for field in POLICY:
+        stored = extra.get(field.key)
+        if stored or (stored is not None and not field.null_is_none):
+            show = _SHOWN.get(field.kind)
+            shown[_ATTRIBUTES[field.name]] = stored if show is None else show(stored)
+    return shown
 
 
 def _whole_numbers(backoff: dict[str, Any]) -> dict[str, Any]:

@@ -48,23 +48,15 @@ def written_deliveries(records: Iterable[JobRecord]) -> bytes:
     templates: dict[tuple[Any, ...], bytes] = {}
     jobs = []
     for record in records:
-        if (
-            not record.is_plain
-            or record.backoff is not None
-            or record.reserved_until_ms is None
-            or len(record.body) > _COPIED_TWICE_BYTES
-        ):
+        if not record.is_plain or record.reserved_until_ms is None or len(record.body) > _COPIED_TWICE_BYTES:
             jobs.append(encode(delivery(record)))
             continue
-        common = (
+        common: tuple[Any, ...] = (
             record.reserved_until_ms,
             record.reserved_by,
             record.topic,
             record.attempts,
-            record.ttr_ms,
-            record.max_attempts,
-            record.ttl_ms,
-            record.retain_ms,
+            record.extra and tuple(record.extra.items()),
         )
         template = templates.get(common)
         if template is None:
@@ -77,7 +69,6 @@ def written_deliveries(records: Iterable[JobRecord]) -> bytes:
 def _is_usual(record: JobRecord) -> bool:
     return (
         record.is_plain
-        and record.backoff is None
         and record.reserved_until_ms is None
         and not record.is_follow_up
         and record.followed_by is None
@@ -86,7 +77,7 @@ def _is_usual(record: JobRecord) -> bool:
 
 
 def _common(record: JobRecord) -> tuple[Any, ...]:
-    return record.topic, record.attempts, record.ttr_ms, record.max_attempts, record.ttl_ms, record.retain_ms
+    return record.topic, record.attempts, record.extra and tuple(record.extra.items())
 
 
 def _own(record: JobRecord) -> tuple[bytes, bytes, bytes, bytes]:
@@ -122,13 +113,5 @@ def _template(of: Job, **gaps: str) -> bytes:
     return encode(msgspec.structs.replace(of, id="%b", body=Raw(b"%b"), created_at="%b", due_at="%b", **gaps))
 
 
-def _usual_record(  # noqa: PLR0917 (by position, as in `_common`)
-    state: JobState, topic: str, attempts: int, ttr_ms: int, max_attempts: int, ttl_ms: int, retain_ms: int
-) -> JobRecord:
-    return JobRecord(
-        *(topic, "", state, 0, 0, 0, attempts, b""),
-        ttr_ms=ttr_ms,
-        max_attempts=max_attempts,
-        ttl_ms=ttl_ms,
-        retain_ms=retain_ms,
-    )
+def _usual_record(state: JobState, topic: str, attempts: int, extra: tuple[tuple[str, Any], ...] | None) -> JobRecord:
+    return JobRecord(topic, "", state, 0, 0, 0, attempts, b"", extra=None if extra is None else dict(extra))

@@ -44,9 +44,10 @@ def _delayed(standing: Standing) -> WhyReason:
         return WhyReason(code="not_due", text=f"It is due {when}{snoozed}.", **due, snoozes=snoozes)
     last = _last_attempt(job)
     failed = f" failed with {_quoted(last['error'])}" if "error" in last else " failed"
-    left = f" of {job.max_attempts}" if job.max_attempts else ""
+    most = job.stored("max_attempts") or None
+    left = f" of {most}" if most else ""
     text = f"Attempt {job.attempts}{left}{failed}; the next is due {when}."
-    return WhyReason(code="backoff", text=text, **due, **last, max_attempts=job.max_attempts or None, snoozes=snoozes)
+    return WhyReason(code="backoff", text=text, **due, **last, max_attempts=most, snoozes=snoozes)
 
 
 def _placed(standing: Standing, due: WhyReason) -> list[WhyReason]:

@@ -35,20 +35,21 @@ import msgspec
 import orjson
 import pydantic_core
 
-from deferd.contract import limits
+from deferd.contract.fields import PLACING, POLICY
 from deferd.contract.model import DeadReason, JobState
 from deferd.engine.partitions import topic_of
-from deferd.engine.stored_fields import NO_LIMIT
 
 _HEADER = struct.Struct("<IHIHIHII")
 _HEADER_SIZE = _HEADER.size
 _unpack = _HEADER.unpack_from
-_DEFAULT_BACKOFF: dict[str, Any] = {"kind": "exponential", "base": 2, "cap": 212, "jitter": 0}
 _RESERVED = JobState.RESERVED
 _STATES = {state.value.encode(): state for state in JobState}
 NONCE_BITS = 47
-_ENDINGS_KEYS = frozenset("sqila")
-_PLAIN_KEYS = frozenset("tmbxr")
+_ENDINGS_KEYS = frozenset("sva")
+_KEYS = {field.name: field.key for field in POLICY}
+_RARE_KEYS = frozenset({_KEYS["deadline"], _KEYS["backoff"], *(_KEYS[name] for name in PLACING)})
+"""With these a job shows more than its policy, or an object."""
+_PLAIN_KEYS = frozenset(_KEYS.values()) - _RARE_KEYS
 
 
 class Receipt(NamedTuple):
@@ -84,18 +85,14 @@ IMPOSSIBLE_RECEIPT = Receipt(0, -1)
 
 
 class Endings(msgspec.Struct, frozen=True, gc=False):
-    """How the deliveries of a job ended and when the job must end: what most jobs have nothing of.
+    """How the deliveries of a job ended: what most jobs have nothing of.
 
-    `snoozes` counts the releases that were no attempt. `dead_retain_ms` None: as long as the service keeps dead jobs.
-    `time_limit_ms` and `deadline_ms` are 0 for none. `first_due_at_ms` is the due time from which the deadline counts,
+    `snoozes` counts the releases that were no attempt. `first_due_at_ms` is the due time that the deadline counts from,
     if a retry has moved that. `attempts_log` has, for each of the last attempts that ended without a finish: its
     number, when it ended (ms), how, by which consumer and with which error; the last two are '' for none.
     """
 
     snoozes: int = 0
-    dead_retain_ms: int | None = None
-    time_limit_ms: int = 0
-    deadline_ms: int = 0
     first_due_at_ms: int | None = None
     attempts_log: Sequence[tuple[int, int, str, str, str]] = ()
 
@@ -120,9 +117,9 @@ NOT_PLACED = Placement()
 class JobRecord(msgspec.Struct, gc=False):
     """One job as the store holds it; treat as immutable. Times are ms since the epoch, on the store's clock.
 
-    `body` and `result` are JSON bytes. `attempts` includes the delivery under way. `ttl_ms` and `max_attempts` are 0
-    for no limit. `reserved_until_ms` and `reserved_by` are set while reserved. `request_id` is that of the pop, if it
-    had one.
+    `body` and `result` are JSON bytes. `attempts` includes the delivery under way. `reserved_until_ms` and
+    `reserved_by` are set while reserved. `request_id` is that of the pop, if it had one. `extra` is the JSON object of
+    the record, None without one: it has the policy.
     """
 
     topic: str
@@ -136,11 +133,7 @@ class JobRecord(msgspec.Struct, gc=False):
     reserved_until_ms: int | None = None
     reserved_by: str | None = None
     request_id: str | None = None
-    ttr_ms: int = limits.TTR_DEFAULT_S * 1000
-    max_attempts: int = NO_LIMIT
-    backoff: dict[str, Any] | None = None
-    ttl_ms: int = 0
-    retain_ms: int = 0
+    extra: dict[str, Any] | None = None
     last_error: str | None = None
     reason: str | None = None
     died_at_ms: int | None = None
@@ -168,14 +161,18 @@ class JobRecord(msgspec.Struct, gc=False):
         """The receipt of the live delivery; meaningless unless the job is reserved."""
         return Receipt(self.nonce, self.attempts)
 
+    def stored(self, name: str) -> Any:
+        """A field of its policy as it is stored, such as milliseconds; None if it is as by default."""
+        return None if self.extra is None else self.extra.get(_KEYS[name])
+
     @property
     def deadline_at_ms(self) -> int | None:
         """When the deadline passes; None without one."""
-        endings = self.endings
-        if not endings.deadline_ms:
+        deadline_ms: int | None = self.stored("deadline")
+        if not deadline_ms:
             return None
-        first_due_at_ms = endings.first_due_at_ms
-        return (self.due_at_ms if first_due_at_ms is None else first_due_at_ms) + endings.deadline_ms
+        first_due_at_ms = self.endings.first_due_at_ms
+        return (self.due_at_ms if first_due_at_ms is None else first_due_at_ms) + deadline_ms
 
     @property
     def dead_at_ms(self) -> int | None:
@@ -187,16 +184,11 @@ class JobRecord(msgspec.Struct, gc=False):
         if self.reason is None or self.died_at_ms is not None:
             return self.died_at_ms
         if self.reason == DeadReason.EXPIRED:
-            return self.due_at_ms + self.ttl_ms
+            return self.due_at_ms + (self.stored("ttl") or 0)
         if self.reason == DeadReason.DEADLINE:
             return self.deadline_at_ms
         log = self.endings.attempts_log
         return log[-1][1] if log else None
-
-    @property
-    def effective_backoff(self) -> dict[str, Any]:
-        """The job's backoff, or the default one, as a JSON object."""
-        return self.backoff or _DEFAULT_BACKOFF
 
 
 def read_record(  # noqa: PLR0917 (by position: see below)
@@ -263,17 +255,12 @@ def read_reply(topic: str, job_id: str, reply: Sequence[Any]) -> JobRecord:
 
 
 def _read_extra(record: JobRecord, extra: dict[str, Any]) -> None:
-    get = extra.get
+    record.extra, get = extra, extra.get
     if "wi" in extra or "sp" in extra or "sh" in extra:
         record.placement = placement = Placement(get("wi", ""), get("sp", 0), get("sh", 0))
         record.is_plain = False
         if len(extra) == bool(placement.window) + bool(placement.spread_ms) + bool(placement.moved_ms):
             return
-    record.ttr_ms = get("t", limits.TTR_DEFAULT_S * 1000)
-    record.max_attempts = get("m", NO_LIMIT)
-    record.backoff = get("b")
-    record.ttl_ms = get("x", 0)
-    record.retain_ms = get("r", 0)
     if _PLAIN_KEYS.issuperset(extra):
         return
     record.is_plain = False
@@ -288,7 +275,7 @@ def _read_extra(record: JobRecord, extra: dict[str, Any]) -> None:
     record.due_by_ms = get("w")
     record.items = get("y", 0)
     if not _ENDINGS_KEYS.isdisjoint(extra):
-        record.endings = Endings(get("s", 0), get("q"), get("i", 0), get("l", 0), get("v"), get("a", ()))
+        record.endings = Endings(get("s", 0), get("v"), get("a", ()))
     if "n" in extra:
         record.result, record.body = record.body[: extra["n"]], record.body[extra["n"] :]
 

@@ -15,12 +15,15 @@ from typing import Any, TypeVar
 import orjson
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
+from deferd.contract.backoff import ExponentialBackoff
 from deferd.contract.errors import DeferdError, JobNotFound
+from deferd.contract.fields import POLICY, Kind
 from deferd.contract.model import JobState
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT, IMPOSSIBLE_RECEIPT, JobRecord, Receipt
 from deferd.engine.redis_keys import PATTERN_REQUEST
+from deferd.engine.stored_fields import from_store
 from deferd.engine.topic_search import TopicSelection
 from deferd.store.connection import connect
 from tests.integration.engine.drawn_calls import JOB_IDS, TAGS, TOPICS
@@ -197,20 +200,19 @@ class EngineAndModel(RuleBasedStateMachine):
         self.assert_same_instant(record.due_by_ms, job.due_by_s)
         assert record.attempts == job.attempts
         assert record.endings.snoozes == job.snoozes
-        assert (record.ttr_ms, record.retain_ms) == (job.policy["ttr"] * 1000, job.policy["retain"] * 1000)
-        assert (record.max_attempts or None) == job.policy["max_attempts"]
-        assert (record.ttl_ms / 1000 or None) == job.policy["ttl"]
+        for field in POLICY:
+            if field.name in job.policy and field.kind is not Kind.BACKOFF:
+                stored = record.stored(field.name)
+                default = DEAD_RETENTION_S if field.name == "dead_retain" else field.default
+                shown = default if stored is None else from_store(field, stored)
+                assert shown == job.policy[field.name], field.name
         assert (record.unique_for_ms / 1000 or None) == job.policy["unique_for"]
         endings = record.endings
-        assert (endings.time_limit_ms / 1000 or None) == job.policy["time_limit"]
-        assert (endings.deadline_ms / 1000 or None) == job.policy["deadline"]
-        dead_retain_ms = endings.dead_retain_ms
-        assert (DEAD_RETENTION_S if dead_retain_ms is None else dead_retain_ms / 1000) == job.policy["dead_retain"]
         assert [(*one[:1], *one[2:]) for one in endings.attempts_log] == [(*one[:1], *one[2:]) for one in job.log]
         for actual, expected in zip(endings.attempts_log, job.log, strict=True):
             self.assert_same_instant(actual[1], expected[1])
         self.assert_same_instant(record.deadline_at_ms, job.deadline_s)
-        assert record.effective_backoff == job.policy["backoff"]
+        assert (record.stored("backoff") or ExponentialBackoff().model_dump()) == job.policy["backoff"]
         assert (record.tags or []) == job.policy["tags"]
         assert record.last_error == job.last_error or (record.last_error and job.last_error is SOME_TEXT)
         assert record.reason == job.reason

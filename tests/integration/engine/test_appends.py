@@ -42,7 +42,7 @@ async def test_the_consumer_gets_all_bodies_in_their_order(driver: EngineDriver)
     assert (outcome, second.body, second.items) == ("appended", '["é"]'.encode(), 2)
     await append(driver, None, delay=5)
     stored = await driver.queue.get(TOPIC, "a")
-    assert (orjson.loads(stored.body), stored.items, stored.ttr_ms) == ([{"n": 1}, "é", None], 3, 30_000)
+    assert (orjson.loads(stored.body), stored.items, stored.stored("ttr")) == ([{"n": 1}, "é", None], 3, 30_000)
     [listed] = (await driver.topics.jobs(TOPIC))[0]
     assert listed.body == stored.body
     assert await is_sound(driver)

@@ -95,7 +95,7 @@ class Twins:
                 job.attempts,
                 job.items,
                 job.tags,
-                job.endings.deadline_ms,
+                job.stored("deadline"),
                 followed_by,
             )
         return found

@@ -262,5 +262,5 @@ async def test_a_topic_has_defaults_that_a_job_overrides(driver: EngineDriver) -
     default = await driver.put("default")
     own = await driver.put("own", deadline=None, time_limit=None, dead_retain=0)
     assert default.deadline_at_ms == default.due_at_ms + 100_000
-    assert (default.endings.time_limit_ms, default.endings.dead_retain_ms) == (50_000, 20_000)
-    assert (own.deadline_at_ms, own.endings.time_limit_ms, own.endings.dead_retain_ms) == (None, 0, 0)
+    assert (default.stored("time_limit"), default.stored("dead_retain")) == (50_000, 20_000)
+    assert (own.deadline_at_ms, own.stored("time_limit"), own.stored("dead_retain")) == (None, 0, 0)

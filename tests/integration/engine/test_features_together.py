@@ -152,7 +152,7 @@ async def test_a_pattern_pops_jobs_with_tags_headers_and_limits(driver: EngineDr
     again = await pop((), selection=selection, count=5, consumer="c", request_id="r")
     assert {one.topic for one in jobs} == {"orders.a", "orders.b"}
     for one in (*jobs, *again):
-        assert (one.tags, one.headers, one.endings.time_limit_ms) == (["customer:7"], {"tenant": "acme"}, 5000)
+        assert (one.tags, one.headers, one.stored("time_limit")) == (["customer:7"], {"tenant": "acme"}, 5000)
         assert one.reserved_until_ms is not None
         assert one.reserved_until_ms - one.due_at_ms < 6000
     assert sorted(one.receipt for one in again) == sorted(one.receipt for one in jobs)

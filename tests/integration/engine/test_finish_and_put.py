@@ -184,7 +184,7 @@ async def test_topics_give_defaults_to_the_jobs_that_follow(driver: EngineDriver
     await driver.topics.configure(OTHER, TopicSettings(ttr=7, deadline=100))
     await finish(driver, await held(driver), put("m1"))
     record = await driver.queue.get(OTHER, "m1")
-    assert (record.ttr_ms, record.endings.deadline_ms) == (7000, 100_000)
+    assert (record.stored("ttr"), record.stored("deadline")) == (7000, 100_000)
 
 
 async def test_a_durability_that_the_store_cannot_give_refuses_everything(driver: EngineDriver) -> None:

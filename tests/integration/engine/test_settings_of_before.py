@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import orjson
 import pytest
 
+from deferd.contract.fields import PLACING, POLICY
 from deferd.contract.model import TopicSettings
 from deferd.contract.push import SetPush
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver
@@ -58,9 +59,9 @@ async def test_the_view_shows_them(before: EngineDriver) -> None:
 
 async def test_a_put_takes_its_defaults_from_them(before: EngineDriver) -> None:
     job = await before.put("a")
-    assert (job.ttr_ms, job.max_attempts, job.ttl_ms, job.retain_ms) == (7000, 3, 9000, 1000)
-    assert job.backoff == SETTINGS["b"]
-    assert (job.endings.dead_retain_ms, job.endings.time_limit_ms, job.endings.deadline_ms) == (2000, 8000, 60000)
+    assert [job.stored(field.name) for field in POLICY if field.name not in PLACING] == [
+        *(7000, 3, SETTINGS["b"], 9000, 1000, 2000, 8000, 60000)
+    ]
     assert (job.placement.window, job.placement.spread_ms) == ('{"from":"09:00"}', 4000)
 
 
@@ -68,7 +69,7 @@ async def test_a_default_of_zero_is_none(driver: EngineDriver) -> None:
     driver.server.command("HSET", "deferd:{0}:settings", TOPIC, '{"m":0,"x":0,"i":0,"d":0}')
     driver.server.command("ZADD", "deferd:{0}:topics", 0, TOPIC)
     job = await driver.put("a")
-    assert (job.max_attempts, job.ttl_ms, job.endings.time_limit_ms, job.endings.deadline_ms) == (0, 0, 0, 0)
+    assert [job.stored(name) for name in ("max_attempts", "ttl", "time_limit", "deadline")] == [0, 0, 0, 0]
     assert (await driver.topics.show(TOPIC)).settings.model_dump(exclude_unset=True) == dict.fromkeys(
         ("max_attempts", "ttl", "time_limit", "deadline")
     )
@@ -81,14 +82,14 @@ async def test_a_pause_and_a_push_keep_them(before: EngineDriver) -> None:
     )
     view = await before.topics.resume(TOPIC)
     assert view.settings == READ
-    assert (await before.put("a", delay=1)).endings.deadline_ms == 60000
+    assert (await before.put("a", delay=1)).stored("deadline") == 60000
 
 
 async def test_new_ones_replace_them(before: EngineDriver) -> None:
     await before.topics.configure(TOPIC, TopicSettings(deadline=30, durability="memory"))
     stored = before.server.command("HGET", "deferd:{0}:settings", TOPIC)
     assert orjson.loads(stored) == {"po": {"l": 30000}, "du": 0}
-    assert (await before.put("a")).endings.deadline_ms == 30000
+    assert (await before.put("a")).stored("deadline") == 30000
 
 
 async def test_their_durability_is_that_of_puts_that_name_none(driver: EngineDriver) -> None:

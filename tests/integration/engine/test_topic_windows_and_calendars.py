@@ -48,7 +48,7 @@ async def test_another_service_learns_the_defaults_from_the_store(driver: Engine
     async with started_engine(driver.server.url, movable_clock=True) as other:
         await other.topics.configure(TOPIC, TopicSettings.model_validate({"window": OFFICE, "ttr": 5}))
         first = await driver.put("a")
-        assert (instant(first.due_at_ms), first.ttr_ms) == (TUESDAY_OPENING, 5000)
+        assert (instant(first.due_at_ms), first.stored("ttr")) == (TUESDAY_OPENING, 5000)
         assert TOPIC in driver.engine.placer.defaults
         await other.topics.configure(TOPIC, TopicSettings.model_validate({"window": NIGHT}))
         assert instant((await driver.put("b")).due_at_ms) == "2030-01-14T22:00:00+00:00"
