@@ -167,7 +167,7 @@ def _facts(job: Job) -> list[tuple[str, str]]:
         ("attempts", f"{job.attempts} of {'any number' if job.max_attempts is None else job.max_attempts}"),
         ("snoozes", str(job.snoozes) if job.snoozes else None),
         ("ttr", output.span(job.ttr)),
-        ("backoff", output.backoff(job.backoff_fields)),
+        ("backoff", output.backoff(job.backoff_terms.fields)),
         ("ttl", "no bound" if job.ttl is None else output.span(job.ttl)),
         ("retain", "not kept when finished" if job.retain == 0 else output.span(job.retain)),
         ("dead retain", None if job.dead_retain is None else output.span(job.dead_retain)),
