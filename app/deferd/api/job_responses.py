@@ -71,6 +71,7 @@ def _rare_fields(record: JobRecord) -> dict[str, Any]:
     """Without those that have no value: msgspec leaves out a default, not what is equal to it."""
     fields: dict[str, Any] = {
         "traceparent": record.traceparent,
+        "headers_or_none": record.headers,
         "due_by": instant_or_none(record.due_by_ms),
         "followed_by": None if record.followed_by is None else _follow_up(record.followed_by),
         "last_error": record.last_error,
@@ -84,8 +85,6 @@ def _rare_fields(record: JobRecord) -> dict[str, Any]:
     fields |= {name: value for name, value in numbers.items() if value}
     if record.tags is not None:
         fields["tags"] = record.tags
-    if record.headers is not None:
-        fields["headers"] = record.headers
     if record.placement is not NOT_PLACED:
         fields |= _placement(record)
     if record.endings is not NO_ENDINGS:

@@ -19,8 +19,10 @@ from deferd.contract.responses.jobs import Delivery
 JobToPut = PutJob | Mapping[str, Any]
 JobToFinish = JobRef | Delivery | FinishItem | Mapping[str, Any]
 
+_SECONDS = frozenset(SECONDS_OF_PUTS)
 _NUMBERS: tuple[type, ...] = (float, int, type(None))
-_AS_IN_JSON: dict[str, tuple[type, ...]] = {**dict.fromkeys(SECONDS_OF_PUTS, _NUMBERS), "run_at": (str, type(None))}
+_INSTANTS = (str, type(None))
+_AS_IN_JSON: dict[str, tuple[type, ...]] = {**dict.fromkeys(SECONDS_OF_PUTS, _NUMBERS), "run_at": _INSTANTS}
 """The types of fields that need no conversion, of those that may need one."""
 
 
@@ -52,9 +54,7 @@ def job_fields(job: JobToPut) -> dict[str, Any]:
     Raises:
         InvalidInput: `run_at` is not a datetime with a zone.
     """
-    if type(job) is dict and not [
-        name for name in job if name in _AS_IN_JSON and type(job[name]) not in _AS_IN_JSON[name]
-    ]:
+    if type(job) is dict and _is_as_in_json(job):
         return job
     fields = in_seconds(set_fields(job))
     run_at = fields.get("run_at")
@@ -63,6 +63,12 @@ def job_fields(job: JobToPut) -> dict[str, Any]:
     elif run_at is not None and not isinstance(run_at, str):
         raise InvalidInput([FieldError(("run_at",), "must be a datetime with a zone", repr(run_at))])
     return fields
+
+
+def _is_as_in_json(job: dict[str, Any]) -> bool:
+    if _SECONDS.isdisjoint(job):  # as usual: this takes a third of the time
+        return type(job.get("run_at")) in _INSTANTS
+    return not [name for name in job if name in _AS_IN_JSON and type(job[name]) not in _AS_IN_JSON[name]]
 
 
 def finish_item(job: JobToFinish) -> Mapping[str, Any]:

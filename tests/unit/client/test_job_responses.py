@@ -102,7 +102,7 @@ def test_values_have_the_types_of_python() -> None:
 def test_what_a_job_does_not_have_has_a_value_too() -> None:
     job = delivery_of()
     assert (job.spread, job.snoozes, job.unique_for, job.items, job.is_follow_up) == (0, 0, 0, 0, False)
-    assert (list(job.tags), job.headers, job.attempts_log) == ([], {}, [])
+    assert (job.tags, job.headers, job.attempts_log) == ((), {}, ())
     assert {None} == {job.max_attempts, job.ttl, job.deadline_at, job.reason, job.result, job.durability, job.window}
 
 

@@ -72,7 +72,7 @@ job_fields: dict[str, st.SearchStrategy[Any]] = {
     "ttr": st.just(60),
     "attempts": st.just(1),
     "max_attempts": st.none(),
-    "backoff": st.just({"kind": "fixed", "seconds": 1}),
+    "backoff": st.just({"kind": "fixed", "seconds": 1, "jitter": 0}),
     "ttl": st.none(),
     "retain": st.just(0),
     "reserved_until": instants,

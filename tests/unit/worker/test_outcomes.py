@@ -94,8 +94,8 @@ def test_an_exception_that_is_no_failure_snoozes_the_job_for_its_backoff() -> No
     def ended(error: Exception, backoff: dict[str, Any], **facts: int) -> Release | Bury:
         return of_failure(error, _delivery(backoff, **facts), lambda one: isinstance(one, ValueError))
 
-    exponential, fixed = {"kind": "exponential"}, {"kind": "fixed", "seconds": 0}
-    schedule = {"kind": "schedule", "seconds": [5, 60]}
+    exponential, fixed = {"kind": "exponential", "jitter": 0}, {"kind": "fixed", "seconds": 0, "jitter": 0}
+    schedule = {"kind": "schedule", "seconds": [5, 60], "jitter": 0}
     assert ended(OSError("away"), exponential) == Release(2, "OSError: away", counts=False)
     assert ended(OSError(), exponential, attempt=2, snoozes=3) == Release(32, "OSError", counts=False)
     assert ended(OSError(), exponential, attempt=9999) == Release(212, "OSError", counts=False)
@@ -114,7 +114,7 @@ def test_an_exception_counts_when_is_failure_fails() -> None:
         def is_failure(_: BaseException, failed: BaseException = failed) -> bool:
             raise failed
 
-        outcome = of_failure(OSError("away"), _delivery({"kind": "exponential"}), is_failure)
+        outcome = of_failure(OSError("away"), _delivery({"kind": "exponential", "jitter": 0}), is_failure)
         assert outcome == Release(None, "OSError: away")
 
 
