@@ -20,7 +20,7 @@ def test_the_blocking_client_snoozes_and_finishes_with_puts(shared_service: Serv
         assert held.deadline_at == held.due_at + timedelta(hours=1)
         client.release(held, delay=0.1, count=False)
         [held] = client.pop(topic)
-        assert (held.attempt, held.snoozes, held.attempts_log) == (1, 1, [])
+        assert (held.attempt, held.snoozes, [*held.attempts_log]) == (1, 1, [])
         client.release(held, delay=0, error="no")
         [held] = client.pop(topic, consumer="w1")
         [ended] = held.attempts_log
