@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from deferd.api import operation, problem_details
 from deferd.api.openapi import (
-    schemas,
+    problem_schemas,
 )
 from deferd.api.openapi.__main__ import FILE, render
 from deferd.api.openapi.examples import EXAMPLES
@@ -129,7 +129,7 @@ def model_named(name: str) -> type[BaseModel]:
         if (struct.schema_name or struct.__name__) == name:
             return model_of(struct)
     for module in (
-        schemas,
+        problem_schemas,
         model,
         windows,
         push,
@@ -278,7 +278,7 @@ def test_every_request_and_response_has_an_example() -> None:
 
 @pytest.mark.parametrize("code", sorted(DOCUMENT["components"]["examples"]))
 def test_examples_of_problems_are_valid(code: str) -> None:
-    shown = schemas.Problem.model_validate(DOCUMENT["components"]["examples"][code]["value"])
+    shown = problem_schemas.Problem.model_validate(DOCUMENT["components"]["examples"][code]["value"])
     assert shown.code == code
 
 

@@ -15,7 +15,7 @@ from deferd import __version__
 from deferd.api import problem_details
 from deferd.api.openapi.examples import EXAMPLES
 from deferd.api.openapi.postprocess import postprocess
-from deferd.api.openapi.schemas import Problem
+from deferd.api.openapi.problem_schemas import Problem
 from deferd.api.operation import OperationRoute
 from deferd.contract import limits
 from deferd.contract.errors import TooLate

@@ -1,4 +1,4 @@
-"""The schemas of the responses, for the OpenAPI document only. `serialization` writes the responses without them."""
+"""The schema of problem documents, for the OpenAPI document only: `api.problem_details` writes them."""
 
 from __future__ import annotations
 
