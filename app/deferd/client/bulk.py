@@ -10,7 +10,8 @@ from deferd.client.durations import Seconds, instant, seconds
 from deferd.client.idempotency import new_id
 from deferd.client.jobs import JobRef
 from deferd.client.request_body import encode
-from deferd.client.requests import ApiRequest, read_preview, request_for
+from deferd.client.requests import ApiRequest, request_for
+from deferd.client.response_reading import reader_of
 from deferd.client.sender import Sender
 from deferd.contract.limits import BULK_DEFAULT, BULK_MAX, SAMPLES_DEFAULT
 from deferd.contract.operations import bulk as operations
@@ -125,7 +126,7 @@ def preview(select: dict[str, Any], *, limit: int | None) -> ApiRequest[Preview]
     size = BULK_MAX if limit is None else limit
     body = encode({"select": select, "limit": size, "dry_run": True, "samples": SAMPLES_DEFAULT})
     request = request_for(operations.CANCEL_SELECTED_JOBS, body=body, wait_s=_BULK_S, repeatable=True)
-    return request.reading(read_preview)
+    return request.reading(reader_of(Preview))
 
 
 class BulkMethods:

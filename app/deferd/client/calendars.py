@@ -26,11 +26,11 @@ class CalendarMethods:
             InvalidInput: a window is invalid, or never opens.
         """
         body = encode({"windows": list(windows)})
-        return await self._sender.send(request_for(operations.PUT_CALENDAR, name=name, body=body, success=(200, 201)))
+        return await self._sender.send(request_for(operations.PUT_CALENDAR, name, body=body, success=(200, 201)))
 
     async def calendar(self, name: str) -> Calendar:
         """Get a calendar. Raises CalendarNotFound."""
-        return await self._sender.send(request_for(operations.GET_CALENDAR, name=name))
+        return await self._sender.send(request_for(operations.GET_CALENDAR, name))
 
     async def calendars(self) -> list[Calendar]:
         """All calendars, by name."""
@@ -38,4 +38,4 @@ class CalendarMethods:
 
     async def delete_calendar(self, name: str) -> None:
         """Delete a calendar: what still names it is always open from then on. Raises CalendarNotFound."""
-        await self._sender.send(request_for(operations.DELETE_CALENDAR, name=name).reading(read_nothing))
+        await self._sender.send(request_for(operations.DELETE_CALENDAR, name).reading(read_nothing))

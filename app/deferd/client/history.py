@@ -11,7 +11,7 @@ from deferd.contract.responses.history import History
 
 def history(topic: str, minutes: int | None = None) -> ApiRequest[History]:
     """`GET /topics/{topic}/history`."""
-    return request_for(operations.GET_HISTORY, topic=topic, query=without_none(minutes=minutes))
+    return request_for(operations.GET_HISTORY, topic, query=without_none(minutes=minutes))
 
 
 def history_of_all(minutes: int | None = None) -> ApiRequest[History]:

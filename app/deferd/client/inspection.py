@@ -58,7 +58,7 @@ class InspectionMethods:
 
     async def why(self, topic: str, id: str) -> Explanation:
         """Explain why a job has not run. A job that does not exist is no error: its reason is `unknown_job`."""
-        return await self._sender.send(request_for(operations.EXPLAIN_JOB, topic=topic, id=id))
+        return await self._sender.send(request_for(operations.EXPLAIN_JOB, topic, id))
 
     async def dead_errors(
         self,

@@ -212,7 +212,7 @@ class _Kind(ABC, Generic[OneResult]):
     async def send_batch(self, calls: list[Any]) -> None:
         request = request_for(
             self.operation,
-            topic=calls[0].topic,
+            *(() if self.operation is PUT_JOBS else (calls[0].topic,)),
             query=self.query,
             body=b'{"jobs":[' + b",".join([call.piece for call in calls]) + b"]}",
             repeatable=all(call.repeatable for call in calls),

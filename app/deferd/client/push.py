@@ -51,16 +51,16 @@ class PushMethods:
             "mode": mode,
         }
         body = encode({name: value for name, value in given.items() if value is not None})
-        return await self._sender.send(request_for(operations.SET_PUSH, topic=topic, body=body, success=(200, 201)))
+        return await self._sender.send(request_for(operations.SET_PUSH, topic, body=body, success=(200, 201)))
 
     async def push(self, topic: str) -> Push:
         """How the jobs of a topic are pushed. Raises PushNotFound."""
-        return await self._sender.send(request_for(operations.GET_PUSH, topic=topic))
+        return await self._sender.send(request_for(operations.GET_PUSH, topic))
 
     async def remove_push(self, topic: str) -> None:
         """Stop pushing: consumers can pop the jobs again. Raises PushNotFound."""
-        await self._sender.send(request_for(operations.REMOVE_PUSH, topic=topic).reading(read_nothing))
+        await self._sender.send(request_for(operations.REMOVE_PUSH, topic).reading(read_nothing))
 
     async def test_push(self, topic: str) -> PushTest:
         """Send a signed test to the topic's target. Raises PushNotFound, and InvalidInput if its URL is refused."""
-        return await self._sender.send(request_for(operations.TEST_PUSH, topic=topic))
+        return await self._sender.send(request_for(operations.TEST_PUSH, topic))

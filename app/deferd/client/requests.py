@@ -54,7 +54,6 @@ _MANY_JOBS_S = 600.0
 """How long the service may take to purge, redrive or check a million jobs."""
 _LONGEST_RETRY_S = 1_000_000_000
 """The value of a `Retry-After` with more digits: longer than any client waits."""
-read_preview, read_job = reader_of(Preview), reader_of(Job)
 
 
 @dataclass(slots=True)  # frozen, it would take several times as long to make
@@ -98,19 +97,21 @@ class ApiRequest(Generic[Result]):
 
     def giving(self, part_of: Callable[[Result], Value]) -> ApiRequest[Value]:
         """This request, whose result is from now on a part of what it was."""
-        read = self.read
-        return self.reading(lambda content: part_of(read(content)))
+        request: ApiRequest[Any] = self
+        read = request.read
+        request.read = lambda content: part_of(read(content))
+        return request
 
     def reading(self, read: Callable[[bytes], Value]) -> ApiRequest[Value]:
         """This request, whose response is from now on read in another way."""
-        request = cast("ApiRequest[Value]", self)
+        request: ApiRequest[Any] = self
         request.read = read
         return request
 
 
 def request_for(
     operation: Operation[Read],
-    *,
+    *path_values: str,
     query: Mapping[str, str | int | float] | None = None,
     body: bytes | None = None,
     wait_s: float = 0,
@@ -118,15 +119,15 @@ def request_for(
     repeatable: bool | None = None,
     asks_readiness: bool = False,
     headers: Mapping[str, str] | None = None,
-    **path_values: str,
 ) -> ApiRequest[Read]:
-    """A request of an operation of the contract, with the values in its path; the result is the whole response.
+    """A request of an operation of the contract: its result is the whole response.
 
-    None for `success` and `repeatable`: as the operation's row says. The rest is as in ApiRequest.
+    `path_values` are the topic, the id or whatever the path has, in its order. None for `success` and
+    `repeatable`: as the operation's row says. The rest is as in ApiRequest.
     """
     return ApiRequest(
         operation.method,
-        operation.path_for(**path_values),
+        operation.path_for(*path_values) if path_values else operation.path,
         reader_of(operation.response or cast("type[Read]", Response)),
         query,
         body,
@@ -184,7 +185,7 @@ def put_encoded(fields: Mapping[str, Any], body: bytes) -> ApiRequest[Job]:
     accepts_existing = fields.get("on_conflict", "reject") != "reject"
     success = (200, 201) if accepts_existing else None
     request = request_for(job_operations.PUT_JOB, body=body, success=success, repeatable=_is_repeatable(fields))
-    return request.reading(read_job)
+    return request.reading(reader_of(Job))
 
 
 def put_many(jobs: Sequence[JobToPut]) -> ApiRequest[list[PutResult]]:
@@ -197,7 +198,7 @@ def put_many(jobs: Sequence[JobToPut]) -> ApiRequest[list[PutResult]]:
 
 def look(topic: str, id: str) -> ApiRequest[Job]:
     """`GET /jobs/{topic}/{id}`."""
-    return request_for(job_operations.GET_JOB, topic=topic, id=id)
+    return request_for(job_operations.GET_JOB, topic, id)
 
 
 def change(topic: str, id: str, fields: Mapping[str, Any]) -> ApiRequest[Job]:
@@ -206,7 +207,7 @@ def change(topic: str, id: str, fields: Mapping[str, Any]) -> ApiRequest[Job]:
     Not repeatable with a `delay`: it counts from the execution, so a second one would change the due time again.
     """
     body, repeatable = encode(job_fields(fields)), "delay" not in fields
-    return request_for(job_operations.CHANGE_JOB, topic=topic, id=id, body=body, repeatable=repeatable)
+    return request_for(job_operations.CHANGE_JOB, topic, id, body=body, repeatable=repeatable)
 
 
 def cancel(
@@ -221,7 +222,7 @@ def cancel(
     query = cancel_options(if_reserved, follow_up)
     if durability is not None:
         query["durability"] = durability
-    return request_for(job_operations.CANCEL_JOB, topic=topic, id=id, query=query or None)
+    return request_for(job_operations.CANCEL_JOB, topic, id, query=query or None)
 
 
 def cancel_options(if_reserved: str, follow_up: str) -> dict[str, str]:
@@ -240,7 +241,7 @@ def cancel_many(
     """`POST /topics/{topic}/cancel`: 1 to 1000 jobs of one topic."""
     option = cancel_options(if_reserved, follow_up)
     body = encode({"jobs": [{"id": job_id, **option} for job_id in ids]})
-    return request_for(job_operations.CANCEL_JOBS, topic=topic, body=body).giving(lambda batch: batch.results)
+    return request_for(job_operations.CANCEL_JOBS, topic, body=body).giving(lambda batch: batch.results)
 
 
 # Consumers
@@ -260,7 +261,7 @@ def pop(
     wait_s = seconds(wait)
     query = without_none(count=count, wait=wait_s, ttr=ttr, consumer=consumer, request_id=request_id)
     repeatable = request_id is not None
-    request = request_for(pop_operations.POP_JOBS, topic=names, query=query, wait_s=wait_s, repeatable=repeatable)
+    request = request_for(pop_operations.POP_JOBS, names, query=query, wait_s=wait_s, repeatable=repeatable)
     return request.giving(lambda popped: popped.jobs)
 
 
@@ -300,7 +301,7 @@ def finish_many(topic: str, jobs: Iterable[JobToFinish]) -> ApiRequest[list[Fini
     """`POST /topics/{topic}/finish`: 1 to 1000 jobs of one topic, as deliveries or with a result each."""
     items = [finish_item(job) for job in jobs]
     repeatable = all("receipt" in item for item in items)
-    request = request_for(deliveries.FINISH_JOBS, topic=topic, body=encode({"jobs": items}), repeatable=repeatable)
+    request = request_for(deliveries.FINISH_JOBS, topic, body=encode({"jobs": items}), repeatable=repeatable)
     return request.giving(lambda batch: batch.results)
 
 
@@ -318,7 +319,7 @@ def _on_deliveries(
     operation: Operation[Any], topic: str, jobs: Iterable[Delivery | JobRef]
 ) -> ApiRequest[list[FinishResult]]:
     body = encode({"jobs": [finish_item(job) for job in jobs]})
-    request = request_for(operation, topic=topic, body=body).reading(reader_of(FinishResults))
+    request = request_for(operation, topic, body=body).reading(reader_of(FinishResults))
     return request.giving(lambda batch: batch.results)
 
 
@@ -332,23 +333,23 @@ def topics(cursor: str | None = None) -> ApiRequest[TopicPage]:
 
 def topic(name: str) -> ApiRequest[TopicView]:
     """`GET /topics/{topic}`."""
-    return request_for(topic_operations.GET_TOPIC, topic=name)
+    return request_for(topic_operations.GET_TOPIC, name)
 
 
 def set_topic(name: str, settings: TopicSettings | Mapping[str, Any]) -> ApiRequest[TopicView]:
     """`PUT /topics/{topic}`: replaces all settings."""
-    return request_for(topic_operations.SET_TOPIC, topic=name, body=encode(in_seconds(set_fields(settings))))
+    return request_for(topic_operations.SET_TOPIC, name, body=encode(in_seconds(set_fields(settings))))
 
 
 def pause(name: str, reason: str | None = None) -> ApiRequest[TopicView]:
     """`POST /topics/{topic}/pause`."""
     body = None if reason is None else encode({"reason": reason})
-    return request_for(topic_operations.PAUSE_TOPIC, topic=name, body=body)
+    return request_for(topic_operations.PAUSE_TOPIC, name, body=body)
 
 
 def resume(name: str) -> ApiRequest[TopicView]:
     """`POST /topics/{topic}/resume`."""
-    return request_for(topic_operations.RESUME_TOPIC, topic=name)
+    return request_for(topic_operations.RESUME_TOPIC, name)
 
 
 def jobs(
@@ -366,7 +367,7 @@ def jobs(
             query[at] = instant(at, query[at])
     if "bodies" in query:
         query["bodies"] = str(bool(query["bodies"])).lower()
-    request = request_for(topic_operations.LIST_JOBS, topic=name, query=query)
+    request = request_for(topic_operations.LIST_JOBS, name, query=query)
     return request.giving(lambda page: (page.jobs, page.next_cursor))
 
 
@@ -391,7 +392,7 @@ def redrive(
     Not repeatable without a cutoff: a second one would redrive further jobs.
     """
     body = encode(_redrive_fields(ids, limit, conditions))
-    request = request_for(topic_operations.REDRIVE_JOBS, topic=name, body=body, wait_s=_MANY_JOBS_S)
+    request = request_for(topic_operations.REDRIVE_JOBS, name, body=body, wait_s=_MANY_JOBS_S)
     return request.giving(lambda result: result.redriven)
 
 
@@ -400,8 +401,8 @@ def preview_redrive(
 ) -> ApiRequest[Preview]:
     """`POST /topics/{topic}/redrive` as a dry run."""
     body = encode({**_redrive_fields(ids, limit, conditions), "dry_run": True})
-    request = request_for(topic_operations.REDRIVE_JOBS, topic=name, body=body, wait_s=_MANY_JOBS_S, repeatable=True)
-    return request.reading(read_preview)
+    request = request_for(topic_operations.REDRIVE_JOBS, name, body=body, wait_s=_MANY_JOBS_S, repeatable=True)
+    return request.reading(reader_of(Preview))
 
 
 def _redrive_fields(ids: Sequence[str] | None, limit: int, conditions: JobConditions) -> dict[str, Any]:
@@ -414,7 +415,7 @@ def purge(name: str, *, state: JobState | str | None = None, **conditions: Unpac
     Not repeatable: a second one would remove jobs that were put since, and the count would be wrong.
     """
     query = without_none(state=state, **condition_fields(conditions))
-    request = request_for(topic_operations.PURGE_TOPIC, topic=name, query=query, wait_s=_MANY_JOBS_S)
+    request = request_for(topic_operations.PURGE_TOPIC, name, query=query, wait_s=_MANY_JOBS_S)
     return request.giving(lambda result: result.removed)
 
 
@@ -423,8 +424,8 @@ def preview_purge(
 ) -> ApiRequest[Preview]:
     """`DELETE /topics/{topic}` as a dry run."""
     query = without_none(state=state, **condition_fields(conditions), dry_run="true")
-    request = request_for(topic_operations.PURGE_TOPIC, topic=name, query=query, wait_s=_MANY_JOBS_S, repeatable=True)
-    return request.reading(read_preview)
+    request = request_for(topic_operations.PURGE_TOPIC, name, query=query, wait_s=_MANY_JOBS_S, repeatable=True)
+    return request.reading(reader_of(Preview))
 
 
 def condition_fields(conditions: JobConditions) -> dict[str, Any]:
@@ -444,12 +445,12 @@ def condition_fields(conditions: JobConditions) -> dict[str, Any]:
 
 def audit(name: str) -> ApiRequest[TopicAudit]:
     """`GET /topics/{topic}/audit`."""
-    return request_for(topic_operations.AUDIT_TOPIC, topic=name, wait_s=_MANY_JOBS_S)
+    return request_for(topic_operations.AUDIT_TOPIC, name, wait_s=_MANY_JOBS_S)
 
 
 def repair(name: str) -> ApiRequest[TopicAudit]:
     """`POST /topics/{topic}/repair`. Not repeatable: the second response would not say what the first repaired."""
-    return request_for(topic_operations.REPAIR_TOPIC, topic=name, wait_s=_MANY_JOBS_S)
+    return request_for(topic_operations.REPAIR_TOPIC, name, wait_s=_MANY_JOBS_S)
 
 
 def audit_store() -> ApiRequest[StoreAudit]:
@@ -476,4 +477,4 @@ def _on_delivery(operation: Operation[Read], job: JobRef | Delivery, fields: dic
     has_receipt = job.receipt is not None
     if has_receipt:
         fields["receipt"] = job.receipt
-    return request_for(operation, topic=job.topic, id=job.id, body=encode(fields), repeatable=has_receipt)
+    return request_for(operation, job.topic, job.id, body=encode(fields), repeatable=has_receipt)

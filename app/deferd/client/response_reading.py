@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,7 +17,8 @@ Read = TypeVar("Read", bound=Response)
 
 def reader_of(struct: type[Read]) -> Callable[[bytes], Read]:
     """What reads a response of this type. It raises ValueError for anything else."""
-    return partial(_read, struct)
+    reader: Callable[[bytes], Read] = _reader_of(struct)
+    return reader
 
 
 def read_nothing(content: bytes) -> None:
@@ -25,18 +26,17 @@ def read_nothing(content: bytes) -> None:
     parsed(content)
 
 
-def _read(struct: type[Read], content: bytes) -> Read:
-    try:
-        response: Read = _decoder_of(struct)(content)
-    except (msgspec.MsgspecError, RecursionError):
-        return _read_generally(content, struct)
-    return response
-
-
 @cache
-def _decoder_of(struct: type[Response]) -> Callable[[bytes], Any]:
-    """Made when it is used first: a program makes few of the calls, and to make all decoders takes 30 ms."""
-    return msgspec.json.Decoder(struct, dec_hook=_model).decode
+def _reader_of(struct: type[Response]) -> Callable[[bytes], Any]:
+    decode = msgspec.json.Decoder(struct, dec_hook=_model).decode
+
+    def read(content: bytes) -> Any:
+        try:
+            return decode(content)
+        except (msgspec.MsgspecError, RecursionError):
+            return _read_generally(content, struct)
+
+    return read
 
 
 def _model(model: type[BaseModel], fields: object) -> BaseModel:

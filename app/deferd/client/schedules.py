@@ -9,8 +9,8 @@ from typing import Any, TypedDict, Unpack
 from deferd.client.durations import Seconds, instant, seconds
 from deferd.client.policy_options import PolicyOptions
 from deferd.client.request_body import encode, in_seconds, set_fields, without_none
-from deferd.client.requests import ApiRequest, read_job, request_for
-from deferd.client.response_reading import read_nothing
+from deferd.client.requests import ApiRequest, request_for
+from deferd.client.response_reading import read_nothing, reader_of
 from deferd.client.sender import Sender
 from deferd.contract.errors import ScheduleNotFound
 from deferd.contract.limits import PREVIEW_DEFAULT
@@ -120,7 +120,7 @@ def put_schedule(
     """
     return request_for(
         operations.PUT_SCHEDULE,
-        name=name,
+        name,
         body=encode(definition(schedule)),
         success=(200, 201),
         repeatable=not create_only,
@@ -152,7 +152,7 @@ def preview_schedule(
     """`GET /schedules/{name}/preview` for a name, `POST /schedules/preview` for a definition."""
     query = {"count": count}
     if isinstance(schedule, str):
-        return request_for(operations.PREVIEW_SCHEDULE, name=schedule, query=query)
+        return request_for(operations.PREVIEW_SCHEDULE, schedule, query=query)
     return request_for(operations.PREVIEW_UNSAVED_SCHEDULE, query=query, body=encode(definition(schedule)))
 
 
@@ -185,7 +185,7 @@ class ScheduleMethods:
 
     async def schedule(self, name: str) -> Schedule:
         """Get a schedule: its definition, its next and last runs and its counts. Raises ScheduleNotFound."""
-        return await self._sender.send(request_for(operations.GET_SCHEDULE, name=name))
+        return await self._sender.send(request_for(operations.GET_SCHEDULE, name))
 
     async def schedules(
         self,
@@ -216,18 +216,18 @@ class ScheduleMethods:
 
         Raises ScheduleNotFound, but not when it was deleted by an attempt whose response was lost.
         """
-        request = request_for(operations.DELETE_SCHEDULE, name=name).reading(read_nothing)
+        request = request_for(operations.DELETE_SCHEDULE, name).reading(read_nothing)
         outcome = await self._sender.try_to_send(request)
         if not (outcome.doubtful and isinstance(outcome.error, ScheduleNotFound)):
             outcome.result()
 
     async def pause_schedule(self, name: str) -> Schedule:
         """Make no runs until `resume_schedule`; the next run is cancelled. Raises ScheduleNotFound."""
-        return await self._sender.send(request_for(operations.PAUSE_SCHEDULE, name=name))
+        return await self._sender.send(request_for(operations.PAUSE_SCHEDULE, name))
 
     async def resume_schedule(self, name: str) -> Schedule:
         """Make runs again, from now on: none counts as missed. Raises ScheduleNotFound."""
-        return await self._sender.send(request_for(operations.RESUME_SCHEDULE, name=name))
+        return await self._sender.send(request_for(operations.RESUME_SCHEDULE, name))
 
     async def run_schedule(self, name: str) -> Job:
         """Put a job of the schedule now, in addition to its runs. Returns the job.
@@ -238,7 +238,7 @@ class ScheduleMethods:
             ScheduleNotFound: there is no such schedule.
             NoAnswer: the response was lost: the job may have been put or not.
         """
-        return await self._sender.send(request_for(operations.RUN_SCHEDULE, name=name).reading(read_job))
+        return await self._sender.send(request_for(operations.RUN_SCHEDULE, name).reading(reader_of(Job)))
 
     async def preview_schedule(
         self, schedule: str | PutSchedule | Mapping[str, Any], *, count: int = PREVIEW_DEFAULT

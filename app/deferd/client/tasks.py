@@ -18,14 +18,17 @@ from deferd.contract.operations import tasks as operations
 from deferd.contract.operations.operation import Operation
 from deferd.contract.responses.tasks import Task
 
-_ACCEPTED = (202,)
 
-
-def start(operation: Operation[Any], body: dict[str, Any] | None = None, **options: Any) -> ApiRequest[Task]:
-    """A call with `as_task`. It is repeatable if it has a request id. `options` are those of `request_for`."""
+def start(
+    operation: Operation[Any],
+    *path_values: str,
+    query: dict[str, Any] | None = None,
+    body: dict[str, Any] | None = None,
+) -> ApiRequest[Task]:
+    """A call with `as_task`. It is repeatable if it has a request id."""
     encoded = None if body is None else encode({**body, "as_task": True})
     repeatable = body is not None and "request_id" in body
-    request = request_for(operation, body=encoded, success=_ACCEPTED, repeatable=repeatable, **options)
+    request = request_for(operation, *path_values, query=query, body=encoded, success=(202,), repeatable=repeatable)
     return request.reading(reader_of(Task))
 
 
@@ -50,7 +53,7 @@ class TaskMethods:
         body = without_none(select=selection(selector), limit=limit, request_id=request_id or new_id())
         if if_reserved != "cancel":
             body["if_reserved"] = if_reserved
-        return await self._sender.send(start(bulk.CANCEL_SELECTED_JOBS, body))
+        return await self._sender.send(start(bulk.CANCEL_SELECTED_JOBS, body=body))
 
     async def start_reschedule_all(
         self,
@@ -65,19 +68,19 @@ class TaskMethods:
         """Begin to reschedule jobs as `reschedule_all` does. `ids` cannot be given. `delay` counts from now."""
         body = without_none(select=selection(selector), limit=limit, request_id=request_id or new_id())
         body |= reschedule_fields(by, delay, run_at)
-        return await self._sender.send(start(bulk.RESCHEDULE_SELECTED_JOBS, body))
+        return await self._sender.send(start(bulk.RESCHEDULE_SELECTED_JOBS, body=body))
 
     async def start_redrive(self, topic: str, *, limit: int | None = None, **conditions: Unpack[JobConditions]) -> Task:
         """Begin to redrive dead jobs as `redrive` does. Raises TopicNotFound."""
         body = {**without_none(limit=limit), **condition_fields(conditions)}
-        return await self._sender.send(start(topics.REDRIVE_JOBS, body, topic=topic))
+        return await self._sender.send(start(topics.REDRIVE_JOBS, topic, body=body))
 
     async def start_purge(
         self, topic: str, *, state: JobState | str | None = None, **conditions: Unpack[JobConditions]
     ) -> Task:
         """Begin to purge jobs as `purge` does. Raises TopicNotFound."""
         query = without_none(state=state, **condition_fields(conditions), as_task="true")
-        return await self._sender.send(start(topics.PURGE_TOPIC, topic=topic, query=query))
+        return await self._sender.send(start(topics.PURGE_TOPIC, topic, query=query))
 
     async def tasks(self, *, limit: int | None = None) -> list[Task]:
         """List the tasks that began last, the newest first; at most 100 by default."""
@@ -85,8 +88,8 @@ class TaskMethods:
 
     async def task(self, id: str) -> Task:
         """Get a task. Raises TaskNotFound: there is none, or it ended a week ago."""
-        return await self._sender.send(request_for(operations.GET_TASK, id=id))
+        return await self._sender.send(request_for(operations.GET_TASK, id))
 
     async def stop_task(self, id: str) -> Task:
         """Ask for the end of a task, which may still run for about a second. What is done stays done."""
-        return await self._sender.send(request_for(operations.STOP_TASK, id=id))
+        return await self._sender.send(request_for(operations.STOP_TASK, id))
