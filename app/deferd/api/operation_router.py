@@ -23,7 +23,7 @@ class OperationRouter(APIRouter):
 
     def serves(
         self,
-        operation: Operation,
+        operation: Operation[Any],
         *,
         topics: Callable[[Arguments], Collection[str]] = topics_of_path,
         all_topics: bool = False,

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 from deferd.client.request_body import without_none
-from deferd.client.requests import ApiRequest
-from deferd.client.response_reading import reader_of
+from deferd.client.requests import ApiRequest, request_for
 from deferd.client.sender import Sender
 from deferd.contract.limits import PAGE_MAX
+from deferd.contract.operations import activity as operations
 from deferd.contract.responses.activity import Activity, Change
-
-_read = reader_of(Activity)
 
 
 def activity(topics: str | None, cursor: str | None, limit: int) -> ApiRequest[Activity]:
     """`GET /activity`: one page."""
-    return ApiRequest("GET", "/activity", _read, query=without_none(topics=topics, cursor=cursor, limit=limit))
+    return request_for(operations.LIST_ACTIVITY, query=without_none(topics=topics, cursor=cursor, limit=limit))
 
 
 class ActivityMethods:

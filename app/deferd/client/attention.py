@@ -6,18 +6,16 @@ from collections.abc import Sequence
 
 from deferd.client.inspection import MANY_TOPICS_S, listed
 from deferd.client.request_body import without_none
-from deferd.client.requests import ApiRequest
-from deferd.client.response_reading import reader_of
+from deferd.client.requests import ApiRequest, request_for
 from deferd.client.sender import Sender
+from deferd.contract.operations import now as operations
 from deferd.contract.responses.now import Now
-
-_read = reader_of(Now)
 
 
 def now(*, topics: Sequence[str] | str | None = None, limit: int | None = None) -> ApiRequest[Now]:
     """`GET /now`."""
     query = without_none(topics=listed(topics), limit=limit)
-    return ApiRequest("GET", "/now", _read, query=query, wait_s=MANY_TOPICS_S)
+    return request_for(operations.GET_NOW, query=query, wait_s=MANY_TOPICS_S)
 
 
 class AttentionMethods:

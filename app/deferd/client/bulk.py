@@ -10,17 +10,18 @@ from deferd.client.durations import Seconds, instant, seconds
 from deferd.client.idempotency import new_id
 from deferd.client.jobs import JobRef
 from deferd.client.request_body import encode
-from deferd.client.requests import ApiRequest, read_preview
+from deferd.client.requests import ApiRequest, request_for
 from deferd.client.response_reading import reader_of
 from deferd.client.sender import Sender
 from deferd.contract.limits import BULK_DEFAULT, BULK_MAX, SAMPLES_DEFAULT
+from deferd.contract.operations import bulk as operations
+from deferd.contract.operations.operation import Operation
 from deferd.contract.responses.bulk import BulkResult
 from deferd.contract.responses.bulk import DryRun as Preview
 from deferd.contract.responses.jobs import Job
 
 _BULK_S = 600.0
 """How long the service may take for 100,000 jobs."""
-_read = reader_of(BulkResult)
 
 
 class Selector(TypedDict, total=False):
@@ -74,7 +75,7 @@ def cancel(
 ) -> ApiRequest[BulkResult]:
     """`POST /jobs/cancel`."""
     option = {} if if_reserved == "cancel" else {"if_reserved": if_reserved}
-    return _request("/jobs/cancel", select, option, limit, request_id, dry_run=dry_run)
+    return _request(operations.CANCEL_SELECTED_JOBS, select, option, limit, request_id, dry_run=dry_run)
 
 
 def reschedule(
@@ -89,7 +90,7 @@ def reschedule(
 ) -> ApiRequest[BulkResult]:
     """`POST /jobs/reschedule`."""
     when = reschedule_fields(by, delay, run_at)
-    return _request("/jobs/reschedule", select, when, limit, request_id, dry_run=dry_run)
+    return _request(operations.RESCHEDULE_SELECTED_JOBS, select, when, limit, request_id, dry_run=dry_run)
 
 
 def reschedule_fields(by: Seconds | None, delay: Seconds | None, run_at: datetime | None) -> dict[str, Any]:
@@ -103,7 +104,13 @@ def reschedule_fields(by: Seconds | None, delay: Seconds | None, run_at: datetim
 
 
 def _request(
-    path: str, select: dict[str, Any], action: dict[str, Any], limit: int, request_id: str | None, *, dry_run: bool
+    operation: Operation[BulkResult],
+    select: dict[str, Any],
+    action: dict[str, Any],
+    limit: int,
+    request_id: str | None,
+    *,
+    dry_run: bool,
 ) -> ApiRequest[BulkResult]:
     body = {"select": select, **action, "limit": limit}
     if dry_run:
@@ -111,14 +118,15 @@ def _request(
     if request_id is not None:
         body["request_id"] = request_id
     repeatable = dry_run or request_id is not None
-    return ApiRequest("POST", path, _read, body=encode(body), wait_s=_BULK_S, repeatable=repeatable)
+    return request_for(operation, body=encode(body), wait_s=_BULK_S, repeatable=repeatable)
 
 
 def preview(select: dict[str, Any], *, limit: int | None) -> ApiRequest[Preview]:
     """`POST /jobs/cancel` as a dry run that names jobs and a cutoff."""
     size = BULK_MAX if limit is None else limit
     body = encode({"select": select, "limit": size, "dry_run": True, "samples": SAMPLES_DEFAULT})
-    return ApiRequest("POST", "/jobs/cancel", read_preview, body=body, wait_s=_BULK_S)
+    request = request_for(operations.CANCEL_SELECTED_JOBS, body=body, wait_s=_BULK_S, repeatable=True)
+    return request.reading(reader_of(Preview))
 
 
 class BulkMethods:

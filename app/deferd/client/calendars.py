@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from urllib.parse import quote
 
-from deferd.client import responses
 from deferd.client.policy_types import WindowDict
 from deferd.client.request_body import encode
-from deferd.client.requests import ApiRequest
-from deferd.client.response_reading import reader_of
+from deferd.client.requests import request_for
+from deferd.client.response_reading import read_nothing
 from deferd.client.sender import Sender
-from deferd.contract.responses.calendars import Calendar, CalendarList
+from deferd.contract.operations import calendars as operations
+from deferd.contract.responses.calendars import Calendar
 from deferd.contract.windows import Window
-
-_read = reader_of(Calendar)
-_read_all = reader_of(CalendarList)
 
 
 class CalendarMethods:
@@ -30,20 +26,16 @@ class CalendarMethods:
             InvalidInput: a window is invalid, or never opens.
         """
         body = encode({"windows": list(windows)})
-        return await self._sender.send(ApiRequest("PUT", _path(name), _read, body=body, success=(200, 201)))
+        return await self._sender.send(request_for(operations.PUT_CALENDAR, name, body=body, success=(200, 201)))
 
     async def calendar(self, name: str) -> Calendar:
         """Get a calendar. Raises CalendarNotFound."""
-        return await self._sender.send(ApiRequest("GET", _path(name), _read))
+        return await self._sender.send(request_for(operations.GET_CALENDAR, name))
 
     async def calendars(self) -> list[Calendar]:
         """All calendars, by name."""
-        return (await self._sender.send(ApiRequest("GET", "/calendars", _read_all))).calendars
+        return (await self._sender.send(request_for(operations.LIST_CALENDARS))).calendars
 
     async def delete_calendar(self, name: str) -> None:
         """Delete a calendar: what still names it is always open from then on. Raises CalendarNotFound."""
-        await self._sender.send(ApiRequest("DELETE", _path(name), responses.read_nothing, repeatable=False))
-
-
-def _path(name: str) -> str:
-    return f"/calendars/{quote(name, safe=':')}"
+        await self._sender.send(request_for(operations.DELETE_CALENDAR, name).reading(read_nothing))

@@ -10,42 +10,31 @@ from deferd.client.errors import NoAnswer, UnexpectedAnswer
 from deferd.client.http1 import MalformedResponse
 from deferd.client.inspection import listed
 from deferd.client.request_body import without_none
-from deferd.client.requests import ApiRequest
+from deferd.client.requests import ApiRequest, request_for
 from deferd.client.response_reading import reader_of
 from deferd.client.response_stream import ResponseStream, ServerSentEvent
 from deferd.client.retry import RetryPolicy
 from deferd.client.sender import Sender
 from deferd.client.transport import StreamingTransport
 from deferd.contract.errors import DeferdError
+from deferd.contract.operations import events as operations
 from deferd.contract.real_time import monotonic_s
-from deferd.contract.responses.events import Dropped, Event, Events, JobEvent
+from deferd.contract.responses.events import Dropped, Event, JobEvent
 
 _KEEP_ALIVE_S = 15.0
 """The service sends something at least so often."""
 _READ_S = 2 * _KEEP_ALIVE_S
 _RETRY = RetryPolicy()
 _PAUSE_S = 0.1
-_read_latest = reader_of(Events)
 _read_known = reader_of(Event)
 _read_dropped = reader_of(Dropped)
 
 
 def events(topics: Sequence[str] | str | None, last: int | None, last_event_id: str | None) -> ApiRequest[None]:
     """`GET /events`."""
+    query = without_none(topics=listed(topics), last=last)
     headers = None if last_event_id is None else {"last-event-id": last_event_id}
-    return ApiRequest(
-        "GET", "/events", _no_stream, query=without_none(topics=listed(topics), last=last), headers=headers
-    )
-
-
-def latest_events(topics: Sequence[str] | str | None, limit: int | None) -> ApiRequest[list[JobEvent]]:
-    """`GET /events/latest`."""
-    return ApiRequest(
-        "GET",
-        "/events/latest",
-        lambda content: [*_read_latest(content).events],
-        query=without_none(topics=listed(topics), limit=limit),
-    )
+    return request_for(operations.STREAM_EVENTS, query=query, headers=headers).reading(_no_stream)
 
 
 def _no_stream(_content: bytes) -> None:
@@ -62,7 +51,8 @@ class EventMethods:
         self, topics: Sequence[str] | str | None = None, *, limit: int | None = None
     ) -> list[JobEvent]:
         """The last events that topics have kept, the latest first; at most 100 by default."""
-        return await self._sender.send(latest_events(topics, limit))
+        query = without_none(topics=listed(topics), limit=limit)
+        return [*(await self._sender.send(request_for(operations.LIST_EVENTS, query=query))).events]
 
     async def events(
         self,

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote
-
 from deferd.client.request_body import without_none
-from deferd.client.requests import ApiRequest
-from deferd.client.response_reading import reader_of
+from deferd.client.requests import ApiRequest, request_for
 from deferd.client.sender import Sender
-from deferd.contract.responses.history import History, HistoryOfAll, TopicHistory
-
-_read, _read_of_all = reader_of(TopicHistory), reader_of(HistoryOfAll)
+from deferd.contract.operations import history as operations
+from deferd.contract.responses.history import History
 
 
 def history(topic: str, minutes: int | None = None) -> ApiRequest[History]:
     """`GET /topics/{topic}/history`."""
-    path = f"/topics/{quote(topic, safe=':')}/history"
-    return ApiRequest("GET", path, _read, query=without_none(minutes=minutes))
+    return request_for(operations.GET_HISTORY, topic, query=without_none(minutes=minutes))
 
 
 def history_of_all(minutes: int | None = None) -> ApiRequest[History]:
     """`GET /history`."""
-    return ApiRequest("GET", "/history", _read_of_all, query=without_none(minutes=minutes))
+    return request_for(operations.GET_HISTORY_OF_ALL, query=without_none(minutes=minutes))
 
 
 class HistoryMethods:

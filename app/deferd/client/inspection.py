@@ -4,25 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from urllib.parse import quote
 
 from deferd.client.durations import instant
 from deferd.client.request_body import without_none
-from deferd.client.requests import ApiRequest
-from deferd.client.response_reading import reader_of
+from deferd.client.requests import ApiRequest, request_for
 from deferd.client.sender import Sender
-from deferd.contract.responses.inspection import Consumer, Consumers, DeadErrors, Explanation, Forecast
+from deferd.contract.operations import inspection as operations
+from deferd.contract.responses.inspection import Consumer, DeadErrors, Explanation, Forecast
 
 MANY_TOPICS_S = 30.0
 """How long the service may take for 10,000 topics."""
-_read_explanation, _read_dead_errors = reader_of(Explanation), reader_of(DeadErrors)
-_read_forecast, _read_consumers = reader_of(Forecast), reader_of(Consumers)
-
-
-def why(topic: str, id: str) -> ApiRequest[Explanation]:
-    """`GET /jobs/{topic}/{id}/why`."""
-    path = f"/jobs/{quote(topic, safe=':')}/{quote(id, safe=':')}/why"
-    return ApiRequest("GET", path, _read_explanation)
 
 
 def dead_errors(
@@ -36,7 +27,7 @@ def dead_errors(
     query = without_none(topics=listed(topics), limit=limit, look_at=look_at)
     if since is not None:
         query["since"] = instant("since", since)
-    return ApiRequest("GET", "/dead", _read_dead_errors, query=query, wait_s=MANY_TOPICS_S)
+    return request_for(operations.LIST_DEAD_ERRORS, query=query, wait_s=MANY_TOPICS_S)
 
 
 def forecast(
@@ -52,18 +43,7 @@ def forecast(
     for name, argument, at in (("from", "begin", begin), ("to", "end", end)):
         if at is not None:
             query[name] = instant(argument, at)
-    return ApiRequest("GET", "/forecast", _read_forecast, query=query, wait_s=MANY_TOPICS_S)
-
-
-def consumers(limit: int | None = None) -> ApiRequest[list[Consumer]]:
-    """`GET /consumers`."""
-    return ApiRequest(
-        "GET",
-        "/consumers",
-        lambda content: _read_consumers(content).consumers,
-        query=without_none(limit=limit),
-        wait_s=MANY_TOPICS_S,
-    )
+    return request_for(operations.GET_FORECAST, query=query, wait_s=MANY_TOPICS_S)
 
 
 def listed(topics: Sequence[str] | str | None) -> str | None:
@@ -78,7 +58,7 @@ class InspectionMethods:
 
     async def why(self, topic: str, id: str) -> Explanation:
         """Explain why a job has not run. A job that does not exist is no error: its reason is `unknown_job`."""
-        return await self._sender.send(why(topic, id))
+        return await self._sender.send(request_for(operations.EXPLAIN_JOB, topic, id))
 
     async def dead_errors(
         self,
@@ -118,4 +98,6 @@ class InspectionMethods:
 
         Those that hold most jobs come first.
         """
-        return await self._sender.send(consumers(limit))
+        query = without_none(limit=limit)
+        request = request_for(operations.LIST_CONSUMERS, query=query, wait_s=MANY_TOPICS_S)
+        return (await self._sender.send(request)).consumers

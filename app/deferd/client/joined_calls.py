@@ -7,7 +7,7 @@ request for this call alone does: after the refusal of a whole batch, a lost res
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
@@ -19,13 +19,8 @@ from deferd.client.errors import NoAnswer, UnexpectedAnswer
 from deferd.client.idempotency import cancel_once, finish_once, put_batch_once, put_once
 from deferd.client.jobs import JobRef
 from deferd.client.request_body import encode, job_fields, without_none
-from deferd.client.requests import ApiRequest
-from deferd.client.responses import (
-    job_exists,
-    read_cancel_results,
-    read_finish_results,
-    read_put_results,
-)
+from deferd.client.requests import request_for
+from deferd.client.responses import job_exists
 from deferd.client.retry import RetryPolicy
 from deferd.client.sender import Sender
 from deferd.contract.errors import (
@@ -39,8 +34,19 @@ from deferd.contract.errors import (
     RateLimited,
     StoreUnavailable,
 )
+from deferd.contract.operations.deliveries import FINISH_JOBS
+from deferd.contract.operations.jobs import CANCEL_JOBS, PUT_JOBS
+from deferd.contract.operations.operation import Operation
 from deferd.contract.real_time import monotonic_s
-from deferd.contract.responses.job_calls import Cancelled, CancelResult, FinishResult, PutResult
+from deferd.contract.responses.job_calls import (
+    Cancelled,
+    CancelResult,
+    CancelResults,
+    FinishResult,
+    FinishResults,
+    PutResult,
+    PutResults,
+)
 from deferd.contract.responses.jobs import Delivery, Job
 
 OneResult = TypeVar("OneResult", PutResult, FinishResult, CancelResult)
@@ -194,6 +200,7 @@ class _Cancel(_Call[Cancelled]):
 class _Kind(ABC, Generic[OneResult]):
     """Sends batches of one kind of call; see CallKind."""
 
+    operation: Operation[Any]
     query: Mapping[str, str] | None = None
 
     def __init__(self, sender: Sender) -> None:
@@ -203,35 +210,19 @@ class _Kind(ABC, Generic[OneResult]):
         self.most_bytes = MOST_BYTES
 
     async def send_batch(self, calls: list[Any]) -> None:
-        request = ApiRequest(
-            "POST",
-            self.path(calls[0].topic),
-            partial(self._results_of, [call.id for call in calls]),
+        request = request_for(
+            self.operation,
+            *(() if self.operation is PUT_JOBS else (calls[0].topic,)),
             query=self.query,
             body=b'{"jobs":[' + b",".join([call.piece for call in calls]) + b"]}",
             repeatable=all(call.repeatable for call in calls),
-        )
+        ).giving(partial(_results_of, [call.id for call in calls]))
         outcome = await self.sender.try_to_send(request, retry_for_s=0)
         if outcome.error is not None:
             self._fail(calls, outcome.error, doubtful=outcome.doubtful)
             return
         for call, result in zip(calls, outcome.result(), strict=True):
             self.end(call, result, doubtful=outcome.doubtful)
-
-    def _results_of(self, ids: list[str], content: bytes) -> list[OneResult]:
-        """The results of a batch, in the order of its jobs."""
-        results = self.read(content)
-        if [result.id for result in results] != ids:
-            raise ValueError("the results are not those of the jobs in the request")
-        return results
-
-    @abstractmethod
-    def path(self, topic: str) -> str:
-        """The path of the request."""
-
-    @abstractmethod
-    def read(self, content: bytes) -> list[OneResult]:
-        """The results in the response to a batch."""
 
     @abstractmethod
     def end(self, call: Any, result: OneResult, *, doubtful: bool) -> None:
@@ -261,13 +252,8 @@ class _Kind(ABC, Generic[OneResult]):
 
 
 class _Puts(_Kind[PutResult]):
+    operation = PUT_JOBS
     query = {"with_jobs": "true"}  # noqa: RUF012 (never changed)
-
-    def path(self, topic: str) -> str:  # noqa: ARG002 (_Kind's)
-        return "/jobs/batch"
-
-    def read(self, content: bytes) -> list[PutResult]:
-        return read_put_results(content)
 
     def end(self, call: _AnyPut[Any], result: PutResult, *, doubtful: bool) -> None:
         code = result.code
@@ -288,11 +274,7 @@ class _Puts(_Kind[PutResult]):
 
 
 class _Finishes(_Kind[FinishResult]):
-    def path(self, topic: str) -> str:
-        return requests.topic_path(topic, "finish")
-
-    def read(self, content: bytes) -> list[FinishResult]:
-        return read_finish_results(content)
+    operation = FINISH_JOBS
 
     def end(self, call: _Finish, result: FinishResult, *, doubtful: bool) -> None:
         code = result.code
@@ -309,11 +291,7 @@ class _Finishes(_Kind[FinishResult]):
 
 
 class _Cancels(_Kind[CancelResult]):
-    def path(self, topic: str) -> str:
-        return requests.topic_path(topic, "cancel")
-
-    def read(self, content: bytes) -> list[CancelResult]:
-        return read_cancel_results(content)
+    operation = CANCEL_JOBS
 
     def end(self, call: _Cancel, result: CancelResult, *, doubtful: bool) -> None:
         code = result.code
@@ -325,6 +303,13 @@ class _Cancels(_Kind[CancelResult]):
             call.fail(JobReserved(call.topic, call.id))
         else:
             call.send_again(doubtful=doubtful or code == StoreUnavailable.code)
+
+
+def _results_of(ids: list[str], batch: PutResults | FinishResults | CancelResults) -> Sequence[Any]:
+    """The results of a batch, in the order of its jobs."""
+    if [result.id for result in batch.results] != ids:
+        raise ValueError("the results are not those of the jobs in the request")
+    return batch.results
 
 
 def _is_rate_limit(error: DeferdError) -> bool:

@@ -6,17 +6,14 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Literal
 
-from deferd.client import responses
 from deferd.client.durations import seconds
 from deferd.client.request_body import encode
-from deferd.client.requests import ApiRequest, topic_path
-from deferd.client.response_reading import reader_of
+from deferd.client.requests import request_for
+from deferd.client.response_reading import read_nothing
 from deferd.client.sender import Sender
+from deferd.contract.operations import push as operations
 from deferd.contract.responses.push import Push
 from deferd.contract.responses.push import TestedPush as PushTest
-
-_read = reader_of(Push)
-_read_test = reader_of(PushTest)
 
 
 class PushMethods:
@@ -54,20 +51,16 @@ class PushMethods:
             "mode": mode,
         }
         body = encode({name: value for name, value in given.items() if value is not None})
-        return await self._sender.send(ApiRequest("PUT", _path(topic), _read, body=body, success=(200, 201)))
+        return await self._sender.send(request_for(operations.SET_PUSH, topic, body=body, success=(200, 201)))
 
     async def push(self, topic: str) -> Push:
         """How the jobs of a topic are pushed. Raises PushNotFound."""
-        return await self._sender.send(ApiRequest("GET", _path(topic), _read))
+        return await self._sender.send(request_for(operations.GET_PUSH, topic))
 
     async def remove_push(self, topic: str) -> None:
         """Stop pushing: consumers can pop the jobs again. Raises PushNotFound."""
-        await self._sender.send(ApiRequest("DELETE", _path(topic), responses.read_nothing, repeatable=False))
+        await self._sender.send(request_for(operations.REMOVE_PUSH, topic).reading(read_nothing))
 
     async def test_push(self, topic: str) -> PushTest:
         """Send a signed test to the topic's target. Raises PushNotFound, and InvalidInput if its URL is refused."""
-        return await self._sender.send(ApiRequest("POST", f"{_path(topic)}/test", _read_test, repeatable=False))
-
-
-def _path(topic: str) -> str:
-    return topic_path(topic, "push")
+        return await self._sender.send(request_for(operations.TEST_PUSH, topic))

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack
-from urllib.parse import quote
+from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack, cast
 
 from deferd.client import responses
 from deferd.client.durations import Seconds, instant, seconds
@@ -26,24 +25,35 @@ from deferd.client.request_body import (
     set_fields,
     without_none,
 )
-from deferd.client.response_reading import reader_of
+from deferd.client.response_reading import Read, read_nothing, reader_of
 from deferd.contract.limits import REDRIVE_DEFAULT, WAIT_DEFAULT_S
 from deferd.contract.model import DeadReason, DurabilityLevel, JobState, TopicSettings
+from deferd.contract.operations import deliveries, health
+from deferd.contract.operations import jobs as job_operations
+from deferd.contract.operations import pop as pop_operations
+from deferd.contract.operations import topics as topic_operations
+from deferd.contract.operations.operation import Operation
 from deferd.contract.responses.audits import StoreAudit, TopicAudit
 from deferd.contract.responses.bulk import DryRun as Preview
-from deferd.contract.responses.bulk import Redriven, Removed
-from deferd.contract.responses.job_calls import Cancelled, CancelResult, FinishResult, PutResult, Released
+from deferd.contract.responses.job_calls import (
+    Cancelled,
+    CancelResult,
+    FinishResult,
+    FinishResults,
+    PutResult,
+    Released,
+)
 from deferd.contract.responses.jobs import Delivery, Job
+from deferd.contract.responses.response import Response
 from deferd.contract.responses.topics import TopicPage, TopicView
 
 Result = TypeVar("Result")
+Value = TypeVar("Value")
 
 _MANY_JOBS_S = 600.0
 """How long the service may take to purge, redrive or check a million jobs."""
 _LONGEST_RETRY_S = 1_000_000_000
 """The value of a `Retry-After` with more digits: longer than any client waits."""
-read_preview = reader_of(Preview)
-_redriven, _removed = reader_of(Redriven), reader_of(Removed)
 
 
 @dataclass(slots=True)  # frozen, it would take several times as long to make
@@ -84,6 +94,49 @@ class ApiRequest(Generic[Result]):
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
             text = responses.foreign(where, content, content_type, error)
             raise UnexpectedAnswer(status, text) from error
+
+    def giving(self, part_of: Callable[[Result], Value]) -> ApiRequest[Value]:
+        """This request, whose result is from now on a part of what it was."""
+        request: ApiRequest[Any] = self
+        read = request.read
+        request.read = lambda content: part_of(read(content))
+        return request
+
+    def reading(self, read: Callable[[bytes], Value]) -> ApiRequest[Value]:
+        """This request, whose response is from now on read in another way."""
+        request: ApiRequest[Any] = self
+        request.read = read
+        return request
+
+
+def request_for(
+    operation: Operation[Read],
+    *path_values: str,
+    query: Mapping[str, str | int | float] | None = None,
+    body: bytes | None = None,
+    wait_s: float = 0,
+    success: tuple[int, ...] | None = None,
+    repeatable: bool | None = None,
+    asks_readiness: bool = False,
+    headers: Mapping[str, str] | None = None,
+) -> ApiRequest[Read]:
+    """A request of an operation of the contract: its result is the whole response.
+
+    `path_values` are the topic, the id or whatever the path has, in its order. None for `success` and
+    `repeatable`: as the operation's row says. The rest is as in ApiRequest.
+    """
+    return ApiRequest(
+        operation.method,
+        operation.path_for(*path_values) if path_values else operation.path,
+        reader_of(operation.response or cast("type[Read]", Response)),
+        query,
+        body,
+        wait_s,
+        (operation.status,) if success is None else success,
+        operation.repeatable if repeatable is None else repeatable,
+        asks_readiness,
+        headers,
+    )
 
 
 def _whole_seconds(retry_after: str | None) -> int | None:
@@ -130,27 +183,22 @@ def put(job: JobToPut) -> ApiRequest[Job]:
 def put_encoded(fields: Mapping[str, Any], body: bytes) -> ApiRequest[Job]:
     """As `put`, for a job that is encoded already."""
     accepts_existing = fields.get("on_conflict", "reject") != "reject"
-    return ApiRequest(
-        "POST",
-        "/jobs",
-        responses.read_job,
-        body=body,
-        success=(200, 201) if accepts_existing else (201,),
-        repeatable=_is_repeatable(fields),
-    )
+    success = (200, 201) if accepts_existing else None
+    request = request_for(job_operations.PUT_JOB, body=body, success=success, repeatable=_is_repeatable(fields))
+    return request.reading(reader_of(Job))
 
 
 def put_many(jobs: Sequence[JobToPut]) -> ApiRequest[list[PutResult]]:
     """`POST /jobs/batch`: 1 to 1000 jobs, each a PutJob or the JSON object of the contract."""
     items = [job_fields(job) for job in jobs]
     repeatable = all(map(_is_repeatable, items))
-    body = encode({"jobs": items})
-    return ApiRequest("POST", "/jobs/batch", responses.read_put_results, body=body, repeatable=repeatable)
+    request = request_for(job_operations.PUT_JOBS, body=encode({"jobs": items}), repeatable=repeatable)
+    return request.giving(lambda batch: batch.results)
 
 
 def look(topic: str, id: str) -> ApiRequest[Job]:
     """`GET /jobs/{topic}/{id}`."""
-    return ApiRequest("GET", _job_path(topic, id), responses.read_job)
+    return request_for(job_operations.GET_JOB, topic, id)
 
 
 def change(topic: str, id: str, fields: Mapping[str, Any]) -> ApiRequest[Job]:
@@ -159,7 +207,7 @@ def change(topic: str, id: str, fields: Mapping[str, Any]) -> ApiRequest[Job]:
     Not repeatable with a `delay`: it counts from the execution, so a second one would change the due time again.
     """
     body, repeatable = encode(job_fields(fields)), "delay" not in fields
-    return ApiRequest("PATCH", _job_path(topic, id), responses.read_job, body=body, repeatable=repeatable)
+    return request_for(job_operations.CHANGE_JOB, topic, id, body=body, repeatable=repeatable)
 
 
 def cancel(
@@ -174,7 +222,7 @@ def cancel(
     query = cancel_options(if_reserved, follow_up)
     if durability is not None:
         query["durability"] = durability
-    return ApiRequest("DELETE", _job_path(topic, id), responses.read_cancelled, query=query or None)
+    return request_for(job_operations.CANCEL_JOB, topic, id, query=query or None)
 
 
 def cancel_options(if_reserved: str, follow_up: str) -> dict[str, str]:
@@ -193,7 +241,7 @@ def cancel_many(
     """`POST /topics/{topic}/cancel`: 1 to 1000 jobs of one topic."""
     option = cancel_options(if_reserved, follow_up)
     body = encode({"jobs": [{"id": job_id, **option} for job_id in ids]})
-    return ApiRequest("POST", topic_path(topic, "cancel"), responses.read_cancel_results, body=body)
+    return request_for(job_operations.CANCEL_JOBS, topic, body=body).giving(lambda batch: batch.results)
 
 
 # Consumers
@@ -211,14 +259,10 @@ def pop(
     """`POST /topics/{topic}/pop`: up to `count` jobs of one topic, or of several topics and patterns."""
     names = topics if isinstance(topics, str) else ",".join(topics)
     wait_s = seconds(wait)
-    return ApiRequest(
-        "POST",
-        f"/topics/{quote(names, safe=',:*')}/pop",
-        responses.read_deliveries,
-        query=without_none(count=count, wait=wait_s, ttr=ttr, consumer=consumer, request_id=request_id),
-        wait_s=wait_s,
-        repeatable=request_id is not None,
-    )
+    query = without_none(count=count, wait=wait_s, ttr=ttr, consumer=consumer, request_id=request_id)
+    repeatable = request_id is not None
+    request = request_for(pop_operations.POP_JOBS, names, query=query, wait_s=wait_s, repeatable=repeatable)
+    return request.giving(lambda popped: popped.jobs)
 
 
 def finish(job: JobRef | Delivery, result: Any = None, put: Sequence[JobToPut] = ()) -> ApiRequest[None]:
@@ -229,7 +273,7 @@ def finish(job: JobRef | Delivery, result: Any = None, put: Sequence[JobToPut] =
     fields: dict[str, Any] = {} if result is None else {"result": result}
     if put:
         fields["put"] = [job_fields(one) for one in put]
-    return _on_delivery("finish", job, fields, responses.read_finished)
+    return _on_delivery(deliveries.FINISH_JOB, job, fields).giving(lambda _: None)
 
 
 def release(
@@ -239,72 +283,73 @@ def release(
     fields = without_none(delay=delay, error=error)
     if not count:
         fields["count"] = False
-    return _on_delivery("release", job, fields, responses.read_released)
+    return _on_delivery(deliveries.RELEASE_JOB, job, fields)
 
 
 def touch(job: JobRef | Delivery, *, ttr: Seconds | None = None) -> ApiRequest[datetime]:
     """`POST /jobs/{topic}/{id}/touch`: the lease ends `ttr` from now; left out, the job's own."""
-    return _on_delivery("touch", job, without_none(ttr=ttr), responses.read_touched)
+    request = _on_delivery(deliveries.TOUCH_JOB, job, without_none(ttr=ttr))
+    return request.giving(lambda touched: touched.reserved_until)
 
 
 def bury(job: JobRef | Delivery, *, error: str | None = None) -> ApiRequest[None]:
     """`POST /jobs/{topic}/{id}/bury`: the job becomes dead."""
-    return _on_delivery("bury", job, without_none(error=error), responses.read_nothing)
+    return _on_delivery(deliveries.BURY_JOB, job, without_none(error=error)).reading(read_nothing)
 
 
 def finish_many(topic: str, jobs: Iterable[JobToFinish]) -> ApiRequest[list[FinishResult]]:
     """`POST /topics/{topic}/finish`: 1 to 1000 jobs of one topic, as deliveries or with a result each."""
     items = [finish_item(job) for job in jobs]
     repeatable = all("receipt" in item for item in items)
-    path, body = topic_path(topic, "finish"), encode({"jobs": items})
-    return ApiRequest("POST", path, responses.read_finish_results, body=body, repeatable=repeatable)
+    request = request_for(deliveries.FINISH_JOBS, topic, body=encode({"jobs": items}), repeatable=repeatable)
+    return request.giving(lambda batch: batch.results)
 
 
 def check_many(topic: str, jobs: Iterable[Delivery | JobRef]) -> ApiRequest[list[FinishResult]]:
     """`POST /topics/{topic}/check`: 1 to 1000 deliveries of one topic."""
-    return _on_deliveries("check", topic, jobs)
+    return _on_deliveries(deliveries.CHECK_JOBS, topic, jobs)
 
 
 def return_many(topic: str, jobs: Iterable[Delivery | JobRef]) -> ApiRequest[list[FinishResult]]:
     """`POST /topics/{topic}/return`: 1 to 1000 deliveries of one topic."""
-    return _on_deliveries("return", topic, jobs)
+    return _on_deliveries(deliveries.RETURN_JOBS, topic, jobs)
 
 
-def _on_deliveries(verb: str, topic: str, jobs: Iterable[Delivery | JobRef]) -> ApiRequest[list[FinishResult]]:
+def _on_deliveries(
+    operation: Operation[Any], topic: str, jobs: Iterable[Delivery | JobRef]
+) -> ApiRequest[list[FinishResult]]:
     body = encode({"jobs": [finish_item(job) for job in jobs]})
-    return ApiRequest("POST", topic_path(topic, verb), responses.read_finish_results, body=body, repeatable=True)
+    request = request_for(operation, topic, body=body).reading(reader_of(FinishResults))
+    return request.giving(lambda batch: batch.results)
 
 
 # Topics
 
-_read_topic, _read_topics = reader_of(TopicView), reader_of(TopicPage)
-_read_audit, _read_store_audit = reader_of(TopicAudit), reader_of(StoreAudit)
-
 
 def topics(cursor: str | None = None) -> ApiRequest[TopicPage]:
     """`GET /topics`: one page."""
-    return ApiRequest("GET", "/topics", _read_topics, query=None if cursor is None else {"cursor": cursor})
+    return request_for(topic_operations.LIST_TOPICS, query=None if cursor is None else {"cursor": cursor})
 
 
 def topic(name: str) -> ApiRequest[TopicView]:
     """`GET /topics/{topic}`."""
-    return ApiRequest("GET", _topic_path(name), _read_topic)
+    return request_for(topic_operations.GET_TOPIC, name)
 
 
 def set_topic(name: str, settings: TopicSettings | Mapping[str, Any]) -> ApiRequest[TopicView]:
     """`PUT /topics/{topic}`: replaces all settings."""
-    return ApiRequest("PUT", _topic_path(name), _read_topic, body=encode(in_seconds(set_fields(settings))))
+    return request_for(topic_operations.SET_TOPIC, name, body=encode(in_seconds(set_fields(settings))))
 
 
 def pause(name: str, reason: str | None = None) -> ApiRequest[TopicView]:
     """`POST /topics/{topic}/pause`."""
     body = None if reason is None else encode({"reason": reason})
-    return ApiRequest("POST", f"{_topic_path(name)}/pause", _read_topic, body=body)
+    return request_for(topic_operations.PAUSE_TOPIC, name, body=body)
 
 
 def resume(name: str) -> ApiRequest[TopicView]:
     """`POST /topics/{topic}/resume`."""
-    return ApiRequest("POST", f"{_topic_path(name)}/resume", _read_topic)
+    return request_for(topic_operations.RESUME_TOPIC, name)
 
 
 def jobs(
@@ -322,7 +367,8 @@ def jobs(
             query[at] = instant(at, query[at])
     if "bodies" in query:
         query["bodies"] = str(bool(query["bodies"])).lower()
-    return ApiRequest("GET", f"{_topic_path(name)}/jobs", responses.read_jobs, query=query)
+    request = request_for(topic_operations.LIST_JOBS, name, query=query)
+    return request.giving(lambda page: (page.jobs, page.next_cursor))
 
 
 class JobConditions(TypedDict, total=False):
@@ -345,11 +391,9 @@ def redrive(
 
     Not repeatable without a cutoff: a second one would redrive further jobs.
     """
-    fields = _redrive_fields(ids, limit, conditions)
-    path, body = f"{_topic_path(name)}/redrive", encode(fields)
-    return ApiRequest(
-        "POST", path, lambda content: _redriven(content).redriven, body=body, wait_s=_MANY_JOBS_S, repeatable=False
-    )
+    body = encode(_redrive_fields(ids, limit, conditions))
+    request = request_for(topic_operations.REDRIVE_JOBS, name, body=body, wait_s=_MANY_JOBS_S)
+    return request.giving(lambda result: result.redriven)
 
 
 def preview_redrive(
@@ -357,8 +401,8 @@ def preview_redrive(
 ) -> ApiRequest[Preview]:
     """`POST /topics/{topic}/redrive` as a dry run."""
     body = encode({**_redrive_fields(ids, limit, conditions), "dry_run": True})
-    path = f"{_topic_path(name)}/redrive"
-    return ApiRequest("POST", path, read_preview, body=body, wait_s=_MANY_JOBS_S)
+    request = request_for(topic_operations.REDRIVE_JOBS, name, body=body, wait_s=_MANY_JOBS_S, repeatable=True)
+    return request.reading(reader_of(Preview))
 
 
 def _redrive_fields(ids: Sequence[str] | None, limit: int, conditions: JobConditions) -> dict[str, Any]:
@@ -370,10 +414,9 @@ def purge(name: str, *, state: JobState | str | None = None, **conditions: Unpac
 
     Not repeatable: a second one would remove jobs that were put since, and the count would be wrong.
     """
-    query, path = without_none(state=state, **condition_fields(conditions)), _topic_path(name)
-    return ApiRequest(
-        "DELETE", path, lambda content: _removed(content).removed, query=query, wait_s=_MANY_JOBS_S, repeatable=False
-    )
+    query = without_none(state=state, **condition_fields(conditions))
+    request = request_for(topic_operations.PURGE_TOPIC, name, query=query, wait_s=_MANY_JOBS_S)
+    return request.giving(lambda result: result.removed)
 
 
 def preview_purge(
@@ -381,7 +424,8 @@ def preview_purge(
 ) -> ApiRequest[Preview]:
     """`DELETE /topics/{topic}` as a dry run."""
     query = without_none(state=state, **condition_fields(conditions), dry_run="true")
-    return ApiRequest("DELETE", _topic_path(name), read_preview, query=query, wait_s=_MANY_JOBS_S)
+    request = request_for(topic_operations.PURGE_TOPIC, name, query=query, wait_s=_MANY_JOBS_S, repeatable=True)
+    return request.reading(reader_of(Preview))
 
 
 def condition_fields(conditions: JobConditions) -> dict[str, Any]:
@@ -401,53 +445,36 @@ def condition_fields(conditions: JobConditions) -> dict[str, Any]:
 
 def audit(name: str) -> ApiRequest[TopicAudit]:
     """`GET /topics/{topic}/audit`."""
-    return ApiRequest("GET", f"{_topic_path(name)}/audit", _read_audit, wait_s=_MANY_JOBS_S)
+    return request_for(topic_operations.AUDIT_TOPIC, name, wait_s=_MANY_JOBS_S)
 
 
 def repair(name: str) -> ApiRequest[TopicAudit]:
     """`POST /topics/{topic}/repair`. Not repeatable: the second response would not say what the first repaired."""
-    path = f"{_topic_path(name)}/repair"
-    return ApiRequest("POST", path, _read_audit, wait_s=_MANY_JOBS_S, repeatable=False)
+    return request_for(topic_operations.REPAIR_TOPIC, name, wait_s=_MANY_JOBS_S)
 
 
 def audit_store() -> ApiRequest[StoreAudit]:
     """`GET /audit`."""
-    return ApiRequest("GET", "/audit", _read_store_audit, wait_s=_MANY_JOBS_S)
+    return request_for(health.AUDIT_STORE, wait_s=_MANY_JOBS_S)
 
 
 def repair_store() -> ApiRequest[StoreAudit]:
     """`POST /repair`; see `repair`."""
-    return ApiRequest("POST", "/repair", _read_store_audit, wait_s=_MANY_JOBS_S, repeatable=False)
+    return request_for(health.REPAIR_STORE, wait_s=_MANY_JOBS_S)
 
 
 def ready() -> ApiRequest[None]:
     """`GET /readyz`."""
-    return ApiRequest("GET", "/readyz", responses.read_nothing, asks_readiness=True)
+    return request_for(health.CHECK_READINESS, asks_readiness=True).reading(read_nothing)
 
 
 def metrics() -> ApiRequest[str]:
     """`GET /metrics`: the text format of Prometheus."""
-    return ApiRequest("GET", "/metrics", responses.read_text)
+    return request_for(health.GET_METRICS).reading(bytes.decode)
 
 
-def _job_path(topic: str, id: str) -> str:
-    return f"/jobs/{quote(topic, safe=':')}/{quote(id, safe=':')}"
-
-
-def topic_path(topic: str, verb: str) -> str:
-    """The path of a verb on jobs of a topic."""
-    return f"{_topic_path(topic)}/{verb}"
-
-
-def _topic_path(topic: str) -> str:
-    return f"/topics/{quote(topic, safe=':')}"
-
-
-def _on_delivery(
-    verb: str, job: JobRef | Delivery, fields: dict[str, Any], read: Callable[[bytes], Result]
-) -> ApiRequest[Result]:
+def _on_delivery(operation: Operation[Read], job: JobRef | Delivery, fields: dict[str, Any]) -> ApiRequest[Read]:
     has_receipt = job.receipt is not None
     if has_receipt:
         fields["receipt"] = job.receipt
-    path = f"{_job_path(job.topic, job.id)}/{verb}"
-    return ApiRequest("POST", path, read, body=encode(fields), repeatable=has_receipt)
+    return request_for(operation, job.topic, job.id, body=encode(fields), repeatable=has_receipt)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from functools import cache
+from typing import Any, TypeVar
 
 import msgspec
 from pydantic import BaseModel
@@ -12,14 +13,24 @@ from deferd.client.json_reading import parsed
 from deferd.contract.responses.response import Response
 
 Read = TypeVar("Read", bound=Response)
-Value = TypeVar("Value")
 
 
 def reader_of(struct: type[Read]) -> Callable[[bytes], Read]:
     """What reads a response of this type. It raises ValueError for anything else."""
+    reader: Callable[[bytes], Read] = _reader_of(struct)
+    return reader
+
+
+def read_nothing(content: bytes) -> None:
+    """Any JSON."""
+    parsed(content)
+
+
+@cache
+def _reader_of(struct: type[Response]) -> Callable[[bytes], Any]:
     decode = msgspec.json.Decoder(struct, dec_hook=_model).decode
 
-    def read(content: bytes) -> Read:
+    def read(content: bytes) -> Any:
         try:
             return decode(content)
         except (msgspec.MsgspecError, RecursionError):
@@ -30,12 +41,6 @@ def reader_of(struct: type[Read]) -> Callable[[bytes], Read]:
 
 def _model(model: type[BaseModel], fields: object) -> BaseModel:
     return model.model_validate(fields)
-
-
-def reader_of_value(struct: type[Read], value_of: Callable[[Read], Value]) -> Callable[[bytes], Value]:
-    """What reads a response of this type and returns a part of it."""
-    read = reader_of(struct)
-    return lambda content: value_of(read(content))
 
 
 def _read_generally(content: bytes, struct: type[Read]) -> Read:

@@ -1,58 +1,22 @@
-"""Reads responses: a success as the value that the caller gets, a problem document as the error that it names."""
+"""Reads a problem document as the error that it names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
 from deferd.client.errors import UnexpectedAnswer
 from deferd.client.json_reading import parsed
-from deferd.client.response_reading import reader_of, reader_of_value
 from deferd.contract import errors
 from deferd.contract.errors import DeferdError, FieldError
 from deferd.contract.model import JobState
-from deferd.contract.responses.job_calls import (
-    Cancelled,
-    CancelResults,
-    Finished,
-    FinishResults,
-    PutResults,
-    Released,
-    Touched,
-)
-from deferd.contract.responses.jobs import Deliveries, Job, JobPage
 from deferd.contract.text_excerpt import excerpt
 from deferd.contract.timestamps import parse_instant
 
 _SHOWN_BYTES = 100
 """How much of what is not a service's an error quotes."""
 _DETAIL_BYTES = 1000
-
-# Successes
-
-
-def object_with(content: bytes, names: Iterable[str]) -> dict[str, Any]:
-    """The JSON object of a body, which must have at least these fields."""
-    return checked(parsed(content), frozenset(names))
-
-
-def checked(value: Any, names: frozenset[str]) -> dict[str, Any]:
-    """An object that has at least these fields; their values are checked when they are used."""
-    if type(value) is not dict or not names <= value.keys():
-        raise _no_object_with(names)
-    return value
-
-
-def _no_object_with(names: frozenset[str]) -> ValueError:
-    return ValueError(f"there is no object with {', '.join(sorted(names))}")
-
-
-def text_or_none(value: Any) -> str | None:
-    """The value itself. Raises ValueError if it is neither a string nor None."""
-    if value is not None and type(value) is not str:
-        raise ValueError(f"{value!r:.100} is not a string")
-    return value
 
 
 def _state_or_none(value: Any) -> JobState | None:
@@ -65,31 +29,6 @@ def job_exists(
     """The error for a put that the service refused because of an existing job."""
     until_ms = None if until is None else round(until.timestamp() * 1000)
     return errors.JobExists(topic, job_id, durability, state, until_ms)
-
-
-read_job = reader_of(Job)
-read_jobs = reader_of_value(JobPage, lambda page: (page.jobs, page.next_cursor))
-read_deliveries = reader_of_value(Deliveries, lambda popped: popped.jobs)
-read_put_results = reader_of_value(PutResults, lambda batch: batch.results)
-read_finish_results = reader_of_value(FinishResults, lambda batch: batch.results)
-read_cancel_results = reader_of_value(CancelResults, lambda batch: batch.results)
-read_cancelled = reader_of(Cancelled)
-read_finished = reader_of_value(Finished, lambda _: None)
-read_released = reader_of(Released)
-read_touched = reader_of_value(Touched, lambda touched: touched.reserved_until)
-
-
-def read_nothing(content: bytes) -> None:
-    """Any JSON."""
-    parsed(content)
-
-
-def read_text(content: bytes) -> str:
-    """Text in UTF-8."""
-    return content.decode()
-
-
-# Errors
 
 
 def read_problem(

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypedDict, Unpack
-from urllib.parse import quote
 
-from deferd.client import responses
 from deferd.client.durations import Seconds, instant, seconds
 from deferd.client.policy_options import PolicyOptions
 from deferd.client.request_body import encode, in_seconds, set_fields, without_none
-from deferd.client.requests import ApiRequest
-from deferd.client.response_reading import reader_of
+from deferd.client.requests import ApiRequest, request_for
+from deferd.client.response_reading import read_nothing, reader_of
 from deferd.client.sender import Sender
 from deferd.contract.errors import ScheduleNotFound
 from deferd.contract.limits import PREVIEW_DEFAULT
 from deferd.contract.model import DurabilityLevel
+from deferd.contract.operations import schedules as operations
 from deferd.contract.responses.jobs import Job
 from deferd.contract.responses.schedules import Preview, Schedule, SchedulePage
 from deferd.contract.responses.schedules import PreviewedRun as Run
@@ -111,10 +110,6 @@ def definition_of(topic: str, options: Mapping[str, Any], known: type = Schedule
 
 # Requests
 
-_read = reader_of(Schedule)
-_read_page = reader_of(SchedulePage)
-_read_preview = reader_of(Preview)
-
 
 def put_schedule(
     name: str, schedule: PutSchedule | Mapping[str, Any], *, create_only: bool = False
@@ -123,20 +118,14 @@ def put_schedule(
 
     That is not repeatable: the second of two equal ones would find the first one's schedule.
     """
-    return ApiRequest(
-        "PUT",
-        _path(name),
-        _read,
+    return request_for(
+        operations.PUT_SCHEDULE,
+        name,
         body=encode(definition(schedule)),
         success=(200, 201),
         repeatable=not create_only,
         headers={"if-none-match": "*"} if create_only else None,
     )
-
-
-def schedule(name: str) -> ApiRequest[Schedule]:
-    """`GET /schedules/{name}`."""
-    return ApiRequest("GET", _path(name), _read)
 
 
 def schedules(
@@ -154,27 +143,7 @@ def schedules(
         query["paused"] = "true" if paused else "false"
     if not jobs:
         query["jobs"] = "false"
-    return ApiRequest("GET", "/schedules", _read_page, query=query)
-
-
-def delete_schedule(name: str) -> ApiRequest[None]:
-    """`DELETE /schedules/{name}`."""
-    return ApiRequest("DELETE", _path(name), responses.read_nothing)
-
-
-def pause_schedule(name: str) -> ApiRequest[Schedule]:
-    """`POST /schedules/{name}/pause`."""
-    return ApiRequest("POST", f"{_path(name)}/pause", _read)
-
-
-def resume_schedule(name: str) -> ApiRequest[Schedule]:
-    """`POST /schedules/{name}/resume`."""
-    return ApiRequest("POST", f"{_path(name)}/resume", _read)
-
-
-def run_schedule(name: str) -> ApiRequest[Job]:
-    """`POST /schedules/{name}/run`. Not repeatable: a second one would put another job."""
-    return ApiRequest("POST", f"{_path(name)}/run", responses.read_job, success=(201,), repeatable=False)
+    return request_for(operations.LIST_SCHEDULES, query=query)
 
 
 def preview_schedule(
@@ -183,12 +152,8 @@ def preview_schedule(
     """`GET /schedules/{name}/preview` for a name, `POST /schedules/preview` for a definition."""
     query = {"count": count}
     if isinstance(schedule, str):
-        return ApiRequest("GET", f"{_path(schedule)}/preview", _read_preview, query=query)
-    return ApiRequest("POST", "/schedules/preview", _read_preview, query=query, body=encode(definition(schedule)))
-
-
-def _path(name: str) -> str:
-    return f"/schedules/{quote(name, safe=':')}"
+        return request_for(operations.PREVIEW_SCHEDULE, schedule, query=query)
+    return request_for(operations.PREVIEW_UNSAVED_SCHEDULE, query=query, body=encode(definition(schedule)))
 
 
 class ScheduleMethods:
@@ -220,7 +185,7 @@ class ScheduleMethods:
 
     async def schedule(self, name: str) -> Schedule:
         """Get a schedule: its definition, its next and last runs and its counts. Raises ScheduleNotFound."""
-        return await self._sender.send(schedule(name))
+        return await self._sender.send(request_for(operations.GET_SCHEDULE, name))
 
     async def schedules(
         self,
@@ -251,17 +216,18 @@ class ScheduleMethods:
 
         Raises ScheduleNotFound, but not when it was deleted by an attempt whose response was lost.
         """
-        outcome = await self._sender.try_to_send(delete_schedule(name))
+        request = request_for(operations.DELETE_SCHEDULE, name).reading(read_nothing)
+        outcome = await self._sender.try_to_send(request)
         if not (outcome.doubtful and isinstance(outcome.error, ScheduleNotFound)):
             outcome.result()
 
     async def pause_schedule(self, name: str) -> Schedule:
         """Make no runs until `resume_schedule`; the next run is cancelled. Raises ScheduleNotFound."""
-        return await self._sender.send(pause_schedule(name))
+        return await self._sender.send(request_for(operations.PAUSE_SCHEDULE, name))
 
     async def resume_schedule(self, name: str) -> Schedule:
         """Make runs again, from now on: none counts as missed. Raises ScheduleNotFound."""
-        return await self._sender.send(resume_schedule(name))
+        return await self._sender.send(request_for(operations.RESUME_SCHEDULE, name))
 
     async def run_schedule(self, name: str) -> Job:
         """Put a job of the schedule now, in addition to its runs. Returns the job.
@@ -272,7 +238,7 @@ class ScheduleMethods:
             ScheduleNotFound: there is no such schedule.
             NoAnswer: the response was lost: the job may have been put or not.
         """
-        return await self._sender.send(run_schedule(name))
+        return await self._sender.send(request_for(operations.RUN_SCHEDULE, name).reading(reader_of(Job)))
 
     async def preview_schedule(
         self, schedule: str | PutSchedule | Mapping[str, Any], *, count: int = PREVIEW_DEFAULT

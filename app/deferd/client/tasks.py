@@ -4,45 +4,32 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Any, Literal, Unpack
-from urllib.parse import quote
 
 from deferd.client.bulk import Selector, reschedule_fields, selection
 from deferd.client.durations import Seconds
 from deferd.client.idempotency import new_id
 from deferd.client.request_body import encode, without_none
-from deferd.client.requests import ApiRequest, JobConditions, condition_fields, topic_path
+from deferd.client.requests import ApiRequest, JobConditions, condition_fields, request_for
 from deferd.client.response_reading import reader_of
 from deferd.client.sender import Sender
 from deferd.contract.model import JobState
-from deferd.contract.responses.tasks import Task, Tasks
-
-_ACCEPTED = (202,)
-
-
-_read = reader_of(Task)
+from deferd.contract.operations import bulk, topics
+from deferd.contract.operations import tasks as operations
+from deferd.contract.operations.operation import Operation
+from deferd.contract.responses.tasks import Task
 
 
-def start(method: str, path: str, *, body: dict[str, Any] | None = None, **query: Any) -> ApiRequest[Task]:
+def start(
+    operation: Operation[Any],
+    *path_values: str,
+    query: dict[str, Any] | None = None,
+    body: dict[str, Any] | None = None,
+) -> ApiRequest[Task]:
     """A call with `as_task`. It is repeatable if it has a request id."""
     encoded = None if body is None else encode({**body, "as_task": True})
     repeatable = body is not None and "request_id" in body
-    return ApiRequest(method, path, _read, body=encoded, query=query, success=_ACCEPTED, repeatable=repeatable)
-
-
-def task(id: str) -> ApiRequest[Task]:
-    """`GET /tasks/{id}`."""
-    return ApiRequest("GET", f"/tasks/{quote(id, safe=':')}", _read)
-
-
-def tasks(limit: int | None = None) -> ApiRequest[list[Task]]:
-    """`GET /tasks`."""
-    read = reader_of(Tasks)
-    return ApiRequest("GET", "/tasks", lambda content: read(content).tasks, query=without_none(limit=limit))
-
-
-def stop_task(id: str) -> ApiRequest[Task]:
-    """`DELETE /tasks/{id}`."""
-    return ApiRequest("DELETE", f"/tasks/{quote(id, safe=':')}", _read)
+    request = request_for(operation, *path_values, query=query, body=encoded, success=(202,), repeatable=repeatable)
+    return request.reading(reader_of(Task))
 
 
 class TaskMethods:
@@ -66,7 +53,7 @@ class TaskMethods:
         body = without_none(select=selection(selector), limit=limit, request_id=request_id or new_id())
         if if_reserved != "cancel":
             body["if_reserved"] = if_reserved
-        return await self._sender.send(start("POST", "/jobs/cancel", body=body))
+        return await self._sender.send(start(bulk.CANCEL_SELECTED_JOBS, body=body))
 
     async def start_reschedule_all(
         self,
@@ -81,29 +68,28 @@ class TaskMethods:
         """Begin to reschedule jobs as `reschedule_all` does. `ids` cannot be given. `delay` counts from now."""
         body = without_none(select=selection(selector), limit=limit, request_id=request_id or new_id())
         body |= reschedule_fields(by, delay, run_at)
-        return await self._sender.send(start("POST", "/jobs/reschedule", body=body))
+        return await self._sender.send(start(bulk.RESCHEDULE_SELECTED_JOBS, body=body))
 
     async def start_redrive(self, topic: str, *, limit: int | None = None, **conditions: Unpack[JobConditions]) -> Task:
         """Begin to redrive dead jobs as `redrive` does. Raises TopicNotFound."""
         body = {**without_none(limit=limit), **condition_fields(conditions)}
-        return await self._sender.send(start("POST", topic_path(topic, "redrive"), body=body))
+        return await self._sender.send(start(topics.REDRIVE_JOBS, topic, body=body))
 
     async def start_purge(
         self, topic: str, *, state: JobState | str | None = None, **conditions: Unpack[JobConditions]
     ) -> Task:
         """Begin to purge jobs as `purge` does. Raises TopicNotFound."""
-        query = without_none(state=state, **condition_fields(conditions))
-        path = f"/topics/{quote(topic, safe=':')}"
-        return await self._sender.send(start("DELETE", path, **query, as_task="true"))
+        query = without_none(state=state, **condition_fields(conditions), as_task="true")
+        return await self._sender.send(start(topics.PURGE_TOPIC, topic, query=query))
 
     async def tasks(self, *, limit: int | None = None) -> list[Task]:
         """List the tasks that began last, the newest first; at most 100 by default."""
-        return await self._sender.send(tasks(limit))
+        return (await self._sender.send(request_for(operations.LIST_TASKS, query=without_none(limit=limit)))).tasks
 
     async def task(self, id: str) -> Task:
         """Get a task. Raises TaskNotFound: there is none, or it ended a week ago."""
-        return await self._sender.send(task(id))
+        return await self._sender.send(request_for(operations.GET_TASK, id))
 
     async def stop_task(self, id: str) -> Task:
         """Ask for the end of a task, which may still run for about a second. What is done stays done."""
-        return await self._sender.send(stop_task(id))
+        return await self._sender.send(request_for(operations.STOP_TASK, id))

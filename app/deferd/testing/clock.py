@@ -7,14 +7,11 @@ from datetime import datetime, timedelta
 from pydantic_core import to_json
 
 from deferd.client import Client
-from deferd.client.requests import ApiRequest
-from deferd.client.response_reading import reader_of
-from deferd.contract.responses.health import Clock
+from deferd.client.requests import request_for
+from deferd.contract.operations import test_clock as operations
 
-_PATH = "/testing/clock"
 _MOVE_S = 60.0
 """As in engine/movable_clock.py."""
-_read = reader_of(Clock)
 
 
 class ServiceClock:
@@ -28,7 +25,7 @@ class ServiceClock:
 
     def now(self) -> datetime:
         """The time of the service, in UTC."""
-        return self._client.send(ApiRequest("GET", _PATH, _read)).now
+        return self._client.send(request_for(operations.READ_CLOCK)).now
 
     def advance(
         self,
@@ -53,6 +50,4 @@ class ServiceClock:
         """
         whole = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds) + (by or timedelta())
         body = to_json({"advance": whole.total_seconds()})
-        # Not repeatable: after a lost response it may have moved already.
-        request = ApiRequest("POST", _PATH, _read, body=body, wait_s=_MOVE_S, repeatable=False)
-        return self._client.send(request).now
+        return self._client.send(request_for(operations.MOVE_CLOCK, body=body, wait_s=_MOVE_S)).now

@@ -8,20 +8,27 @@ import json
 import pickle
 import sys
 import tracemalloc
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from msgspec import UNSET
 
-from deferd.client import Delivery, EndedAttempt, responses
+from deferd.client import Delivery, EndedAttempt
 from deferd.client.errors import UnexpectedAnswer
-from deferd.client.requests import finish_many, pop
+from deferd.client.requests import finish_many, jobs, pop, put_many
 from deferd.contract.backoff import ExponentialBackoff
 from deferd.contract.endings import AttemptEnd
 from deferd.contract.model import JobState
 from tests.deliveries import FIELDS, delivery_of
 
+read_deliveries, read_jobs = pop("t").read, jobs("t").read
+READ: dict[str, Callable[[bytes], list[Any]]] = {
+    "deliveries": read_deliveries,
+    "put_results": put_many([]).read,
+    "finish_results": finish_many("t", []).read,
+}
 DELIVERY: dict[str, Any] = FIELDS | {
     "body": {"order": 1042},
     "retain": 0.5,
@@ -81,7 +88,7 @@ def with_body(text: bytes) -> bytes:
 
 def popped(**changes: Any) -> Delivery:
     """A delivery as it is read from the response to a pop."""
-    return responses.read_deliveries(response({**DELIVERY, **changes}))[0]
+    return read_deliveries(response({**DELIVERY, **changes}))[0]
 
 
 def test_the_fields_are_those_of_the_response() -> None:
@@ -123,7 +130,7 @@ def test_the_body_is_one_object() -> None:
 def test_a_list_without_bodies_is_read() -> None:
     fields = {name: value for name, value in FIELDS.items() if name not in {"body", "receipt", "attempt"}}
     content = json.dumps({"jobs": [{**fields, "body_bytes": 4}], "next_cursor": None})
-    [job], cursor = responses.read_jobs(content.encode())
+    [job], cursor = read_jobs(content.encode())
     assert (job.body, job.body_bytes, cursor) == (UNSET, 4, None)
     assert "body" not in job.fields
 
@@ -139,7 +146,7 @@ def test_finishing_a_delivery_sends_its_id_and_receipt() -> None:
 
 @pytest.mark.parametrize("body", BODIES)
 def test_any_body_is_read(body: str) -> None:
-    [job] = responses.read_deliveries(with_body(body.encode()))
+    [job] = read_deliveries(with_body(body.encode()))
     assert repr(job.body) == repr(json.loads(body)) == repr(job.fields["body"])
     assert job.fields == DELIVERY | {"body": job.body}
 
@@ -158,14 +165,14 @@ def test_a_response_that_is_no_json_is_refused_at_once(text: bytes) -> None:
 )
 def test_what_is_no_response_of_a_service_is_a_value_error(kind: str, content: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 (of several parsers)
-        getattr(responses, f"read_{kind}")(content)
+        READ[kind](content)
 
 
 def test_one_job_of_a_large_response_does_not_keep_it_in_memory() -> None:
     content = response(*({**DELIVERY, "id": f"a{number}"} for number in range(900)))
     assert len(content) > 256 * 1024
     tracemalloc.start()
-    held = [responses.read_deliveries(bytes(bytearray(content)))[0] for _ in range(20)]
+    held = [read_deliveries(bytes(bytearray(content)))[0] for _ in range(20)]
     current, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(held) == 20
@@ -184,7 +191,7 @@ def test_a_deep_response_is_read_by_a_caller_deep_in_the_stack(kind: str) -> Non
     text = json.dumps({"jobs": [job], "results": [line]})
     content = text.replace('"body": 0', f'"body": {nested}').encode()
     frames = sys.getrecursionlimit() - len(inspect.stack(0)) - 100
-    read = getattr(responses, f"read_{kind}")
+    read = READ[kind]
     [found] = deep_in_the_stack(read, content, frames)
     assert found.id == "a"
     if kind != "finish_results":
@@ -196,8 +203,8 @@ def test_a_body_that_is_nested_deeper_than_the_service_accepts_now_is_read() -> 
     job = json.dumps({**DELIVERY, "body": 0}).replace('"body": 0', f'"body": {nested}')
     content = f'{{"jobs": [{job}], "next_cursor": null}}'.encode()
 
-    [popped] = responses.read_deliveries(content)
-    [listed], _ = responses.read_jobs(content)
+    [popped] = read_deliveries(content)
+    [listed], _ = read_jobs(content)
 
     assert json.loads(nested) == popped.body == popped.fields["body"] == listed.body
     assert popped.receipt == DELIVERY["receipt"]

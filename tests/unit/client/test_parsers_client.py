@@ -23,7 +23,7 @@ from deferd.client.durations import instant
 from deferd.client.jobs import JobRef
 from deferd.client.request_body import as_json
 from deferd.client.requests import ApiRequest
-from deferd.client.responses import read_job, read_problem
+from deferd.client.responses import read_problem
 from deferd.contract.errors import DeferdError, InvalidInput
 from deferd.contract.model import DeadReason, JobState
 from deferd.contract.responses.response import Response
@@ -173,7 +173,7 @@ def test_an_error_response_is_read_as_a_deferd_error(status: int, content: bytes
 @drawn(200)
 @given(fields=st.fixed_dictionaries({name: job_fields[name] for name in ("state", "body", "created_at", "due_at")}))
 def test_a_job_is_read_or_is_a_value_error(fields: dict[str, Any]) -> None:
-    job, _ = outcome(lambda: read_job(json.dumps({**FIELDS, **fields}).encode()), ValueError)
+    job, _ = outcome(lambda: REQUESTS["look"].read(json.dumps({**FIELDS, **fields}).encode()), ValueError)
     if job is not None:
         assert (job.id, job.body) == ("a", fields["body"])
         assert job.backoff is not None

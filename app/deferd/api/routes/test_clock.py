@@ -11,21 +11,11 @@ from deferd.api.operation_router import OperationRouter
 from deferd.api.request_context import CurrentRequest, RequestContext
 from deferd.api.response_values import instant, seconds
 from deferd.contract import limits
-from deferd.contract.operations.operation import Operation
+from deferd.contract.operations import test_clock as operations
 from deferd.contract.responses.health import Clock
-from deferd.contract.scopes import Scope
 from deferd.engine.movable_clock import MovableClock, Reading
 from deferd.engine.stored_fields import to_ms
 
-_CLOCK = Operation(
-    *("read_clock", "GET", "/testing/clock"),
-    tag="operations",
-    scope=Scope.ADMIN,
-    summary="Read the clock",
-    description="The time of the clock, and the seconds by which it was advanced so far.",
-    response=Clock,
-)
-_ADVANCE = _CLOCK._replace(id="move_clock", method="POST", summary="Advance the clock, and promote what becomes due")
 router = OperationRouter()
 
 
@@ -37,12 +27,12 @@ class MoveClock(BaseModel):
     advance: float = Field(strict=True, ge=0, le=limits.TEN_YEARS_S, allow_inf_nan=False)
 
 
-@router.serves(_CLOCK, all_topics=True, include_in_schema=False)
+@router.serves(operations.READ_CLOCK, all_topics=True, include_in_schema=False)
 async def read_clock(request: CurrentRequest) -> Clock:
     return _response(await _clock(request).read())
 
 
-@router.serves(_ADVANCE, all_topics=True, include_in_schema=False)
+@router.serves(operations.MOVE_CLOCK, all_topics=True, include_in_schema=False)
 async def move_clock(request: CurrentRequest, move: MoveClock) -> Clock:
     return _response(await _clock(request).advance(to_ms(move.advance)))
 

@@ -25,6 +25,7 @@ CANCEL_SELECTED_JOBS = Operation(
     ),
     response=BulkResult,
     response_description="What was cancelled.",
+    repeatable=False,
 )
 RESCHEDULE_SELECTED_JOBS = Operation(
     "reschedule_selected_jobs",
@@ -39,4 +40,5 @@ RESCHEDULE_SELECTED_JOBS = Operation(
     ),
     response=BulkResult,
     response_description="What was rescheduled.",
+    repeatable=False,
 )

@@ -59,4 +59,5 @@ DELETE_CALENDAR = Operation(
     response=responses.DeletedCalendar,
     response_description="The calendar was deleted.",
     errors=("calendar_not_found",),
+    repeatable=False,
 )

@@ -35,6 +35,7 @@ FINISH_JOB = Operation(
         "different_shard",
         "topic_full",
     ),
+    repeatable=False,
     command="DEFERD.FINISH",
 )
 RELEASE_JOB = Operation(
@@ -52,6 +53,7 @@ RELEASE_JOB = Operation(
     response=responses.Released,
     response_description="The new state of the job.",
     errors=("job_not_found", "receipt_stale", "job_cancelled"),
+    repeatable=False,
     command="DEFERD.RELEASE",
 )
 TOUCH_JOB = Operation(
@@ -65,6 +67,7 @@ TOUCH_JOB = Operation(
     response=responses.Touched,
     response_description="The lease was extended.",
     errors=("job_not_found", "receipt_stale", "job_cancelled"),
+    repeatable=False,
     command="DEFERD.TOUCH",
 )
 BURY_JOB = Operation(
@@ -78,6 +81,7 @@ BURY_JOB = Operation(
     response=responses.Buried,
     response_description="The job was buried.",
     errors=("job_not_found", "receipt_stale", "job_cancelled"),
+    repeatable=False,
     command="DEFERD.BURY",
 )
 FINISH_JOBS = Operation(
@@ -93,6 +97,7 @@ FINISH_JOBS = Operation(
     ),
     response=responses.FinishResults,
     response_description="The result for each job.",
+    repeatable=False,
 )
 CHECK_JOBS = Operation(
     "check_jobs",

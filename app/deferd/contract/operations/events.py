@@ -5,9 +5,10 @@ from __future__ import annotations
 from deferd.contract import limits
 from deferd.contract.operations.operation import Operation
 from deferd.contract.responses.events import Events
+from deferd.contract.responses.response import Response
 from deferd.contract.scopes import Scope
 
-STREAM_EVENTS = Operation(
+STREAM_EVENTS: Operation[Response] = Operation(
     "stream_events",
     "GET",
     "/events",

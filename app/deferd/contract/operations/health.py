@@ -5,6 +5,7 @@ from __future__ import annotations
 from deferd.contract.operations.operation import Operation
 from deferd.contract.responses.audits import StoreAudit
 from deferd.contract.responses.health import Health
+from deferd.contract.responses.response import Response
 from deferd.contract.scopes import Scope
 
 CHECK_HEALTH = Operation(
@@ -34,7 +35,7 @@ CHECK_READINESS = Operation(
     response=Health,
     response_description="The service is ready.",
 )
-GET_METRICS = Operation(
+GET_METRICS: Operation[Response] = Operation(
     "get_metrics",
     "GET",
     "/metrics",
@@ -75,4 +76,5 @@ REPAIR_STORE = Operation(
     ),
     response=StoreAudit,
     response_description="The repaired findings.",
+    repeatable=False,
 )

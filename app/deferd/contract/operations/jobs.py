@@ -29,6 +29,7 @@ PUT_JOB = Operation(
     response_description="The job was put.",
     errors=("job_exists", "job_reserved", "durability_unavailable", "topic_full"),
     status=201,
+    repeatable=False,
     command="DEFERD.PUT",
 )
 PUT_JOBS = Operation(
@@ -46,6 +47,7 @@ PUT_JOBS = Operation(
     response=PutResults,
     response_description="The result for each job.",
     errors=("durability_unavailable",),
+    repeatable=False,
 )
 GET_JOB = Operation(
     "get_job",
@@ -76,6 +78,7 @@ CHANGE_JOB = Operation(
     response=Job,
     response_description="The changed job.",
     errors=("job_not_found", "job_reserved"),
+    repeatable=False,
     command="DEFERD.CHANGE",
 )
 CANCEL_JOB = Operation(

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import re
+from functools import cache
+from typing import Generic, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from deferd.contract.responses.response import Response
 from deferd.contract.scopes import Scope
 
+Response_co = TypeVar("Response_co", bound=Response, covariant=True)
 
-class Operation(NamedTuple):
+
+class Operation(NamedTuple, Generic[Response_co]):
     """An operation. Its id is its name in metrics, in the lists of changes and in the OpenAPI document.
 
     `scope` is what a key must allow, None for everybody. `response` is the type of a response with `status`; None: the
     route says what it is. `errors` are the codes of the problems that it may respond with, beside `validation` and, if
     it `needs_store`, `store_unavailable`. `repeatable`: to carry it out twice does no harm, so a client sends it again
     when a response was lost; False: only where the request itself says so, by an id or a receipt. `command` is its name
-    in the Redis protocol.
+    in the Redis protocol, if it has one.
     """
 
     id: str
@@ -26,13 +30,13 @@ class Operation(NamedTuple):
     scope: Scope | None
     summary: str
     description: str
-    response: type[Response] | None = None
+    response: type[Response_co] | None = None
     response_description: str = ""
     errors: tuple[str, ...] = ()
     status: int = 200
     needs_store: bool = True
     repeatable: bool = True
-    command: str | None = None
+    command: str = ""
 
     @property
     def all_errors(self) -> tuple[str, ...]:
@@ -44,6 +48,16 @@ class Operation(NamedTuple):
         """Whether requests may have a body."""
         return self.method in {"POST", "PUT", "PATCH"}
 
-    def path_for(self, **values: str) -> str:
-        """The path of a request."""
-        return self.path.format_map({name: quote(value, safe=":,*") for name, value in values.items()})
+    def path_for(self, *values: str) -> str:
+        """The path of a request with these values, in the order of the path."""
+        quoted = [value if type(value) is str and _is_plain(value) else quote(value, safe=":,*") for value in values]
+        return _template_of(self.path) % (*quoted,)
+
+
+_is_plain = re.compile("[A-Za-z0-9._:-]*").fullmatch
+"""To quote a name takes several times as long."""
+
+
+@cache
+def _template_of(path: str) -> str:
+    return re.sub(r"{\w+}", "%s", path)

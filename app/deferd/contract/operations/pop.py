@@ -37,6 +37,7 @@ POP_JOBS_BY_GET = Operation(
     response=Deliveries,
     response_description=_RESPONSE,
     errors=("topic_pushed",),
+    repeatable=False,
 )
 POP_JOBS = Operation(
     "pop_jobs",
@@ -49,5 +50,6 @@ POP_JOBS = Operation(
     response=Deliveries,
     response_description=_RESPONSE,
     errors=("topic_pushed",),
+    repeatable=False,
     command="DEFERD.POP",
 )

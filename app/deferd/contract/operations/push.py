@@ -51,6 +51,7 @@ REMOVE_PUSH = Operation(
     response=responses.RemovedPush,
     response_description="The jobs are not pushed any more.",
     errors=("push_not_found",),
+    repeatable=False,
 )
 TEST_PUSH = Operation(
     "test_push",
@@ -66,4 +67,5 @@ TEST_PUSH = Operation(
     response=responses.TestedPush,
     response_description="What the target responded.",
     errors=("push_not_found",),
+    repeatable=False,
 )

@@ -23,6 +23,7 @@ PUT_SCHEDULE = Operation(
     response=responses.Schedule,
     response_description="The schedule was replaced, or is unchanged.",
     errors=("schedule_exists",),
+    repeatable=False,
 )
 LIST_SCHEDULES = Operation(
     "list_schedules",
@@ -107,6 +108,7 @@ RUN_SCHEDULE = Operation(
     response_description="The job was put.",
     errors=("schedule_not_found", "durability_unavailable", "topic_full"),
     status=201,
+    repeatable=False,
 )
 PREVIEW_SCHEDULE = Operation(
     "preview_schedule",

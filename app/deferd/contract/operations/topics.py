@@ -113,6 +113,7 @@ REDRIVE_JOBS = Operation(
     response=Redriven,
     response_description="The number of jobs that are ready again.",
     errors=("topic_not_found",),
+    repeatable=False,
 )
 AUDIT_TOPIC = Operation(
     "audit_topic",
@@ -144,6 +145,7 @@ REPAIR_TOPIC = Operation(
     response=audits.TopicAudit,
     response_description="The repaired findings.",
     errors=("topic_not_found",),
+    repeatable=False,
 )
 PURGE_TOPIC = Operation(
     "purge_topic",
@@ -160,4 +162,5 @@ PURGE_TOPIC = Operation(
     response=Removed,
     response_description="The number of removed jobs.",
     errors=("topic_not_found",),
+    repeatable=False,
 )
