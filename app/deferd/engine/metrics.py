@@ -79,7 +79,7 @@ READY_WAIT = LatenessHistogram(
     ["topic"],
     buckets=LATENESS_BUCKETS,
 )
-PARKED = Gauge("deferd_parked_consumers", "Pops that wait for a job now.", multiprocess_mode="livesum")
+WAITING_POPS = Gauge("deferd_waiting_pops", "Pops that wait for a job now.", multiprocess_mode="livesum")
 TIMER_TURNS = Counter("deferd_timer_turns", "Turns of the timer, by whether this process held the lock.", ["held"])
 TIMER_TURN_SECONDS = Histogram(
     "deferd_timer_turn_seconds", "Duration of turns of the timer that had work to do.", buckets=_CALL_BUCKETS

@@ -66,7 +66,7 @@ async def cancel_all(*tasks: asyncio.Task[list[JobRecord]]) -> None:
 
 def nothing_is_left(engine: Engine) -> bool:
     dispatcher = engine.dispatcher
-    return not dispatcher._patterns.groups and not dispatcher._wait_queues and dispatcher.parked == 0
+    return not dispatcher._patterns.groups and not dispatcher._wait_queues and dispatcher.waiting == 0
 
 
 def script_calls(server: StoreServer) -> int:
@@ -197,7 +197,7 @@ async def test_a_pop_that_waits_for_the_name_is_served_before_those_that_wait_fo
     by_pattern = [pop_by(engine, "t.*") for _ in range(3)]
     await all_wait(engine, 3)
     by_name = [asyncio.create_task(engine.dispatcher.pop(["t.a"], wait_ms=10_000)) for _ in range(3)]
-    await until(lambda: engine.dispatcher.parked == 6, "all wait")
+    await until(lambda: engine.dispatcher.waiting == 6, "all wait")
     for task in by_name:
         await put(engine, "t.a")
         assert len(await task) == 1

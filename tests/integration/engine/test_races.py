@@ -315,7 +315,7 @@ async def test_dead_jobs_are_redriven_once(driver: EngineDriver, rival: EngineDr
     assert sorted(driver.ready_list()) == sorted(f"j{number}" for number in range(ROUNDS))
 
 
-async def test_parked_consumers_of_two_processes_share_the_jobs(server: StoreServer) -> None:
+async def test_waiting_consumers_of_two_processes_share_the_jobs(server: StoreServer) -> None:
     """Two started engines, with their timers, waiting consumers and the real clock."""
     stores = [await connect(server.url, timeout_s=5) for _ in range(2)]
     engines = [Engine(store, tick_s=0.2) for store in stores]

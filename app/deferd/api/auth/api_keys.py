@@ -20,7 +20,7 @@ Keys are written as TOML, one table per key::
     max_ttl = 86400                # (values that come from the topic's settings are not limited)
     max_dead_retain = 86400        # how long its dead jobs are kept at most, in seconds
     # Limits of requests:
-    max_parked_pops = 50           # waiting pops, in each server process
+    max_waiting_pops = 50          # waiting pops, in each server process
     max_body_bytes = 65536
     max_batch = 100                # jobs in one request
     max_depth = 10                 # nesting of a request's JSON
@@ -60,7 +60,7 @@ _BOUNDS = {
     "max_retain": (0, limits.RETAIN_MAX_S),
     "max_ttl": (1, limits.TTL_MAX_S),
     "max_dead_retain": (0, limits.RETAIN_MAX_S),
-    "max_parked_pops": (0, 1_000_000),
+    "max_waiting_pops": (0, 1_000_000),
     "max_body_bytes": (0, 64 * 1024 * 1024),
     "max_batch": (1, limits.BATCH_MAX),
     "max_depth": (1, limits.JSON_DEPTH_MAX),
@@ -93,7 +93,7 @@ class Bounds:
     max_retain: int | None = None
     max_ttl: int | None = None
     max_dead_retain: int | None = None
-    max_parked_pops: int | None = None
+    max_waiting_pops: int | None = None
     max_body_bytes: int | None = None
     max_batch: int | None = None
     max_depth: int | None = None

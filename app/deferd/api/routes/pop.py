@@ -103,9 +103,9 @@ async def _pop(request: RequestContext, topics: str, query: PopQuery) -> Respons
     usage = request.admission.usage
     unsent = request.app.unsent
     seen = request.app.consumers.general_pops(request.incoming, topics, query.consumer)
-    seen.parked += 1
+    seen.waiting += 1
     try:
-        with usage.parked_pop() if query.wait and usage is not None else nullcontext():
+        with usage.waiting_pop() if query.wait and usage is not None else nullcontext():
             unsent.check(topics, key_name)
             jobs = await request.incoming.cancel_on_disconnect(
                 request.engine.dispatcher.pop(
@@ -119,7 +119,7 @@ async def _pop(request: RequestContext, topics: str, query: PopQuery) -> Respons
                 )
             )
     finally:
-        seen.parked -= 1
+        seen.waiting -= 1
     try:
         if jobs:
             request.admission.check_again(list(dict.fromkeys([*names, *(job.topic for job in jobs)])))
