@@ -122,7 +122,7 @@ def shown(task: Task) -> responses.Task:
         by=spec["by"],
         via=spec["change"]["via"],
         done=task.done,
-        of=task.of,
+        total=task.total,
         started_at=instant(task.started_ms),
         ended_at=instant_or_none(task.ended_ms),
     )

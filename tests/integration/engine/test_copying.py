@@ -347,8 +347,8 @@ async def test_a_target_with_other_data_does_not_add_up(
 ) -> None:
     await seed(store)
 
-    def change(copied: int, of: int) -> None:
-        if copied == of:
+    def change(copied: int, total: int) -> None:
+        if copied == total:
             target_server.command("HDEL", "deferd:{0}:t1:pool", "d1")
 
     report = await copy_store(store, target, on_progress=change)
