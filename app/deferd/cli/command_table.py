@@ -28,7 +28,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
     "consumers": {
         "pop": Entry("jobs.consuming", "take ready jobs, with their receipts"),
         "finish": Entry("jobs.consuming", "finish a job"),
-        "release": Entry("jobs.consuming", "return a job to the queue for another attempt"),
+        "release": Entry("jobs.consuming", "end a delivery, for another attempt of the job"),
         "touch": Entry("jobs.consuming", "extend the lease of a job"),
         "bury": Entry("jobs.consuming", "make a job dead until it is redriven"),
     },

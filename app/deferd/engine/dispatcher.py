@@ -205,7 +205,7 @@ class Dispatcher:
     async def return_undelivered(self, jobs: Sequence[JobRecord]) -> None:
         """Return jobs that no consumer received to the queue; if that fails, they are ready when their leases end."""
         try:
-            await self._job_queue.return_to_queue(jobs)
+            await self._job_queue.return_popped(jobs)
         except DeferdError as exc:
             _LOG.warning("%d undelivered jobs stay leased until their leases end: %s", len(jobs), exc)
 

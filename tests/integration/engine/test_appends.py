@@ -319,7 +319,7 @@ async def test_every_item_is_delivered_once_and_in_order(driver: EngineDriver) -
             elif verb == "release":
                 await driver.queue.release(TOPIC, one.id, one.receipt, delay_ms=1000)
             else:
-                await driver.queue.return_to_queue([one])
+                await driver.queue.return_popped([one])
             await driver.run_timer()
     assert await is_sound(driver)
     for _ in range(8):
@@ -335,7 +335,7 @@ async def test_an_append_to_a_job_that_was_returned_waits_with_those_that_wait_a
     await driver.put(body="held")
     held = await driver.pop_one()
     await append(driver, 1, if_reserved="after")
-    await driver.queue.return_to_queue([held])
+    await driver.queue.return_popped([held])
     outcome, record = await append(driver, 2)
     assert (outcome, record.is_follow_up, record.items) == ("appended", True, 2)
     assert await is_sound(driver)

@@ -335,7 +335,7 @@ async def test_attempts_at_the_same_time_move_each_job_once(driver: EngineDriver
 async def test_ready_jobs_are_moved_by_state(driver: EngineDriver) -> None:
     await put_many(driver, 600)
     await driver.pop(3, ttr_ms=600_000)
-    await driver.engine.queue.return_to_queue(await driver.pop(2))
+    await driver.engine.queue.return_popped(await driver.pop(2))
     found = await reschedule(driver, select={"state": "ready", "topics": [TOPIC]}, delay=60)
     assert found == BulkOutcome(597, 597, {READY: 597}, True)
     assert await driver.counts() == {"delayed": 597, "reserved": 3}

@@ -67,7 +67,7 @@ class Load:
             elif end == 1:
                 await self.engine.queue.bury(TOPIC, one.id, one.receipt)
             elif end == 2:
-                await self.engine.queue.return_to_queue([one])
+                await self.engine.queue.return_popped([one])
             elif end > 3:
                 await self.engine.queue.finish(TOPIC, one.id, one.receipt)
 

@@ -183,7 +183,7 @@ async def test_a_time_limit_leaves_nothing_behind(driver: EngineDriver) -> None:
     await driver.queue.release(TOPIC, "a", await take(), delay_ms=0)
     await driver.run_timer()
     assert "expiry" not in driver.keys_left()
-    await driver.queue.return_to_queue([await driver.pop_one()])
+    await driver.queue.return_popped([await driver.pop_one()])
     assert "expiry" not in driver.keys_left()
     await driver.queue.bury(TOPIC, "a", await take())
     assert "expiry" not in driver.keys_left()

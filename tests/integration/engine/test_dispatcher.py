@@ -278,7 +278,7 @@ async def test_jobs_popped_for_a_consumer_that_disconnected_return_to_the_head(e
             await asyncio.sleep(0)
         await asyncio.sleep(0.0001 * (iteration // 20))
         if gone.done():
-            await engine.queue.return_to_queue(gone.result())
+            await engine.queue.return_popped(gone.result())
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)
         while engine.dispatcher._tasks:

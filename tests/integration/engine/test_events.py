@@ -86,7 +86,7 @@ async def test_the_life_of_a_job(driver: EngineDriver) -> None:
     await driver.queue.release(TOPIC, (await driver.pop_one()).id, ANY_RECEIPT, delay_ms=1000, counts=False)
     assert [("snoozed", "a", {"state": "delayed", "attempts": 1})] == await last(driver)
     await driver.pass_time(2)
-    await driver.queue.return_to_queue(await driver.pop(1))
+    await driver.queue.return_popped(await driver.pop(1))
     assert [("returned", "a", {"state": "ready"})] == await last(driver)
     await driver.pop_one()
     await driver.pass_time(3600)

@@ -144,7 +144,7 @@ async def test_a_job_that_comes_back_runs_before_its_follow_up(driver: EngineDri
     elif returns == "lease end":
         await driver.pass_time(61)
     else:
-        await driver.queue.return_to_queue([held])
+        await driver.queue.return_popped([held])
     assert await is_sound(driver)
     again = await driver.pop_one()
     assert again.body == b'"held"'
@@ -241,7 +241,7 @@ async def test_a_get_shows_the_follow_up(driver: EngineDriver) -> None:
 async def test_an_expired_job_that_came_back_gives_its_place(driver: EngineDriver) -> None:
     held = await hold(driver, ttl=30)
     await follow(driver, "next")
-    await driver.queue.return_to_queue([held])
+    await driver.queue.return_popped([held])
     driver.move_clock(31)
     assert await driver.pop() == []
     await driver.run_timer()
@@ -288,7 +288,7 @@ async def test_no_update_is_lost_and_none_runs_beside_another(driver: EngineDriv
             elif verb == "release":
                 await driver.queue.release(TOPIC, "a", one.receipt, delay_ms=1000)
             else:
-                await driver.queue.return_to_queue([one])
+                await driver.queue.return_popped([one])
             await driver.run_timer()
         assert handed_out == sorted(handed_out)
     assert await is_sound(driver)

@@ -97,7 +97,7 @@ async def test_a_topic_with_jobs_or_settings_is_not_forgotten(driver: EngineDriv
     assert await names(driver) == []
 
 
-@pytest.mark.parametrize("end", ["finish", "release", "bury", "cancel", "purge", "lease end", "give back"])
+@pytest.mark.parametrize("end", ["finish", "release", "bury", "cancel", "purge", "lease end", "return"])
 async def test_a_request_id_is_forgotten_with_its_last_delivery(driver: EngineDriver, end: str) -> None:
     await driver.put("a")
     await driver.put("b")
@@ -107,8 +107,8 @@ async def test_a_request_id_is_forgotten_with_its_last_delivery(driver: EngineDr
         await driver.topics.purge(TOPIC)
     elif end == "lease end":
         await driver.pass_time(86_500)
-    elif end == "give back":
-        await driver.queue.return_to_queue(held)
+    elif end == "return":
+        await driver.queue.return_popped(held)
     else:
         for job in held:
             assert "request/r1" in driver.keys_left()

@@ -22,11 +22,11 @@ async def cancel(driver: EngineDriver, held: JobRecord) -> None:
     await driver.queue.cancel_many(TOPIC, [CancelItem(id="delayed"), CancelItem(id=held.id)])
 
 
-async def give_back(driver: EngineDriver, held: JobRecord) -> None:
-    await driver.queue.return_to_queue([held])
+async def return_popped(driver: EngineDriver, held: JobRecord) -> None:
+    await driver.queue.return_popped([held])
 
 
-@pytest.mark.parametrize("call", [finish, cancel, give_back])
+@pytest.mark.parametrize("call", [finish, cancel, return_popped])
 async def test_nothing_changes(driver: EngineDriver, call: Call) -> None:
     await driver.topics.configure(TOPIC, TopicSettings(events=100))
     await driver.put("held")

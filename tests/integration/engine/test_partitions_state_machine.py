@@ -55,9 +55,9 @@ class EveryCallOnPartitions(EveryCall):
         self.queue = self.queues[self.turns % len(self.queues)]
         self.make(call)
 
-    def return_to_queue(self, topic: str, which: list[tuple[str, int]]) -> None:
+    def return_popped(self, topic: str, which: list[tuple[str, int]]) -> None:
         self.queue = self.driver.engine.queue  # a process returns only what it has popped
-        super().return_to_queue(topic, which)
+        super().return_popped(topic, which)
 
     def grow(self, topic: str) -> None:
         wanted = self.models[topic].settings | {"partitions": MORE_PARTITIONS}

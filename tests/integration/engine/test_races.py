@@ -286,7 +286,7 @@ async def test_a_disconnected_attempt_does_not_return_what_the_other_one_gets(
     driver: EngineDriver, rival: EngineDriver
 ) -> None:
     async def pop_for_nobody(request_id: str) -> int:
-        return await driver.queue.return_to_queue(await driver.pop(1, request_id=request_id))
+        return await driver.queue.return_popped(await driver.pop(1, request_id=request_id))
 
     for number in range(ROUNDS):
         await driver.put()
@@ -294,12 +294,12 @@ async def test_a_disconnected_attempt_does_not_return_what_the_other_one_gets(
         await rival.queue.finish(TOPIC, "a", held[0].receipt)
 
 
-async def test_return_to_queue_and_cancel_both_take_effect(driver: EngineDriver, rival: EngineDriver) -> None:
+async def test_return_and_cancel_both_take_effect(driver: EngineDriver, rival: EngineDriver) -> None:
     winners: Counter[JobState] = Counter()
     for _ in range(ROUNDS):
         await driver.put()
         held = await driver.pop()
-        returned, was = await race(driver.queue.return_to_queue(held), rival.queue.cancel(TOPIC, "a"))
+        returned, was = await race(driver.queue.return_popped(held), rival.queue.cancel(TOPIC, "a"))
         winners[was] += 1
         assert (returned, was) in {(1, JobState.READY), (0, JobState.RESERVED)}
         assert await driver.pop() == []

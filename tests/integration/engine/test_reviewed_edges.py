@@ -28,13 +28,13 @@ async def test_an_append_to_a_returned_job_joins_its_follow_up(driver: EngineDri
     await driver.put("other", delay=1000)
     held = await driver.pop_one()
     assert await append(driver, 1, if_reserved="after") == "follow_up"
-    await driver.queue.return_to_queue([held])
+    await driver.queue.return_popped([held])
     if chained:
         await driver.queue.put(PutJob(topic=TOPIC, id="first", body=None))
         popped = await driver.pop(2)
         [first] = [one for one in popped if one.id == "first"]
         [again] = [one for one in popped if one.id == "a"]
-        await driver.queue.return_to_queue([again])
+        await driver.queue.return_popped([again])
         spec = job(body=2, on_conflict="append")
         await driver.queue.finish_and_put(TOPIC, "first", first.receipt, [spec])
     else:

@@ -117,7 +117,7 @@ async def call_all_of_a_topic(driver: EngineDriver) -> None:
     await driver.queue.put(job("a", on_conflict="replace"))
     await driver.queue.put_many([job(job_id, on_conflict="replace", delay=60) for job_id in ("b", "c")])
     await driver.queue.change(TOPIC, "b", ChangeJob(delay=0))
-    await driver.queue.return_to_queue(await driver.pop(2))
+    await driver.queue.return_popped(await driver.pop(2))
     await driver.engine.dispatcher.pop((), selection=TopicSelection(["*"]), request_id="r1")
     await driver.pop(2)
     await driver.queue.touch(TOPIC, "a", ANY_RECEIPT)
@@ -327,7 +327,7 @@ async def test_without_memory_only_puts_are_refused(driver: EngineDriver) -> Non
         popped = await driver.pop(5, consumer="worker-1", request_id="r2")
         assert len(popped) == 5
         assert await driver.queue.pop_and_finish(TOPIC, 1) == []
-        await driver.queue.return_to_queue(popped[:1])
+        await driver.queue.return_popped(popped[:1])
         driver.server.command("CONFIG", "SET", "maxmemory", "0")
         driver.move_clock(10)
         driver.server.command("CONFIG", "SET", "maxmemory", "1")

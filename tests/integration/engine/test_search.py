@@ -161,7 +161,7 @@ async def test_a_limit_counts_only_jobs_of_the_reason(driver: EngineDriver) -> N
         if int(popped.id[1:]) % 3 == 0:
             await driver.queue.bury(TOPIC, popped.id, ANY_RECEIPT)
         else:
-            await driver.queue.return_to_queue([popped])
+            await driver.queue.return_popped([popped])
     await driver.pass_time(6)
     assert await driver.counts() == {"dead": 1200}
     assert await driver.topics.redrive(TOPIC, limit=500, reason="expired") == 500

@@ -90,7 +90,7 @@ async def test_tags_and_headers_stay_through_the_life_of_a_job(driver: EngineDri
     assert await driver.state() is JobState.DEAD
     assert await driver.topics.redrive(TOPIC) == 1
     popped = await driver.pop_one()
-    assert await driver.queue.return_to_queue([popped]) == 1
+    assert await driver.queue.return_popped([popped]) == 1
     await driver.pop_one(ttr_ms=1000)
     await driver.pass_time(2)  # the lease ends
     await driver.pop_one()

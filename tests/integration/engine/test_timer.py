@@ -177,7 +177,7 @@ async def test_the_timer_ends_ttls_retentions_and_tombstones(driver: EngineDrive
     await driver.put("kept", retain=5)
     held = (await driver.queue.pop(TOPIC, [PopRequest(1)])).jobs[0]
     assert held[0].id == "expires"
-    await driver.queue.return_to_queue(held)
+    await driver.queue.return_popped(held)
     await driver.pass_time(6)
     assert await driver.counts() == {"dead": 2, "ready": 1}
     await driver.pop_one()
