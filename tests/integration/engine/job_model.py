@@ -318,7 +318,7 @@ class JobModel(PutModel):
             self.known = False
         return len(jobs)
 
-    def configure(self, settings: dict[str, Any]) -> None:
+    def set_topic(self, settings: dict[str, Any]) -> None:
         self.known = True
         self.settings = settings
 

@@ -27,7 +27,7 @@ async def finish(driver: EngineDriver, held: JobRecord) -> None:
 
 
 async def is_sound(driver: EngineDriver) -> bool:
-    found = await driver.engine.consistency.check_topic(TOPIC)
+    found = await driver.engine.consistency.audit_topic(TOPIC)
     return found.clean
 
 
@@ -229,7 +229,7 @@ async def test_a_collection_has_a_largest_number_of_items(driver: EngineDriver) 
 
 
 async def test_a_full_topic_refuses_new_collections_only(driver: EngineDriver) -> None:
-    await driver.topics.configure(TOPIC, TopicSettings(max_jobs=1))
+    await driver.topics.set(TOPIC, TopicSettings(max_jobs=1))
     await append(driver, 1)
     await append(driver, 2)
     with pytest.raises(TopicFull):
@@ -278,9 +278,9 @@ async def test_a_repair_leaves_sound_items(driver: EngineDriver, commands: tuple
     await append(driver, 1)
     for command in commands:
         driver.server.command(*command)
-    found = await driver.engine.consistency.check_topic(TOPIC)
+    found = await driver.engine.consistency.audit_topic(TOPIC)
     assert set(found.findings.counts) == {FindingKind.ITEMS_WRONG}
-    await driver.engine.consistency.check_topic(TOPIC, repair=True)
+    await driver.engine.consistency.audit_topic(TOPIC, repair=True)
     assert await is_sound(driver)
     assert (await driver.pop_one()).body in {b"[1]", b"[]"}
     assert not driver.keys_left() & {"items"}

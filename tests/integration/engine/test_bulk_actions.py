@@ -58,8 +58,8 @@ async def due_times(driver: EngineDriver) -> dict[str, int]:
 
 async def assert_consistent(driver: EngineDriver, *topics: str) -> None:
     for topic in topics or (TOPIC,):
-        assert (await driver.engine.consistency.check_topic(topic)).clean
-    assert (await driver.engine.consistency.check_store()).clean
+        assert (await driver.engine.consistency.audit_topic(topic)).clean
+    assert (await driver.engine.consistency.audit_store()).clean
 
 
 # Cancel
@@ -97,7 +97,7 @@ async def test_a_tag_is_found_in_all_topics_and_shards(store: Store, server: Sto
     assert (await engine.bulk.cancel(call, TopicPatterns(["t2", "t3"]))).done == 14
     assert (await engine.bulk.cancel(call)).done == 140 - 84 - 14
     assert server.command("KEYS", "deferd:*:tag/*") == []
-    assert all([(await engine.consistency.check_topic(topic)).clean for topic in topics])
+    assert all([(await engine.consistency.audit_topic(topic)).clean for topic in topics])
     await engine.close()
 
 
@@ -187,7 +187,7 @@ async def test_a_call_is_remembered_for_an_hour(driver: EngineDriver) -> None:
     await reschedule(driver, select={"tag": "x"}, by=5, request_id="r")
     key = "deferd:{0}:bulk/reschedule/r"
     assert 3_500_000 < driver.server.command("PTTL", key) <= 3_600_000
-    assert (await driver.engine.consistency.check_store()).stray_count == 0
+    assert (await driver.engine.consistency.audit_store()).stray_count == 0
     await driver.engine.bulk.cancel(CancelSelected.model_validate({"select": {"tag": "x"}}))
     assert driver.server.command("KEYS", "deferd:{0}:bulk/*") == [key.encode()]
 

@@ -78,8 +78,8 @@ async def test_due_jobs_are_ready_after_a_move(driver: EngineDriver, clock: Mova
     await clock.advance(DAY_MS)
     assert await driver.counts() == {"ready": 700}
     for number in range(9):
-        assert (await driver.topics.show(f"other-{number}")).counts[JobState.READY] == 1
-    assert (await driver.topics.show("later")).counts[JobState.DELAYED] == 1
+        assert (await driver.topics.get(f"other-{number}")).counts[JobState.READY] == 1
+    assert (await driver.topics.get("later")).counts[JobState.DELAYED] == 1
 
 
 async def test_leases_ttls_and_retentions_end_after_a_move(driver: EngineDriver, clock: MovableClock) -> None:

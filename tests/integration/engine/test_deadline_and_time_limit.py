@@ -139,7 +139,7 @@ async def test_many_held_jobs_die_at_their_deadlines_in_bounded_steps(driver: En
     driver.move_clock(10)
     for _ in range(2):
         await driver.engine.timers[0].run_once()
-        view = await driver.topics.show(TOPIC)
+        view = await driver.topics.get(TOPIC)
         assert sum(view.counts.values()) == 1200
     await driver.run_timer()
     assert await driver.counts() == {"dead": 1200}
@@ -257,7 +257,7 @@ async def test_the_limit_of_an_api_key_bounds_how_long_a_dead_job_is_kept(driver
 
 async def test_a_topic_has_defaults_that_a_job_overrides(driver: EngineDriver) -> None:
     settings = TopicSettings(deadline=100, time_limit=50, dead_retain=20, durability="memory")
-    view = await driver.topics.configure(TOPIC, settings)
+    view = await driver.topics.set(TOPIC, settings)
     assert view.settings == settings
     default = await driver.put("default")
     own = await driver.put("own", deadline=None, time_limit=None, dead_retain=0)

@@ -44,7 +44,7 @@ async def follow(driver: EngineDriver, body: Any, on_conflict: str = "replace", 
 
 
 async def is_sound(driver: EngineDriver) -> bool:
-    return (await driver.engine.consistency.check_topic(TOPIC)).clean
+    return (await driver.engine.consistency.audit_topic(TOPIC)).clean
 
 
 @pytest.mark.parametrize("ending", [finish, bury, exhaust, lose_the_last_lease])
@@ -222,7 +222,7 @@ async def test_a_purge_takes_follow_ups_along(driver: EngineDriver, state: JobSt
 
 
 async def test_a_full_topic_takes_follow_ups(driver: EngineDriver) -> None:
-    await driver.topics.configure(TOPIC, TopicSettings(max_jobs=1))
+    await driver.topics.set(TOPIC, TopicSettings(max_jobs=1))
     held = await hold(driver)
     await follow(driver, 1)
     await finish(driver, held)

@@ -86,7 +86,7 @@ async def test_a_purge_removes_the_jobs_of_all_partitions(engine: Engine, grown:
     await reserve(engine, 20)
     assert await engine.topics.purge(TOPIC) == len(IDS) + len(OTHERS)
     assert await counts(engine) == {}
-    assert (await engine.topics.show(TOPIC)).settings.partitions == COUNT
+    assert (await engine.topics.get(TOPIC)).settings.partitions == COUNT
 
 
 async def test_a_process_that_does_not_know_of_partitions_sweeps_all(engine: Engine, server: StoreServer) -> None:

@@ -40,7 +40,7 @@ class EveryCallOnPartitions(EveryCall):
         self.finishes: Any = None
         """Whether the last finish that puts jobs ends a delivery, or its error, by the model."""
         for topic in TOPICS:
-            self.runner.run(self.driver.topics.configure(topic, TopicSettings(partitions=PARTITIONS)))
+            self.runner.run(self.driver.topics.set(topic, TopicSettings(partitions=PARTITIONS)))
             self.models[topic] = JobModel(topic, known=True)
             self._model_partitions(topic)
 
@@ -61,7 +61,7 @@ class EveryCallOnPartitions(EveryCall):
 
     def grow(self, topic: str) -> None:
         wanted = self.models[topic].settings | {"partitions": MORE_PARTITIONS}
-        self.run(self.driver.topics.configure(topic, TopicSettings.model_validate(wanted)))
+        self.run(self.driver.topics.set(topic, TopicSettings.model_validate(wanted)))
         assert self.partitions.count(topic) == MORE_PARTITIONS
         self._model_partitions(topic)
 

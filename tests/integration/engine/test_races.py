@@ -225,7 +225,7 @@ async def test_two_timers_at_once_lose_and_duplicate_no_job(
     for topic in topics:
         ready = driver.server.command("ZRANGE", f"deferd:{{0}}:{topic}:ready", 0, -1)
         assert sorted(entry.decode() for entry in ready) == sorted(ids)
-        assert (await driver.topics.show(topic)).counts[JobState.READY] == len(ids)
+        assert (await driver.topics.get(topic)).counts[JobState.READY] == len(ids)
 
 
 async def test_two_whole_timers_share_the_work_and_lose_nothing(driver: EngineDriver, rival: EngineDriver) -> None:

@@ -102,9 +102,9 @@ class Run:
             await call()
         except DeferdError as error:
             self.calls_made.append(error)
-        assert (await self.driver.engine.consistency.check_store()).clean
+        assert (await self.driver.engine.consistency.audit_store()).clean
         try:
-            assert (await self.driver.engine.consistency.check_topic(TOPIC)).clean
+            assert (await self.driver.engine.consistency.audit_topic(TOPIC)).clean
         except TopicNotFound:
             assert not self.driver.keys_left() - {"taken", "cancelled"}
 

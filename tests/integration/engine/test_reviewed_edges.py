@@ -13,8 +13,8 @@ from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
 
 
 async def is_sound(driver: EngineDriver) -> bool:
-    of_topic = await driver.engine.consistency.check_topic(TOPIC)
-    of_store = await driver.engine.consistency.check_store()
+    of_topic = await driver.engine.consistency.audit_topic(TOPIC)
+    of_store = await driver.engine.consistency.audit_store()
     return of_topic.clean and of_store.clean
 
 
@@ -194,7 +194,7 @@ async def test_collected_items_are_checked_in_bounded_steps(
     assert 3 <= len(steps) <= len(ids)
     for job_id in ids:
         driver.server.command("HINCRBY", f"{KEY}:items", job_id, 1)
-    found = await driver.engine.consistency.check_topic(TOPIC, repair=True)
+    found = await driver.engine.consistency.audit_topic(TOPIC, repair=True)
     assert found.findings.counts == {FindingKind.ITEMS_WRONG: len(ids)}
     assert await is_sound(driver)
 

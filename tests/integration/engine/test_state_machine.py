@@ -331,9 +331,9 @@ class EveryCall(EngineAndModel):
         assert actual == result_of(lambda: self.models[topic].purge(state))
 
     @drawn.verb(topic=drawn.topics, values=drawn.topic_settings)
-    def configure(self, topic: str, values: dict[str, Any]) -> None:
-        view = self.run(self.driver.topics.configure(topic, TopicSettings.model_validate(values)))
-        self.models[topic].configure(values)
+    def set_topic(self, topic: str, values: dict[str, Any]) -> None:
+        view = self.run(self.driver.topics.set(topic, TopicSettings.model_validate(values)))
+        self.models[topic].set_topic(values)
         assert view.settings == TopicSettings.model_validate(values | self.kept_settings(topic))
 
     def kept_settings(self, _topic: str) -> dict[str, Any]:

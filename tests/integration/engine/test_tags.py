@@ -98,8 +98,8 @@ async def test_tags_and_headers_stay_through_the_life_of_a_job(driver: EngineDri
     finished = await driver.queue.get(TOPIC, "a")
     assert (finished.state, finished.tags, finished.headers) == (JobState.FINISHED, TAGS, HEADERS)
     assert index(driver) == {"order-1042": {"a"}, "customer:7": {"a"}}
-    assert (await driver.engine.consistency.check_topic(TOPIC)).clean
-    assert (await driver.engine.consistency.check_store()).clean
+    assert (await driver.engine.consistency.audit_topic(TOPIC)).clean
+    assert (await driver.engine.consistency.audit_store()).clean
 
 
 async def test_a_change_replaces_tags_and_headers(driver: EngineDriver) -> None:

@@ -364,5 +364,5 @@ async def test_an_audit_of_the_store_knows_tasks(driver: EngineDriver) -> None:
     driver.move_clock(0.005)
     await driver.engine.task_runner.begin("t1", await spec_of(driver.engine, "cancel", call=call()))
     await counted(driver)
-    found = await driver.engine.consistency.check_store()
+    found = await driver.engine.consistency.audit_store()
     assert (found.stray_keys, found.stray_count) == ([], 0)

@@ -38,7 +38,7 @@ async def jobs(visit: Visit, topic: str) -> Response:
         "order": visit.query.get("order") if visit.query.get("order") in {"asc", "desc"} else _order_of(wanted),
         "default_order": _order_of(wanted),
         "title_state": wanted.state or "all",
-        "undo": await visit.undo.look(visit) if visit.fragment is None else None,
+        "undo": await visit.undo.get(visit) if visit.fragment is None else None,
         "every_s": _SEARCHED_EVERY_S if wanted.is_search and not wanted.tag else _EVERY_S,
     }
     if visit.wants("tabs", "rows"):
