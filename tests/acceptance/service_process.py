@@ -19,7 +19,7 @@ from tests.acceptance.http_calls import NO_TLS
 from tests.preloaded import Process, start_preloaded
 from tests.waiting import wait_until
 
-PARKED_S = 10.0
+WAITING_S = 10.0
 """Less than the 20 s after which a pop ends by itself."""
 
 
@@ -161,15 +161,15 @@ class ServiceProcess:
             return httpx.get(f"{self.url}/readyz", timeout=2, verify=NO_TLS).status_code == 200
         return False
 
-    def parked_pops(self) -> int:
+    def waiting_pops(self) -> int:
         """How many pops currently wait for a job, in all server processes."""
         metrics = httpx.get(f"{self.url}/metrics", timeout=5, verify=NO_TLS).text
-        counts = re.findall(r"^deferd_parked_consumers(?:\{.*\})? (\S+)", metrics, re.MULTILINE)
+        counts = re.findall(r"^deferd_waiting_pops(?:\{.*\})? (\S+)", metrics, re.MULTILINE)
         return round(sum(map(float, counts)))
 
-    def wait_for_parked_pops(self, number: int) -> None:
+    def wait_for_waiting_pops(self, number: int) -> None:
         """Wait until this number of pops wait for a job."""
-        wait_until(lambda: self.parked_pops() == number, PARKED_S, f"{number} pops wait")
+        wait_until(lambda: self.waiting_pops() == number, WAITING_S, f"{number} pops wait")
 
     def _take(self) -> tuple[Process, ServeProcess]:
         process, self._process = self.process, None

@@ -87,7 +87,7 @@ class Cycle:
             ids = [f"delayed-{number}" for number in range(start, min(start + 1000, self._jobs))]
             self._server.command("ZADD", keys[1], *(part for job_id in ids for part in (1, job_id)))
         await self._measure("promote", promote)
-        while (await self._engine.topics.show(self._topic)).counts[JobState.DELAYED]:
+        while (await self._engine.topics.get(self._topic)).counts[JobState.DELAYED]:
             await promote(0)
         await self._engine.topics.purge(self._topic)
         await self._measure("put delayed", put_delayed)
@@ -105,7 +105,7 @@ async def measure(server: StoreServer, jobs: int, rounds: int, kept: int) -> Non
             for variant, events in variants.items():
                 topic = f"bench.{variant}.{size}.{round_}"
                 if events is not None:
-                    await engine.topics.configure(topic, TopicSettings.model_validate({"events": events}))
+                    await engine.topics.set(topic, TopicSettings.model_validate({"events": events}))
                 cycle = Cycle(server, engine, topic, jobs, size)
                 await cycle.run()
                 for step, us in cycle.us.items():

@@ -130,7 +130,7 @@ async def _now(engine: Engine) -> None:
 
 
 async def _why(job_id: str, engine: Engine) -> None:
-    await engine.topics.standing_of("t0", job_id)
+    await engine.topics.why("t0", job_id)
 
 
 async def _consumers(engine: Engine) -> None:

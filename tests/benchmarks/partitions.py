@@ -104,7 +104,7 @@ async def measure_hot(cluster: ClusterSet, topics: list[str], partitions: int, j
         node.command("FLUSHALL")
     async with engine_on(cluster.url) as engine:
         for topic in topics:
-            await engine.topics.configure(topic, TopicSettings(partitions=partitions))
+            await engine.topics.set(topic, TopicSettings(partitions=partitions))
             layout = engine.partitions.known.layouts.get(topic)
             if layout is not None:  # as a minute later: no put looks for ids in former partitions
                 await engine.partitions._forget_former(topic, layout)
@@ -165,7 +165,7 @@ async def idle(url: str, server: StoreServer, partitions: int, seconds: float) -
         topics = [f"idle-{number}" for number in range(IDLE_TOPICS)]
         for start in range(0, IDLE_TOPICS, 50):
             settings = TopicSettings(partitions=partitions)
-            await asyncio.gather(*(engine.topics.configure(topic, settings) for topic in topics[start : start + 50]))
+            await asyncio.gather(*(engine.topics.set(topic, settings) for topic in topics[start : start + 50]))
 
         async def wait_for(topic: str) -> None:
             while not await engine.dispatcher.pop([topic], wait_ms=WAIT_MS):

@@ -67,7 +67,7 @@ async def measure_deferd(server: StoreServer, jobs: int, batch: int) -> dict[str
             )
 
     async def promote() -> None:
-        while (await engine.topics.show(TOPIC)).counts[JobState.DELAYED]:
+        while (await engine.topics.get(TOPIC)).counts[JobState.DELAYED]:
             await engine.timers[0].run_once()
 
     async def pop() -> None:
@@ -80,7 +80,7 @@ async def measure_deferd(server: StoreServer, jobs: int, batch: int) -> dict[str
             await engine.queue.finish_many(TOPIC, held[start : start + batch])
 
     await meter.measure("put", put)
-    while (await engine.topics.show(TOPIC)).next_due_at_ms is not None and await engine.timers[0].run_once() > 0:
+    while (await engine.topics.get(TOPIC)).next_due_at_ms is not None and await engine.timers[0].run_once() > 0:
         await asyncio.sleep(0.2)
     await asyncio.sleep(delay_s)
     await meter.measure("promote", promote)

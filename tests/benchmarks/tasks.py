@@ -78,7 +78,7 @@ async def do_task(engine: Engine, kind: str, **fields: Any) -> None:
     while task.state == "running":
         await asyncio.sleep(0.2)
         task = await engine.tasks.get(task.id)
-    assert (task.state, task.done) == ("done", task.of)
+    assert (task.state, task.done) == ("done", task.total)
 
 
 async def run(url: str, client: redis.Redis, jobs: int) -> None:

@@ -32,7 +32,7 @@ from tests.benchmarks.measuring import (
 
 WAIT_S = 60
 """How long a pop waits: the maximum of the service."""
-PARK_S = 30.0
+JOIN_S = 30.0
 """How long it may take until all consumers wait."""
 PAUSE_S = 0.03
 """The mean time between two jobs."""
@@ -75,16 +75,16 @@ class WaitingConsumers:
             connection.close()
 
 
-async def parked(putter: raw_http.Connection) -> int:
+async def waiting(putter: raw_http.Connection) -> int:
     """Waiting consumers according to the service."""
     text = (await putter.send(raw_http.request_bytes("GET", "/metrics"))).body.decode()
-    values = [line.rsplit(" ", 1)[1] for line in text.splitlines() if line.startswith("deferd_parked_consumers ")]
+    values = [line.rsplit(" ", 1)[1] for line in text.splitlines() if line.startswith("deferd_waiting_pops ")]
     return int(float(values[0]))
 
 
-async def all_parked(putter: raw_http.Connection, consumers: int) -> None:
+async def all_waiting(putter: raw_http.Connection, consumers: int) -> None:
     """Wait until all consumers wait."""
-    while await parked(putter) < consumers:
+    while await waiting(putter) < consumers:
         await asyncio.sleep(0.5)
 
 
@@ -106,23 +106,23 @@ async def measure_handover(putter: raw_http.Connection, consumers: WaitingConsum
 
 
 async def measure(service: MeasuredService, options: argparse.Namespace) -> None:
-    """Park the consumers, measure the idle service, then hand out jobs."""
+    """Have the consumers wait, measure the idle service, then hand out jobs."""
     putter = await raw_http.connect(service.port)
-    await parked(putter)
+    await waiting(putter)
     bytes_before = resident_bytes(service.pid)
     connections = await raw_http.connect_many(service.port, options.consumers)
     consumers = WaitingConsumers(connections, options.topics, by_pattern=options.by_pattern)
     if options.by_pattern:  # a pattern matches topics that exist
         topics = consumers.topics
         await raw_http.put_in_batches(putter, len(topics), lambda number: {"topic": topics[number], "delay": DAY_S})
-    with CpuMeter(service.pid, service.store_pid) as parking:
+    with CpuMeter(service.pid, service.store_pid) as joining:
         consumers.wait()
-        await raw_http.bounded(all_parked(putter, options.consumers), PARK_S, f"{options.consumers} pops wait")
+        await raw_http.bounded(all_waiting(putter, options.consumers), JOIN_S, f"{options.consumers} pops wait")
     await asyncio.sleep(1)
     with CpuMeter(service.pid, service.store_pid) as idle:
         await asyncio.sleep(options.idle)
     bytes_waiting = resident_bytes(service.pid)
-    if await parked(putter) < options.consumers:
+    if await waiting(putter) < options.consumers:
         raise SystemExit("consumers stopped waiting")
     with DiskMeter() as disk:
         took_ms = await measure_handover(putter, consumers, options.jobs)
@@ -133,7 +133,7 @@ async def measure(service: MeasuredService, options: argparse.Namespace) -> None
     show_target(f"service, % of a core in {options.idle:.0f} s idle", idle.share(service.pid), at_most=3)
     print(f"  the store meanwhile: {idle.share(service.store_pid):.2f} %")
     renewals_s = options.consumers / WAIT_S
-    pop_us = parking.us_each(service.pid, options.consumers)
+    pop_us = joining.us_each(service.pid, options.consumers)
     print(
         f"  a pop took {pop_us:.0f} us of the service's CPU; polling again every {WAIT_S} s would be {renewals_s:.0f} "
         f"pops/s, {pop_us * renewals_s / 1e4:.1f} % of a core"

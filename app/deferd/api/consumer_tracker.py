@@ -44,21 +44,21 @@ Note = tuple[_HasHeaders, str, _Named, Call]
 
 
 class GeneralPops:
-    """Pops of the general way that have address, topics and name in common; `parked` of them are under way."""
+    """Pops of the general way that have address, topics and name in common; `waiting` of them are under way."""
 
-    __slots__ = ("headers", "parked")
+    __slots__ = ("headers", "waiting")
 
     def __init__(self, headers: Iterable[Header]) -> None:
         self.headers = headers
-        self.parked = 0
+        self.waiting = 0
 
 
 class _Consumer:
-    __slots__ = ("last_seen_s", "parked")
+    __slots__ = ("last_seen_s", "waiting")
 
     def __init__(self) -> None:
         self.last_seen_s = 0.0
-        self.parked = 0
+        self.waiting = 0
 
 
 class ConsumerTracker:
@@ -100,7 +100,7 @@ class ConsumerTracker:
         self._see_general(now_s)
         return Sample(
             [
-                SeenConsumer(*identity, consumer.parked, round(1000 * (now_s - consumer.last_seen_s)))
+                SeenConsumer(*identity, consumer.waiting, round(1000 * (now_s - consumer.last_seen_s)))
                 for identity, consumer in self._consumers.items()
             ],
             self._left_out,
@@ -108,9 +108,9 @@ class ConsumerTracker:
 
     def _forget(self, before_s: float) -> None:
         for identity, consumer in list(self._consumers.items()):
-            if consumer.last_seen_s <= before_s and not consumer.parked:
+            if consumer.last_seen_s <= before_s and not consumer.waiting:
                 del self._consumers[identity]
-            consumer.parked = 0
+            consumer.waiting = 0
 
     def _see_waiting(self, now_s: float) -> None:
         """Pops that waited at the last sample."""
@@ -119,7 +119,7 @@ class ConsumerTracker:
             call, consumer = pop
             consumer.last_seen_s = now_s
             if not call.response_complete:
-                consumer.parked += 1
+                consumer.waiting += 1
                 waiting.append(pop)
         self._waiting = waiting
 
@@ -132,15 +132,15 @@ class ConsumerTracker:
             host = address[0] if isinstance(address, tuple) else None
             consumer = self._seen((named.consumer, host, topics, clients[id(headers)]), now_s)
             if not call.response_complete:
-                consumer.parked += 1
+                consumer.waiting += 1
                 self._waiting.append((call, consumer))
         self.notes.clear()
 
     def _see_general(self, now_s: float) -> None:
         for key, pops in list(self._general.items()):
             host, topics, name = key
-            self._seen((name, host, topics, _client_of(pops.headers)), now_s).parked += pops.parked
-            if not pops.parked:
+            self._seen((name, host, topics, _client_of(pops.headers)), now_s).waiting += pops.waiting
+            if not pops.waiting:
                 del self._general[key]
 
     def _seen(self, identity: _Identity, now_s: float) -> _Consumer:

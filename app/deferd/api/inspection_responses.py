@@ -75,7 +75,7 @@ def consumers(found: Consumers, limit: int) -> responses.Consumers:
                 addresses=sorted(one.addresses),
                 clients=sorted(one.clients),
                 topics=sorted(one.topics),
-                parked=one.parked,
+                waiting=one.waiting,
                 last_seen_at=instant_or_none(None if one.seen_ms is None else found.now_ms - one.seen_ms),
                 held=one.held,
                 lease_ends_at=instant_or_none(one.lease_end_ms),

@@ -66,7 +66,7 @@ async def begin_call(
 
 async def begin_sweep(request: RequestContext, sweep: Sweep, given: BaseModel) -> Response:
     """Begin a redrive or purge, and respond with its task. Raises TopicNotFound, RateLimited, StoreUnavailable."""
-    await request.engine.topics.show(sweep.topic)
+    await request.engine.topics.get(sweep.topic)
     now_ms = await request.engine.sweeps.now_ms(sweep.topic)
     fields = {name: value for name, value in asdict(sweep).items() if value is not None}
     of_sweep = {name: value for name, value in fields.items() if name not in {"verb", "cutoff_ms", "limit"}}
@@ -122,7 +122,7 @@ def shown(task: Task) -> responses.Task:
         by=spec["by"],
         via=spec["change"]["via"],
         done=task.done,
-        of=task.of,
+        total=task.total,
         started_at=instant(task.started_ms),
         ended_at=instant_or_none(task.ended_ms),
     )

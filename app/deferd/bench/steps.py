@@ -22,7 +22,7 @@ from deferd.contract.timestamps import instant_text
 BODY = {"order": 1042, "customer": "c-17"}
 CALL_TIMEOUT_S = 30.0
 SINGLE_POP_WAIT_S = 10.0
-PARKED_WAIT_S = 1.0
+CONSUMER_WAIT_S = 1.0
 """Wait of a consumer's pop. The last pops of a step wait in vain."""
 BATCHES_AT_ONCE = 4
 """Concurrent batches of each process, for puts and for pops."""
@@ -217,7 +217,7 @@ class ConsumeAll:
         """It ends when each job was delivered once and finished, and the last waiting pops have returned."""
         ledger = context.ledger
         totals = StepResult.begin()
-        pop = requests.pop(self.topic, count=self.count, wait=PARKED_WAIT_S)
+        pop = requests.pop(self.topic, count=self.count, wait=CONSUMER_WAIT_S)
 
         async def consume(send: Callable[[ApiRequest[Any]], Awaitable[Any]]) -> None:
             while ledger.missing:

@@ -19,7 +19,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
     },
     "producers": {
         "put": Entry("jobs.producing", "put a job, or one for each line of standard input"),
-        "show": Entry("jobs.producing", "show a job without changing it"),
+        "get": Entry("jobs.producing", "show a job without changing it"),
         "why": Entry("inspection.why", "explain why a job has not run"),
         "change": Entry("jobs.producing", "reschedule or change a delayed or ready job"),
         "cancel": Entry("jobs.cancelling", "cancel jobs by id, tag or state"),
@@ -28,7 +28,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
     "consumers": {
         "pop": Entry("jobs.consuming", "take ready jobs, with their receipts"),
         "finish": Entry("jobs.consuming", "finish a job"),
-        "release": Entry("jobs.consuming", "return a job to the queue for another attempt"),
+        "release": Entry("jobs.consuming", "end a delivery, for another attempt of the job"),
         "touch": Entry("jobs.consuming", "extend the lease of a job"),
         "bury": Entry("jobs.consuming", "make a job dead until it is redriven"),
     },
@@ -42,7 +42,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "purge": Entry("topics.topic_jobs", "remove all jobs of a topic, or those in one state"),
         "pause": Entry("topics.topics", "stop handing out the jobs of a topic"),
         "resume": Entry("topics.topics", "hand out the jobs of a topic again"),
-        "push": Entry("topics.push", "send the jobs of a topic to a URL: set, show, remove, test, listen"),
+        "push": Entry("topics.push", "send the jobs of a topic to a URL: set, get, remove, test, listen"),
         "schedules": Entry("schedules.schedules", "jobs that are put again and again: list, put, preview, sync"),
         "calendars": Entry("schedules.calendars", "list all calendars, opening hours under names"),
         "calendar": Entry("schedules.calendars", "show, set or delete a calendar"),
@@ -72,9 +72,9 @@ ALIASES: Final = {
     "delete": "cancel",
     "remove": "cancel",
     "rm": "cancel",
-    "get": "show",
-    "look": "show",
+    "show": "get",
+    "look": "get",
     "ack": "finish",
     "nack": "release",
 }
-"""The names that other tools have for these commands."""
+"""Other names of these commands, which other tools or earlier versions have. They hold for actions, too."""

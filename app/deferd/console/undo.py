@@ -168,10 +168,10 @@ class UndoStore:
         content = b"\n".join([orjson.dumps(about), *jobs])
         return await self._context.engine.console_undo.keep(content, (UNDO_S + _LATE_S) * 1000)
 
-    async def look(self, visit: Visit) -> dict[str, Any] | None:
+    async def get(self, visit: Visit) -> dict[str, Any] | None:
         """What the token in the URL of a page can undo; None without one, or when it is too late."""
         token = visit.query.get("undo")
-        content = await self._context.engine.console_undo.look(token) if token else None
+        content = await self._context.engine.console_undo.get(token) if token else None
         about = _about(visit, content)
         if about is None:
             return None
@@ -189,7 +189,7 @@ class UndoStore:
             ApiRefused, StoreUnavailable.
         """
         kept = self._context.engine.console_undo
-        if _about(visit, await kept.look(token)) is None:
+        if _about(visit, await kept.get(token)) is None:
             return None
         content = await kept.claim(token)
         about = _about(visit, content)

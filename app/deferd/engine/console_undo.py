@@ -26,7 +26,7 @@ class ConsoleUndo:
         await self._scripts.write("SET", self._key(token), content, "PX", for_ms)
         return token
 
-    async def look(self, token: str) -> bytes | None:
+    async def get(self, token: str) -> bytes | None:
         """What is kept under the token; None when its time is over or it was taken."""
         content: bytes | None = await self._scripts.command("GET", self._key(token))
         return content
@@ -41,7 +41,7 @@ class ConsoleUndo:
         if left_ms <= 0:
             return None
         claimed = await self._scripts.write("SET", self._claim(token), "", "NX", "PX", left_ms + 1)
-        return await self.look(token) if claimed is not None else None
+        return await self.get(token) if claimed is not None else None
 
     async def release(self, token: str) -> None:
         """End a claim: what failed can be tried again."""

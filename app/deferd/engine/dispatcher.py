@@ -38,7 +38,7 @@ from deferd.engine.redis_keys import Keys
 from deferd.engine.repeated_pops import earlier_deliveries
 from deferd.engine.request_end import request_ending_at, request_ends_at_s
 from deferd.engine.topic_search import TopicSearch, TopicSelection
-from deferd.engine.wait_queue import OnPopEnd, ParkedPops, Waiter, WaitQueue, settling
+from deferd.engine.wait_queue import OnPopEnd, Waiter, WaitingPops, WaitQueue, settling
 
 _LOG = logging.getLogger(__name__)
 _RETRY_S = 0.5
@@ -65,13 +65,13 @@ class Dispatcher:
         self._looks = FirstLooks(self._begin_polling)
         self._draining = False
         self._arrivals = 0
-        self._parked = ParkedPops()
+        self._waiting = WaitingPops()
         self._patterns = PatternWaits(self, search)
 
     @property
-    def parked(self) -> int:
+    def waiting(self) -> int:
         """How many pops are waiting now."""
-        return self._parked.count
+        return self._waiting.count
 
     async def pop(
         self,
@@ -147,7 +147,7 @@ class Dispatcher:
         waiter.timed_out = wait_ms <= 0 or self._draining
         for topic in topics:
             self._wait_queue_of(topic).join(waiter)
-        self._parked.change(1)
+        self._waiting.change(1)
         return waiter
 
     def _wait_queue_of(self, topic: str) -> WaitQueue:
@@ -205,7 +205,7 @@ class Dispatcher:
     async def return_undelivered(self, jobs: Sequence[JobRecord]) -> None:
         """Return jobs that no consumer received to the queue; if that fails, they are ready when their leases end."""
         try:
-            await self._job_queue.return_to_queue(jobs)
+            await self._job_queue.return_popped(jobs)
         except DeferdError as exc:
             _LOG.warning("%d undelivered jobs stay leased until their leases end: %s", len(jobs), exc)
 
@@ -225,7 +225,7 @@ class Dispatcher:
         elif waiter.jobs or (waiter.timed_out and waiter.first_pass_index is None):
             self._resolve(waiter)
         elif waiter.first_pass_index is None:
-            self._park(waiter)
+            self._keep_waiting(waiter)
 
     def end_first_pass(self, waiter: Waiter) -> None:
         """All topics that match were searched, and polled if they had something ready: the waiter has it, or waits."""
@@ -312,7 +312,7 @@ class Dispatcher:
                 self._settle(waiter, more=False)
 
     def _settle(self, waiter: Waiter, *, more: bool) -> None:
-        """A topic of the waiter was polled: end its wait, go on to its next topic, or park it."""
+        """A topic of the waiter was polled: end its wait, go on to its next topic, or keep it waiting."""
         waiter.was_polled = True
         if waiter.cancelled:
             self._return_jobs(waiter)
@@ -329,7 +329,7 @@ class Dispatcher:
         elif waiter.first_pass_index is not None:
             self._poll_from(waiter, waiter.first_pass_index + 1)
         else:
-            self._park(waiter)
+            self._keep_waiting(waiter)
 
     def _poll_from(self, waiter: Waiter, start: int) -> None:
         """Poll the waiter's first reachable topic from index `start` on; after the last one it waits for all."""
@@ -349,18 +349,18 @@ class Dispatcher:
         if waiter.was_polled and (waiter.jobs or waiter.timed_out):
             self._resolve(waiter)
             return
-        self._park(waiter)
+        self._keep_waiting(waiter)
         if not waiter.was_polled:
             for topic in waiter.topics:
                 self._probe_outage_now(topic)
 
-    def _park(self, waiter: Waiter) -> None:
+    def _keep_waiting(self, waiter: Waiter) -> None:
         if waiter.timer is None and not waiter.timed_out:
             wait_s = max(waiter.ends_at_s - time.monotonic(), 0)
             waiter.timer = asyncio.get_running_loop().call_later(wait_s, self._time_out, waiter)
         for topic in waiter.topics:
             if not self.is_down(topic):  # else it is polled for as a newcomer after the outage
-                self._wait_queues[topic].park(waiter)
+                self._wait_queues[topic].note_polled(waiter)
         skipped_topics, waiter.skipped_topics = waiter.skipped_topics, set()
         for topic in skipped_topics:
             self._request_poll(topic)
@@ -469,7 +469,7 @@ class Dispatcher:
         waiter.ended = True
         if waiter.timer is not None:
             waiter.timer.cancel()
-        self._parked.change(-1)
+        self._waiting.change(-1)
         if waiter.selection is not None:
             self._patterns.leave(waiter)
         for topic in waiter.topics:

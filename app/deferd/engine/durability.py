@@ -306,7 +306,7 @@ class PutSender:
                     topic, level, str(error), given, named=named, replicas=False, nothing=nothing
                 ) from error
         if level == FSYNC and calls.durability.level < FSYNC:
-            with observed("config"):
+            with observed("CONFIG"):
                 current = await calls.probe()
             if current < FSYNC:
                 why = calls.durability.why_not

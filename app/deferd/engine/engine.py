@@ -246,7 +246,7 @@ class Engine:
 
     async def store_facts(self) -> StoreFacts:
         """What the store is and supports now. Raises StoreUnavailable."""
-        with observed("info"):
+        with observed("INFO"):
             return await read_store_facts(self._store)
 
     async def _ping_shard(self, shard: int) -> StoreUnavailable | None:

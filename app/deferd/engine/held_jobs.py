@@ -60,7 +60,7 @@ class HeldJobs:
         """
         return await self._send(topic, jobs, self._return)
 
-    async def return_to_queue(self, deliveries: Iterable[JobRecord]) -> int:
+    async def return_popped(self, deliveries: Iterable[JobRecord]) -> int:
         """As `return_many`, for deliveries of any topics that never reached their consumer.
 
         Returns how many were returned. Deliveries that are no longer live stay as they are, and those whose request was
@@ -107,7 +107,7 @@ class HeldJobs:
 
     async def _prepend(self, partition: str, deliveries: Sequence[tuple[Any, ...]]) -> list[int]:
         args: tuple[Any, ...] = (partition, *chain.from_iterable(deliveries))
-        codes: list[int] = await self._scripts.run("return_to_queue", self._keys.of_topic(partition), args)
-        metrics.GIVEN_BACK.labels(self._label(partition)).inc(codes.count(OK))
+        codes: list[int] = await self._scripts.run("return", self._keys.of_topic(partition), args)
+        metrics.RETURNS.labels(self._label(partition)).inc(codes.count(OK))
         self._counted.of(partition)
         return codes

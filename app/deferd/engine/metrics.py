@@ -55,9 +55,7 @@ RELEASES = Counter("deferd_releases", "Deliveries released by consumers for anot
 SNOOZES = Counter("deferd_snoozes", "Deliveries released by consumers without counting as an attempt.", ["topic"])
 CANCELS = Counter("deferd_cancels", "Jobs cancelled, by the state they were in.", ["topic", "was"])
 RESCHEDULES = Counter("deferd_reschedules", "Jobs moved to another due time by calls on many jobs.", ["topic"])
-GIVEN_BACK = Counter(
-    "deferd_given_back", "Deliveries returned to the queue because their consumer disconnected.", ["topic"]
-)
+RETURNS = Counter("deferd_returns", "Deliveries that nobody worked on, returned to the head of the queue.", ["topic"])
 REDELIVERIES = Counter("deferd_redeliveries", "Jobs made ready again because their lease ended.", ["topic"])
 DEATHS = Counter("deferd_deaths", "Jobs moved to dead, by reason.", ["topic", "reason"])
 SCHEDULE_RUNS = Counter(
@@ -79,15 +77,15 @@ READY_WAIT = LatenessHistogram(
     ["topic"],
     buckets=LATENESS_BUCKETS,
 )
-PARKED = Gauge("deferd_parked_consumers", "Pops that wait for a job now.", multiprocess_mode="livesum")
+WAITING_POPS = Gauge("deferd_waiting_pops", "Pops that wait for a job now.", multiprocess_mode="livesum")
 TIMER_TURNS = Counter("deferd_timer_turns", "Turns of the timer, by whether this process held the lock.", ["held"])
 TIMER_TURN_SECONDS = Histogram(
     "deferd_timer_turn_seconds", "Duration of turns of the timer that had work to do.", buckets=_CALL_BUCKETS
 )
 STORE_CALLS = FastHistogram(
-    "deferd_store_call_seconds", "Script calls to the store.", ["script"], buckets=_CALL_BUCKETS
+    "deferd_store_call_seconds", "Calls of the store, by script or command.", ["script"], buckets=_CALL_BUCKETS
 )
-STORE_ERRORS = Counter("deferd_store_errors", "Script calls that failed.", ["script"])
+STORE_ERRORS = Counter("deferd_store_errors", "Calls of the store that failed, by script or command.", ["script"])
 
 
 # The children of metrics that every store call of a usual shape counts: to look them up takes longer than to count.

@@ -69,7 +69,7 @@ class Notifications:
     async def check_publishing(self) -> None:
         """Publish a message, as the scripts do. Raises StoreUnavailable when the store refuses."""
         pubsub = self._store.pubsub()
-        with observed("publish"):
+        with observed("PUBLISH"):
             await pubsub.publish(DUE_CHANNEL, "")
 
     async def run(self) -> None:

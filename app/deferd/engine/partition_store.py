@@ -192,7 +192,7 @@ class PartitionStore:
             else:
                 revision, count = max(one[0] for one in later), max(one[1] for one in later)
                 of_topic = self._keys.of_topic(topic)
-                await self._scripts.run("configure", of_topic, (topic, "outdo", revision, count))
+                await self._scripts.run("topic_set", of_topic, (topic, "outdo", revision, count))
             await self.refresh(topic)
             if not later:
                 return

@@ -114,7 +114,7 @@ class JobQueue:
         self.add_cancel = self._cancels.add
         held = HeldJobs(scripts, keys, labels, self._partitions, bulk_throttle)
         self.check_many, self.return_many = held.check_many, held.return_many
-        self.return_to_queue = held.return_to_queue
+        self.return_popped = held.return_popped
         self.pop_and_finish = PopsAndFinishes(self._pop_and_finish, self._partitions.known).pop
 
     async def _send_finishes(self, topic: str, jobs: list[Args]) -> list[int | StoreUnavailable]:

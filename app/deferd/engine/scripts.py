@@ -34,8 +34,6 @@ from deferd.store.load_progress import LoadWatch
 from deferd.store.replication import MissingPermission, NotReplicated, TooFewReplicas
 from deferd.store.server_clock import NOT_AFTER, CallTooLate, NotAfter
 
-_METRIC_LABELS = {"get": "look", "return_to_queue": "give_back"}
-"""Scripts whose `script` label in metrics differs from their name: dashboards use these labels."""
 _REPLICATED = "_replicated"
 """The end of the label of a script that replicas confirm."""
 _FIRST_WORD = re.compile(r"(?:^|: -)([A-Z]+)\b")
@@ -144,7 +142,7 @@ class Scripts:
         if self._watch is not None:
             self._watch.admit()
         is_replicated = sending is not None and sending.is_replicated
-        label = f"{verb}{_REPLICATED}" if is_replicated else _METRIC_LABELS.get(verb, verb)
+        label = f"{verb}{_REPLICATED}" if is_replicated else verb
         call = self._store.call if sending is None else sending.call
         began = time.perf_counter()
         try:  # as `observed`, which takes longer
@@ -185,7 +183,7 @@ class Scripts:
         """Run one plain command, which only reads. Raises StoreUnavailable as `run` does."""
         if self._watch is not None:
             self._watch.admit()
-        with observed(name.lower()):
+        with observed(name):
             try:
                 return await self._store.call(name, *args)
             except redis_errors.RedisError as exc:
@@ -214,7 +212,10 @@ class Scripts:
 
 @contextmanager
 def observed(call: str) -> Iterator[None]:
-    """Measure a call of the store, count it if it fails, and translate its errors into StoreUnavailable."""
+    """Measure a call of the store, count it if it fails, and translate its errors into StoreUnavailable.
+
+    `call` is the label: the name of a script, or of a command in capitals.
+    """
     began = time.perf_counter()
     try:
         with _failing(call):

@@ -125,7 +125,7 @@ async def shards_of(store: Store) -> int | None:
 async def clock_ms(store: Store) -> int:
     """The time of the store's clock. Raises StoreUnavailable."""
     targets = {"target_nodes": RedisCluster.RANDOM} if isinstance(store.client, RedisCluster) else {}
-    with observed("time"):
+    with observed("TIME"):
         seconds, microseconds = await store.client.execute_command("TIME", **targets)
     return int(seconds) * 1000 + int(microseconds) // 1000
 
@@ -305,7 +305,7 @@ async def _alone(store: Store, *, force: bool) -> AsyncIterator[None]:
         return
     subscription = store.pubsub()
     try:
-        with _named(store), observed("subscribe"):
+        with _named(store), observed("SUBSCRIBE"):
             await _stored_shards(store)  # a cluster client knows the nodes only after a first call
             await subscription.subscribe(READY_CHANNEL)
             while (message := await subscription.get_message(timeout=_SUBSCRIBE_S)) is not None:

@@ -24,7 +24,7 @@ from deferd.engine.partitions import is_first
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.topic_settings import UNREADABLE_SETTINGS
-from deferd.engine.topic_view import STATES, TopicView, view_topic
+from deferd.engine.topic_view import STATES, TopicView, get_topic
 
 _LOG = logging.getLogger(__name__)
 _TOPICS_PER_CALL = 500
@@ -120,7 +120,7 @@ class TopicList:
                     unavailable.append(name)
                     continue
                 try:
-                    views[name] = await view_topic(self._scripts, self._keys, name)
+                    views[name] = await get_topic(self._scripts, self._keys, name)
                 except TopicNotFound:  # forgotten since its name was read
                     continue
                 except StoreUnavailable as exc:

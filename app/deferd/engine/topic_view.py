@@ -46,7 +46,7 @@ class TopicView:
     target: TargetState | None = None
 
 
-async def view_topic(scripts: Scripts, keys: Keys, topic: str) -> TopicView:
+async def get_topic(scripts: Scripts, keys: Keys, topic: str) -> TopicView:
     """Read one topic: the sums over its partitions, the oldest and the next job of all, the settings of the first.
 
     Raises:
@@ -73,7 +73,7 @@ async def view_topic(scripts: Scripts, keys: Keys, topic: str) -> TopicView:
 
 
 async def partitions_of(scripts: Scripts, keys: Keys, partitions: PartitionStore, topic: str) -> tuple[str, ...]:
-    """The partitions of a topic, also when this process has not been told yet that it has more. Raises as view_topic.
+    """The partitions of a topic, also when this process has not been told yet that it has more. Raises as get_topic.
 
     One call of the store, unless there are more.
     """
@@ -86,7 +86,7 @@ async def partitions_of(scripts: Scripts, keys: Keys, partitions: PartitionStore
 
 
 async def _read(scripts: Scripts, keys: Keys, partition: str) -> list[Any] | None:
-    reply: list[Any] | None = await scripts.run("view", keys.of_topic(partition), (partition,))
+    reply: list[Any] | None = await scripts.run("topic_get", keys.of_topic(partition), (partition,))
     return reply
 
 

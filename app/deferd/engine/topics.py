@@ -1,4 +1,4 @@
-"""The verbs of operators on one topic: show, configure, pause, resume, list jobs, redrive, purge."""
+"""The verbs of operators on one topic: get, set, pause, resume, list jobs, redrive, purge."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from deferd.engine.scripts import Scripts
 from deferd.engine.tag_index import ids_with_tag
 from deferd.engine.topic_settings import settings_to_store
 from deferd.engine.topic_sweeps import Sweep, TopicSweeps
-from deferd.engine.topic_view import STATES, TopicView, partitions_of, view_topic
+from deferd.engine.topic_view import STATES, TopicView, get_topic, partitions_of
 
 _LISTED, _SEARCHED = 100, 250
 """Most jobs that one script call lists or looks at: less than 5 ms of the store."""
@@ -46,19 +46,19 @@ class Topics:
     async def _run(self, verb: str, topic: str, *args: str | bytes | float) -> Any:
         return await self._scripts.run(verb, self._keys.of_topic(topic), (topic, *args))
 
-    async def show(self, topic: str) -> TopicView:
+    async def get(self, topic: str) -> TopicView:
         """Return the topic as it is now, all its partitions together. Raises TopicNotFound."""
-        return await view_topic(self._scripts, self._keys, topic)
+        return await get_topic(self._scripts, self._keys, topic)
 
     async def _partitions_of(self, topic: str) -> tuple[str, ...]:
         """Raises TopicNotFound."""
         return await partitions_of(self._scripts, self._keys, self._partitions, topic)
 
-    async def standing_of(self, topic: str, job_id: str) -> Standing | Missing:
+    async def why(self, topic: str, job_id: str) -> Standing | Missing:
         """What decides when a job runs, or what is known of a job that does not exist."""
         return await standing_of(self._scripts, self._keys, self._partitions, topic, job_id)
 
-    async def configure(self, topic: str, settings: TopicSettings) -> TopicView:
+    async def set(self, topic: str, settings: TopicSettings) -> TopicView:
         """Replace the defaults for jobs put from now on, and the limits of the topic. Makes the topic known.
 
         Its number of partitions stays as it is, unless the settings have one. When several partitions cannot be reached
@@ -74,14 +74,14 @@ class Topics:
         if settings.window is not None:
             await self._placer.check_window(settings.window)
         stored = settings_to_store(settings)
-        code = await self._run("configure", topic, "settings", json_bytes(stored) if stored else "")
+        code = await self._run("topic_set", topic, "settings", json_bytes(stored) if stored else "")
         await self._spread(topic)
         if code in {_FEWER_PARTITIONS, _IS_PUSHED}:
             most = "at most 1: the topic is pushed"
             if code == _FEWER_PARTITIONS:
                 most = f"at least {self._keys.partitions.count(topic)}: partitions can grow, not shrink"
             raise InvalidInput([FieldError(("body", "partitions"), f"must be {most}", settings.partitions)])
-        return await self.show(topic)
+        return await self.get(topic)
 
     async def pause(self, topic: str, by: str | None = None, reason: str | None = None) -> TopicView:
         """Stop handing out jobs; everything else goes on. Makes the topic known.
@@ -95,10 +95,10 @@ class Topics:
         return await self._set_paused(topic, "resume")
 
     async def _set_paused(self, topic: str, verb: Literal["pause", "resume"], *why: str) -> TopicView:
-        if await self._run("configure", topic, verb, *(why or ("", ""))) < 0:
+        if await self._run("topic_set", topic, verb, *(why or ("", ""))) < 0:
             raise TopicNotFound(topic)
         await self._spread(topic)
-        return await self.show(topic)
+        return await self.get(topic)
 
     async def _spread(self, topic: str) -> None:
         """Give other partitions of the topic its settings, if there are others."""

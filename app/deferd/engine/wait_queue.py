@@ -16,7 +16,7 @@ from deferd.engine.topic_search import TopicSelection
 _JOBS_PER_CALL = 500
 """A single waiter may request more."""
 _NEWCOMERS_PER_CALL = 128
-_PARKED_PER_CALL = 16
+_WAITING_PER_CALL = 16
 """How many waiters that have already found the topic empty join one store call."""
 OnPopEnd = Callable[[list[JobRecord], Exception | None], None]
 """Called once with the jobs, or with none and the error."""
@@ -44,7 +44,7 @@ class Waiter(msgspec.Struct, eq=False):  # made for every pop, in a third of a d
     request: PopRequest
     on_end: OnPopEnd
     ends_at_s: float
-    """On the monotonic clock. `timer` is set only once it parks, since most pops end before."""
+    """On the monotonic clock. `timer` is set only once it has to wait, since most pops end before."""
     selection: TopicSelection | None = None
     """The topics that its patterns match; see PatternWaits."""
     timer: asyncio.TimerHandle | None = None
@@ -110,7 +110,7 @@ class WaitQueue:
         """Add a waiter, as a newcomer."""
         self.waiters[waiter] = self.newcomers[waiter] = None
 
-    def park(self, waiter: Waiter) -> None:
+    def note_polled(self, waiter: Waiter) -> None:
         """The waiter has been polled for: it is no newcomer any more."""
         self.newcomers.pop(waiter, None)
 
@@ -129,16 +129,16 @@ class WaitQueue:
         """
         chosen: dict[Waiter, PopRequest] = {}
         busy: list[Waiter] = []
-        jobs = newcomers = parked = 0
+        jobs = newcomers = waiting = 0
         for waiter in self.waiters:
             if not waiter.may_be_served_by(self.topic):
                 if not chosen:
                     busy.append(waiter)
                 continue
             is_new = waiter in self.newcomers
-            newcomers, parked = newcomers + is_new, parked + (not is_new)
+            newcomers, waiting = newcomers + is_new, waiting + (not is_new)
             jobs += waiter.missing
-            if newcomers > _NEWCOMERS_PER_CALL or parked > _PARKED_PER_CALL or (chosen and jobs > _JOBS_PER_CALL):
+            if newcomers > _NEWCOMERS_PER_CALL or waiting > _WAITING_PER_CALL or (chosen and jobs > _JOBS_PER_CALL):
                 break
             chosen[waiter] = waiter.remaining_request()
         if not chosen:
@@ -154,7 +154,7 @@ class WaitQueue:
         return chosen
 
 
-class ParkedPops:
+class WaitingPops:
     """Counts waiting pops. The metric follows once for each turn of the event loop: most pops end within two."""
 
     __slots__ = ("_is_changed", "count")
@@ -172,4 +172,4 @@ class ParkedPops:
 
     def _show(self) -> None:
         self._is_changed = False
-        metrics.PARKED.set(self.count)
+        metrics.WAITING_POPS.set(self.count)

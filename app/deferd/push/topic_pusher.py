@@ -170,7 +170,7 @@ class TopicPusher:
             self._on_gone(self.topic)
             return _STORE_MOST_S
         if self._is_closing:
-            await self._tools.queue.return_to_queue(taken.jobs)
+            await self._tools.queue.return_popped(taken.jobs)
             return None
         if taken.failures:
             self._is_suspect = True

@@ -105,7 +105,7 @@ class Finish(NamedTuple):
 
 
 class Release(NamedTuple):
-    """The job returns to the queue and is delivered again after `delay_s`. None: after its backoff.
+    """The job is released, and delivered again after `delay_s`. None: after its backoff.
 
     Unless it `counts` as an attempt it is a snooze, which needs a delay.
     """

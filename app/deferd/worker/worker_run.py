@@ -245,7 +245,7 @@ class WorkerRun:
     def _settle(self, held: HeldJob, outcome: Outcome | Return) -> None:
         held.settled = True
         if isinstance(outcome, Return):
-            LOG.debug("%s is returned to the queue: %s", held, outcome.why)
+            LOG.debug("%s is returned: %s", held, outcome.why)
             self._leases.drop(held)  # it comes back by itself when the service cannot be reached
         self._reporter.report(held, outcome)
 

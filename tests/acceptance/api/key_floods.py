@@ -28,7 +28,7 @@ max_topics = 10
 max_retain = 60
 max_ttl = 60
 max_dead_retain = 60
-max_parked_pops = 10
+max_waiting_pops = 10
 requests_per_second = 300
 """
 LARGE_JOBS, LARGE_JOB_BYTES = 6, 900_000

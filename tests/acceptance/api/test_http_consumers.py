@@ -50,7 +50,7 @@ async def waiting(url: str, topic: str, consumer: str | None) -> AsyncIterator[A
 async def test_a_waiting_consumer(http: Http, shared_service: ServiceProcess, pattern: str) -> None:
     topics = pattern.format(http.topic)
     async with waiting(shared_service.url, topics, "worker-w"):
-        [seen] = await when(http, lambda own: own and own[0]["parked"])
+        [seen] = await when(http, lambda own: own and own[0]["waiting"])
         assert moment(seen.pop("last_seen_at")) == pytest.approx(time.time(), abs=PUBLISHED_S)
         assert set(topics.split(",")) <= set(seen.pop("topics"))
         assert seen["addresses"] == ["127.0.0.1"]
@@ -97,7 +97,7 @@ async def test_client_and_command(http: Http, shared_service: ServiceProcess) ->
     await when(http, lambda own: own and own[0]["held"] and own[0]["addresses"])
     with Client(shared_service.url) as client:
         [seen] = [one for one in client.consumers(limit=1000) if one.name == f"w-{http.topic}"]
-        assert (seen.held, seen.parked, seen.topics, seen.addresses) == (1, 0, [http.topic], ["127.0.0.1"])
+        assert (seen.held, seen.waiting, seen.topics, seen.addresses) == (1, 0, [http.topic], ["127.0.0.1"])
         assert seen.lease_ends_at is not None
         assert seen.last_seen_at is not None
         assert seen.clients

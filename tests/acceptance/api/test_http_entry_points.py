@@ -139,11 +139,11 @@ async def test_a_pop_whose_client_disconnects_holds_up_no_job(
     http: Http, wire: Wire, shared_service: ServiceProcess, through_asgi: bool
 ) -> None:
     path = f"/topics/{http.topic}/pop?wait=20" if not through_asgi else f"/topics/{http.topic}/pop?wait=%320"
-    await asyncio.to_thread(shared_service.wait_for_parked_pops, 0)
+    await asyncio.to_thread(shared_service.wait_for_waiting_pops, 0)
     wire.send(request("GET", path))
-    await asyncio.to_thread(shared_service.wait_for_parked_pops, 1)
+    await asyncio.to_thread(shared_service.wait_for_waiting_pops, 1)
     wire.writer.close()
-    await asyncio.to_thread(shared_service.wait_for_parked_pops, 0)
+    await asyncio.to_thread(shared_service.wait_for_waiting_pops, 0)
     await http.put_job("j")
     [job] = await http.pop(wait=5)
     assert (job["id"], job["attempt"]) == ("j", 1)
@@ -152,11 +152,11 @@ async def test_a_pop_whose_client_disconnects_holds_up_no_job(
 async def test_a_pop_with_a_pipelined_request_behind_it_holds_up_no_job(
     http: Http, wire: Wire, shared_service: ServiceProcess
 ) -> None:
-    await asyncio.to_thread(shared_service.wait_for_parked_pops, 0)
+    await asyncio.to_thread(shared_service.wait_for_waiting_pops, 0)
     wire.send(request("GET", f"/topics/{http.topic}/pop?wait=20"), request("GET", "/healthz"))
-    await asyncio.to_thread(shared_service.wait_for_parked_pops, 1)
+    await asyncio.to_thread(shared_service.wait_for_waiting_pops, 1)
     wire.writer.close()
-    await asyncio.to_thread(shared_service.wait_for_parked_pops, 0)
+    await asyncio.to_thread(shared_service.wait_for_waiting_pops, 0)
     await http.put_job("j")
     [job] = await http.pop(wait=5)
     assert (job["id"], job["attempt"]) == ("j", 1)
@@ -172,9 +172,9 @@ async def test_a_response_is_sent_even_if_garbage_follows_the_request(http: Http
 async def test_a_pop_that_waits_does_not_end_when_more_is_sent(
     http: Http, wire: Wire, shared_service: ServiceProcess
 ) -> None:
-    await asyncio.to_thread(shared_service.wait_for_parked_pops, 0)
+    await asyncio.to_thread(shared_service.wait_for_waiting_pops, 0)
     wire.send(request("GET", f"/topics/{http.topic}/pop?wait=20"))
-    await asyncio.to_thread(shared_service.wait_for_parked_pops, 1)
+    await asyncio.to_thread(shared_service.wait_for_waiting_pops, 1)
     wire.send(request("GET", "/healthz"))
     await asyncio.sleep(0.1)
     await http.put_job("j")

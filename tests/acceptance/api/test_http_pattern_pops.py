@@ -54,9 +54,9 @@ async def test_a_repeated_request_gets_the_same_jobs_again(http: Http) -> None:
 
 
 async def test_a_new_topic_joins_a_pop_that_waits(shared_service: ServiceProcess, http: Http) -> None:
-    await asyncio.to_thread(shared_service.wait_for_parked_pops, 0)
+    await asyncio.to_thread(shared_service.wait_for_waiting_pops, 0)
     popping = asyncio.create_task(pop(http, f"{http.topic}.*", wait=20))
-    await asyncio.to_thread(shared_service.wait_for_parked_pops, 1)
+    await asyncio.to_thread(shared_service.wait_for_waiting_pops, 1)
     await put(http, f"{http.topic}.new")
     async with asyncio.timeout(BUSY_S):
         assert [job["topic"] for job in await popping] == [f"{http.topic}.new"]
@@ -140,7 +140,7 @@ async def test_a_key_gets_only_topics_that_it_may_pop(keyed: KeyedService, throu
 async def test_a_pop_that_waits_gets_nothing_that_its_key_may_not_pop_any_more(keyed: KeyedService) -> None:
     popping = asyncio.create_task(keyed.call("changing", "GET", "/topics/orders.*/pop?wait=30"))
     async with asyncio.timeout(BUSY_S):
-        while b"deferd_parked_consumers 1.0" not in (await keyed.call("read", "GET", "/metrics")).body:
+        while b"deferd_waiting_pops 1.0" not in (await keyed.call("read", "GET", "/metrics")).body:
             await asyncio.sleep(0.02)
         keyed.keys.add("changing", "pop", topics=("orders.b",))
         while (await keyed.call("changing", "GET", "/topics/orders.a/pop?wait=0")).status == 200:

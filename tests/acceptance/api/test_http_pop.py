@@ -74,7 +74,7 @@ async def test_one_job_is_handed_out_when_no_count_is_given(http: Http) -> None:
 async def test_a_pop_waits_for_a_job(http: Http, shared_service: ServiceProcess) -> None:
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(http.pop_one(wait=20))
-        await asyncio.to_thread(shared_service.wait_for_parked_pops, 1)
+        await asyncio.to_thread(shared_service.wait_for_waiting_pops, 1)
         await http.put_job("late")
     assert waiting.result()["id"] == "late"
 
@@ -90,7 +90,7 @@ async def test_waiting_consumers_are_served_in_the_order_they_came(http: Http, s
         waiting = []
         for number in range(3):
             waiting.append(group.create_task(http.pop_one(wait=20, consumer=f"c{number}")))
-            await asyncio.to_thread(shared_service.wait_for_parked_pops, number + 1)
+            await asyncio.to_thread(shared_service.wait_for_waiting_pops, number + 1)
         for name in ("a", "b", "c"):
             await http.put_job(name)
     assert [(task.result()["id"], task.result()["reserved_by"]) for task in waiting] == [
@@ -121,7 +121,7 @@ async def test_a_pop_waits_on_all_its_topics(http: Http, shared_service: Service
     path = f"/topics/{http.topic}.never,{http.topic}/pop"
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(http.get(path, params={"wait": 20}))
-        await asyncio.to_thread(shared_service.wait_for_parked_pops, 1)
+        await asyncio.to_thread(shared_service.wait_for_waiting_pops, 1)
         await http.put_job("late")
     assert ok(waiting.result())["jobs"][0]["id"] == "late"
 
@@ -167,10 +167,10 @@ async def test_a_repeated_request_does_not_get_what_it_has_finished(http: Http) 
 async def test_a_consumer_that_disconnects_strands_no_job(http: Http, shared_service: ServiceProcess) -> None:
     async with httpx.AsyncClient(base_url=shared_service.url, timeout=30, trust_env=False, verify=NO_TLS) as impatient:
         pop = asyncio.create_task(impatient.get(http.topic_path("pop"), params={"wait": 20}))
-        await asyncio.to_thread(shared_service.wait_for_parked_pops, 1)
+        await asyncio.to_thread(shared_service.wait_for_waiting_pops, 1)
         pop.cancel()
         await asyncio.wait([pop])
-    await asyncio.to_thread(shared_service.wait_for_parked_pops, 0)
+    await asyncio.to_thread(shared_service.wait_for_waiting_pops, 0)
     await http.put_job("mine")
     job = await http.pop_one()
     assert (job["id"], job["attempt"]) == ("mine", 1)

@@ -48,7 +48,7 @@ async def test_a_cancel(http: Http) -> None:
         "api",
     )
     done = await ended(http, task["id"])
-    assert (done["state"], done["done"], done["of"]) == ("done", 3, 3)
+    assert (done["state"], done["done"], done["total"]) == ("done", 3, 3)
     moment(done["ended_at"])
     assert await http.counts() == {}
     await http.put_job("d", delay=60)
@@ -95,7 +95,7 @@ async def test_a_reschedule_redrive_and_purge(http: Http) -> None:
     assert await http.counts() == {"ready": 3, "delayed": 1}
     task = ok(await http.delete(http.topic_path(), params={"state": "ready", "as_task": "true"}), 202)
     assert task["select"] == {"state": "ready"}
-    assert (await ended(http, task["id"]))["of"] == 3
+    assert (await ended(http, task["id"]))["total"] == 3
     assert await http.counts() == {"delayed": 1}
 
 
@@ -155,7 +155,7 @@ async def test_client(http: Http, shared_service: ServiceProcess) -> None:
     def wait(client: Client, task: Any) -> tuple[str, int, int | None]:
         while task.state == "running":
             task = client.task(task.id)
-        return task.state, task.done, task.of
+        return task.state, task.done, task.total
 
     def use() -> None:
         with Client(shared_service.url) as client:
@@ -196,7 +196,7 @@ async def test_commands(http: Http, shared_service: ServiceProcess) -> None:
     [shown] = shell.json("tasks", task_id)
     assert (shown["id"], shown["via"]) == (task_id, "cli")
     header, row = shell.good("tasks", task_id, "--stop").splitlines()
-    assert header.split() == ["ID", "KIND", "TOPIC", "STATE", "DONE", "OF", "STARTED", "ENDED", "BY"]
+    assert header.split() == ["ID", "KIND", "TOPIC", "STATE", "DONE", "TOTAL", "STARTED", "ENDED", "BY"]
     assert row.split()[:4] == [task_id, "purge", http.topic, "done"]
     assert shell.json("tasks", "--limit", "1")[0]["id"] == task_id
     for wrong in (

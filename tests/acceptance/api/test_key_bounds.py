@@ -16,7 +16,7 @@ from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.wire import Wire, WireResponse, connected, request
 from tests.waiting import wait_until
 
-MAX_JOBS, MAX_PARKED, MAX_BODY_BYTES, MAX_BATCH, MAX_DEPTH = 5, 3, 2000, 4, 6
+MAX_JOBS, MAX_WAITING, MAX_BODY_BYTES, MAX_BATCH, MAX_DEPTH = 5, 3, 2000, 4, 6
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +28,11 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> KeysFile:
     )
     keys.add("few", "put", "pop", more=f"max_jobs = {MAX_JOBS}\nmax_batch = {MAX_BATCH}")
     keys.add("shallow", "put", more=f"max_depth = {MAX_DEPTH}")
-    keys.add("parks", "pop", more=f"max_parked_pops = {MAX_PARKED}")
+    keys.add("waits", "pop", more=f"max_waiting_pops = {MAX_WAITING}")
     keys.add(
         "limited",
         *("put", "pop"),
-        more="max_jobs = 1\nmax_parked_pops = 1\nmax_body_bytes = 500\nrequests_per_second = 0.01\nburst = 8",
+        more="max_jobs = 1\nmax_waiting_pops = 1\nmax_body_bytes = 500\nrequests_per_second = 0.01\nburst = 8",
     )
     return keys
 
@@ -60,7 +60,7 @@ class Caller:
         return await self(key, "POST", "/jobs", {"topic": topic, "id": job_id, **fields})
 
     @contextlib.asynccontextmanager
-    async def parked(self, key: str, topic: str) -> AsyncIterator[Wire]:
+    async def waiting(self, key: str, topic: str) -> AsyncIterator[Wire]:
         """A waiting pop, cancelled at the end."""
         path = f"/topics/{topic}/pop?wait=30"
         header = f"Authorization: Bearer {self._keys.tokens[key]}"
@@ -175,17 +175,17 @@ async def test_puts_at_the_same_time_never_exceed_the_key(caller: Caller, topic:
 
 async def test_more_waiting_pops_than_a_key_may_have_are_refused(caller: Caller, topic: str) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        waiting = [await stack.enter_async_context(caller.parked("parks", topic)) for _ in range(MAX_PARKED)]
+        waiting = [await stack.enter_async_context(caller.waiting("waits", topic)) for _ in range(MAX_WAITING)]
         await until_refused(caller, topic)
-        refused = await caller("parks", "GET", f"/topics/{topic}/pop?wait=30")
+        refused = await caller("waits", "GET", f"/topics/{topic}/pop?wait=30")
         assert (429, "rate_limited") == (refused.status, refused.json()["code"])
-        assert refused.json()["detail"] == "key 'parks' already has 3 waiting pops, its maximum"
+        assert refused.json()["detail"] == "key 'waits' already has 3 waiting pops, its maximum"
         assert "1" == refused.headers["retry-after"]
-        assert '"parked-pops";q=3;qu="concurrent-requests"' == refused.headers["ratelimit-policy"]
-        assert '"parked-pops";r=0' == refused.headers["ratelimit"]
-        at_once = await caller("parks", "GET", f"/topics/{topic}/pop?wait=0")  # this one does not wait
+        assert '"waiting-pops";q=3;qu="concurrent-requests"' == refused.headers["ratelimit-policy"]
+        assert '"waiting-pops";r=0' == refused.headers["ratelimit"]
+        at_once = await caller("waits", "GET", f"/topics/{topic}/pop?wait=0")  # this one does not wait
         assert 200 == at_once.status
-        async with caller.parked("free", topic) as other:
+        async with caller.waiting("free", topic) as other:
             await caller.put("free", topic, "a")
             await caller.put("free", topic, "b")
             await caller.put("free", topic, "c")
@@ -193,25 +193,25 @@ async def test_more_waiting_pops_than_a_key_may_have_are_refused(caller: Caller,
             responses = [await wire.read_response() for wire in (*waiting, other)]
     assert {"a", "b", "c", "d"} == {response.json()["jobs"][0]["id"] for response in responses}
     assert "ratelimit" not in responses[-1].headers
-    async with caller.parked("parks", topic), asyncio.timeout(10):  # they have ended, so there is room
+    async with caller.waiting("waits", topic), asyncio.timeout(10):  # they have ended, so there is room
         await caller.put("free", topic, "e")
 
 
 async def test_a_waiting_pop_whose_client_disconnects_leaves_room(caller: Caller, topic: str) -> None:
     for _ in range(3):
         async with contextlib.AsyncExitStack() as stack:
-            for _ in range(MAX_PARKED):
-                await stack.enter_async_context(caller.parked("parks", topic))
+            for _ in range(MAX_WAITING):
+                await stack.enter_async_context(caller.waiting("waits", topic))
             await until_refused(caller, topic)
         async with asyncio.timeout(10):
-            while (await caller("parks", "GET", f"/topics/{topic}/pop?wait=0.01")).status == 429:
+            while (await caller("waits", "GET", f"/topics/{topic}/pop?wait=0.01")).status == 429:
                 await asyncio.sleep(0.01)
 
 
 async def until_refused(caller: Caller, topic: str) -> None:
     """Wait until the pops sent before are waiting."""
     async with asyncio.timeout(10):
-        while (await caller("parks", "GET", f"/topics/{topic}/pop?wait=0.01")).status != 429:
+        while (await caller("waits", "GET", f"/topics/{topic}/pop?wait=0.01")).status != 429:
             await asyncio.sleep(0.01)
 
 
@@ -257,7 +257,7 @@ async def test_waiting_pops_still_count_after_a_reload_of_limits(
     service: ServiceProcess, keys: KeysFile, topic: str
 ) -> None:
     caller = Caller(service, keys, through_asgi=False)
-    keys.add("later", "pop", more="max_parked_pops = 2")
+    keys.add("later", "pop", more="max_waiting_pops = 2")
 
     def status(path: str) -> int:
         header = {"Authorization": f"Bearer {keys.tokens['later']}"}
@@ -265,7 +265,7 @@ async def test_waiting_pops_still_count_after_a_reload_of_limits(
 
     pop = f"/topics/{topic}/pop?wait=0.01"
     await asyncio.to_thread(wait_until, lambda: status(pop) == 200, 10, "the key is known")
-    async with caller.parked("later", topic):
-        keys.add("later", "pop", more="max_parked_pops = 1")
+    async with caller.waiting("later", topic):
+        keys.add("later", "pop", more="max_waiting_pops = 1")
         await asyncio.to_thread(wait_until, lambda: status(pop) == 429, 10, "the new limit applies")
     await asyncio.to_thread(wait_until, lambda: status(pop) == 200, 10, "the pop that waited is gone")

@@ -263,9 +263,11 @@ async def test_a_waiting_pop_gets_no_job_once_its_key_is_no_longer_accepted(
         async def is_accepted(name: str) -> bool:
             return (await send(name, "GET", f"/topics/{topic}.none/pop?wait=0")).status == 200
 
-        parked = {name: asyncio.create_task(send(name, "GET", f"/topics/{topic}.{name}/pop?wait=50")) for name in names}
+        waiting = {
+            name: asyncio.create_task(send(name, "GET", f"/topics/{topic}.{name}/pop?wait=50")) for name in names
+        }
         async with asyncio.timeout(WITHIN_S):
-            while b"deferd_parked_consumers 4.0" not in (await send("read", "GET", "/metrics")).body:
+            while b"deferd_waiting_pops 4.0" not in (await send("read", "GET", "/metrics")).body:
                 await asyncio.sleep(0.02)
             keys.remove("revoked")
             keys.add("other-topics", "pop", topics=("elsewhere.*",))
@@ -275,7 +277,7 @@ async def test_a_waiting_pop_gets_no_job_once_its_key_is_no_longer_accepted(
                 await asyncio.sleep(0.02)
             for name in names:
                 await send("put", "POST", "/jobs", {"topic": f"{topic}.{name}", "id": name})
-            responses = {name: await task for name, task in parked.items()}
+            responses = {name: await task for name, task in waiting.items()}
         assert names == {name: response.status for name, response in responses.items()}
         assert ["as-before"] == [job["id"] for job in responses["as-before"].json()["jobs"]]
         for name in ("revoked", "other-topics", "other-scope"):
@@ -354,7 +356,7 @@ def test_a_revoked_key_is_refused_by_a_running_service(tmp_path: Path) -> None:
 
 
 def test_a_new_key_has_the_limits_of_its_flags() -> None:
-    bounds = {"max_jobs": 9, "max_parked_pops": 5, "max_body_bytes": 700, "max_batch": 3, "max_depth": 4}
+    bounds = {"max_jobs": 9, "max_waiting_pops": 5, "max_body_bytes": 700, "max_batch": 3, "max_depth": 4}
     flags = [word for name, bound in bounds.items() for word in (f"--{name.replace('_', '-')}", str(bound))]
     entry, _ = new_key("--name", "shop", "--scope", "put", *flags)
     [key] = parse_keys(entry)

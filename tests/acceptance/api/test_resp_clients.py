@@ -30,7 +30,7 @@ async def test_asyncio_clients_share_a_topic(resp_service: ServiceProcess, topic
         popped: Any = await asyncio.gather(*(client.spop(topic, 10) for _ in range(10)))
         assert sorted(body for some in popped for body in some) == sorted(body.encode() for body in bodies)
         waiting = asyncio.create_task(client.execute_command("DEFERD.POP", topic, "WAIT", 20_000))
-        await asyncio.to_thread(resp_service.wait_for_parked_pops, 1)
+        await asyncio.to_thread(resp_service.wait_for_waiting_pops, 1)
         await client.sadd(topic, "late", 0)
         assert len(await waiting) == 1
 

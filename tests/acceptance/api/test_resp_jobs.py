@@ -154,7 +154,7 @@ def test_a_waiting_pop_delays_no_other_connection(
     with redis_client(resp_service) as waiting:
         thread = threading.Thread(target=lambda: popped.extend(pop(waiting, topic, "WAIT", 20_000)))
         thread.start()
-        resp_service.wait_for_parked_pops(1)
+        resp_service.wait_for_waiting_pops(1)
         began = time.monotonic()
         assert client.ping()
         client.sadd(topic, "a", 0)
@@ -176,9 +176,9 @@ def test_a_client_that_disconnects_strands_no_job(resp_service: ServiceProcess, 
     with redis_client(resp_service) as waiting:
         connection = waiting.connection_pool.get_connection()
         connection.send_command("DEFERD.POP", topic, "WAIT", 30_000)
-        resp_service.wait_for_parked_pops(1)
+        resp_service.wait_for_waiting_pops(1)
         connection.disconnect()
-        resp_service.wait_for_parked_pops(0)
+        resp_service.wait_for_waiting_pops(0)
     with redis_client(resp_service) as client:
         client.sadd(topic, "a", 0)
         assert client.spop(topic) == b"a"

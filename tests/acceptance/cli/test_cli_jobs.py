@@ -21,7 +21,7 @@ def test_a_job_is_put_shown_changed_and_cancelled(shell: Shell, topic: str) -> N
     assert put.startswith(f"{topic}/o-1 delayed, due 20")
     assert put.endswith("Z (in 30m)\n") or "(in 29m" in put
 
-    facts = dict(line.split(maxsplit=1) for line in shell.good("show", topic, "o-1").splitlines()[:9])
+    facts = dict(line.split(maxsplit=1) for line in shell.good("get", topic, "o-1").splitlines()[:9])
     assert (f"{topic}/o-1", "0 of any number", "schedule:120,3600") == (
         facts["job"],
         facts["attempts"],
@@ -33,15 +33,15 @@ def test_a_job_is_put_shown_changed_and_cancelled(shell: Shell, topic: str) -> N
     assert ("ready", "new") == (changed["state"], changed["body"])
 
     assert f"{topic}/o-1 cancelled, was ready\n" == shell.good("cancel", topic, "o-1")
-    assert f"deferd: topic {topic!r} has no job 'o-1'" == shell.refused(3, "show", topic, "o-1")
+    assert f"deferd: topic {topic!r} has no job 'o-1'" == shell.refused(3, "get", topic, "o-1")
 
 
 @pytest.mark.parametrize(
     ("code", "words"),
     [
         (0, ["put", "{topic}", "-5", "--id", "a", "--on-conflict", "keep"]),
-        (0, ["show", "{topic}", "a", "--json"]),
-        (3, ["show", "{topic}", "missing"]),
+        (0, ["get", "{topic}", "a", "--json"]),
+        (3, ["get", "{topic}", "missing"]),
         (2, ["put", "{topic}", "1", "--delai", "5"]),
         (4, ["pop", "{topic}", "--wait", "0"]),
         (0, ["audit", "{topic}", "--json"]),
@@ -80,7 +80,7 @@ def test_a_leap_second_is_read_by_flag_and_line(shell: Shell, topic: str) -> Non
 
     assert 0 == by_line.returncode, by_line.stderr
     assert due_at == by_flag["due_at"]
-    assert due_at == shell.json("show", topic, "a")[0]["due_at"]
+    assert due_at == shell.json("get", topic, "a")[0]["due_at"]
 
 
 def test_a_taken_id_is_refused_kept_or_replaced(shell: Shell, topic: str) -> None:
@@ -132,7 +132,7 @@ def test_a_consumer_pops_touches_releases_and_finishes(shell: Shell, topic: str)
     shell.good("put", topic, '{"n": 1}', "--id", "a", "--retain", "1h")
 
     [job] = shell.json("pop", topic, "--ttr", "30s", "--consumer", "me")
-    assert (1, "me") == (job["attempt"], shell.json("show", topic, "a")[0]["reserved_by"])
+    assert (1, "me") == (job["attempt"], shell.json("get", topic, "a")[0]["reserved_by"])
     [touched] = shell.json("touch", topic, "a", "--receipt", job["receipt"], "--ttr", "1h")
     left = datetime.fromisoformat(touched["reserved_until"]) - datetime.now(UTC)
     assert timedelta(minutes=58) < left <= timedelta(minutes=61)
@@ -149,14 +149,14 @@ def test_a_consumer_pops_touches_releases_and_finishes(shell: Shell, topic: str)
     stale = shell.refused(3, "finish", topic, "a", "--receipt", job["receipt"])
     assert f"a consumer holds job 'a' of topic {topic!r} under another receipt" in stale
     assert f"{topic}/a finished\n" == shell.good("finish", topic, "a", "--result", '{"ok": true}')
-    assert {"ok": True} == shell.json("show", topic, "a")[0]["result"]
+    assert {"ok": True} == shell.json("get", topic, "a")[0]["result"]
 
 
 def test_a_job_shows_its_failed_attempts(shell: Shell, topic: str) -> None:
     shell.good("put", topic, "1", "--id", "a")
     shell.good("pop", topic, "--consumer", "w1")
     shell.good("bury", topic, "a", "--error", "no such order")
-    [line] = [line for line in shell.good("show", topic, "a").splitlines() if line.startswith("attempt 1 ")]
+    [line] = [line for line in shell.good("get", topic, "a").splitlines() if line.startswith("attempt 1 ")]
     assert line.split()[2] == "buried"
     assert line.endswith(" by w1: no such order")
 
@@ -174,7 +174,7 @@ def test_a_release_need_not_count_as_an_attempt(shell: Shell, topic: str) -> Non
     shell.good("pop", topic)
     [released] = shell.json("release", topic, "a", "--delay", "0.1s", "--no-count")
     assert (released["state"], released["attempts"]) == ("delayed", 0)
-    assert "snoozes   1\n" in shell.good("show", topic, "a")
+    assert "snoozes   1\n" in shell.good("get", topic, "a")
     shell.good("pop", topic)
     assert "at least 0.1 seconds" in shell.refused(2, "release", topic, "a", "--no-count")
 
@@ -191,7 +191,7 @@ def test_a_buried_job_is_dead_with_its_error(shell: Shell, topic: str) -> None:
     shell.json("pop", topic)
 
     assert [{"topic": topic, "id": "a", "state": "dead"}] == shell.json("bury", topic, "a", "--error", "no such order")
-    assert "buried: no such order" in shell.good("show", topic, "a")
+    assert "buried: no such order" in shell.good("get", topic, "a")
 
 
 def test_pop_takes_from_several_topics_in_their_order(shell: Shell, topic: str) -> None:
@@ -237,7 +237,7 @@ def test_a_body_that_is_too_large_ends_with_2(shell: Shell, topic: str) -> None:
 
 
 def test_an_unreachable_service_ends_with_1(topic: str) -> None:
-    line = Shell("http://127.0.0.1:9").refused(1, "show", topic, "a", "--retry-for", "0")
+    line = Shell("http://127.0.0.1:9").refused(1, "get", topic, "a", "--retry-for", "0")
 
     assert "the service cannot be reached: GET http://127.0.0.1:9/jobs/" in line
     assert "set its URL by --url or DEFERD_URL" in line

@@ -26,7 +26,7 @@ def test_tags_and_headers_are_put_shown_and_changed(shell: Shell, topic: str, ta
     labels = ["--tag", tag, "--tag", "vip", "--header", "tenant=acme", "--header", "q=a=b"]
     [put] = shell.json("put", topic, "1", "--id", "a", "--delay", "1h", *labels)
     assert (put["tags"], put["headers"]) == ([tag, "vip"], {"tenant": "acme", "q": "a=b"})
-    shown = shell.good("show", topic, "a")
+    shown = shell.good("get", topic, "a")
     assert f"{tag}, vip\n" in shown
     assert "tenant=acme\n" in shown
     [changed] = shell.json("change", topic, "a", "--tag", "", "--header", "x=y")
@@ -46,9 +46,9 @@ def test_jobs_with_a_tag_are_rescheduled_and_cancelled(shell: Shell, topic: str,
     moved = "3 of 3 jobs rescheduled, was 3 delayed\n"
     assert shell.good("reschedule", "--tag", tag, "--by", "30m", "--request-id", "r") == moved
     assert shell.good("reschedule", "--tag", tag, "--by", "30m", "--request-id", "r") == moved
-    assert "(in 1h 29m)" in shell.good("show", topic, "j0") or "(in 1h 30m)" in shell.good("show", topic, "j0")
+    assert "(in 1h 29m)" in shell.good("get", topic, "j0") or "(in 1h 30m)" in shell.good("get", topic, "j0")
     shell.good("reschedule", topic, "j0", "--by=-1h")
-    assert "in 29m" in shell.good("show", topic, "j0") or "in 30m" in shell.good("show", topic, "j0")
+    assert "in 29m" in shell.good("get", topic, "j0") or "in 30m" in shell.good("get", topic, "j0")
     assert shell.good("cancel", "--tag", tag, "--dry-run") == "0 of 3 jobs cancelled, was 3 delayed\n"
     assert shell.good("cancel", "other.*", "--tag", tag) == "0 of 0 jobs cancelled\n"
     limited = "2 of 2 jobs cancelled, was 2 delayed; there may be more\n"
@@ -59,7 +59,7 @@ def test_jobs_with_a_tag_are_rescheduled_and_cancelled(shell: Shell, topic: str,
 def test_jobs_in_a_state_are_rescheduled_and_cancelled(shell: Shell, topic: str) -> None:
     for job_id, delay in {"a": "1h", "b": "3h", "c": "0"}.items():
         shell.good("put", topic, "1", "--id", job_id, "--delay", delay)
-    [b] = shell.json("show", topic, "b")
+    [b] = shell.json("get", topic, "b")
     pattern = f"{topic[:-1]}*"
     limits = ["--state", "delayed", "--due-after", "2020-01-01T00:00Z", "--due-before", b["due_at"]]
     assert shell.good("cancel", pattern, *limits) == "1 of 1 job cancelled, was 1 delayed\n"

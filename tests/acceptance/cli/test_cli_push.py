@@ -53,12 +53,12 @@ def test_a_push_is_set_shown_tested_and_removed(shell: Shell, topic: str) -> Non
     tested, job = receiver.requests()
     assert (tested["verified"], tested["body"]) == (True, {"test": True, "topic": topic})
     assert (job["verified"], job["id"], job["body"]) == (True, "a", {"order": 1})
-    text = shell.good("push", "show", topic)
+    text = shell.good("push", "get", topic)
     assert "circuit            closed" in text
     assert SECRET not in text
     assert "are pushed" in shell.refused(3, "pop", topic, "--wait", "0")
     assert "is not pushed any more" in shell.good("push", "remove", topic)
-    assert "are not pushed" in shell.refused(3, "push", "show", topic)
+    assert "are not pushed" in shell.refused(3, "push", "get", topic)
 
 
 def test_the_receiver_refuses_what_it_cannot_verify(shell: Shell, topic: str) -> None:

@@ -32,11 +32,11 @@ def test_a_schedule_is_put_listed_shown_and_deleted(shell: Shell) -> None:
     put = ["schedules", "put", "nightly", "reports", '{"of": "all"}', "--cron", "0 3 * * *", "--zone", "Europe/Berlin"]
     options = ["--overlap", "skip", "--jitter", "30s", "--ttr", "5m", "--tag", "night", "--max-runs", "9"]
     assert shell.good(*put, *options).startswith("nightly runs 20")
-    [view] = shell.json("schedules", "show", "nightly")
+    [view] = shell.json("schedules", "get", "nightly")
     assert view["job"] == {"body": {"of": "all"}, "ttr": 300, "tags": ["night"]}
     assert (view["overlap"], view["jitter"], view["max_runs"]) == ("skip", 30, 9)
 
-    shown = shell.good("schedules", "show", "nightly")
+    shown = shell.good("schedules", "get", "nightly")
     assert "runs at   0 3 * * * Europe/Berlin\n" in shown
     assert f"next job  {view['next_job']}\n" in shown
     assert "overlap   skip\n" in shown
@@ -46,7 +46,7 @@ def test_a_schedule_is_put_listed_shown_and_deleted(shell: Shell) -> None:
 
     assert "there is a schedule 'nightly' already" in shell.refused(REFUSED, *put, "--create-only")
     assert shell.good("schedules", "delete", "nightly") == "nightly deleted\n"
-    assert "there is no schedule 'nightly'" in shell.refused(REFUSED, "schedules", "show", "nightly")
+    assert "there is no schedule 'nightly'" in shell.refused(REFUSED, "schedules", "get", "nightly")
     assert shell.good("schedules", "list") == ""
 
 
@@ -62,7 +62,7 @@ def test_schedules_are_filtered_paused_resumed_and_run(shell: Shell) -> None:
     assert "09:00,13:30 mon,tue UTC" in table
     assert shell.good("schedules", "resume", "poll").startswith("poll runs 20")
     topic, job_id = shell.good("schedules", "run", "poll").split()
-    assert shell.json("show", topic, job_id)[0]["state"] == "ready"
+    assert shell.json("get", topic, job_id)[0]["state"] == "ready"
 
 
 def test_runs_to_come_are_previewed(shell: Shell) -> None:
@@ -99,7 +99,7 @@ def test_what_the_service_refuses_is_named_as_the_option(shell: Shell, words: li
 
 def test_names_are_completed(shell: Shell) -> None:
     shell.good("schedules", "put", "nightly", "reports", "--cron", "@daily")
-    words = {"_DEFERD_COMPLETE": "bash_complete", "COMP_WORDS": "deferd schedules show nig", "COMP_CWORD": "3"}
+    words = {"_DEFERD_COMPLETE": "bash_complete", "COMP_WORDS": "deferd schedules get nig", "COMP_CWORD": "3"}
     assert "nightly" in shell.run(**words).stdout
 
 
@@ -160,7 +160,7 @@ def test_sync_makes_the_service_match_a_file(shell: Shell, synced: Synced) -> No
     assert synced.run(FILE, "--prune", "--dry-run") == (FINDINGS, "- old\n", "")
 
     changed = FILE.replace("0 3 * * *", "30 3 * * *").replace("max_attempts = 3", "ttr = 60").replace("300", "600")
-    [before] = shell.json("schedules", "show", "nightly")
+    [before] = shell.json("schedules", "get", "nightly")
     assert synced.run(changed, "--prune") == (
         DONE,
         (
@@ -174,7 +174,7 @@ def test_sync_makes_the_service_match_a_file(shell: Shell, synced: Synced) -> No
         ),
         "",
     )
-    [after] = shell.json("schedules", "show", "nightly")
+    [after] = shell.json("schedules", "get", "nightly")
     assert (after["cron"], after["created_at"]) == ("30 3 * * *", before["created_at"])
     assert {one["name"] for one in shell.json("schedules", "list")} == {"nightly", "feeds.poll"}
     assert synced.run(changed, "--prune") == (DONE, "", "")
@@ -218,7 +218,7 @@ def test_sync_leaves_a_pause_that_the_file_does_not_name(shell: Shell, synced: S
     assert synced.run(FILE) == (DONE, "", "")
     code, out, _ = synced.run(FILE.replace("zone =", "paused = false\nzone ="))
     assert (code, out) == (DONE, "~ nightly\n    paused: true -> (default)\n")
-    assert not shell.json("schedules", "show", "nightly")[0]["paused"]
+    assert not shell.json("schedules", "get", "nightly")[0]["paused"]
 
 
 @pytest.mark.parametrize(
@@ -260,6 +260,6 @@ def test_sync_needs_a_readable_file(shell: Shell, tmp_path: Path) -> None:
 def test_the_help_has_each_action() -> None:
     done = run_in_process("schedules", "--help")
     assert done.returncode == DONE
-    for action in ("list", "show", "put", "delete", "pause", "resume", "run", "preview", "sync"):
+    for action in ("list", "get", "put", "delete", "pause", "resume", "run", "preview", "sync"):
         assert f"\n  {action} " in done.stdout
         assert "examples:" in run_in_process("schedules", action, "--help").stdout

@@ -72,8 +72,8 @@ def test_a_worker_runs_from_the_current_folder_until_sigterm(shell: Shell, progr
         assert worker.stderr is not None
         begun = json.loads(worker.stderr.readline())
         assert [topic] == begun["topics"]
-        wait_until(lambda: shell.json("show", topic, "a")[0]["state"] == "finished", 20, "the job is finished")
-        [job] = shell.json("show", topic, "a")
+        wait_until(lambda: shell.json("get", topic, "a")[0]["state"] == "finished", 20, "the job is finished")
+        [job] = shell.json("get", topic, "a")
         worker.send_signal(signal.SIGTERM)
         rest = worker.communicate(timeout=20)[1]
     finally:
@@ -99,7 +99,7 @@ def test_flag_and_variable_win_over_the_url_in_the_program(
     try:
         assert worker.stderr is not None
         assert shell.url == json.loads(worker.stderr.readline())["url"]
-        wait_until(lambda: shell.json("show", topic, "a")[0]["state"] == "finished", 20, "the job is finished")
+        wait_until(lambda: shell.json("get", topic, "a")[0]["state"] == "finished", 20, "the job is finished")
         worker.send_signal(signal.SIGTERM)
         assert 0 == worker.wait(20)
     finally:

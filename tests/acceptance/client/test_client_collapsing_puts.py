@@ -64,7 +64,7 @@ def test_the_command_line_has_the_options(shared_service: ServiceProcess, topic:
     options = ("--delay", "5m", "--max-wait", "10m", "--on-conflict", "replace", "--unique-for", "1h")
     [put] = shell.json("put", topic, "1", "--id", "a", *options)
     assert put["unique_for"] == 3600
-    assert {"due by", "unique for"} <= {line[:10].strip() for line in shell.good("show", topic, "a").splitlines()}
+    assert {"due by", "unique for"} <= {line[:10].strip() for line in shell.good("get", topic, "a").splitlines()}
     shell.good("cancel", topic, "a")
     shell.good("put", topic, "1", "--id", "a")
     shell.good("bury", topic, "a") if shell.json("pop", topic) else None

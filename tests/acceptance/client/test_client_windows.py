@@ -75,7 +75,7 @@ def test_the_command_line_knows_windows_and_calendars(shared_service: ServicePro
     shell, window, name = Shell(shared_service.url), closed_now(), f"cli.{topic}"
     [job] = shell.json("put", topic, "--id", "a", "--window", json.dumps(window), "--spread", "1m")
     assert (job["window"], job["spread"]) == (window, 60)
-    shown = shell.good("show", topic, "a")
+    shown = shell.good("get", topic, "a")
     assert "asked for" in shown
     assert window["from"] in shown
     assert "asked for" in shell.good("put", topic, "--id", "b", "--window", json.dumps([window]))

@@ -88,7 +88,7 @@ async def test_another_process_goes_on(services: tuple[ServiceProcess, ServicePr
             await asyncio.sleep(0.2)
             left = await client.task(task.id)
         assert time.monotonic() - killed_at_s < GOES_ON_S
-        assert (left.state, left.done, left.of) == ("done", JOBS, JOBS)
+        assert (left.state, left.done, left.total) == ("done", JOBS, JOBS)
         after = await jobs_of(client)
         late = {name: after.pop(name) for name in list(after) if name.startswith("later")}
         assert len(late) == 100

@@ -103,11 +103,11 @@ class Abuse:
         """A hundred requests in one segment, some of them waiting pops; the client disconnects before all responses."""
         pop = b"GET /topics/%b/pop?wait=0.2 HTTP/1.1\r\nHost: x\r\n\r\n" % self.topic
         # With more than a few requests behind a pop, its disconnect is noticed only when its wait is over.
-        parked = b"GET /topics/%b/pop?wait=3 HTTP/1.1\r\nHost: x\r\n\r\n" % self.topic
+        waiting = b"GET /topics/%b/pop?wait=3 HTTP/1.1\r\nHost: x\r\n\r\n" % self.topic
         many = [self.random.choice([GET, self.put()]) for _ in range(98)]
         await self.send(b"".join([many[0], pop, *many[1:49], pop, *many[49:]]), wait_s=3)
-        await self.send(b"".join([parked, *many]))
-        await self.send(b"".join([*many, parked, parked]))
+        await self.send(b"".join([waiting, *many]))
+        await self.send(b"".join([*many, waiting, waiting]))
 
     async def send_large_heads(self) -> None:
         """One header of many sizes up to 2 MB, thousands of headers, a URL without end."""
@@ -259,7 +259,7 @@ class Abuse:
         for first in range(0, count, 1000):
             await asyncio.gather(*map(one, range(first, min(first + 1000, count))))
 
-    async def leave_parked_pops(self, count: int = 100) -> None:
+    async def leave_waiting_pops(self, count: int = 100) -> None:
         """Pops that wait, dropped while they do."""
         pop = b"GET /topics/%b/pop?wait=30 HTTP/1.1\r\nHost: x\r\n\r\n" % self.topic
         await self.send_all([pop] * count, at_once=count)
@@ -287,7 +287,7 @@ class Abuse:
             self.send_bad_lines(),
             self.cut_at_every_byte(),
             self.send_random_bytes(),
-            self.leave_parked_pops(),
+            self.leave_waiting_pops(),
             self.read_no_responses(),
             self.stop_halfway(),
             self.open_and_drop(dropped),

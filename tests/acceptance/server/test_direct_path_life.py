@@ -64,16 +64,16 @@ def paused_store(service: ServiceProcess) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-async def parked(service: ServiceProcess, number: int) -> None:
-    await asyncio.to_thread(service.wait_for_parked_pops, number)
+async def waiting(service: ServiceProcess, number: int) -> None:
+    await asyncio.to_thread(service.wait_for_waiting_pops, number)
 
 
 async def test_a_pop_whose_client_disconnects_takes_no_job(service: ServiceProcess) -> None:
     async with usual_client(service) as wire, usual_client(service) as other:
         wire.send(WAIT_POP)
-        await parked(service, 1)
+        await waiting(service, 1)
         await cut(wire.writer)
-        await parked(service, 0)
+        await waiting(service, 0)
         other.send(put("j"))
         assert (await other.read_response()).status == 201
         other.send(pop())
@@ -135,7 +135,7 @@ async def test_each_call_in_a_failed_store_call_gets_503(service: ServiceProcess
 async def test_a_service_that_stops_ends_its_pops(service: ServiceProcess) -> None:
     async with usual_client(service) as wire:
         wire.send(WAIT_POP)
-        await parked(service, 1)
+        await waiting(service, 1)
         stopping = asyncio.create_task(asyncio.to_thread(service.stop))
         response = await wire.read_response()
         assert (response.status, response.json(), response.headers["connection"]) == (200, {"jobs": []}, "close")

@@ -154,7 +154,7 @@ async def test_abuse_harms_nobody_and_leaves_nothing_behind(service: ServiceProc
     assert memory[-1] - memory[1] <= GROWTH_MAX_BYTES, f"memory grows: {memory}"
     assert "Traceback" not in service.output(), service.output()[-10_000:]
     async with AsyncClient(service.url) as client:
-        assert 0 == await asyncio.to_thread(service.parked_pops)
+        assert 0 == await asyncio.to_thread(service.waiting_pops)
         assert {200, 400, 404, 408, 413, 414, 422, 431} <= responses.keys()
         await client.put(f"{topic}-abused", id="last")
         [popped] = await client.pop(f"{topic}-abused", wait=5)
@@ -169,10 +169,10 @@ async def test_a_pop_with_pipelined_requests_behind_it_holds_up_no_job(
     pop = f"GET /topics/{topic}/pop?wait={wait} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
     async with AsyncClient(service.url) as client:
         sending = asyncio.create_task(Abuse(service.port, topic, 0).send(pop + GET * behind, wait_s=5))
-        await asyncio.to_thread(service.wait_for_parked_pops, 1)
+        await asyncio.to_thread(service.wait_for_waiting_pops, 1)
         sending.cancel()
         await asyncio.wait((sending,))
-        await asyncio.to_thread(service.wait_for_parked_pops, 0)
+        await asyncio.to_thread(service.wait_for_waiting_pops, 0)
         await client.put(topic)
         [popped] = await client.pop(topic, wait=5)
     assert 1 == popped.attempt

@@ -51,7 +51,7 @@ async def test_a_waiting_pop_ends_and_takes_no_job(
 ) -> None:
     await take_way(wire, way, request("GET", f"/topics/{http.topic}/pop?wait=0"))
     wire.send(request("GET", f"/topics/{http.topic}/pop?wait=60", through_asgi=way == "asgi"))
-    await asyncio.to_thread(shared_service.wait_for_parked_pops, 1)
+    await asyncio.to_thread(shared_service.wait_for_waiting_pops, 1)
     wire.writer.write_eof()
     response = await wire.read_response()
     assert (400, "half_closed", "close") == (response.status, response.json()["code"], response.headers["connection"])

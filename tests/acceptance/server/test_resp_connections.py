@@ -219,7 +219,7 @@ def test_a_stop_ends_waiting_pops_and_loses_nothing(tmp_path: Path) -> None:
         with connected(service) as waiting, connected(service) as idle, redis_client(service) as client:
             client.sadd("t", "kept", 0)
             waiting.sendall(packed(b"DEFERD.POP", b"other", b"WAIT", b"30000") + packed(b"SPOP", b"t"))
-            service.wait_for_parked_pops(1)
+            service.wait_for_waiting_pops(1)
             began = time.monotonic()
             service.stop()
             assert time.monotonic() - began < 6

@@ -56,13 +56,13 @@ def has_order(url: str, n: int) -> bool:
 
 
 @contextlib.contextmanager
-def parked_pops(service: ServiceProcess, number: int) -> Iterator[list[httpx.Response]]:
+def waiting_pops(service: ServiceProcess, number: int) -> Iterator[list[httpx.Response]]:
     """This number of consumers wait on an empty topic; after the block their responses are in the list."""
     responses: list[httpx.Response] = []
     with ThreadPoolExecutor(number) as consumers:
         url = f"{service.url}/topics/empty/pop?wait=60"
         pops = [consumers.submit(httpx.get, url, timeout=70) for _ in range(number)]
-        service.wait_for_parked_pops(number)
+        service.wait_for_waiting_pops(number)
         yield responses
         responses.extend(pop.result(STOP_S) for pop in pops)
 
@@ -87,7 +87,7 @@ def test_it_logs_where_it_listens_and_exits_with_0_after_responding_to_waiting_p
         pages = f"console: {service.url}/  docs: {service.url}/docs"
         assert f"listening on {service.url}  {pages}  store: embedded valkey " in greeting
         assert greeting.endswith(f" in {service.data_dir}\n")
-        with httpx.Client(verify=NO_TLS) as idle, parked_pops(service, 5) as responses:
+        with httpx.Client(verify=NO_TLS) as idle, waiting_pops(service, 5) as responses:
             assert idle.get(f"{service.url}/healthz").status_code == 200
             began = time.monotonic()
             assert service.stop() == 0

@@ -89,7 +89,7 @@ def test_consumers_that_wait_get_their_jobs_within_milliseconds(
         put(http_client, topic, id=f"j{number}", delay=DAY_S)
     with ThreadPoolExecutor(4) as consumers:
         pops = [consumers.submit(pop_waiting, http_client, topic) for _ in range(4)]
-        service.wait_for_parked_pops(4)
+        service.wait_for_waiting_pops(4)
         began = time.monotonic()
         advance(http_client, DAY_S)
         popped = sorted(job_id for waiting in pops for job_id in waiting.result(10))

@@ -43,7 +43,7 @@ async def test_a_child_that_outlives_its_worker_gets_no_jobs(
         try:
             worker.send(signal.SIGKILL)
             await asyncio.to_thread(worker.process.wait)
-            await asyncio.to_thread(shared_service.wait_for_parked_pops, 0)  # its pop has ended with it
+            await asyncio.to_thread(shared_service.wait_for_waiting_pops, 0)  # its pop has ended with it
             await client.put(name, id="b", ttr=3600)
             assert [job.id for job in await client.pop(name, wait=20)] == ["b"]
         finally:

@@ -162,7 +162,7 @@ class EngineAndModel(RuleBasedStateMachine):
         assert not work or (contents.due_ms is not None and contents.due_ms <= min(work)), "the timer would be late"
 
     def _check_counts(self, contents: Contents, model: JobModel) -> None:
-        view = self.run(self.driver.topics.show(model.topic))
+        view = self.run(self.driver.topics.get(model.topic))
         expected = result_of(model.counts)
         if isinstance(view, type):
             assert view == expected
@@ -227,7 +227,7 @@ class EngineAndModel(RuleBasedStateMachine):
     def _check_soundness(self) -> None:
         for topic in self.models:
             with contextlib.suppress(OutOfTimeError):
-                checked = self.run(self.driver.engine.consistency.check_topic(topic))
+                checked = self.run(self.driver.engine.consistency.audit_topic(topic))
                 assert isinstance(checked, type) or checked.clean
 
     # Helpers

@@ -81,7 +81,7 @@ class EngineDriver:
 
     async def counts(self) -> dict[str, int]:
         """How many jobs are in each state, without empty states."""
-        view = await self.topics.show(TOPIC)
+        view = await self.topics.get(TOPIC)
         return {state.value: count for state, count in view.counts.items() if count}
 
     def keys_left(self) -> set[str]:

@@ -194,7 +194,7 @@ class JobModel(PutModel):
         """Where in a response its partition comes: partitions may come in any order."""
         return [self.place_of(job_id) for job_id in handed_out].index(self.place_of(delivery.job_id))
 
-    def return_to_queue(self, deliveries: Sequence[Delivery]) -> int:
+    def return_popped(self, deliveries: Sequence[Delivery]) -> int:
         """Return how many were returned: the live ones, unless their request has been repeated."""
         count = 0
         for delivery in reversed(deliveries):
@@ -318,7 +318,7 @@ class JobModel(PutModel):
             self.known = False
         return len(jobs)
 
-    def configure(self, settings: dict[str, Any]) -> None:
+    def set_topic(self, settings: dict[str, Any]) -> None:
         self.known = True
         self.settings = settings
 

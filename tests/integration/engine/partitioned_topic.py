@@ -20,7 +20,7 @@ PARTITIONS = (TOPIC, "t#1", "t#2", "t#3")
 
 
 async def grow(engine: Engine, count: int = COUNT, topic: str = TOPIC) -> None:
-    await engine.topics.configure(topic, TopicSettings(partitions=count))
+    await engine.topics.set(topic, TopicSettings(partitions=count))
 
 
 async def put_all(engine: Engine, ids: Sequence[str], topic: str = TOPIC, **fields: Any) -> None:
@@ -57,7 +57,7 @@ async def bury(engine: Engine, ids: Sequence[str], error: str = "no use") -> Non
 
 async def counts(engine: Engine) -> dict[str, int]:
     """How many jobs are in each state, without empty states."""
-    view = await engine.topics.show(TOPIC)
+    view = await engine.topics.get(TOPIC)
     return {state.value: count for state, count in view.counts.items() if count}
 
 

@@ -74,6 +74,6 @@ class ScheduleDriver(EngineDriver):
 
     async def assert_clean(self) -> None:
         """The consistency checks find nothing."""
-        assert (await self.engine.consistency.check_store()).clean
-        report = await self.engine.consistency.check_topic(TOPIC)
+        assert (await self.engine.consistency.audit_store()).clean
+        report = await self.engine.consistency.audit_topic(TOPIC)
         assert report.clean, report.findings.examples

@@ -182,5 +182,5 @@ async def test_what_something_else_wrote_is_left_out(driver: EngineDriver) -> No
 async def test_an_audit_of_the_store_knows_the_list(driver: EngineDriver) -> None:
     driver.engine.activity.record(change())
     await listed(driver.engine.activity)
-    found = await driver.engine.consistency.check_store()
+    found = await driver.engine.consistency.audit_store()
     assert (found.stray_keys, found.stray_count) == ([], 0)

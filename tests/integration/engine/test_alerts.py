@@ -232,7 +232,7 @@ async def test_a_timer_that_holds_the_lock_and_is_overdue_by_a_minute(driver: En
 
 
 async def test_a_topic_that_is_nearly_full(driver: EngineDriver) -> None:
-    await driver.topics.configure(TOPIC, TopicSettings(max_jobs=10, retain=3600))
+    await driver.topics.set(TOPIC, TopicSettings(max_jobs=10, retain=3600))
     consume(driver)
     await bury(driver, TOPIC, "dead", None, dead_retain=3600)
     driver.move_clock(0)
@@ -250,8 +250,8 @@ async def test_a_topic_that_is_nearly_full(driver: EngineDriver) -> None:
 async def test_durability_that_the_store_does_not_give(driver: EngineDriver, asked: str, why: str) -> None:
     """Also of a topic without jobs: nobody can put any."""
     driver.server.command("CONFIG", "SET", "appendonly", "no")
-    await driver.topics.configure(TOPIC, TopicSettings.model_validate({"durability": asked}))
-    await driver.topics.configure("other", TopicSettings.model_validate({"durability": "memory"}))
+    await driver.topics.set(TOPIC, TopicSettings.model_validate({"durability": asked}))
+    await driver.topics.set("other", TopicSettings.model_validate({"durability": "memory"}))
     alert = await only_alert(driver)
     assert (alert.code, alert.severity, alert.topic) == ("durability", "critical", TOPIC)
     assert (alert.facts["durability"], alert.facts["available"]) == (asked, "memory")

@@ -27,7 +27,7 @@ async def finish(driver: EngineDriver, held: JobRecord) -> None:
 
 
 async def is_sound(driver: EngineDriver) -> bool:
-    found = await driver.engine.consistency.check_topic(TOPIC)
+    found = await driver.engine.consistency.audit_topic(TOPIC)
     return found.clean
 
 
@@ -229,7 +229,7 @@ async def test_a_collection_has_a_largest_number_of_items(driver: EngineDriver) 
 
 
 async def test_a_full_topic_refuses_new_collections_only(driver: EngineDriver) -> None:
-    await driver.topics.configure(TOPIC, TopicSettings(max_jobs=1))
+    await driver.topics.set(TOPIC, TopicSettings(max_jobs=1))
     await append(driver, 1)
     await append(driver, 2)
     with pytest.raises(TopicFull):
@@ -278,9 +278,9 @@ async def test_a_repair_leaves_sound_items(driver: EngineDriver, commands: tuple
     await append(driver, 1)
     for command in commands:
         driver.server.command(*command)
-    found = await driver.engine.consistency.check_topic(TOPIC)
+    found = await driver.engine.consistency.audit_topic(TOPIC)
     assert set(found.findings.counts) == {FindingKind.ITEMS_WRONG}
-    await driver.engine.consistency.check_topic(TOPIC, repair=True)
+    await driver.engine.consistency.audit_topic(TOPIC, repair=True)
     assert await is_sound(driver)
     assert (await driver.pop_one()).body in {b"[1]", b"[]"}
     assert not driver.keys_left() & {"items"}
@@ -319,7 +319,7 @@ async def test_every_item_is_delivered_once_and_in_order(driver: EngineDriver) -
             elif verb == "release":
                 await driver.queue.release(TOPIC, one.id, one.receipt, delay_ms=1000)
             else:
-                await driver.queue.return_to_queue([one])
+                await driver.queue.return_popped([one])
             await driver.run_timer()
     assert await is_sound(driver)
     for _ in range(8):
@@ -335,7 +335,7 @@ async def test_an_append_to_a_job_that_was_returned_waits_with_those_that_wait_a
     await driver.put(body="held")
     held = await driver.pop_one()
     await append(driver, 1, if_reserved="after")
-    await driver.queue.return_to_queue([held])
+    await driver.queue.return_popped([held])
     outcome, record = await append(driver, 2)
     assert (outcome, record.is_follow_up, record.items) == ("appended", True, 2)
     assert await is_sound(driver)

@@ -59,7 +59,7 @@ async def test_jobs_that_a_failing_store_did_not_confirm_have_status_503(server:
         engine.queue.finish_many(TOPIC, [FinishItem(id=job.id, receipt=str(job.receipt)) for job in popped])
     )
     async with asyncio.timeout(10):
-        while (await engine.topics.show(TOPIC)).counts[JobState.RESERVED] == len(IDS):
+        while (await engine.topics.get(TOPIC)).counts[JobState.RESERVED] == len(IDS):
             pass
     server.pause()
     try:

@@ -58,8 +58,8 @@ async def due_times(driver: EngineDriver) -> dict[str, int]:
 
 async def assert_consistent(driver: EngineDriver, *topics: str) -> None:
     for topic in topics or (TOPIC,):
-        assert (await driver.engine.consistency.check_topic(topic)).clean
-    assert (await driver.engine.consistency.check_store()).clean
+        assert (await driver.engine.consistency.audit_topic(topic)).clean
+    assert (await driver.engine.consistency.audit_store()).clean
 
 
 # Cancel
@@ -97,7 +97,7 @@ async def test_a_tag_is_found_in_all_topics_and_shards(store: Store, server: Sto
     assert (await engine.bulk.cancel(call, TopicPatterns(["t2", "t3"]))).done == 14
     assert (await engine.bulk.cancel(call)).done == 140 - 84 - 14
     assert server.command("KEYS", "deferd:*:tag/*") == []
-    assert all([(await engine.consistency.check_topic(topic)).clean for topic in topics])
+    assert all([(await engine.consistency.audit_topic(topic)).clean for topic in topics])
     await engine.close()
 
 
@@ -187,7 +187,7 @@ async def test_a_call_is_remembered_for_an_hour(driver: EngineDriver) -> None:
     await reschedule(driver, select={"tag": "x"}, by=5, request_id="r")
     key = "deferd:{0}:bulk/reschedule/r"
     assert 3_500_000 < driver.server.command("PTTL", key) <= 3_600_000
-    assert (await driver.engine.consistency.check_store()).stray_count == 0
+    assert (await driver.engine.consistency.audit_store()).stray_count == 0
     await driver.engine.bulk.cancel(CancelSelected.model_validate({"select": {"tag": "x"}}))
     assert driver.server.command("KEYS", "deferd:{0}:bulk/*") == [key.encode()]
 
@@ -335,7 +335,7 @@ async def test_attempts_at_the_same_time_move_each_job_once(driver: EngineDriver
 async def test_ready_jobs_are_moved_by_state(driver: EngineDriver) -> None:
     await put_many(driver, 600)
     await driver.pop(3, ttr_ms=600_000)
-    await driver.engine.queue.return_to_queue(await driver.pop(2))
+    await driver.engine.queue.return_popped(await driver.pop(2))
     found = await reschedule(driver, select={"state": "ready", "topics": [TOPIC]}, delay=60)
     assert found == BulkOutcome(597, 597, {READY: 597}, True)
     assert await driver.counts() == {"delayed": 597, "reserved": 3}
@@ -347,7 +347,7 @@ async def test_ready_jobs_are_moved_by_state(driver: EngineDriver) -> None:
 async def test_waiting_consumers_get_rescheduled_jobs(engine: Engine) -> None:
     await engine.queue.put(PutJob(topic=TOPIC, id="a", delay=3600, tags=["x"]))
     waiting = asyncio.create_task(engine.dispatcher.pop([TOPIC], wait_ms=5000))
-    await until(lambda: engine.dispatcher.parked == 1, "it waits")
+    await until(lambda: engine.dispatcher.waiting == 1, "it waits")
     await engine.bulk.reschedule(RescheduleSelected.model_validate({"select": {"tag": "x"}, "delay": 0.2}))
     [job] = await waiting
     assert job.id == "a"

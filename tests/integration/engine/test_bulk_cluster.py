@@ -52,7 +52,7 @@ async def test_jobs_of_all_nodes_are_moved_and_cancelled(engine: Engine, cluster
     found, _, _ = await engine.topics.search("t3", JobFilter(tag="t-2"))
     assert [job.id for job in found] == ["j2"]
     assert await engine.topics.purge("t3", tag="t-2") == 1
-    assert (await engine.consistency.check_store()).clean
+    assert (await engine.consistency.audit_store()).clean
     cancelled = await engine.bulk.cancel(CancelSelected.model_validate({"select": {"tag": "x"}}))
     assert cancelled == BulkOutcome(59, 59, {JobState.DELAYED: 59}, True)
     assert [node.command("KEYS", "deferd:*:tag/*") for node in cluster.masters] == [[]] * 3

@@ -126,7 +126,7 @@ async def test_a_chain_ends_as_its_calls_one_by_one(driver: EngineDriver, seed: 
     await twins.begin(draw)
     if seed % 7 == 0:
         for topic in (TOPIC, OTHER):
-            await driver.topics.configure(topic, TopicSettings(max_jobs=3))
+            await driver.topics.set(topic, TopicSettings(max_jobs=3))
     held = await twins.pop(5)
     for _ in range(draw.randrange(3)):
         await twins.put(drawn_put(draw))
@@ -153,5 +153,5 @@ async def test_a_chain_ends_as_its_calls_one_by_one(driver: EngineDriver, seed: 
         assert getattr(error, "state", None) == getattr(expected, "state", None)
         assert await twins.stored_in(TOPIC) == before
     for topic in (TOPIC, OTHER):
-        check = await driver.engine.consistency.check_topic(topic)
+        check = await driver.engine.consistency.audit_topic(topic)
         assert check.clean, check

@@ -46,4 +46,4 @@ async def test_a_finish_puts_into_topics_of_its_shard_on_each_node(engine: Engin
         assert [(result.topic, result.status) for result in results] == [(second, 201), (first, 201), (third, 201)]
         for topic in (first, second, third):
             assert (await engine.queue.get(topic, "next")).state is JobState.DELAYED
-            assert (await engine.consistency.check_topic(topic)).clean
+            assert (await engine.consistency.audit_topic(topic)).clean

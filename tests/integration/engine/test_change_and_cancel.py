@@ -166,8 +166,8 @@ async def test_returned_jobs_come_first_in_their_order(driver: EngineDriver) -> 
     for job_id in ("a", "b", "c"):
         await driver.put(job_id)
     held = await driver.pop(2)
-    await driver.queue.return_to_queue(held)
-    assert await driver.queue.return_to_queue(await driver.pop(1)) == 1
+    await driver.queue.return_popped(held)
+    assert await driver.queue.return_popped(await driver.pop(1)) == 1
     await driver.put("d")
     assert driver.ready_list() == ["a", "b", "c", "d"]
 

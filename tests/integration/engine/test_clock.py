@@ -78,8 +78,8 @@ async def test_due_jobs_are_ready_after_a_move(driver: EngineDriver, clock: Mova
     await clock.advance(DAY_MS)
     assert await driver.counts() == {"ready": 700}
     for number in range(9):
-        assert (await driver.topics.show(f"other-{number}")).counts[JobState.READY] == 1
-    assert (await driver.topics.show("later")).counts[JobState.DELAYED] == 1
+        assert (await driver.topics.get(f"other-{number}")).counts[JobState.READY] == 1
+    assert (await driver.topics.get("later")).counts[JobState.DELAYED] == 1
 
 
 async def test_leases_ttls_and_retentions_end_after_a_move(driver: EngineDriver, clock: MovableClock) -> None:
@@ -121,7 +121,7 @@ async def test_a_request_is_remembered_until_its_lease_ends(driver: EngineDriver
 async def test_a_waiting_consumer_gets_a_job_that_becomes_due(process: Engine, clock: MovableClock) -> None:
     await process.queue.put(job(delay=86_400))
     popping = asyncio.create_task(process.dispatcher.pop([TOPIC], wait_ms=20_000))
-    await until(lambda: process.dispatcher.parked == 1, "the consumer waits")
+    await until(lambda: process.dispatcher.waiting == 1, "the consumer waits")
     await clock.advance(DAY_MS)
     async with asyncio.timeout(BUSY_S):
         [popped] = await popping

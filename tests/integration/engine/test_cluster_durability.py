@@ -128,7 +128,7 @@ class TestReplicated:
         self, cluster: ClusterSet, producer: Engine
     ) -> None:
         [topic] = topics_of(cluster, 1)
-        await producer.topics.configure(topic, TopicSettings(durability="replicated:1"))
+        await producer.topics.set(topic, TopicSettings(durability="replicated:1"))
         assert await put(producer, "a", topic=topic) == "replicated:1"
         assert ids_on(cluster.replicas[1], topic) == {"a"}
         with pytest.raises(StoreUnavailable, match=r"1 of 2 replicas are in sync; nothing was stored"):

@@ -88,7 +88,7 @@ async def test_only_live_jobs_are_in_the_way_if_the_put_says_so(
     assert (put.outcome, put.record.body, put.record.state) == ("created", b'"new"', JobState.DELAYED)
     assert await driver.counts() == {"delayed": 1}
     assert not driver.keys_left() & {"dead", "finished", "taken"}
-    assert (await driver.engine.consistency.check_topic(TOPIC)).clean
+    assert (await driver.engine.consistency.audit_topic(TOPIC)).clean
 
 
 @pytest.mark.parametrize("delay", [0, 60])
@@ -113,7 +113,7 @@ async def test_a_held_job_stays_in_the_way(driver: EngineDriver) -> None:
 async def test_a_dead_job_gives_its_place_only_if_the_topic_has_room(driver: EngineDriver) -> None:
     await driver.put("dead")
     await bury(driver, "dead")
-    await driver.topics.configure(TOPIC, TopicSettings(max_jobs=1))
+    await driver.topics.set(TOPIC, TopicSettings(max_jobs=1))
     await driver.put("other")
     with pytest.raises(TopicFull):
         await driver.put("dead", conflict_with="live")
@@ -137,7 +137,7 @@ async def test_the_id_of_a_finished_job_stays_taken(driver: EngineDriver) -> Non
         assert 0 <= refused.value.until_ms - put.created_at_ms - 60_000 < 5000
     results = await driver.queue.put_many([job("a"), job("b")])
     assert [(result.status, result.state) for result in results] == [(409, JobState.FINISHED), (201, None)]
-    assert (await driver.engine.consistency.check_topic(TOPIC)).clean
+    assert (await driver.engine.consistency.audit_topic(TOPIC)).clean
     await driver.pass_time(61)
     assert "taken" not in driver.keys_left()
     await driver.put()
@@ -201,7 +201,7 @@ async def test_a_topic_is_not_forgotten_while_it_has_taken_ids(driver: EngineDri
     await driver.pass_time(3000)
     with pytest.raises(JobExists):
         await driver.put()
-    assert (await driver.engine.consistency.check_topic(TOPIC)).clean
+    assert (await driver.engine.consistency.audit_topic(TOPIC)).clean
     for _ in range(4):
         await driver.pass_time(3700)
     assert driver.keys_left() == set()
@@ -216,10 +216,10 @@ async def test_taken_ids_count_as_tombstones(driver: EngineDriver) -> None:
 async def test_a_repair_frees_an_id_that_a_live_job_has(driver: EngineDriver) -> None:
     await driver.put(delay=60)
     driver.server.command("ZADD", f"{KEY}:taken", 10**13, "a")
-    report = await driver.engine.consistency.check_topic(TOPIC)
+    report = await driver.engine.consistency.audit_topic(TOPIC)
     assert FindingKind.TAKEN_WRONG in report.findings.counts
-    await driver.engine.consistency.check_topic(TOPIC, repair=True)
-    assert (await driver.engine.consistency.check_topic(TOPIC)).clean
+    await driver.engine.consistency.audit_topic(TOPIC, repair=True)
+    assert (await driver.engine.consistency.audit_topic(TOPIC)).clean
     assert "taken" not in driver.keys_left()
 
 
@@ -242,7 +242,7 @@ async def test_each_put_moves_the_due_time_but_not_beyond_the_longest_wait(drive
     driver.move_clock(10)
     last = (await driver.queue.put(put(3))).record
     assert last.state is JobState.READY
-    assert (await driver.engine.consistency.check_topic(TOPIC)).clean
+    assert (await driver.engine.consistency.audit_topic(TOPIC)).clean
     assert (await driver.pop_one()).body == b"3"
 
 

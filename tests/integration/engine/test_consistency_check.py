@@ -194,7 +194,7 @@ every_plant = pytest.mark.parametrize("plant", PLANTS.values(), ids=PLANTS.keys(
 
 
 async def audit(driver: EngineDriver, *, repair: bool = False) -> TopicReport:
-    return await driver.engine.consistency.check_topic(TOPIC, repair=repair)
+    return await driver.engine.consistency.audit_topic(TOPIC, repair=repair)
 
 
 def kinds(found: TopicReport) -> dict[str, int]:
@@ -252,7 +252,7 @@ async def test_each_kind_of_damage_is_repaired_so_that_the_jobs_can_be_finished(
     assert kinds(again) == {}
     assert again.sums["put"] == sum(count for outcome, count in again.sums.items() if outcome != "put")
     assert again.sums == repaired.sums
-    survey = await driver.engine.consistency.check_store()
+    survey = await driver.engine.consistency.audit_store()
     assert (survey.findings.counts, survey.unlisted, survey.stray_keys) == ({}, [], [])
     handed_out = await finish_all_jobs(driver)
     handed_out -= {"ghost"} if "follow_up_stuck" in plant.kinds else set()
@@ -280,10 +280,10 @@ async def test_a_repairing_survey_removes_index_entries_of_jobs_without_the_tag(
     for number in range(600):
         driver.server.command("ZADD", "deferd:{0}:tag/many", 0, f"{TOPIC} ghost-{number}")
     wanted = {FindingKind.TAG_STALE: 604, FindingKind.WRONG_TYPE: 1}
-    found = await driver.engine.consistency.check_store()
+    found = await driver.engine.consistency.audit_store()
     assert (found.findings.counts, found.stray_count) == (wanted, 0)
-    assert (await driver.engine.consistency.check_store(repair=True)).findings.counts == wanted
-    assert (await driver.engine.consistency.check_store()).clean
+    assert (await driver.engine.consistency.audit_store(repair=True)).findings.counts == wanted
+    assert (await driver.engine.consistency.audit_store()).clean
     assert (await audit(driver)).clean
     assert driver.server.command("ZRANGE", "deferd:{0}:tag/t-1", 0, -1) == [f"{TOPIC} a".encode()]
 
@@ -396,7 +396,7 @@ async def test_a_topic_that_was_purged_leaves_nothing_to_find(driver: EngineDriv
     await driver.topics.purge(TOPIC)
     with pytest.raises(TopicNotFound):
         await audit(driver)
-    survey = await driver.engine.consistency.check_store()
+    survey = await driver.engine.consistency.audit_store()
     assert (survey.unlisted, survey.stray_keys) == ([], [])
 
 
@@ -422,11 +422,11 @@ async def test_a_survey_finds_unlisted_topics_and_stray_keys(driver: EngineDrive
     driver.server.command("ZREM", "deferd:{0}:topics", "in-no-list", "not-in-topics")
     driver.server.command("SET", "deferd:{0}:mine", "x")
     driver.server.command("SET", "another-application", "x")
-    survey = await driver.engine.consistency.check_store()
+    survey = await driver.engine.consistency.audit_store()
     assert survey.unlisted == ["in-no-list", "not-in-topics", "without-settings"]
     assert (survey.stray_keys, survey.stray_count) == (["deferd:{0}:mine"], 1)
     driver.server.command("HSET", "deferd:{0}:settings", "known", '{"t":-1}')
-    assert (await driver.engine.consistency.check_store()).unlisted == [
+    assert (await driver.engine.consistency.audit_store()).unlisted == [
         "in-no-list",
         "known",
         "not-in-topics",
@@ -434,18 +434,18 @@ async def test_a_survey_finds_unlisted_topics_and_stray_keys(driver: EngineDrive
     ]
     driver.server.command("HSET", "deferd:{0}:settings", "known", "")
     for topic in survey.unlisted:
-        await driver.engine.consistency.check_topic(topic, repair=True)
+        await driver.engine.consistency.audit_topic(topic, repair=True)
     page = await driver.engine.topic_list.page()
     assert [view.topic for view in page.views] == ["in-no-list", "known", "not-in-topics", "without-settings"]
-    assert (await driver.engine.consistency.check_store()).unlisted == []
+    assert (await driver.engine.consistency.audit_store()).unlisted == []
 
 
 async def test_a_repairing_survey_renames_keys_of_the_wrong_type(driver: EngineDriver) -> None:
     await driver.put(delay=5)
     driver.server.command("DEL", "deferd:{0}:settings")
     driver.server.command("SET", "deferd:{0}:settings", "x")
-    assert (await driver.engine.consistency.check_store()).findings.counts == {FindingKind.WRONG_TYPE: 1}
-    repaired = await driver.engine.consistency.check_store(repair=True)
+    assert (await driver.engine.consistency.audit_store()).findings.counts == {FindingKind.WRONG_TYPE: 1}
+    repaired = await driver.engine.consistency.audit_store(repair=True)
     assert repaired.findings.counts == {FindingKind.WRONG_TYPE: 1}
     assert repaired.unlisted == [TOPIC]
     assert kinds(await audit(driver, repair=True)) == {"unknown_topic": 1}
@@ -457,11 +457,11 @@ async def test_topics_of_many_shards_are_surveyed(store: Store, server: StoreSer
     names = [f"t{number}" for number in range(9)]
     for name in names:
         await engine.queue.put(PutJob(topic=name, delay=5))
-    assert (await engine.consistency.check_store()).unlisted == []
+    assert (await engine.consistency.audit_store()).unlisted == []
     for shard in range(3):
         server.command("DEL", f"deferd:{{{shard}}}:settings")
-    assert (await engine.consistency.check_store()).unlisted == names
+    assert (await engine.consistency.audit_store()).unlisted == names
     for name in names:
-        await engine.consistency.check_topic(name, repair=True)
-    assert (await engine.consistency.check_store()).unlisted == []
+        await engine.consistency.audit_topic(name, repair=True)
+    assert (await engine.consistency.audit_store()).unlisted == []
     await engine.close()

@@ -30,20 +30,20 @@ async def test_each_shard_is_surveyed_and_repaired_on_its_node(clustered_store: 
     engine = Engine(clustered_store, shards=SHARDS)
     for topic in TOPICS:
         await engine.queue.put_many([PutJob(topic=topic, id=f"j{number}", delay=60) for number in range(2)])
-        assert (await engine.consistency.check_topic(topic)).clean
-    assert (await engine.consistency.check_store()).clean
+        assert (await engine.consistency.audit_topic(topic)).clean
+    assert (await engine.consistency.audit_store()).clean
 
     for shard in range(SHARDS):
         await clustered_store.call("DEL", f"deferd:{{{shard}}}:settings")
         await clustered_store.call("SET", f"deferd:{{{shard}}}:settings", "x")
     for topic in TOPICS:
         await clustered_store.call("ZREM", engine.consistency._keys.of_topic(topic)[1], "j0")
-    survey = await engine.consistency.check_store(repair=True)
+    survey = await engine.consistency.audit_store(repair=True)
     assert survey.findings.counts == {FindingKind.WRONG_TYPE: SHARDS}
     assert survey.unlisted == TOPICS
     for topic in TOPICS:
-        repaired = await engine.consistency.check_topic(topic, repair=True)
+        repaired = await engine.consistency.audit_topic(topic, repair=True)
         assert repaired.findings.counts == {FindingKind.UNKNOWN_TOPIC: 1, FindingKind.IN_NO_PLACE: 1}
-        assert (await engine.consistency.check_topic(topic)).clean
-    assert (await engine.consistency.check_store()).clean
+        assert (await engine.consistency.audit_topic(topic)).clean
+    assert (await engine.consistency.audit_store()).clean
     await engine.close()

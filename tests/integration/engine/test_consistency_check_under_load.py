@@ -67,7 +67,7 @@ class Load:
             elif end == 1:
                 await self.engine.queue.bury(TOPIC, one.id, one.receipt)
             elif end == 2:
-                await self.engine.queue.return_to_queue([one])
+                await self.engine.queue.return_popped([one])
             elif end > 3:
                 await self.engine.queue.finish(TOPIC, one.id, one.receipt)
 
@@ -84,7 +84,7 @@ class Load:
 @pytest.mark.parametrize("repair", [False, True], ids=["audit", "repair"])
 @pytest.mark.parametrize("waiting", [0, pytest.param(3000, marks=pytest.mark.slow)], ids=["short list", "long list"])
 async def test_a_busy_topic_raises_no_false_alarm(engine: Engine, waiting: int, repair: bool) -> None:
-    await engine.topics.configure(TOPIC, TopicSettings())
+    await engine.topics.set(TOPIC, TopicSettings())
     await engine.queue.put_many([job(f"waiting{number}") for number in range(waiting)])
     loads = [Load(engine, seed) for seed in range(4)]
     async with asyncio.TaskGroup() as group:
@@ -92,7 +92,7 @@ async def test_a_busy_topic_raises_no_false_alarm(engine: Engine, waiting: int, 
             group.create_task(load.run())
         checked = 0
         for _ in range(15):
-            found = await engine.consistency.check_topic(TOPIC, repair=repair)
+            found = await engine.consistency.audit_topic(TOPIC, repair=repair)
             assert (kinds(found), found.unchecked) == ({}, None), found.findings.examples
             checked += found.checked
         for load in loads:
@@ -110,7 +110,7 @@ class AuditedCalls(EveryCall):
             return
         try:
             for topic, model in self.models.items():
-                found = self.run(self.driver.engine.consistency.check_topic(topic))
+                found = self.run(self.driver.engine.consistency.audit_topic(topic))
                 if found is TopicNotFound:
                     assert not model.jobs
                 else:

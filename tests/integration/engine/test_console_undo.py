@@ -17,12 +17,12 @@ def undo(store: Store) -> ConsoleUndo:
 
 async def test_one_at_a_time_carries_it_out_and_only_once(undo: ConsoleUndo) -> None:
     token = await undo.keep(b"jobs", 60_000)
-    assert await undo.look(token) == b"jobs"
+    assert await undo.get(token) == b"jobs"
     assert await undo.claim(token) == b"jobs"
     assert await undo.claim(token) is None
     await undo.done(token)
-    assert (await undo.look(token), await undo.claim(token)) == (None, None)
-    assert await undo.look("another") is None
+    assert (await undo.get(token), await undo.claim(token)) == (None, None)
+    assert await undo.get("another") is None
 
 
 async def test_nobody_else_carries_it_out_while_that_takes_long(undo: ConsoleUndo, store: Store) -> None:

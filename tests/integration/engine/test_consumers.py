@@ -209,7 +209,7 @@ async def test_who_holds_jobs(driver: EngineDriver) -> None:
 
 async def test_what_is_published_and_what_is_held_belong_together(driver: EngineDriver) -> None:
     await held(driver, "mail", 2, consumer="worker-1")
-    seen = [ONE, ONE._replace(address="10.0.0.9", client="deferd-python/0.1.0", parked=0, seen_ms=700), OTHER]
+    seen = [ONE, ONE._replace(address="10.0.0.9", client="deferd-python/0.1.0", waiting=0, seen_ms=700), OTHER]
     driver.engine.consumer_registry.sample = lambda: Sample(seen)
     await driver.engine.consumer_registry.look()
     found = await consumers(driver)

@@ -96,9 +96,9 @@ def contents(*servers: StoreServer) -> dict[str, Any]:
 
 async def assert_sound(store: Store, shards: int, jobs: int) -> None:
     engine = Engine(store, shards=shards)
-    assert (await engine.consistency.check_store()).clean
+    assert (await engine.consistency.audit_store()).clean
     for topic in TOPICS:
-        audit = await engine.consistency.check_topic(topic)
+        audit = await engine.consistency.audit_topic(topic)
         assert audit.clean
         counts = {state.value: count for state, count in audit.counts.items() if count}
         assert counts == {"delayed": jobs, "ready": jobs - 3, "reserved": 3}
@@ -175,7 +175,7 @@ async def test_follow_ups_taken_ids_and_collected_items_are_copied(
     assert len(contents(target_server)["deferd:{0}:t1:items/items"]) == 1500
     assert "deferd:{0}:t1:follow" in contents(target_server)
     engine = Engine(target)
-    assert (await engine.consistency.check_topic("t1")).clean
+    assert (await engine.consistency.audit_topic("t1")).clean
     assert (await engine.queue.get("t1", "items")).items == 1500
     await engine.close()
 
@@ -242,7 +242,7 @@ async def test_pushes_go_to_the_shards_of_the_target_without_what_is_known_of_th
     assert await copied.push.all() == await source.push.all()
     for topic in topics:
         assert (await copied.push.get(topic)).push.url == "https://example.com/"
-        state = (await copied.topics.show(topic)).target
+        state = (await copied.topics.get(topic)).target
         assert state is not None
         assert state.circuit == "closed"
 
@@ -264,8 +264,8 @@ async def test_jobs_are_found_by_their_tags_in_the_target(
         index = keys.of_shard(keys.shard_of(topic), "tag/all")
         assert target_server.command("ZSCORE", index, f"{topic} a") is not None
     copied = Engine(target, shards=to_shards)
-    assert (await copied.consistency.check_store()).clean
-    assert all([(await copied.consistency.check_topic(topic)).clean for topic in TOPICS])
+    assert (await copied.consistency.audit_store()).clean
+    assert all([(await copied.consistency.audit_topic(topic)).clean for topic in TOPICS])
     await copied.close()
     inventory = await take_inventory(target, to_shards)
     assert (inventory.elements["tag"], inventory.elements["tagged"]) == (16, 8)
@@ -347,8 +347,8 @@ async def test_a_target_with_other_data_does_not_add_up(
 ) -> None:
     await seed(store)
 
-    def change(copied: int, of: int) -> None:
-        if copied == of:
+    def change(copied: int, total: int) -> None:
+        if copied == total:
             target_server.command("HDEL", "deferd:{0}:t1:pool", "d1")
 
     report = await copy_store(store, target, on_progress=change)

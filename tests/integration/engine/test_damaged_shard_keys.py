@@ -26,7 +26,7 @@ def type_of(driver: EngineDriver, name: str) -> bytes:
 
 
 async def keep_events(driver: EngineDriver, topic: str = TOPIC) -> None:
-    await driver.topics.configure(topic, TopicSettings(events=100))
+    await driver.topics.set(topic, TopicSettings(events=100))
 
 
 async def listed(driver: EngineDriver) -> list[str]:
@@ -69,7 +69,7 @@ async def test_a_damaged_list_of_topics_with_events_stops_no_call(driver: Engine
     assert await driver.counts() == expected.get(call, {})
     assert type_of(driver, "events/topics") == b"zset"
     assert await listed(driver) == [TOPIC, "other"]
-    report = await driver.engine.consistency.check_topic(TOPIC)
+    report = await driver.engine.consistency.audit_topic(TOPIC)
     assert report.findings.counts == {}
 
 
@@ -78,8 +78,8 @@ async def test_a_topic_ends_its_events_with_a_damaged_list(driver: EngineDriver)
         await keep_events(driver, topic)
         await driver.queue.put(PutJob(topic=topic, id="a"))
     damage(driver, "events/topics")
-    await driver.topics.configure(TOPIC, TopicSettings(ttr=30))
-    assert (await driver.topics.show(TOPIC)).settings.ttr == 30
+    await driver.topics.set(TOPIC, TopicSettings(ttr=30))
+    assert (await driver.topics.get(TOPIC)).settings.ttr == 30
     assert driver.server.command("EXISTS", f"{KEY}:events/log") == 0
     assert await listed(driver) == ["other"]
 
@@ -116,7 +116,7 @@ async def test_missed_runs_with_a_damaged_list(schedules: ScheduleDriver, catch_
     assert schedules.server.command("PTTL", f"{SHARD}schedules/missed") > 0
     await schedules.until_due()
     assert (await schedules.get()).runs == found.runs + 1
-    report = await schedules.engine.consistency.check_topic(TOPIC)
+    report = await schedules.engine.consistency.audit_topic(TOPIC)
     assert report.findings.counts == {}
 
 

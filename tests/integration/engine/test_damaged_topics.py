@@ -18,7 +18,7 @@ KEYS = ("pool", "delay", "ready", "reserved", "dead", "finished", "holders", "ev
 
 async def fill(driver: EngineDriver, topic: str) -> None:
     """A delayed, a ready, a reserved and a dead job, with events."""
-    await driver.topics.configure(topic, TopicSettings(events=100, max_jobs=50))
+    await driver.topics.set(topic, TopicSettings(events=100, max_jobs=50))
     await driver.queue.put(PutJob(topic=topic, id="delayed", delay=300))
     for name in ("dead", "held", "ready"):
         await driver.queue.put(PutJob(topic=topic, id=name))

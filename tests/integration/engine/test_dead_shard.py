@@ -153,12 +153,12 @@ async def test_a_pop_fails_only_when_none_of_its_topics_can_be_reached(deploymen
 
 
 @HOW
-async def test_a_parked_pop_survives_the_outage_and_gets_its_jobs_afterwards(deployment: Deployment, how: str) -> None:
+async def test_a_waiting_pop_survives_the_outage_and_gets_its_jobs_afterwards(deployment: Deployment, how: str) -> None:
     dead, healthy = deployment.dead[0], deployment.healthy[0]
     waiting = [deployment.waiting_pop(dead, healthy, request_id=f"r{number}") for number in range(3)]
     queues = deployment.engine.dispatcher._wait_queues
     await until(
-        lambda: len(queues) == 2 and not any(queue.newcomers or queue.polling for queue in queues.values()), "parked"
+        lambda: len(queues) == 2 and not any(queue.newcomers or queue.polling for queue in queues.values()), "waiting"
     )
     deployment.fail(how)
     await deployment.until_known()
@@ -204,7 +204,7 @@ async def test_a_topic_of_a_pattern_that_is_back_is_polled_without_a_message(dep
     deployment.engine._notifications._on_ready = lambda *_: None
     deployment.engine._notifications._on_gap = lambda: None
     waiting = asyncio.create_task(deployment.pop_by_pattern(wait_ms=30_000))
-    await until(lambda: deployment.engine.dispatcher.parked == 1, "it waits")
+    await until(lambda: deployment.engine.dispatcher.waiting == 1, "it waits")
     await asyncio.sleep(2 * RETRY_S)
     assert not waiting.done()
     await asyncio.to_thread(deployment.failing.start)
@@ -233,7 +233,7 @@ async def test_a_topic_that_is_back_is_polled_without_a_message(deployment: Depl
     deployment.engine._notifications._on_ready = lambda *_: None
     deployment.engine._notifications._on_gap = lambda: None
     waiting = deployment.waiting_pop(dead, healthy)
-    await until(lambda: deployment.engine.dispatcher.parked == 1, "it waits")
+    await until(lambda: deployment.engine.dispatcher.waiting == 1, "it waits")
     await asyncio.to_thread(deployment.failing.start)
     await asyncio.to_thread(wait_until, lambda: is_healthy(deployment.failing), SETTLE_S, "the node is back")
     async with asyncio.timeout(2 * STORE_TIMEOUT_S + 2 * RETRY_S):

@@ -139,7 +139,7 @@ async def test_many_held_jobs_die_at_their_deadlines_in_bounded_steps(driver: En
     driver.move_clock(10)
     for _ in range(2):
         await driver.engine.timers[0].run_once()
-        view = await driver.topics.show(TOPIC)
+        view = await driver.topics.get(TOPIC)
         assert sum(view.counts.values()) == 1200
     await driver.run_timer()
     assert await driver.counts() == {"dead": 1200}
@@ -183,7 +183,7 @@ async def test_a_time_limit_leaves_nothing_behind(driver: EngineDriver) -> None:
     await driver.queue.release(TOPIC, "a", await take(), delay_ms=0)
     await driver.run_timer()
     assert "expiry" not in driver.keys_left()
-    await driver.queue.return_to_queue([await driver.pop_one()])
+    await driver.queue.return_popped([await driver.pop_one()])
     assert "expiry" not in driver.keys_left()
     await driver.queue.bury(TOPIC, "a", await take())
     assert "expiry" not in driver.keys_left()
@@ -257,7 +257,7 @@ async def test_the_limit_of_an_api_key_bounds_how_long_a_dead_job_is_kept(driver
 
 async def test_a_topic_has_defaults_that_a_job_overrides(driver: EngineDriver) -> None:
     settings = TopicSettings(deadline=100, time_limit=50, dead_retain=20, durability="memory")
-    view = await driver.topics.configure(TOPIC, settings)
+    view = await driver.topics.set(TOPIC, settings)
     assert view.settings == settings
     default = await driver.put("default")
     own = await driver.put("own", deadline=None, time_limit=None, dead_retain=0)

@@ -25,7 +25,7 @@ def waiting_pop(engine: Engine, *topics: str, **options: object) -> asyncio.Task
     return asyncio.create_task(engine.dispatcher.pop(topics or (TOPIC,), **arguments))  # type: ignore[arg-type]
 
 
-async def parked(engine: Engine, count: int) -> None:
+async def all_wait(engine: Engine, count: int) -> None:
     """Wait until `count` consumers have been polled for and wait."""
     queues = engine.dispatcher._wait_queues
     await until(
@@ -59,7 +59,7 @@ async def test_a_pop_of_an_empty_topic_ends_after_its_wait(engine: Engine) -> No
 
 async def test_a_waiting_consumer_gets_a_job_put_by_another_process(engine: Engine, second: Engine) -> None:
     waiting = waiting_pop(engine)
-    await parked(engine, 1)
+    await all_wait(engine, 1)
     await second.queue.put(job())
     assert [popped.id for popped in await waiting] == ["a"]
 
@@ -69,7 +69,7 @@ async def test_waiters_are_served_in_the_order_they_came(engine: Engine) -> None
     for number in range(40):
         waiting.append(waiting_pop(engine, consumer=f"w{number}"))
         await asyncio.sleep(0)
-    await parked(engine, 40)
+    await all_wait(engine, 40)
     await engine.queue.put_many([job(f"j{number}") for number in range(40)])
     popped = [jobs[0] for jobs in await asyncio.gather(*waiting)]
     assert [found.id for found in popped] == [f"j{number}" for number in range(40)]
@@ -78,9 +78,9 @@ async def test_waiters_are_served_in_the_order_they_came(engine: Engine) -> None
 
 async def test_a_single_job_goes_to_the_longest_waiter(engine: Engine) -> None:
     first = waiting_pop(engine)
-    await parked(engine, 1)
+    await all_wait(engine, 1)
     others = [waiting_pop(engine) for _ in range(20)]
-    await parked(engine, 21)
+    await all_wait(engine, 21)
     await engine.queue.put(job())
     assert [popped.id for popped in await first] == ["a"]
     assert not any(other.done() for other in others)
@@ -93,7 +93,7 @@ async def test_a_newcomer_never_overtakes_those_who_wait(engine: Engine) -> None
         for number in range(40):
             waiting.append(waiting_pop(engine, consumer=f"w{number}"))
             await asyncio.sleep(0)
-        await parked(engine, 40)
+        await all_wait(engine, 40)
         putting = asyncio.create_task(engine.queue.put_many([job(f"{iteration}-{number}") for number in range(17)]))
         for _ in range(iteration % 10):  # they arrive at any moment of the put and of the pops that it causes
             await asyncio.sleep(0.0002 if iteration % 3 else 0)
@@ -104,7 +104,7 @@ async def test_a_newcomer_never_overtakes_those_who_wait(engine: Engine) -> None
         served = sorted(await asyncio.gather(*waiting[:17]), key=lambda jobs: int(jobs[0].id.partition("-")[2]))
         assert [jobs[0].reserved_by for jobs in served] == [f"w{number}" for number in range(17)]
         assert not any(late.done() for late in (*waiting[17:], *newcomers))
-        await parked(engine, 29)
+        await all_wait(engine, 29)
         await cancel_all(*waiting, *newcomers)
 
 
@@ -118,7 +118,7 @@ async def test_a_newcomer_that_repeats_a_request_gets_its_jobs_at_once(engine: E
     await engine.queue.put(job("a"))
     first = await engine.dispatcher.pop([TOPIC], request_id="r1")
     waiting = [waiting_pop(engine) for _ in range(40)]
-    await parked(engine, 40)
+    await all_wait(engine, 40)
     async with asyncio.timeout(BUSY_S):
         assert await engine.dispatcher.pop([TOPIC], wait_ms=10_000, request_id="r1") == first
     assert not any(late.done() for late in waiting)
@@ -127,10 +127,10 @@ async def test_a_newcomer_that_repeats_a_request_gets_its_jobs_at_once(engine: E
 
 async def test_newcomers_to_a_long_queue_cost_few_store_calls(engine: Engine, server: StoreServer) -> None:
     waiting = [waiting_pop(engine) for _ in range(2_000)]
-    await parked(engine, 2_000)
+    await all_wait(engine, 2_000)
     before = store_calls(server)
     newcomers = [waiting_pop(engine, request_id=f"r{number}" if number % 2 else None) for number in range(1_000)]
-    await parked(engine, 3_000)
+    await all_wait(engine, 3_000)
     assert store_calls(server) - before < 15
     await cancel_all(*waiting, *newcomers)
 
@@ -139,16 +139,16 @@ async def test_a_pop_of_many_topics_keeps_its_place_in_each(engine: Engine) -> N
     """Its second topic is polled for it only after a later consumer of that topic alone."""
     first = waiting_pop(engine, "a", "b", consumer="first")
     later = [waiting_pop(engine, "b", consumer=f"later{number}") for number in range(3)]
-    await parked(engine, 4)
+    await all_wait(engine, 4)
     await engine.queue.put(PutJob(topic="b", id="x"))
     assert [found.id for found in await first] == ["x"]
     assert not any(one.done() for one in later)
     await cancel_all(*later)
 
 
-async def test_parked_consumers_cause_no_store_calls(engine: Engine, server: StoreServer) -> None:
+async def test_waiting_consumers_cause_no_store_calls(engine: Engine, server: StoreServer) -> None:
     tasks = [waiting_pop(engine, f"t{number}") for number in range(50)]
-    await parked(engine, 50)
+    await all_wait(engine, 50)
     before, began_s = store_calls(server), time.monotonic()
     await asyncio.sleep(0.3)  # only elapsed time shows that there are no calls
     assert store_calls(server) - before <= 2 + (time.monotonic() - began_s)  # the timer's tick, once a second
@@ -158,7 +158,7 @@ async def test_parked_consumers_cause_no_store_calls(engine: Engine, server: Sto
 
 async def test_many_waiters_are_served_with_few_store_calls(engine: Engine, server: StoreServer) -> None:
     tasks = [waiting_pop(engine) for _ in range(500)]
-    await parked(engine, 500)
+    await all_wait(engine, 500)
     before = store_calls(server)
     await engine.queue.put_many([job(f"j{number}") for number in range(500)])
     assert len({jobs[0].id for jobs in await asyncio.gather(*tasks)}) == 500
@@ -231,7 +231,7 @@ async def test_a_pop_that_is_cut_short_by_the_shutdown_logs_nothing(
 @pytest.mark.parametrize("topic", ["a", "b", "c"])
 async def test_a_waiter_is_served_by_the_first_of_its_topics_that_has_a_job(engine: Engine, topic: str) -> None:
     waiting = waiting_pop(engine, "a", "b", "c")
-    await parked(engine, 1)
+    await all_wait(engine, 1)
     await engine.queue.put(PutJob(topic=topic, id="x"))
     assert [found.topic for found in await waiting] == [topic]
     assert engine.dispatcher._wait_queues == {}
@@ -239,7 +239,7 @@ async def test_a_waiter_is_served_by_the_first_of_its_topics_that_has_a_job(engi
 
 async def test_a_waiter_on_many_topics_is_served_once(engine: Engine) -> None:
     waiting = [waiting_pop(engine, "a", "b") for _ in range(20)]
-    await parked(engine, 20)
+    await all_wait(engine, 20)
     batch = [PutJob(topic=topic, id=f"{topic}{number}") for number in range(10) for topic in ("a", "b")]
     await engine.queue.put_many(batch)
     results = await asyncio.gather(*waiting)
@@ -249,7 +249,7 @@ async def test_a_waiter_on_many_topics_is_served_once(engine: Engine) -> None:
 
 async def test_large_requests_on_an_empty_topic_stop_polling(engine: Engine, server: StoreServer) -> None:
     waiting = [waiting_pop(engine, count=1000) for _ in range(5)]
-    await parked(engine, 5)
+    await all_wait(engine, 5)
     before, began_s = store_calls(server), time.monotonic()
     await asyncio.sleep(0.1)  # otherwise they would poll without a pause
     assert store_calls(server) - before <= 1 + (time.monotonic() - began_s)  # the timer's tick, once a second
@@ -259,9 +259,9 @@ async def test_large_requests_on_an_empty_topic_stop_polling(engine: Engine, ser
     assert [len(jobs) for jobs in await asyncio.gather(*waiting[1:])] == [0] * 4
 
 
-async def test_a_consumer_that_disconnects_while_parked_strands_no_job(engine: Engine) -> None:
+async def test_a_consumer_that_disconnects_while_waiting_strands_no_job(engine: Engine) -> None:
     gone = waiting_pop(engine)
-    await parked(engine, 1)
+    await all_wait(engine, 1)
     gone.cancel()
     await asyncio.gather(gone, return_exceptions=True)
     await engine.queue.put(job())
@@ -278,7 +278,7 @@ async def test_jobs_popped_for_a_consumer_that_disconnected_return_to_the_head(e
             await asyncio.sleep(0)
         await asyncio.sleep(0.0001 * (iteration // 20))
         if gone.done():
-            await engine.queue.return_to_queue(gone.result())
+            await engine.queue.return_popped(gone.result())
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)
         while engine.dispatcher._tasks:
@@ -287,9 +287,9 @@ async def test_jobs_popped_for_a_consumer_that_disconnected_return_to_the_head(e
     assert [(found.id, found.attempts) for found in popped] == [("j0", 1), ("j1", 1), ("j2", 1)]
 
 
-async def test_drain_ends_parked_pops_and_new_ones_do_not_wait(engine: Engine) -> None:
+async def test_drain_ends_waiting_pops_and_new_ones_do_not_wait(engine: Engine) -> None:
     waiting = [waiting_pop(engine), waiting_pop(engine, "a", "b")]
-    await parked(engine, 2)
+    await all_wait(engine, 2)
     engine.drain()
     async with asyncio.timeout(BUSY_S):
         assert await asyncio.gather(*waiting) == [[], []]
@@ -302,7 +302,7 @@ async def test_resuming_a_topic_serves_its_waiters(engine: Engine) -> None:
     await engine.queue.put(job())
     await engine.topics.pause(TOPIC)
     waiting = waiting_pop(engine)
-    await parked(engine, 1)
+    await all_wait(engine, 1)
     assert not waiting.done()
     await engine.topics.resume(TOPIC)
     assert len(await waiting) == 1
@@ -333,7 +333,7 @@ async def test_a_lease_that_ends_serves_a_waiter_in_another_process(engine: Engi
 
 async def test_malformed_messages_are_ignored(engine: Engine, server: StoreServer) -> None:
     waiting = waiting_pop(engine)
-    await parked(engine, 1)
+    await all_wait(engine, 1)
     server.command("PUBLISH", "deferd:ready", b"\xff\xfe")
     server.command("PUBLISH", "deferd:due", b"\xff\xfe")
     await engine.queue.put(job(delay=0.05))
@@ -358,7 +358,7 @@ async def test_waiters_fail_when_the_store_is_gone_and_later_ones_are_served_whe
     engine = Engine(store)
     await engine.start()
     waiting = [waiting_pop(engine) for _ in range(200)]
-    await parked(engine, 200)
+    await all_wait(engine, 200)
     server.stop()
     try:
         async with asyncio.timeout(5):
@@ -367,7 +367,7 @@ async def test_waiters_fail_when_the_store_is_gone_and_later_ones_are_served_whe
     finally:
         server.start()
     waiting = [asyncio.create_task(pop_until_served(engine)) for _ in range(3)]
-    await until(lambda: engine.dispatcher.parked == 3, "all of them wait")
+    await until(lambda: engine.dispatcher.waiting == 3, "all of them wait")
     async with asyncio.timeout(10):
         await engine.queue.put_many([job(f"j{number}") for number in range(3)])
         assert sorted(found.id for jobs in await asyncio.gather(*waiting) for found in jobs) == ["j0", "j1", "j2"]

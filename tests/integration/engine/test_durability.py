@@ -162,7 +162,7 @@ class TestReplicated:
                     with pytest.raises(DurabilityUnavailable, match=r"no command WAIT.*nothing was stored") as refused:
                         await put(engine, "a", named)
                     assert refused.value.available == ["memory"]
-                    await engine.topics.configure(TOPIC, TopicSettings(durability="replicated:1"))
+                    await engine.topics.set(TOPIC, TopicSettings(durability="replicated:1"))
                 assert stored_ids(server) == set()
                 assert await put(engine, "a", "memory") == "memory"
 
@@ -346,8 +346,8 @@ class TestCancel:
 
 class TestTopicDefault:
     async def test_it_applies_only_to_puts_that_name_no_durability(self, pair: Pair, producer: Engine) -> None:
-        await producer.topics.configure(TOPIC, TopicSettings(durability="replicated:1", max_jobs=100))
-        assert (await producer.topics.show(TOPIC)).settings.durability == "replicated:1"
+        await producer.topics.set(TOPIC, TopicSettings(durability="replicated:1", max_jobs=100))
+        assert (await producer.topics.get(TOPIC)).settings.durability == "replicated:1"
         assert await put(producer, "a") == "replicated:1"
         assert "a" in stored_ids(pair.replica)
         assert await put(producer, "b", "memory") == "memory"
@@ -361,26 +361,26 @@ class TestTopicDefault:
         async with engine_on(pair.primary.url) as other:
             assert await put(producer, "a") == "memory"
             for round_ in range(3):
-                await other.topics.configure(TOPIC, TopicSettings(durability="replicated:1"))
+                await other.topics.set(TOPIC, TopicSettings(durability="replicated:1"))
                 assert await put(producer, f"b{round_}") == "replicated:1"
                 assert f"b{round_}" in stored_ids(pair.replica)
-                await other.topics.configure(TOPIC, TopicSettings())
+                await other.topics.set(TOPIC, TopicSettings())
                 await put(producer, f"c{round_}")  # waits for the replica once more
                 assert await put(producer, f"d{round_}") == "memory"
 
     @pytest.mark.slow
     async def test_an_unsupported_one_refuses_the_puts_until_it_is_cleared(self, fsyncing: StoreServer) -> None:
         async with engine_on(fsyncing.url) as engine, engine_on(fsyncing.url) as other:
-            await engine.topics.configure(TOPIC, TopicSettings(durability="replicated:1"))
+            await engine.topics.set(TOPIC, TopicSettings(durability="replicated:1"))
             for _ in range(2):
                 with pytest.raises(StoreUnavailable, match="0 of 1 replicas"):
                     await put(engine, "a")
             assert stored_ids(fsyncing) == set()
-            await other.topics.configure(TOPIC, TopicSettings())
+            await other.topics.set(TOPIC, TopicSettings())
             assert await put(engine, "a") == "fsync"
 
     async def test_fsync_as_default_is_refused_by_a_store_without_it(self, pair: Pair, producer: Engine) -> None:
-        await producer.topics.configure(TOPIC, TopicSettings(durability="fsync"))
+        await producer.topics.set(TOPIC, TopicSettings(durability="fsync"))
         with pytest.raises(DurabilityUnavailable, match=f"the default of topic '{TOPIC}'"):
             await put(producer, "a")
         with pytest.raises(DurabilityUnavailable):
@@ -390,7 +390,7 @@ class TestTopicDefault:
 
     async def test_fsync_as_default_costs_nothing_where_the_store_supports_it(self, fsyncing: StoreServer) -> None:
         async with engine_on(fsyncing.url) as engine:
-            await engine.topics.configure(TOPIC, TopicSettings(durability="fsync"))
+            await engine.topics.set(TOPIC, TopicSettings(durability="fsync"))
             assert await put(engine, "a") == "fsync"
             before = fsyncing.command("INFO", "commandstats")["cmdstat_evalsha"]["calls"]
             for number in range(5):
@@ -405,7 +405,7 @@ class TestOtherStores:
             with pytest.raises(DurabilityUnavailable, match="embedded store has no replicas") as refused:
                 await put(engine, "b", "replicated:1")
             assert refused.value.available == ["memory", "fsync"]
-            await engine.topics.configure(TOPIC, TopicSettings(durability="replicated:3"))
+            await engine.topics.set(TOPIC, TopicSettings(durability="replicated:3"))
             for _ in range(2):
                 with pytest.raises(DurabilityUnavailable, match="default of topic"):
                     await put(engine, "b")

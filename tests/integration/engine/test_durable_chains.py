@@ -53,7 +53,7 @@ async def test_the_highest_level_of_the_puts_counts_for_all(pair: Pair, engine: 
 
 
 async def test_the_default_of_a_topic_counts(pair: Pair, engine: Engine) -> None:
-    await engine.topics.configure(OTHER, TopicSettings(durability="replicated:1"))
+    await engine.topics.set(OTHER, TopicSettings(durability="replicated:1"))
     for attempt in range(2):
         await hold(engine)
         assert await chain(engine, job(f"b{attempt}"), job(f"c{attempt}", topic=OTHER)) == {"replicated:1"}

@@ -17,7 +17,7 @@ async def test_a_job_whose_message_was_lost_is_found_by_the_next_look(
 ) -> None:
     monkeypatch.setattr(empty_partitions, "_LOOK_AGAIN_S", 0.2)
     async with started_engine(server.url, shards=8) as engine:
-        await engine.topics.configure("t", TopicSettings(partitions=4))
+        await engine.topics.set("t", TopicSettings(partitions=4))
         known = engine.dispatcher.empty_partitions
         for number in range(3):
             waiting = asyncio.create_task(engine.dispatcher.pop(["t"], wait_ms=20_000))
@@ -36,7 +36,7 @@ async def test_partitions_for_which_nobody_waits_are_forgotten(
 ) -> None:
     monkeypatch.setattr(empty_partitions, "_LOOK_AGAIN_S", 0.1)
     async with started_engine(server.url, shards=8) as engine:
-        await engine.topics.configure("t", TopicSettings(partitions=4))
+        await engine.topics.set("t", TopicSettings(partitions=4))
         known = engine.dispatcher.empty_partitions
         assert await engine.dispatcher.pop(["t"]) == []
         assert "t#1" in known

@@ -29,7 +29,7 @@ Told = tuple[str, str | None, dict[str, Any]]
 
 
 async def keep(driver: EngineDriver, events: int = 1000, **settings: Any) -> None:
-    await driver.topics.configure(TOPIC, TopicSettings(events=events, **settings))
+    await driver.topics.set(TOPIC, TopicSettings(events=events, **settings))
 
 
 async def read(driver: EngineDriver, position: Position = FROM_OLDEST) -> Page:
@@ -57,7 +57,7 @@ async def last(driver: EngineDriver, count: int = 1) -> list[Told]:
 
 
 async def test_a_topic_without_the_setting_leaves_nothing(driver: EngineDriver) -> None:
-    await driver.topics.configure(TOPIC, TopicSettings(ttr=30))
+    await driver.topics.set(TOPIC, TopicSettings(ttr=30))
     await driver.put("a", delay=1)
     await driver.pass_time(2)
     await driver.queue.finish(TOPIC, (await driver.pop_one()).id, ANY_RECEIPT)
@@ -86,7 +86,7 @@ async def test_the_life_of_a_job(driver: EngineDriver) -> None:
     await driver.queue.release(TOPIC, (await driver.pop_one()).id, ANY_RECEIPT, delay_ms=1000, counts=False)
     assert [("snoozed", "a", {"state": "delayed", "attempts": 1})] == await last(driver)
     await driver.pass_time(2)
-    await driver.queue.return_to_queue(await driver.pop(1))
+    await driver.queue.return_popped(await driver.pop(1))
     assert [("returned", "a", {"state": "ready"})] == await last(driver)
     await driver.pop_one()
     await driver.pass_time(3600)
@@ -220,7 +220,7 @@ async def test_forgetting_a_topic_forgets_its_events(driver: EngineDriver) -> No
     await driver.put("a")
     await driver.topics.purge(TOPIC)
     assert await kinds(driver) == ["put", "purged"]
-    await driver.topics.configure(TOPIC, TopicSettings())
+    await driver.topics.set(TOPIC, TopicSettings())
     await driver.topics.purge(TOPIC)
     assert driver.server.command("KEYS", "*events*") == []
 
@@ -256,7 +256,7 @@ async def test_calls_that_free_memory_work_while_the_store_is_out_of_memory(driv
 
 async def test_latest_merges_topics(driver: EngineDriver) -> None:
     for topic in ("mail.a", "mail.b", "secret"):
-        await driver.topics.configure(topic, TopicSettings(events=10))
+        await driver.topics.set(topic, TopicSettings(events=10))
         await driver.queue.put(job("x").model_copy(update={"topic": topic}))
         driver.move_clock(1)
     reader = driver.engine.event_reader

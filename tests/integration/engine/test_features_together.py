@@ -43,8 +43,8 @@ def tagged(driver: EngineDriver) -> set[str]:
 
 async def is_sound(driver: EngineDriver) -> bool:
     of_topic, of_store = (
-        await driver.engine.consistency.check_topic(TOPIC),
-        await driver.engine.consistency.check_store(),
+        await driver.engine.consistency.audit_topic(TOPIC),
+        await driver.engine.consistency.audit_store(),
     )
     return of_topic.clean and of_store.clean
 

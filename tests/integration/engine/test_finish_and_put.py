@@ -54,7 +54,7 @@ async def state_of(driver: EngineDriver, topic: str, job_id: str) -> JobState | 
 async def check_tally(driver: EngineDriver) -> None:
     """The counters of both topics and all sets match the jobs."""
     for topic in (TOPIC, OTHER):
-        assert (await driver.engine.consistency.check_topic(topic)).clean
+        assert (await driver.engine.consistency.audit_topic(topic)).clean
 
 
 async def test_the_job_is_finished_and_the_others_are_put(driver: EngineDriver) -> None:
@@ -160,8 +160,8 @@ async def test_a_put_that_would_be_refused_refuses_everything(driver: EngineDriv
 
 
 async def test_the_limits_of_topics_and_of_the_caller_hold(driver: EngineDriver) -> None:
-    await driver.topics.configure(OTHER, TopicSettings(max_jobs=2))
-    await driver.topics.configure(TOPIC, TopicSettings(max_jobs=2))
+    await driver.topics.set(OTHER, TopicSettings(max_jobs=2))
+    await driver.topics.set(TOPIC, TopicSettings(max_jobs=2))
     await driver.queue.put(put("one"))
     job = await held(driver)
     error = await refused(driver, job, TopicFull, put("m1"), put("m2"))
@@ -181,7 +181,7 @@ async def test_the_limits_of_topics_and_of_the_caller_hold(driver: EngineDriver)
 
 
 async def test_topics_give_defaults_to_the_jobs_that_follow(driver: EngineDriver) -> None:
-    await driver.topics.configure(OTHER, TopicSettings(ttr=7, deadline=100))
+    await driver.topics.set(OTHER, TopicSettings(ttr=7, deadline=100))
     await finish(driver, await held(driver), put("m1"))
     record = await driver.queue.get(OTHER, "m1")
     assert (record.stored("ttr"), record.stored("deadline")) == (7000, 100_000)

@@ -44,7 +44,7 @@ async def follow(driver: EngineDriver, body: Any, on_conflict: str = "replace", 
 
 
 async def is_sound(driver: EngineDriver) -> bool:
-    return (await driver.engine.consistency.check_topic(TOPIC)).clean
+    return (await driver.engine.consistency.audit_topic(TOPIC)).clean
 
 
 @pytest.mark.parametrize("ending", [finish, bury, exhaust, lose_the_last_lease])
@@ -144,7 +144,7 @@ async def test_a_job_that_comes_back_runs_before_its_follow_up(driver: EngineDri
     elif returns == "lease end":
         await driver.pass_time(61)
     else:
-        await driver.queue.return_to_queue([held])
+        await driver.queue.return_popped([held])
     assert await is_sound(driver)
     again = await driver.pop_one()
     assert again.body == b'"held"'
@@ -222,7 +222,7 @@ async def test_a_purge_takes_follow_ups_along(driver: EngineDriver, state: JobSt
 
 
 async def test_a_full_topic_takes_follow_ups(driver: EngineDriver) -> None:
-    await driver.topics.configure(TOPIC, TopicSettings(max_jobs=1))
+    await driver.topics.set(TOPIC, TopicSettings(max_jobs=1))
     held = await hold(driver)
     await follow(driver, 1)
     await finish(driver, held)
@@ -241,7 +241,7 @@ async def test_a_get_shows_the_follow_up(driver: EngineDriver) -> None:
 async def test_an_expired_job_that_came_back_gives_its_place(driver: EngineDriver) -> None:
     held = await hold(driver, ttl=30)
     await follow(driver, "next")
-    await driver.queue.return_to_queue([held])
+    await driver.queue.return_popped([held])
     driver.move_clock(31)
     assert await driver.pop() == []
     await driver.run_timer()
@@ -288,7 +288,7 @@ async def test_no_update_is_lost_and_none_runs_beside_another(driver: EngineDriv
             elif verb == "release":
                 await driver.queue.release(TOPIC, "a", one.receipt, delay_ms=1000)
             else:
-                await driver.queue.return_to_queue([one])
+                await driver.queue.return_popped([one])
             await driver.run_timer()
         assert handed_out == sorted(handed_out)
     assert await is_sound(driver)

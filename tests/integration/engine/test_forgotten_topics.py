@@ -37,7 +37,7 @@ async def test_a_topic_without_jobs_and_settings_is_forgotten_after_an_hour(driv
     left = {key for key in driver.server.command("KEYS", "deferd:{0}:*") if not key.endswith((b":clock", b":lock"))}
     assert left == {b"deferd:{0}:tally"}
     with pytest.raises(TopicNotFound):
-        await driver.topics.show(TOPIC)
+        await driver.topics.get(TOPIC)
 
 
 async def test_the_tallies_of_forgotten_topics_are_added_up(driver: EngineDriver) -> None:
@@ -50,7 +50,7 @@ async def test_the_tallies_of_forgotten_topics_are_added_up(driver: EngineDriver
         assert await names(driver) == []
     assert shard_tally(driver) == {b"put": b"4", b"finished": b"2", b"cancelled": b"2"}
     await put_and_finish(driver)
-    assert (await driver.engine.consistency.check_topic(TOPIC)).clean
+    assert (await driver.engine.consistency.audit_topic(TOPIC)).clean
 
 
 async def test_a_topic_with_occasional_puts_is_not_forgotten(driver: EngineDriver) -> None:
@@ -86,18 +86,18 @@ async def test_a_topic_with_jobs_or_settings_is_not_forgotten(driver: EngineDriv
     for _ in range(4):
         await driver.pass_time(2 * HOUR_S)
     assert await driver.counts() == {"ready": 1}
-    await driver.topics.configure(TOPIC, TopicSettings(ttr=30))
+    await driver.topics.set(TOPIC, TopicSettings(ttr=30))
     await driver.queue.cancel(TOPIC, "a")
     for _ in range(4):
         await driver.pass_time(2 * HOUR_S)
     assert await names(driver) == [TOPIC]
-    await driver.topics.configure(TOPIC, TopicSettings())
+    await driver.topics.set(TOPIC, TopicSettings())
     for _ in range(4):
         await driver.pass_time(2 * HOUR_S)
     assert await names(driver) == []
 
 
-@pytest.mark.parametrize("end", ["finish", "release", "bury", "cancel", "purge", "lease end", "give back"])
+@pytest.mark.parametrize("end", ["finish", "release", "bury", "cancel", "purge", "lease end", "return"])
 async def test_a_request_id_is_forgotten_with_its_last_delivery(driver: EngineDriver, end: str) -> None:
     await driver.put("a")
     await driver.put("b")
@@ -107,8 +107,8 @@ async def test_a_request_id_is_forgotten_with_its_last_delivery(driver: EngineDr
         await driver.topics.purge(TOPIC)
     elif end == "lease end":
         await driver.pass_time(86_500)
-    elif end == "give back":
-        await driver.queue.return_to_queue(held)
+    elif end == "return":
+        await driver.queue.return_popped(held)
     else:
         for job in held:
             assert "request/r1" in driver.keys_left()

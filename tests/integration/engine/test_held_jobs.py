@@ -1,4 +1,4 @@
-"""check.lua and return_to_queue.lua as consumers call them: every result they can have."""
+"""check.lua and return.lua as consumers call them: every result they can have."""
 
 from __future__ import annotations
 

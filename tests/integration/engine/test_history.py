@@ -154,7 +154,7 @@ async def test_a_forgotten_topic_keeps_its_history(driver: EngineDriver) -> None
     found = await history(driver)
     assert sums(found) == {"put": 1, "cancelled": 1}
     with pytest.raises(TopicNotFound):
-        await driver.topics.show(TOPIC)
+        await driver.topics.get(TOPIC)
 
 
 async def test_all_topics_together(driver: EngineDriver) -> None:

@@ -77,7 +77,7 @@ async def test_nothing_can_be_reached(deployment: Deployment) -> None:
             engine.forecasts.forecast(None, lambda _: True),
             engine.consumers.all(lambda _: True),
             engine.alerts.now(lambda _: True),
-            engine.topics.standing_of("t1", "a"),
+            engine.topics.why("t1", "a"),
         ):
             with pytest.raises(StoreUnavailable):
                 await look

@@ -73,7 +73,7 @@ async def test_a_batch_ends_as_its_puts_one_by_one(driver: EngineDriver, seed: i
     draw = random.Random(seed)
     for topic in (TOPIC, OTHER):
         if seed == 3:
-            await driver.topics.configure(topic, TopicSettings(ttr=9, ttl=40))
+            await driver.topics.set(topic, TopicSettings(ttr=9, ttl=40))
     count = draw.choice([2, TOGETHER, TOGETHER + 1, 3 * TOGETHER + 7])
     ids = [f"job-{draw.randrange(2 * count if seed % 2 else 10**9)}" for _ in range(count)]
     puts = [drawn_put(draw, job_id, rare_share) for job_id in ids]
@@ -127,7 +127,7 @@ async def test_an_id_may_occur_twice_among_new_jobs(driver: EngineDriver, size: 
 
 
 async def test_a_batch_within_a_limit_stores_no_more_than_that(driver: EngineDriver) -> None:
-    await driver.topics.configure(TOPIC, TopicSettings(max_jobs=150))
+    await driver.topics.set(TOPIC, TopicSettings(max_jobs=150))
     results = await driver.queue.put_many([put_of(TOPIC, {"id": f"job-{number}"}) for number in range(300)])
     assert [one.status for one in results] == [201] * 150 + [429] * 150
     assert await driver.counts() == {"ready": 150}

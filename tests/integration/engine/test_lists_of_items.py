@@ -15,7 +15,7 @@ from tests.integration.store.store_servers import StoreServer
 
 
 async def survey(driver: EngineDriver, *, repair: bool = False) -> StoreReport:
-    return await driver.engine.consistency.check_store(repair=repair)
+    return await driver.engine.consistency.audit_store(repair=repair)
 
 
 def items_of(driver: EngineDriver, key: str) -> list[bytes]:
@@ -58,10 +58,10 @@ async def test_a_list_that_is_not_recorded_goes_back_to_its_job(
     driver.server.command("HDEL", f"{KEY}:items", "a")
     consistency = driver.engine.consistency
     for repair in (False, True):
-        found = await (consistency.check_topic(TOPIC, repair=repair) if of_the_topic else survey(driver, repair=repair))
+        found = await (consistency.audit_topic(TOPIC, repair=repair) if of_the_topic else survey(driver, repair=repair))
         assert found.findings.counts == {FindingKind.ITEMS_WRONG: 1}
         assert found.findings.examples[0].detail.startswith("4 bytes, ")
-    assert (await consistency.check_topic(TOPIC)).clean
+    assert (await consistency.audit_topic(TOPIC)).clean
     assert (await survey(driver)).clean
     await append(driver, 30, if_reserved="after")
     if is_follow_up:
@@ -104,7 +104,7 @@ async def test_a_topic_with_a_key_of_the_wrong_type_stops_no_survey(driver: Engi
     driver.server.command("SET", f"{KEY}:{name}", "x")
     await driver.queue.put(job().model_copy(update={"topic": "other"}))
     assert (await survey(driver, repair=True)).findings.counts == {}
-    await driver.engine.consistency.check_topic(TOPIC, repair=True)
+    await driver.engine.consistency.audit_topic(TOPIC, repair=True)
     assert (await survey(driver, repair=True)).findings.counts == {FindingKind.ITEMS_WRONG: 1}
 
 
@@ -121,7 +121,7 @@ async def test_lists_of_other_shards_are_left_alone(store: Store, server: StoreS
     server.command("RPUSH", "deferd:{1}:not a topic:items/a", "1")
     for shard in range(3):
         server.command("RPUSH", f"deferd:{{{shard}}}:t1:items/a", "1")
-    found = await engine.consistency.check_store(repair=True)
+    found = await engine.consistency.audit_store(repair=True)
     assert found.findings.counts == {FindingKind.ITEMS_WRONG: 1}
     assert len(server.command("KEYS", "deferd:{?}:t1:items/a")) == 2
     await engine.close()

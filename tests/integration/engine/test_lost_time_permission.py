@@ -22,13 +22,13 @@ async def cancel(driver: EngineDriver, held: JobRecord) -> None:
     await driver.queue.cancel_many(TOPIC, [CancelItem(id="delayed"), CancelItem(id=held.id)])
 
 
-async def give_back(driver: EngineDriver, held: JobRecord) -> None:
-    await driver.queue.return_to_queue([held])
+async def return_popped(driver: EngineDriver, held: JobRecord) -> None:
+    await driver.queue.return_popped([held])
 
 
-@pytest.mark.parametrize("call", [finish, cancel, give_back])
+@pytest.mark.parametrize("call", [finish, cancel, return_popped])
 async def test_nothing_changes(driver: EngineDriver, call: Call) -> None:
-    await driver.topics.configure(TOPIC, TopicSettings(events=100))
+    await driver.topics.set(TOPIC, TopicSettings(events=100))
     await driver.put("held")
     held = await driver.pop_one()
     await driver.put("held", if_reserved="after", on_conflict="keep")
@@ -42,5 +42,5 @@ async def test_nothing_changes(driver: EngineDriver, call: Call) -> None:
         driver.server.command("ACL", "SETUSER", "default", "+time")
     async with started_engine(driver.server.url) as engine:  # the other one calls its store no more
         assert await EngineDriver(engine, driver.server).counts() == before
-        report = await engine.consistency.check_topic(TOPIC)
+        report = await engine.consistency.audit_topic(TOPIC)
         assert report.clean, report

@@ -86,7 +86,7 @@ async def test_a_purge_removes_the_jobs_of_all_partitions(engine: Engine, grown:
     await reserve(engine, 20)
     assert await engine.topics.purge(TOPIC) == len(IDS) + len(OTHERS)
     assert await counts(engine) == {}
-    assert (await engine.topics.show(TOPIC)).settings.partitions == COUNT
+    assert (await engine.topics.get(TOPIC)).settings.partitions == COUNT
 
 
 async def test_a_process_that_does_not_know_of_partitions_sweeps_all(engine: Engine, server: StoreServer) -> None:
@@ -343,7 +343,7 @@ async def test_a_task_acts_on_all_partitions(engine: Engine, server: StoreServer
     async with unaware_engine(server) as unaware:
         await unaware.task_runner.begin("t1", spec)
         task = await ended(unaware)
-    assert (task.state, task.done, task.of) == ("done", len(IDS), len(IDS))
+    assert (task.state, task.done, task.total) == ("done", len(IDS), len(IDS))
     assert await ids_in(engine) == ({*IDS, *OTHERS} if kind == "reschedule" else set(OTHERS))
     if kind == "reschedule":
         assert (await engine.queue.get(TOPIC, IDS[0])).due_at_ms == before + 60_000
@@ -355,11 +355,11 @@ async def test_a_redrive_task_with_a_limit(engine: Engine, grown: bool) -> None:
     await asyncio.sleep(0.005)
     await engine.task_runner.begin("t1", await spec_of(engine, "redrive", limit=45))
     task = await ended(engine)
-    assert (task.state, task.done, task.of) == ("done", 45, 45)
+    assert (task.state, task.done, task.total) == ("done", 45, 45)
     assert await counts(engine) == {"ready": 45, "dead": 15}
     await engine.task_runner.begin("t2", await spec_of(engine, "redrive"))
     task = await ended(engine, "t2")
-    assert (task.state, task.done, task.of) == ("done", 15, 15)
+    assert (task.state, task.done, task.total) == ("done", 15, 15)
 
 
 async def test_a_call_goes_on_in_other_shards_when_that_of_the_topic_is_away(engine: Engine) -> None:
@@ -407,7 +407,7 @@ async def test_another_process_goes_on(store: Store, server: StoreServer, kind: 
         await engine.task_runner.look()
         task = await ended(engine)
         done = len(IDS) if limit is None else limit
-        assert (task.state, task.done, task.of) == ("done", done, done)
+        assert (task.state, task.done, task.total) == ("done", done, done)
     if kind == "redrive":
         assert await counts(engine) == {"ready": done + len(OTHERS), "dead": 5}
     else:

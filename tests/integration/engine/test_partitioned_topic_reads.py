@@ -91,7 +91,7 @@ async def test_a_view_sums_up_all_partitions(engine: Engine, server: StoreServer
     await engine.topics.pause(TOPIC, "ops", "a flood")
     async with unaware_engine(server) as unaware:
         for one in (engine, unaware):
-            view = await one.topics.show(TOPIC)
+            view = await one.topics.get(TOPIC)
             assert view.topic == TOPIC
             assert list(view.counts.values()) == [9, 8, 8, 8, 8]
             assert view.oldest_ready_due_at_ms == first.due_at_ms
@@ -112,7 +112,7 @@ async def test_a_view_counts_what_waits_in_all_partitions(engine: Engine) -> Non
         await engine.queue.put(PutJob(topic=TOPIC, id=job_id, on_conflict="replace", if_reserved="after"))
     for job_id in IDS[8:20]:
         await engine.queue.put(PutJob(topic=TOPIC, id=job_id, on_conflict="append", delay=60))
-    view = await engine.topics.show(TOPIC)
+    view = await engine.topics.get(TOPIC)
     assert (view.follow_ups, view.collections) == (8, 12)
 
 
@@ -120,7 +120,7 @@ async def test_a_partition_that_cannot_be_reached_is_not_left_out(engine: Engine
     await fill(engine, IDS, grown=grown)
     break_shard_of(engine, PARTITIONS[2])
     with pytest.raises(StoreUnavailable):
-        await engine.topics.show(TOPIC)
+        await engine.topics.get(TOPIC)
     with pytest.raises(StoreUnavailable):
         await listed(engine)
     restore(engine)
@@ -216,7 +216,7 @@ async def test_why_finds_a_job_in_any_partition(engine: Engine, server: StoreSer
                 for job_id in ids:
                     if one is unaware:
                         unaware.partitions.known.layouts.clear()
-                    standing = await one.topics.standing_of(TOPIC, job_id)
+                    standing = await one.topics.why(TOPIC, job_id)
                     assert isinstance(standing, Standing)
                     assert (standing.record.topic, standing.record.state) == (TOPIC, state)
                     if state is JobState.READY and one is engine:
@@ -232,7 +232,7 @@ async def test_why_estimates_how_many_jobs_of_all_partitions_go_first(engine: En
     for job_id in IDS:
         home = engine.partitions.known.home(TOPIC, job_id)
         ahead, placed[home] = placed[home], placed[home] + 1
-        standing = await engine.topics.standing_of(TOPIC, job_id)
+        standing = await engine.topics.why(TOPIC, job_id)
         assert isinstance(standing, Standing)
         assert standing.ready == len(IDS)
         assert standing.ahead == sum(min(ahead, in_partition[partition]) for partition in PARTITIONS)
@@ -240,7 +240,7 @@ async def test_why_estimates_how_many_jobs_of_all_partitions_go_first(engine: En
 
 async def test_why_compares_an_unknown_id_with_ids_of_all_partitions(engine: Engine, grown: bool) -> None:
     await fill(engine, IDS, grown=grown, delay=3600)
-    missing = await engine.topics.standing_of(TOPIC, "job-3x")
+    missing = await engine.topics.why(TOPIC, "job-3x")
     assert isinstance(missing, Missing)
     assert (missing.topic_is_known, missing.jobs, missing.compared) == (True, 40, 40)
     assert missing.nearest[0] == "job-3"
@@ -254,7 +254,7 @@ async def test_why_knows_of_a_job_that_was_cancelled_in_a_former_partition(engin
     await grow(engine)
     for job_id in IDS[:6]:
         await engine.queue.cancel(TOPIC, job_id)
-        missing = await engine.topics.standing_of(TOPIC, job_id)
+        missing = await engine.topics.why(TOPIC, job_id)
         assert isinstance(missing, Missing)
         assert missing.cancelled_until_ms is not None
 

@@ -39,7 +39,7 @@ async def engine(engines: tuple[Engine, Engine]) -> Engine:
 
 
 async def grow(engine: Engine, count: int, topic: str = "t") -> None:
-    await engine.topics.configure(topic, TopicSettings(partitions=count))
+    await engine.topics.set(topic, TopicSettings(partitions=count))
 
 
 async def put(engine: Engine, job_id: str, **fields: object) -> None:
@@ -171,7 +171,7 @@ async def test_the_number_cannot_shrink(engine: Engine) -> None:
     await grow(engine, 4)
     with pytest.raises(InvalidInput, match="at least 4"):
         await grow(engine, 3)
-    view = await engine.topics.configure("t", TopicSettings(ttr=30))
+    view = await engine.topics.set("t", TopicSettings(ttr=30))
     assert (view.settings.partitions, view.settings.ttr) == (4, 30)
 
 
@@ -189,7 +189,7 @@ async def test_former_numbers_are_forgotten_once_no_job_is_where_they_had_put_it
 
 
 async def test_max_jobs_is_shared(engine: Engine) -> None:
-    await engine.topics.configure("t", TopicSettings(partitions=4, max_jobs=100))
+    await engine.topics.set("t", TopicSettings(partitions=4, max_jobs=100))
     results = await engine.queue.put_many([PutJob(topic="t", id=f"n-{number}") for number in range(400)])
     assert [result.status for result in results].count(201) == 100
 
@@ -259,7 +259,7 @@ async def test_a_put_by_the_former_number_cannot_overtake_one_by_the_new_number(
     knows, stale = engines
     await grow(knows, 4)
     job_id = next(one for one in IDS if Layout((8,)).home("t", one) != Layout((4,)).home("t", one) != "t")
-    await knows.topics._run("configure", "t", "settings", b'{"n":8}')
+    await knows.topics._run("topic_set", "t", "settings", b'{"n":8}')
     home = Layout((8,)).home("t", job_id)  # the only one that has the settings: a process ended as it spread them
     keys = knows.queue._keys.of_topic(home)
     await knows.queue._scripts.run("copy_settings", keys, (home, b'{"n":8,"rv":2}'))
@@ -355,20 +355,20 @@ async def test_a_growth_that_a_failover_took_back_is_made_again(engine: Engine, 
     shard = keys.shard_of("t")
     of_topic = keys.of_shard(shard, "settings"), keys.of_shard(shard, "partitioned")
     before = [await store.call("HGET", key, "t") for key in of_topic]
-    await engine.topics.configure("t", TopicSettings(partitions=8, ttr=30))
+    await engine.topics.set("t", TopicSettings(partitions=8, ttr=30))
     for job_id in IDS[:20]:
         await put(engine, job_id)
     for key, value in zip(of_topic, before, strict=True):
         await store.call("HSET", key, "t", value)
     engine.partitions.known.note("t", Layout((4,)))
-    await engine.topics.configure("t", TopicSettings(ttr=40))  # not even a later change makes it fewer
+    await engine.topics.set("t", TopicSettings(ttr=40))  # not even a later change makes it fewer
     for job_id in IDS[:20]:
         with pytest.raises(JobExists):
             await put(engine, job_id)
     for job_id in IDS[20:]:
         await put(engine, job_id)
     await engine.partitions.spread("t")
-    view = await engine.topics.show("t")
+    view = await engine.topics.get("t")
     assert (view.settings.partitions, view.settings.ttr, sum(view.counts.values())) == (8, 40, len(IDS))
     for partition in names_of("t", 8):
         settings = await store.call("HGET", keys.of_shard(keys.shard_of(partition), "settings"), partition)

@@ -26,8 +26,8 @@ IDS = [f"job-{number}" for number in range(40)]
 @pytest.fixture
 async def engine(server: StoreServer) -> AsyncIterator[Engine]:
     async with started_engine(server.url, shards=SHARDS) as engine:
-        await engine.topics.configure("t", TopicSettings(partitions=4, events=1000))
-        await engine.topics.configure("u", TopicSettings(events=1000))
+        await engine.topics.set("t", TopicSettings(partitions=4, events=1000))
+        await engine.topics.set("u", TopicSettings(events=1000))
         yield engine
 
 
@@ -124,7 +124,7 @@ async def test_a_stream_goes_on_when_the_topic_has_got_partitions(engine: Engine
     async with following(engine, EventStream(["u", "t"], None)) as follower:
         await put(engine, IDS[:20], "u")
         await follower.read_until(20)
-        await engine.topics.configure("u", TopicSettings(partitions=8, events=1000))
+        await engine.topics.set("u", TopicSettings(partitions=8, events=1000))
         await put(engine, IDS[20:], "u")
         await follower.read_until(40)
     assert sorted(follower.events) == of("u", IDS)
@@ -157,7 +157,7 @@ async def test_a_stream_begins_with_the_last_events_of_each_topic(engine: Engine
 
 
 async def test_dropped_events_of_all_partitions_add_up(engine: Engine) -> None:
-    await engine.topics.configure("t", TopicSettings(events=2))
+    await engine.topics.set("t", TopicSettings(events=2))
     async with following(engine, EventStream(["t"], None)) as follower:
         await put(engine, IDS[:4])
         await follower.read_until(4)
@@ -201,7 +201,7 @@ async def test_a_key_sees_the_partitions_of_its_topics(engine: Engine) -> None:
 
 async def test_all_last_events_are_read_where_partitions_share_a_call(server: StoreServer) -> None:
     async with started_engine(server.url) as engine:
-        await engine.topics.configure("t", TopicSettings(partitions=4, events=1000))
+        await engine.topics.set("t", TopicSettings(partitions=4, events=1000))
         for at in range(0, 3000, 1000):
             await engine.queue.put_many([PutJob(topic="t", id=f"n-{number}") for number in range(at, at + 1000)])
         places = [(name, last_events(400)) for name in ("t", "t#1", "t#2", "t#3")]

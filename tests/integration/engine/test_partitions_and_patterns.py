@@ -26,7 +26,7 @@ IDS = [f"job-{number}" for number in range(40)]
 @pytest.fixture
 async def engine(server: StoreServer) -> AsyncIterator[Engine]:
     async with started_engine(server.url, shards=SHARDS) as engine:
-        await engine.topics.configure("orders.eu", TopicSettings(partitions=4))
+        await engine.topics.set("orders.eu", TopicSettings(partitions=4))
         yield engine
 
 
@@ -90,7 +90,7 @@ async def test_a_key_for_other_topics_gets_none(engine: Engine) -> None:
 
 
 async def test_a_topic_counts_once_among_those_that_match(engine: Engine) -> None:
-    await engine.topics.configure("wide", TopicSettings(partitions=64))
+    await engine.topics.set("wide", TopicSettings(partitions=64))
     search = engine.dispatcher._patterns._search
     found = await search.ready(TopicSelection(["*"]), range(SHARDS))
     assert found.matching == 2

@@ -55,11 +55,11 @@ def kinds(report: TopicReport) -> dict[str, int]:
 
 async def repaired(engine: Engine, expected: dict[str, int]) -> TopicReport:
     """The check finds this, and so does the repair, after which nothing is found."""
-    assert kinds(await engine.consistency.check_topic("t")) == expected
-    assert kinds(await engine.consistency.check_topic("t")) == expected, "a check has changed something"
-    report = await engine.consistency.check_topic("t", repair=True)
+    assert kinds(await engine.consistency.audit_topic("t")) == expected
+    assert kinds(await engine.consistency.audit_topic("t")) == expected, "a check has changed something"
+    report = await engine.consistency.audit_topic("t", repair=True)
     assert kinds(report) == expected
-    again = await engine.consistency.check_topic("t")
+    again = await engine.consistency.audit_topic("t")
     assert again.clean
     return report
 
@@ -79,7 +79,7 @@ async def test_a_sound_topic_is_one_report(engine: Engine) -> None:
     await seed(engine)
     await pop_all(engine)
     await engine.queue.bury("t", IDS[30], ANY_RECEIPT)
-    report = await engine.consistency.check_topic("t")
+    report = await engine.consistency.audit_topic("t")
     assert (report.topic, report.clean, report.checked) == ("t", True, 40)
     assert report.counts == {
         JobState.DELAYED: 20,
@@ -89,13 +89,13 @@ async def test_a_sound_topic_is_one_report(engine: Engine) -> None:
         JobState.FINISHED: 0,
     }
     assert (report.sums["put"], report.sums["live"], report.sums["dead"]) == (40, 39, 1)
-    store = await engine.consistency.check_store()
+    store = await engine.consistency.audit_store()
     assert (store.findings.counts, store.unlisted, store.stray_keys) == ({}, [], [])
 
 
 async def test_no_topic_is_found_where_there_is_none(engine: Engine) -> None:
     with pytest.raises(TopicNotFound):
-        await engine.consistency.check_topic("t", repair=True)
+        await engine.consistency.audit_topic("t", repair=True)
 
 
 async def test_a_finding_says_which_partition_it_is_in(engine: Engine, store: Store) -> None:
@@ -116,7 +116,7 @@ async def test_a_finding_says_which_partition_it_is_in(engine: Engine, store: St
 async def test_a_key_of_the_wrong_type_in_a_partition_is_said_to_stop_the_check(engine: Engine, store: Store) -> None:
     await seed(engine)
     await store.call("SET", engine._keys.of_topic("t#1")[7], "x")
-    report = await engine.consistency.check_topic("t")
+    report = await engine.consistency.audit_topic("t")
     assert report.unchecked == "all else (partition 1): keys of the wrong type must be repaired first"
     assert not report.clean
     await repaired(engine, {"wrong_type": 1})
@@ -149,9 +149,9 @@ async def test_layouts_of_the_wrong_type_stop_nothing_but_partitions(engine: Eng
     await other.queue.put(PutJob(topic="other", id="a"))
     with pytest.raises(JobNotFound):
         await other.queue.get("other", "b")
-    assert (await other.consistency.check_topic("other")).clean
+    assert (await other.consistency.audit_topic("other")).clean
     await other.close()
-    found = await engine.consistency.check_store(repair=True)
+    found = await engine.consistency.audit_store(repair=True)
     assert found.findings.counts == {FindingKind.WRONG_TYPE: 1}
     await repaired(engine, {"partitions_wrong": 1})
     await everything_works(engine)
@@ -163,20 +163,20 @@ async def test_a_damaged_layout_does_not_keep_a_service_from_starting(engine: En
     other = Engine(store, shards=SHARDS)
     await other.start()
     assert other.partitions.known.layouts == {}
-    report = await other.consistency.check_topic("t", repair=True)
+    report = await other.consistency.audit_topic("t", repair=True)
     assert kinds(report) == {"partitions_wrong": 1}
     await everything_works(other)
     await other.close()
 
 
 async def test_settings_that_are_lost_come_back_with_the_number_of_partitions(engine: Engine, store: Store) -> None:
-    await engine.topics.configure("t", TopicSettings(ttr=30))
+    await engine.topics.set("t", TopicSettings(ttr=30))
     await seed(engine)
     await set_settings(engine, store, "t", "{broken")
-    report = await engine.consistency.check_topic("t", repair=True)
+    report = await engine.consistency.audit_topic("t", repair=True)
     assert kinds(report) == {"settings_unreadable": 1, "partitions_wrong": 1}
-    assert (await engine.consistency.check_topic("t")).clean
-    assert (await engine.topics.show("t")).settings.partitions == 4
+    assert (await engine.consistency.audit_topic("t")).clean
+    assert (await engine.topics.get("t")).settings.partitions == 4
     settings = await settings_of(engine, store, "t")
     for partition in ("t#1", "t#2", "t#3"):
         assert await settings_of(engine, store, partition) == settings
@@ -186,13 +186,13 @@ async def test_settings_that_are_lost_come_back_with_the_number_of_partitions(en
 @pytest.mark.parametrize("text", ["", '{"n":3,"rv":1}', '{"n":4,"rv":1,"t":9000}', '{"n":8,"rv":77}'])
 async def test_a_partition_with_other_settings_gets_those_of_its_topic(engine: Engine, store: Store, text: str) -> None:
     await seed(engine)
-    await engine.topics.configure("t", TopicSettings(ttr=30))
+    await engine.topics.set("t", TopicSettings(ttr=30))
     await set_settings(engine, store, "t#3", text)
     report = await repaired(engine, {"partition_settings": 1})
     [example] = report.findings.examples
     assert example.subject == "t, partition 3"
     assert await settings_of(engine, store, "t#3") == await settings_of(engine, store, "t")
-    assert (await engine.topics.show("t")).settings.ttr == 30
+    assert (await engine.topics.get("t")).settings.ttr == 30
     await everything_works(engine)
 
 
@@ -201,8 +201,8 @@ async def test_settings_that_are_being_spread_are_no_finding_and_a_repair_ends_i
     before = await settings_of(engine, store, "t")
     await set_settings(engine, store, "t", before.decode().replace('"rv":1', '"rv":2,"t":5000'))
     await store.call("HSET", layouts_key(engine), "t", "4 1 !")
-    assert (await engine.consistency.check_topic("t")).clean
-    assert (await engine.consistency.check_topic("t", repair=True)).clean
+    assert (await engine.consistency.audit_topic("t")).clean
+    assert (await engine.consistency.audit_topic("t", repair=True)).clean
     assert await layout_of(engine, store) == b"4 1 "
     assert await settings_of(engine, store, "t#3") == await settings_of(engine, store, "t") != before
 
@@ -240,7 +240,7 @@ async def test_a_job_where_no_number_puts_it_is_reported(engine: Engine, store: 
     await put(engine, job_id, delay=3600)
     await move(engine, store, job_id, "t#1")
     for is_repair in (False, True, False):
-        report = await engine.consistency.check_topic("t", repair=is_repair)
+        report = await engine.consistency.audit_topic("t", repair=is_repair)
         assert kinds(report) == {"misplaced": 1}
         assert report.findings.examples[0].detail == "in partition 1, and belongs in partition 0"
 
@@ -255,49 +255,49 @@ async def test_an_id_in_two_partitions_is_reported(engine: Engine, store: Store)
     ):
         await store.call(verb, key, *((job_id, value) if verb == "HSET" else (value, job_id)))
     await store.call("HINCRBY", engine._keys.of_topic("t")[12], "put", 1)
-    report = await engine.consistency.check_topic("t", repair=True)
+    report = await engine.consistency.audit_topic("t", repair=True)
     assert kinds(report) == {"in_two_partitions": 1}
     [example] = report.findings.examples
     assert (example.subject, example.detail) == (job_id, "partitions 0 and 3")
     await engine.queue.cancel("t", job_id)
-    assert (await engine.consistency.check_topic("t")).clean
+    assert (await engine.consistency.audit_topic("t")).clean
 
 
 async def test_a_partition_that_its_topic_does_not_have_is_reported(engine: Engine, store: Store) -> None:
     await seed(engine)
     await set_settings(engine, store, "t#9", "")
     await store.call("ZADD", engine._keys.of_shard(engine._keys.shard_of("t#9"), "topics"), 0, "t#9")
-    report = await engine.consistency.check_store()
+    report = await engine.consistency.audit_store()
     assert report.findings.counts == {FindingKind.PARTITION_UNKNOWN: 1}
     [example] = report.findings.examples
     assert (example.subject, example.detail) == ("t, partition 9", "the topic has 4")
     assert (report.unlisted, report.stray_keys) == ([], [])
     await grow(engine, 10)
-    assert (await engine.consistency.check_store()).clean
+    assert (await engine.consistency.audit_store()).clean
 
 
 async def test_an_unlisted_partition_is_listed_by_a_repair_of_its_topic(engine: Engine, store: Store) -> None:
     await seed(engine)
     await store.call("ZREM", engine._keys.of_shard(engine._keys.shard_of("t#1"), "topics"), "t#1")
     await store.call("HDEL", engine._keys.of_shard(engine._keys.shard_of("t#2"), "settings"), "t#2")
-    assert (await engine.consistency.check_store()).unlisted == ["t"]
-    report = await engine.consistency.check_topic("t", repair=True)
+    assert (await engine.consistency.audit_store()).unlisted == ["t"]
+    report = await engine.consistency.audit_topic("t", repair=True)
     assert kinds(report) == {"unknown_topic": 2, "partition_settings": 1}
-    assert (await engine.consistency.check_topic("t")).clean
-    assert (await engine.consistency.check_store()).clean
+    assert (await engine.consistency.audit_topic("t")).clean
+    assert (await engine.consistency.audit_store()).clean
 
 
 async def test_tags_of_jobs_in_partitions(engine: Engine, store: Store) -> None:
     await grow(engine, 4)
     for job_id in IDS:
         await put(engine, job_id, tags=["x"])
-    assert (await engine.consistency.check_store()).clean
+    assert (await engine.consistency.audit_store()).clean
     shard = engine._keys.shard_of("t#1")
     await store.call("ZADD", engine._keys.of_shard(shard, "tag/x"), 0, "t#1 gone")
-    report = await engine.consistency.check_store(repair=True)
+    report = await engine.consistency.audit_store(repair=True)
     assert [finding.subject for finding in report.findings.examples] == ["t/gone"]
-    assert (await engine.consistency.check_store()).clean
-    assert (await engine.consistency.check_topic("t")).clean
+    assert (await engine.consistency.audit_store()).clean
+    assert (await engine.consistency.audit_topic("t")).clean
 
 
 async def test_checks_beside_growth_and_load_find_nothing(engines: tuple[Engine, Engine]) -> None:
@@ -310,7 +310,7 @@ async def test_checks_beside_growth_and_load_find_nothing(engines: tuple[Engine,
         while not is_over:
             await one.queue.put_many([PutJob(topic="t", id=job_id, delay=3600) for job_id in ids])
             await one.queue.cancel_many("t", [CancelItem(id=job_id) for job_id in ids[::2]])
-            await one.topics.configure("t", TopicSettings(ttr=10 + rounds % 50))
+            await one.topics.set("t", TopicSettings(ttr=10 + rounds % 50))
             rounds += 1
         return rounds
 
@@ -324,9 +324,9 @@ async def test_checks_beside_growth_and_load_find_nothing(engines: tuple[Engine,
             await grow(first, count)
         for checker in (first, second):
             with suppress(TopicNotFound):
-                reports.append(await checker.consistency.check_topic("t"))
+                reports.append(await checker.consistency.audit_topic("t"))
     is_over = True
     assert min(await asyncio.gather(*workers)) > 3
     assert [report.findings.examples for report in reports] == [[]] * len(reports)
     assert max(report.checked for report in reports) > 20
-    assert (await first.consistency.check_topic("t", repair=True)).clean
+    assert (await first.consistency.audit_topic("t", repair=True)).clean

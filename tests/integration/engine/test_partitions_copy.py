@@ -50,7 +50,7 @@ async def seed(store: Store, shards: int) -> dict[str, Receipt]:
     await check(store, shards=shards)
     engine = Engine(store, shards=shards)
     await engine.queue.put_many([PutJob(topic="t", id=job_id, delay=3600, tags=["x"]) for job_id in IDS[:20]])
-    await engine.topics.configure("t", TopicSettings(partitions=COUNT, max_jobs=1000))
+    await engine.topics.set("t", TopicSettings(partitions=COUNT, max_jobs=1000))
     await engine.queue.put_many([PutJob(topic="t", id=job_id, tags=["x"]) for job_id in IDS[20:]])
     held = await pop_all(engine)
     await engine.queue.put(PutJob(topic="other", id="a"))
@@ -72,10 +72,10 @@ async def assert_right(store: Store, shards: int, held: dict[str, Receipt]) -> N
             shard for shard in range(shards) if await store.call("HEXISTS", keys.of_shard(shard, "settings"), partition)
         ]
         assert places == [keys.shard_of(partition)]
-    report = await engine.consistency.check_topic("t")
+    report = await engine.consistency.audit_topic("t")
     assert report.clean
     assert (report.counts[JobState.DELAYED], report.counts[JobState.RESERVED]) == (20, 20)
-    of_store = await engine.consistency.check_store()
+    of_store = await engine.consistency.audit_store()
     assert (of_store.findings.counts, of_store.unlisted, of_store.stray_keys) == ({}, [], [])
     tagged = {
         job_id

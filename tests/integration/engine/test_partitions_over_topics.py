@@ -25,7 +25,7 @@ from deferd.engine.record import ANY_RECEIPT, JobRecord
 from deferd.engine.redis_keys import Keys
 from deferd.engine.store_inventory import count_jobs
 from deferd.engine.topic_list import TopicNames
-from deferd.engine.topic_view import TopicView, view_topic
+from deferd.engine.topic_view import TopicView, get_topic
 from deferd.store.connection import Store
 from tests.integration.engine.engine_driver import started_engine
 from tests.integration.store.store_servers import StoreServer
@@ -39,9 +39,9 @@ HOUR_MS = 3_600_000
 async def engine(server: StoreServer) -> AsyncIterator[Engine]:
     """An engine with the topic `t` in four partitions, `u` without any, and `t2` whose name begins as that of `t`."""
     async with started_engine(server.url, shards=SHARDS, movable_clock=True) as engine:
-        await engine.topics.configure("t", TopicSettings(partitions=4))
+        await engine.topics.set("t", TopicSettings(partitions=4))
         for topic in ("u", "t2"):
-            await engine.topics.configure(topic, TopicSettings(ttr=30))
+            await engine.topics.set(topic, TopicSettings(ttr=30))
         yield engine
 
 
@@ -77,7 +77,7 @@ def forget_reads(engine: Engine) -> None:
 
 
 async def test_names_are_those_of_topics_on_pages_of_any_size(engine: Engine) -> None:
-    await engine.topics.configure("wide", TopicSettings(partitions=64))
+    await engine.topics.set("wide", TopicSettings(partitions=64))
     await put(engine)
     whole = await engine.topic_list.names()
     assert sorted(whole.names) == ["t", "t2", "u", "wide"]
@@ -101,9 +101,9 @@ async def test_names_are_those_of_topics_on_pages_of_any_size(engine: Engine) ->
 async def test_a_page_is_full_where_partitions_are_before_its_topics(server: StoreServer) -> None:
     """In one shard: 64 names are between that of `wide` and the next topics."""
     async with started_engine(server.url) as engine:
-        await engine.topics.configure("wide", TopicSettings(partitions=64))
+        await engine.topics.set("wide", TopicSettings(partitions=64))
         for number in range(5):
-            await engine.topics.configure(f"wider-{number}", TopicSettings(ttr=30))
+            await engine.topics.set(f"wider-{number}", TopicSettings(ttr=30))
         page = await engine.topic_list.names(None, 3)
         assert page.names == ["wide", "wider-0", "wider-1"]
         page = await engine.topic_list.names(page.next_cursor, 3)
@@ -135,14 +135,14 @@ async def test_a_topic_is_unavailable_when_one_of_its_partitions_is(
         if topic == "t":
             reads_of_t += 1
             raise StoreUnavailable("the shard of a partition cannot be reached")
-        return await view_topic(_scripts, _keys, topic)
+        return await get_topic(_scripts, _keys, topic)
 
     async def fails(*words: Any) -> Any:
         if str(words[1]).startswith(keys.of_shard(dead, "")):
             raise StoreUnavailable("the shard cannot be reached")
         return await command(*words)
 
-    monkeypatch.setattr(topic_list_module, "view_topic", view)
+    monkeypatch.setattr(topic_list_module, "get_topic", view)
     monkeypatch.setattr(engine._scripts, "command", fails)
     page = await topic_list.views(TopicNames(list(names)))
     assert sorted(view.topic for view in page.views) == ["t2", "u"]
@@ -338,7 +338,7 @@ async def test_the_overview_has_the_sums(engine: Engine) -> None:
 
 
 async def test_a_topic_has_one_alert(engine: Engine) -> None:
-    await engine.topics.configure("t", TopicSettings(max_jobs=40))
+    await engine.topics.set("t", TopicSettings(max_jobs=40))
     await put(engine, ids=[f"n-{number}" for number in range(24)])
     assert engine.clock is not None
     assert [(alert.code, alert.topic, alert.jobs) for alert in await alerts(engine)] == [("no_consumer", "t", 24)]
@@ -351,7 +351,7 @@ async def test_a_topic_has_one_alert(engine: Engine) -> None:
 
 
 async def test_a_topic_that_is_nearly_full_has_one_alert(engine: Engine) -> None:
-    await engine.topics.configure("t", TopicSettings(max_jobs=100))
+    await engine.topics.set("t", TopicSettings(max_jobs=100))
     puts = [PutJob(topic="t", id=f"n-{number}", delay=60) for number in range(400)]
     assert [result.status for result in await engine.queue.put_many(puts)].count(201) == 100
     [full] = await alerts(engine)

@@ -16,7 +16,7 @@ IDS = [f"job-{number}" for number in range(40)]
 
 
 async def grow(driver: ScheduleDriver, **settings: object) -> None:
-    await driver.topics.configure(TOPIC, TopicSettings.model_validate({"partitions": 4, **settings}))
+    await driver.topics.set(TOPIC, TopicSettings.model_validate({"partitions": 4, **settings}))
 
 
 async def test_the_runs_of_a_schedule_are_in_the_first_partition(schedules: ScheduleDriver) -> None:
@@ -141,7 +141,7 @@ async def test_defaults_for_due_times_hold_in_every_partition(schedules: Schedul
 @pytest.mark.parametrize("shards", [1, 8])
 async def test_a_finish_puts_jobs_into_partitions_of_its_shard(server: StoreServer, shards: int) -> None:
     async with started_engine(server.url, shards=shards) as engine:
-        await engine.topics.configure("t", TopicSettings(partitions=4))
+        await engine.topics.set("t", TopicSettings(partitions=4))
         home = engine.partitions.known.home
         for job_id in IDS:
             await engine.queue.put(PutJob(topic="t", id=job_id))
@@ -167,5 +167,5 @@ async def test_a_finish_puts_jobs_into_partitions_of_its_shard(server: StoreServ
                 await engine.queue.touch("t", job.id, job.receipt)
         assert (refused == 0) == (shards == 1)
         assert refused < len(held)
-        report = await engine.consistency.check_topic("t")
+        report = await engine.consistency.audit_topic("t")
         assert (report.clean, report.sums["finished"]) == (True, 40 - refused)

@@ -40,7 +40,7 @@ class EveryCallOnPartitions(EveryCall):
         self.finishes: Any = None
         """Whether the last finish that puts jobs ends a delivery, or its error, by the model."""
         for topic in TOPICS:
-            self.runner.run(self.driver.topics.configure(topic, TopicSettings(partitions=PARTITIONS)))
+            self.runner.run(self.driver.topics.set(topic, TopicSettings(partitions=PARTITIONS)))
             self.models[topic] = JobModel(topic, known=True)
             self._model_partitions(topic)
 
@@ -55,13 +55,13 @@ class EveryCallOnPartitions(EveryCall):
         self.queue = self.queues[self.turns % len(self.queues)]
         self.make(call)
 
-    def return_to_queue(self, topic: str, which: list[tuple[str, int]]) -> None:
+    def return_popped(self, topic: str, which: list[tuple[str, int]]) -> None:
         self.queue = self.driver.engine.queue  # a process returns only what it has popped
-        super().return_to_queue(topic, which)
+        super().return_popped(topic, which)
 
     def grow(self, topic: str) -> None:
         wanted = self.models[topic].settings | {"partitions": MORE_PARTITIONS}
-        self.run(self.driver.topics.configure(topic, TopicSettings.model_validate(wanted)))
+        self.run(self.driver.topics.set(topic, TopicSettings.model_validate(wanted)))
         assert self.partitions.count(topic) == MORE_PARTITIONS
         self._model_partitions(topic)
 

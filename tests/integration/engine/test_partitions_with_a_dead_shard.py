@@ -34,7 +34,7 @@ def cluster_set(tmp_path: Path) -> Iterator[ClusterSet]:
 @pytest.mark.parametrize("how", ["kill", "pause"])
 async def test_a_dead_shard_stops_only_its_own_partitions(cluster_set: ClusterSet, how: str) -> None:
     async with started_engine(cluster_set.url, timeout_s=STORE_TIMEOUT_S, shards=SHARDS) as engine:
-        await engine.topics.configure("t", TopicSettings(partitions=PARTITIONS))
+        await engine.topics.set("t", TopicSettings(partitions=PARTITIONS))
         await engine.partitions._forget_former("t", engine.partitions.known.layouts["t"])
         await engine.queue.put_many([PutJob(topic="t", id=job_id) for job_id in IDS])
         failing, on_it = node_without_the_first(engine, cluster_set)

@@ -45,7 +45,7 @@ async def test_new_settings_keep_the_partitions(engine: Engine, settings: str, c
     await put_all(engine, IDS[:10], delay=3600)
     await replace_settings(engine, settings)
     await put_all(engine, IDS[10:15], delay=3600)  # the other partitions know how many there are
-    view = await engine.topics.configure(TOPIC, TopicSettings(ttr=7, partitions=count))
+    view = await engine.topics.set(TOPIC, TopicSettings(ttr=7, partitions=count))
     assert view.settings.partitions == (count or COUNT)
     key = engine._keys.of_shard(engine._keys.shard_of(TOPIC), "partitioned")
     stored = Layout.read(await engine._scripts.command("HGET", key, TOPIC))
@@ -54,13 +54,13 @@ async def test_new_settings_keep_the_partitions(engine: Engine, settings: str, c
     await put_all(engine, IDS[15:], delay=3600)
     assert (await engine.topics.pause(TOPIC)).paused
     assert {(await engine.queue.get(TOPIC, job_id)).id for job_id in IDS} == set(IDS)
-    assert sum((await engine.topics.show(TOPIC)).counts.values()) == len(IDS)
+    assert sum((await engine.topics.get(TOPIC)).counts.values()) == len(IDS)
 
 
 async def test_all_partitions_get_settings_after_their_topic_had_lost_them(engine: Engine) -> None:
     await grow(engine)
     for _ in range(3):
-        await engine.topics.configure(TOPIC, TopicSettings(ttr=5))
+        await engine.topics.set(TOPIC, TopicSettings(ttr=5))
     await replace_settings(engine, "")
     await engine.topics.pause(TOPIC)
     for partition in PARTITIONS:

@@ -66,7 +66,7 @@ async def cancel_all(*tasks: asyncio.Task[list[JobRecord]]) -> None:
 
 def nothing_is_left(engine: Engine) -> bool:
     dispatcher = engine.dispatcher
-    return not dispatcher._patterns.groups and not dispatcher._wait_queues and dispatcher.parked == 0
+    return not dispatcher._patterns.groups and not dispatcher._wait_queues and dispatcher.waiting == 0
 
 
 def script_calls(server: StoreServer) -> int:
@@ -120,8 +120,8 @@ async def test_waiting_pops_get_their_turns_while_a_busy_topic_never_ends(engine
     for number in range(20):
         await put(engine, f"t.{number}")
     async with asyncio.timeout(BUSY_S):
-        while any([(await engine.topics.show(f"t.{number}")).counts[JobState.READY] for number in range(20)]):
-            assert (await engine.topics.show("t.busy")).counts[JobState.READY], "the busy topic ended first"
+        while any([(await engine.topics.get(f"t.{number}")).counts[JobState.READY] for number in range(20)]):
+            assert (await engine.topics.get("t.busy")).counts[JobState.READY], "the busy topic ended first"
     stop.set()
     await engine.queue.put_many([PutJob(topic="t.end") for _ in consumers])
     served = sum((await asyncio.gather(*consumers)), Counter[str]())
@@ -162,7 +162,7 @@ async def test_a_pop_of_large_jobs_from_many_topics_is_bounded(engine: Engine) -
         await put(engine, f"t.{number}", body="x" * 700_000)
     popped = await pop_now(engine, "t.*", count=100)
     assert 2 <= len(popped) <= 4
-    assert (await engine.topics.show("t.19")).counts[JobState.READY] == 1
+    assert (await engine.topics.get("t.19")).counts[JobState.READY] == 1
 
 
 async def test_a_topic_that_comes_into_being_joins_a_pop_that_waits(engine: Engine, second: Engine) -> None:
@@ -197,7 +197,7 @@ async def test_a_pop_that_waits_for_the_name_is_served_before_those_that_wait_fo
     by_pattern = [pop_by(engine, "t.*") for _ in range(3)]
     await all_wait(engine, 3)
     by_name = [asyncio.create_task(engine.dispatcher.pop(["t.a"], wait_ms=10_000)) for _ in range(3)]
-    await until(lambda: engine.dispatcher.parked == 6, "all wait")
+    await until(lambda: engine.dispatcher.waiting == 6, "all wait")
     for task in by_name:
         await put(engine, "t.a")
         assert len(await task) == 1
@@ -274,7 +274,7 @@ def test_the_store_finds_exactly_the_topics_that_match(
 
 async def test_a_paused_topic_serves_nothing_until_it_is_resumed(engine: Engine) -> None:
     await put(engine, "t.a")
-    await engine.topics.configure("t.a", TopicSettings(ttr=5))
+    await engine.topics.set("t.a", TopicSettings(ttr=5))
     await engine.topics.pause("t.a")
     popping = pop_by(engine, "t.*")
     await all_wait(engine, 1)
@@ -292,7 +292,7 @@ async def test_more_topics_than_a_pop_may_have_are_refused(engine: Engine) -> No
         await pop_by(engine, "t.*")
     assert refused.value.field_errors[0].value == POP_MATCHES_MAX + 1
     assert len(await pop_now(engine, "t.*", allowed=["t.1*", "t.e*"])) == 1
-    assert (await engine.topics.show("t.even.more")).counts[JobState.READY] == 1
+    assert (await engine.topics.get("t.even.more")).counts[JobState.READY] == 1
     assert nothing_is_left(engine)
 
 

@@ -20,7 +20,7 @@ async def ids_of(driver: EngineDriver, count: int) -> list[str]:
 
 
 async def check_consistent(driver: EngineDriver) -> None:
-    report = await driver.engine.consistency.check_topic(TOPIC)
+    report = await driver.engine.consistency.audit_topic(TOPIC)
     assert report.clean, report
 
 
@@ -107,7 +107,7 @@ async def test_collected_items_are_the_body(driver: EngineDriver) -> None:
 
 
 async def test_events_tell_of_both_steps(driver: EngineDriver) -> None:
-    await driver.topics.configure(TOPIC, TopicSettings(events=100))
+    await driver.topics.set(TOPIC, TopicSettings(events=100))
     await driver.put("a")
     await ids_of(driver, 1)
     log = driver.server.command("LRANGE", f"{KEY}:events/log", 0, -1)

@@ -180,7 +180,7 @@ async def test_one_that_is_not_listed_is_found_and_listed(schedules: ScheduleDri
     await schedules.advance(1.5 * MINUTE)
     listed = await earlier_runs(schedules)
     schedules.server.command("DEL", EARLIER)
-    check = schedules.engine.consistency.check_topic
+    check = schedules.engine.consistency.audit_topic
     assert (await check(TOPIC, repair=True)).findings.counts == {FindingKind.RUN_UNLISTED: 1}
     assert await earlier_runs(schedules) == listed
     await schedules.assert_clean()
@@ -190,7 +190,7 @@ async def test_one_that_is_not_listed_is_found_and_listed(schedules: ScheduleDri
 async def test_a_list_entry_without_a_run_is_found_and_removed(schedules: ScheduleDriver, entry: str) -> None:
     await schedules.schedule()
     schedules.server.command("ZADD", EARLIER, 0, entry)
-    check = schedules.engine.consistency.check_store
+    check = schedules.engine.consistency.audit_store
     assert (await check(repair=True)).findings.counts == {FindingKind.SCHEDULE_WRONG: 1}
     await schedules.assert_clean()
 
@@ -206,5 +206,5 @@ async def test_a_list_of_the_wrong_type_stops_neither_the_timer_nor_a_pause(
     assert await schedules.counters() == (1, 0, 0, 1)
     await schedules.engine.schedules.pause(NAME, anyone)
     assert schedules.waiting_runs() == {}
-    assert (await schedules.engine.consistency.check_store(repair=True)).repaired
+    assert (await schedules.engine.consistency.audit_store(repair=True)).repaired
     await schedules.assert_clean()

@@ -107,7 +107,7 @@ async def test_replace_brings_a_dead_job_back_as_new(driver: EngineDriver) -> No
 
 
 async def test_a_full_topic_refuses_puts_but_not_replacements(driver: EngineDriver) -> None:
-    await driver.topics.configure(TOPIC, TopicSettings(max_jobs=2))
+    await driver.topics.set(TOPIC, TopicSettings(max_jobs=2))
     await driver.put("a", delay=5)
     await driver.put("b")
     with pytest.raises(TopicFull) as refused:
@@ -121,7 +121,7 @@ async def test_a_full_topic_refuses_puts_but_not_replacements(driver: EngineDriv
 
 
 async def test_dead_and_finished_jobs_do_not_fill_a_topic(driver: EngineDriver) -> None:
-    await driver.topics.configure(TOPIC, TopicSettings(max_jobs=1, retain=60))
+    await driver.topics.set(TOPIC, TopicSettings(max_jobs=1, retain=60))
     for job_id in ("a", "b"):
         await driver.put(job_id)
         await driver.pop_one()
@@ -133,7 +133,7 @@ async def test_dead_and_finished_jobs_do_not_fill_a_topic(driver: EngineDriver) 
 
 
 async def test_fields_that_a_job_leaves_out_come_from_its_topic(driver: EngineDriver) -> None:
-    await driver.topics.configure(
+    await driver.topics.set(
         TOPIC,
         TopicSettings.model_validate(
             {"ttr": 5, "max_attempts": 3, "ttl": 9, "retain": 7, "backoff": {"kind": "fixed", "seconds": 4}}
@@ -149,7 +149,7 @@ async def test_fields_that_a_job_leaves_out_come_from_its_topic(driver: EngineDr
 
 async def test_a_topics_new_defaults_leave_old_jobs_alone(driver: EngineDriver) -> None:
     await driver.put(delay=60)
-    await driver.topics.configure(TOPIC, TopicSettings(ttr=5))
+    await driver.topics.set(TOPIC, TopicSettings(ttr=5))
     assert (await driver.queue.get(TOPIC, "a")).stored("ttr") is None
 
 
@@ -177,7 +177,7 @@ async def test_each_job_of_a_batch_has_its_own_result_in_order(driver: EngineDri
 
 
 async def test_a_batch_stops_at_the_topics_limit(driver: EngineDriver) -> None:
-    await driver.topics.configure(TOPIC, TopicSettings(max_jobs=2))
+    await driver.topics.set(TOPIC, TopicSettings(max_jobs=2))
     results = await driver.queue.put_many([job("a"), job("b"), job("c"), job("a")])
     assert [result.status for result in results] == [201, 201, 429, 409]
     assert results[2].code == "topic_full"

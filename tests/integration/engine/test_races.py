@@ -225,7 +225,7 @@ async def test_two_timers_at_once_lose_and_duplicate_no_job(
     for topic in topics:
         ready = driver.server.command("ZRANGE", f"deferd:{{0}}:{topic}:ready", 0, -1)
         assert sorted(entry.decode() for entry in ready) == sorted(ids)
-        assert (await driver.topics.show(topic)).counts[JobState.READY] == len(ids)
+        assert (await driver.topics.get(topic)).counts[JobState.READY] == len(ids)
 
 
 async def test_two_whole_timers_share_the_work_and_lose_nothing(driver: EngineDriver, rival: EngineDriver) -> None:
@@ -286,7 +286,7 @@ async def test_a_disconnected_attempt_does_not_return_what_the_other_one_gets(
     driver: EngineDriver, rival: EngineDriver
 ) -> None:
     async def pop_for_nobody(request_id: str) -> int:
-        return await driver.queue.return_to_queue(await driver.pop(1, request_id=request_id))
+        return await driver.queue.return_popped(await driver.pop(1, request_id=request_id))
 
     for number in range(ROUNDS):
         await driver.put()
@@ -294,12 +294,12 @@ async def test_a_disconnected_attempt_does_not_return_what_the_other_one_gets(
         await rival.queue.finish(TOPIC, "a", held[0].receipt)
 
 
-async def test_return_to_queue_and_cancel_both_take_effect(driver: EngineDriver, rival: EngineDriver) -> None:
+async def test_return_and_cancel_both_take_effect(driver: EngineDriver, rival: EngineDriver) -> None:
     winners: Counter[JobState] = Counter()
     for _ in range(ROUNDS):
         await driver.put()
         held = await driver.pop()
-        returned, was = await race(driver.queue.return_to_queue(held), rival.queue.cancel(TOPIC, "a"))
+        returned, was = await race(driver.queue.return_popped(held), rival.queue.cancel(TOPIC, "a"))
         winners[was] += 1
         assert (returned, was) in {(1, JobState.READY), (0, JobState.RESERVED)}
         assert await driver.pop() == []
@@ -315,7 +315,7 @@ async def test_dead_jobs_are_redriven_once(driver: EngineDriver, rival: EngineDr
     assert sorted(driver.ready_list()) == sorted(f"j{number}" for number in range(ROUNDS))
 
 
-async def test_parked_consumers_of_two_processes_share_the_jobs(server: StoreServer) -> None:
+async def test_waiting_consumers_of_two_processes_share_the_jobs(server: StoreServer) -> None:
     """Two started engines, with their timers, waiting consumers and the real clock."""
     stores = [await connect(server.url, timeout_s=5) for _ in range(2)]
     engines = [Engine(store, tick_s=0.2) for store in stores]

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 IDS = ("a", "b", "c")
 CALLS = 120
 OF_ANY_RUN = {"put": 6, "batch": 1, "pop": 4, "finish": 3, "chain": 1, "release": 1, "snooze": 1, "touch": 1}
-OF_ANY_RUN |= {"give_back": 3, "change": 1, "move_many": 1, "pass_time": 2}
+OF_ANY_RUN |= {"return_popped": 3, "change": 1, "move_many": 1, "pass_time": 2}
 REMOVING = {"cancel": 1, "cancel_holder": 1, "cancel_many": 1, "bury": 1, "purge": 1, "redrive": 1}
 CHANGES: tuple[dict[str, Any], ...] = ({"delay": 2}, {"tags": ["y"]}, {"tags": None}, {"time_limit": 2})
 
@@ -102,9 +102,9 @@ class Run:
             await call()
         except DeferdError as error:
             self.calls_made.append(error)
-        assert (await self.driver.engine.consistency.check_store()).clean
+        assert (await self.driver.engine.consistency.audit_store()).clean
         try:
-            assert (await self.driver.engine.consistency.check_topic(TOPIC)).clean
+            assert (await self.driver.engine.consistency.audit_topic(TOPIC)).clean
         except TopicNotFound:
             assert not self.driver.keys_left() - {"taken", "cancelled"}
 
@@ -164,11 +164,11 @@ class Run:
         held = self.some_held(stays=True)
         held.reserved_until_ms = await self.driver.queue.touch(TOPIC, held.id, held.receipt)
 
-    async def give_back(self) -> None:
+    async def return_popped(self) -> None:
         held = self.some_held()
         for item in self.items_of(held):  # nobody has seen it
             self.bodies.pop(item, None)
-        await self.driver.queue.return_to_queue([held])
+        await self.driver.queue.return_popped([held])
 
     async def change(self) -> None:
         changes = (*CHANGES, {"deadline": 5}) if self.removes else CHANGES

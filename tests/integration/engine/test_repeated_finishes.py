@@ -97,7 +97,7 @@ async def test_it_succeeds_when_the_finish_put_a_job_with_the_same_id(
     await again(driver, held)
     assert await driver.queue.get(TOPIC, "a") == before
     assert await driver.counts() in ({"ready": 1}, {"delayed": 1})
-    assert (await driver.engine.consistency.check_topic(TOPIC)).clean
+    assert (await driver.engine.consistency.audit_topic(TOPIC)).clean
 
 
 async def test_it_succeeds_when_the_finish_replaced_the_kept_job(driver: EngineDriver) -> None:

@@ -161,6 +161,6 @@ async def test_a_delivery_whose_request_is_forgotten_is_not_returned(driver: Eng
     (again,) = await driver.pop(1, request_id="r1")
     await driver.queue.touch(TOPIC, "a", again.receipt, ttr_ms=60_000)
     assert driver.server.command("DEL", f"{KEY}:request/r1") == 1
-    assert await driver.queue.return_to_queue([lost]) == 0
-    assert await driver.queue.return_to_queue([again]) == 0
+    assert await driver.queue.return_popped([lost]) == 0
+    assert await driver.queue.return_popped([again]) == 0
     assert await driver.state() is JobState.RESERVED

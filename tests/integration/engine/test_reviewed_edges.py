@@ -13,8 +13,8 @@ from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
 
 
 async def is_sound(driver: EngineDriver) -> bool:
-    of_topic = await driver.engine.consistency.check_topic(TOPIC)
-    of_store = await driver.engine.consistency.check_store()
+    of_topic = await driver.engine.consistency.audit_topic(TOPIC)
+    of_store = await driver.engine.consistency.audit_store()
     return of_topic.clean and of_store.clean
 
 
@@ -28,13 +28,13 @@ async def test_an_append_to_a_returned_job_joins_its_follow_up(driver: EngineDri
     await driver.put("other", delay=1000)
     held = await driver.pop_one()
     assert await append(driver, 1, if_reserved="after") == "follow_up"
-    await driver.queue.return_to_queue([held])
+    await driver.queue.return_popped([held])
     if chained:
         await driver.queue.put(PutJob(topic=TOPIC, id="first", body=None))
         popped = await driver.pop(2)
         [first] = [one for one in popped if one.id == "first"]
         [again] = [one for one in popped if one.id == "a"]
-        await driver.queue.return_to_queue([again])
+        await driver.queue.return_popped([again])
         spec = job(body=2, on_conflict="append")
         await driver.queue.finish_and_put(TOPIC, "first", first.receipt, [spec])
     else:
@@ -194,7 +194,7 @@ async def test_collected_items_are_checked_in_bounded_steps(
     assert 3 <= len(steps) <= len(ids)
     for job_id in ids:
         driver.server.command("HINCRBY", f"{KEY}:items", job_id, 1)
-    found = await driver.engine.consistency.check_topic(TOPIC, repair=True)
+    found = await driver.engine.consistency.audit_topic(TOPIC, repair=True)
     assert found.findings.counts == {FindingKind.ITEMS_WRONG: len(ids)}
     assert await is_sound(driver)
 

@@ -47,7 +47,7 @@ async def test_it_outlives_a_change_for_which_the_topic_has_no_room(schedules: S
     await pass_until(schedules, 2)
     first, _ = await schedules.schedule(at=["03:00"], window=MORNING)
     await pass_until(schedules, 5)
-    await schedules.topics.configure(TOPIC, TopicSettings(max_jobs=1))
+    await schedules.topics.set(TOPIC, TopicSettings(max_jobs=1))
     await schedules.schedule(at=["03:00"], window=MORNING, job={"body": 2})
     await schedules.advance(2)
     assert await schedules.next_id() == first.next_id

@@ -30,7 +30,7 @@ async def test_a_change_for_another_rev_does_nothing(schedules: ScheduleDriver) 
 
 async def test_a_full_topic_refuses_a_run_before_anything_is_done(schedules: ScheduleDriver) -> None:
     schedule = (await schedules.schedule()).schedule
-    await schedules.topics.configure(TOPIC, TopicSettings(max_jobs=1))
+    await schedules.topics.set(TOPIC, TopicSettings(max_jobs=1))
     runs = [PlannedRun("x", 9, 0, 0)]
     change = Change(TOPIC, NAME, schedule.rev, 5, fields={"next": 1}, runs=runs, policy="allow all")
     with pytest.raises(FullError):

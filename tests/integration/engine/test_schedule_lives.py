@@ -95,7 +95,7 @@ class Life:
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 60))])
 async def test_what_runs_is_what_the_preview_showed(schedules: ScheduleDriver, seed: int) -> None:
     life = Life(schedules, seed)
-    await schedules.topics.configure(TOPIC, TopicSettings(max_jobs=10_000))  # it is not forgotten
+    await schedules.topics.set(TOPIC, TopicSettings(max_jobs=10_000))  # it is not forgotten
     schedules.move_clock(life.drawn.randrange(86_400))
     await schedules.schedule(**life.fields)
     for step in range(12):

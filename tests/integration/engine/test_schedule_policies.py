@@ -267,11 +267,11 @@ async def test_each_occurrence_is_put_once_whoever_advances_it(store: Store, ser
     for number in range(20):
         schedule = await driver.get(f"s{number}")
         assert (schedule.runs, schedule.skips, schedule.missed, schedule.waiting) == (250, 0, 0, 1)
-        view = await driver.topics.show(f"t{number}")
+        view = await driver.topics.get(f"t{number}")
         assert (view.counts["ready"], view.counts["delayed"]) == (250, 1)  # type: ignore[index]
         tally = f"deferd:{{{schedule.shard}}}:{schedule.topic}:tally"
         assert server.command("HGET", tally, "put") == b"251"
-    assert (await driver.engine.consistency.check_store()).clean
+    assert (await driver.engine.consistency.audit_store()).clean
     for one in engines:
         await one.close()
     for other in stores:
@@ -289,7 +289,7 @@ async def test_a_schedule_put_into_several_shards_at_once_stays_in_one(store: St
         topic: count
         for topic in topics
         if await engine.usage.jobs(engine._keys.shard_of(topic), [topic]) != (0, 0)
-        and (count := (await driver.topics.show(topic)).counts["delayed"])  # type: ignore[index]
+        and (count := (await driver.topics.get(topic)).counts["delayed"])  # type: ignore[index]
     }
     assert delayed == {schedule.topic: 1}
     moved, created = await driver.schedule(topic=next(t for t in topics if engine._keys.shard_of(t) != schedule.shard))
@@ -328,6 +328,6 @@ async def test_other_topics_are_promoted_while_a_schedule_cannot_be_read(schedul
     schedules.server.command("HSET", f"deferd:{{0}}:schedule/{NAME}", "definition", "nonsense")
     await schedules.queue.put(PutJob(topic="other", id="a", delay=61))
     await schedules.pass_time(62)
-    assert (await schedules.topics.show("other")).counts["ready"] == 1  # type: ignore[index]
+    assert (await schedules.topics.get("other")).counts["ready"] == 1  # type: ignore[index]
     assert len(schedules.ready_list()) == 1
     assert 0 < await schedules.run_timer()

@@ -55,7 +55,7 @@ def list_inactive(server: StoreServer) -> None:
 async def test_damage_is_found_and_repaired(schedules: ScheduleDriver, damage: Damage, kinds: set[FindingKind]) -> None:
     await schedules.schedule()
     damage(schedules.server)
-    check = schedules.engine.consistency.check_store
+    check = schedules.engine.consistency.audit_store
     assert (await check()).findings.counts.keys() == kinds
     assert (await check(repair=True)).findings.counts.keys() == kinds
     assert (await check()).clean
@@ -67,20 +67,20 @@ async def test_damage_is_found_and_repaired(schedules: ScheduleDriver, damage: D
 async def test_a_schedule_that_cannot_be_read_is_moved_aside(schedules: ScheduleDriver) -> None:
     await schedules.schedule()
     schedules.server.command("HSET", f"{SHARD}schedule/{NAME}", "state", "[1]")
-    report = await schedules.engine.consistency.check_store(repair=True)
+    report = await schedules.engine.consistency.audit_store(repair=True)
     assert report.findings.counts == {FindingKind.SCHEDULE_UNREADABLE: 1}
     with pytest.raises(ScheduleNotFound):
         await schedules.get()
     [aside] = schedules.server.command("KEYS", f"{SHARD}aside/schedule/{NAME}/*")
     assert schedules.server.command("HGET", aside, "state") == b"[1]"
-    assert (await schedules.engine.consistency.check_store()).clean
+    assert (await schedules.engine.consistency.audit_store()).clean
 
 
 async def test_a_run_that_no_longer_waits_is_settled(schedules: ScheduleDriver) -> None:
     await schedules.schedule(every=60)
     schedules.server.command("HSET", f"{KEY}:runs", "gone", f"{NAME} 1 2 allow last")
     schedules.server.command("HINCRBY", f"{SHARD}schedule/{NAME}", "waiting", 1)
-    check = schedules.engine.consistency.check_topic
+    check = schedules.engine.consistency.audit_topic
     assert (await check(TOPIC)).findings.counts == {FindingKind.RUN_STALE: 1}
     await check(TOPIC, repair=True)
     assert (await check(TOPIC)).clean
@@ -103,10 +103,10 @@ async def test_a_name_in_two_shards_is_found_and_repaired(store: Store, server: 
         client.hset(f"deferd:{{1}}:schedule/{NAME}", mapping={**fields, "version": 7})
     server.command("ZADD", "deferd:{1}:schedules", 0, NAME)
     server.command("ZADD", "deferd:{1}:schedule_due", 2_000_000_000_000, NAME)
-    report = await engine.consistency.check_store(repair=True)
+    report = await engine.consistency.audit_store(repair=True)
     assert report.findings.counts == {FindingKind.SCHEDULE_TWICE: 1}
     assert (await driver.get()).topic == b
-    assert (await engine.consistency.check_store()).clean
+    assert (await engine.consistency.audit_store()).clean
     await engine.close()
 
 
@@ -148,6 +148,6 @@ async def test_a_copy_has_all_schedules_in_the_shards_of_their_topics(
             assert there.shard == copied._keys.shard_of(there.topic)
         shard = copied._keys.shard_of("t1")
         assert target_server.command("ZRANGE", f"deferd:{{{shard}}}:earlier_runs", 0, -1) == [earlier.encode()]
-        assert (await copied.consistency.check_store()).clean
+        assert (await copied.consistency.audit_store()).clean
         await copied.close()
         await target.close()

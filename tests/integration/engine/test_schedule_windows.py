@@ -64,7 +64,7 @@ async def test_a_failed_run_waits_for_the_next_opening(schedules: ScheduleDriver
 
 
 async def test_runs_of_a_topic_with_opening_hours_keep_them(schedules: ScheduleDriver) -> None:
-    await schedules.engine.topics.configure(TOPIC, TopicSettings.model_validate({"window": MORNING, "spread": 60}))
+    await schedules.engine.topics.set(TOPIC, TopicSettings.model_validate({"window": MORNING, "spread": 60}))
     of_jobs: list[dict[str, Any]] = [{}, {"job": {"body": 1, "retain": 60}}]
     for fields in of_jobs:
         schedule, _ = await schedules.schedule(**AT_NIGHT, **fields)
@@ -79,7 +79,7 @@ async def test_runs_of_a_topic_with_opening_hours_keep_them(schedules: ScheduleD
 async def test_opening_hours_that_the_topic_gets_later_count_from_the_next_run_on(schedules: ScheduleDriver) -> None:
     first, _ = await schedules.schedule(**AT_NIGHT)
     assert of_day(first.next_due_ms) == 3 * HOUR_MS
-    await schedules.engine.topics.configure(TOPIC, TopicSettings.model_validate({"window": MORNING}))
+    await schedules.engine.topics.set(TOPIC, TopicSettings.model_validate({"window": MORNING}))
     schedules.engine.placer.note_defaults(TOPIC, NO_DEFAULTS)  # as in another process
     await schedules.until_due()
     await schedules.run_timer()
@@ -103,7 +103,7 @@ async def test_the_spread_of_a_schedule_is_the_same_for_all_its_runs_and_jitter_
 
 
 async def test_a_run_now_is_due_now_whatever_the_opening_hours(schedules: ScheduleDriver) -> None:
-    await schedules.engine.topics.configure(TOPIC, TopicSettings.model_validate({"window": MORNING}))
+    await schedules.engine.topics.set(TOPIC, TopicSettings.model_validate({"window": MORNING}))
     await schedules.schedule(**AT_NIGHT, window=MORNING)
     now_ms = await schedules.now_ms()
     if 8 * HOUR_MS < of_day(now_ms) < 11 * HOUR_MS:

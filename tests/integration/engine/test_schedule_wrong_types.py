@@ -11,7 +11,7 @@ from tests.integration.engine.schedule_driver import ScheduleDriver
 async def test_a_key_of_the_wrong_type_is_found_and_repaired(schedules: ScheduleDriver, key: str) -> None:
     await schedules.schedule()
     schedules.server.command("SET", f"deferd:{{0}}:{key}", "x")
-    found = await schedules.engine.consistency.check_store()
+    found = await schedules.engine.consistency.audit_store()
     assert not found.clean
-    assert (await schedules.engine.consistency.check_store(repair=True)).repaired
-    assert (await schedules.engine.consistency.check_store()).clean
+    assert (await schedules.engine.consistency.audit_store(repair=True)).repaired
+    assert (await schedules.engine.consistency.audit_store()).clean

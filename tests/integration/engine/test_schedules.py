@@ -243,7 +243,7 @@ async def test_a_run_that_is_moved_earlier_takes_place_once(schedules: ScheduleD
 
 
 async def test_a_full_topic_delays_a_run_and_loses_none(schedules: ScheduleDriver) -> None:
-    await schedules.topics.configure(TOPIC, TopicSettings(max_jobs=1))
+    await schedules.topics.set(TOPIC, TopicSettings(max_jobs=1))
     await schedules.put("blocks")
     schedule, _ = await schedules.schedule(every=60)
     assert (schedule.next_id, schedule.next_due_ms is not None) == ("", True)

@@ -57,14 +57,14 @@ async def test_schedules_of_all_nodes_run_move_and_are_listed(engine: Engine) ->
                 continue
     for number, name in enumerate(NAMES):
         assert (await schedules.get(name)).runs == 1
-        assert (await engine.topics.show(f"t{number}")).counts[JobState.DELAYED] >= 1
-    assert (await engine.consistency.check_store()).clean
+        assert (await engine.topics.get(f"t{number}")).counts[JobState.DELAYED] >= 1
+    assert (await engine.consistency.audit_store()).clean
     for number, name in enumerate(NAMES):
         moved, created = await schedules.put(
             name, definition(topic=f"t{number + 1}", every=90), NO_BOUNDS, lambda _: None
         )
         assert (created, moved.topic, moved.waiting, moved.runs) == (False, f"t{number + 1}", 1, 1)
-    assert (await engine.consistency.check_store()).clean
+    assert (await engine.consistency.audit_store()).clean
     for name in NAMES:
         await schedules.delete(name, anyone)
         with pytest.raises(ScheduleNotFound):

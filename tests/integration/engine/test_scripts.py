@@ -99,10 +99,10 @@ async def use_partitions(engine: Engine) -> None:
     """Replace a job that is in the first partition and belongs in the second since its topic has two."""
     moved = PutJob(topic="parted", id="a", on_conflict="replace", delay=600)
     await engine.queue.put(moved)
-    await engine.topics.configure("parted", TopicSettings(partitions=2))
+    await engine.topics.set("parted", TopicSettings(partitions=2))
     assert engine.partitions.known.homes("parted", "a") == ("parted#1", "parted")
     assert (await engine.queue.put(moved)).outcome == "replaced"
-    assert (await engine.consistency.check_topic("parted")).clean
+    assert (await engine.consistency.audit_topic("parted")).clean
 
 
 async def call_everything(driver: EngineDriver) -> None:
@@ -113,11 +113,11 @@ async def call_everything(driver: EngineDriver) -> None:
 
 async def call_all_of_a_topic(driver: EngineDriver) -> None:
     """Run every script but those of partitions."""
-    await driver.topics.configure(TOPIC, TopicSettings(ttr=30))
+    await driver.topics.set(TOPIC, TopicSettings(ttr=30))
     await driver.queue.put(job("a", on_conflict="replace"))
     await driver.queue.put_many([job(job_id, on_conflict="replace", delay=60) for job_id in ("b", "c")])
     await driver.queue.change(TOPIC, "b", ChangeJob(delay=0))
-    await driver.queue.return_to_queue(await driver.pop(2))
+    await driver.queue.return_popped(await driver.pop(2))
     await driver.engine.dispatcher.pop((), selection=TopicSelection(["*"]), request_id="r1")
     await driver.pop(2)
     await driver.queue.touch(TOPIC, "a", ANY_RECEIPT)
@@ -135,7 +135,7 @@ async def call_all_of_a_topic(driver: EngineDriver) -> None:
     keys = driver.queue._keys.of_topic(TOPIC)
     await driver.engine._scripts.run("check_puts", keys, (TOPIC, -1, ""))
     await driver.queue.get(TOPIC, "c")
-    await driver.topics.standing_of(TOPIC, "c")
+    await driver.topics.why(TOPIC, "c")
     await driver.queue.cancel_many(TOPIC, [CancelItem(id="c")])
     await driver.queue.put(job("d", on_conflict="replace", delay=60, tags=["x"]))
     await driver.engine.bulk.reschedule(RescheduleSelected.model_validate({"select": {"tag": "x"}, "by": 1}))
@@ -147,8 +147,8 @@ async def call_all_of_a_topic(driver: EngineDriver) -> None:
     await driver.engine.topic_list._sum_of_others(["other"], ())  # the public method keeps what it has read
     await count_everything(driver.engine)
     driver.server.command("RPUSH", f"{KEY}:items/ghost", "1")
-    await driver.engine.consistency.check_store(repair=True)
-    await driver.engine.consistency.check_topic(TOPIC, repair=True)
+    await driver.engine.consistency.audit_store(repair=True)
+    await driver.engine.consistency.audit_topic(TOPIC, repair=True)
     await driver.engine._scripts.run("shard_keys", [f"{KEY}:due"], (0, 1000))
     await driver.engine._scripts.run("key_elements", [f"{KEY}:pool"], ("hash", 0, 1000))
     schedules = driver.engine.schedules
@@ -186,7 +186,7 @@ OF_SHARDS_LATER = OF_TOPICS_LATER | {"idle", "schedules/missed", "earlier_runs",
 
 async def use_rare_options(driver: EngineDriver) -> None:
     """Use what leaves keys that most topics do not have."""
-    await driver.topics.configure(TOPIC, TopicSettings(events=10))
+    await driver.topics.set(TOPIC, TopicSettings(events=10))
     await driver.put("a", ttl=60)
     held = await driver.pop_one()
     await driver.put("a", on_conflict="replace", if_reserved="after")
@@ -327,7 +327,7 @@ async def test_without_memory_only_puts_are_refused(driver: EngineDriver) -> Non
         popped = await driver.pop(5, consumer="worker-1", request_id="r2")
         assert len(popped) == 5
         assert await driver.queue.pop_and_finish(TOPIC, 1) == []
-        await driver.queue.return_to_queue(popped[:1])
+        await driver.queue.return_popped(popped[:1])
         driver.server.command("CONFIG", "SET", "maxmemory", "0")
         driver.move_clock(10)
         driver.server.command("CONFIG", "SET", "maxmemory", "1")

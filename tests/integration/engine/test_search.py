@@ -151,7 +151,7 @@ async def test_dead_jobs_are_redriven_by_tag_and_reason(driver: EngineDriver) ->
     assert await driver.topics.redrive(TOPIC, tag="none") == 0
     assert await driver.topics.redrive(TOPIC, reason="buried") == 1
     assert await dead(driver) == []
-    assert (await driver.engine.consistency.check_topic(TOPIC)).clean
+    assert (await driver.engine.consistency.audit_topic(TOPIC)).clean
 
 
 async def test_a_limit_counts_only_jobs_of_the_reason(driver: EngineDriver) -> None:
@@ -161,7 +161,7 @@ async def test_a_limit_counts_only_jobs_of_the_reason(driver: EngineDriver) -> N
         if int(popped.id[1:]) % 3 == 0:
             await driver.queue.bury(TOPIC, popped.id, ANY_RECEIPT)
         else:
-            await driver.queue.return_to_queue([popped])
+            await driver.queue.return_popped([popped])
     await driver.pass_time(6)
     assert await driver.counts() == {"dead": 1200}
     assert await driver.topics.redrive(TOPIC, limit=500, reason="expired") == 500
@@ -180,7 +180,7 @@ async def test_jobs_are_purged_by_tag_and_reason(driver: EngineDriver) -> None:
     assert await driver.topics.purge(TOPIC, tag="all") == 3
     assert await driver.counts() == {}
     assert driver.server.command("KEYS", "deferd:{0}:tag/*") == []
-    assert (await driver.engine.consistency.check_topic(TOPIC)).clean
+    assert (await driver.engine.consistency.audit_topic(TOPIC)).clean
 
 
 @pytest.mark.parametrize("limit", [1, 2, 100])

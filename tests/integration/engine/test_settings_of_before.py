@@ -54,7 +54,7 @@ def before(driver: EngineDriver) -> EngineDriver:
 
 
 async def test_the_view_shows_them(before: EngineDriver) -> None:
-    assert (await before.topics.show(TOPIC)).settings == READ
+    assert (await before.topics.get(TOPIC)).settings == READ
 
 
 async def test_a_put_takes_its_defaults_from_them(before: EngineDriver) -> None:
@@ -70,7 +70,7 @@ async def test_a_default_of_zero_is_none(driver: EngineDriver) -> None:
     driver.server.command("ZADD", "deferd:{0}:topics", 0, TOPIC)
     job = await driver.put("a")
     assert [job.stored(name) for name in ("max_attempts", "ttl", "time_limit", "deadline")] == [0, 0, 0, 0]
-    assert (await driver.topics.show(TOPIC)).settings.model_dump(exclude_unset=True) == dict.fromkeys(
+    assert (await driver.topics.get(TOPIC)).settings.model_dump(exclude_unset=True) == dict.fromkeys(
         ("max_attempts", "ttl", "time_limit", "deadline")
     )
 
@@ -86,7 +86,7 @@ async def test_a_pause_and_a_push_keep_them(before: EngineDriver) -> None:
 
 
 async def test_new_ones_replace_them(before: EngineDriver) -> None:
-    await before.topics.configure(TOPIC, TopicSettings(deadline=30, durability="memory"))
+    await before.topics.set(TOPIC, TopicSettings(deadline=30, durability="memory"))
     stored = before.server.command("HGET", "deferd:{0}:settings", TOPIC)
     assert orjson.loads(stored) == {"po": {"l": 30000}, "du": 0}
     assert (await before.put("a")).stored("deadline") == 30000
@@ -95,7 +95,7 @@ async def test_new_ones_replace_them(before: EngineDriver) -> None:
 async def test_their_durability_is_that_of_puts_that_name_none(driver: EngineDriver) -> None:
     for settings in ('{"l":3}', '{"du":3}'):
         driver.server.command("HSET", "deferd:{0}:settings", TOPIC, settings)
-        view = await driver.topics.show(TOPIC)
+        view = await driver.topics.get(TOPIC)
         assert view.settings.durability == "replicated:2"
         with pytest.raises(Exception, match="replicated:2"):
             await driver.put("a", run_at=datetime.now(UTC))

@@ -73,4 +73,4 @@ async def test_a_change_does_not_bring_the_ttl_of_a_snoozed_job_back(driver: Eng
     await driver.queue.change(TOPIC, "a", ChangeJob(delay=1))
     await driver.pass_time(60)
     assert await driver.state() is JobState.READY
-    assert (await driver.engine.consistency.check_topic(TOPIC)).clean
+    assert (await driver.engine.consistency.audit_topic(TOPIC)).clean

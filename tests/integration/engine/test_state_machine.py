@@ -213,11 +213,11 @@ class EveryCall(EngineAndModel):
         self.hand_out_by_pattern(pattern, **request)
 
     @drawn.verb(2, topic=drawn.topics, which=st.lists(drawn.receipts, min_size=1, max_size=3))
-    def return_to_queue(self, topic: str, which: list[tuple[str, int]]) -> None:
+    def return_popped(self, topic: str, which: list[tuple[str, int]]) -> None:
         deliveries = [self.target_of(topic, pick)[1] for pick in which]
         deliveries = [delivery for delivery in deliveries if delivery.job_id]
-        actual = self.run(self.queue.return_to_queue([self.as_popped(topic, delivery) for delivery in deliveries]))
-        assert actual == self.models[topic].return_to_queue(deliveries)
+        actual = self.run(self.queue.return_popped([self.as_popped(topic, delivery) for delivery in deliveries]))
+        assert actual == self.models[topic].return_popped(deliveries)
 
     @drawn.verb(topic=drawn.topics, which=drawn.receipts, result=st.sampled_from([None, {"paid": [True]}]))
     def finish(self, topic: str, which: tuple[str, int], result: Any) -> None:
@@ -331,9 +331,9 @@ class EveryCall(EngineAndModel):
         assert actual == result_of(lambda: self.models[topic].purge(state))
 
     @drawn.verb(topic=drawn.topics, values=drawn.topic_settings)
-    def configure(self, topic: str, values: dict[str, Any]) -> None:
-        view = self.run(self.driver.topics.configure(topic, TopicSettings.model_validate(values)))
-        self.models[topic].configure(values)
+    def set_topic(self, topic: str, values: dict[str, Any]) -> None:
+        view = self.run(self.driver.topics.set(topic, TopicSettings.model_validate(values)))
+        self.models[topic].set_topic(values)
         assert view.settings == TopicSettings.model_validate(values | self.kept_settings(topic))
 
     def kept_settings(self, _topic: str) -> dict[str, Any]:
@@ -472,7 +472,7 @@ async def test_a_call_without_receipt_does_not_get_an_earlier_jobs_cancel(driver
 async def test_returned_jobs_are_listed_page_by_page(driver: EngineDriver) -> None:
     for job_id in ("a", "b", "c"):
         await driver.put(job_id)
-    await driver.queue.return_to_queue(await driver.pop(3))
+    await driver.queue.return_popped(await driver.pop(3))
     listed, cursor = [], None
     for _ in range(3):
         page, cursor = await driver.topics.jobs(TOPIC, JobState.READY, cursor, limit=1)

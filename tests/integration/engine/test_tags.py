@@ -90,7 +90,7 @@ async def test_tags_and_headers_stay_through_the_life_of_a_job(driver: EngineDri
     assert await driver.state() is JobState.DEAD
     assert await driver.topics.redrive(TOPIC) == 1
     popped = await driver.pop_one()
-    assert await driver.queue.return_to_queue([popped]) == 1
+    assert await driver.queue.return_popped([popped]) == 1
     await driver.pop_one(ttr_ms=1000)
     await driver.pass_time(2)  # the lease ends
     await driver.pop_one()
@@ -98,8 +98,8 @@ async def test_tags_and_headers_stay_through_the_life_of_a_job(driver: EngineDri
     finished = await driver.queue.get(TOPIC, "a")
     assert (finished.state, finished.tags, finished.headers) == (JobState.FINISHED, TAGS, HEADERS)
     assert index(driver) == {"order-1042": {"a"}, "customer:7": {"a"}}
-    assert (await driver.engine.consistency.check_topic(TOPIC)).clean
-    assert (await driver.engine.consistency.check_store()).clean
+    assert (await driver.engine.consistency.audit_topic(TOPIC)).clean
+    assert (await driver.engine.consistency.audit_store()).clean
 
 
 async def test_a_change_replaces_tags_and_headers(driver: EngineDriver) -> None:

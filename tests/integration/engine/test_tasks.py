@@ -66,7 +66,7 @@ async def ended(engine: Engine, task_id: str = "t1") -> Task:
 
 async def counted(driver: EngineDriver, task_id: str = "t1") -> tuple[str, int, int | None]:
     task = await ended(driver.engine, task_id)
-    return task.state, task.done, task.of
+    return task.state, task.done, task.total
 
 
 async def due_times(driver: EngineDriver) -> dict[str, int]:
@@ -87,7 +87,7 @@ async def test_cancel(driver: EngineDriver) -> None:
     driver.move_clock(0.005)
     later = await put_many(driver, "later", 300)
     task = await driver.engine.task_runner.begin("t1", spec)
-    assert (task.state, task.done, task.of) == ("running", 0, None)
+    assert (task.state, task.done, task.total) == ("running", 0, None)
     assert await counted(driver) == ("done", MANY, MANY)
     assert set(await due_times(driver)) == later
     assert await driver.state("ready") is JobState.READY
@@ -136,7 +136,7 @@ async def test_an_hour_after_its_end_a_task_gives_way_to_a_new_one(driver: Engin
     driver.move_clock(20)
     spec |= {"cutoff": spec["cutoff"] + 10_000}
     task = await driver.engine.task_runner.begin("t1", spec)
-    assert (task.state, task.done, task.of, task.ended_ms) == ("running", 0, None, None)
+    assert (task.state, task.done, task.total, task.ended_ms) == ("running", 0, None, None)
     assert task.started_ms > first.started_ms
     assert driver.server.command("PTTL", "deferd:{0}:task/t1") == -1
     assert await counted(driver) == ("done", 1, 1)
@@ -364,5 +364,5 @@ async def test_an_audit_of_the_store_knows_tasks(driver: EngineDriver) -> None:
     driver.move_clock(0.005)
     await driver.engine.task_runner.begin("t1", await spec_of(driver.engine, "cancel", call=call()))
     await counted(driver)
-    found = await driver.engine.consistency.check_store()
+    found = await driver.engine.consistency.audit_store()
     assert (found.stray_keys, found.stray_count) == ([], 0)

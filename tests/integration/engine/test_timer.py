@@ -53,7 +53,7 @@ async def test_topics_are_promoted_in_turn(driver: EngineDriver) -> None:
     await driver.queue.put(PutJob(topic="small", delay=2))
     driver.move_clock(10)
     await driver.engine.timers[0].run_once()
-    assert (await driver.topics.show("small")).counts[JobState.READY] == 1
+    assert (await driver.topics.get("small")).counts[JobState.READY] == 1
     assert (await driver.counts())["delayed"] == 1500
 
 
@@ -177,7 +177,7 @@ async def test_the_timer_ends_ttls_retentions_and_tombstones(driver: EngineDrive
     await driver.put("kept", retain=5)
     held = (await driver.queue.pop(TOPIC, [PopRequest(1)])).jobs[0]
     assert held[0].id == "expires"
-    await driver.queue.return_to_queue(held)
+    await driver.queue.return_popped(held)
     await driver.pass_time(6)
     assert await driver.counts() == {"dead": 2, "ready": 1}
     await driver.pop_one()
@@ -206,7 +206,7 @@ async def test_a_topic_the_script_cannot_handle_does_not_stop_the_others(
     driver.server.command("SET", f"deferd:{{0}}:{TOPIC}:reserved", "not a sorted set")
     driver.move_clock(6)
     assert await driver.engine.timers[0].run_once() == 1.0
-    assert (await driver.topics.show("whole")).counts[JobState.READY] == 1
+    assert (await driver.topics.get("whole")).counts[JobState.READY] == 1
     assert TOPIC in caplog.text
 
 

@@ -16,10 +16,10 @@ from tests.integration.engine.window_times import (
     OFFICE,
     TUESDAY_OPENING,
     as_stored,
-    configure,
     instant,
     move_to,
     ms,
+    set_topic,
 )
 
 # Defaults of topics
@@ -27,8 +27,8 @@ from tests.integration.engine.window_times import (
 
 async def test_defaults_of_a_topic_place_its_puts(driver: EngineDriver) -> None:
     await move_to(driver, MONDAY_EVENING)
-    await configure(driver, window=OFFICE, spread=60)
-    view = await driver.topics.show(TOPIC)
+    await set_topic(driver, window=OFFICE, spread=60)
+    view = await driver.topics.get(TOPIC)
     assert (view.settings.window, view.settings.spread) == (read_window(as_stored(OFFICE)), 60)
     put = await driver.put()
     assert put.due_at_ms == ms(TUESDAY_OPENING) + spread_of("a", 60_000)
@@ -46,16 +46,16 @@ async def test_another_service_learns_the_defaults_from_the_store(driver: Engine
     await move_to(driver, MONDAY_EVENING)
     await driver.put("before")
     async with started_engine(driver.server.url, movable_clock=True) as other:
-        await other.topics.configure(TOPIC, TopicSettings.model_validate({"window": OFFICE, "ttr": 5}))
+        await other.topics.set(TOPIC, TopicSettings.model_validate({"window": OFFICE, "ttr": 5}))
         first = await driver.put("a")
         assert (instant(first.due_at_ms), first.stored("ttr")) == (TUESDAY_OPENING, 5000)
         assert TOPIC in driver.engine.placer.defaults
-        await other.topics.configure(TOPIC, TopicSettings.model_validate({"window": NIGHT}))
+        await other.topics.set(TOPIC, TopicSettings.model_validate({"window": NIGHT}))
         assert instant((await driver.put("b")).due_at_ms) == "2030-01-14T22:00:00+00:00"
-        await other.topics.configure(TOPIC, TopicSettings())
+        await other.topics.set(TOPIC, TopicSettings())
         assert (await driver.put("c")).state is JobState.READY
         assert TOPIC not in driver.engine.placer.defaults
-        await other.topics.configure(TOPIC, TopicSettings.model_validate({"spread": 60}))
+        await other.topics.set(TOPIC, TopicSettings.model_validate({"spread": 60}))
         for level in (None, "memory"):
             put = await driver.put(f"d-{level}", durability=level)
             assert put.placement.moved_ms == spread_of(f"d-{level}", 60_000)
@@ -66,7 +66,7 @@ async def test_chains_learn_the_defaults_of_several_topics(driver: EngineDriver)
     names = [f"topic-{each}" for each in range(8)]
     async with started_engine(driver.server.url, movable_clock=True) as other:
         for name in names:
-            await other.topics.configure(name, TopicSettings.model_validate({"window": OFFICE, "durability": "memory"}))
+            await other.topics.set(name, TopicSettings.model_validate({"window": OFFICE, "durability": "memory"}))
     await driver.put()
     held = await driver.pop_one()
     chained = [PutJob(topic=name, id="x") for name in names]
@@ -97,7 +97,7 @@ async def test_jobs_of_a_deleted_or_damaged_calendar_are_always_open(driver: Eng
     await move_to(driver, "2030-01-14T15:59:00+00:00")
     calendars = driver.engine.calendars
     await calendars.put("office", PutCalendar.model_validate({"windows": [OFFICE]}))
-    await configure(driver, window="office")
+    await set_topic(driver, window="office")
     await driver.put("a")
     held = await driver.pop_one()
     await calendars.delete("office")

@@ -1,4 +1,4 @@
-"""view.lua, configure.lua, list.lua, purge.lua and forget.lua: what operators see and do."""
+"""topic_get.lua, topic_set.lua, list.lua, purge.lua and forget.lua: what operators see and do."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def put_one_in_every_state(driver: EngineDriver) -> None:
 
 async def test_an_unused_topic_does_not_exist(driver: EngineDriver) -> None:
     topics = driver.topics
-    for call in (topics.show, topics.jobs, topics.redrive, topics.purge, topics.resume):
+    for call in (topics.get, topics.jobs, topics.redrive, topics.purge, topics.resume):
         with pytest.raises(TopicNotFound):
             await call(TOPIC)
     assert (await driver.engine.topic_list.page()).views == []
@@ -47,7 +47,7 @@ async def test_a_topic_can_be_paused_before_its_first_job(driver: EngineDriver) 
 
 async def test_a_view_counts_every_state(driver: EngineDriver) -> None:
     await put_one_in_every_state(driver)
-    view = await driver.topics.show(TOPIC)
+    view = await driver.topics.get(TOPIC)
     assert view.counts == dict.fromkeys(JobState, 1)
     assert view.next_due_at_ms == (await driver.queue.get(TOPIC, "delayed")).due_at_ms
     assert not view.paused
@@ -56,7 +56,7 @@ async def test_a_view_counts_every_state(driver: EngineDriver) -> None:
 
 async def test_unreadable_settings_of_one_topic_hide_no_other_from_a_restricted_key(driver: EngineDriver) -> None:
     for topic in ("orders.close", "orders.open"):
-        await driver.topics.configure(topic, TopicSettings())
+        await driver.topics.set(topic, TopicSettings())
     driver.server.command("HSET", "deferd:{0}:settings", "orders.close", "{{")
     page = await list_visible(driver.engine.topic_list, TopicPatterns(["orders.*"]), None, 10)
     assert ["orders.open"] == [view.topic for view in page.views]
@@ -67,11 +67,11 @@ async def test_the_oldest_ready_age_is_that_of_the_next_job_to_be_handed_out(dri
     driver.move_clock(100)
     await driver.put("young")
     driver.move_clock(10)
-    view = await driver.topics.show(TOPIC)
+    view = await driver.topics.get(TOPIC)
     assert view.oldest_ready_age_ms is not None
     assert 110_000 <= view.oldest_ready_age_ms < 115_000
     await driver.queue.cancel(TOPIC, "old")
-    view = await driver.topics.show(TOPIC)
+    view = await driver.topics.get(TOPIC)
     assert view.oldest_ready_age_ms is not None
     assert 10_000 <= view.oldest_ready_age_ms < 15_000
 
@@ -83,7 +83,7 @@ async def test_the_oldest_ready_age_is_known_after_many_jobs_before_it_were_canc
     await driver.queue.put_many([job(job_id) for job_id in ids[1000:]])
     for job_id in ids[:1000]:
         await driver.queue.cancel(TOPIC, job_id)
-    view = await driver.topics.show(TOPIC)
+    view = await driver.topics.get(TOPIC)
     assert view.oldest_ready_age_ms is not None
     assert 0 <= view.oldest_ready_age_ms < 15_000
 
@@ -99,11 +99,11 @@ async def test_settings_are_replaced_completely_and_survive_a_pause(driver: Engi
             "backoff": {"kind": "schedule", "seconds": [1, 2.5]},
         }
     )
-    assert (await driver.topics.configure(TOPIC, settings)).settings == settings
+    assert (await driver.topics.set(TOPIC, settings)).settings == settings
     paused = await driver.topics.pause(TOPIC)
     assert paused.paused
     assert paused.settings == settings
-    assert (await driver.topics.configure(TOPIC, TopicSettings(ttr=3))).paused
+    assert (await driver.topics.set(TOPIC, TopicSettings(ttr=3))).paused
     resumed = await driver.topics.resume(TOPIC)
     assert not resumed.paused
     assert resumed.settings == TopicSettings(ttr=3)
@@ -236,7 +236,7 @@ async def test_unreadable_settings_hide_no_other_topic(
     engine: Engine, store: Store, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
     for name in ("a", "b", "c"):
-        await engine.topics.configure(name, TopicSettings())
+        await engine.topics.set(name, TopicSettings())
     await store.client.hset("deferd:{0}:settings", "b", damage)
     page = await engine.topic_list.page(None, 3)
     assert ([view.topic for view in page.views], page.next_cursor) == (["a", "c"], None)
@@ -254,7 +254,7 @@ async def test_purge_of_everything_forgets_a_topic_without_settings(driver: Engi
     await put_one_in_every_state(driver)
     assert await driver.topics.purge(TOPIC) == 5
     with pytest.raises(TopicNotFound):
-        await driver.topics.show(TOPIC)
+        await driver.topics.get(TOPIC)
     with pytest.raises(JobCancelled):
         await driver.queue.finish(TOPIC, "reserved", ANY_RECEIPT)
     await driver.pass_time(200)
@@ -262,10 +262,10 @@ async def test_purge_of_everything_forgets_a_topic_without_settings(driver: Engi
 
 
 async def test_purge_keeps_settings(driver: EngineDriver) -> None:
-    await driver.topics.configure(TOPIC, TopicSettings(ttr=5))
+    await driver.topics.set(TOPIC, TopicSettings(ttr=5))
     await driver.put()
     assert await driver.topics.purge(TOPIC) == 1
-    assert (await driver.topics.show(TOPIC)).settings == TopicSettings(ttr=5)
+    assert (await driver.topics.get(TOPIC)).settings == TopicSettings(ttr=5)
 
 
 async def test_a_purge_of_many_jobs_runs_in_steps(driver: EngineDriver) -> None:

@@ -22,7 +22,7 @@ NOW_ISH = 1.0
 
 
 async def why(driver: EngineDriver, job_id: str = "a", activity: TopicActivity | None = None) -> dict[str, Any]:
-    found = explanation(TOPIC, job_id, await driver.topics.standing_of(TOPIC, job_id), activity)
+    found = explanation(TOPIC, job_id, await driver.topics.why(TOPIC, job_id), activity)
     shown: dict[str, Any] = orjson.loads(JsonResponse(found).body)
     return shown
 
@@ -89,7 +89,7 @@ async def test_a_pause_comes_first_with_its_beginning_and_who_asked(driver: Engi
     assert found[0]["by"] == "ops"
     assert found[0]["text"].startswith(f"Topic {TOPIC} has been paused for 1m 4")
     assert [one["code"] for one in await reasons(driver, "later")] == ["not_due", "paused"]
-    view = await driver.topics.configure(TOPIC, TopicSettings(ttr=30))
+    view = await driver.topics.set(TOPIC, TopicSettings(ttr=30))
     assert (view.paused, view.pause and view.pause.by) == (True, "ops"), "settings do not end a pause"
     view = await driver.topics.resume(TOPIC)
     assert (view.paused, view.pause) == (False, None)
@@ -260,7 +260,7 @@ async def test_when_it_died_is_derived_for_records_of_version_0_1(
     assert derived.dead_at_ms is not None
     assert derived.dead_at_ms - derived.created_at_ms == pytest.approx(1000 * dead_after_s, abs=1000 * NOW_ISH)
     assert (await reason(driver))["code"] == "dead"
-    assert (await driver.engine.consistency.check_topic(TOPIC)).clean
+    assert (await driver.engine.consistency.audit_topic(TOPIC)).clean
 
 
 async def test_a_job_that_is_done(driver: EngineDriver) -> None:
@@ -303,11 +303,11 @@ async def test_an_unknown_job_comes_with_ids_that_are_like_it(driver: EngineDriv
 async def test_only_the_ends_of_each_state_are_compared(driver: EngineDriver) -> None:
     jobs = [PutJob(topic=TOPIC, id=f"job-{number:04}", delay=60 + number) for number in range(1000)]
     await driver.queue.put_many(jobs)
-    found = await driver.topics.standing_of(TOPIC, "job-10000")
+    found = await driver.topics.why(TOPIC, "job-10000")
     assert isinstance(found, Missing)
     assert (found.jobs, found.compared) == (1000, 400)
     assert "job-0000" in found.nearest
-    assert isinstance(missing := await driver.topics.standing_of(TOPIC, "job-0999x"), Missing)
+    assert isinstance(missing := await driver.topics.why(TOPIC, "job-0999x"), Missing)
     assert missing.nearest[0] == "job-0999"
 
 

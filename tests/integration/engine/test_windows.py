@@ -21,11 +21,11 @@ from tests.integration.engine.window_times import (
     TUESDAY_OPENING,
     as_stored,
     asked,
-    configure,
     instant,
     move_to,
     ms,
     now_ms,
+    set_topic,
 )
 
 # Puts
@@ -149,7 +149,7 @@ async def test_a_wrong_window_is_refused_and_nothing_is_stored(driver: EngineDri
             await driver.queue.put_many([job("b"), job("a", window=window)])
         assert refused.value.field_errors[0].path == ("body", "jobs", 1, *path[1:])
         with pytest.raises(InvalidInput):
-            await configure(driver, window=window)
+            await set_topic(driver, window=window)
     assert driver.server.command("HLEN", "deferd:{0}:orders.close:pool") == 0
 
 
@@ -175,7 +175,7 @@ async def test_placed_puts_that_collapse_keep_all_their_options(driver: EngineDr
             job_id = f"{number}-{'-'.join(placed)}"
             await driver.put(job_id, on_conflict="replace", max_wait=900_000, **placed, **fields)
             await driver.put(f"{job_id}-append", on_conflict="append", **placed, **fields)
-    assert (await driver.engine.consistency.check_topic(TOPIC)).clean
+    assert (await driver.engine.consistency.audit_topic(TOPIC)).clean
 
 
 async def test_appends_are_placed(driver: EngineDriver) -> None:

@@ -73,9 +73,9 @@ async def test_a_copy_takes_calendars_and_placed_jobs_along(store: Store, tmp_pa
 async def test_a_check_finds_nothing_wrong_with_calendars_and_placed_jobs(driver: EngineDriver) -> None:
     await driver.engine.calendars.put("office", CALENDAR)
     await driver.put(window="office", spread=60)
-    report = await driver.engine.consistency.check_store()
+    report = await driver.engine.consistency.audit_store()
     assert (report.clean, report.stray_keys) == (True, [])
-    assert (await driver.engine.consistency.check_topic(TOPIC)).clean
+    assert (await driver.engine.consistency.audit_topic(TOPIC)).clean
 
 
 @pytest.mark.slow

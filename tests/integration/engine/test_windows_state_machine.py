@@ -76,8 +76,8 @@ class WindowLives(RuleBasedStateMachine):
             self.moved_exactly.discard(job_id)
 
     @rule(fields=PLACED)
-    def configure(self, fields: dict[str, Any]) -> None:
-        self.run(self.driver.topics.configure(TOPIC, TopicSettings.model_validate(fields)))
+    def set_topic(self, fields: dict[str, Any]) -> None:
+        self.run(self.driver.topics.set(TOPIC, TopicSettings.model_validate(fields)))
 
     @rule(job_id=IDS, fields=PLACED, due=DUE)
     def change(self, job_id: str, fields: dict[str, Any], due: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from deferd.contract.model import ChangeJob
 from tests.integration.engine.engine_driver import TOPIC
 from tests.integration.engine.schedule_driver import NAME, ScheduleDriver, anyone
-from tests.integration.engine.window_times import configure, instant, move_to, ms
+from tests.integration.engine.window_times import instant, move_to, ms, set_topic
 from tests.zone_releases import ZONE, ZoneReleases
 
 EVENING = "2030-01-14T22:00:00+00:00"
@@ -206,7 +206,7 @@ async def test_a_window_that_opens_at_another_instant_moves_the_run(
     schedules: ScheduleDriver, releases: ZoneReleases
 ) -> None:
     await move_to(schedules, EVENING)
-    await configure(schedules, window={"zone": ZONE, "from": "09:00", "to": "17:00"})
+    await set_topic(schedules, window={"zone": ZONE, "from": "09:00", "to": "17:00"})
     await schedules.schedule(cron="0 1 * * *")
     await schedules.schedule(cron="0 1 * * *")  # by the defaults of the topic, which are known now
     assert await planned(schedules) == "15T07:00"
@@ -230,7 +230,7 @@ async def test_when_the_following_run_is_due_is_derived_again(
 
 async def test_the_last_run_of_a_full_topic_is_moved(schedules: ScheduleDriver, releases: ZoneReleases) -> None:
     await move_to(schedules, EVENING)
-    await configure(schedules, max_jobs=1)
+    await set_topic(schedules, max_jobs=1)
     await schedules.schedule(**DAILY, max_runs=1)
     releases.use(3)
     await restart(schedules)

@@ -37,8 +37,8 @@ def asked(record: JobRecord) -> str:
     return instant(record.due_at_ms - record.placement.moved_ms)
 
 
-async def configure(driver: EngineDriver, **settings: Any) -> None:
-    await driver.topics.configure(TOPIC, TopicSettings.model_validate(settings))
+async def set_topic(driver: EngineDriver, **settings: Any) -> None:
+    await driver.topics.set(TOPIC, TopicSettings.model_validate(settings))
 
 
 def as_stored(window: dict[str, Any]) -> str:

@@ -82,7 +82,7 @@ class PushingEngine:
 
     async def state(self, topic: str = TOPIC) -> TargetState:
         """What the topic's view says of its target."""
-        state = (await self.engine.topics.show(topic)).target
+        state = (await self.engine.topics.get(topic)).target
         assert state is not None
         return state
 

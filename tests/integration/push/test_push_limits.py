@@ -193,12 +193,12 @@ async def test_a_push_that_does_not_exist_is_not_found(pushing: PushingEngine) -
 
 async def test_settings_and_push_do_not_disturb_each_other(pushing: PushingEngine) -> None:
     await pushing.push()
-    await pushing.engine.topics.configure(TOPIC, TopicSettings(ttr=7))
+    await pushing.engine.topics.set(TOPIC, TopicSettings(ttr=7))
     assert (await pushing.engine.push.get(TOPIC)).push.max_in_flight == 10
     await pushing.set_again(max_in_flight=3)
-    assert (await pushing.engine.topics.show(TOPIC)).settings.ttr == 7
+    assert (await pushing.engine.topics.get(TOPIC)).settings.ttr == 7
     await pushing.engine.push.remove(TOPIC)
-    view = await pushing.engine.topics.show(TOPIC)
+    view = await pushing.engine.topics.get(TOPIC)
     assert (view.settings.ttr, view.target) == (7, None)
 
 
@@ -209,8 +209,8 @@ async def test_a_consistency_check_finds_nothing(pushing: PushingEngine) -> None
     await pushing.until_received(20)
     await until(lambda: pushing.target.under_way == 0, "all responses were sent")
     await pushing.until_gone("j19")
-    report = await pushing.engine.consistency.check_topic(TOPIC)
+    report = await pushing.engine.consistency.audit_topic(TOPIC)
     assert report.clean
-    store = await pushing.engine.consistency.check_store()
+    store = await pushing.engine.consistency.audit_store()
     assert store.clean
     assert (store.stray_count, store.unlisted) == (0, [])

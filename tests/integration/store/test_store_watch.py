@@ -129,10 +129,10 @@ async def test_what_failed_calls_left_is_repaired_and_no_acknowledged_job_is_los
         set_permissions(server, "+zadd")
         await put_until_stored(engine, "after")
 
-        damaged = await engine.consistency.check_topic(TOPIC)
+        damaged = await engine.consistency.audit_topic(TOPIC)
         assert not damaged.clean, "no call failed halfway, so nothing was tested"
-        await engine.consistency.check_topic(TOPIC, repair=True)
-        assert (await engine.consistency.check_topic(TOPIC)).clean
+        await engine.consistency.audit_topic(TOPIC, repair=True)
+        assert (await engine.consistency.audit_topic(TOPIC)).clean
         stored = {key.decode() for key in server.command("HKEYS", f"deferd:{{0}}:{TOPIC}:pool")}
         assert {f"j{number}" for number in range(5, 300)} | {f"d{number}" for number in range(100)} <= stored
 

@@ -41,11 +41,16 @@ def test_the_default_is_all_topics_and_no_limit() -> None:
     assert key.limit is None
 
 
+def test_the_name_that_a_limit_had_before_is_read() -> None:
+    [key] = parse_keys(entry(max_parked_pops="7"))
+    assert key.bounds.max_waiting_pops == 7
+
+
 def test_the_limits_of_a_key_are_read() -> None:
     bounds = {
         "max_jobs": 1,
         "max_jobs_total": 2,
-        "max_parked_pops": 0,
+        "max_waiting_pops": 0,
         "max_body_bytes": 3,
         "max_batch": 4,
         "max_depth": 5,
@@ -100,7 +105,7 @@ def test_the_default_burst_is_one_second_of_requests() -> None:
         (entry(requests_per_second="5", burst="0"), "`burst` must be a whole number from 1"),
         (entry(requests_per_second="5", burst="1.5"), "`burst` must be a whole number from 1"),
         (entry(max_jobs="0"), "`max_jobs` must be a whole number from 1 to 1000000000"),
-        (entry(max_parked_pops="-1"), "`max_parked_pops` must be a whole number from 0"),
+        (entry(max_waiting_pops="-1"), "`max_waiting_pops` must be a whole number from 0"),
         (entry(max_body_bytes="1e3"), "`max_body_bytes` must be a whole number from 0"),
         (entry(max_batch="1001"), "`max_batch` must be a whole number from 1 to 1000"),
         (entry(max_depth="true"), "`max_depth` must be a whole number from 1 to 200"),

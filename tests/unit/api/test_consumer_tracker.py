@@ -66,9 +66,9 @@ def test_pops_on_the_direct_path(clock: Clock) -> None:
     clock.now_s += 59
     assert tracker.sample() == Sample([named, nameless._replace(seen_ms=59_000)])
     waiting.response_complete = True
-    assert tracker.sample().consumers[0] == named._replace(parked=0)
+    assert tracker.sample().consumers[0] == named._replace(waiting=0)
     clock.now_s += 1
-    assert tracker.sample() == Sample([named._replace(parked=0, seen_ms=1000)])
+    assert tracker.sample() == Sample([named._replace(waiting=0, seen_ms=1000)])
     clock.now_s += 59
     assert tracker.sample() == Sample([])
 
@@ -76,10 +76,10 @@ def test_pops_on_the_direct_path(clock: Clock) -> None:
 def test_a_connection_that_pops_again_waits_once(clock: Clock) -> None:
     tracker, first, second = ConsumerTracker(), Call(), Call()
     note(tracker, ("10.0.0.1", 4000), first)
-    assert tracker.sample().consumers[0].parked == 1
+    assert tracker.sample().consumers[0].waiting == 1
     first.response_complete = True
     note(tracker, ("10.0.0.1", 4000), second)
-    assert tracker.sample().consumers[0].parked == 1
+    assert tracker.sample().consumers[0].waiting == 1
     assert len(tracker._waiting) == 1
 
 
@@ -89,7 +89,7 @@ def test_a_pop_that_waits_for_more_than_a_minute_is_seen(clock: Clock) -> None:
     tracker.sample()
     clock.now_s += 61  # nobody looked meanwhile
     [seen] = tracker.sample().consumers
-    assert (seen.parked, seen.seen_ms) == (1, 0)
+    assert (seen.waiting, seen.seen_ms) == (1, 0)
 
 
 def test_pops_of_the_general_way(clock: Clock) -> None:
@@ -97,12 +97,12 @@ def test_pops_of_the_general_way(clock: Clock) -> None:
     request = Request("::1", HEADERS)
     pops = tracker.general_pops(request, "a,mail.*", None)
     assert tracker.general_pops(request, "a,mail.*", None) is pops
-    pops.parked += 2
+    pops.waiting += 2
     assert tracker.sample() == Sample([SeenConsumer(None, "::1", "a,mail.*", "deferd-python/0.2.0", 2, 0)])
     clock.now_s += 100
     assert tracker.sample().consumers[0].seen_ms == 0
-    pops.parked -= 2
-    assert tracker.sample().consumers[0].parked == 0
+    pops.waiting -= 2
+    assert tracker.sample().consumers[0].waiting == 0
     clock.now_s += 60
     assert tracker.sample() == Sample([])
     assert not tracker._general

@@ -14,7 +14,7 @@ from starlette.types import Message
 import deferd
 from deferd.api.incoming_request import AsgiRequest, IncomingRequest
 from deferd.api.operation import OperationRoute
-from deferd.api.routes.pop import return_to_queue
+from deferd.api.routes.pop import return_undelivered
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import JobState
 from deferd.engine.dispatcher import Dispatcher
@@ -76,7 +76,7 @@ class Queue:
         self.pop_called.set()
         return await self.reply
 
-    async def return_to_queue(self, jobs: list[JobRecord]) -> None:
+    async def return_popped(self, jobs: list[JobRecord]) -> None:
         self.returned += jobs
 
     def hand_out(self, *jobs: JobRecord) -> None:
@@ -189,8 +189,8 @@ async def test_jobs_that_cannot_return_are_left_to_their_leases(caplog: pytest.L
     class EngineOverNoStore:
         class queue:  # noqa: N801 (an attribute of an Engine)
             @staticmethod
-            async def return_to_queue(jobs: list[JobRecord]) -> None:
+            async def return_popped(jobs: list[JobRecord]) -> None:
                 raise StoreUnavailable("the store does not respond")
 
-    await return_to_queue(cast("Engine", cast("Any", EngineOverNoStore())), [_JOB])
+    await return_undelivered(cast("Engine", cast("Any", EngineOverNoStore())), [_JOB])
     assert "1 jobs of a refused pop become ready only when their leases end" in caplog.text

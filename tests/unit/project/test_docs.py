@@ -122,7 +122,8 @@ def test_the_source_uses_the_words_of_the_glossary() -> None:
 
 
 def test_the_glossary_is_sorted_and_has_each_term_once() -> None:
-    terms = re.findall(r"^\| ([^|]+?)\*? \| ", text_of(ROOT / "docs/glossary.md"), re.MULTILINE)[1:]
+    table, _, _ = text_of(ROOT / "docs/glossary.md").partition("\n## Verbs\n")
+    terms = re.findall(r"^\| ([^|]+?)\*? \| ", table, re.MULTILINE)[1:]
     assert terms == sorted(set(terms), key=str.lower)
 
 

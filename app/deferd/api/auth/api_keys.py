@@ -20,7 +20,7 @@ Keys are written as TOML, one table per key::
     max_ttl = 86400                # (values that come from the topic's settings are not limited)
     max_dead_retain = 86400        # how long its dead jobs are kept at most, in seconds
     # Limits of requests:
-    max_parked_pops = 50           # waiting pops, in each server process
+    max_waiting_pops = 50          # waiting pops, in each server process
     max_body_bytes = 65536
     max_batch = 100                # jobs in one request
     max_depth = 10                 # nesting of a request's JSON
@@ -60,13 +60,15 @@ _BOUNDS = {
     "max_retain": (0, limits.RETAIN_MAX_S),
     "max_ttl": (1, limits.TTL_MAX_S),
     "max_dead_retain": (0, limits.RETAIN_MAX_S),
-    "max_parked_pops": (0, 1_000_000),
+    "max_waiting_pops": (0, 1_000_000),
     "max_body_bytes": (0, 64 * 1024 * 1024),
     "max_batch": (1, limits.BATCH_MAX),
     "max_depth": (1, limits.JSON_DEPTH_MAX),
 }
 """The range of each limit of a key."""
 _FIELDS = ("name", "hash", "scopes", "topics", "requests_per_second", "burst", *_BOUNDS)
+_FORMER = {"max_parked_pops": "max_waiting_pops"}
+"""Names of fields in the files of version 0.1, and what they are now."""
 _POSITION = re.compile(r"at (?:line \d+, column \d+|end of document)")
 
 
@@ -93,7 +95,7 @@ class Bounds:
     max_retain: int | None = None
     max_ttl: int | None = None
     max_dead_retain: int | None = None
-    max_parked_pops: int | None = None
+    max_waiting_pops: int | None = None
     max_body_bytes: int | None = None
     max_batch: int | None = None
     max_depth: int | None = None
@@ -177,7 +179,7 @@ def parse_keys(text: str) -> list[Key]:
         raise KeysRefused(f"invalid: it has {len(tables)} keys and must have 1 to {KEYS_MAX}")
     keys: list[Key] = []
     for number, table in enumerate(tables, 1):
-        key = _key(table, number)
+        key = _key({_FORMER.get(name, name): value for name, value in table.items()}, number)
         for other in keys:
             if other.name == key.name:
                 raise KeysRefused(f"invalid: two keys have the name {key.name!r}")

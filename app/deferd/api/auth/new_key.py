@@ -18,7 +18,7 @@ BOUNDS = {
     "max_retain": "longest retain of its jobs, in seconds",
     "max_ttl": "longest ttl of its jobs, in seconds",
     "max_dead_retain": "how long its dead jobs are kept at most, in seconds",
-    "max_parked_pops": "most waiting pops, in each server process",
+    "max_waiting_pops": "most waiting pops, in each server process",
     "max_body_bytes": "largest request body",
     "max_batch": "most jobs in one request",
     "max_depth": "deepest nesting of a request's JSON",

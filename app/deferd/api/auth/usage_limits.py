@@ -20,14 +20,14 @@ from deferd.contract.model import ChangeJob, FinishJob, JobPolicy, PutBatch, Put
 from deferd.contract.schedules import PutSchedule, ScheduledJob
 from deferd.engine.script_arguments import PutBounds
 
-PARKED_RETRY_S = 1
+WAITING_RETRY_S = 1
 """`Retry-After` of a key with too many waiting pops: one may end at any time."""
 
 
 class KeyUsage:
     """The limits of a key and what it has used of them. After a reload it continues from `before`."""
 
-    __slots__ = ("_bucket", "_name", "_parked", "bounds", "has_bounds", "put_bounds", "quota")
+    __slots__ = ("_bucket", "_name", "_waiting", "bounds", "has_bounds", "put_bounds", "quota")
 
     def __init__(self, key: Key, before: KeyUsage | None) -> None:
         self._name = key.name
@@ -36,7 +36,7 @@ class KeyUsage:
         dead_retain_s = key.bounds.max_dead_retain
         self.put_bounds = PutBounds(key.bounds.max_jobs, None if dead_retain_s is None else dead_retain_s * 1000)
         # shared: pops go on waiting while keys are reloaded
-        self._parked: list[int] = [0] if before is None else before._parked
+        self._waiting: list[int] = [0] if before is None else before._waiting
         self.quota: Quota | None = None if before is None else before.quota
         bounds = key.bounds
         if bounds.max_jobs_total is None and bounds.max_bytes_total is None and bounds.max_topics is None:
@@ -56,17 +56,17 @@ class KeyUsage:
         return 0.0 if self._bucket is None else self._bucket.take(time.monotonic())
 
     @contextlib.contextmanager
-    def parked_pop(self) -> Iterator[None]:
+    def waiting_pop(self) -> Iterator[None]:
         """Around a pop that waits. Raises RateLimited when the key has its maximum of waiting pops."""
-        most = self.bounds.max_parked_pops
-        if most is not None and self._parked[0] >= most:
+        most = self.bounds.max_waiting_pops
+        if most is not None and self._waiting[0] >= most:
             text = f"key {self._name!r} already has {most} waiting pops, its maximum"
-            raise RateLimited(text, retry_after_s=PARKED_RETRY_S)
-        self._parked[0] += 1
+            raise RateLimited(text, retry_after_s=WAITING_RETRY_S)
+        self._waiting[0] += 1
         try:
             yield
         finally:
-            self._parked[0] -= 1
+            self._waiting[0] -= 1
 
     def check_body(self, raw: bytes) -> None:
         """Raise PayloadTooLarge when a request body is larger than the key allows."""
@@ -124,8 +124,8 @@ class KeyUsage:
     def headers(self) -> list[Header]:
         """The response headers that report the rate limit, see Bucket, and the limit of waiting pops."""
         headers = [] if self._bucket is None else self._bucket.headers(time.monotonic())
-        most = self.bounds.max_parked_pops
+        most = self.bounds.max_waiting_pops
         if most is not None:
-            headers.append((b"ratelimit-policy", b'"parked-pops";q=%d;qu="concurrent-requests"' % most))
-            headers.append((b"ratelimit", b'"parked-pops";r=%d' % max(most - self._parked[0], 0)))
+            headers.append((b"ratelimit-policy", b'"waiting-pops";q=%d;qu="concurrent-requests"' % most))
+            headers.append((b"ratelimit", b'"waiting-pops";r=%d' % max(most - self._waiting[0], 0)))
         return headers

@@ -12,7 +12,7 @@ from deferd.api.consumer_tracker import MOST_NOTES
 from deferd.api.direct.call import Connection, DirectCall
 from deferd.api.direct.verb import TOPIC, DirectVerb, KnownHead
 from deferd.api.job_templates import written_deliveries
-from deferd.api.routes.pop import NO_STORE, PopQuery, return_to_queue
+from deferd.api.routes.pop import NO_STORE, PopQuery, return_undelivered
 from deferd.api.unsent_bytes import LARGE_BYTES
 from deferd.contract.errors import DeferdError
 from deferd.engine.queue import PopRequest
@@ -84,7 +84,7 @@ class DirectPop(DirectVerb):
             call.fail(exc)
 
     async def _refuse(self, call: DirectCall, jobs: list[JobRecord], error: DeferdError) -> None:
-        await return_to_queue(self._app.engine, jobs)
+        await return_undelivered(self._app.engine, jobs)
         call.fail(error)
 
 

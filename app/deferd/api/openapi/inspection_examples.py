@@ -134,7 +134,7 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
                     "addresses": ["10.0.3.17"],
                     "clients": ["deferd-python/0.2.0"],
                     "topics": ["mail.*", _TOPIC],
-                    "parked": 1,
+                    "waiting": 1,
                     "last_seen_at": "2026-11-21T07:26:58.123Z",
                     "held": 8,
                     "lease_ends_at": "2026-11-21T07:27:31.904Z",

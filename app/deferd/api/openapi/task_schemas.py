@@ -24,7 +24,7 @@ _TASK = {
     "by": "ops",
     "via": "console",
     "done": 180_000,
-    "of": 312_402,
+    "total": 312_402,
     "started_at": "2026-11-21T07:26:58.123Z",
 }
 EXAMPLES: dict[str, list[dict[str, Any]]] = {"Task": [_TASK], "Tasks": [{"tasks": [_TASK]}]}

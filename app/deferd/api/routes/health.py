@@ -44,11 +44,11 @@ async def get_metrics(request: CurrentRequest) -> Response:
 
 @router.serves(operations.AUDIT_STORE, all_topics=True)
 async def audit_store(request: CurrentRequest) -> StoreAudit:
-    check = request.engine.consistency.check_store()
+    check = request.engine.consistency.audit_store()
     return audit_responses.store_audit(await request.incoming.cancel_on_disconnect(check))
 
 
 @router.serves(operations.REPAIR_STORE, all_topics=True)
 async def repair_store(request: CurrentRequest, _body: EmptyBody = EMPTY_BODY) -> StoreAudit:
-    check = request.engine.consistency.check_store(repair=True)
+    check = request.engine.consistency.audit_store(repair=True)
     return audit_responses.store_audit(await request.incoming.cancel_on_disconnect(check))

@@ -66,7 +66,7 @@ def is_visible(request: RequestContext) -> Callable[[str], bool]:
 
 @router.serves(operations.EXPLAIN_JOB)
 async def explain_job(request: CurrentRequest, topic: Topic, id: JobId) -> responses.Explanation:
-    standing = await request.engine.topics.standing_of(topic, id)
+    standing = await request.engine.topics.why(topic, id)
     is_ready = isinstance(standing, Standing) and standing.record.state is JobState.READY
     activity = await request.engine.consumer_registry.activity_of(topic) if is_ready else None
     return why_reasons.explanation(topic, id, standing, activity)

@@ -103,9 +103,9 @@ async def _pop(request: RequestContext, topics: str, query: PopQuery) -> Respons
     usage = request.admission.usage
     unsent = request.app.unsent
     seen = request.app.consumers.general_pops(request.incoming, topics, query.consumer)
-    seen.parked += 1
+    seen.waiting += 1
     try:
-        with usage.parked_pop() if query.wait and usage is not None else nullcontext():
+        with usage.waiting_pop() if query.wait and usage is not None else nullcontext():
             unsent.check(topics, key_name)
             jobs = await request.incoming.cancel_on_disconnect(
                 request.engine.dispatcher.pop(
@@ -119,7 +119,7 @@ async def _pop(request: RequestContext, topics: str, query: PopQuery) -> Respons
                 )
             )
     finally:
-        seen.parked -= 1
+        seen.waiting -= 1
     try:
         if jobs:
             request.admission.check_again(list(dict.fromkeys([*names, *(job.topic for job in jobs)])))
@@ -127,16 +127,16 @@ async def _pop(request: RequestContext, topics: str, query: PopQuery) -> Respons
         if len(response.body) > LARGE_BYTES:
             unsent.claim(len(response.body), key_name, topics)
     except DeferdError:
-        await return_to_queue(request.engine, jobs)
+        await return_undelivered(request.engine, jobs)
         raise
     return response
 
 
-async def return_to_queue(engine: Engine, jobs: list[JobRecord]) -> None:
+async def return_undelivered(engine: Engine, jobs: list[JobRecord]) -> None:
     """Return jobs of a refused response to the head of their queues; if that fails, they come back by their leases."""
     try:
         with request_ending_at(inf):
-            await engine.queue.return_to_queue(jobs)
+            await engine.queue.return_popped(jobs)
     except DeferdError as error:
         _log.warning("%d jobs of a refused pop become ready only when their leases end: %s", len(jobs), error)
 

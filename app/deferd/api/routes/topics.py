@@ -140,12 +140,12 @@ async def list_topics(request: CurrentRequest, query: Annotated[TopicsQuery, Que
 
 @router.serves(operations.GET_TOPIC)
 async def get_topic(request: CurrentRequest, topic: Topic) -> topics.TopicView:
-    return topic_responses.topic(await request.engine.topics.show(topic))
+    return topic_responses.topic(await request.engine.topics.get(topic))
 
 
 @router.serves(operations.SET_TOPIC)
 async def set_topic(request: CurrentRequest, topic: Topic, settings: TopicSettings) -> topics.TopicView:
-    return topic_responses.topic(await request.engine.topics.configure(topic, settings))
+    return topic_responses.topic(await request.engine.topics.set(topic, settings))
 
 
 @router.serves(operations.PAUSE_TOPIC)
@@ -195,13 +195,13 @@ async def redrive_jobs(request: CurrentRequest, topic: Topic, redrive: Redrive =
 
 @router.serves(operations.AUDIT_TOPIC)
 async def audit_topic(request: CurrentRequest, topic: Topic) -> audits.TopicAudit:
-    check = request.engine.consistency.check_topic(topic)
+    check = request.engine.consistency.audit_topic(topic)
     return audit_responses.audit(await request.incoming.cancel_on_disconnect(check))
 
 
 @router.serves(operations.REPAIR_TOPIC)
 async def repair_topic(request: CurrentRequest, topic: Topic, _body: EmptyBody = EMPTY_BODY) -> audits.TopicAudit:
-    check = request.engine.consistency.check_topic(topic, repair=True)
+    check = request.engine.consistency.audit_topic(topic, repair=True)
     return audit_responses.audit(await request.incoming.cancel_on_disconnect(check))
 
 

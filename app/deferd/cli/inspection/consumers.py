@@ -52,7 +52,7 @@ def _row(consumer: Consumer) -> list[str]:
         ", ".join(consumer.addresses) or "-",
         output.number(consumer.held),
         _from_now(consumer.lease_ends_at),
-        output.number(consumer.parked),
+        output.number(consumer.waiting),
         _from_now(consumer.last_seen_at),
         ", ".join(consumer.topics),
         ", ".join(consumer.clients) or "-",

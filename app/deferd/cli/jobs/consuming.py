@@ -125,7 +125,7 @@ def release(
     as_json: bool,
     connection: Connection,
 ) -> None:
-    """Return a job to the queue for another attempt."""
+    """End a delivery, for another attempt of the job."""
     with connection.open() as client:
         released = client.release(_delivery(topic, id, receipt), delay=delay, error=error, count=not no_count)
     if as_json:

@@ -1,4 +1,4 @@
-"""The commands of producers for single jobs: `put`, `show`, `change`."""
+"""The commands of producers for single jobs: `put`, `get`, `change`."""
 
 from __future__ import annotations
 
@@ -100,11 +100,11 @@ def put(
     return None
 
 
-@command("deferd show orders.close order-1042", "deferd show orders.close order-1042 --json | jq .state")
+@command("deferd get orders.close order-1042", "deferd get orders.close order-1042 --json | jq .state")
 @job_arguments
 @json_option()
 @connection_options
-def show(topic: str, id: str, as_json: bool, connection: Connection) -> None:
+def get(topic: str, id: str, as_json: bool, connection: Connection) -> None:
     """Show a job without changing it."""
     with connection.open() as client:
         job = client.look(topic, id)

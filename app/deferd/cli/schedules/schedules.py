@@ -85,11 +85,11 @@ def list_(*, topic: str | None, prefix: str | None, paused: bool | None, as_json
         output.say_empty("there is no such schedule")
 
 
-@_add("deferd schedules show nightly", "deferd schedules show nightly --json | jq .missed", name="show")
+@_add("deferd schedules get nightly", "deferd schedules get nightly --json | jq .missed", name="get")
 @name_argument()
 @json_option()
 @connection_options
-def show(name: str, as_json: bool, connection: Connection) -> None:
+def get(name: str, as_json: bool, connection: Connection) -> None:
     """Show a schedule: its definition, its next and last runs, and its counts."""
     with connection.open() as client:
         view = client.schedule(name)

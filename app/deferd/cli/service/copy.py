@@ -186,8 +186,8 @@ class _Progress:
     def __init__(self) -> None:
         self._next_s = time.monotonic() + _REPORT_EVERY_S
 
-    def show(self, copied: int, of: int) -> None:
+    def show(self, copied: int, total: int) -> None:
         """Report that `copied` of the elements of all keys are copied."""
         if time.monotonic() >= self._next_s:
             self._next_s = time.monotonic() + _REPORT_EVERY_S
-            output.hint(f"copied {copied:,} of {of:,} entries")
+            output.hint(f"copied {copied:,} of {total:,} entries")

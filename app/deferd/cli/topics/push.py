@@ -19,7 +19,7 @@ _SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"  # noqa: S105 (an example)
 _EPILOG = f"""examples:
   deferd push set orders.close https://hooks.example.com/close --secret {_SECRET}
   deferd push test orders.close
-  deferd push show orders.close
+  deferd push get orders.close
   deferd push listen --secret {_SECRET}
 
 `deferd push ACTION --help` shows the options of an action.
@@ -94,11 +94,11 @@ def set_(
     _show(stored, None, as_json=as_json)
 
 
-@_add("deferd push show orders.close", "deferd push show orders.close --json | jq .target.circuit", name="show")
+@_add("deferd push get orders.close", "deferd push get orders.close --json | jq .target.circuit", name="get")
 @topic_argument()
 @json_option()
 @connection_options
-def show(topic: str, as_json: bool, connection: Connection) -> None:
+def get(topic: str, as_json: bool, connection: Connection) -> None:
     """Show how the jobs of a topic are pushed, and the state of the target."""
     with connection.open() as client:
         stored = client.push(topic)

@@ -28,7 +28,7 @@ async def consumers(visit: Visit) -> Response:
         found=found,
         shown=matching[:_SHOWN],
         matching=len(matching),
-        parked=sum(1 for one in found["consumers"] if one["parked"]),
+        waiting=sum(1 for one in found["consumers"] if one["waiting"]),
         held=sum(one["held"] or 0 for one in found["consumers"]) + found["nameless_held"],
         part=part,
         command=curl(visit, "/topics/hello/pop?wait=30&consumer=me"),

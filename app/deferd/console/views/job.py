@@ -42,7 +42,7 @@ async def job(visit: Visit, topic: str, id: str) -> Response:
         "topic": topic,
         "id": id,
         "why": why,
-        "undo": await visit.undo.look(visit) if visit.fragment is None else None,
+        "undo": await visit.undo.get(visit) if visit.fragment is None else None,
         "first": SHOWN_FIRST,
     }
     try:

@@ -38,7 +38,7 @@ async def jobs(visit: Visit, topic: str) -> Response:
         "order": visit.query.get("order") if visit.query.get("order") in {"asc", "desc"} else _order_of(wanted),
         "default_order": _order_of(wanted),
         "title_state": wanted.state or "all",
-        "undo": await visit.undo.look(visit) if visit.fragment is None else None,
+        "undo": await visit.undo.get(visit) if visit.fragment is None else None,
         "every_s": _SEARCHED_EVERY_S if wanted.is_search and not wanted.tag else _EVERY_S,
     }
     if visit.wants("tabs", "rows"):
@@ -60,7 +60,7 @@ def _order_of(wanted: JobListFilter) -> str:
 async def _read_page(visit: Visit, topic: str, wanted: JobListFilter, values: dict[str, Any]) -> dict[str, Any]:
     """The rows, where the next page begins, and how much of the topic has been searched."""
     if wanted.problems:
-        return dict.fromkeys(("exact", "next_url", "first_url", "searched", "of", "refused")) | {"rows": []}
+        return dict.fromkeys(("exact", "next_url", "first_url", "searched", "total", "refused")) | {"rows": []}
     refused = None
     page: dict[str, Any] = {"jobs": [], "next_cursor": None}
     exact = None
@@ -85,7 +85,7 @@ async def _read_page(visit: Visit, topic: str, wanted: JobListFilter, values: di
         "exact": exact,
         "refused": refused,
         "searched": searched,
-        "of": counts[wanted.state] if wanted.state else sum(counts.values()),
+        "total": counts[wanted.state] if wanted.state else sum(counts.values()),
         "next_url": visit.url(cursor=next_cursor, searched=searched) if next_cursor else None,
         "first_url": visit.url(cursor=None, searched=None) if "cursor" in visit.query else None,
     }

@@ -228,7 +228,7 @@ class Consumer(Response, frozen=True, kw_only=True):
     topics: Annotated[
         list[str], Meta(description="Topics and patterns of its pops, and topics of the jobs that it holds.")
     ]
-    parked: Annotated[int, Meta(description="Its pops that wait for a job now.")]
+    waiting: Annotated[int, Meta(description="Its pops that wait for a job now.")]
     last_seen_at: Annotated[
         datetime | None,
         Meta(

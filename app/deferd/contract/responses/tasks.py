@@ -41,7 +41,7 @@ class Task(Response, frozen=True, kw_only=True):
     by: Annotated[str | None, Meta(description="Who began it: see `GET /activity`.")]
     via: Annotated[str, one_of("console", "cli", "api", description="By which way: see `GET /activity`.")]
     done: Annotated[int, Meta(description="How many jobs it has changed, as of the last second.")]
-    of: Annotated[int | None, Meta(description="How many it found to change; `null` until they are counted.")]
+    total: Annotated[int | None, Meta(description="How many it found to change; `null` until they are counted.")]
     started_at: Annotated[datetime, Meta(description="When it began.")]
     ended_at: Annotated[datetime | None, Meta(description="When it ended.")] = None
 

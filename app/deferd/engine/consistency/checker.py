@@ -77,7 +77,7 @@ class ConsistencyChecker:
         self._partitions = partitions
         self._lock = asyncio.Lock()
 
-    async def check_topic(self, topic: str, *, repair: bool = False) -> TopicReport:
+    async def audit_topic(self, topic: str, *, repair: bool = False) -> TopicReport:
         """Check all data of a topic; with `repair`, repair each finding in the script call that found it.
 
         The report is of all partitions together, and says which of them a finding is in. Takes some tens of
@@ -111,11 +111,11 @@ class ConsistencyChecker:
     async def _check_partition(self, partition: str, report: TopicReport) -> None:
         report.add(await _TopicCheck(self._scripts, self._keys, partition, report).run())
 
-    async def check_store(self, *, repair: bool = False) -> StoreReport:
+    async def audit_store(self, *, repair: bool = False) -> StoreReport:
         """Check what belongs to no single topic: unlisted topics, keys of the wrong type, stray keys.
 
         Reads all keys of the store, in bounded steps. `repair` renames keys of the wrong type; unlisted topics are
-        repaired by `check_topic`.
+        repaired by `audit_topic`.
 
         Raises:
             StoreUnavailable: the check was not started or not completed.

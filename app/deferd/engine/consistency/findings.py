@@ -79,7 +79,7 @@ class TopicReport:
 class StoreReport:
     """The result of checking what belongs to no single topic.
 
-    `unlisted` are topics with data that lists of topics leave out; `ConsistencyChecker.check_topic` repairs them.
+    `unlisted` are topics with data that lists of topics leave out; `ConsistencyChecker.audit_topic` repairs them.
     `stray_keys` are up to 100 of the `stray_count` keys under deferd's prefix that belong to no topic; they are
     harmless.
     """

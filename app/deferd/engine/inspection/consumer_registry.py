@@ -51,14 +51,14 @@ _CONSUMER_BYTES, _TOPIC_BYTES = 800, 250
 class SeenConsumer(NamedTuple):
     """Pops that have name, address, topics and client in common. `topics` are names and patterns with commas between.
 
-    `parked` of them wait now. `seen_ms`: how long ago the last one was under way.
+    `waiting` of them wait now. `seen_ms`: how long ago the last one was under way.
     """
 
     name: str | None
     address: str | None
     topics: str
     client: str | None
-    parked: int
+    waiting: int
     seen_ms: int
 
 
@@ -230,9 +230,9 @@ def _add_report(found: Reports, age_ms: int, report: dict[str, Any]) -> None:
     for consumer in report["c"]:
         seen_ms = consumer["s"] + age_ms
         if seen_ms < SEEN_MS:
-            parked = consumer["w"] if age_ms < _CURRENT_MS else 0
+            waiting = consumer["w"] if age_ms < _CURRENT_MS else 0
             found.consumers.append(
-                SeenConsumer(consumer["n"], consumer["a"], consumer["t"], consumer["v"], parked, seen_ms)
+                SeenConsumer(consumer["n"], consumer["a"], consumer["t"], consumer["v"], waiting, seen_ms)
             )
     found.left_out += report["m"]
     if age_ms < _CURRENT_MS:

@@ -26,16 +26,16 @@ _KEPT_S = 5.0
 class Consumer:
     """One consumer: pops with the same name; or without one, from the same address with the same client.
 
-    `topics` are those of its pops and of the jobs that it holds. `parked` of its pops wait now. `seen_ms`: how long ago
-    it was last seen; None when it only holds jobs. `held` jobs, of which the first lease ends at `lease_end_ms`; None
-    for a consumer without a name, of which this is not known.
+    `topics` are those of its pops and of the jobs that it holds. `waiting` of its pops wait now. `seen_ms`: how long
+    ago it was last seen; None when it only holds jobs. `held` jobs, of which the first lease ends at `lease_end_ms`;
+    None for a consumer without a name, of which this is not known.
     """
 
     name: str | None
     addresses: set[str] = field(default_factory=set)
     clients: set[str] = field(default_factory=set)
     topics: set[str] = field(default_factory=set)
-    parked: int = 0
+    waiting: int = 0
     seen_ms: int | None = None
     held: int | None = None
     lease_end_ms: int | None = None
@@ -153,7 +153,7 @@ def _add_reported(
         identity = (seen.address, seen.client, "") if seen.name is None else (seen.name,)
         consumer = found.setdefault(identity, Consumer(seen.name))
         consumer.topics.update(topics)
-        consumer.parked += seen.parked
+        consumer.waiting += seen.waiting
         consumer.seen_ms = seen.seen_ms if consumer.seen_ms is None else min(consumer.seen_ms, seen.seen_ms)
         if seen.address is not None:
             consumer.addresses.add(seen.address)

@@ -115,11 +115,11 @@ class TaskRunner:
         while progress.goes_on():
             try:
                 task.done = await action.done()
-                if task.of is None:
+                if task.total is None:
                     counted = await action.count(lambda _: progress.goes_on())
                     if not progress.goes_on():
                         return
-                    task.of = counted + task.done
+                    task.total = counted + task.done
                 await action.run(progress.add)
                 task.done = await action.done()
             except StoreUnavailable as exc:

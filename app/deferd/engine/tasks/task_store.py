@@ -1,8 +1,8 @@
 """Tasks in the store. All of them are in shard 0.
 
 The fields of `task/<id>`: `state`, `started` and `ended` in ms, `key`, the name of the key that began it, `owner`, the
-process that runs it, `stop`, 1 when it is to end, `done` and `of`, numbers of jobs, and `spec`, a JSON object with the
-rest.
+process that runs it, `stop`, 1 when it is to end, `done` and `total`, numbers of jobs, and `spec`, a JSON object with
+the rest.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TaskState = Literal["running", "done", "stopped", "failed"]
 class Task:
     """A task. `spec` is what it does and for whom, as its creator stored it.
 
-    `done` of `of` jobs were changed so far; `of` is None until they are counted.
+    `done` of `total` jobs were changed so far; `total` is None until they are counted.
     """
 
     id: str
@@ -42,7 +42,7 @@ class Task:
     state: TaskState
     started_ms: int
     done: int = 0
-    of: int | None = None
+    total: int | None = None
     ended_ms: int | None = None
 
 
@@ -114,7 +114,7 @@ class TaskStore:
         return await self._note(task, owner, LEASE_MS, state) > 0
 
     async def _note(self, task: Task, owner: str, lease_ms: int, state: str) -> int:
-        counted = () if task.of is None else ("of", task.of)
+        counted = () if task.total is None else ("total", task.total)
         args = (task.id, owner, lease_ms, state, KEPT_MS, "done", task.done, *counted)
         reply: int = await self._scripts.run("task_progress", (self._running, self._key(task.id)), args)
         return reply
@@ -123,13 +123,13 @@ class TaskStore:
 def _task(task_id: str, raw: Any) -> Task:
     pairs = raw.items() if isinstance(raw, dict) else zip(raw[::2], raw[1::2], strict=True)
     fields = {name.decode(): value for name, value in pairs}
-    of, ended = fields.get("of"), fields.get("ended")
+    total, ended = fields.get("total", fields.get("of")), fields.get("ended")  # "of": as version 0.1 stored it
     return Task(
         task_id,
         orjson.loads(fields["spec"]),
         fields["state"].decode(),
         int(fields["started"]),
         int(fields.get("done", 0)),
-        None if of is None else int(of),
+        None if total is None else int(total),
         None if ended is None else int(ended),
     )
