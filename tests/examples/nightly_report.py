@@ -52,6 +52,6 @@ def skip_next_report(client: Client) -> date | None:
     next_job = client.schedule(NAME).next_job
     if next_job is None:
         return None
-    day = day_of(client.look(TOPIC, next_job))
+    day = day_of(client.get(TOPIC, next_job))
     client.cancel(TOPIC, next_job)
     return day

@@ -260,7 +260,7 @@ class Clients:
     async def _look(self, topic: str, job: str) -> None:
         client, via = self._any_client()
         number = self._recorder.begin("look", topic, job, **via)
-        await self._record(number, client.look(topic, job), lambda there: {**shown_facts(there), "outcome": "there"})
+        await self._record(number, client.get(topic, job), lambda there: {**shown_facts(there), "outcome": "there"})
 
     async def _cancel(self, topic: str, job: str) -> None:
         by, keeps = self._chance.choice(("", "", "ids", "tag")), self._chance.random() < 0.4

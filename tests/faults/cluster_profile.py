@@ -365,7 +365,7 @@ class Load:
 
     async def _is_there(self, job: PutJob, job_id: str) -> bool:
         with contextlib.suppress(JobNotFound):
-            await self._clients[0].look(job.topic, job_id)
+            await self._clients[0].get(job.topic, job_id)
             return True
         return False
 

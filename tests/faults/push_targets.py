@@ -263,7 +263,7 @@ class PushTargets:
     async def _look(self, facts: dict[str, Any]) -> Job | None:
         """The job, if it is held by this delivery and a service responds."""
         try:
-            job = await self._client().look(facts["topic"], facts["job"])
+            job = await self._client().get(facts["topic"], facts["job"])
         except (DeferdError, NoAnswer):
             return None
         is_held = job.state is JobState.RESERVED and job.attempts == facts["attempt"] and job.body == facts["tag"]

@@ -181,9 +181,9 @@ class RespClient:
         """Reschedule a job."""
         return _job(await self._execute("DEFERD.CHANGE", topic, job, "DELAY", round(delay * 1000), "JSON"), Job)
 
-    async def look(self, topic: str, job: str) -> Job:
+    async def get(self, topic: str, job: str) -> Job:
         """Get a job."""
-        return _job(await self._execute("DEFERD.LOOK", topic, job, "JSON"), Job)
+        return _job(await self._execute("DEFERD.GET", topic, job, "JSON"), Job)
 
 
 def _held(job: Delivery | JobRef) -> tuple[str, str, str]:

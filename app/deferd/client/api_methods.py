@@ -155,9 +155,9 @@ class ApiMethods(
         """Deprecated: concurrent puts share requests by themselves. An object whose `put` returns a PutResult."""
         return PutBuffer(self._calls)
 
-    async def look(self, topic: str, id: str) -> Job:
+    async def get(self, topic: str, id: str) -> Job:
         """Get a job. Raises JobNotFound."""
-        return await self._sender.send(requests.look(topic, id))
+        return await self._sender.send(requests.get(topic, id))
 
     async def change(
         self,

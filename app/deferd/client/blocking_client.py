@@ -80,7 +80,7 @@ class Client:
     send = _blocking(ApiMethods.send)
     put = _blocking(ApiMethods.put)
     put_batch = _blocking(ApiMethods.put_batch)
-    look = _blocking(ApiMethods.look)
+    get = _blocking(ApiMethods.get)
     change = _blocking(ApiMethods.change)
     cancel = _blocking(ApiMethods.cancel)
     cancel_many = _blocking(ApiMethods.cancel_many)

@@ -180,7 +180,7 @@ async def _resolved(sender: Sender, fields: Mapping[str, Any], refused: PutResul
 async def _stored(sender: Sender, fields: Mapping[str, Any]) -> Job | None:
     try:
         # An error must not deny the put itself.
-        return (await sender.try_to_send(requests.look(fields["topic"], fields["id"]), doubtful=True)).result()
+        return (await sender.try_to_send(requests.get(fields["topic"], fields["id"]), doubtful=True)).result()
     except JobNotFound:
         return None
 

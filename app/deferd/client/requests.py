@@ -196,7 +196,7 @@ def put_many(jobs: Sequence[JobToPut]) -> ApiRequest[list[PutResult]]:
     return request.giving(lambda batch: batch.results)
 
 
-def look(topic: str, id: str) -> ApiRequest[Job]:
+def get(topic: str, id: str) -> ApiRequest[Job]:
     """`GET /jobs/{topic}/{id}`."""
     return request_for(job_operations.GET_JOB, topic, id)
 

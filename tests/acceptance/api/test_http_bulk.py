@@ -118,11 +118,11 @@ async def test_bad_times_are_refused(http: Http, when: dict[str, Any], field: st
 async def test_the_client_cancels_and_reschedules(http: Http, client: AsyncClient, tag: str) -> None:
     for number in range(3):
         await client.put(http.topic, number, id=f"j{number}", delay=60, tags=[tag], headers={"n": str(number)})
-    before = await client.look(http.topic, "j0")
+    before = await client.get(http.topic, "j0")
     assert (before.tags, before.headers) == ([tag], {"n": "0"})
     moved = await client.reschedule_all(tag=tag, by=timedelta(hours=1))
     assert moved == BulkResult(matched=3, done=3, was={JobState.DELAYED: 3}, complete=True)
-    assert (await client.look(http.topic, "j0")).due_at - before.due_at == timedelta(hours=1)
+    assert (await client.get(http.topic, "j0")).due_at - before.due_at == timedelta(hours=1)
     none = await client.reschedule_all(state="delayed", topics=http.topic, due_before=datetime.now(UTC), by=1)
     assert none == BulkResult(matched=0, done=0, was={}, complete=True)
     limited = await client.cancel_all(tag=tag, limit=2)

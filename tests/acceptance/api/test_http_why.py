@@ -45,7 +45,7 @@ async def test_client_and_command(http: Http, shared_service: ServiceProcess) ->
     with Client(shared_service.url) as client:
         explanation = client.why(http.topic, "a")
         assert (explanation.state, [one.code for one in explanation.reasons]) == (JobState.DELAYED, ["not_due"])
-        assert client.look(http.topic, "a").dead_at is None
+        assert client.get(http.topic, "a").dead_at is None
         assert client.why(http.topic, "b").state is None
     first, reason = shell.good("why", http.topic, "a").splitlines()
     assert first == f"{http.topic}/a is delayed"

@@ -70,7 +70,7 @@ def test_what_one_call_accepts_all_accept_and_all_return(
     assert listed[-1] == last["body"]
     job = reserved(client, topic)
     client.finish(job, DEEPEST)
-    assert client.look(job.topic, job.id).result == DEEPEST
+    assert client.get(job.topic, job.id).result == DEEPEST
     client.put_schedule(topic, topic, every=60, paused=True, job={"body": DEEPEST})
     [schedule] = client.schedules(prefix=topic)
     assert schedule.fields["job"]["body"] == DEEPEST

@@ -42,7 +42,7 @@ def test_put_pop_finish(client: redis.Redis, topic: str) -> None:
     }
     assert pop(client, topic) == []
     with pytest.raises(ResponseError, match=r"^JOB_NOT_FOUND "):
-        client.execute_command("DEFERD.LOOK", topic, "a")
+        client.execute_command("DEFERD.GET", topic, "a")
 
 
 def test_an_id_is_made_for_an_asterisk(client: redis.Redis, topic: str) -> None:
@@ -72,9 +72,9 @@ def test_bodies_are_exact_both_ways(client: redis.Redis, resp_service: ServicePr
     client.execute_command("DEFERD.PUT", topic, "json", '{"a":1}', "JSON")
     assert http_job(resp_service, topic, "text")["body"] == '{"a":1}'
     assert http_job(resp_service, topic, "json")["body"] == {"a": 1}
-    assert call(client, "DEFERD.LOOK", topic, "text")["body"] == b'{"a":1}'
-    assert call(client, "DEFERD.LOOK", topic, "json")["body"] == b'{"a":1}'
-    assert call(client, "DEFERD.LOOK", topic, "text", "JSON")["body"] == b'"{\\"a\\":1}"'
+    assert call(client, "DEFERD.GET", topic, "text")["body"] == b'{"a":1}'
+    assert call(client, "DEFERD.GET", topic, "json")["body"] == b'{"a":1}'
+    assert call(client, "DEFERD.GET", topic, "text", "JSON")["body"] == b'"{\\"a\\":1}"'
     assert [job["body"] for job in pop(client, topic, "COUNT", 2, "JSON")] == [b'"{\\"a\\":1}"', b'{"a":1}']
 
 
@@ -128,7 +128,7 @@ def test_a_finish_keeps_its_result_and_puts_others(
     client.execute_command("DEFERD.FINISH", topic, "a", "*", "RESULT", '{"ok":true}', "PUT", follow, "JSON")
     assert http_job(resp_service, topic, "a")["result"] == {"ok": True}
     assert http_job(resp_service, topic, "next")["state"] == "ready"
-    assert call(client, "DEFERD.LOOK", topic, "a")["result"] == b'{"ok":true}'
+    assert call(client, "DEFERD.GET", topic, "a")["result"] == b'{"ok":true}'
 
 
 def test_several_topics_have_priority_and_patterns_match(client: redis.Redis, topic: str) -> None:
@@ -230,7 +230,7 @@ INVALID: dict[str, tuple[tuple[Any, ...], str]] = {
     "no receipt": (("DEFERD.FINISH", "TOPIC", "a"), "wrong number of arguments for 'deferd.finish' command"),
     "a long receipt": (("DEFERD.FINISH", "TOPIC", "a", "x" * 65), "VALIDATION receipt: must have at most 64"),
     "no such job": (("DEFERD.FINISH", "TOPIC", "a", "*"), "JOB_NOT_FOUND topic .* has no job 'a'"),
-    "a path as an id": (("DEFERD.LOOK", "TOPIC", "../../x"), "VALIDATION id: must match"),
+    "a path as an id": (("DEFERD.GET", "TOPIC", "../../x"), "VALIDATION id: must match"),
     "a snooze without a delay": (("DEFERD.RELEASE", "TOPIC", "a", "*", "SNOOZE"), "VALIDATION delay: .*0.1 seconds"),
 }
 

@@ -178,7 +178,7 @@ def test_a_revoked_key_can_do_nothing_more(service: ServiceProcess, keys: KeysFi
         assert client.sadd(topic, "a", 0) == 1
         keys.remove("leaving")
         wait_until(lambda: not _may_put(client, topic), 20, "the key is revoked")
-        for words in (("SADD", topic, "b", 0), ("SPOP", topic), ("DEFERD.LOOK", topic, "a")):
+        for words in (("SADD", topic, "b", 0), ("SPOP", topic), ("DEFERD.GET", topic, "a")):
             with pytest.raises(ResponseError, match=r"^UNAUTHORIZED "):
                 client.execute_command(*words)
 

@@ -84,7 +84,7 @@ def assert_unchanged(client: Client, filled: StoredJobs) -> None:
     client.resume(PAUSED)
     [resumed] = client.pop(PAUSED, wait=5)
     assert resumed.body == ["not", "handed", "out"]
-    assert {job_id: client.look(BIG, job_id).body for job_id in BIG_BODIES} == BIG_BODIES
+    assert {job_id: client.get(BIG, job_id).body for job_id in BIG_BODIES} == BIG_BODIES
     assert_sound(client)
 
 

@@ -322,10 +322,10 @@ async def test_many_calls_that_fail_at_one_replica_fail_none_at_another(
     with lossy_proxy(shared_service.url) as proxy:
         async with AsyncClient([silent.url, proxy.url], timeout=1.2, retry_for=0) as client:
             with proxy.responses_held():
-                looks = [asyncio.create_task(client.look(topic, "a")) for _ in range(20)]
+                looks = [asyncio.create_task(client.get(topic, "a")) for _ in range(20)]
                 await until(lambda: silent.accepted == 20, "all hang at the first replica")
                 await until(lambda: len(proxy.heads) == 20, "all have failed there")
-                looks.append(asyncio.create_task(client.look(topic, "a")))
+                looks.append(asyncio.create_task(client.get(topic, "a")))
                 await until(lambda: len(proxy.heads) == 21 or looks[20].done(), "another call is sent")
             await asyncio.wait(looks)
             assert {JobNotFound} == {type(look.exception()) for look in looks}

@@ -53,7 +53,7 @@ def test_the_life_of_a_job(client: Client, topic: str) -> None:
     [delivery] = client.pop(topic, consumer="me")
     assert (delivery.attempt, delivery.reserved_by, delivery.state) == (1, "me", "reserved")
     client.finish(delivery, result=["done"])
-    kept = client.look(topic, "a")
+    kept = client.get(topic, "a")
     assert (kept.state, kept.result) == ("finished", ["done"])
 
 
@@ -115,7 +115,7 @@ def test_a_waiting_job_can_be_changed_and_cancelled(client: Client, topic: str) 
     assert (changed.body, changed.state, changed.max_attempts) == ("new", "ready", None)
     assert client.cancel(topic, "a").was == "ready"
     with pytest.raises(JobNotFound):
-        client.look(topic, "a")
+        client.get(topic, "a")
 
 
 def test_the_holder_of_a_cancelled_job_gets_job_cancelled(client: Client, topic: str) -> None:
@@ -138,7 +138,7 @@ def test_a_delivery_can_be_touched_released_and_buried(client: Client, topic: st
     [again] = client.pop(topic)
     assert (again.attempt, again.last_error) == (2, "not yet")
     client.bury(again, error="no use")
-    dead = client.look(topic, "a")
+    dead = client.get(topic, "a")
     assert (dead.state, dead.reason, dead.last_error) == ("dead", "buried", "no use")
     assert client.redrive(topic) == 1
 

@@ -77,7 +77,7 @@ def test_a_follow_up_is_put_shown_and_kept(client: Client, shared_service: Servi
     client.pop(topic, wait=0)
     put = client.put(topic, [1], id="a", on_conflict="replace", if_reserved="after")
     assert put.is_follow_up
-    shown = client.look(topic, "a").followed_by
+    shown = client.get(topic, "a").followed_by
     assert shown is not None
     assert shown.body == [1]
     [result] = client.put_many([{"topic": topic, "id": "a", "on_conflict": "keep", "if_reserved": "after"}])
@@ -93,7 +93,7 @@ async def test_appends_of_many_tasks_make_one_job(async_client: AsyncClient, top
     puts = (async_client.put(topic, number, id="a", on_conflict="append", delay=30) for number in range(50))
     jobs = await asyncio.gather(*puts)
     assert sorted(job.items for job in jobs) == [*range(1, 51)]
-    assert sorted((await async_client.look(topic, "a")).body) == [*range(50)]
+    assert sorted((await async_client.get(topic, "a")).body) == [*range(50)]
 
 
 def test_the_command_line_appends(shared_service: ServiceProcess, topic: str) -> None:
@@ -109,4 +109,4 @@ def test_an_append_that_is_too_large_raises(client: Client, topic: str) -> None:
     client.put(topic, "x" * 600_000, id="a", on_conflict="append", delay=60)
     with pytest.raises(PayloadTooLarge):
         client.put(topic, "x" * 600_000, id="a", on_conflict="append", delay=60)
-    assert client.look(topic, "a").items == 1
+    assert client.get(topic, "a").items == 1

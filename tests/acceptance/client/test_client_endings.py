@@ -26,7 +26,7 @@ def test_the_blocking_client_snoozes_and_finishes_with_puts(shared_service: Serv
         [ended] = held.attempts_log
         assert (ended.attempt, ended.how, ended.by, ended.error) == (1, AttemptEnd.RELEASED, None, "no")
         client.finish(held, put=[{"topic": topic, "id": "b", "delay": timedelta(minutes=1)}])
-        assert client.look(topic, "b").state == "delayed"
+        assert client.get(topic, "b").state == "delayed"
         changed = client.change(topic, "b", deadline=9, time_limit=timedelta(seconds=8))
         assert (changed.deadline, changed.time_limit) == (9, 8)
         assert client.change(topic, "b", deadline=None).deadline is None
@@ -40,8 +40,8 @@ async def test_a_refused_put_raises_its_error_and_nothing_is_done(shared_service
         with pytest.raises(JobExists):
             await client.finish(held, put=[{"topic": topic, "id": "new"}, {"topic": topic, "id": "taken"}])
         with pytest.raises(JobNotFound):
-            await client.look(topic, "new")
-        assert (await client.look(topic, "a")).state == "reserved"
+            await client.get(topic, "new")
+        assert (await client.get(topic, "a")).state == "reserved"
 
 
 async def test_a_finish_without_response_is_repeated_and_puts_once(shared_service: ServiceProcess, topic: str) -> None:

@@ -255,7 +255,7 @@ def test_a_response_that_takes_too_long_raises_no_answer(proxy: LossyProxy, topi
         client.pop(topic, wait=0.3)  # the wait of a pop is not part of the time-out
         proxy.hang()
         with pytest.raises(NoAnswer):
-            client.look(topic, "a")
+            client.get(topic, "a")
 
 
 def test_the_key_is_sent_with_each_request_and_never_shown(proxy: LossyProxy, topic: str) -> None:
@@ -328,22 +328,22 @@ def test_a_stored_job_matches_its_put_after_a_delivery_and_a_release(direct: Cli
     fields = {"topic": topic, "id": "a", "delay": 0.05, "body": [1]}
     direct.put_batch([fields])
     [delivery] = direct.pop(topic, wait=5)
-    assert matches_put(direct.look(topic, "a"), fields)
+    assert matches_put(direct.get(topic, "a"), fields)
     direct.release(delivery, delay=60)
-    assert matches_put(direct.look(topic, "a"), fields)
+    assert matches_put(direct.get(topic, "a"), fields)
 
 
 async def test_a_cancelled_call_leaves_no_broken_connection_in_the_pool(proxy: LossyProxy, topic: str) -> None:
     async with AsyncClient(proxy.url, timeout=5, retry_for=0, connections=4) as client:
         await client.put(topic, id="a")
         for ticks in range(120):
-            look = asyncio.create_task(client.look(topic, "a"))
+            look = asyncio.create_task(client.get(topic, "a"))
             for _ in range(ticks):
                 await asyncio.sleep(0)
             look.cancel()
             await asyncio.wait({look})
             if ticks % 10 == 0:
-                looks = await asyncio.gather(*(client.look(topic, "a") for _ in range(4)))
+                looks = await asyncio.gather(*(client.get(topic, "a") for _ in range(4)))
                 assert ["a"] * 4 == [job.id for job in looks]
 
 
@@ -358,13 +358,13 @@ def test_a_response_that_trickles_in_times_out(proxy: LossyProxy, topic: str, *,
 
 def _look(url: str, topic: str) -> None:
     with Client(url, timeout=0.2, retry_for=0) as client:
-        client.look(topic, "a")
+        client.get(topic, "a")
 
 
 def _look_with_asyncio(url: str, topic: str) -> None:
     async def look() -> None:
         async with AsyncClient(url, timeout=0.2, retry_for=0) as client:
-            await client.look(topic, "a")
+            await client.get(topic, "a")
 
     asyncio.run(look())
 
@@ -378,7 +378,7 @@ def test_a_call_from_another_event_loop_is_refused(shared_service: ServiceProces
 
     asyncio.run(put_and_close())
     with pytest.raises(RuntimeError, match="one for each loop"):
-        asyncio.run(client.look(topic, "a"))
+        asyncio.run(client.get(topic, "a"))
 
 
 def test_forked_processes_share_no_connection(shared_service: ServiceProcess, topic: str) -> None:
@@ -390,7 +390,7 @@ names = [f"j{number}" for number in range(4)]
 for name in names:
     client.put(sys.argv[2], id=name)
 def look(name):
-    return {client.look(sys.argv[2], name).id for _ in range(50)} == {name}
+    return {client.get(sys.argv[2], name).id for _ in range(50)} == {name}
 processes = multiprocessing.get_context("fork")
 with processes.Pool(4) as pool:
     sys.exit(0 if all(pool.map(look, names, chunksize=1)) else 1)

@@ -54,7 +54,7 @@ def test_a_schedule_is_put_shown_and_deleted(client: Client) -> None:
     assert timedelta() <= made.next_run_at - datetime(2030, 1, 1, 2, tzinfo=UTC) <= timedelta(minutes=1)
     assert made.definition["start_at"] == "2029-12-31T23:00:00.000Z"
     PutSchedule.model_validate(made.definition)
-    assert client.look("reports", made.next_job).state is JobState.DELAYED
+    assert client.get("reports", made.next_job).state is JobState.DELAYED
 
     client.delete_schedule("nightly")
     with pytest.raises(ScheduleNotFound) as raised:

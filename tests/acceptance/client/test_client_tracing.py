@@ -90,7 +90,7 @@ async def test_a_batch_has_one_span_and_its_refusals_an_error(
     assert attributes[semconv.MESSAGING_BATCH_MESSAGE_COUNT] == 3
     assert semconv.MESSAGING_MESSAGE_ID not in attributes
     assert (attributes[ERROR_TYPE], put.status.description) == ("job_exists", "1 of the jobs: job_exists")
-    assert {(await traced.look(topic, name)).traceparent for name in ("a", "b")} == {traceparent_of(put)}
+    assert {(await traced.get(topic, name)).traceparent for name in ("a", "b")} == {traceparent_of(put)}
 
 
 async def test_a_batch_of_several_topics_names_none(traced: AsyncClient, spans: RecordedSpans, topic: str) -> None:

@@ -36,9 +36,9 @@ class Caller:
     def __init__(self, client: Client | AsyncClient, runner: asyncio.Runner | None) -> None:
         self.client, self._runner = client, runner
 
-    def look(self, id: str = "a") -> str:
+    def get(self, id: str = "a") -> str:
         """The id of the job that the server returns."""
-        job = self.client.look("t", id)
+        job = self.client.get("t", id)
         return (job if isinstance(job, Job) else self._run(job)).id
 
     def put(self, body: object) -> None:
@@ -102,10 +102,10 @@ def test_a_response_that_ends_after_any_byte_is_no_answer(caller: Calls, kind: s
     with scripted_server(script) as server:
         for _ in range(len(response)):
             with caller(server.url) as calls, pytest.raises(NoAnswer) as failed:  # the circuit of each one is closed
-                calls.look()
+                calls.get()
             assert not isinstance(failed.value, Unreachable)
         with caller(server.url) as calls:
-            assert calls.look() == "a"
+            assert calls.get() == "a"
         assert server.connections == len(response) + 1
 
 
@@ -116,7 +116,7 @@ def test_a_response_without_a_length_ends_with_the_connection(caller: Calls) -> 
         peer.send(JOB[50:])
 
     with scripted_server(script) as server, caller(server.url) as calls:
-        assert ["a", "a"] == [calls.look(), calls.look()]
+        assert ["a", "a"] == [calls.get(), calls.get()]
 
 
 def test_a_response_without_a_length_that_is_reset_is_no_answer(caller: Calls) -> None:
@@ -127,12 +127,12 @@ def test_a_response_without_a_length_that_is_reset_is_no_answer(caller: Calls) -
         peer.reset()
 
     with scripted_server(script) as server, caller(server.url) as calls, pytest.raises(NoAnswer, match=r"reset"):
-        calls.look()
+        calls.get()
 
 
 def test_one_connection_serves_many_requests(caller: Calls) -> None:
     with scripted_server(responding) as server, caller(server.url) as calls:
-        assert [f"j{n}" for n in range(20)] == [calls.look(f"j{n}") for n in range(20)]
+        assert [f"j{n}" for n in range(20)] == [calls.get(f"j{n}") for n in range(20)]
         assert server.connections == 1
 
 
@@ -146,7 +146,7 @@ def test_a_connection_that_the_service_closed_while_idle_is_replaced(caller: Cal
 
     with scripted_server(script) as server, caller(server.url) as calls:
         for n in range(10):
-            assert calls.look(f"j{n}") == f"j{n}"
+            assert calls.get(f"j{n}") == f"j{n}"
             assert closed.acquire(timeout=TIMEOUT_S)
             time.sleep(0.06)  # longer than a connection counts as just used
         assert server.connections == 10
@@ -161,11 +161,11 @@ def test_a_reused_connection_that_ends_before_the_response_is_no_answer(caller: 
             peer.reset()
 
     with scripted_server(script) as server, caller(server.url) as calls:
-        assert calls.look() == "a"
+        assert calls.get() == "a"
         with pytest.raises(NoAnswer) as failed:
-            calls.look()
+            calls.get()
         assert not isinstance(failed.value, Unreachable)
-        assert calls.look() == "a"
+        assert calls.get() == "a"
 
 
 @pytest.mark.parametrize("header", ["connection: close", "Connection: Close"])
@@ -175,7 +175,7 @@ def test_a_connection_that_the_service_ends_is_not_reused(caller: Calls, header:
         assert peer.until_closed() == b""
 
     with scripted_server(script) as server, caller(server.url) as calls:
-        assert ["a", "a"] == [calls.look(), calls.look()]
+        assert ["a", "a"] == [calls.get(), calls.get()]
         assert server.connections == 2
 
 
@@ -197,7 +197,7 @@ def test_bytes_after_a_response_are_never_the_next_one(caller: Calls, more: byte
 
     with scripted_server(script) as server, caller(server.url) as calls:
         for n in range(3):
-            assert calls.look(f"j{n}") == f"j{n}"
+            assert calls.get(f"j{n}") == f"j{n}"
             assert sent.acquire(timeout=TIMEOUT_S)
         assert server.connections == 3
 
@@ -222,7 +222,7 @@ def test_an_endless_head_ends_the_call(caller: Calls, start: bytes, piece: bytes
     with scripted_server(script) as server, caller(server.url) as calls:
         began_s = time.monotonic()
         with pytest.raises(NoAnswer, match=r"HTTP|larger"):
-            calls.look()
+            calls.get()
         assert time.monotonic() - began_s < TIMEOUT_S
 
 
@@ -239,7 +239,7 @@ def test_a_response_that_drips_times_out_as_a_whole(caller: Calls, part: str) ->
     with scripted_server(script) as server, caller(server.url, timeout=0.3) as calls:
         began_s = time.monotonic()
         with pytest.raises(NoAnswer, match=r"in time|too long|nothing was received"):
-            calls.look()
+            calls.get()
         assert 0.5 < time.monotonic() - began_s < 2
 
 
@@ -251,7 +251,7 @@ def test_silence_after_the_request_times_out(caller: Calls) -> None:
     with scripted_server(script) as server, caller(server.url, timeout=0.2) as calls:
         began_s = time.monotonic()
         with pytest.raises(NoAnswer, match=r"nothing was received for 0\.2 s"):
-            calls.look()
+            calls.get()
         assert 0.15 < time.monotonic() - began_s < 2
 
 
@@ -271,7 +271,7 @@ def test_a_response_before_the_end_of_the_request_counts_and_ends_the_connection
         with pytest.raises(PayloadTooLarge):
             calls.put("x" * 32_000_000)
         read_on.set()
-        assert calls.look() == "a"
+        assert calls.get() == "a"
         assert server.connections == 2
 
 
@@ -279,9 +279,9 @@ def test_idle_connections_are_closed_after_a_while(caller: Calls, monkeypatch: p
     monkeypatch.setattr(async_connection, "IDLE_S", 0.2)
     monkeypatch.setattr(blocking_connection, "IDLE_S", 0.2)
     with scripted_server(responding) as server, caller(server.url) as calls:
-        assert calls.look() == "a"
+        assert calls.get() == "a"
         time.sleep(0.3)
-        assert calls.look() == "a"
+        assert calls.get() == "a"
         assert server.connections == 2
 
 
@@ -297,7 +297,7 @@ async def test_an_idle_connection_is_closed_without_another_call(monkeypatch: py
     with scripted_server(script) as server:
         # The first exchange may take longer than the connection may be idle: its timer is set again.
         async with AsyncClient(server.url, timeout=0.3, retry_for=0) as client:
-            await client.look("t", "a")
+            await client.get("t", "a")
             await until(closed.is_set, "the client has closed the connection", within_s=2)
 
 
@@ -326,20 +326,20 @@ async def test_a_call_that_is_cancelled_at_any_byte_never_disturbs_the_next_one(
         async with AsyncClient(server.url, retry_for=0, connections=1, tls=client_tls) as client:
             for count in range(0, whole + 1, 7 if encrypted else 1):  # noqa: B007 (the script reads it)
                 for ticks in (0, 5):
-                    cancelled = asyncio.create_task(client.look("t", "cancelled"))
+                    cancelled = asyncio.create_task(client.get("t", "cancelled"))
                     await asyncio.to_thread(sent.acquire, timeout=TIMEOUT_S)
                     for _ in range(ticks):
                         await asyncio.sleep(0)
                     cancelled.cancel()
                     await asyncio.wait([cancelled])
-                    assert (await client.look("t", "next")).id == "next"
+                    assert (await client.get("t", "next")).id == "next"
 
 
 def test_threads_share_a_client_and_its_connections() -> None:
     with scripted_server(responding) as server, Client(server.url, connections=5, retry_for=0) as client:
 
         def work(thread: int) -> bool:
-            return all(client.look("t", f"{thread}-{n}").id == f"{thread}-{n}" for n in range(50))
+            return all(client.get("t", f"{thread}-{n}").id == f"{thread}-{n}" for n in range(50))
 
         with ThreadPoolExecutor(20) as threads:
             assert all(threads.map(work, range(20)))
@@ -354,7 +354,7 @@ async def test_tasks_take_turns_with_the_connections(connections: int) -> None:
         async with AsyncClient(server.url, connections=connections, retry_for=0) as client:
 
             async def work(number: int) -> None:
-                assert (await client.look("t", f"j{number}")).id == f"j{number}"
+                assert (await client.get("t", f"j{number}")).id == f"j{number}"
                 order.append(number)
 
             tasks = [asyncio.create_task(work(number)) for number in range(100)]
@@ -365,7 +365,7 @@ async def test_tasks_take_turns_with_the_connections(connections: int) -> None:
             assert 10 == sum(isinstance(one, asyncio.CancelledError) for one in done)
             assert server.connections <= connections
             assert connections > 1 or order == [*range(50), *range(60, 100)]
-            assert (await client.look("t", "last")).id == "last"
+            assert (await client.get("t", "last")).id == "last"
 
 
 def slow_pops(peer: Peer) -> None:
@@ -383,7 +383,7 @@ def test_a_client_whose_connections_are_all_in_use_is_busy() -> None:
         first = threads.submit(client.pop, "t", wait=1)
         wait_until(lambda: server.connections == 1, TIMEOUT_S, "the first call has connected")
         with pytest.raises(ClientBusy, match="all 1 connections"):
-            client.look("t", "b")
+            client.get("t", "b")
         with pytest.raises(NoAnswer):
             first.result(TIMEOUT_S)
 
@@ -393,7 +393,7 @@ async def test_a_client_whose_connections_are_all_in_use_is_busy_with_asyncio() 
         async with AsyncClient(server.url, timeout=0.3, retry_for=0, connections=1) as client:
             first = asyncio.create_task(client.pop("t", wait=1))
             await until(lambda: server.connections == 1, "the first call has connected")
-            others = await asyncio.gather(client.look("t", "b"), client.look("t", "c"), return_exceptions=True)
+            others = await asyncio.gather(client.get("t", "b"), client.get("t", "c"), return_exceptions=True)
             assert [ClientBusy, ClientBusy] == [type(other) for other in others]
             with pytest.raises(NoAnswer):
                 await first
@@ -409,5 +409,5 @@ def test_a_closed_client_closes_its_connections(caller: Calls) -> None:
 
     with scripted_server(script) as server:
         with caller(server.url) as calls:
-            calls.look()
+            calls.get()
         assert closed.acquire(timeout=TIMEOUT_S)

@@ -32,8 +32,8 @@ Look = Callable[..., str]
 
 def blocking_look(url: str | list[str], id: str = "a", topic: str = "t", **options: Any) -> str:
     with Client(url, **{"timeout": TIMEOUT_S, "retry_for": 0, **options}) as client:
-        assert client.look(topic, id).id == id
-        return client.look(topic, id).id
+        assert client.get(topic, id).id == id
+        return client.get(topic, id).id
 
 
 def async_look(
@@ -46,8 +46,8 @@ def async_look(
 ) -> str:
     async def looks() -> str:
         async with AsyncClient(url, **{"timeout": TIMEOUT_S, "retry_for": 0, **options}) as client:
-            assert (await client.look(topic, id)).id == id
-            return (await client.look(topic, id)).id
+            assert (await client.get(topic, id)).id == id
+            return (await client.get(topic, id)).id
 
     with asyncio.Runner(loop_factory=loop) as runner:
         return runner.run(looks())
@@ -405,16 +405,16 @@ async def test_a_call_that_is_cancelled_while_it_connects_frees_its_turn(
         resolve_to(monkeypatch, server.port, server.port)
         async with AsyncClient(url.format(server.port), connections=1, retry_for=0, timeout=0.5) as client:
             for ticks in range(40):
-                call = asyncio.create_task(client.look("t", "a"))
+                call = asyncio.create_task(client.get("t", "a"))
                 for _ in range(ticks):
                     await asyncio.sleep(0)
                 call.cancel()
                 await asyncio.wait([call])
             if script is responding and url.startswith("http:"):
-                assert (await client.look("t", "a")).id == "a"
+                assert (await client.get("t", "a")).id == "a"
             else:
                 with pytest.raises((NoAnswer, Unreachable)) as failed:
-                    await client.look("t", "a")
+                    await client.get("t", "a")
                 assert "in use" not in str(failed.value)
 
 
@@ -427,7 +427,7 @@ import asyncio, os, sys
 from deferd import AsyncClient
 client = AsyncClient(sys.argv[1], retry_for=0)
 async def looks(name):
-    return {(await client.look("t", name)).id for _ in range(20)} == {name}
+    return {(await client.get("t", name)).id for _ in range(20)} == {name}
 async def looks_and_closes(name):
     good = await looks(name)
     await client.close()
@@ -450,7 +450,7 @@ sys.exit(status)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives each socket an inode")
-@pytest.mark.parametrize("call", ["Client(url).look('t', 'a')", "asyncio.run(AsyncClient(url).look('t', 'a'))"])
+@pytest.mark.parametrize("call", ["Client(url).get('t', 'a')", "asyncio.run(AsyncClient(url).get('t', 'a'))"])
 def test_a_forked_child_lets_go_of_connections_that_are_being_made(call: str) -> None:
     program = f"""
 import asyncio, os, socket, stat, threading, time

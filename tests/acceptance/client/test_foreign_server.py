@@ -17,7 +17,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "put": lambda client: client.put("t"),
     "put of a batch": lambda client: client.put_batch([{"topic": "t"}] * 2),
     "pop": lambda client: client.pop("t", wait=0),
-    "look": lambda client: client.look("t", "a"),
+    "look": lambda client: client.get("t", "a"),
     "topic": lambda client: client.topic("t"),
 }
 

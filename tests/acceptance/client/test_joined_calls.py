@@ -176,7 +176,7 @@ async def test_finishes_and_their_errors_are_those_of_single_ones(
             without_names(facts(first), f"{topic}-one"),
         )
     assert [type(one) for one in expected[3:8]] == [JobCancelled, JobNotFound, *[ReceiptStale] * 3]
-    assert (await client.look(f"{topic}-all", "kept")).result == [1]
+    assert (await client.get(f"{topic}-all", "kept")).result == [1]
 
 
 async def test_cancels_and_their_errors_are_those_of_single_ones(

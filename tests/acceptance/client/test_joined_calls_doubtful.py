@@ -49,7 +49,7 @@ async def test_a_put_whose_stored_job_cannot_be_read_is_no_answer(
     proxy.respond(429, "retry-after: 60", sent=False)
     with pytest.raises(NoAnswer, match="may have been executed"):
         await client.put(topic, id="a")
-    assert (await client.look(topic, "a")).id == "a"
+    assert (await client.get(topic, "a")).id == "a"
 
 
 async def test_a_finish_without_a_receipt_is_not_sent_again_after_a_response_that_says_nothing(

@@ -57,7 +57,7 @@ async def test_the_worker_of_the_page_snoozes_and_chains(
         await client.put("stock", "nails", id="s")
         invoiced = await in_state(client, "orders.eu", "o", "finished")
         assert (invoiced.result, invoiced.snoozes, invoiced.attempts) == ("invoiced", 1, 1)
-        archived = await client.look("archive", "order-17")
+        archived = await client.get("archive", "order-17")
         assert (archived.body, archived.state) == (17, "delayed")
         unreachable = await in_state(client, "stock", "s", "delayed")
         assert (unreachable.attempts, unreachable.last_error) == (0, "Unreachable: the warehouse of nails")

@@ -193,7 +193,7 @@ class TestPaymentNotices:
 
         waits = [later - earlier for earlier, later in pairwise(sent_at)]
         assert [round(waited / timedelta(minutes=1)) for waited in waits] == [2, 10, 10, 60, 120, 360, 900]
-        job = client.look(payment_notices.TOPIC, "p-1")
+        job = client.get(payment_notices.TOPIC, "p-1")
         assert (job.state, job.reason, job.attempts) == (JobState.DEAD, DeadReason.SCHEDULE, 8)
         assert job.last_error == f"{MERCHANT} responded with 503"
 

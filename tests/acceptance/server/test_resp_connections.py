@@ -136,7 +136,7 @@ def test_a_client_that_reads_nothing_is_not_read(resp_service: ServiceProcess, t
         before = resident_bytes(pid)
         with connected(resp_service) as connection:
             connection.settimeout(1.0)
-            looks = packed(b"DEFERD.LOOK", topic.encode(), b"a") * 1000
+            looks = packed(b"DEFERD.GET", topic.encode(), b"a") * 1000
             with pytest.raises(TimeoutError):
                 connection.sendall(looks * 1000)  # 40 MB: more than the buffers of the system
             assert client.ping()

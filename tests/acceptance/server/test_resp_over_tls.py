@@ -47,9 +47,9 @@ def test_a_client_that_reads_nothing_takes_no_memory(service: ServiceProcess, fi
     pid = service.process.pid
     with redis_client(service, ssl=True, ssl_ca_certs=str(files.authority_file)) as client:
         client.execute_command("DEFERD.PUT", topic, "a", "x" * 500_000, "DELAY", 60_000)
-        client.execute_command("DEFERD.LOOK", topic, "a")
+        client.execute_command("DEFERD.GET", topic, "a")
         before = resident_bytes(pid)
-        looks = packed(b"DEFERD.LOOK", topic.encode(), b"a") * 1000
+        looks = packed(b"DEFERD.GET", topic.encode(), b"a") * 1000
         with (
             socket.create_connection(("127.0.0.1", resp_port(service)), timeout=20) as wire,
             context.wrap_socket(wire, server_hostname="localhost") as connection,

@@ -295,10 +295,10 @@ async def test_a_plain_handler_past_its_time_limit_keeps_its_slot_until_it_retur
         await until(cancel_seen.is_set, "the handler knows that it is cancelled")
         await client.put(topic, "next", id="next", retain=60)
         await asyncio.sleep(0.2)  # with a free slot it would start within a few milliseconds
-        assert (ran, (await client.look(topic, "next")).state) == (["slow"], "ready")
+        assert (ran, (await client.get(topic, "next")).state) == (["slow"], "ready")
         may_return.set()
         await in_state(client, topic, "next", "finished")
-    assert (await client.look(topic, "slow")).state == "delayed"
+    assert (await client.get(topic, "slow")).state == "delayed"
 
 
 async def test_a_handler_that_ends_before_its_time_limit_is_not_affected(

@@ -133,7 +133,7 @@ async def test_a_delayed_job_runs_when_it_is_due(
     worker.handler(topic)(lambda: None)
     async with serving(worker):
         await client.put(topic, id="a", delay=0.2)
-        assert (await client.look(topic, "a")).state == "delayed"
+        assert (await client.get(topic, "a")).state == "delayed"
         await gone(client, topic, "a")
 
 

@@ -78,10 +78,10 @@ async def test_calls_that_ask_about_jobs_delay_no_touch(
     await client.put_batch([{"topic": name, "id": "a", "ttr": 6} for name in names])
     async with serving(worker):
         await until(lambda: len(asked) >= 16, "the worker has asked about jobs of many topics")
-        popped = {name: await client.look(name, "a") for name in names}
+        popped = {name: await client.get(name, "a") for name in names}
         async with asyncio.timeout(BUSY_S):
             for name in names:
-                while (job := await client.look(name, "a")).reserved_until == popped[name].reserved_until:
+                while (job := await client.get(name, "a")).reserved_until == popped[name].reserved_until:
                     await asyncio.sleep(0.05)
                 assert job.attempts == 1
 
@@ -139,7 +139,7 @@ async def test_a_delivery_that_is_over_ends_its_handler_and_is_logged(
         await ended.wait()
     [record] = [one for one in caplog.records if getattr(one, "code", None) == "receipt_stale"]
     assert record.levelno == logging.WARNING
-    assert (await client.look(topic, "a")).last_error is None
+    assert (await client.get(topic, "a")).last_error is None
 
 
 async def test_a_finish_that_is_too_late_is_logged_and_the_worker_continues(

@@ -121,7 +121,7 @@ async def test_a_handler_continues_while_touches_fail_and_its_lease_is_kept(
         proxy.respond(503, sent=False)
     async with serving(worker), asyncio.timeout(30):
         await began.wait()
-        held = await client.look(topic, "a")
+        held = await client.get(topic, "a")
         assert held.reserved_until is not None
 
         def is_logged() -> bool:
@@ -131,7 +131,7 @@ async def test_a_handler_continues_while_touches_fail_and_its_lease_is_kept(
             return [one.levelname for one in caplog.records if vars(one).get("doing") == "extending leases"]
 
         await until(is_logged, "a touch succeeded after three failures")
-        extended = await client.look(topic, "a")
+        extended = await client.get(topic, "a")
         assert extended.reserved_until is not None
         assert extended.reserved_until > held.reserved_until
         assert proxy.is_done()

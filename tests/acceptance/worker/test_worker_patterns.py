@@ -36,7 +36,7 @@ async def test_a_pattern_handler_gets_the_topics_that_have_none_of_their_own(
         assert (await in_state(client, f"{topic}.own", "j", "finished")).result == f"own {topic}.own"
         await client.put(f"{topic}.new", id="j", retain=60)
         assert (await in_state(client, f"{topic}.new", "j", "finished")).result == f"any {topic}.new"
-    assert (await client.look(f"{topic}x", "j")).state == "ready"
+    assert (await client.get(f"{topic}x", "j")).state == "ready"
 
 
 async def test_a_job_of_a_pattern_is_retried_and_finished(client: AsyncClient, worker: Worker, topic: str) -> None:

@@ -151,7 +151,7 @@ async def test_a_definition_that_the_service_refuses_ends_the_start(
         async with asyncio.timeout(WITHIN_S):
             await worker.serve()
     assert not began.is_set()
-    assert (await client.look(topic, "a")).attempts == 0
+    assert (await client.get(topic, "a")).attempts == 0
 
 
 async def test_a_worker_that_starts_before_the_service_registers_later(
@@ -226,7 +226,7 @@ async def test_a_refusal_that_comes_late_stops_the_worker_in_an_orderly_way(
     with pytest.raises(InvalidInput, match=r"\.cron: never runs"):
         async with asyncio.timeout(WITHIN_S):
             await worker.serve()
-    assert (await client.look(topic, "a")).result == "done"
+    assert (await client.get(topic, "a")).result == "done"
 
 
 def test_declarations_are_checked() -> None:

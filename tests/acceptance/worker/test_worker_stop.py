@@ -38,9 +38,9 @@ async def test_a_signal_lets_handlers_end_and_stops_fetching(
         may_end.touch()
         assert await asyncio.to_thread(worker.wait) == 0
     for kind in ("async", "plain"):
-        finished = await client.look(f"{topic}.{kind}", kind)
+        finished = await client.get(f"{topic}.{kind}", kind)
         assert (finished.state, finished.result, finished.attempts) == ("finished", "done", 1)
-    assert (await client.look(f"{topic}.async", "more")).state == "ready"
+    assert (await client.get(f"{topic}.async", "more")).state == "ready"
     assert not any("cancelled" in line for line in worker.lines)
 
 
@@ -91,7 +91,7 @@ async def test_a_second_interrupt_ends_the_process_at_once(
         await asyncio.to_thread(worker.wait_for, "stopping")
         worker.send(signal.SIGINT)
         assert await asyncio.to_thread(worker.wait) == -signal.SIGINT
-    assert (await client.look(f"{topic}.async", "a")).state == "reserved"
+    assert (await client.get(f"{topic}.async", "a")).state == "reserved"
 
 
 @pytest.mark.slow

@@ -69,7 +69,7 @@ async def in_state(client: AsyncClient, topic: str, job_id: str, state: str) -> 
         async with asyncio.timeout(WITHIN_S):
             while True:
                 with contextlib.suppress(JobNotFound):
-                    seen = await client.look(topic, job_id)
+                    seen = await client.get(topic, job_id)
                     if seen.state == state:
                         return seen
                 await asyncio.sleep(0.01)
@@ -82,7 +82,7 @@ async def gone(client: AsyncClient, topic: str, job_id: str) -> None:
     async with asyncio.timeout(WITHIN_S):
         while True:
             try:
-                await client.look(topic, job_id)
+                await client.get(topic, job_id)
             except JobNotFound:
                 return
             await asyncio.sleep(0.01)

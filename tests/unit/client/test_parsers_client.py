@@ -35,7 +35,7 @@ from tests.drawn_input import contents, drawn, json_values, objects_with, outcom
 REQUESTS: dict[str, ApiRequest[Any]] = {
     "put": requests.put({"topic": "t", "id": "a"}),
     "put_many": requests.put_many([{"topic": "t"}]),
-    "look": requests.look("t", "a"),
+    "look": requests.get("t", "a"),
     "change": requests.change("t", "a", {"ttr": 5}),
     "cancel": requests.cancel("t", "a"),
     "cancel_many": requests.cancel_many("t", ["a"]),

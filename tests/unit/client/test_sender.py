@@ -35,10 +35,10 @@ async def test_a_call_whose_time_is_over_is_not_sent_again_when_a_probe_is_due(m
     """Another call has opened the circuit meanwhile, so that this one might ask at once whether the service is back."""
     service = SilentService()
     sender = Sender(cast("Transport", service), ["http://service"], retry_for_s=0)
-    waiting = asyncio.create_task(sender.send(requests.look("t", "first")))
+    waiting = asyncio.create_task(sender.send(requests.get("t", "first")))
     await asyncio.sleep(0)
     with pytest.raises(Unreachable):
-        await sender.send(requests.look("t", "second"))
+        await sender.send(requests.get("t", "second"))
     assert sender._circuit.is_open
     monkeypatch.setattr(sender._circuit, "_next_probe_s", 0.0)
     sent = len(service.sent)

@@ -35,7 +35,7 @@ async def attempts(*, sender_s: float, call_s: float) -> int:
     transport = Refusing()
     sender = Sender(transport, ["http://service"], retry_for_s=sender_s)
     sender._circuit.failed(Unreachable("refused"), time.monotonic() - 0.5, None)
-    outcome = await sender.try_to_send(requests.look("t", "a"), retry_for_s=call_s)
+    outcome = await sender.try_to_send(requests.get("t", "a"), retry_for_s=call_s)
     assert isinstance(outcome.error, Unreachable)
     return transport.attempts
 

@@ -361,7 +361,7 @@ def test_calls_that_need_a_service_say_so(shop: Shop) -> None:
     with pytest.raises(EagerUnsupported, match=r"POST /topics/mail/pop: .* use the fixture `deferd_service`"):
         jobs.client.pop("mail")
     with pytest.raises(EagerUnsupported, match="GET /jobs/mail/a"):
-        jobs.client.look("mail", "a")
+        jobs.client.get("mail", "a")
 
 
 def test_its_clients_are_clients(shop: Shop) -> None:

@@ -80,7 +80,7 @@ COMMANDS: dict[bytes, Command] = {
     b"QUIT": Command(-1, connection.quit_session, has_topic=False, is_open=True),
     b"DEFERD.PUT": Command(-4, jobs.put),
     b"DEFERD.POP": Command(-2, jobs.pop),
-    b"DEFERD.LOOK": Command(-3, jobs.look),
+    b"DEFERD.GET": Command(-3, jobs.get),
     b"DEFERD.CHANGE": Command(-3, jobs.change),
     b"DEFERD.CANCEL": Command(-3, jobs.cancel),
     b"DEFERD.FINISH": Command(-4, jobs.finish),

@@ -110,8 +110,8 @@ async def pop(session: Session, command: list[bytes]) -> bytes:
     return array(written)
 
 
-async def look(session: Session, command: list[bytes]) -> bytes:
-    """``DEFERD.LOOK topic id [JSON]``: `GET /jobs/{topic}/{id}`."""
+async def get(session: Session, command: list[bytes]) -> bytes:
+    """``DEFERD.GET topic id [JSON]``: `GET /jobs/{topic}/{id}`."""
     fields = read_options(command[3:], _JSON)
     response = await session.call("get_job", _path(command))
     return _reply(session, response, as_json=fields.get(_AS_JSON, False))

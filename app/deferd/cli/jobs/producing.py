@@ -107,7 +107,7 @@ def put(
 def get(topic: str, id: str, as_json: bool, connection: Connection) -> None:
     """Show a job without changing it."""
     with connection.open() as client:
-        job = client.look(topic, id)
+        job = client.get(topic, id)
     if as_json:
         output.json_line(job.fields)
     else:

@@ -60,7 +60,7 @@ GET_JOB = Operation(
     response=Job,
     response_description="The job.",
     errors=("job_not_found",),
-    command="DEFERD.LOOK",
+    command="DEFERD.GET",
 )
 CHANGE_JOB = Operation(
     "change_job",
