@@ -17,6 +17,8 @@ from deferd.api.response_values import instant, instant_or_none
 from deferd.api.responses import JsonResponse
 from deferd.contract.bulk_model import CancelSelected, RescheduleSelected
 from deferd.contract.errors import FieldError, InvalidInput
+from deferd.contract.operations.bulk import CANCEL_SELECTED_JOBS, RESCHEDULE_SELECTED_JOBS
+from deferd.contract.operations.topics import PURGE_TOPIC, REDRIVE_JOBS
 from deferd.contract.responses import tasks as responses
 from deferd.engine.record import instant_ms
 from deferd.engine.tasks.task_store import Task
@@ -24,10 +26,10 @@ from deferd.engine.topic_sweeps import Sweep
 
 _ACCEPTED = 202
 _OPERATIONS = {
-    "cancel": "cancel_selected_jobs",
-    "reschedule": "reschedule_selected_jobs",
-    "redrive": "redrive_jobs",
-    "purge": "purge_topic",
+    "cancel": CANCEL_SELECTED_JOBS.id,
+    "reschedule": RESCHEDULE_SELECTED_JOBS.id,
+    "redrive": REDRIVE_JOBS.id,
+    "purge": PURGE_TOPIC.id,
 }
 _NOT_OF_THE_ACTION = {"as_task", "dry_run", "samples", "request_id", "limit"}
 _NOT_OF_THE_SELECTION = {"verb", "topic", "ids", "cutoff_ms", "limit", "frees_taken"}

@@ -122,7 +122,7 @@ def request_for(
 ) -> ApiRequest[Read]:
     """A request of an operation of the contract: its result is the whole response.
 
-    `path_values` are the topic, the id or whatever the path has, in its order. None for `success` and
+    `path_values` are the topic, the id or what else the path has, in its order. None for `success` and
     `repeatable`: as the operation's row says. The rest is as in ApiRequest.
     """
     return ApiRequest(

@@ -83,7 +83,7 @@ async def test_a_job_that_was_put_again_is_not_cancelled(http: Http, network: He
     await call("put", http.topic, 2, id="a", delay=60)
 
     assert b"DELETE /jobs" in await network.deliver()
-    assert (await call("look", http.topic, "a")).body == 2
+    assert (await call("get", http.topic, "a")).body == 2
 
 
 async def test_each_request_that_changes_something_names_an_instant(http: Http, proxy: LossyProxy) -> None:

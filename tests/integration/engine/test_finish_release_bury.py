@@ -135,7 +135,7 @@ async def release_after(driver: EngineDriver, attempts: int, **fields: Any) -> l
         if released.due_at_ms is None:
             waits.append(None)
             break
-        wait_ms = released.due_at_ms - (held.reserved_until_ms - put.stored("ttr"))
+        wait_ms = released.due_at_ms - (held.reserved_until_ms - (put.stored("ttr") or 60_000))
         waits.append(round(wait_ms / 1000, 1))
         await driver.pass_time(wait_ms / 1000 + 0.1)
     return waits

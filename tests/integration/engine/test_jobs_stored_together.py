@@ -9,6 +9,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from deferd.contract.errors import JobNotFound
+from deferd.contract.fields import POLICY
 from deferd.contract.model import FinishItem, JobState, PutJob, TopicSettings
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT
@@ -44,9 +45,11 @@ async def stored_in(driver: EngineDriver, topic: str, ids: list[str]) -> list[An
     """The jobs, without their instants, which differ between calls."""
     jobs = [await driver.queue.get(topic, job_id) for job_id in ids]
     waits = [round((job.due_at_ms - job.created_at_ms) / 1000) for job in jobs]
-    names = ["id", "state", "body", "attempts", "ttl_ms", "ttr_ms", "max_attempts", "retain_ms", "tags", "headers"]
-    names += ["endings", "unique_for_ms", "items"]
-    return [(*(getattr(job, name) for name in names), wait) for job, wait in zip(jobs, waits, strict=True)]
+    names = ["id", "state", "body", "attempts", "tags", "headers", "endings", "unique_for_ms", "items"]
+    return [
+        (*(getattr(job, name) for name in names), [job.stored(field.name) for field in POLICY], wait)
+        for job, wait in zip(jobs, waits, strict=True)
+    ]
 
 
 async def in_each_set(driver: EngineDriver, topic: str) -> dict[str, Any]:

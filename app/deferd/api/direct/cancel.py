@@ -7,9 +7,10 @@ from re import Match
 from typing import ClassVar
 
 from deferd.api.direct.call import Connection, DirectCall
-from deferd.api.direct.verb import ID, TOPIC, DirectVerb, KnownHead
+from deferd.api.direct.verb import DirectVerb, KnownHead
 from deferd.api.responses import encode
 from deferd.contract.model import JobState
+from deferd.contract.operations.jobs import CANCEL_JOB
 from deferd.contract.responses.job_calls import Cancelled
 from deferd.engine.cancels import state_when_cancelled
 
@@ -17,7 +18,7 @@ from deferd.engine.cancels import state_when_cancelled
 class DirectCancel(DirectVerb):
     """Cancels of one job, without parameters or a body."""
 
-    lines: ClassVar = {"cancel_job": f"DELETE /jobs/({TOPIC})/({ID})"}
+    operations: ClassVar = (CANCEL_JOB,)
 
     def begin(self, connection: Connection, head: KnownHead, line: Match[str], body: bytes) -> DirectCall | None:
         """See DirectVerb."""

@@ -7,9 +7,10 @@ from re import Match
 from typing import ClassVar
 
 from deferd.api.direct.call import Connection, DirectCall
-from deferd.api.direct.verb import ID, TOPIC, DirectVerb, KnownHead
+from deferd.api.direct.verb import DirectVerb, KnownHead
 from deferd.api.put_decoding import decode_finish
 from deferd.api.responses import encode
+from deferd.contract.operations.deliveries import FINISH_JOB
 from deferd.contract.responses.job_calls import Finished
 from deferd.engine.call_results import raise_unless_ok
 
@@ -17,7 +18,7 @@ from deferd.engine.call_results import raise_unless_ok
 class DirectFinish(DirectVerb):
     """Finishes of one job, with a JSON object as their body."""
 
-    lines: ClassVar = {"finish_job": f"POST /jobs/({TOPIC})/({ID})/finish"}
+    operations: ClassVar = (FINISH_JOB,)
 
     def begin(self, connection: Connection, head: KnownHead, line: Match[str], body: bytes) -> DirectCall | None:
         """See DirectVerb."""

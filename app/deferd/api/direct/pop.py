@@ -10,16 +10,16 @@ from typing import Any, ClassVar, NamedTuple
 from deferd.api import request_query
 from deferd.api.consumer_tracker import MOST_NOTES
 from deferd.api.direct.call import Connection, DirectCall
-from deferd.api.direct.verb import TOPIC, DirectVerb, KnownHead
+from deferd.api.direct.verb import DirectVerb, KnownHead
 from deferd.api.job_templates import written_deliveries
 from deferd.api.routes.pop import NO_STORE, PopQuery, return_undelivered
 from deferd.api.unsent_bytes import LARGE_BYTES
 from deferd.contract.errors import DeferdError
+from deferd.contract.operations.pop import POP_JOBS, POP_JOBS_BY_GET
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import JobRecord
 from deferd.engine.stored_fields import to_ms
 
-_LINE = rf"/topics/({TOPIC})/pop(?:\?([!\x22$-~]*))?"
 _EMPTY_OBJECT = b"{}"
 _KEPT_QUERY_BYTES = 200
 """Parsed queries are kept; clients send the same few. Not longer ones, to bound the memory."""
@@ -34,7 +34,8 @@ class _Pop(NamedTuple):
 class DirectPop(DirectVerb):
     """Pops of one topic, of a service without keys: a key may be revoked while the pop waits."""
 
-    lines: ClassVar = {"pop_jobs_by_get": f"GET {_LINE}", "pop_jobs": f"POST {_LINE}"}
+    operations: ClassVar = (POP_JOBS_BY_GET, POP_JOBS)
+    query: ClassVar = r"(?:\?([!\x22$-~]*))?"
     has_same_lines: ClassVar = True
 
     def __init__(self, *args: Any) -> None:

@@ -11,6 +11,7 @@ from deferd.api.direct.verb import DirectVerb, KnownHead
 from deferd.api.job_templates import written_put
 from deferd.api.put_decoding import decode_put
 from deferd.api.unsent_bytes import LARGE_BYTES
+from deferd.contract.operations.jobs import PUT_JOB
 from deferd.engine.puts import StoredPut, outcome_of
 from deferd.engine.script_arguments import EncodedPut
 
@@ -18,7 +19,7 @@ from deferd.engine.script_arguments import EncodedPut
 class DirectPut(DirectVerb):
     """Puts of one job that `decode_put` understands."""
 
-    lines: ClassVar = {"put_job": "POST /jobs"}
+    operations: ClassVar = (PUT_JOB,)
     has_same_lines: ClassVar = True
 
     def begin(self, connection: Connection, head: KnownHead, line: Match[str], body: bytes) -> DirectCall | None:  # noqa: ARG002 (DirectVerb's)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from re import Match
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from deferd.api.auth.admission import Admission
 from deferd.api.context import AppContext
@@ -12,6 +12,7 @@ from deferd.api.direct.call import Connection, DirectCall
 from deferd.api.operation import OperationRoute
 from deferd.api.responses import Header
 from deferd.contract import limits
+from deferd.contract.operations.operation import Operation
 
 TOPIC = limits.TOPIC_PATTERN.strip("^$")
 ID = limits.ID_PATTERN.strip("^$")
@@ -29,14 +30,20 @@ class KnownHead:
 
 
 class DirectVerb(ABC):
-    """The direct path of one operation.
+    """The direct path of an operation, or of several.
 
-    `lines` maps the ids of operations to the first lines, without the HTTP version, of the requests that may take it.
+    `query` is the pattern of what may follow the path in the first line of a request.
     """
 
-    lines: ClassVar[dict[str, str]]
+    operations: ClassVar[tuple[Operation[Any], ...]]
+    query: ClassVar = ""
     has_same_lines: ClassVar = False
     """Clients send the same first lines again and again."""
+
+    @classmethod
+    def line_of(cls, operation: Operation[Any]) -> str:
+        """The pattern of the first lines, without the HTTP version, of requests that may take the path."""
+        return f"{operation.method} {operation.path.format(topic=f'({TOPIC})', id=f'({ID})')}{cls.query}"
 
     def __init__(self, app: AppContext, operation: OperationRoute) -> None:
         self._app = app
@@ -49,7 +56,7 @@ class DirectVerb(ABC):
 
     @staticmethod
     def _path_values(line: Match[str], count: int) -> tuple[str, ...]:
-        """What the first groups of the pattern of `lines` matched."""
+        """What the first groups of the pattern of the line matched."""
         at = line.lastindex or 0  # the group around the pattern
         return line.group(*range(at + 1, at + 1 + count))
 

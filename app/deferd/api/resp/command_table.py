@@ -11,6 +11,9 @@ from deferd.api.resp import job_commands as jobs
 from deferd.api.resp import replies, set_commands, topic_commands
 from deferd.api.resp.command_error import CommandError
 from deferd.api.resp.session import Session
+from deferd.contract.operations import deliveries
+from deferd.contract.operations import jobs as operations
+from deferd.contract.operations.pop import POP_JOBS
 
 Run = Callable[[Session, list[bytes]], Awaitable[bytes]]
 RunMany = Callable[[Session, Sequence[list[bytes]]], AsyncGenerator[bytes, None]]
@@ -78,13 +81,18 @@ COMMANDS: dict[bytes, Command] = {
     b"INFO": Command(-1, connection.info, has_topic=False),
     b"RESET": Command(1, connection.reset, has_topic=False, is_open=True),
     b"QUIT": Command(-1, connection.quit_session, has_topic=False, is_open=True),
-    b"DEFERD.PUT": Command(-4, jobs.put),
-    b"DEFERD.POP": Command(-2, jobs.pop),
-    b"DEFERD.GET": Command(-3, jobs.get),
-    b"DEFERD.CHANGE": Command(-3, jobs.change),
-    b"DEFERD.CANCEL": Command(-3, jobs.cancel),
-    b"DEFERD.FINISH": Command(-4, jobs.finish),
-    b"DEFERD.RELEASE": Command(-4, jobs.release),
-    b"DEFERD.TOUCH": Command(-4, jobs.touch),
-    b"DEFERD.BURY": Command(-4, jobs.bury),
+    **{
+        operation.command.encode(): command
+        for operation, command in (
+            (operations.PUT_JOB, Command(-4, jobs.put)),
+            (POP_JOBS, Command(-2, jobs.pop)),
+            (operations.GET_JOB, Command(-3, jobs.get)),
+            (operations.CHANGE_JOB, Command(-3, jobs.change)),
+            (operations.CANCEL_JOB, Command(-3, jobs.cancel)),
+            (deliveries.FINISH_JOB, Command(-4, jobs.finish)),
+            (deliveries.RELEASE_JOB, Command(-4, jobs.release)),
+            (deliveries.TOUCH_JOB, Command(-4, jobs.touch)),
+            (deliveries.BURY_JOB, Command(-4, jobs.bury)),
+        )
+    },
 }

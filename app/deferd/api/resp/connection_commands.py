@@ -16,6 +16,7 @@ from deferd.api.resp.session import Session
 from deferd.api.resp.topic_commands import count_visible
 from deferd.contract.errors import DeferdError, Unauthorized
 from deferd.contract.flag_fields import quoted
+from deferd.contract.operations.topics import LIST_TOPICS
 
 _ATTRIBUTE_MAX_BYTES = 100
 _REDIS_VERSION = "7.0.0"
@@ -158,7 +159,7 @@ async def info(session: Session, _command: list[bytes]) -> bytes:
     """``INFO [section ...]``: role, version and the number of topics, which needs scope read."""
     topics: list[int] = []
     try:
-        await session.call("list_topics", {}, run=partial(_count_topics, topics))
+        await session.call(LIST_TOPICS, {}, run=partial(_count_topics, topics))
     except CommandError as error:
         if error.code not in {"FORBIDDEN", "STORE_UNAVAILABLE"}:
             raise

@@ -26,6 +26,9 @@ from deferd.api.resp.options import (
 from deferd.api.resp.replies import array, items_of
 from deferd.api.resp.session import Session
 from deferd.contract.fields import POLICY, Kind
+from deferd.contract.operations import deliveries, jobs
+from deferd.contract.operations.operation import Operation
+from deferd.contract.operations.pop import POP_JOBS
 from deferd.engine.time_slice import TimeSlice
 
 ANY = b"*"
@@ -87,7 +90,7 @@ async def put(session: Session, command: list[bytes]) -> bytes:
     job = {"topic": text("topic", topic), "body": _value(session, "body", body, as_json=as_json), **fields}
     if job_id != ANY:
         job["id"] = text("id", job_id)
-    return _reply(session, await session.call("put_job", {}, body=job), as_json=as_json)
+    return _reply(session, await session.call(jobs.PUT_JOB, {}, body=job), as_json=as_json)
 
 
 async def pop(session: Session, command: list[bytes]) -> bytes:
@@ -100,11 +103,11 @@ async def pop(session: Session, command: list[bytes]) -> bytes:
     topics = ",".join(text("topic", topic) for topic in command[1:last])
     fields = read_options(command[last:], POP_OPTIONS)
     as_json = fields.pop(_AS_JSON, False)
-    response = await session.call_while_connected("pop_jobs", {"topic": topics}, {"wait": 0, **fields})
+    response = await session.call_while_connected(POP_JOBS, {"topic": topics}, {"wait": 0, **fields})
     # The JSON is {"jobs":[...]}; the reply is the list alone.
-    jobs = bytes(response.body)[len(b'{"jobs":') : -1]
+    popped = bytes(response.body)[len(b'{"jobs":') : -1]
     slice_, written = TimeSlice(), []
-    for job in items_of(jobs):
+    for job in items_of(popped):
         written.append(session.replies.of_json(job, bodies_as_json=as_json))
         await slice_.end_if_over()
     return array(written)
@@ -113,7 +116,7 @@ async def pop(session: Session, command: list[bytes]) -> bytes:
 async def get(session: Session, command: list[bytes]) -> bytes:
     """``DEFERD.GET topic id [JSON]``: `GET /jobs/{topic}/{id}`."""
     fields = read_options(command[3:], _JSON)
-    response = await session.call("get_job", _path(command))
+    response = await session.call(jobs.GET_JOB, _path(command))
     return _reply(session, response, as_json=fields.get(_AS_JSON, False))
 
 
@@ -123,7 +126,7 @@ async def change(session: Session, command: list[bytes]) -> bytes:
     as_json = fields.pop(_AS_JSON, False)
     if "body" in fields:
         fields["body"] = _value(session, "BODY", fields["body"], as_json=as_json)
-    return _reply(session, await session.call("change_job", _path(command), body=fields), as_json=as_json)
+    return _reply(session, await session.call(jobs.CHANGE_JOB, _path(command), body=fields), as_json=as_json)
 
 
 async def cancel(session: Session, command: list[bytes]) -> bytes:
@@ -131,7 +134,7 @@ async def cancel(session: Session, command: list[bytes]) -> bytes:
     `DELETE /jobs/{topic}/{id}`.
     """
     fields = read_options(command[3:], CANCEL_OPTIONS)
-    return _reply(session, await session.call("cancel_job", _path(command), fields))
+    return _reply(session, await session.call(jobs.CANCEL_JOB, _path(command), fields))
 
 
 async def finish(session: Session, command: list[bytes]) -> bytes:
@@ -140,28 +143,30 @@ async def finish(session: Session, command: list[bytes]) -> bytes:
     as_json = fields.pop(_AS_JSON, False)
     if "result" in fields:
         fields["result"] = _value(session, "RESULT", fields["result"], as_json=as_json)
-    return await _end_delivery(session, "finish_job", command, fields)
+    return await _end_delivery(session, deliveries.FINISH_JOB, command, fields)
 
 
 async def release(session: Session, command: list[bytes]) -> bytes:
     """``DEFERD.RELEASE topic id receipt|* [DELAY ms] [ERROR text] [SNOOZE]``: `POST /jobs/{topic}/{id}/release`."""
-    return await _end_delivery(session, "release_job", command, read_options(command[4:], RELEASE_OPTIONS))
+    return await _end_delivery(session, deliveries.RELEASE_JOB, command, read_options(command[4:], RELEASE_OPTIONS))
 
 
 async def touch(session: Session, command: list[bytes]) -> bytes:
     """``DEFERD.TOUCH topic id receipt|* [TTR ms]``: `POST /jobs/{topic}/{id}/touch`."""
-    return await _end_delivery(session, "touch_job", command, read_options(command[4:], TOUCH_OPTIONS))
+    return await _end_delivery(session, deliveries.TOUCH_JOB, command, read_options(command[4:], TOUCH_OPTIONS))
 
 
 async def bury(session: Session, command: list[bytes]) -> bytes:
     """``DEFERD.BURY topic id receipt|* [ERROR text]``: `POST /jobs/{topic}/{id}/bury`."""
-    return await _end_delivery(session, "bury_job", command, read_options(command[4:], BURY_OPTIONS))
+    return await _end_delivery(session, deliveries.BURY_JOB, command, read_options(command[4:], BURY_OPTIONS))
 
 
-async def _end_delivery(session: Session, operation_id: str, command: list[bytes], fields: dict[str, Any]) -> bytes:
+async def _end_delivery(
+    session: Session, operation: Operation[Any], command: list[bytes], fields: dict[str, Any]
+) -> bytes:
     if command[3] != ANY:
         fields["receipt"] = text("receipt", command[3])
-    return _reply(session, await session.call(operation_id, _path(command), body=fields))
+    return _reply(session, await session.call(operation, _path(command), body=fields))
 
 
 def _path(command: list[bytes]) -> dict[str, str]:

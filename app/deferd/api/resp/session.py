@@ -20,6 +20,7 @@ from deferd.api.resp.replies import REPLIES, Replies
 from deferd.api.resp.resp_request import RespRequest
 from deferd.api.responses import Header
 from deferd.contract.errors import PayloadTooLarge
+from deferd.contract.operations.operation import Operation
 from deferd.engine.record import json_bytes
 
 _ERRORS_FROM = 400
@@ -45,16 +46,16 @@ class RespApi:
     def __init__(self, service: Service) -> None:
         self.context: AppContext = service.context
         self.handler = service.request_handler
-        self._operations = {route.operation_id: route for route in service.routes if isinstance(route, OperationRoute)}
+        self._routes = {route.operation_id: route for route in service.routes if isinstance(route, OperationRoute)}
         self.has_keys = self.context.gate.has_keys
         self.fits_as_json_bytes = self.context.settings.max_body_bytes // _JSON_CHARACTER_BYTES
         """Text of so many bytes is within the limit of a request in any case."""
         self.has_short_way = not self.context.settings.tracing
         """As the direct paths of HTTP: a traced request goes the general way."""
 
-    def operation(self, operation_id: str) -> OperationRoute:
-        """The operation with this id."""
-        return self._operations[operation_id]
+    def route_of(self, operation: Operation[Any]) -> OperationRoute:
+        """The route that serves an operation."""
+        return self._routes[operation.id]
 
 
 class Session:
@@ -122,7 +123,7 @@ class Session:
 
     async def call(
         self,
-        operation_id: str,
+        operation: Operation[Any],
         path_values: dict[str, str],
         query: Mapping[str, object] | None = None,
         body: object = None,
@@ -135,18 +136,18 @@ class Session:
             Disconnected: the client disconnected, and the work for it was undone.
         """
         request = self.request(path_values, query, body)
-        response = await self.api.handler.handle(self.api.operation(operation_id), request, run)
+        response = await self.api.handler.handle(self.api.route_of(operation), request, run)
         return _checked(response)
 
     async def call_while_connected(
-        self, operation_id: str, path_values: dict[str, str], query: Mapping[str, object]
+        self, operation: Operation[Any], path_values: dict[str, str], query: Mapping[str, object]
     ) -> Response:
         """As `call`, for a request that may wait: it ends as soon as the client disconnects."""
         request = self._waiting = self.request(path_values, query)
         if self.client.is_leaving:
             request.disconnect()
         try:
-            return _checked(await self.api.handler.handle(self.api.operation(operation_id), request))
+            return _checked(await self.api.handler.handle(self.api.route_of(operation), request))
         finally:
             self._waiting = None
 
@@ -155,12 +156,12 @@ class Session:
         if self._waiting is not None:
             self._waiting.disconnect()
 
-    def admit_without_limits(self, operation_id: str, topic: str) -> Admission | None:
+    def admit_without_limits(self, operation: Operation[Any], topic: str) -> Admission | None:
         """Admit a request that may take the short way; None when it must go the general one."""
         if not self.api.has_short_way:
             return None
-        request = self.api.operation(operation_id)
-        return self.api.context.gate.admit_without_limits(request.permission, "RESP", self.headers, topic)
+        permission = self.api.route_of(operation).permission
+        return self.api.context.gate.admit_without_limits(permission, "RESP", self.headers, topic)
 
 
 def _checked(response: Response | None) -> Response:

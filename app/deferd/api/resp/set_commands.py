@@ -28,13 +28,14 @@ from deferd.api.resp.options import text
 from deferd.api.resp.session import Session, each
 from deferd.contract import limits
 from deferd.contract.errors import FieldError, InvalidInput
+from deferd.contract.operations.jobs import PUT_JOBS
+from deferd.contract.operations.pop import POP_JOBS
 from deferd.contract.responses.job_calls import PutResult
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import JobRecord
 from deferd.engine.script_arguments import EncodedPut
 
 SADD, SPOP = b"SADD", b"SPOP"
-PUT, POP = "put_jobs", "pop_jobs"
 _TOPIC = re.compile(limits.TOPIC_PATTERN)
 _REPLY_BYTES = 1024 * 1024
 """The most that a pop returns, unless one job is larger; see lua/pop.lua."""
@@ -67,7 +68,8 @@ async def sadd(session: Session, commands: Sequence[list[bytes]]) -> AsyncGenera
             continue
         if puts.topic not in is_short:
             is_short[puts.topic] = (
-                _TOPIC.fullmatch(puts.topic) is not None and session.admit_without_limits(PUT, puts.topic) is not None
+                _TOPIC.fullmatch(puts.topic) is not None
+                and session.admit_without_limits(PUT_JOBS, puts.topic) is not None
             )
         (batch if is_short[puts.topic] else general).append((index, puts))
     for some in _batches(batch):
@@ -122,7 +124,7 @@ async def _put_batch(session: Session, part: list[tuple[int, _Puts]], done: list
         response = error_response(exc)
         status, refusal = response.status_code, of_problem(bytes(response.body)).reply()
     took_s = time.perf_counter() - began_s
-    path = session.api.operation(PUT).path
+    path = session.api.route_of(PUT_JOBS).path
     for index, puts in part:
         done[index] = refusal or _reply([next(results) for _ in puts.jobs])
         metrics.observe_request(path, metrics.RESP_METHOD, status, took_s)
@@ -142,7 +144,7 @@ def _partly_refused(code: str, refused: int, jobs: int) -> CommandError:
 
 async def _put_generally(session: Session, puts: _Puts) -> bytes:
     jobs = [{"topic": puts.topic, "body": text, "delay": delay_ms / 1000} for text, delay_ms in puts.jobs]
-    response = await session.call(PUT, {}, body={"jobs": jobs}, run=partial(_run_puts, session))
+    response = await session.call(PUT_JOBS, {}, body={"jobs": jobs}, run=partial(_run_puts, session))
     return bytes(response.body)
 
 
@@ -209,7 +211,7 @@ async def _pop(session: Session, name: bytes, count: int, *, are_singles: bool =
     context = session.api.context
     if not _takes_short_way(session, topic):
         taken: list[JobRecord] = []
-        await session.call(POP, {"topic": topic}, {"count": count}, run=partial(_run_pop, session, taken))
+        await session.call(POP_JOBS, {"topic": topic}, {"count": count}, run=partial(_run_pop, session, taken))
         return taken
     began_s = time.perf_counter()
     status = _OK
@@ -223,14 +225,14 @@ async def _pop(session: Session, name: bytes, count: int, *, are_singles: bool =
         status = response.status_code
         raise of_problem(bytes(response.body)) from exc
     finally:
-        path, took_s = session.api.operation(POP).path, time.perf_counter() - began_s
+        path, took_s = session.api.route_of(POP_JOBS).path, time.perf_counter() - began_s
         for _ in range((len(jobs) or count) if are_singles else 1):
             metrics.observe_request(path, metrics.RESP_METHOD, status, took_s)
     return jobs
 
 
 def _takes_short_way(session: Session, topic: str) -> bool:
-    return _TOPIC.fullmatch(topic) is not None and session.admit_without_limits(POP, topic) is not None
+    return _TOPIC.fullmatch(topic) is not None and session.admit_without_limits(POP_JOBS, topic) is not None
 
 
 def _name(word: bytes) -> str:

@@ -18,6 +18,7 @@ from deferd.api.resp.session import Session
 from deferd.contract import limits
 from deferd.contract.errors import FieldError, InvalidInput, StoreUnavailable
 from deferd.contract.model import JobState
+from deferd.contract.operations import topics as operations
 from deferd.engine.time_slice import TimeSlice
 
 KEYS_MAX = 100_000
@@ -31,7 +32,7 @@ _LIVE = (JobState.DELAYED, JobState.READY, JobState.RESERVED)
 async def scard(session: Session, command: list[bytes]) -> bytes:
     """``SCARD topic``: how many live jobs the topic has, that is delayed, ready and reserved ones."""
     try:
-        response = await session.call("get_topic", {"topic": _name(command[1])})
+        response = await session.call(operations.GET_TOPIC, {"topic": _name(command[1])})
     except CommandError as error:
         if error.code == "TOPIC_NOT_FOUND":
             return replies.integer(0)
@@ -46,7 +47,7 @@ async def keys(session: Session, command: list[bytes]) -> bytes:
         raise wrong_arity("keys")
     pattern = read_pattern(command[1] if len(command) == 2 else b"*")
     found: list[str] = []
-    await session.call("list_topics", {}, run=partial(_collect, found, pattern))
+    await session.call(operations.LIST_TOPICS, {}, run=partial(_collect, found, pattern))
     return replies.bulks([name.encode() for name in sorted(found)])
 
 
@@ -72,7 +73,7 @@ async def scan(session: Session, command: list[bytes]) -> bytes:
                 raise CommandError("ERR", "syntax error")
     page: list[tuple[int, list[str]]] = []
     read = partial(_collect_page, page, cursor, min(count, limits.PAGE_MAX), pattern)
-    await session.call("list_topics", {}, run=read)
+    await session.call(operations.LIST_TOPICS, {}, run=read)
     [(next_cursor, names)] = page
     listed = [name.encode() for name in names] if is_set else []
     return replies.array([replies.bulk(b"%d" % next_cursor), replies.bulks(listed)])
@@ -86,7 +87,7 @@ async def delete(session: Session, command: list[bytes]) -> bytes:
     emptied = 0
     for topic in dict.fromkeys(command[1:]):
         try:
-            response = await session.call("purge_topic", {"topic": _name(topic)})
+            response = await session.call(operations.PURGE_TOPIC, {"topic": _name(topic)})
         except CommandError as error:
             if error.code != "TOPIC_NOT_FOUND":
                 raise

@@ -47,14 +47,14 @@ class DirectPath:
     """The direct paths of a process, and the headers that it knows."""
 
     def __init__(self, service: Service) -> None:
-        operations = {route.operation_id: route for route in service.routes if isinstance(route, OperationRoute)}
+        routes = {route.operation_id: route for route in service.routes if isinstance(route, OperationRoute)}
         self._verbs: dict[str | None, DirectVerb] = {}
         patterns = []
         # A traced request has headers on which its span depends: all go the general way.
         for kind in () if service.context.settings.tracing else _VERBS:
-            for operation_id, line in kind.lines.items():
-                self._verbs[operation_id] = kind(service.context, operations[operation_id])
-                patterns.append(f"(?P<{operation_id}>{line})")
+            for operation in kind.operations:
+                self._verbs[operation.id] = kind(service.context, routes[operation.id])
+                patterns.append(f"(?P<{operation.id}>{kind.line_of(operation)})")
         self._context = service.context
         self._match_line = re.compile(f"(?:{'|'.join(patterns)}) HTTP/1\\.1", re.ASCII).fullmatch
         self._known: dict[bytes | None, KnownHead] = {}
