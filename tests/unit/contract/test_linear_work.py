@@ -31,6 +31,7 @@ from deferd.api.routes import inspection, pop, schedules, topics
 from deferd.contract import bulk_model, json_depth, json_numbers, labels, model, push, windows
 from deferd.contract import schedules as schedule_models
 from deferd.contract.errors import DeferdError
+from deferd.contract.operations import operation as operation_rows
 from deferd.contract.push_targets import TargetPattern
 from deferd.engine import partitions, scripts
 from deferd.engine.consistency import checker
@@ -348,7 +349,14 @@ ROWS = [
         },
         ("api/large_values.py",),
     ),
-    # What the operator, the store or the engine itself has written:
+    # What the operator, the store, the client's own program or the engine itself has written:
+    Row("name in a path", operation_rows._is_plain, NAMES, ("contract/operations/operation.py",)),
+    Row(
+        "path of an operation",
+        operation_rows._template_of.__wrapped__,
+        {"begun": repeat("{a"), "values": repeat("/{a}")},
+        ("contract/operations/operation.py",),
+    ),
     Row("name of a key", api_keys._NAME.fullmatch, NAMES, ("api/auth/api_keys.py",)),
     Row("hash of a key", api_keys._HASH.fullmatch, {"digits": repeat("0", "sha256:")}, ("api/auth/api_keys.py",)),
     Row("topics of a key", api_keys._PATTERN.fullmatch, NAMES | {"stars": repeat("*")}, ("api/auth/api_keys.py",)),
