@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 _OPEN: ContextVar[bool] = ContextVar("deferd_open_enums", default=False)
 
@@ -25,9 +25,12 @@ class OpenEnum(StrEnum):
         member._name_, member._value_ = value.upper(), value
         return member
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:  # noqa: ARG002 (pickle's)
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         """Unpickle one of a later service, too."""
         return open_member, (type(self), self.value)
+
+
+Member = TypeVar("Member", bound=OpenEnum)
 
 
 @contextmanager
@@ -40,7 +43,7 @@ def later_members() -> Iterator[None]:
         _OPEN.reset(token)
 
 
-def open_member(kind: type[OpenEnum], value: str) -> OpenEnum:
+def open_member(kind: type[Member], value: str) -> Member:
     """The member of this value, also of a later service's."""
     with later_members():
         return kind(value)
