@@ -147,12 +147,8 @@ def _shown_policy(extra: dict[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def _whole_numbers(backoff: dict[str, Any]) -> dict[str, Any]:
-    """60 for 60.0, as people write it."""
-    return {name: _whole_number(value) for name, value in backoff.items()}
-
-
 def _whole_number(value: Any) -> Any:
+    """60 for 60.0, as people write it."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, list | tuple):

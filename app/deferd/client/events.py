@@ -19,15 +19,13 @@ from deferd.client.transport import StreamingTransport
 from deferd.contract.errors import DeferdError
 from deferd.contract.operations import events as operations
 from deferd.contract.real_time import monotonic_s
-from deferd.contract.responses.events import Dropped, Event, JobEvent
+from deferd.contract.responses.events import Dropped, JobEvent
 
 _KEEP_ALIVE_S = 15.0
 """The service sends something at least so often."""
 _READ_S = 2 * _KEEP_ALIVE_S
 _RETRY = RetryPolicy()
 _PAUSE_S = 0.1
-_read_known = reader_of(Event)
-_read_dropped = reader_of(Dropped)
 
 
 def events(topics: Sequence[str] | str | None, last: int | None, last_event_id: str | None) -> ApiRequest[None]:
@@ -182,7 +180,7 @@ class _Feed:
 
 def _read_event(message: ServerSentEvent) -> JobEvent:
     try:
-        event = (_read_dropped if message.event == "dropped" else _read_known)(message.data.encode())
+        event = reader_of(Dropped if message.event == "dropped" else JobEvent)(message.data.encode())
     except ValueError:
         raise UnexpectedAnswer(200, "the response is not one of a deferd service: it has no event") from None
     return msgspec.structs.replace(event, event=message.event)

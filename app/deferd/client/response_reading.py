@@ -10,6 +10,7 @@ import msgspec
 from pydantic import BaseModel
 
 from deferd.client.json_reading import parsed
+from deferd.contract.open_enum import later_members
 from deferd.contract.responses.response import Response
 
 Read = TypeVar("Read", bound=Response)
@@ -44,8 +45,12 @@ def _model(model: type[BaseModel], fields: object) -> BaseModel:
 
 
 def _read_generally(content: bytes, struct: type[Read]) -> Read:
-    """Read also what msgspec refuses in the body of a job: numbers too large for it, and nesting deep in the stack."""
+    """Read also what is unusual: values of later services, and what msgspec refuses in the body of a job.
+
+    Those are numbers too large for it, and nesting deep in the stack.
+    """
     try:
-        return msgspec.convert(parsed(content), struct, dec_hook=_model)
+        with later_members():
+            return msgspec.convert(parsed(content), struct, dec_hook=_model)
     except msgspec.MsgspecError as error:
         raise ValueError(str(error)) from None

@@ -11,6 +11,7 @@ from deferd.client.json_reading import parsed
 from deferd.contract import errors
 from deferd.contract.errors import DeferdError, FieldError
 from deferd.contract.model import JobState
+from deferd.contract.open_enum import open_member
 from deferd.contract.text_excerpt import excerpt
 from deferd.contract.timestamps import parse_instant
 
@@ -20,7 +21,7 @@ _DETAIL_BYTES = 1000
 
 
 def _state_or_none(value: Any) -> JobState | None:
-    return None if value is None else JobState(value)
+    return None if value is None else open_member(JobState, value)
 
 
 def job_exists(

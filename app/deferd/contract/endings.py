@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from deferd.contract.open_enum import OpenEnum
 
 
-class AttemptEnd(StrEnum):
+class AttemptEnd(OpenEnum):
     """How an attempt ended without a finish."""
 
     RELEASED = "released"

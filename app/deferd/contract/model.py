@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
@@ -37,13 +36,14 @@ from deferd.contract.collapsing import (
 from deferd.contract.constraints import constraint, seconds_field
 from deferd.contract.json_depth import is_deeper
 from deferd.contract.labels import Labelled, Tag
+from deferd.contract.open_enum import OpenEnum
 from deferd.contract.timestamps import parse_instant
 from deferd.contract.windows import WindowSpec
 
 TRACEPARENT_PATTERN = r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
 
 
-class JobState(StrEnum):
+class JobState(OpenEnum):
     """State of a job; it is in exactly one at any time."""
 
     DELAYED = "delayed"
@@ -58,7 +58,7 @@ class JobState(StrEnum):
     """Done; kept for `retain` seconds."""
 
 
-class DeadReason(StrEnum):
+class DeadReason(OpenEnum):
     """Why a job is dead."""
 
     EXPIRED = "expired"

@@ -90,3 +90,10 @@ def test_other_content_is_quoted_by_the_error(content: bytes, shown: str) -> Non
     assert isinstance(read, UnexpectedAnswer)
     assert read.status == 500
     assert shown == str(read)
+
+
+def test_an_error_may_name_a_state_of_a_later_service() -> None:
+    problem = b'{"code":"job_exists","detail":"there is one","topic":"orders","id":"a","state":"parked"}'
+    error = read_problem(409, problem, None)
+    assert isinstance(error, errors.JobExists)
+    assert error.state == "parked"

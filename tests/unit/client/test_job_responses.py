@@ -18,9 +18,11 @@ from msgspec import UNSET
 from deferd.client import Delivery, EndedAttempt
 from deferd.client.errors import UnexpectedAnswer
 from deferd.client.requests import finish_many, jobs, pop, put_many
+from deferd.client.response_reading import reader_of
 from deferd.contract.backoff import ExponentialBackoff
 from deferd.contract.endings import AttemptEnd
 from deferd.contract.model import JobState
+from deferd.contract.responses.bulk import BulkResult
 from tests.deliveries import FIELDS, delivery_of
 
 read_deliveries, read_jobs = pop("t").read, jobs("t").read
@@ -71,7 +73,7 @@ NO_PUT_RESULTS = [
     b'{"results":[null]}',
     b'{"results":[{"topic":"t","id":"a","status":200,"code":5}]}',
     b'{"results":[{"topic":"t","id":"a","status":200,"durability":[]}]}',
-    b'{"results":[{"topic":"t","id":"a","status":200,"state":"lost"}]}',
+    b'{"results":[{"topic":"t","id":"a","status":200,"state":5}]}',
     b'{"results":[{"topic":"t","id":"a"}]}',
     b'{"results":[{"topic":"t","id":"a","status":"x","code":null}]}',
     b'{"results":[{"topic":"t","id":"a\xff","status":200}]}',
@@ -115,6 +117,28 @@ def test_what_a_job_does_not_have_has_a_value_too() -> None:
 
 def test_fields_of_later_services_are_ignored() -> None:
     assert popped(later=[1]).fields == DELIVERY
+
+
+@pytest.mark.parametrize("again", [lambda job: job, copy.deepcopy, lambda job: pickle.loads(pickle.dumps(job))])  # noqa: S301
+def test_values_of_later_services_are_read(again: Any) -> None:
+    ended = [{"attempt": 1, "ended_at": "2030-01-31T09:30:02.000Z", "how": "evicted"}]
+    fields = DELIVERY | {"state": "parked", "reason": "banned", "attempts_log": ended}
+    [sent, usual] = read_deliveries(response(fields, DELIVERY))
+    job = again(sent)
+    assert (job.state, job.reason, job.attempts_log[0].how) == ("parked", "banned", "evicted")
+    assert isinstance(job.state, JobState)
+    assert job.fields == fields
+    assert usual.state is JobState.RESERVED
+    with pytest.raises(ValueError, match="parked"):
+        JobState("parked")
+
+
+def test_states_of_later_services_are_read_in_all_results() -> None:
+    [put] = put_many([]).read(b'{"results":[{"topic":"t","id":"a","status":200,"state":"parked"}]}')
+    assert put.state == "parked"
+    counted = reader_of(BulkResult)(b'{"matched":3,"done":3,"was":{"parked":2,"ready":1},"complete":true}')
+    assert counted.was[JobState.READY] == 1
+    assert counted.fields["was"] == {"parked": 2, "ready": 1}
 
 
 def test_it_is_shown_without_its_body() -> None:

@@ -38,6 +38,11 @@ def test_an_instant_keeps_its_zone() -> None:
     assert run.fields == {"at": "2026-11-23T03:00:00.000+01:00", "utc": "2026-11-23T02:00:00.000Z"}
 
 
+def test_an_instant_is_not_cut_to_the_millisecond() -> None:
+    schedule = reader_of(Schedule)(_SCHEDULE + b', "start_at": "2030-01-01T00:00:00.123456+01:00"}')
+    assert schedule.definition["start_at"] == "2030-01-01T00:00:00.123456+01:00"
+
+
 def test_windows_are_shown_without_what_was_not_sent() -> None:
     fields: dict[str, Any] = {"name": "office", "windows": [{"from": "09:00"}]}
     assert reader_of(Calendar)(b'{"name": "office", "windows": [{"from": "09:00"}]}').fields == fields

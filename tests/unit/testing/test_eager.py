@@ -26,6 +26,7 @@ from deferd import (
     Worker,
     job,
 )
+from deferd.contract.backoff import FixedBackoff
 from deferd.testing import EagerJobs, EagerUnsupported
 from deferd.worker.handlers import CallNext
 
@@ -77,6 +78,13 @@ def test_a_put_runs_its_handler_before_it_returns(shop: Shop) -> None:
     assert closed.body == {"number": 7, "placed_at": "2030-01-01T00:00:00Z"}
     assert (closed.state, closed.attempts, closed.result) == ("finished", 1, {"closed": 7, "attempt": 1})
     assert CLOSE.read(closed) == order
+
+
+def test_a_backoff_need_not_have_all_its_fields(shop: Shop) -> None:
+    jobs = EagerJobs(shop.worker)
+    put = CLOSE.bind(jobs.client).put(Order(number=7), backoff={"kind": "fixed", "seconds": 3})
+    assert put.backoff == FixedBackoff(seconds=3)
+    assert jobs.jobs[0].state == "finished"
 
 
 def test_a_plain_handler_runs_in_the_thread_of_the_test(shop: Shop) -> None:
@@ -386,6 +394,7 @@ def test_the_base_install_is_enough() -> None:
 import sys
 sys.modules.update(dict.fromkeys({hidden}))
 from deferd import Worker
+from deferd.contract.backoff import FixedBackoff
 from deferd.testing import EagerJobs
 worker = Worker()
 done = []

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, ClassVar
 
-from msgspec import UNSET, Meta, field
+from msgspec import UNSET, Meta, UnsetType, field
 from pydantic import TypeAdapter
 
 from deferd.contract.backoff import Backoff, ExponentialBackoff, FixedBackoff, ScheduleBackoff
@@ -34,7 +34,8 @@ class BackoffTerms(Response, frozen=True, kw_only=True, gc=False):
     cap: int | float | None = None
     seconds: float | list[float] | None = None
     then: str | None = None
-    jitter: int | float
+    jitter: int | float | UnsetType = UNSET
+    """EagerJobs shows what was put, which may not have it."""
 
 
 class EndedAttempt(Response, frozen=True, kw_only=True):

@@ -60,7 +60,8 @@ def as_json(value: Any) -> Any:
         case BaseModel():
             return value.model_dump(mode="json", by_alias=True, exclude_unset=True)
         case datetime():
-            return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            timespec = "microseconds" if value.microsecond % 1000 else "milliseconds"
+            return value.isoformat(timespec=timespec).replace("+00:00", "Z")
         case Enum():
             return value.value
         case float() if value.is_integer():
