@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import UNSET, Raw
 
-from deferd.api.response_values import instant, instant_or_none, seconds
+from deferd.api.response_values import instant, instant_or_none, seconds, whole
 from deferd.contract.backoff import ExponentialBackoff
 from deferd.contract.endings import AttemptEnd
 from deferd.contract.fields import POLICY, Kind
@@ -128,7 +128,7 @@ def _endings(record: JobRecord) -> dict[str, Any]:
 _ATTRIBUTES = {field.encode_name: field.name for field in msgspec.structs.fields(Job)}
 _SHOWN: dict[Kind, Callable[[Any], Any]] = {
     Kind.SECONDS: seconds,
-    Kind.BACKOFF: lambda stored: {name: _whole_number(value) for name, value in stored.items()},
+    Kind.BACKOFF: whole,
     Kind.WINDOW: lambda stored: Raw(stored.encode()),
 }
 _DEFAULT_POLICY = {_ATTRIBUTES[field.name]: field.default for field in POLICY if field.is_always_shown} | {
@@ -145,12 +145,3 @@ def _shown_policy(extra: dict[str, Any]) -> dict[str, Any]:
             show = _SHOWN.get(field.kind)
             shown[_ATTRIBUTES[field.name]] = stored if show is None else show(stored)
     return shown
-
-
-def _whole_number(value: Any) -> Any:
-    """60 for 60.0, as people write it."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, list | tuple):
-        return [_whole_number(item) for item in value]
-    return value

@@ -37,6 +37,8 @@ _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 """A bracket as a signed byte: one level more or less."""
 _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _NUMBER = re.compile(rb"[0-9][0-9.eE+-]*")
+_MOST_DIGITS = 4300
+"""Of an integer: parsers refuse more."""
 _HALF_OF_A_PAIR = re.compile(
     rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD])[c-fC-F])"
 )
@@ -44,16 +46,22 @@ _HALF_OF_A_PAIR = re.compile(
 
 
 class _Values(TypedDict, total=False):
-    """What may hold the fields of users."""
+    """The fields of users."""
 
     body: msgspec.Raw
     result: msgspec.Raw
+
+
+class _HoldersOfValues(_Values, total=False):
+    """What a body may have: the fields of users, and what may hold them, but nothing that holds such again."""
+
     jobs: msgspec.Raw
     put: msgspec.Raw
     job: msgspec.Raw
 
 
-_values: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Values)
+_outer: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_HoldersOfValues)
+_inner: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Values)
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _items = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -85,7 +93,7 @@ def read_object(raw: bytes, path: Path) -> dict[str, Any]:
         if not text.startswith(b"{"):
             raise InvalidInput([FieldError(path, "must be a JSON object")])
         with without_collections():
-            return _Reader().read_object(text, path)
+            return _Reader().read_object(text, path, _outer)
     except msgspec.MsgspecError as error:
         raise ValueError(str(error).removeprefix("JSON is malformed: ")) from None
     except RecursionError:
@@ -98,8 +106,8 @@ class _Reader:
     def __init__(self) -> None:
         self._parts_left = _PARTS_AT_ONCE
 
-    def read_object(self, text: bytes, path: Path) -> dict[str, Any]:
-        values = {name: bytes(value) for name, value in _values.decode(text).items()}
+    def read_object(self, text: bytes, path: Path, decoder: msgspec.json.Decoder[Any] = _inner) -> dict[str, Any]:
+        values = {name: bytes(value) for name, value in decoder.decode(text).items()}
         self._note_parts(_parts(text) - sum(map(_parts, values.values())), path)
         others = _members.decode(text).items()
         small = [b"%b:%b" % (json_bytes(name), value) for name, value in others if name not in values]
@@ -119,7 +127,10 @@ class _Reader:
         begun_or_between = sum(depths.count(1) for depths in _depths(_outside_of_strings(text)))
         if begun_or_between > limits.BATCH_MAX + 1:  # the decoder would make hundreds of thousands of items
             return self._read_small(text, path)
-        return [self._read_item(bytes(item), (*path, index)) for index, item in enumerate(_items.decode(text))]
+        items = _items.decode(text)
+        if len(items) > limits.BATCH_MAX:
+            return self._read_small(text, path)
+        return [self._read_item(bytes(item), (*path, index)) for index, item in enumerate(items)]
 
     def _read_item(self, text: bytes, path: Path) -> Any:
         return self.read_object(text, path) if text.startswith(b"{") else self._read_small(text, path)
@@ -153,14 +164,14 @@ def _checked(text: bytes, path: Path) -> bytes:
     outside = _outside_of_strings(text)
     if _depth(outside) > limits.VALUE_DEPTH_MAX:
         raise InvalidInput([FieldError(path, f"is nested deeper than {limits.VALUE_DEPTH_MAX} levels")])
-    if may_be_infinite(outside) and any(map(_is_infinite, _NUMBER.finditer(outside))):
+    if may_be_infinite(outside) and any(map(_is_too_large, _NUMBER.finditer(outside))):
         raise _too_large(path)
     return text
 
 
-def _is_infinite(number: re.Match[bytes]) -> bool:
-    """Whether it is a float, as the parser has it, that is infinite: an integer may be of any length."""
-    return not number[0].isdigit() and isinf(float(number[0]))
+def _is_too_large(number: re.Match[bytes]) -> bool:
+    """Whether it is an infinite float, as the parser has it, or an integer that no parser reads."""
+    return len(number[0]) > _MOST_DIGITS if number[0].isdigit() else isinf(float(number[0]))
 
 
 def _outside_of_strings(text: bytes) -> bytes:

@@ -44,7 +44,7 @@ def to_store(field: Field, value: Any) -> Any:
 
 def from_store(field: Field, stored: Any) -> Any:
     """The value for the field of a model. None: null."""
-    if field.null_is_none and field.kind in _NONE and not stored:
+    if field.null_is_none and field.kind in _NONE and stored == _NONE[field.kind]:
         return None
     read = _FROM_STORE.get(field.kind)
     return stored if read is None else read(stored)

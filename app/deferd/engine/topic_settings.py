@@ -12,20 +12,21 @@ from deferd.engine.placement import read_defaults
 from deferd.engine.record import json_bytes
 from deferd.engine.stored_fields import from_store, policy_extra, to_store
 
-UNREADABLE_SETTINGS = (ValueError, TypeError, AttributeError, KeyError, ValidationError)
+UNREADABLE_SETTINGS = (ValueError, TypeError, AttributeError, LookupError, ValidationError)
 """What `read_settings` raises for settings that something other than deferd has written."""
 
-_KEYS_BEFORE = {**{key: key for key in "tmbxrqi"}, "d": "l"}
+_POLICY_BEFORE = {**{key: key for key in "tmbxrqi"}, "d": "l"}
 """The keys of the policy beside the rest, as it was stored before version 0.2, and what they are now."""
+_OTHERS_BEFORE = {"l": "du", "w": "pl"}
 
 
 def present_settings(stored: dict[str, Any]) -> dict[str, Any]:
     """Stored settings of any version as they are stored now; see lua/lib/settings.lua, which does the same."""
     if "po" in stored:
         return stored
-    policy = {now: stored[before] for before, now in _KEYS_BEFORE.items() if before in stored}
-    found = {"po": policy or None, "du": stored.get("l"), "pl": stored.get("w")}
-    return {**{key: value for key, value in found.items() if value is not None}, **stored}
+    policy = {now: stored[before] for before, now in _POLICY_BEFORE.items() if before in stored}
+    others = {now: stored[before] for before, now in _OTHERS_BEFORE.items() if before in stored}
+    return {**({"po": policy} if policy else {}), **others, **stored}
 
 
 def read_settings(stored: dict[str, Any]) -> TopicSettings:

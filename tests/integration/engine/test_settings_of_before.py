@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import orjson
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from deferd.contract.fields import PLACING, POLICY
 from deferd.contract.model import TopicSettings
 from deferd.contract.push import SetPush
+from deferd.engine.topic_settings import UNREADABLE_SETTINGS, read_settings
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver
 
 SETTINGS = {
@@ -99,3 +101,16 @@ async def test_their_durability_is_that_of_puts_that_name_none(driver: EngineDri
         assert view.settings.durability == "replicated:2"
         with pytest.raises(Exception, match="replicated:2"):
             await driver.put("a", run_at=datetime.now(UTC))
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        *({"j": {}}, {"m": []}, {"l": None}, {"l": -5}, {"du": None}, {"du": 99}, {"pl": "[1]"}, {"d": ""}),
+        *({"po": None}, {"po": 5}, {"po": {"x": {}}}, {"po": {"b": 1}}),
+    ],
+    ids=str,
+)
+def test_what_another_program_has_damaged_is_not_taken_for_none(damaged: dict[str, Any]) -> None:
+    with pytest.raises(UNREADABLE_SETTINGS):
+        read_settings(damaged)

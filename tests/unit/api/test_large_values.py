@@ -98,6 +98,7 @@ def test_values_of_users_are_kept_as_json_wherever_they_are() -> None:
         (b'[{"topic":"t","body":[%b]}]' % MANY, "body: must be a JSON object"),
         (b'{"body":[%b,1e400]}' % MANY, "body.body: has a number beyond 1.8e308"),
         (b'{"jobs":[{},{"body":[%b,1e400]}]}' % MANY, "body.jobs.1.body: has a number beyond"),
+        (b'{"body":[%b,-%b]}' % (MANY, b"1" * 4301), "body.body: has a number beyond 1.8e308"),
         (b'{"body":%b%b%b}' % (b"[" * 190, MANY, b"]" * 190), TOO_DEEP),
         (b'{"body":[%b,%b%b]}' % (MANY, b"[" * 190, b"]" * 190), TOO_DEEP),
         (b'{"body":' + b"[" * 200_000, f"body: is nested deeper than {limits.JSON_DEPTH_MAX} levels"),
@@ -107,12 +108,20 @@ def test_values_of_users_are_kept_as_json_wherever_they_are() -> None:
         (b'{"jobs":[{"tags":[%b]}]}' % MANY, "body.jobs.0: has more lists and objects"),
         (b'{"jobs":[%b]}' % (b"{}," * 60_000 + b"{}"), "body.jobs: has more lists and objects"),
         (b'{"jobs":[%b]}' % MANY, "body.jobs: has more lists and objects"),
+        (b'{"jobs":[{"body":[%b]}%b]}' % (MANY, b",1" * 1000), "body.jobs: has more lists and objects"),
+        (b'{"jobs":[{"put":[{"body":[%b]}]}]}' % MANY, "body.jobs.0: has more lists and objects"),
+        (b'{"job":{"job":{"body":[%b]}}}' % MANY, "body.job: has more lists and objects"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said(raw: bytes, message: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         request_body.parse_object(raw)
     assert str(refused.value).startswith(message)
+
+
+def test_an_integer_of_as_many_digits_as_parsers_read_is_kept() -> None:
+    raw = b'{"body":[%b,%b]}' % (MANY, b"1" * 4300)
+    assert json_bytes(request_body.parse_object(raw)["body"]) == raw[len(b'{"body":') : -1]
 
 
 def test_null_is_no_value() -> None:

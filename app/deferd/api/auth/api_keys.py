@@ -179,7 +179,7 @@ def parse_keys(text: str) -> list[Key]:
         raise KeysRefused(f"invalid: it has {len(tables)} keys and must have 1 to {KEYS_MAX}")
     keys: list[Key] = []
     for number, table in enumerate(tables, 1):
-        key = _key({_FORMER.get(name, name): value for name, value in table.items()}, number)
+        key = _key(table, number)
         for other in keys:
             if other.name == key.name:
                 raise KeysRefused(f"invalid: two keys have the name {key.name!r}")
@@ -196,9 +196,17 @@ def _key(table: dict[str, Any], number: int) -> Key:
             f"invalid: key {number}: `name` must be 1 to 64 of A-Z a-z 0-9 . _ : @ -, the first a letter or digit"
         )
     try:
+        table = _with_present_names(table)
         return Key(name, _digest(table), _scopes(table), _topics(table), _limit(table), _bounds(table))
     except KeysRefused as exc:
         raise KeysRefused(f"invalid: key {number} ({name}): {exc}") from None
+
+
+def _with_present_names(table: dict[str, Any]) -> dict[str, Any]:
+    for former, name in _FORMER.items():
+        if former in table and name in table:
+            raise KeysRefused(f"`{former}` is the former name of `{name}`: give one of them")
+    return {_FORMER.get(name, name): value for name, value in table.items()}
 
 
 def _digest(table: dict[str, Any]) -> bytes:
