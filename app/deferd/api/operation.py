@@ -29,13 +29,11 @@ from deferd.api.auth.permissions import Recorded, permission_of
 from deferd.api.event_stream_response import EventStreamResponse
 from deferd.api.request_body import PARSED_IN_THE_LOOP_BYTES
 from deferd.api.request_context import RequestContext
-from deferd.api.response_models import model_of
 from deferd.api.responses import JsonResponse
 from deferd.api.validation_errors import FIELD_ERRORS_MAX, field_errors
 from deferd.contract import limits
 from deferd.contract.errors import FieldError, InvalidInput
 from deferd.contract.model import FinishBatch, PutBatch
-from deferd.contract.responses.response import Response as ContractResponse
 from deferd.contract.scopes import Scope
 
 _large_bodies = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large-bodies")
@@ -128,9 +126,6 @@ class OperationRoute(APIRoute):
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        response = options.get("response_model")
-        if isinstance(response, type) and issubclass(response, ContractResponse):
-            options["response_model"] = model_of(response)
         super().__init__(path, endpoint, **options)
         self._context_name: str | None = None
         self._path_values: list[tuple[str, Callable[[str], Any]]] = []

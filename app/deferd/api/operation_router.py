@@ -10,7 +10,9 @@ from fastapi import APIRouter
 from deferd.api.auth.permissions import Arguments, Permission, Recorded, declare, no_topics, topics_of_path
 from deferd.api.openapi.document import error_responses
 from deferd.api.operation import OperationRoute
+from deferd.api.response_models import model_of
 from deferd.contract.operations.operation import Operation
+from deferd.contract.responses.response import Response
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
@@ -23,7 +25,7 @@ class OperationRouter(APIRouter):
 
     def serves(
         self,
-        operation: Operation[Any],
+        operation: Operation[Response],
         *,
         topics: Callable[[Arguments], Collection[str]] = topics_of_path,
         all_topics: bool = False,
@@ -51,7 +53,7 @@ class OperationRouter(APIRouter):
                 tags=[operation.tag],
                 summary=operation.summary,
                 description=operation.description,
-                response_model=operation.response,
+                response_model=None if operation.response is None else model_of(operation.response),
                 response_description=operation.response_description,
                 status_code=operation.status,
                 responses=(responses or {}) | error_responses(*operation.all_errors, body=operation.has_body),
