@@ -235,12 +235,9 @@ TOPIC: Final = (
 PLACING: Final = frozenset({"window", "spread"})
 """The fields of the policy that move due times: the put script does not know them, see engine/placement.py."""
 
-OTHER_SECONDS_OF_PUTS: Final = ("delay", "max_wait", "unique_for")
-"""The durations of a put that are not part of its policy."""
-
 SECONDS_OF_PUTS: Final = (
     *(field.name for field in POLICY if field.kind is Kind.SECONDS),
-    *OTHER_SECONDS_OF_PUTS,
+    *("delay", "max_wait", "unique_for"),
 )
 NULL_IS_NONE: Final = frozenset(field.name for field in POLICY if field.null_is_none)
 """The fields for which null is a value."""

@@ -12,8 +12,6 @@ from deferd.contract.model import JobPolicy
 from deferd.contract.windows import read_window, window_text
 from deferd.store.durability_levels import level_named, name_of
 
-NO_LIMIT = 0
-
 
 def to_ms(seconds: float) -> int:
     """Convert seconds to the nearest whole millisecond."""
@@ -28,7 +26,7 @@ _TO_STORE: dict[Kind, Callable[[Any], Any]] = {
     Kind.TEXT: str,
     Kind.DURABILITY: level_named,
 }
-_NONE = {Kind.SECONDS: NO_LIMIT, Kind.COUNT: NO_LIMIT, Kind.WINDOW: "", Kind.TEXT: ""}
+_NONE = {Kind.SECONDS: 0, Kind.COUNT: 0, Kind.WINDOW: "", Kind.TEXT: ""}
 """What stands for null."""
 _FROM_STORE: dict[Kind, Callable[[Any], Any]] = {
     Kind.SECONDS: lambda ms: ms / 1000,
