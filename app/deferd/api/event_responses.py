@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from deferd.api.response_values import instant
+from deferd.api.responses import encode
 from deferd.contract.responses import events as responses
 from deferd.engine.events.event import Event
 from deferd.engine.events.event_reader import Dropped, LatestEvents
 from deferd.engine.events.event_stream import Sent
 
 KEEP_ALIVE = b": keep-alive\n\n"
-_encode = msgspec.json.Encoder().encode
 
 
 def event(happened: Event) -> responses.Event:
@@ -59,5 +57,5 @@ def message(sent: Sent) -> bytes:
     if item is None:
         return begin + b"\n"
     if isinstance(item, Dropped):
-        return begin + b"event: dropped\ndata: %b\n\n" % _encode(dropped(item))
-    return begin + b"event: %b\ndata: %b\n\n" % (item.kind.encode(), _encode(event(item)))
+        return begin + b"event: dropped\ndata: %b\n\n" % encode(dropped(item))
+    return begin + b"event: %b\ndata: %b\n\n" % (item.kind.encode(), encode(event(item)))

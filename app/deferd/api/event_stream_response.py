@@ -8,7 +8,7 @@ import logging
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from deferd.api import event_json
+from deferd.api import event_responses
 from deferd.api.auth.admission import Admission
 from deferd.contract.errors import DeferdError
 from deferd.engine.events.event_hub import EventHub
@@ -101,12 +101,12 @@ class EventStreamResponse(Response):
                 _LOG.info("a stream of events ends: %s", error)
                 return
             for at in range(0, len(items), _PIECE_EVENTS):
-                await _send_piece(send, b"".join(map(event_json.message, items[at : at + _PIECE_EVENTS])))
+                await _send_piece(send, b"".join(map(event_responses.message, items[at : at + _PIECE_EVENTS])))
                 await asyncio.sleep(0)
             if items:
                 written_s = now()
             elif now() - written_s >= KEEP_ALIVE_S:
-                await _send_piece(send, event_json.KEEP_ALIVE)
+                await _send_piece(send, event_responses.KEEP_ALIVE)
                 written_s = now()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from deferd.api.response_values import instant_or_none
+from deferd.api.response_values import instant_or_none, whole
 from deferd.contract.responses import push as responses
 from deferd.engine.push.push_definition import PushDefinition, TargetState
 
@@ -19,9 +19,9 @@ def definition(stored: PushDefinition) -> responses.Push:
         topic=stored.topic,
         url=push.url,
         secret_count=len(stored.secrets),
-        timeout=_plain(push.timeout),
+        timeout=whole(push.timeout),
         max_in_flight=push.max_in_flight,
-        rate=None if push.rate is None else _plain(push.rate),
+        rate=None if push.rate is None else whole(push.rate),
         header_names=sorted(push.headers),
         mode=push.mode,
     )
@@ -48,7 +48,3 @@ def test_result(result: TestResult) -> responses.TestedPush:
         response=result.excerpt,
         error=result.error,
     )
-
-
-def _plain(number: float) -> float | int:
-    return int(number) if float(number).is_integer() else number

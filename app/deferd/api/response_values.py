@@ -7,7 +7,7 @@ from typing import Any
 
 from deferd.contract.timestamps import instant, instant_text
 
-__all__ = ["instant", "instant_or_none", "instant_text", "seconds"]
+__all__ = ["instant", "instant_or_none", "instant_text", "seconds", "whole"]
 
 
 def instant_or_none(at_ms: int | None) -> datetime | None:

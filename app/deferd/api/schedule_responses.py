@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from msgspec import Raw
 
-from deferd.api.response_values import instant, instant_or_none, instant_text
+from deferd.api.response_values import instant, instant_or_none, instant_text, whole
 from deferd.contract.responses import schedules as responses
 from deferd.contract.schedules import PutSchedule
 from deferd.engine.schedules.planning import Run
@@ -25,7 +25,7 @@ def schedule(stored: StoredSchedule, *, with_job: bool = True) -> responses.Sche
     given = definition.model_dump(mode="json", by_alias=True, exclude_none=True, include=_OPTIONAL)
     job: dict[str, Any] = {}
     if with_job and stored.body is not None:
-        job = {**_whole(job_fields(definition.job)), "body": Raw(stored.body)}
+        job = {**whole(job_fields(definition.job)), "body": Raw(stored.body)}
     return responses.Schedule(
         name=stored.name,
         topic=definition.topic,
@@ -44,7 +44,7 @@ def schedule(stored: StoredSchedule, *, with_job: bool = True) -> responses.Sche
         missed=stored.missed,
         created_at=instant(state.created_ms),
         updated_at=instant(state.updated_ms),
-        **_whole(given),
+        **whole(given),
     )
 
 
@@ -66,14 +66,3 @@ def _local(at_ms: int, zone: str) -> datetime:
 
 def _to_the_second(at_ms: int) -> datetime:
     return cast("datetime", instant_text(at_ms).replace(".000Z", "Z"))
-
-
-def _whole(value: Any) -> Any:
-    """60 for 60.0, as people write it, at any depth."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, dict):
-        return {name: _whole(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_whole(inner) for inner in value]
-    return value

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Raw
 
-from deferd.api import push_json
+from deferd.api import push_responses
 from deferd.api.response_values import instant_or_none, seconds, whole
 from deferd.contract.model import JobState, TopicSettings
 from deferd.contract.responses import topics as responses
@@ -30,7 +30,7 @@ def topic(view: TopicView) -> responses.TopicView:
         oldest_ready_at=instant_or_none(view.oldest_ready_due_at_ms),
         next_due_at=instant_or_none(view.next_due_at_ms),
         settings_json=_settings(view.settings),
-        push=None if view.target is None else push_json.target(view.target),
+        push=None if view.target is None else push_responses.target(view.target),
     )
 
 

@@ -8,7 +8,7 @@ from fastapi import Query
 from pydantic import Field
 from starlette.responses import Response
 
-from deferd.api import event_json
+from deferd.api import event_responses
 from deferd.api.event_stream_response import MEDIA_TYPE, EventStreamResponse
 from deferd.api.operation_router import OperationRouter
 from deferd.api.request_context import CurrentRequest
@@ -81,7 +81,7 @@ class LatestQuery(TopicsQuery):
 @router.serves(operations.LIST_EVENTS, topics=lambda arguments: arguments["query"].names)
 async def list_events(request: CurrentRequest, query: Annotated[LatestQuery, Query()]) -> Events:
     found = await request.engine.event_reader.latest(query.names or None, request.admission.visible_topics, query.limit)
-    return event_json.latest(found)
+    return event_responses.latest(found)
 
 
 def _last_event_id(headers: Any) -> LastEventId | None:

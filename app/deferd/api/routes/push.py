@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from starlette.responses import Response
 
-from deferd.api import push_json
+from deferd.api import push_responses
 from deferd.api.operation import EMPTY_BODY, EmptyBody
 from deferd.api.operation_router import OperationRouter
 from deferd.api.request_context import CurrentRequest
@@ -35,12 +35,12 @@ async def set_push(request: CurrentRequest, topic: Topic, push: SetPush) -> Resp
     except TargetRefused as refused:
         _refuse(refused)
     is_new = await request.engine.push.set(topic, push)
-    return JsonResponse(push_json.definition(await request.engine.push.get(topic)), 201 if is_new else 200)
+    return JsonResponse(push_responses.definition(await request.engine.push.get(topic)), 201 if is_new else 200)
 
 
 @router.serves(operations.GET_PUSH)
 async def get_push(request: CurrentRequest, topic: Topic) -> responses.Push:
-    return push_json.definition(await request.engine.push.get(topic))
+    return push_responses.definition(await request.engine.push.get(topic))
 
 
 @router.serves(operations.REMOVE_PUSH)
@@ -60,4 +60,4 @@ async def send_test_push(request: CurrentRequest, topic: Topic, _body: EmptyBody
     if pushers is None:
         raise InvalidInput([FieldError(("path", "topic"), "cannot be tested: this service is stopping", topic)])
     result = await request.incoming.cancel_on_disconnect(pushers.test(definition))
-    return push_json.test_result(result)
+    return push_responses.test_result(result)

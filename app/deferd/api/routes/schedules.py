@@ -9,7 +9,7 @@ from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from starlette.responses import Response
 
-from deferd.api import schedule_json
+from deferd.api import schedule_responses
 from deferd.api.job_templates import written_put
 from deferd.api.operation import EMPTY_BODY, EmptyBody
 from deferd.api.operation_router import OperationRouter
@@ -93,7 +93,7 @@ async def put_schedule(request: CurrentRequest, name: ScheduleName, schedule: Pu
         stored, created = await request.engine.schedules.put(
             name, schedule, request.put_bounds(), request.admission.check_topic, only_new=only_new
         )
-    shown = schedule_json.schedule(stored)
+    shown = schedule_responses.schedule(stored)
     return JsonResponse(shown, 201, ((b"location", f"/schedules/{name}".encode()),)) if created else JsonResponse(shown)
 
 
@@ -101,7 +101,7 @@ async def put_schedule(request: CurrentRequest, name: ScheduleName, schedule: Pu
 async def list_schedules(request: CurrentRequest, query: Annotated[SchedulesQuery, Query()]) -> responses.SchedulePage:
     wanted = ScheduleFilter(query.topic, query.paused, query.prefix or "", request.admission.visible_topics)
     found, next_cursor = await request.engine.schedules.page(wanted, query.cursor, query.limit, with_jobs=query.jobs)
-    shown = [schedule_json.schedule(one, with_job=query.jobs) for one in found]
+    shown = [schedule_responses.schedule(one, with_job=query.jobs) for one in found]
     return responses.SchedulePage(schedules=shown, next_cursor=next_cursor)
 
 
@@ -109,14 +109,14 @@ async def list_schedules(request: CurrentRequest, query: Annotated[SchedulesQuer
 async def get_schedule(request: CurrentRequest, name: ScheduleName) -> responses.Schedule:
     stored = await request.engine.schedules.get(name)
     request.admission.check_topic(stored.topic)
-    return schedule_json.schedule(await request.engine.schedules.with_next_run(stored))
+    return schedule_responses.schedule(await request.engine.schedules.with_next_run(stored))
 
 
 @router.serves(operations.DELETE_SCHEDULE, audited=True)
 async def delete_schedule(request: CurrentRequest, name: ScheduleName) -> responses.Schedule:
     stored = await request.engine.schedules.delete(name, request.admission.check_topic)
     request.changed_topic = stored.topic
-    return schedule_json.schedule(stored)
+    return schedule_responses.schedule(stored)
 
 
 @router.serves(operations.PAUSE_SCHEDULE, audited=True)
@@ -125,7 +125,7 @@ async def pause_schedule(
 ) -> responses.Schedule:
     stored = await request.engine.schedules.pause(name, request.admission.check_topic)
     request.changed_topic = stored.topic
-    return schedule_json.schedule(stored)
+    return schedule_responses.schedule(stored)
 
 
 @router.serves(operations.RESUME_SCHEDULE, audited=True)
@@ -137,7 +137,7 @@ async def resume_schedule(
     request.changed_topic = paused.topic
     with request.room_for_run(paused):
         stored = await request.engine.schedules.resume(name, request.admission.check_topic)
-    return schedule_json.schedule(stored)
+    return schedule_responses.schedule(stored)
 
 
 @router.serves(operations.RUN_SCHEDULE, audited=True)
@@ -158,7 +158,7 @@ async def preview_schedule(
     schedules = request.engine.schedules
     preview = partial(schedules.preview, name, request.admission.check_topic, query.count)
     stored, runs = await request.compute(preview)
-    return schedule_json.preview(stored.definition, runs)
+    return schedule_responses.preview(stored.definition, runs)
 
 
 @router.serves(operations.PREVIEW_UNSAVED_SCHEDULE)
@@ -167,4 +167,4 @@ async def preview_unsaved_schedule(
 ) -> responses.Preview:
     schedules = request.engine.schedules
     runs = await request.compute(partial(schedules.preview_of, _UNSAVED, schedule, query.count))
-    return schedule_json.preview(schedule, runs)
+    return schedule_responses.preview(schedule, runs)
