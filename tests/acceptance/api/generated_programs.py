@@ -56,7 +56,6 @@ def without_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceP
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # building the Go generator takes most of a minute where nothing is cached
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_program_on_a_generated_client_works(
     language: str, shared_service: ServiceProcess, without_store: ServiceProcess, topic: str

@@ -54,7 +54,6 @@ def test_redis_cli(resp_service: ServiceProcess, topic: str, version: str) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.skipif(shutil.which("go") is None, reason="there is no Go toolchain")
 def test_go_redis(resp_service: ServiceProcess, topic: str, tmp_path: Path) -> None:
     program = tmp_path / "program"

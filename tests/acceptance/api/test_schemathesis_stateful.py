@@ -146,7 +146,7 @@ def due_soon(body: Any) -> Any:
     return body
 
 
-@pytest.mark.timeout(90 * max(FACTOR, 1))
+@pytest.mark.timeout(600 * max(FACTOR, 1))
 def test_sequences_of_requests_get_documented_responses(shared_service: ServiceProcess) -> None:
     """No 500, every response conforms to the document, and the sequences reach their targets."""
     document = with_links(contract())

@@ -24,7 +24,6 @@ async def due_times(client: AsyncClient) -> dict[str, datetime]:
     return {job.id: job.due_at async for job in client.jobs(TOPIC)}
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("selector", [{"tag": "x"}, {"state": "delayed", "topics": [TOPIC]}])
 async def test_a_reschedule_that_is_killed_is_continued(tmp_path: Path, selector: dict[str, object]) -> None:
     with ServiceProcess(tmp_path, preloaded=True) as service:

@@ -199,7 +199,6 @@ def read_runs(workers: list[ChaosWorker]) -> tuple[dict[str, list[Run]], list[Pa
     return runs, run_files
 
 
-@pytest.mark.timeout(150)
 async def test_every_job_is_finished_and_runs_again_only_where_a_lease_ended(tmp_path: Path) -> None:
     seed = int(os.environ.get("DEFERD_CHAOS_SEED") or random.randrange(10_000))
     chance = random.Random(seed)

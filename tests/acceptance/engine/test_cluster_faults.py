@@ -14,7 +14,6 @@ pytestmark = pytest.mark.slow
 SEED = 20_252
 
 
-@pytest.mark.timeout(120)
 async def test_a_dead_shard_and_a_removed_node_affect_only_their_own_topics(tmp_path: Path) -> None:
     outcome = await run_cluster_faults(tmp_path, int(os.environ.get("DEFERD_FAULTS_SEED") or SEED), rounds=1)
 

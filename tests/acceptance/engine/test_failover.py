@@ -119,7 +119,6 @@ def role(server: StoreServer) -> str:
     return "unreachable"
 
 
-@pytest.mark.timeout(150)  # the sentinels alone take about fifteen seconds
 @pytest.mark.parametrize("how", ["killed", "replaced"])
 async def test_jobs_acknowledged_as_replicated_survive_the_loss_of_the_primary(
     stores: SentinelSet, shop: Http, how: str

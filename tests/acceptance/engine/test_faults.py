@@ -55,7 +55,6 @@ def test_a_service_reads_its_hosts_time_only_from_the_shifted_clock() -> None:
 
 @pytest.mark.slow(seconds=70)
 @pytest.mark.skipif(sys.platform != "linux", reason="the store's disk is filled by prlimit, which only Linux has")
-@pytest.mark.timeout(180)
 def test_no_promise_is_broken_while_each_kind_of_fault_comes_once(tmp_path: Path) -> None:
     seed = int(os.environ.get("DEFERD_FAULTS_SEED") or SEED)
     outcome = run(tmp_path, seed, len(FaultKind))

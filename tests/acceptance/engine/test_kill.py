@@ -109,7 +109,6 @@ async def inject_kills(service: ServiceProcess, kills: Counter[str]) -> None:
         await asyncio.to_thread(service.wait_ready)
 
 
-@pytest.mark.timeout(150)
 async def test_no_acknowledged_job_is_lost_and_none_is_delivered_twice_at_a_time(tmp_path: Path) -> None:
     history, kills = History(), Counter[str]()
     with ServiceProcess(tmp_path, preloaded=True) as service:

@@ -15,7 +15,6 @@ SEED = 20_261
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the store that is killed relies on Linux")
-@pytest.mark.timeout(240)
 async def test_each_occurrence_is_put_once_while_processes_are_killed(tmp_path: Path) -> None:
     outcome = await run_recurring(tmp_path, SEED, occurrences=600, schedules=30)
     print(f"\n{report_recurring(outcome)}")

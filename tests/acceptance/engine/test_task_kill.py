@@ -63,7 +63,6 @@ async def begun(client: AsyncClient, at_work: ServiceProcess, kind: str) -> None
         pass
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("kind", ["cancel", "reschedule", "redrive", "purge"])
 async def test_another_process_goes_on(services: tuple[ServiceProcess, ServiceProcess], kind: str) -> None:
     first, second = services

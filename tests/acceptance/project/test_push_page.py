@@ -108,7 +108,6 @@ def test_the_receiver_in_node_verifies(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # it may wait for other tests that build Go programs
 def test_the_receiver_in_go_verifies(tmp_path: Path) -> None:
     if shutil.which("go") is None:
         pytest.skip("go is not installed")

@@ -50,7 +50,6 @@ def test_the_program_runs(resp_service: ServiceProcess, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_the_program_for_node_runs(resp_service: ServiceProcess, tmp_path: Path) -> None:
     skip_without("npm")
     for name in ("package.json", "package-lock.json", ".npmrc"):
@@ -61,7 +60,6 @@ def test_the_program_for_node_runs(resp_service: ServiceProcess, tmp_path: Path)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # it may wait for other tests that build Go programs
 def test_the_program_for_go_runs(resp_service: ServiceProcess, tmp_path: Path) -> None:
     skip_without("go")
     for name in ("go.mod", "go.sum"):

@@ -121,7 +121,6 @@ class AuditedCalls(EveryCall):
 
 @pytest.mark.slow
 @pytest.mark.hypothesis
-@pytest.mark.timeout(240)
 def test_no_order_of_calls_causes_a_finding(running_server: StoreServer) -> None:
     machine = type("AuditedCallsOnServer", (AuditedCalls,), {"server": running_server})
     run_state_machine_as_test(

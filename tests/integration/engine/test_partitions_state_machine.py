@@ -133,7 +133,6 @@ class EveryCallOnPartitions(EveryCall):
 
 
 @pytest.mark.hypothesis
-@pytest.mark.timeout(480)  # all draws take minutes
 def test_partitioned_topics_do_what_the_model_does(running_server: StoreServer) -> None:
     machine = type("OnServer", (EveryCallOnPartitions,), {"server": running_server})
     run_state_machine_as_test(

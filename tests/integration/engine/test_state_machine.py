@@ -428,7 +428,6 @@ def _put_job(topic: str, put: dict[str, Any]) -> PutJob:
 
 
 @pytest.mark.hypothesis
-@pytest.mark.timeout(240)
 def test_the_engine_does_what_the_model_does(running_server: StoreServer) -> None:
     machine = type("EveryCallOnServer", (EveryCall,), {"server": running_server})
     run_state_machine_as_test(

@@ -129,7 +129,7 @@ class WindowLives(RuleBasedStateMachine):
 
 @pytest.mark.slow(seconds=15)
 @pytest.mark.hypothesis
-@pytest.mark.timeout(240 * max(FACTOR, 1))
+@pytest.mark.timeout(600 * max(FACTOR, 1))
 def test_due_times_keep_their_promises(server: StoreServer) -> None:
     class Lives(WindowLives):
         pass

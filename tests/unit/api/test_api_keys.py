@@ -188,7 +188,7 @@ def test_a_star_alone_matches_everything(patterns: list[str], everything: bool) 
     assert TopicPatterns(patterns).everything is everything
 
 
-@pytest.mark.timeout(5)
+@pytest.mark.timeout(60)  # with backtracking it would take years
 def test_a_pattern_of_many_stars_is_fast() -> None:
     assert not TopicPatterns(["*a" * 60 + "*b"]).match("a" * 128)
 

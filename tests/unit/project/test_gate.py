@@ -14,8 +14,7 @@ ROOT = Path(__file__).resolve().parents[3]
 TOOLS = Path(sysconfig.get_path("scripts"))
 MODULE_LINES_MAX = 500
 
-# Type checking with a cold cache takes most of a minute on a slow machine.
-pytestmark = [pytest.mark.gate, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.gate
 
 
 def passes(tool: str, *arguments: str) -> None:

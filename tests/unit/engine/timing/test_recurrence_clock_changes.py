@@ -157,7 +157,6 @@ def test_a_daily_time_runs_once_on_each_day_of_a_year(zone: str, time: str) -> N
     st.lists(st.integers(0, 72 * HOUR * 1000), min_size=1, max_size=5),
 )
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_the_next_occurrence_is_the_same_from_every_instant_before_it(
     period: tuple[str, int], expression: str, instants: list[int]
 ) -> None:
