@@ -118,10 +118,10 @@ def listed(topics: Sequence[str] | str | None) -> str | None:
 
 def refuse_unknown(arguments: Mapping[str, Any], known: type, kind: str = "options") -> None:
     """Raise TypeError, as a function would, for a keyword argument that is not a key of the TypedDict `known`."""
+    names = known.__annotations__
     for name in arguments:
-        if name not in known.__annotations__:
-            names = ", ".join(known.__annotations__)
-            raise TypeError(f"unexpected keyword argument {name!r}: the {kind} are {names}")
+        if name not in names:
+            raise TypeError(f"unexpected keyword argument {name!r}: the {kind} are {', '.join(names)}")
 
 
 def without_none(**values: Any) -> dict[str, Any]:

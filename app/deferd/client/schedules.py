@@ -94,7 +94,7 @@ def definition(source: PutSchedule | Mapping[str, Any]) -> dict[str, Any]:
 def definition_of(topic: str, options: Mapping[str, Any], known: type = ScheduleOptions) -> dict[str, Any]:
     """The arguments of a schedule as the JSON object of the contract. Raises TypeError for an unknown one."""
     refuse_unknown(options, known)
-    return definition({"topic": topic, **{name: value for name, value in options.items() if value is not None}})
+    return definition({"topic": topic, **without_none(**options)})
 
 
 def put_schedule(
