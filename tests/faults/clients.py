@@ -15,9 +15,9 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from deferd import AsyncClient, BulkResult, Delivery, Job, JobRef
-from deferd.client import requests
 from deferd.client.bulk import Selector
 from deferd.client.errors import NoAnswer, UnexpectedAnswer, Unreachable
+from deferd.client.job_requests import finish
 from deferd.contract.backoff import FixedBackoff
 from deferd.contract.errors import (
     DeferdError,
@@ -371,7 +371,7 @@ class Clients:
         next_job, terms, known = self._puts.draw(job.topic, collapses=False)
         numbers = [number, self._recorder.begin("put", job.topic, next_job, **known, chain=chain)]
         put = {"topic": job.topic, "id": next_job, "body": known["tag"], **terms}
-        request = requests.finish(job, item["result"], [put])
+        request = finish(job, item["result"], [put])
 
         def facts(response: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
             if "put" not in response:  # this delivery had finished the job before

@@ -1,7 +1,7 @@
 """A minimal HTTP/1.1 connection with which the load generator sends single calls.
 
-It sends the requests of the official client (`deferd.client.requests`) and parses the same responses, without its pool
-and its retries, so that the generator takes as little CPU time from the service as it can.
+It sends the requests of the official client and parses the same responses, without its pool and its retries, so that
+the generator takes as little CPU time from the service as it can.
 """
 
 from __future__ import annotations

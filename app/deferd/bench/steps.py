@@ -15,7 +15,7 @@ from deferd.bench.connection import Connection
 from deferd.bench.errors import BenchFailed
 from deferd.bench.ledger import Ledger
 from deferd.bench.service_clock import ClockOffset
-from deferd.client import AsyncClient, requests
+from deferd.client import AsyncClient, consuming, job_requests
 from deferd.client.requests import ApiRequest, Result
 from deferd.contract.timestamps import instant_text
 
@@ -109,8 +109,8 @@ class SingleCalls:
     async def run(self, context: StepContext) -> StepResult:
         """The put that opens each connection is not in the figures."""
         ledger = Ledger(self.topic, context.clock)
-        put = requests.put({"topic": self.topic, "body": BODY})
-        pop = requests.pop(self.topic, wait=SINGLE_POP_WAIT_S)
+        put = job_requests.put({"topic": self.topic, "body": BODY})
+        pop = consuming.pop(self.topic, wait=SINGLE_POP_WAIT_S)
         async with context.connections(self.connections) as connections:
             for job in await asyncio.gather(*(connection.send(put) for connection in connections)):
                 ledger.put(job.id)
@@ -133,7 +133,7 @@ class SingleCalls:
                         f"returned {len(deliveries)} jobs"
                     )
                 ledger.delivered(deliveries[0], time.time())
-                await timed(connection, requests.finish(deliveries[0]))
+                await timed(connection, job_requests.finish(deliveries[0]))
 
             async def repeat(connection: Connection) -> None:
                 while time.monotonic() < end_s:
@@ -151,9 +151,9 @@ class SingleCalls:
 
     async def _consume_first(self, connection: Connection, ledger: Ledger) -> None:
         """Consume one of the jobs that opened the connections."""
-        for delivery in await connection.send(requests.pop(self.topic, wait=SINGLE_POP_WAIT_S)):
+        for delivery in await connection.send(consuming.pop(self.topic, wait=SINGLE_POP_WAIT_S)):
             ledger.delivered(delivery, time.time())
-            await connection.send(requests.finish(delivery))
+            await connection.send(job_requests.finish(delivery))
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ class ConsumeAll:
         """It ends when each job was delivered once and finished, and the last waiting pops have returned."""
         ledger = context.ledger
         totals = StepResult.begin()
-        pop = requests.pop(self.topic, count=self.count, wait=CONSUMER_WAIT_S)
+        pop = consuming.pop(self.topic, count=self.count, wait=CONSUMER_WAIT_S)
 
         async def consume(send: Callable[[ApiRequest[Any]], Awaitable[Any]]) -> None:
             while ledger.missing:
@@ -226,7 +226,7 @@ class ConsumeAll:
                 if not deliveries:
                     continue
                 totals.values_ms.extend([ledger.delivered(delivery, at_s) for delivery in deliveries])
-                results = await send(requests.finish_many(self.topic, deliveries))
+                results = await send(consuming.finish_many(self.topic, deliveries))
                 if [result.id for result in results if result.status == 200] != [one.id for one in deliveries]:
                     refused = next((result for result in results if result.status != 200), None)
                     raise BenchFailed(f"a finish of {len(deliveries)} jobs returned {refused}")

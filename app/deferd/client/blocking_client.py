@@ -17,9 +17,9 @@ from deferd.client.blocking_transport import BlockingTransport, run_blocking
 from deferd.client.buffer import PutBuffer
 from deferd.client.put_options import PutOptions
 from deferd.client.request_body import JobToPut
-from deferd.client.requests import JobFilters
 from deferd.client.sender import Sender
 from deferd.client.spans import spans_of
+from deferd.client.topics import JobFilters
 from deferd.client.transport import HttpSettings
 from deferd.contract.errors import DeferdError
 from deferd.contract.model import JobState

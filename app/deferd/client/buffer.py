@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Unpack
 
 from deferd.client.idempotency import with_id
@@ -31,17 +30,11 @@ class PutBuffer:
             InvalidInput: the job is invalid.
             DeferdError: as in `put_many`.
         """
-        fields = checked_put(topic, body, options)
+        fields = with_id(job_fields(put_fields(topic, body, options)))
+        as_json(fields)
+        check_put(fields)  # an invalid job is found here, before it is sent
         self.waiting += 1
         try:
             return await self._calls.put_for_result(fields)
         finally:
             self.waiting -= 1
-
-
-def checked_put(topic: str, body: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """A job to put, with its id. An invalid job is found here, before it is sent."""
-    fields = with_id(job_fields(put_fields(topic, body, options)))
-    as_json(fields)
-    check_put(fields)
-    return fields

@@ -9,11 +9,11 @@ from typing import Any, Literal, TypedDict, Unpack
 from deferd.client.durations import Seconds, instant, seconds
 from deferd.client.idempotency import new_id
 from deferd.client.jobs import JobRef
-from deferd.client.request_body import encode
-from deferd.client.requests import ApiRequest, request_for
+from deferd.client.request_body import encode, in_rfc_3339, refuse_unknown, without_none
+from deferd.client.requests import request_for
 from deferd.client.response_reading import reader_of
 from deferd.client.sender import Sender
-from deferd.contract.limits import BULK_DEFAULT, BULK_MAX, SAMPLES_DEFAULT
+from deferd.contract.limits import BULK_MAX, SAMPLES_DEFAULT
 from deferd.contract.operations import bulk as operations
 from deferd.contract.operations.operation import Operation
 from deferd.contract.responses.bulk import BulkResult
@@ -45,19 +45,13 @@ class Selector(TypedDict, total=False):
 
 def selection(selector: Selector) -> dict[str, Any]:
     """The JSON object of the contract. Raises TypeError for an unknown argument."""
-    for name in selector:
-        if name not in Selector.__annotations__:
-            known = ", ".join(Selector.__annotations__)
-            raise TypeError(f"unexpected keyword argument {name!r}: the selectors are {known}")
-    select: dict[str, Any] = {name: value for name, value in selector.items() if value is not None}
+    refuse_unknown(selector, Selector, "selectors")
+    select: dict[str, Any] = without_none(**selector)
     if "ids" in select:
         select["ids"] = [_name_of(job) for job in select["ids"]]
     if isinstance(select.get("topics"), str):
         select["topics"] = [select["topics"]]
-    for name in ("due_after", "due_before", "cutoff"):
-        if isinstance(select.get(name), datetime):
-            select[name] = instant(name, select[name])
-    return select
+    return in_rfc_3339(select, ("due_after", "due_before", "cutoff"))
 
 
 def _name_of(job: JobRef | Job | tuple[str, str]) -> dict[str, str]:
@@ -65,68 +59,13 @@ def _name_of(job: JobRef | Job | tuple[str, str]) -> dict[str, str]:
     return {"topic": topic, "id": job_id}
 
 
-def cancel(
-    select: dict[str, Any],
-    *,
-    limit: int = BULK_DEFAULT,
-    dry_run: bool = False,
-    if_reserved: Literal["cancel", "refuse"] = "cancel",
-    request_id: str | None = None,
-) -> ApiRequest[BulkResult]:
-    """`POST /jobs/cancel`."""
-    option = {} if if_reserved == "cancel" else {"if_reserved": if_reserved}
-    return _request(operations.CANCEL_SELECTED_JOBS, select, option, limit, request_id, dry_run=dry_run)
-
-
-def reschedule(
-    select: dict[str, Any],
-    *,
-    by: Seconds | None = None,
-    delay: Seconds | None = None,
-    run_at: datetime | None = None,
-    limit: int = BULK_DEFAULT,
-    dry_run: bool = False,
-    request_id: str | None = None,
-) -> ApiRequest[BulkResult]:
-    """`POST /jobs/reschedule`."""
-    when = reschedule_fields(by, delay, run_at)
-    return _request(operations.RESCHEDULE_SELECTED_JOBS, select, when, limit, request_id, dry_run=dry_run)
-
-
 def reschedule_fields(by: Seconds | None, delay: Seconds | None, run_at: datetime | None) -> dict[str, Any]:
     """When the jobs are to be due, as fields of the API."""
-    when: dict[str, Any] = {
-        "by": None if by is None else seconds(by),
-        "delay": None if delay is None else seconds(delay),
-        "run_at": None if run_at is None else instant("run_at", run_at),
-    }
-    return {name: value for name, value in when.items() if value is not None}
-
-
-def _request(
-    operation: Operation[BulkResult],
-    select: dict[str, Any],
-    action: dict[str, Any],
-    limit: int,
-    request_id: str | None,
-    *,
-    dry_run: bool,
-) -> ApiRequest[BulkResult]:
-    body = {"select": select, **action, "limit": limit}
-    if dry_run:
-        body["dry_run"] = True
-    if request_id is not None:
-        body["request_id"] = request_id
-    repeatable = dry_run or request_id is not None
-    return request_for(operation, body=encode(body), wait_s=_BULK_S, repeatable=repeatable)
-
-
-def preview(select: dict[str, Any], *, limit: int | None) -> ApiRequest[Preview]:
-    """`POST /jobs/cancel` as a dry run that names jobs and a cutoff."""
-    size = BULK_MAX if limit is None else limit
-    body = encode({"select": select, "limit": size, "dry_run": True, "samples": SAMPLES_DEFAULT})
-    request = request_for(operations.CANCEL_SELECTED_JOBS, body=body, wait_s=_BULK_S, repeatable=True)
-    return request.reading(reader_of(Preview))
+    return without_none(
+        by=None if by is None else seconds(by),
+        delay=delay,
+        run_at=None if run_at is None else instant("run_at", run_at),
+    )
 
 
 class BulkMethods:
@@ -159,19 +98,9 @@ class BulkMethods:
             TypeError: a selector is unknown.
             InvalidInput: a value is out of its bounds, or there is not exactly one of `ids`, `tag` and `state`.
         """
-        select, request_id = selection(selector), request_id or new_id()
-        while True:
-            result = await self._sender.send(
-                cancel(
-                    select,
-                    limit=BULK_MAX if limit is None else limit,
-                    dry_run=dry_run,
-                    if_reserved=if_reserved,
-                    request_id=request_id,
-                )
-            )
-            if result.complete or limit is not None or dry_run:
-                return result
+        option = {} if if_reserved == "cancel" else {"if_reserved": if_reserved}
+        call = {"select": selection(selector), **option}
+        return await self._call(operations.CANCEL_SELECTED_JOBS, call, limit, request_id, dry_run=dry_run)
 
     async def reschedule_all(
         self,
@@ -195,19 +124,26 @@ class BulkMethods:
 
         Raises as `cancel_all`.
         """
-        select, request_id = selection(selector), request_id or new_id()
+        call = {"select": selection(selector), **reschedule_fields(by, delay, run_at)}
+        return await self._call(operations.RESCHEDULE_SELECTED_JOBS, call, limit, request_id, dry_run=dry_run)
+
+    async def _call(
+        self,
+        operation: Operation[BulkResult],
+        call: dict[str, Any],
+        limit: int | None,
+        request_id: str | None,
+        *,
+        dry_run: bool,
+    ) -> BulkResult:
+        """Without a `limit` it is repeated until it is complete."""
+        call["limit"] = BULK_MAX if limit is None else limit
+        if dry_run:
+            call["dry_run"] = True
+        call["request_id"] = request_id or new_id()
+        request = request_for(operation, body=encode(call), wait_s=_BULK_S, repeatable=True)
         while True:
-            result = await self._sender.send(
-                reschedule(
-                    select,
-                    by=by,
-                    delay=delay,
-                    run_at=run_at,
-                    limit=BULK_MAX if limit is None else limit,
-                    dry_run=dry_run,
-                    request_id=request_id,
-                )
-            )
+            result = await self._sender.send(request)
             if result.complete or limit is not None or dry_run:
                 return result
 
@@ -216,4 +152,7 @@ class BulkMethods:
 
         With the result's `cutoff` among the selectors, `cancel_all` and `reschedule_all` act on nothing else.
         """
-        return await self._sender.send(preview(selection(selector), limit=limit))
+        size = BULK_MAX if limit is None else limit
+        body = encode({"select": selection(selector), "limit": size, "dry_run": True, "samples": SAMPLES_DEFAULT})
+        request = request_for(operations.CANCEL_SELECTED_JOBS, body=body, wait_s=_BULK_S, repeatable=True)
+        return await self._sender.send(request.reading(reader_of(Preview)))

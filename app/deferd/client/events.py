@@ -8,8 +8,7 @@ import msgspec
 
 from deferd.client.errors import NoAnswer, UnexpectedAnswer
 from deferd.client.http1 import MalformedResponse
-from deferd.client.inspection import listed
-from deferd.client.request_body import without_none
+from deferd.client.request_body import listed, without_none
 from deferd.client.requests import ApiRequest, request_for
 from deferd.client.response_reading import reader_of
 from deferd.client.response_stream import ResponseStream, ServerSentEvent

@@ -13,15 +13,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from deferd.client import requests
+from deferd.client import job_requests
 from deferd.client.errors import NoAnswer, UnexpectedAnswer
 from deferd.client.jobs import JobRef
 from deferd.client.put_options import check_put
 from deferd.client.request_body import as_json, job_fields
-from deferd.client.requests import ApiRequest
+from deferd.client.requests import ApiRequest, request_for
 from deferd.client.sender import Sender
 from deferd.contract.errors import FieldError, InvalidInput, JobExists, JobNotFound, JobReserved, PayloadTooLarge
 from deferd.contract.fields import PLACING, POLICY, Kind
+from deferd.contract.operations.jobs import GET_JOB
 from deferd.contract.responses.job_calls import Cancelled, PutResult
 from deferd.contract.responses.jobs import Delivery, Job, read_backoff
 from deferd.contract.timestamps import parse_instant
@@ -115,7 +116,8 @@ async def finish_once(
     retry_for_s: float | None = None,
 ) -> None:
     """Finish one job and put others. `doubtful`: an earlier request may have done it. Raises as `Client.finish`."""
-    outcome = await sender.try_to_send(requests.finish(job, result, put), retry_for_s=retry_for_s, doubtful=doubtful)
+    request = job_requests.finish(job, result, put)
+    outcome = await sender.try_to_send(request, retry_for_s=retry_for_s, doubtful=doubtful)
     # A finished job without `retain` is gone, so after a lost response "not found" means that it was finished.
     if not (outcome.doubtful and isinstance(outcome.error, JobNotFound)):
         outcome.result()
@@ -142,7 +144,7 @@ async def put_batch_once(
     `first_index` is the position of the first job, for the paths in errors. `doubtful`: the jobs may have been put by
     an earlier request.
     """
-    outcome = await sender.try_to_send(requests.put_many(jobs), doubtful=doubtful)
+    outcome = await sender.try_to_send(job_requests.put_many(jobs), doubtful=doubtful)
     if isinstance(outcome.error, PayloadTooLarge):
         if len(jobs) == 1:
             [job] = jobs
@@ -179,8 +181,9 @@ async def _resolved(sender: Sender, fields: Mapping[str, Any], refused: PutResul
 
 async def _stored(sender: Sender, fields: Mapping[str, Any]) -> Job | None:
     try:
+        request = request_for(GET_JOB, fields["topic"], fields["id"])
         # An error must not deny the put itself.
-        return (await sender.try_to_send(requests.get(fields["topic"], fields["id"]), doubtful=True)).result()
+        return (await sender.try_to_send(request, doubtful=True)).result()
     except JobNotFound:
         return None
 

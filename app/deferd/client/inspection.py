@@ -1,64 +1,48 @@
-"""What operators look at: the methods of both clients, and their requests."""
+"""What people look at: what needs them, why jobs do not run, what is due, what happened, and what the service runs on.
+
+The methods of both clients.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 
 from deferd.client.durations import instant
-from deferd.client.request_body import without_none
-from deferd.client.requests import ApiRequest, request_for
+from deferd.client.request_body import listed, without_none
+from deferd.client.requests import request_for
 from deferd.client.sender import Sender
-from deferd.contract.operations import inspection as operations
+from deferd.contract.limits import PAGE_MAX
+from deferd.contract.operations import history, inspection, system
+from deferd.contract.operations.activity import LIST_ACTIVITY
+from deferd.contract.operations.now import GET_NOW
+from deferd.contract.responses.activity import Change
+from deferd.contract.responses.history import History
 from deferd.contract.responses.inspection import Consumer, DeadErrors, Explanation, Forecast
+from deferd.contract.responses.now import Now
+from deferd.contract.responses.system import Overview, OwnKey, System
 
-MANY_TOPICS_S = 30.0
+_MANY_TOPICS_S = 30.0
 """How long the service may take for 10,000 topics."""
 
 
-def dead_errors(
-    *,
-    topics: Sequence[str] | str | None = None,
-    since: datetime | None = None,
-    limit: int | None = None,
-    look_at: int | None = None,
-) -> ApiRequest[DeadErrors]:
-    """`GET /dead`."""
-    query = without_none(topics=listed(topics), limit=limit, look_at=look_at)
-    if since is not None:
-        query["since"] = instant("since", since)
-    return request_for(operations.LIST_DEAD_ERRORS, query=query, wait_s=MANY_TOPICS_S)
-
-
-def forecast(
-    *,
-    topics: Sequence[str] | str | None = None,
-    begin: datetime | None = None,
-    end: datetime | None = None,
-    buckets: int | None = None,
-    limit: int | None = None,
-) -> ApiRequest[Forecast]:
-    """`GET /forecast`."""
-    query = without_none(topics=listed(topics), buckets=buckets, limit=limit)
-    for name, argument, at in (("from", "begin", begin), ("to", "end", end)):
-        if at is not None:
-            query[name] = instant(argument, at)
-    return request_for(operations.GET_FORECAST, query=query, wait_s=MANY_TOPICS_S)
-
-
-def listed(topics: Sequence[str] | str | None) -> str | None:
-    """Names and patterns as the query has them."""
-    return topics if topics is None or isinstance(topics, str) else ",".join(topics)
-
-
 class InspectionMethods:
-    """What operators look at, a part of ApiMethods."""
+    """What people look at, a part of ApiMethods."""
 
     _sender: Sender
 
+    async def now(self, *, topics: Sequence[str] | str | None = None, limit: int | None = None) -> Now:
+        """Get what needs a person now, the most urgent first, and what is due next.
+
+        `topics` are names or patterns, by default all; alerts of the store are always there. `limit` is the most
+        alerts, by default 100. The service keeps what it has read for up to 5 seconds.
+        """
+        query = without_none(topics=listed(topics), limit=limit)
+        return await self._sender.send(request_for(GET_NOW, query=query, wait_s=_MANY_TOPICS_S))
+
     async def why(self, topic: str, id: str) -> Explanation:
         """Explain why a job has not run. A job that does not exist is no error: its reason is `unknown_job`."""
-        return await self._sender.send(request_for(operations.EXPLAIN_JOB, topic, id))
+        return await self._sender.send(request_for(inspection.EXPLAIN_JOB, topic, id))
 
     async def dead_errors(
         self,
@@ -74,7 +58,10 @@ class InspectionMethods:
         groups, by default 100. At most about `look_at` jobs are read, by default 5000, those kept longest: `complete`
         of the result says whether that were all.
         """
-        return await self._sender.send(dead_errors(topics=topics, since=since, limit=limit, look_at=look_at))
+        query = without_none(topics=listed(topics), limit=limit, look_at=look_at)
+        if since is not None:
+            query["since"] = instant("since", since)
+        return await self._sender.send(request_for(inspection.LIST_DEAD_ERRORS, query=query, wait_s=_MANY_TOPICS_S))
 
     async def forecast(
         self,
@@ -90,8 +77,11 @@ class InspectionMethods:
         `topics` are names or patterns, by default all; `end` is by default six hours later. `limit` is how many topics
         are shown, by default 20; the sums include all. The service keeps a forecast for 10 seconds.
         """
-        request = forecast(topics=topics, begin=begin, end=end, buckets=buckets, limit=limit)
-        return await self._sender.send(request)
+        query = without_none(topics=listed(topics), buckets=buckets, limit=limit)
+        for name, argument, at in (("from", "begin", begin), ("to", "end", end)):
+            if at is not None:
+                query[name] = instant(argument, at)
+        return await self._sender.send(request_for(inspection.GET_FORECAST, query=query, wait_s=_MANY_TOPICS_S))
 
     async def consumers(self, *, limit: int | None = None) -> list[Consumer]:
         """List who has popped within a minute, in all processes of the service, or holds jobs; at most 100 by default.
@@ -99,5 +89,53 @@ class InspectionMethods:
         Those that hold most jobs come first.
         """
         query = without_none(limit=limit)
-        request = request_for(operations.LIST_CONSUMERS, query=query, wait_s=MANY_TOPICS_S)
+        request = request_for(inspection.LIST_CONSUMERS, query=query, wait_s=_MANY_TOPICS_S)
         return (await self._sender.send(request)).consumers
+
+    async def history(self, topic: str, *, minutes: int | None = None) -> History:
+        """Read what happened in a topic in the last `minutes`, by default 60, at most 2880 (two days).
+
+        Up to 60 minutes in buckets of 10 seconds, beyond that in buckets of 5 minutes. Raises TopicNotFound.
+        """
+        query = without_none(minutes=minutes)
+        return await self._sender.send(request_for(history.GET_HISTORY, topic, query=query))
+
+    async def history_of_all(self, *, minutes: int | None = None) -> History:
+        """As `history`, of all topics together that the key sees; numbers of jobs are None."""
+        query = without_none(minutes=minutes)
+        return await self._sender.send(request_for(history.GET_HISTORY_OF_ALL, query=query))
+
+    async def activity(
+        self, *, topics: Sequence[str] | str | None = None, limit: int | None = None
+    ) -> AsyncIterator[Change]:
+        """List what people and keys changed within 30 days, the newest first; the last 10,000 changes are kept.
+
+        `topics` are names or patterns: only changes that concern one of these topics. `limit` is the most changes, by
+        default all.
+        """
+        cursor, left = None, limit
+        while left is None or left > 0:
+            size = PAGE_MAX if left is None else min(left, PAGE_MAX)
+            query = without_none(topics=listed(topics), cursor=cursor, limit=size)
+            page = await self._sender.send(request_for(LIST_ACTIVITY, query=query))
+            for change in page.activity:
+                yield change
+            left = None if left is None else left - len(page.activity)
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    async def overview(
+        self, *, sort: str | None = None, name: str | None = None, offset: int | None = None, limit: int | None = None
+    ) -> Overview:
+        """Get topics at a glance, in any order; see `GET /overview`. `name` is a part of their names."""
+        query = without_none(sort=sort, name=name, offset=offset, limit=limit)
+        return await self._sender.send(request_for(system.GET_OVERVIEW, query=query, wait_s=_MANY_TOPICS_S))
+
+    async def system(self) -> System:
+        """Get what the service runs on: versions, the store, its durability and timers, and the settings."""
+        return await self._sender.send(request_for(system.GET_SYSTEM))
+
+    async def key(self) -> OwnKey:
+        """Get the name, scopes, topics and limits of the key that this client uses."""
+        return await self._sender.send(request_for(system.GET_KEY))

@@ -9,14 +9,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
 from msgspec.structs import replace
 
-from deferd.client import requests
+from deferd.client import job_requests
 from deferd.client.batching import MOST_BYTES, MOST_JOBS, Batching, Call, Result
 from deferd.client.errors import NoAnswer, UnexpectedAnswer
 from deferd.client.idempotency import cancel_once, finish_once, put_batch_once, put_once
+from deferd.client.job_requests import FollowUp, IfReserved
 from deferd.client.jobs import JobRef
 from deferd.client.request_body import encode, job_fields, without_none
 from deferd.client.requests import request_for
@@ -50,8 +51,6 @@ from deferd.contract.responses.job_calls import (
 from deferd.contract.responses.jobs import Delivery, Job
 
 OneResult = TypeVar("OneResult", PutResult, FinishResult, CancelResult)
-IfReserved = Literal["cancel", "refuse"]
-FollowUp = Literal["cancel", "keep"]
 
 _CREATED = 201
 _OK = (200, _CREATED)
@@ -145,7 +144,7 @@ class _Put(_AnyPut[Job]):
         self.fail(error)
 
     async def send_alone(self) -> Job:
-        request, left_s = requests.put_encoded(self._fields, self._body), self.time_left_s()
+        request, left_s = job_requests.put_encoded(self._fields, self._body), self.time_left_s()
         return await put_once(self.sender, self._fields, request, doubtful=self.doubtful, retry_for_s=left_s)
 
 
@@ -190,10 +189,10 @@ class _Cancel(_Call[Cancelled]):
         self._follow_up: FollowUp = follow_up
 
     def json(self) -> bytes:
-        return encode({"id": self.id, **requests.cancel_options(self._if_reserved, self._follow_up)})
+        return encode({"id": self.id, **job_requests.cancel_options(self._if_reserved, self._follow_up)})
 
     async def send_alone(self) -> Cancelled:
-        request = requests.cancel(self.topic, self.id, if_reserved=self._if_reserved, follow_up=self._follow_up)
+        request = job_requests.cancel(self.topic, self.id, if_reserved=self._if_reserved, follow_up=self._follow_up)
         return await cancel_once(self.sender, request, doubtful=self.doubtful, retry_for_s=self.time_left_s())
 
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Literal
 
 from deferd.client.durations import seconds
-from deferd.client.request_body import encode
+from deferd.client.request_body import encode, without_none
 from deferd.client.requests import request_for
 from deferd.client.response_reading import read_nothing
 from deferd.client.sender import Sender
@@ -41,16 +41,16 @@ class PushMethods:
         Raises:
             InvalidInput: a value is invalid, the service may not push to the URL, or there are no secrets.
         """
-        given = {
-            "url": url,
-            "secrets": None if secrets is None else list(secrets),
-            "timeout": None if timeout is None else seconds(timeout),
-            "max_in_flight": max_in_flight,
-            "rate": rate,
-            "headers": None if headers is None else dict(headers),
-            "mode": mode,
-        }
-        body = encode({name: value for name, value in given.items() if value is not None})
+        fields = without_none(
+            url=url,
+            secrets=None if secrets is None else list(secrets),
+            timeout=None if timeout is None else seconds(timeout),
+            max_in_flight=max_in_flight,
+            rate=rate,
+            headers=None if headers is None else dict(headers),
+            mode=mode,
+        )
+        body = encode(fields)
         return await self._sender.send(request_for(operations.SET_PUSH, topic, body=body, success=(200, 201)))
 
     async def push(self, topic: str) -> Push:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from deferd.client.durations import Seconds
 from deferd.client.policy_options import PolicyOptions
+from deferd.client.request_body import refuse_unknown
 from deferd.contract.errors import FieldError, InvalidInput
 from deferd.contract.fields import NULL_IS_NONE
 from deferd.contract.model import DurabilityLevel, PutJob
@@ -67,9 +68,7 @@ def set_options(options: Mapping[str, Any], known: type[PolicyOptions] = PutOpti
     Raises:
         TypeError: an option is not a key of `known`.
     """
-    for name in options:
-        if name not in known.__annotations__:
-            raise TypeError(f"unexpected keyword argument {name!r}: the options are {', '.join(known.__annotations__)}")
+    refuse_unknown(options, known)
     return {name: value for name, value in options.items() if value is not None or name in NULL_IS_NONE}
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, overload
 
 from pydantic import BaseModel
 from pydantic_core import from_json, to_json
@@ -89,13 +89,39 @@ def set_fields(source: BaseModel | Mapping[str, Any]) -> dict[str, Any]:
     return dict(source)
 
 
-def in_seconds(fields: dict[str, Any]) -> dict[str, Any]:
-    """Replace timedeltas in the duration fields by seconds, in place."""
-    for name in SECONDS_OF_PUTS:
+def in_seconds(fields: dict[str, Any], names: Iterable[str] = SECONDS_OF_PUTS) -> dict[str, Any]:
+    """Replace timedeltas in the duration fields, by default those of puts, by seconds, in place."""
+    for name in names:
         value = fields.get(name)
         if isinstance(value, timedelta):
             fields[name] = value.total_seconds()
     return fields
+
+
+def in_rfc_3339(fields: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Replace datetimes in these fields by their text, in place. Raises InvalidInput for one without a zone."""
+    for name in names:
+        value = fields.get(name)
+        if isinstance(value, datetime):
+            fields[name] = instant(name, value)
+    return fields
+
+
+@overload
+def listed(topics: Sequence[str] | str) -> str: ...
+@overload
+def listed(topics: None) -> None: ...
+def listed(topics: Sequence[str] | str | None) -> str | None:
+    """Names and patterns of topics as a path or a query has them."""
+    return topics if topics is None or isinstance(topics, str) else ",".join(topics)
+
+
+def refuse_unknown(arguments: Mapping[str, Any], known: type, kind: str = "options") -> None:
+    """Raise TypeError, as a function would, for a keyword argument that is not a key of the TypedDict `known`."""
+    names = known.__annotations__
+    for name in arguments:
+        if name not in names:
+            raise TypeError(f"unexpected keyword argument {name!r}: the {kind} are {', '.join(names)}")
 
 
 def without_none(**values: Any) -> dict[str, Any]:

@@ -8,12 +8,14 @@ from typing import Any, TypeVar
 
 import msgspec
 from pydantic import BaseModel
+from pydantic_core import from_json
 
-from deferd.client.json_reading import parsed
 from deferd.contract.open_enum import later_members
 from deferd.contract.responses.response import Response
 
 Read = TypeVar("Read", bound=Response)
+
+_TOO_DEEP = "recursion limit exceeded"
 
 
 def reader_of(struct: type[Read]) -> Callable[[bytes], Read]:
@@ -54,3 +56,21 @@ def _read_generally(content: bytes, struct: type[Read]) -> Read:
             return msgspec.convert(parsed(content), struct, dec_hook=_model)
     except msgspec.MsgspecError as error:
         raise ValueError(str(error)) from None
+
+
+def parsed(content: bytes) -> Any:
+    """The JSON value of a body, or of a part of one, at any depth.
+
+    Raises:
+        ValueError: it is not JSON.
+    """
+    try:
+        return from_json(content, cache_strings="keys")
+    except ValueError as error:
+        if not str(error).startswith(_TOO_DEEP):
+            raise
+    # A body that was put before there was `limits.VALUE_DEPTH_MAX`: it must not take the jobs beside it along.
+    try:
+        return msgspec.json.decode(content)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error

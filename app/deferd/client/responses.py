@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from deferd.client.errors import UnexpectedAnswer
-from deferd.client.json_reading import parsed
+from deferd.client.response_reading import parsed
 from deferd.contract import errors
 from deferd.contract.errors import DeferdError, FieldError
 from deferd.contract.model import JobState

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, TypedDict, Unpack
 
-from deferd.client.durations import Seconds, instant, seconds
+from deferd.client.durations import Seconds
 from deferd.client.policy_options import PolicyOptions
-from deferd.client.request_body import encode, in_seconds, set_fields, without_none
+from deferd.client.request_body import encode, in_rfc_3339, in_seconds, refuse_unknown, set_fields, without_none
 from deferd.client.requests import ApiRequest, request_for
 from deferd.client.response_reading import read_nothing, reader_of
 from deferd.client.sender import Sender
@@ -17,7 +17,7 @@ from deferd.contract.limits import PREVIEW_DEFAULT
 from deferd.contract.model import DurabilityLevel
 from deferd.contract.operations import schedules as operations
 from deferd.contract.responses.jobs import Job
-from deferd.contract.responses.schedules import Preview, Schedule, SchedulePage
+from deferd.contract.responses.schedules import Preview, Schedule
 from deferd.contract.responses.schedules import PreviewedRun as Run
 from deferd.contract.schedules import CatchUp, Overlap, PutSchedule, ScheduledJob
 
@@ -85,30 +85,16 @@ def definition(source: PutSchedule | Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         InvalidInput: an instant has no zone.
     """
-    fields = set_fields(source)
-    for name in _DURATIONS:
-        if isinstance(fields.get(name), timedelta):
-            fields[name] = seconds(fields[name])
-    for name in _INSTANTS:
-        if isinstance(fields.get(name), datetime):
-            fields[name] = instant(name, fields[name])
+    fields = in_rfc_3339(in_seconds(set_fields(source), _DURATIONS), _INSTANTS)
     if isinstance(fields.get("job"), Mapping | ScheduledJob):  # the service refuses anything else
-        job = in_seconds(set_fields(fields["job"]))
-        if isinstance(job.get("spread"), timedelta):
-            job["spread"] = seconds(job["spread"])
-        fields["job"] = job
+        fields["job"] = in_seconds(set_fields(fields["job"]))
     return fields
 
 
 def definition_of(topic: str, options: Mapping[str, Any], known: type = ScheduleOptions) -> dict[str, Any]:
     """The arguments of a schedule as the JSON object of the contract. Raises TypeError for an unknown one."""
-    for name in options:
-        if name not in known.__annotations__:
-            raise TypeError(f"unexpected keyword argument {name!r}: the options are {', '.join(known.__annotations__)}")
-    return definition({"topic": topic, **{name: value for name, value in options.items() if value is not None}})
-
-
-# Requests
+    refuse_unknown(options, known)
+    return definition({"topic": topic, **without_none(**options)})
 
 
 def put_schedule(
@@ -126,24 +112,6 @@ def put_schedule(
         repeatable=not create_only,
         headers={"if-none-match": "*"} if create_only else None,
     )
-
-
-def schedules(
-    *,
-    cursor: str | None = None,
-    limit: int | None = None,
-    topic: str | None = None,
-    paused: bool | None = None,
-    prefix: str | None = None,
-    jobs: bool = True,
-) -> ApiRequest[SchedulePage]:
-    """`GET /schedules`: one page. `jobs` False: without the field `job`."""
-    query = without_none(cursor=cursor, limit=limit, topic=topic, prefix=prefix)
-    if paused is not None:
-        query["paused"] = "true" if paused else "false"
-    if not jobs:
-        query["jobs"] = "false"
-    return request_for(operations.LIST_SCHEDULES, query=query)
 
 
 def preview_schedule(
@@ -203,8 +171,12 @@ class ScheduleMethods:
         """
         cursor = None
         while True:
-            request = schedules(cursor=cursor, topic=topic, paused=paused, prefix=prefix, jobs=jobs)
-            page = await self._sender.send(request)
+            query = without_none(cursor=cursor, topic=topic, prefix=prefix)
+            if paused is not None:
+                query["paused"] = "true" if paused else "false"
+            if not jobs:
+                query["jobs"] = "false"
+            page = await self._sender.send(request_for(operations.LIST_SCHEDULES, query=query))
             for view in page.schedules:
                 yield view
             cursor = page.next_cursor

@@ -9,9 +9,10 @@ from deferd.client.bulk import Selector, reschedule_fields, selection
 from deferd.client.durations import Seconds
 from deferd.client.idempotency import new_id
 from deferd.client.request_body import encode, without_none
-from deferd.client.requests import ApiRequest, JobConditions, condition_fields, request_for
+from deferd.client.requests import ApiRequest, request_for
 from deferd.client.response_reading import reader_of
 from deferd.client.sender import Sender
+from deferd.client.topics import JobConditions, condition_fields
 from deferd.contract.model import JobState
 from deferd.contract.operations import bulk, topics
 from deferd.contract.operations import tasks as operations

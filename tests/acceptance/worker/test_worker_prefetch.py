@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
 from typing import Any
 
 import pytest
 
 from deferd import AsyncClient, Worker
-from deferd.client import requests
-from deferd.contract.operations.deliveries import RETURN_JOBS
+from deferd.contract.operations import deliveries
 from deferd.worker import lease_keeper, worker_run
 from tests.acceptance.client.lossy_proxy import lossy_proxy
 from tests.acceptance.service_process import ServiceProcess
@@ -116,8 +114,8 @@ async def test_prefetched_jobs_are_returned_uncounted_when_the_worker_stops(
 async def test_prefetched_jobs_are_snoozed_on_a_service_that_cannot_return_them(
     client: AsyncClient, shared_service: ServiceProcess, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unknown = RETURN_JOBS._replace(path="/topics/{topic}/no-such-call")
-    monkeypatch.setattr(requests, "return_many", partial(requests._on_deliveries, unknown))
+    unknown = deliveries.RETURN_JOBS._replace(path="/topics/{topic}/no-such-call")
+    monkeypatch.setattr(deliveries, "RETURN_JOBS", unknown)
     worker, began, may_end = await prefetching_worker(client, shared_service.url, topic, ttr=3600, max_attempts=1)
     async with serving(worker):
         await others_wait(began)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
 
 from deferd.bench.connection import Connection
-from deferd.client import NoAnswer, requests
+from deferd.client import NoAnswer
+from deferd.client.requests import request_for
 from deferd.contract.errors import TopicNotFound
+from deferd.contract.operations.topics import PURGE_TOPIC
 
 CONTENT = b'{"removed":3}'
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
-CALL = replace(requests.purge("orders"), wait_s=0)
+CALL = request_for(PURGE_TOPIC, "orders").giving(lambda result: result.removed)
 
 
 class Server:

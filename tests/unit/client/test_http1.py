@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 from deferd.client import http1
 from deferd.client.addresses import Endpoint, alternating
+from deferd.client.consuming import pop
 from deferd.client.http1 import HttpResponse, MalformedResponse, RequestWriter, ResponseParser
 from deferd.client.proxy import parse_proxy_url
-from deferd.client.requests import ApiRequest, get, pop
+from deferd.client.requests import ApiRequest, request_for
 from deferd.client.transport import HttpSettings
 from deferd.client.user_agent import user_agent
+from deferd.contract.operations.jobs import GET_JOB
 from tests.drawn_input import drawn
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -258,7 +260,7 @@ def http_settings(url: str, *, proxy: str | None = None, key: str | None = "k3y"
 def test_a_request_names_host_and_path_of_the_url(url: str, host: str, path: str) -> None:
     headers = [f"host: {host}", "authorization: Bearer k3y", f"user-agent: {user_agent()}"]
     expected = [f"GET {path} HTTP/1.1", *headers, "", ""]
-    assert expected == head_lines(http_settings(url), get("t", "a"))
+    assert expected == head_lines(http_settings(url), request_for(GET_JOB, "t", "a"))
 
 
 def test_query_and_body_are_in_the_request() -> None:
@@ -299,7 +301,7 @@ def test_no_header_has_control_characters(value: str) -> None:
 def test_the_proxy_gets_what_it_needs_and_no_more(url: str, target: str, tunnel: str | None) -> None:
     settings = http_settings(url, proxy="http://me:p%40ss@proxy:3128")
     [endpoint] = settings.endpoints.values()
-    lines = head_lines(settings, get("t", "a"))
+    lines = head_lines(settings, request_for(GET_JOB, "t", "a"))
     assert lines[0] == f"GET {target} HTTP/1.1"
     credentials = "proxy-authorization: Basic bWU6cEBzcw=="
     assert (credentials in lines) == (url.startswith("http:"))

@@ -16,9 +16,11 @@ import pytest
 from msgspec import UNSET
 
 from deferd.client import Delivery, EndedAttempt
+from deferd.client.consuming import finish_many, pop
 from deferd.client.errors import UnexpectedAnswer
-from deferd.client.requests import finish_many, jobs, pop, put_many
+from deferd.client.job_requests import put_many
 from deferd.client.response_reading import reader_of
+from deferd.client.topics import jobs
 from deferd.contract.backoff import ExponentialBackoff
 from deferd.contract.endings import AttemptEnd
 from deferd.contract.model import JobState

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -18,12 +18,16 @@ from pydantic import BaseModel, ConfigDict
 from pydantic_core import from_json
 
 from deferd import Context
-from deferd.client import requests
+from deferd.client import job_requests, topics
+from deferd.client.api_methods import ApiMethods
+from deferd.client.blocking_transport import run_blocking
+from deferd.client.consuming import finish_many, pop
 from deferd.client.durations import instant
 from deferd.client.jobs import JobRef
 from deferd.client.request_body import as_json
-from deferd.client.requests import ApiRequest
+from deferd.client.requests import ApiRequest, ready
 from deferd.client.responses import read_problem
+from deferd.client.sender import Sender, SendOutcome
 from deferd.contract.errors import DeferdError, InvalidInput
 from deferd.contract.model import DeadReason, JobState
 from deferd.contract.responses.response import Response
@@ -32,30 +36,58 @@ from deferd.worker.handlers import Handler, InvalidBody
 from tests.deliveries import FIELDS, delivery_of
 from tests.drawn_input import contents, drawn, json_values, objects_with, outcome, plain_texts, texts
 
+
+class KeptRequest(Exception):
+    """Raised in place of sending a request."""
+
+    def __init__(self, request: ApiRequest[Any]) -> None:
+        self.request = request
+
+
+class KeepingSender(Sender):
+    async def try_to_send(self, request: ApiRequest[Any], **_options: Any) -> SendOutcome[Any]:
+        raise KeptRequest(request)
+
+
+METHODS = ApiMethods(cast("Any", None), KeepingSender(cast("Any", None), ["http://service"], retry_for_s=0))
+
+
+def request_of(call: Callable[[ApiMethods], Coroutine[Any, Any, Any] | AsyncIterator[Any]]) -> ApiRequest[Any]:
+    """The request that a method sends, or the first one."""
+
+    async def sent() -> None:
+        made = call(METHODS)
+        await (anext(made) if isinstance(made, AsyncIterator) else made)
+
+    with pytest.raises(KeptRequest) as kept:
+        run_blocking(sent())
+    return kept.value.request
+
+
 REQUESTS: dict[str, ApiRequest[Any]] = {
-    "put": requests.put({"topic": "t", "id": "a"}),
-    "put_many": requests.put_many([{"topic": "t"}]),
-    "look": requests.get("t", "a"),
-    "change": requests.change("t", "a", {"ttr": 5}),
-    "cancel": requests.cancel("t", "a"),
-    "cancel_many": requests.cancel_many("t", ["a"]),
-    "pop": requests.pop("t"),
-    "finish": requests.finish(JobRef("t", "a")),
-    "release": requests.release(JobRef("t", "a")),
-    "touch": requests.touch(JobRef("t", "a")),
-    "bury": requests.bury(JobRef("t", "a")),
-    "finish_many": requests.finish_many("t", [JobRef("t", "a")]),
-    "check_many": requests.check_many("t", [JobRef("t", "a", "1.1")]),
-    "return_many": requests.return_many("t", [JobRef("t", "a", "1.1")]),
-    "topics": requests.topics(),
-    "topic": requests.topic("t"),
-    "set_topic": requests.set_topic("t", {}),
-    "pause": requests.pause("t"),
-    "jobs": requests.jobs("t"),
-    "redrive": requests.redrive("t"),
-    "purge": requests.purge("t"),
-    "ready": requests.ready(),
-    "metrics": requests.metrics(),
+    "put": job_requests.put({"topic": "t", "id": "a"}),
+    "put_many": job_requests.put_many([{"topic": "t"}]),
+    "look": request_of(lambda client: client.get("t", "a")),
+    "change": request_of(lambda client: client.change("t", "a", ttr=5)),
+    "cancel": job_requests.cancel("t", "a"),
+    "cancel_many": request_of(lambda client: client.cancel_many("t", ["a"])),
+    "pop": pop("t"),
+    "finish": job_requests.finish(JobRef("t", "a")),
+    "release": request_of(lambda client: client.release(JobRef("t", "a"))),
+    "touch": request_of(lambda client: client.touch(JobRef("t", "a"))),
+    "bury": request_of(lambda client: client.bury(JobRef("t", "a"))),
+    "finish_many": finish_many("t", [JobRef("t", "a")]),
+    "check_many": request_of(lambda client: client.check_many("t", [JobRef("t", "a", "1.1")])),
+    "return_many": request_of(lambda client: client.return_many("t", [JobRef("t", "a", "1.1")])),
+    "topics": request_of(lambda client: client.topics()),
+    "topic": request_of(lambda client: client.topic("t")),
+    "set_topic": request_of(lambda client: client.set_topic("t", {})),
+    "pause": request_of(lambda client: client.pause("t")),
+    "jobs": topics.jobs("t"),
+    "redrive": request_of(lambda client: client.redrive("t")),
+    "purge": request_of(lambda client: client.purge("t")),
+    "ready": ready(),
+    "metrics": request_of(lambda client: client.metrics()),
 }
 
 # Unexpected values in a response, including those that Python accepts as JSON and JSON does not.
@@ -209,13 +241,18 @@ puts = objects_with(
 )
 
 
+def change_to(job: dict[str, Any]) -> ApiRequest[Any]:
+    changed = {name: job[name] for name in ("body", "delay", "run_at") if name in job}
+    return request_of(lambda client: client.change("t", "a", **changed))
+
+
 @drawn(300)
 @given(job=puts)
 def test_a_job_is_written_as_json_or_refused(job: dict[str, Any]) -> None:
     for make in (
-        requests.put,
-        lambda it: requests.put_many([it]),
-        lambda it: requests.change("t", "a", it),
+        job_requests.put,
+        lambda it: job_requests.put_many([it]),
+        change_to,
         as_json,
     ):
         try:

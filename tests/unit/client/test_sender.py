@@ -7,10 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from deferd.client import requests
 from deferd.client.errors import NoAnswer, Unreachable
+from deferd.client.requests import ApiRequest, request_for
 from deferd.client.sender import Sender
 from deferd.client.transport import Transport
+from deferd.contract.operations.jobs import GET_JOB
 
 
 class SilentService:
@@ -20,7 +21,7 @@ class SilentService:
         self.sent: list[str] = []
         self.lost = asyncio.Event()
 
-    async def exchange(self, _url: str, request: requests.ApiRequest[Any]) -> Any:
+    async def exchange(self, _url: str, request: ApiRequest[Any]) -> Any:
         self.sent.append(request.path)
         if len(self.sent) > 1:
             raise Unreachable("no connection")
@@ -35,10 +36,10 @@ async def test_a_call_whose_time_is_over_is_not_sent_again_when_a_probe_is_due(m
     """Another call has opened the circuit meanwhile, so that this one might ask at once whether the service is back."""
     service = SilentService()
     sender = Sender(cast("Transport", service), ["http://service"], retry_for_s=0)
-    waiting = asyncio.create_task(sender.send(requests.get("t", "first")))
+    waiting = asyncio.create_task(sender.send(request_for(GET_JOB, "t", "first")))
     await asyncio.sleep(0)
     with pytest.raises(Unreachable):
-        await sender.send(requests.get("t", "second"))
+        await sender.send(request_for(GET_JOB, "t", "second"))
     assert sender._circuit.is_open
     monkeypatch.setattr(sender._circuit, "_next_probe_s", 0.0)
     sent = len(service.sent)

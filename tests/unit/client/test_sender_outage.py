@@ -6,11 +6,11 @@ import asyncio
 import time
 from typing import Any
 
-from deferd.client import requests
 from deferd.client.errors import Unreachable
 from deferd.client.http1 import HttpResponse
-from deferd.client.requests import ApiRequest
+from deferd.client.requests import ApiRequest, request_for
 from deferd.client.sender import Sender
+from deferd.contract.operations.jobs import GET_JOB
 
 
 class Refusing:
@@ -35,7 +35,7 @@ async def attempts(*, sender_s: float, call_s: float) -> int:
     transport = Refusing()
     sender = Sender(transport, ["http://service"], retry_for_s=sender_s)
     sender._circuit.failed(Unreachable("refused"), time.monotonic() - 0.5, None)
-    outcome = await sender.try_to_send(requests.get("t", "a"), retry_for_s=call_s)
+    outcome = await sender.try_to_send(request_for(GET_JOB, "t", "a"), retry_for_s=call_s)
     assert isinstance(outcome.error, Unreachable)
     return transport.attempts
 

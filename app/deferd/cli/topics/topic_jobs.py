@@ -222,14 +222,14 @@ def _pages(
     client: Client, topic: str, state: str | None, limit: int | None, filters: dict[str, Any]
 ) -> Iterator[list[Job]]:
     """Pages of the jobs, at most `limit` jobs in all; hints when there may be more."""
-    from deferd.client import requests
+    from deferd.client.topics import jobs
     from deferd.contract.limits import PAGE_MAX
 
     cursor: str | None = None
     left = limit
     while True:
         size = PAGE_MAX if left is None else min(left, PAGE_MAX)
-        page, cursor = client.send(requests.jobs(topic, state=state, cursor=cursor, limit=size, **filters))
+        page, cursor = client.send(jobs(topic, state=state, cursor=cursor, limit=size, **filters))
         if left is not None:
             page = page[:left]
             left -= len(page)
