@@ -97,7 +97,8 @@ async def put(session: Session, command: list[bytes]) -> bytes:
 
 @command(POP_JOBS, arity=-2)
 async def pop(session: Session, command: list[bytes]) -> bytes:
-    """``DEFERD.POP topic [topic ...] [COUNT n] [WAIT ms] [TTR ms] ...``: `POST /topics/{topic}/pop`.
+    """``DEFERD.POP topic [topic ...] [COUNT n] [WAIT ms] [TTR ms] [CONSUMER name] [REQUESTID id] [JSON]``:
+    `POST /topics/{topic}/pop`.
 
     The topics end before the first word that is the name of an option. Without WAIT it does not wait. Replies a list of
     jobs.
