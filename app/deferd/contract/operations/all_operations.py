@@ -1,4 +1,4 @@
-"""The operations of all tables here, for who needs to know them all: a new module is among them by itself."""
+"""The operations of all tables in this package, for code that needs every one; a new table is found by itself."""
 
 from __future__ import annotations
 
