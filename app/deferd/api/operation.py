@@ -25,7 +25,7 @@ from starlette.responses import Response
 
 from deferd.api import put_decoding, request_body, request_query
 from deferd.api.auth.admission import WITHOUT_KEY, Admission
-from deferd.api.auth.permissions import Recorded, permission_of
+from deferd.api.auth.permissions import permission_of
 from deferd.api.event_stream_response import EventStreamResponse
 from deferd.api.request_body import PARSED_IN_THE_LOOP_BYTES
 from deferd.api.request_context import RequestContext
@@ -140,10 +140,7 @@ class OperationRoute(APIRoute):
         self.served_methods = frozenset(methods)
         is_audited = permission.is_audited or (permission.scope is Scope.ADMIN and self.methods != {"GET"})
         self.permission = replace(
-            permission,
-            operation=f"{'/'.join(sorted(self.methods or ()))} {path}",
-            is_audited=is_audited,
-            recorded=permission.recorded or (Recorded() if is_audited else None),
+            permission, operation=f"{'/'.join(sorted(self.methods or ()))} {path}", is_audited=is_audited
         )
 
     def _read_signature(self, endpoint: Callable[..., Any]) -> None:

@@ -7,7 +7,15 @@ from typing import Any, TypeVar
 
 from fastapi import APIRouter
 
-from deferd.api.auth.permissions import Arguments, Permission, Recorded, declare, no_topics, topics_of_path
+from deferd.api.auth.permissions import (
+    ALL_CALLS,
+    Arguments,
+    Permission,
+    Recorded,
+    declare,
+    no_topics,
+    topics_of_path,
+)
 from deferd.api.openapi.document import error_responses
 from deferd.api.operation import OperationRoute
 from deferd.api.response_models import model_of
@@ -31,17 +39,24 @@ class OperationRouter(APIRouter):
         all_topics: bool = False,
         puts_into: Callable[[Arguments], Collection[str]] = no_topics,
         audited: bool = False,
-        recorded: Recorded | None = None,
+        recorded: Recorded = ALL_CALLS,
         responses: dict[int | str, dict[str, Any]] | None = None,
         **options: Any,
     ) -> Callable[[Endpoint], Endpoint]:
         """Have a function serve an operation: it returns the response's struct, or a whole response.
 
-        What is not in the table is known to the service alone: `topics`, `all_topics`, `puts_into`, `audited` and
-        `recorded` are those of Permission; `responses` are further ones for the OpenAPI document; `options` are
-        FastAPI's.
+        What is not in the table is known to the service alone: `topics`, `all_topics`, `puts_into` and `audited` are
+        those of Permission; `recorded` says how calls are recorded if the row has `done`; `responses` are further ones
+        for the OpenAPI document; `options` are FastAPI's.
         """
-        permission = Permission(operation.scope, topics, all_topics, puts_into, is_audited=audited, recorded=recorded)
+        permission = Permission(
+            operation.scope,
+            topics,
+            all_topics,
+            puts_into,
+            is_audited=audited,
+            recorded=recorded if operation.done else None,
+        )
 
         def register(endpoint: Endpoint) -> Endpoint:
             declare(endpoint, permission)

@@ -134,14 +134,6 @@ def test_a_command_of_the_documents_exists_with_its_flags(command: str, flags: s
     assert [flag for flag in flags if flag not in ran.stdout] == []
 
 
-def test_the_command_line_page_lists_every_command() -> None:
-    ran = run_in_process("--help")
-    assert ran.returncode == 0, ran.stderr
-    rows = re.findall(r"^\| \w+ \| ((?:`\w+`(?:, )?)+) \|$", DOCUMENTS["command-line"], re.MULTILINE)
-    listed = {command for row in rows for command in re.findall(r"`(\w+)`", row)}
-    assert listed == set(re.findall(r"^  ([a-z]+) {2,}", ran.stdout, re.MULTILINE))
-
-
 def test_the_producer_of_the_readme_puts_and_cancels(service: ServiceProcess) -> None:
     module_of(blocks("readme", "python")[0], service)
 

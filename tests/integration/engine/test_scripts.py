@@ -95,6 +95,15 @@ async def count_everything(engine: Engine) -> None:
     assert [page async for page in engine.usage.schedules(0)]
 
 
+async def check_everything(driver: EngineDriver) -> None:
+    """Audit and repair a store with a key that belongs to no job, and read keys as a copy does."""
+    driver.server.command("RPUSH", f"{KEY}:items/ghost", "1")
+    await driver.engine.consistency.audit_store(repair=True)
+    await driver.engine.consistency.audit_topic(TOPIC, repair=True)
+    await driver.engine._scripts.run("shard_keys", [f"{KEY}:due"], (0, 1000))
+    await driver.engine._scripts.run("key_elements", [f"{KEY}:pool"], ("hash", 0, 1000))
+
+
 async def use_partitions(engine: Engine) -> None:
     """Replace a job that is in the first partition and belongs in the second since its topic has two."""
     moved = PutJob(topic="parted", id="a", on_conflict="replace", delay=600)
@@ -146,11 +155,7 @@ async def call_all_of_a_topic(driver: EngineDriver) -> None:
     await driver.engine.topic_list.totals([TOPIC])
     await driver.engine.topic_list._sum_of_others(["other"], ())  # the public method keeps what it has read
     await count_everything(driver.engine)
-    driver.server.command("RPUSH", f"{KEY}:items/ghost", "1")
-    await driver.engine.consistency.audit_store(repair=True)
-    await driver.engine.consistency.audit_topic(TOPIC, repair=True)
-    await driver.engine._scripts.run("shard_keys", [f"{KEY}:due"], (0, 1000))
-    await driver.engine._scripts.run("key_elements", [f"{KEY}:pool"], ("hash", 0, 1000))
+    await check_everything(driver)
     schedules = driver.engine.schedules
     await schedules.put("s", PutSchedule(topic=TOPIC, every=2), NO_BOUNDS, lambda _: None)
     await schedules.page(ScheduleFilter(), None, 10, with_jobs=True)

@@ -1,15 +1,17 @@
-"""The permission that each operation requires: the whole table."""
+"""The permission that each operation requires."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+import yaml
 from starlette.routing import Route
 
 from deferd.api.app import create_app
 from deferd.api.auth.api_keys import Key
 from deferd.api.auth.permissions import Permission
+from deferd.api.openapi.__main__ import FILE
 from deferd.api.operation import OperationRoute
 from deferd.contract.model import PutBatch, PutJob
 from deferd.contract.scopes import Scope
@@ -20,75 +22,18 @@ ROUTES = create_app(Settings(test_clock=True), "").routes
 OPERATIONS = {
     operation.permission.operation: operation for operation in ROUTES if isinstance(operation, OperationRoute)
 }
-TABLE = {
-    "POST /jobs": "put",
-    "POST /jobs/batch": "put",
-    "PATCH /jobs/{topic}/{id}": "put",
-    "DELETE /jobs/{topic}/{id}": "cancel",
-    "POST /topics/{topic}/cancel": "cancel",
-    "POST /jobs/cancel": "cancel",
-    "POST /jobs/reschedule": "put",
-    "GET /jobs/{topic}/{id}": "read",
-    "GET /topics": "read",
-    "GET /topics/{topic}": "read",
-    "GET /topics/{topic}/jobs": "read",
-    "GET /jobs/{topic}/{id}/why": "read",
-    "GET /consumers": "read",
-    "GET /activity": "read",
-    "GET /tasks": "read",
-    "GET /tasks/{id}": "read",
-    "DELETE /tasks/{id}": "cancel",
-    "GET /dead": "read",
-    "GET /events": "read",
-    "GET /events/latest": "read",
-    "GET /forecast": "read",
-    "GET /history": "read",
-    "GET /topics/{topic}/history": "read",
-    "GET /now": "read",
-    "GET /overview": "read",
-    "GET /key": "read",
-    "GET /system": "read",
-    "GET /metrics": "read",
-    "GET /calendars": "read",
-    "GET /calendars/{name}": "read",
-    "PUT /calendars/{name}": "admin",
-    "DELETE /calendars/{name}": "admin",
-    "GET /topics/{topic}/pop": "pop",
-    "POST /topics/{topic}/pop": "pop",
-    "POST /topics/{topic}/finish": "pop",
-    "POST /topics/{topic}/check": "pop",
-    "POST /topics/{topic}/return": "pop",
-    "POST /jobs/{topic}/{id}/finish": "pop",
-    "POST /jobs/{topic}/{id}/release": "pop",
-    "POST /jobs/{topic}/{id}/touch": "pop",
-    "POST /jobs/{topic}/{id}/bury": "pop",
-    "PUT /topics/{topic}": "admin",
-    "PUT /topics/{topic}/push": "admin",
-    "GET /topics/{topic}/push": "admin",
-    "DELETE /topics/{topic}/push": "admin",
-    "POST /topics/{topic}/push/test": "admin",
-    "DELETE /topics/{topic}": "admin",
-    "POST /topics/{topic}/pause": "admin",
-    "POST /topics/{topic}/resume": "admin",
-    "POST /topics/{topic}/redrive": "admin",
-    "GET /topics/{topic}/audit": "admin",
-    "POST /topics/{topic}/repair": "admin",
-    "GET /audit": "admin",
-    "POST /repair": "admin",
-    "PUT /schedules/{name}": "put",
-    "GET /schedules": "read",
-    "GET /schedules/{name}": "read",
-    "DELETE /schedules/{name}": "put",
-    "POST /schedules/{name}/pause": "put",
-    "POST /schedules/{name}/resume": "put",
-    "POST /schedules/{name}/run": "put",
-    "GET /schedules/{name}/preview": "read",
-    "POST /schedules/preview": "read",
-    "GET /testing/clock": "admin",
-    "POST /testing/clock": "admin",
-    "GET /healthz": None,
-    "GET /readyz": None,
-}
+NOT_IN_THE_DOCUMENT = {"GET /testing/clock": "admin", "POST /testing/clock": "admin"}
+
+
+def scopes_of_the_document() -> dict[str, str | None]:
+    """By method and path: what the OpenAPI document in the repository says, which people read when it changes."""
+    paths = yaml.load(FILE.read_bytes(), yaml.CSafeLoader)["paths"]
+    securities = {
+        f"{method.upper()} {path}": operation["security"]
+        for path, operations in paths.items()
+        for method, operation in operations.items()
+    }
+    return {name: security[0]["key"][0] if security else None for name, security in securities.items()}
 
 
 def key(*patterns: str) -> Key:
@@ -99,8 +44,15 @@ def denied_topic(name: str, arguments: dict[str, Any], *patterns: str) -> str | 
     return OPERATIONS[name].permission.denied_topic(key(*patterns), arguments)
 
 
-def test_every_operation_requires_its_scope() -> None:
-    assert {name: operation.permission.scope for name, operation in OPERATIONS.items()} == TABLE
+def test_every_operation_requires_the_scope_that_the_document_names() -> None:
+    wanted = scopes_of_the_document() | NOT_IN_THE_DOCUMENT
+    assert {name: operation.permission.scope for name, operation in OPERATIONS.items()} == wanted
+    assert {name for name, scope in wanted.items() if scope is None} == {"GET /healthz", "GET /readyz"}
+
+
+def test_what_is_audited_is_in_the_list_of_changes_too() -> None:
+    audited = [operation.permission for operation in OPERATIONS.values() if operation.permission.is_audited]
+    assert [permission.operation for permission in audited if permission.recorded is None] == []
 
 
 def test_every_other_route_is_a_page() -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
-SCRIPT = Path(__file__).resolve().parents[3] / "scripts/write_policy_options.py"
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 
 
-def test_the_options_of_the_policy_are_those_of_the_table() -> None:
-    script = runpy.run_path(str(SCRIPT))
-    assert script["FILE"].read_text(encoding="utf-8") == script["render"]()
+@pytest.mark.parametrize("name", ["write_policy_options", "write_verbs"])
+def test_the_file_is_as_its_script_writes_it(name: str) -> None:
+    script = runpy.run_path(str(SCRIPTS / f"{name}.py"))
+    assert script["FILE"].read_text(encoding="utf-8") == script["render"](), f"run: python scripts/{name}.py"

@@ -25,7 +25,7 @@ def no_topics(_arguments: Arguments) -> Collection[str]:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """That an operation's calls are in the list of changes, `GET /activity`.
+    """How the calls of an operation get into the list of changes, `GET /activity`.
 
     `via`: only calls that come this way, as `api.change_recording` tells them apart. `filter` is the argument that
     selects jobs. `joins`: one entry may stand for many calls of one caller, except in the console.
@@ -36,14 +36,17 @@ class Recorded:
     joins: bool = False
 
 
+ALL_CALLS = Recorded()
+
+
 @dataclass(frozen=True, slots=True)
 class Permission:
     """The scope and topics that a key must have. `scope` None: the operation is public.
 
     `topics` gives the topics of a request from its bound arguments; with `all_topics` the key must match every topic
     there can be. `puts_into` gives topics for which the key needs the scope `put` as well. `operation` names the
-    operation in the audit log, which records its requests if `is_audited`. `recorded`: see Recorded; what is audited is
-    recorded too.
+    operation in the audit log, which records its requests if `is_audited`. `recorded`: see Recorded; an operation whose
+    row has `done` has it.
     """
 
     scope: Scope | None

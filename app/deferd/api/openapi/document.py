@@ -81,8 +81,8 @@ delivery cannot change it.
   header. HEAD is GET without the body, for every path but that of a pop.
 """
 TAGS = [
-    {"name": "jobs", "description": "For producers: put, get, change and cancel jobs."},
-    {"name": "consumers", "description": "For consumers: pop jobs, then finish, release, touch or bury them."},
+    {"name": "jobs", "description": "For producers: put jobs, and act on them by id, tag or state."},
+    {"name": "consumers", "description": "For consumers: pop jobs, then say what became of them."},
     {"name": "topics", "description": "Settings, lists, pause, dead jobs and consistency checks of topics."},
     {"name": "push", "description": "Jobs that the service sends to a URL as signed requests."},
     {"name": "schedules", "description": "Recurring jobs: when they run, and what became of their runs."},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from starlette.responses import Response
@@ -10,6 +10,7 @@ from starlette.responses import Response
 from deferd import __version__
 from deferd.api.auth.permissions import Permission
 from deferd.api.resp import replies
+from deferd.api.resp.command import COMMANDS, command
 from deferd.api.resp.command_error import CommandError, of_exception, wrong_arity
 from deferd.api.resp.replies import OK, PONG, REPLIES
 from deferd.api.resp.session import Session
@@ -23,6 +24,7 @@ _REDIS_VERSION = "7.0.0"
 """The version of Redis whose replies ours resemble; clients choose by it what they send."""
 
 
+@command("PING", arity=-1, has_topic=False)
 async def ping(session: Session, command: list[bytes]) -> bytes:
     """``PING [message]``."""
     if len(command) > 2:
@@ -30,11 +32,13 @@ async def ping(session: Session, command: list[bytes]) -> bytes:
     return PONG if len(command) == 1 else replies.bulk(command[1])
 
 
+@command("ECHO", arity=2, has_topic=False)
 async def echo(_session: Session, command: list[bytes]) -> bytes:
     """``ECHO message``."""
     return replies.bulk(command[1])
 
 
+@command("HELLO", arity=-1, has_topic=False, is_open=True)
 async def hello(session: Session, command: list[bytes]) -> bytes:
     """``HELLO [2|3] [AUTH user token] [SETNAME name]``: choose the version of the protocol."""
     version = session.replies.version
@@ -74,6 +78,7 @@ async def hello(session: Session, command: list[bytes]) -> bytes:
     )
 
 
+@command("AUTH", arity=-2, has_topic=False, is_open=True)
 async def auth(session: Session, command: list[bytes]) -> bytes:
     """``AUTH [user] token``: use the API key with this token from now on; the user's name is ignored."""
     if len(command) > 3:
@@ -110,6 +115,7 @@ def _authenticate(session: Session, token: bytes) -> None:
     session.use_key(token, admission.key_name)
 
 
+@command("SELECT", arity=2, has_topic=False)
 async def select(_session: Session, command: list[bytes]) -> bytes:
     """``SELECT 0``: there is one database."""
     if command[1] != b"0":
@@ -117,6 +123,7 @@ async def select(_session: Session, command: list[bytes]) -> bytes:
     return OK
 
 
+@command("CLIENT", arity=-2, has_topic=False)
 async def client(session: Session, command: list[bytes]) -> bytes:
     """``CLIENT SETNAME name``, ``GETNAME``, ``SETINFO lib-name|lib-ver value``, ``ID``."""
     match command[1].upper(), command[2:]:
@@ -143,18 +150,34 @@ def _attribute(name: str, value: bytes) -> bytes:
     return value
 
 
-async def quit_session(session: Session, _command: list[bytes]) -> bytes:
-    """``QUIT``: the connection is closed after the reply."""
-    session.has_quit = True
-    return OK
+@command("COMMAND", arity=-1, has_topic=False)
+async def describe(session: Session, command: list[bytes]) -> bytes:
+    """``COMMAND [COUNT|DOCS|INFO [name ...]|LIST]``: the commands, as Redis describes its own."""
+    subcommand = command[1].upper() if len(command) > 1 else b"INFO"
+    if subcommand == b"COUNT":
+        return replies.integer(len(COMMANDS))
+    if subcommand == b"DOCS":
+        return session.replies.mapping({})
+    if subcommand == b"LIST":
+        return replies.bulks([name.lower() for name in COMMANDS])
+    if subcommand != b"INFO":
+        raise CommandError("ERR", "unknown subcommand of COMMAND: COUNT, DOCS, INFO and LIST are known")
+    names = [name.upper() for name in command[2:]] or list(COMMANDS)
+    return replies.array([_description(name) if name in COMMANDS else session.replies.null for name in names])
 
 
-async def reset(session: Session, _command: list[bytes]) -> bytes:
-    """``RESET``: as if newly connected."""
-    session.reset()
-    return b"+RESET\r\n"
+@cache
+def _description(name: bytes) -> bytes:
+    described = COMMANDS[name]
+    first = 1 if described.has_topic else 0
+    last = -1 if name == b"DEL" else first
+    numbers = [replies.integer(number) for number in (first, last, 1 if first else 0)]
+    flags = replies.array([b"+fast\r\n"])
+    none = replies.array(())  # ACL categories, tips, specifications of keys, subcommands
+    return replies.array([replies.bulk(name.lower()), replies.integer(described.arity), flags, *numbers, *(none,) * 4])
 
 
+@command("INFO", arity=-1, has_topic=False)
 async def info(session: Session, _command: list[bytes]) -> bytes:
     """``INFO [section ...]``: role, version and the number of topics, which needs scope read."""
     topics: list[int] = []
@@ -176,3 +199,17 @@ async def info(session: Session, _command: list[bytes]) -> bytes:
 async def _count_topics(topics: list[int], arguments: dict[str, Any]) -> Response:
     topics.append(await count_visible(arguments["request"]))
     return Response()
+
+
+@command("RESET", arity=1, has_topic=False, is_open=True)
+async def reset(session: Session, _command: list[bytes]) -> bytes:
+    """``RESET``: as if newly connected."""
+    session.reset()
+    return b"+RESET\r\n"
+
+
+@command("QUIT", arity=-1, has_topic=False, is_open=True)
+async def quit_session(session: Session, _command: list[bytes]) -> bytes:
+    """``QUIT``: the connection is closed after the reply."""
+    session.has_quit = True
+    return OK

@@ -11,6 +11,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from deferd.api.resp.command import command
 from deferd.api.resp.options import (
     Option,
     Options,
@@ -82,6 +83,7 @@ CANCEL_OPTIONS: Options = {
 }
 
 
+@command(jobs.PUT_JOB, arity=-4)
 async def put(session: Session, command: list[bytes]) -> bytes:
     """``DEFERD.PUT topic id|* body [options]``: `POST /jobs`."""
     _, topic, job_id, body, *words = command
@@ -93,8 +95,10 @@ async def put(session: Session, command: list[bytes]) -> bytes:
     return _reply(session, await session.call(jobs.PUT_JOB, {}, body=job), as_json=as_json)
 
 
+@command(POP_JOBS, arity=-2)
 async def pop(session: Session, command: list[bytes]) -> bytes:
-    """``DEFERD.POP topic [topic ...] [COUNT n] [WAIT ms] [TTR ms] ...``: `POST /topics/{topic}/pop`.
+    """``DEFERD.POP topic [topic ...] [COUNT n] [WAIT ms] [TTR ms] [CONSUMER name] [REQUESTID id] [JSON]``:
+    `POST /topics/{topic}/pop`.
 
     The topics end before the first word that is the name of an option. Without WAIT it does not wait. Replies a list of
     jobs.
@@ -113,6 +117,7 @@ async def pop(session: Session, command: list[bytes]) -> bytes:
     return array(written)
 
 
+@command(jobs.GET_JOB, arity=-3)
 async def get(session: Session, command: list[bytes]) -> bytes:
     """``DEFERD.GET topic id [JSON]``: `GET /jobs/{topic}/{id}`."""
     fields = read_options(command[3:], _JSON)
@@ -120,6 +125,7 @@ async def get(session: Session, command: list[bytes]) -> bytes:
     return _reply(session, response, as_json=fields.get(_AS_JSON, False))
 
 
+@command(jobs.CHANGE_JOB, arity=-3)
 async def change(session: Session, command: list[bytes]) -> bytes:
     """``DEFERD.CHANGE topic id [BODY body] [options]``: `PATCH /jobs/{topic}/{id}`."""
     fields = read_options(command[3:], CHANGE_OPTIONS)
@@ -129,6 +135,7 @@ async def change(session: Session, command: list[bytes]) -> bytes:
     return _reply(session, await session.call(jobs.CHANGE_JOB, _path(command), body=fields), as_json=as_json)
 
 
+@command(jobs.CANCEL_JOB, arity=-3)
 async def cancel(session: Session, command: list[bytes]) -> bytes:
     """``DEFERD.CANCEL topic id [IFRESERVED cancel|refuse] [FOLLOWUP cancel|keep] [DURABILITY level]``:
     `DELETE /jobs/{topic}/{id}`.
@@ -137,6 +144,7 @@ async def cancel(session: Session, command: list[bytes]) -> bytes:
     return _reply(session, await session.call(jobs.CANCEL_JOB, _path(command), fields))
 
 
+@command(deliveries.FINISH_JOB, arity=-4)
 async def finish(session: Session, command: list[bytes]) -> bytes:
     """``DEFERD.FINISH topic id receipt|* [RESULT result] [PUT jobs] [JSON]``: `POST /jobs/{topic}/{id}/finish`."""
     fields = read_options(command[4:], FINISH_OPTIONS)
@@ -146,16 +154,19 @@ async def finish(session: Session, command: list[bytes]) -> bytes:
     return await _end_delivery(session, deliveries.FINISH_JOB, command, fields)
 
 
+@command(deliveries.RELEASE_JOB, arity=-4)
 async def release(session: Session, command: list[bytes]) -> bytes:
     """``DEFERD.RELEASE topic id receipt|* [DELAY ms] [ERROR text] [SNOOZE]``: `POST /jobs/{topic}/{id}/release`."""
     return await _end_delivery(session, deliveries.RELEASE_JOB, command, read_options(command[4:], RELEASE_OPTIONS))
 
 
+@command(deliveries.TOUCH_JOB, arity=-4)
 async def touch(session: Session, command: list[bytes]) -> bytes:
     """``DEFERD.TOUCH topic id receipt|* [TTR ms]``: `POST /jobs/{topic}/{id}/touch`."""
     return await _end_delivery(session, deliveries.TOUCH_JOB, command, read_options(command[4:], TOUCH_OPTIONS))
 
 
+@command(deliveries.BURY_JOB, arity=-4)
 async def bury(session: Session, command: list[bytes]) -> bytes:
     """``DEFERD.BURY topic id receipt|* [ERROR text]``: `POST /jobs/{topic}/{id}/bury`."""
     return await _end_delivery(session, deliveries.BURY_JOB, command, read_options(command[4:], BURY_OPTIONS))

@@ -22,6 +22,7 @@ from deferd.api.problem_details import BY_CODE
 from deferd.api.put_decoding import encode_strings
 from deferd.api.request_context import RequestContext
 from deferd.api.resp import replies
+from deferd.api.resp.command import command_in_runs
 from deferd.api.resp.command_error import CommandError, Disconnected, invalid, of_problem, wrong_arity
 from deferd.api.resp.numbers import milliseconds, whole_number
 from deferd.api.resp.options import text
@@ -35,7 +36,6 @@ from deferd.engine.queue import PopRequest
 from deferd.engine.record import JobRecord
 from deferd.engine.script_arguments import EncodedPut
 
-SADD, SPOP = b"SADD", b"SPOP"
 _TOPIC = re.compile(limits.TOPIC_PATTERN)
 _REPLY_BYTES = 1024 * 1024
 """The most that a pop returns, unless one job is larger; see lua/pop.lua."""
@@ -51,6 +51,7 @@ class _Puts(NamedTuple):
     jobs: list[tuple[str, int]]
 
 
+@command_in_runs("SADD", arity=-4)
 async def sadd(session: Session, commands: Sequence[list[bytes]]) -> AsyncGenerator[bytes, None]:
     """``SADD topic body delay [body delay ...]``, each of them: put strings, due after as many milliseconds.
 
@@ -155,6 +156,7 @@ async def _run_puts(session: Session, arguments: dict[str, Any]) -> Response:
         return Response(_reply(await session.api.context.engine.queue.put_many(jobs, request.put_bounds())))
 
 
+@command_in_runs("SPOP", arity=-2)
 async def spop(session: Session, commands: Sequence[list[bytes]]) -> AsyncGenerator[bytes, None]:
     """``SPOP topic [count]``, each of them: take due jobs, which are finished in the same step; replies their bodies.
 

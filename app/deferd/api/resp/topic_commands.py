@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from deferd.api.request_context import RequestContext
 from deferd.api.resp import replies
+from deferd.api.resp.command import command
 from deferd.api.resp.command_error import CommandError, wrong_arity
 from deferd.api.resp.glob_pattern import Pattern, matches, read_pattern
 from deferd.api.resp.numbers import whole_number
@@ -29,6 +30,7 @@ _CURSOR_MAX = 2**53
 _LIVE = (JobState.DELAYED, JobState.READY, JobState.RESERVED)
 
 
+@command("SCARD", arity=2)
 async def scard(session: Session, command: list[bytes]) -> bytes:
     """``SCARD topic``: how many live jobs the topic has, that is delayed, ready and reserved ones."""
     try:
@@ -41,6 +43,7 @@ async def scard(session: Session, command: list[bytes]) -> bytes:
     return replies.integer(sum(counts[state] for state in _LIVE))
 
 
+@command("KEYS", arity=-1, has_topic=False)
 async def keys(session: Session, command: list[bytes]) -> bytes:
     """``KEYS pattern``: the names of all topics that match; without a pattern, all."""
     if len(command) > 2:
@@ -51,6 +54,7 @@ async def keys(session: Session, command: list[bytes]) -> bytes:
     return replies.bulks([name.encode() for name in sorted(found)])
 
 
+@command("SCAN", arity=-2, has_topic=False)
 async def scan(session: Session, command: list[bytes]) -> bytes:
     """``SCAN cursor [MATCH pattern] [COUNT n] [TYPE set]``: the names of topics, page by page.
 
@@ -79,6 +83,7 @@ async def scan(session: Session, command: list[bytes]) -> bytes:
     return replies.array([replies.bulk(b"%d" % next_cursor), replies.bulks(listed)])
 
 
+@command("DEL", arity=-2)
 async def delete(session: Session, command: list[bytes]) -> bytes:
     """``DEL topic [topic ...]``: remove all jobs of the topics. Replies from how many topics any were removed.
 

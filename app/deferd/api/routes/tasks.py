@@ -8,7 +8,6 @@ from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from deferd.api import task_requests
-from deferd.api.auth.permissions import Recorded
 from deferd.api.operation_router import OperationRouter
 from deferd.api.request_context import CurrentRequest, RequestContext
 from deferd.api.routes.paging import page_limit
@@ -43,7 +42,7 @@ async def get_task(request: CurrentRequest, id: TaskId) -> responses.Task:
     return task_requests.shown(await _visible_task(request, id))
 
 
-@router.serves(operations.STOP_TASK, recorded=Recorded())
+@router.serves(operations.STOP_TASK)
 async def stop_task(request: CurrentRequest, id: TaskId) -> responses.Task:
     task = await _visible_task(request, id)
     await request.engine.tasks.stop(id)

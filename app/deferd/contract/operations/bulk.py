@@ -26,6 +26,7 @@ CANCEL_SELECTED_JOBS = Operation(
     response=BulkResult,
     response_description="What was cancelled.",
     repeatable=False,
+    done="cancelled jobs",
 )
 RESCHEDULE_SELECTED_JOBS = Operation(
     "reschedule_selected_jobs",
@@ -41,4 +42,5 @@ RESCHEDULE_SELECTED_JOBS = Operation(
     response=BulkResult,
     response_description="What was rescheduled.",
     repeatable=False,
+    done="rescheduled jobs",
 )

@@ -22,6 +22,7 @@ PUT_CALENDAR = Operation(
     response=responses.Calendar,
     response_description="The calendar was created.",
     status=201,
+    done="put calendar",
 )
 LIST_CALENDARS = Operation(
     "list_calendars",
@@ -60,4 +61,5 @@ DELETE_CALENDAR = Operation(
     response_description="The calendar was deleted.",
     errors=("calendar_not_found",),
     repeatable=False,
+    done="deleted calendar",
 )

@@ -77,4 +77,5 @@ REPAIR_STORE = Operation(
     response=StoreAudit,
     response_description="The repaired findings.",
     repeatable=False,
+    done="repaired the store",
 )

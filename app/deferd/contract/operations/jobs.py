@@ -31,6 +31,7 @@ PUT_JOB = Operation(
     status=201,
     repeatable=False,
     command="DEFERD.PUT",
+    done="put a job",
 )
 PUT_JOBS = Operation(
     "put_jobs",
@@ -80,6 +81,7 @@ CHANGE_JOB = Operation(
     errors=("job_not_found", "job_reserved"),
     repeatable=False,
     command="DEFERD.CHANGE",
+    done="changed job",
 )
 CANCEL_JOB = Operation(
     "cancel_job",
@@ -98,6 +100,7 @@ CANCEL_JOB = Operation(
     response_description="The job was cancelled.",
     errors=("job_not_found", "job_reserved", "durability_unavailable"),
     command="DEFERD.CANCEL",
+    done="cancelled job",
 )
 CANCEL_JOBS = Operation(
     "cancel_jobs",
@@ -109,4 +112,5 @@ CANCEL_JOBS = Operation(
     description="Cancels up to 1000 jobs of one topic. Each has its own result, in the order of the request.",
     response=CancelResults,
     response_description="The result for each job.",
+    done="cancelled jobs",
 )

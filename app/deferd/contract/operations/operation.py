@@ -20,7 +20,9 @@ class Operation(NamedTuple, Generic[Response_co]):
     route says what it is. `errors` are the codes of the problems that it may respond with, beside `validation` and, if
     it `needs_store`, `store_unavailable`. `repeatable`: to carry it out twice does no harm, so a client sends it again
     when a response was lost; False: only where the request itself says so, by an id or a receipt. `command` is its name
-    in the Redis protocol, if it has one.
+    in the Redis protocol, if it has one. `done` is what the console's list of changes says that a call did, as
+    `paused topic`: the topic follows, behind `in` unless the words end with `topic` or `of`. Empty: calls are not
+    recorded in `GET /activity`.
     """
 
     id: str
@@ -37,6 +39,7 @@ class Operation(NamedTuple, Generic[Response_co]):
     needs_store: bool = True
     repeatable: bool = True
     command: str = ""
+    done: str = ""
 
     @property
     def all_errors(self) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ SET_PUSH = Operation(
     response=responses.Push,
     response_description="The topic was not pushed before.",
     status=201,
+    done="set push",
 )
 GET_PUSH = Operation(
     "get_push",
@@ -52,6 +53,7 @@ REMOVE_PUSH = Operation(
     response_description="The jobs are not pushed any more.",
     errors=("push_not_found",),
     repeatable=False,
+    done="removed push",
 )
 TEST_PUSH = Operation(
     "test_push",
@@ -68,4 +70,5 @@ TEST_PUSH = Operation(
     response_description="What the target responded.",
     errors=("push_not_found",),
     repeatable=False,
+    done="tested push",
 )

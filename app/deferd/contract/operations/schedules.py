@@ -24,6 +24,7 @@ PUT_SCHEDULE = Operation(
     response_description="The schedule was replaced, or is unchanged.",
     errors=("schedule_exists",),
     repeatable=False,
+    done="put schedule",
 )
 LIST_SCHEDULES = Operation(
     "list_schedules",
@@ -68,6 +69,7 @@ DELETE_SCHEDULE = Operation(
     response=responses.Schedule,
     response_description="The schedule as it was.",
     errors=("schedule_not_found",),
+    done="deleted schedule",
 )
 PAUSE_SCHEDULE = Operation(
     "pause_schedule",
@@ -80,6 +82,7 @@ PAUSE_SCHEDULE = Operation(
     response=responses.Schedule,
     response_description="The schedule in its new state.",
     errors=("schedule_not_found",),
+    done="paused schedule",
 )
 RESUME_SCHEDULE = Operation(
     "resume_schedule",
@@ -92,6 +95,7 @@ RESUME_SCHEDULE = Operation(
     response=responses.Schedule,
     response_description="The schedule in its new state.",
     errors=("schedule_not_found",),
+    done="resumed schedule",
 )
 RUN_SCHEDULE = Operation(
     "run_schedule",
@@ -109,6 +113,7 @@ RUN_SCHEDULE = Operation(
     errors=("schedule_not_found", "durability_unavailable", "topic_full"),
     status=201,
     repeatable=False,
+    done="ran schedule",
 )
 PREVIEW_SCHEDULE = Operation(
     "preview_schedule",

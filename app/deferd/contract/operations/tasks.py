@@ -47,4 +47,5 @@ STOP_TASK = Operation(
     response=responses.Task,
     response_description="The task; it may still be `running` for a moment.",
     errors=("task_not_found",),
+    done="stopped task",
 )

@@ -26,4 +26,5 @@ MOVE_CLOCK = Operation(
     description="The time of the clock, and the seconds by which it was advanced so far.",
     response=Clock,
     repeatable=False,
+    done="moved the clock",
 )

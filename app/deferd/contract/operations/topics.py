@@ -51,6 +51,7 @@ SET_TOPIC = Operation(
     ),
     response=topics.TopicView,
     response_description="The topic in its new state.",
+    done="set the settings of topic",
 )
 PAUSE_TOPIC = Operation(
     "pause_topic",
@@ -66,6 +67,7 @@ PAUSE_TOPIC = Operation(
     ),
     response=topics.TopicView,
     response_description="The topic in its new state.",
+    done="paused topic",
 )
 RESUME_TOPIC = Operation(
     "resume_topic",
@@ -78,6 +80,7 @@ RESUME_TOPIC = Operation(
     response=topics.TopicView,
     response_description="The topic in its new state.",
     errors=("topic_not_found",),
+    done="resumed topic",
 )
 LIST_JOBS = Operation(
     "list_jobs",
@@ -114,6 +117,7 @@ REDRIVE_JOBS = Operation(
     response_description="The number of jobs that are ready again.",
     errors=("topic_not_found",),
     repeatable=False,
+    done="redrove dead jobs of",
 )
 AUDIT_TOPIC = Operation(
     "audit_topic",
@@ -146,6 +150,7 @@ REPAIR_TOPIC = Operation(
     response_description="The repaired findings.",
     errors=("topic_not_found",),
     repeatable=False,
+    done="repaired topic",
 )
 PURGE_TOPIC = Operation(
     "purge_topic",
@@ -163,4 +168,5 @@ PURGE_TOPIC = Operation(
     response_description="The number of removed jobs.",
     errors=("topic_not_found",),
     repeatable=False,
+    done="purged jobs of",
 )
