@@ -20,7 +20,7 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hi
 
 from fastapi import params
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.responses import Response
 
 from deferd.api import put_decoding, request_body, request_query
@@ -35,15 +35,14 @@ from deferd.contract import limits
 from deferd.contract.errors import FieldError, InvalidInput
 from deferd.contract.model import FinishBatch, PutBatch
 from deferd.contract.scopes import Scope
+from deferd.contract.strict_model import StrictModel
 
 _large_bodies = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large-bodies")
 """Parses large bodies. One thread: with several the event loop would wait longer for the interpreter's lock."""
 
 
-class EmptyBody(BaseModel):
+class EmptyBody(StrictModel):
     """An empty object, `null`, or no body at all."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 EMPTY_BODY = EmptyBody()

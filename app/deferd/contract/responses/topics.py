@@ -44,7 +44,8 @@ class TopicView(Response, frozen=True, kw_only=True):
     ]
     oldest_ready_at: Annotated[
         datetime | None,
-        "When the first job of the Ready list was due, which does not change while it waits; `null` when none is ready.",
+        "When the first job of the Ready list was due, which does not change while it waits; `null` when none is "
+        "ready.",
     ]
     next_due_at: Annotated[datetime | None, "When the next delayed job is due; `null` when none is delayed."]
     settings_json: Annotated[dict[str, Any], shown_as(TopicSettings)] = field(name="settings")
