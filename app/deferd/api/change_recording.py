@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 from pydantic import BaseModel
@@ -43,12 +43,10 @@ def recording(operation: OperationRoute, request: RequestContext, arguments: Map
         if request.changed != 0 and not any(getattr(one, "dry_run", False) for one in arguments.values()):
             request.engine.activity.record(_change(operation, request, arguments, outcome))
 
-    permission, gate = operation.permission, request.app.gate
-    is_audited = permission.is_audited
-    with (
-        gate.recording(permission, request.incoming, request.admission, arguments) if is_audited else nullcontext(),
-        reporting(record),
-    ):
+    audit: AbstractContextManager[None] = nullcontext()
+    if operation.permission.is_audited:
+        audit = request.app.gate.recording(operation.permission, request.incoming, request.admission, arguments)
+    with audit, reporting(record):
         yield
 
 

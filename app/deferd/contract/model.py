@@ -22,15 +22,7 @@ from pydantic import (
 
 from deferd.contract import limits
 from deferd.contract.backoff import Backoff
-from deferd.contract.collapsing import (
-    ConflictWith,
-    FollowUp,
-    IfHeld,
-    MaxItems,
-    MaxWait,
-    OnConflict,
-    UniqueFor,
-)
+from deferd.contract.collapsing import ConflictWith, FollowUp, IfHeld, MaxItems, MaxWait, OnConflict, UniqueFor
 from deferd.contract.constraints import constraint, seconds_field
 from deferd.contract.json_depth import is_deeper
 from deferd.contract.labels import Labelled, Tag

@@ -6,15 +6,7 @@ from datetime import date
 from typing import Annotated, Any, Literal
 
 import msgspec
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Discriminator,
-    Field,
-    StringConstraints,
-    Tag,
-    TypeAdapter,
-)
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, StringConstraints, Tag, TypeAdapter
 
 from deferd.contract import limits
 from deferd.contract.constraints import constraint

@@ -19,22 +19,14 @@ class Change(Response, frozen=True, kw_only=True):
     ]
     via: Annotated[
         str,
-        one_of(
-            "console",
-            "cli",
-            "api",
-            description="The way by which it came, as the request says: the console, the command line, or another "
-            "program.",
-        ),
+        one_of("console", "cli", "api"),
+        "The way by which it came, as the request says: the console, the command line, or another program.",
     ]
     operation: Annotated[str, "The operation, by its `operationId` in this document, such as `pause_topic`."]
     outcome: Annotated[
         str,
-        one_of(
-            "done",
-            "unknown",
-            description="`unknown`: the store failed meanwhile, so that it may have been done, or a part of it.",
-        ),
+        one_of("done", "unknown"),
+        "`unknown`: the store failed meanwhile, so that it may have been done, or a part of it.",
     ]
     topic: Annotated[str | None, "The topic, if it concerns one."] = None
     subject: Annotated[str | None, "The id of the job, or the name of the schedule or calendar."] = None

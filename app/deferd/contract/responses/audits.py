@@ -61,8 +61,8 @@ class TopicAudit(Response, frozen=True, kw_only=True):
     ]
     summaries: list[FindingSummary] = field(name="findings")
     examples: _Examples
-    counts: Annotated[dict[str, int] | None, shown_as(Counts | None, _UNREAD)] = None
-    sums: Annotated[dict[str, int] | None, shown_as(Sums | None, _UNREAD)] = None
+    counts: Annotated[dict[str, int] | None, shown_as(Counts | None), _UNREAD] = None
+    sums: Annotated[dict[str, int] | None, shown_as(Sums | None), _UNREAD] = None
     unchecked: Annotated[str | None, "What could not be checked, and why."] = None
 
     @property

@@ -28,7 +28,7 @@ class JobEvent(Response, frozen=True, kw_only=True):
     event: Annotated[str, "`put`, `ready`, `popped`, `finished` ...; later services may have further kinds."] = ""
     at: Annotated[datetime | None, "When, by the store's clock; None for `dropped`."] = None
     number: Annotated[int | None, "Its number in the topic; None for `dropped`."] = None
-    state: Annotated[str | None, shown_as(_State, "The job's state now; omitted when it is gone.")] = None
+    state: Annotated[str | None, shown_as(_State), "The job's state now; omitted when it is gone."] = None
     attempt: Annotated[int | None, "The number of the attempt that began or ended."] = None
     attempts: Annotated[int | None, "`snoozed`, `dead`: attempts that have ended."] = None
     due_at: Annotated[datetime | None, "When the job is due, or was when it became ready."] = None
@@ -36,7 +36,7 @@ class JobEvent(Response, frozen=True, kw_only=True):
     follow_up: Annotated[EventFollowUp | None, "`changed`: a put has stored it while the job is held."] = None
     reserved_until: Annotated[datetime | None, "`popped`: when the lease ends."] = None
     count: Annotated[int | None, "`purged`: how many jobs were deleted."] = None
-    was: Annotated[str | None, shown_as(_State, "`cancelled`, `purged`: the state before.")] = None
+    was: Annotated[str | None, shown_as(_State), "`cancelled`, `purged`: the state before."] = None
     reason: Annotated[
         str | None,
         "`dead`: as `reason` of a dead job. `lease_ended`: `lease_ended` or `time_limit`. `cancelled`: `missed`, "
@@ -57,8 +57,8 @@ class Event(JobEvent, frozen=True, kw_only=True):
         one_of(
             *("put", "changed", "ready", "popped", "released", "snoozed", "returned", "lease_ended", "finished"),
             *("dead", "cancelled", "redriven", "purged"),
-            description="What happened. Later versions may add kinds.",
         ),
+        "What happened. Later versions may add kinds.",
     ]
     at: Annotated[datetime, "When, by the store's clock."]
     number: Annotated[

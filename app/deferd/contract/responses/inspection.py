@@ -19,19 +19,10 @@ class WhyReason(Response, frozen=True, kw_only=True):
     code: Annotated[
         str,
         one_of(
-            "not_due",
-            "backoff",
-            "window",
-            "paused",
-            "no_consumers",
-            "behind",
-            "leased",
-            "dead",
-            "finished",
-            "cancelled",
-            "unknown_job",
-            description="The kind of reason, for programs. Later versions may add kinds.",
+            *("not_due", "backoff", "window", "paused", "no_consumers", "behind", "leased", "dead", "finished"),
+            *("cancelled", "unknown_job"),
         ),
+        "The kind of reason, for programs. Later versions may add kinds.",
     ]
     text: Annotated[str, "The reason as a sentence, for people."]
     due_at: Annotated[datetime | None, "`not_due`, `backoff`: when the job is due."] = None
@@ -40,14 +31,14 @@ class WhyReason(Response, frozen=True, kw_only=True):
     ] = None
     asked_for: Annotated[datetime | None, "`window`: when it would be due without window and spread."] = None
     moved: Annotated[float | None, "`window`: by how many seconds they moved it."] = None
-    window: Annotated[Any, shown_as(WindowSpec | None, "`window`: its opening hours, if it has some.")] = None
+    window: Annotated[Any, shown_as(WindowSpec | None), "`window`: its opening hours, if it has some."] = None
     spread: Annotated[float | None, "`window`: its spread in seconds, if it has one."] = None
     since: Annotated[
         datetime | None,
         "`paused`: since when, omitted for pauses by version 0.1. `no_consumers`: when the last "
         "consumer of the topic was seen, omitted when that is not known.",
     ] = None
-    reason: Annotated[str | None, shown_as(DeadReason | None, "`dead`: why.")] = None
+    reason: Annotated[str | None, shown_as(DeadReason | None), "`dead`: why."] = None
     by: Annotated[
         str | None,
         "`paused`: name of the key that paused the topic, if it was one. `leased`: name of the "
@@ -58,7 +49,7 @@ class WhyReason(Response, frozen=True, kw_only=True):
         int | None, "`backoff`, `dead`: number of the last attempt. `leased`: number of the one under way."
     ] = None
     ended_at: Annotated[datetime | None, "`backoff`: when the last attempt ended."] = None
-    how: Annotated[str | None, shown_as(AttemptEnd | None, "`backoff`: how the last attempt ended.")] = None
+    how: Annotated[str | None, shown_as(AttemptEnd | None), "`backoff`: how the last attempt ended."] = None
     max_attempts: Annotated[int | None, "`backoff`: attempts after which it is dead, if limited."] = None
     snoozes: Annotated[int | None, "`not_due`, `backoff`: how often it was snoozed, if it was."] = None
     why: Annotated[str | None, "`paused`: why, if that was said when it was paused."] = None

@@ -23,10 +23,8 @@ class PutResult(Response, frozen=True, kw_only=True, gc=False):
     id: str
     status: Annotated[
         int,
-        one_of(
-            *(200, 201, 409, 413, 422, 429, 503),
-            description=f"{_STATUS} 201: put. 200: kept, replaced or appended. {_WHY_NOT}",
-        ),
+        one_of(*(200, 201, 409, 413, 422, 429, 503)),
+        f"{_STATUS} 201: put. 200: kept, replaced or appended. {_WHY_NOT}",
     ]
     code: Code = None
     durability: Annotated[
@@ -61,7 +59,7 @@ class FinishResult(Response, frozen=True, kw_only=True, gc=False):
     """The result for one job of a batch."""
 
     id: str
-    status: Annotated[int, one_of(200, 404, 409, 410, 503, description=f"{_STATUS} 200: finished. {_WHY_NOT}")]
+    status: Annotated[int, one_of(200, 404, 409, 410, 503), f"{_STATUS} 200: finished. {_WHY_NOT}"]
     code: Code = None
 
 
@@ -74,9 +72,7 @@ class FinishResults(Response, frozen=True, kw_only=True):
 class CheckResult(FinishResult, frozen=True, kw_only=True, gc=False):
     """The result for one delivery of a batch."""
 
-    status: Annotated[
-        int, one_of(200, 404, 409, 410, 503, description=f"{_STATUS} 200: the consumer holds the job. {_WHY_NOT}")
-    ]
+    status: Annotated[int, one_of(200, 404, 409, 410, 503), f"{_STATUS} 200: the consumer holds the job. {_WHY_NOT}"]
 
 
 class CheckResults(Response, frozen=True, kw_only=True):
@@ -88,9 +84,7 @@ class CheckResults(Response, frozen=True, kw_only=True):
 class ReturnResult(FinishResult, frozen=True, kw_only=True, gc=False):
     """The result for one delivery of a batch."""
 
-    status: Annotated[
-        int, one_of(200, 404, 409, 410, 503, description=f"{_STATUS} 200: the job is ready again. {_WHY_NOT}")
-    ]
+    status: Annotated[int, one_of(200, 404, 409, 410, 503), f"{_STATUS} 200: the job is ready again. {_WHY_NOT}"]
 
 
 class ReturnResults(Response, frozen=True, kw_only=True):
@@ -103,7 +97,7 @@ class CancelResult(Response, frozen=True, kw_only=True, gc=False):
     """The result for one job of a batch."""
 
     id: str
-    status: Annotated[int, one_of(200, 404, 409, 503, description=f"{_STATUS} 200: cancelled. {_WHY_NOT}")]
+    status: Annotated[int, one_of(200, 404, 409, 503), f"{_STATUS} 200: cancelled. {_WHY_NOT}"]
     code: Code = None
     was: Annotated[JobState | None, "With 200: the state it was in."] = None
 

@@ -27,9 +27,7 @@ class Alert(Response, frozen=True, kw_only=True):
     """One thing that needs a person. It has the facts of its `code`; others, and unknown ones, are omitted."""
 
     severity: Annotated[str, one_of("critical", "warning")]
-    code: Annotated[
-        str, one_of(*ALERT_CODES, description="The kind of alert, for programs. Later versions may add kinds.")
-    ]
+    code: Annotated[str, one_of(*ALERT_CODES), "The kind of alert, for programs. Later versions may add kinds."]
     topic: Annotated[str | None, "The topic; omitted when it concerns the store."] = None
     text: Annotated[str, "The alert as a sentence, for people."]
     ready: Annotated[int | None, "`no_consumer`, `behind`, `paused`: ready jobs."] = None

@@ -19,7 +19,7 @@ class Push(Response, frozen=True, kw_only=True):
     max_in_flight: Annotated[int, "Most requests under way at a time, of all processes together."]
     rate: Annotated[float | None, "Most requests a second; `null`: there is no limit."]
     header_names: Annotated[list[str], "The names of the further headers. Their values are never shown."]
-    mode: Annotated[str, one_of(*get_args(Mode), description="`job`: one job a request. `batch`: up to 100.")]
+    mode: Annotated[str, one_of(*get_args(Mode)), "`job`: one job a request. `batch`: up to 100."]
 
 
 class PushTarget(Response, frozen=True, kw_only=True):
@@ -27,11 +27,9 @@ class PushTarget(Response, frozen=True, kw_only=True):
 
     circuit: Annotated[
         str,
-        one_of(
-            *get_args(CircuitState),
-            description="`closed`: jobs are pushed. `open`: the target failed, and nothing is sent until `open_until`. "
-            "`half_open`: one request tests whether the target is back.",
-        ),
+        one_of(*get_args(CircuitState)),
+        "`closed`: jobs are pushed. `open`: the target failed, and nothing is sent until `open_until`. "
+        "`half_open`: one request tests whether the target is back.",
     ]
     failures: Annotated[int, "Failures in a row."]
     in_flight: Annotated[int, "Requests under way, as the processes last reported."]

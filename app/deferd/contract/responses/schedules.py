@@ -22,24 +22,23 @@ class Schedule(Response, frozen=True, kw_only=True):
     name: Annotated[str, "Its name."]
     topic: Annotated[str, "The topic of its jobs."]
     job: Annotated[
-        Mapping[str, Any], shown_as(requests.ScheduledJob, "The fields of its jobs; not in a list without `jobs`.")
+        Mapping[str, Any], shown_as(requests.ScheduledJob), "The fields of its jobs; not in a list without `jobs`."
     ] = {}
     cron: Annotated[str | None, "The cron expression."] = None
     every: Annotated[float | None, "Seconds from one run to the next."] = None
     at: Annotated[list[str] | None, "Local times of day."] = None
-    days: Annotated[list[str] | None, shown_as(list[Day] | None, "Days of the week.")] = None
+    days: Annotated[list[str] | None, shown_as(list[Day] | None), "Days of the week."] = None
     start_at: Annotated[datetime | None, "No run is earlier."] = None
     end_at: Annotated[datetime | None, "No run is later."] = None
     zone: Annotated[str, "Its time zone."]
     jitter: Annotated[float | None, "Seconds within which the runs are spread, differently by run."] = None
     spread: Annotated[float | None, "Seconds within which the runs are spread, by the schedule's name."] = None
-    window: Annotated[Any, shown_as(WindowSpec | None, "Opening hours for the runs.")] = None
+    window: Annotated[Any, shown_as(WindowSpec | None), "Opening hours for the runs."] = None
     max_runs: Annotated[int | None, "After so many runs it has ended."] = None
     overlap: Annotated[
-        Overlap,
-        one_of(*get_args(requests.Overlap), description="What to do when a run is due and the one before is live."),
+        Overlap, one_of(*get_args(requests.Overlap)), "What to do when a run is due and the one before is live."
     ]
-    catch_up: Annotated[CatchUp, one_of(*get_args(requests.CatchUp), description="Which missed runs are made up for.")]
+    catch_up: Annotated[CatchUp, one_of(*get_args(requests.CatchUp)), "Which missed runs are made up for."]
     paused: Annotated[bool, "Whether it is paused."]
     ended: Annotated[bool, "Whether it has ended: `end_at` has passed, or `max_runs` is reached."]
     next_run_at: Annotated[datetime | None, "When its next run is due; `null` while paused, and at the end."]

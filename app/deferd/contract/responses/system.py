@@ -28,10 +28,8 @@ class OverviewTopic(Response, frozen=True, kw_only=True):
     paused_reason: Annotated[str | None, "Why it is paused, if that was said."] = None
     circuit: Annotated[
         str | None,
-        one_of(
-            *get_args(CircuitState),
-            description="The circuit of the target of a pushed topic with jobs; omitted for other topics.",
-        ),
+        one_of(*get_args(CircuitState)),
+        "The circuit of the target of a pushed topic with jobs; omitted for other topics.",
     ] = None
     counts: OverviewCounts
     oldest_ready_at: Annotated[
@@ -76,11 +74,8 @@ class StoreFacts(Response, frozen=True, kw_only=True):
     replicas: Annotated[int | None, "Connected replicas; of a cluster, of the primary with the fewest."]
     durability: Annotated[
         str,
-        one_of(
-            "memory",
-            "fsync",
-            description="What a put gets that asks for no level; of a cluster, what it gets from every primary.",
-        ),
+        one_of("memory", "fsync"),
+        "What a put gets that asks for no level; of a cluster, what it gets from every primary.",
     ]
     why_not_fsync: Annotated[str | None, "Why that is not `fsync`."]
 

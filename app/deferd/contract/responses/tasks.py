@@ -12,17 +12,11 @@ class Task(Response, frozen=True, kw_only=True):
     """An action on many jobs that runs in the background."""
 
     id: Annotated[str, "Name of the task."]
-    kind: Annotated[str, one_of("cancel", "reschedule", "redrive", "purge", description="What it does.")]
+    kind: Annotated[str, one_of("cancel", "reschedule", "redrive", "purge"), "What it does."]
     state: Annotated[
         str,
-        one_of(
-            "running",
-            "done",
-            "stopped",
-            "failed",
-            description="`failed`: because of a fault of the service, which its log describes. While the store is away "
-            "it waits.",
-        ),
+        one_of("running", "done", "stopped", "failed"),
+        "`failed`: because of a fault of the service, which its log describes. While the store is away it waits.",
     ]
     topic: Annotated[str | None, "The topic, if it concerns one alone."] = None
     select: Annotated[dict[str, Any], "What selects the jobs, as it was given."]
@@ -33,7 +27,7 @@ class Task(Response, frozen=True, kw_only=True):
         "began, without another `cutoff`.",
     ]
     by: Annotated[str | None, "Who began it: see `GET /activity`."]
-    via: Annotated[str, one_of("console", "cli", "api", description="By which way: see `GET /activity`.")]
+    via: Annotated[str, one_of("console", "cli", "api"), "By which way: see `GET /activity`."]
     done: Annotated[int, "How many jobs it has changed, as of the last second."]
     total: Annotated[int | None, "How many it found to change; `null` until they are counted."]
     started_at: Annotated[datetime, "When it began."]
