@@ -84,10 +84,8 @@ async def _preview(visit: Visit, action: str, group: Mapping[str, str], problem:
         topic=group.get("topic", ""),
         reason=group.get("reason", ""),
         error=group.get("error", ""),
-        matched=counted.matched,
-        cutoff=counted.cutoff,
-        samples=counted.samples,
         is_typed=counted.matched > MANY,
+        **counted._asdict(),
         problem=problem,
     )
 

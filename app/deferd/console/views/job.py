@@ -72,11 +72,8 @@ async def part(visit: Visit, topic: str, id: str, part: str) -> Response:
         topic=topic,
         id=id,
         part=part,
-        text=shown.text,
-        is_all=shown.is_all,
-        bytes=shown.bytes,
         shown=len(shown.text),
-        is_masked=shown.is_masked,
+        **shown._asdict(),
     )
 
 
