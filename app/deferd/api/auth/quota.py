@@ -82,22 +82,6 @@ class _Use:
 class Quota:
     """The quota of one key over the topics that match `patterns`. Its first count is due at once."""
 
-    __slots__ = (
-        "_bounds",
-        "_bytes",
-        "_call_bytes",
-        "_calls",
-        "_count_at_s",
-        "_jobs",
-        "_key_name",
-        "_of_shard",
-        "_patterns",
-        "_topics",
-        "_topics_since",
-        "_topics_under_way",
-        "_was_used",
-    )
-
     def __init__(self, key_name: str, patterns: TopicPatterns, bounds: Bounds) -> None:
         self._key_name = key_name
         self._jobs, self._bytes, self._calls, self._call_bytes = _Use(), _Use(), _Use(), _Use()
