@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -203,15 +202,6 @@ def internal_error_response(error: Exception) -> JsonResponse:
         return _problem(document(INTERNAL_CODE, _WRONG_TYPE), [])
     _log.error("unexpected error while handling a request", exc_info=error)
     return _problem(document(INTERNAL_CODE, "the log of the service has the details"), [])
-
-
-def leaves(root: type[errors.DeferdError] = errors.DeferdError) -> Iterator[type[errors.DeferdError]]:
-    """All subclasses of `root` that have no subclasses."""
-    below = root.__subclasses__()
-    if not below:
-        yield root
-    for kind in below:
-        yield from leaves(kind)
 
 
 def _problem(members: dict[str, Any], headers: list[Header]) -> JsonResponse:
