@@ -27,7 +27,7 @@ from typing import Any
 
 import redis
 
-from deferd.api import history_responses
+from deferd.api.routes.history import history_of_all, topic_history
 from deferd.contract.model import PutJob
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine.engine import Engine
@@ -146,10 +146,10 @@ async def run(url: str, client: redis.Redis, topic_count: int, rounds: int) -> N
     histories = engine.histories
 
     async def one(minutes: int) -> None:
-        history_responses.topic_history(topics[0], await histories.of_topic(topics[0], minutes))
+        topic_history(topics[0], await histories.of_topic(topics[0], minutes))
 
     async def of_all(visible: TopicPatterns | None) -> None:
-        history_responses.history_of_all(await histories.of_all(visible, 360))
+        history_of_all(await histories.of_all(visible, 360))
 
     await read("one topic, 60 minutes", meter, rounds, lambda: one(60), forget)
     await read("one topic, 2 days", meter, rounds, lambda: one(2880), forget)

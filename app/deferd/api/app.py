@@ -1,12 +1,14 @@
-"""The application: its routes, its context, and an engine that lives as long as the process serves."""
+"""The application: its routes, its context, and an engine and pushers that live as long as the process serves."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, NoReturn
 
 from fastapi import FastAPI
+from starlette.datastructures import State
 from starlette.routing import BaseRoute, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -15,8 +17,8 @@ from deferd.api.auth.gate import KeyGate
 from deferd.api.auth.key_source import key_source
 from deferd.api.context import AppContext
 from deferd.api.dispatch import RequestHandler
+from deferd.api.job_templates import written_deliveries
 from deferd.api.openapi import document
-from deferd.api.pushing import pushing
 from deferd.api.routes import (
     activity,
     bulk,
@@ -37,31 +39,20 @@ from deferd.api.routes import (
     test_clock,
     topics,
 )
+from deferd.contract.errors import DeferdError
 from deferd.engine.engine import Engine
 from deferd.engine.stored_fields import to_ms
 from deferd.settings import Settings
 from deferd.store.connection import connect
 from deferd.store.data_dir import DataDirectory
 
-_ROUTES = [
-    *jobs.router.routes,
-    *bulk.router.routes,
-    *pop.router.routes,
-    *deliveries.router.routes,
-    *topics.router.routes,
-    *push.router.routes,
-    *schedules.router.routes,
-    *calendars.router.routes,
-    *inspection.router.routes,
-    *history.router.routes,
-    *now.router.routes,
-    *events.router.routes,
-    *activity.router.routes,
-    *tasks.router.routes,
-    *system.router.routes,
-    *health.router.routes,
-    *docs.PAGES,
-]
+_LOG = logging.getLogger(__name__)
+_MODULES = (
+    *(jobs, bulk, pop, deliveries, topics, push, schedules, calendars, inspection),
+    *(history, now, events, activity, tasks, system, health),
+)
+"""In the order of the OpenAPI document."""
+_ROUTES = [*(route for module in _MODULES for route in module.router.routes), *docs.PAGES]
 
 
 class Service(FastAPI):
@@ -155,7 +146,7 @@ def create_app(
             await engine.start()
             app.state.drain = engine.drain
             try:
-                async with pushing(context, app.state), context.gate.running(engine.usage):
+                async with _pushing(context, app.state), context.gate.running(engine.usage):
                     yield
             finally:
                 await engine.close()
@@ -182,3 +173,51 @@ def _request_handler(context: AppContext, router: Router) -> RequestHandler:
 
 def _nothing_to_drain() -> None:
     """Before the engine runs no pop waits."""
+
+
+@asynccontextmanager
+async def _pushing(context: AppContext, state: State) -> AsyncIterator[None]:
+    """Push jobs meanwhile, if the settings allow any target; `state.drain` then ends pushing too."""
+    settings = context.settings
+    if not settings.push_allow:
+        await _warn_of_pushed_topics(context)
+        yield
+        return
+    from deferd.push.http_sender import HttpSender  # noqa: PLC0415 (aiohttp takes time and memory)
+    from deferd.push.pushers import Pushers  # noqa: PLC0415
+
+    engine = context.engine
+    pushers = context.pushers = Pushers(
+        engine,
+        context.targets,
+        HttpSender(context.targets, ca_file=settings.push_ca_file),
+        user_agent=f"deferd/{document.VERSION}",
+        serialize_jobs=written_deliveries,
+        drain_s=settings.drain_timeout,
+    )
+    pushers.start()
+
+    def drain() -> None:
+        pushers.drain()
+        engine.drain()
+
+    state.drain = drain
+    try:
+        yield
+    finally:
+        context.pushers = None
+        await pushers.close()
+
+
+async def _warn_of_pushed_topics(context: AppContext) -> None:
+    """Say so if jobs wait for a process that pushes, as this one does not: nobody can pop them either."""
+    try:
+        pushed = await context.engine.push.all()
+    except DeferdError:
+        return  # the store is unavailable, which is logged elsewhere
+    if pushed:
+        _LOG.warning(
+            "topics are pushed, but this process pushes nothing because it has no --push-allow: %d topics, such as %s",
+            len(pushed),
+            min(pushed),
+        )

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from deferd.api.auth.audit_log import reporting
 from deferd.api.auth.permissions import Recorded
 from deferd.api.incoming_request import IncomingRequest
 from deferd.api.operation import OperationRoute
 from deferd.api.request_context import RequestContext
-from deferd.contract.errors import DeferdError, StoreUnavailable
 from deferd.engine.activity_list import Change
 
 VIA_HEADER = b"deferd-via"
@@ -32,43 +32,22 @@ def is_recorded(recorded: Recorded, request: IncomingRequest) -> bool:
     return _API in recorded.via or via_of(request) in recorded.via
 
 
-def recording(
-    operation: OperationRoute, request: RequestContext, arguments: Mapping[str, Any]
-) -> AbstractContextManager[None]:
+@contextlib.contextmanager
+def recording(operation: OperationRoute, request: RequestContext, arguments: Mapping[str, Any]) -> Iterator[None]:
     """Around the call of an operation: record the change, and write admin actions to the audit log.
 
     A call that was refused, or that changed nothing, is not recorded.
     """
-    if operation.permission.is_audited:
-        return _recording_and_audit(operation, request, arguments)
-    return _recording(operation, request, arguments)
 
-
-@contextlib.contextmanager
-def _recording_and_audit(
-    operation: OperationRoute, request: RequestContext, arguments: Mapping[str, Any]
-) -> Iterator[None]:
-    with (
-        request.app.gate.recording(operation.permission, request.incoming, request.admission, arguments),
-        _recording(operation, request, arguments),
-    ):
-        yield
-
-
-@contextlib.contextmanager
-def _recording(operation: OperationRoute, request: RequestContext, arguments: Mapping[str, Any]) -> Iterator[None]:
-    outcome: str | None = "unknown"
-    try:
-        yield
-        outcome = "done"
-    except StoreUnavailable:
-        raise
-    except DeferdError:
-        outcome = None
-        raise
-    finally:
-        if outcome is not None and request.changed != 0 and not any(_is_dry_run(one) for one in arguments.values()):
+    def record(outcome: str) -> None:
+        if request.changed != 0 and not any(getattr(one, "dry_run", False) for one in arguments.values()):
             request.engine.activity.record(_change(operation, request, arguments, outcome))
+
+    audit: AbstractContextManager[None] = nullcontext()
+    if operation.permission.is_audited:
+        audit = request.app.gate.recording(operation.permission, request.incoming, request.admission, arguments)
+    with audit, reporting(record):
+        yield
 
 
 def _change(operation: OperationRoute, request: RequestContext, arguments: Mapping[str, Any], outcome: str) -> Change:
@@ -119,10 +98,6 @@ def filter_text(selector: BaseModel) -> str | None:
         return None
     shown = text.encode()[:_FILTER_SHOWN_BYTES].decode(errors="ignore")
     return text if text == shown else shown + "\N{HORIZONTAL ELLIPSIS}"
-
-
-def _is_dry_run(argument: object) -> bool:
-    return bool(getattr(argument, "dry_run", False))
 
 
 def via_of(request: IncomingRequest) -> Via:

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
+from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from deferd.api import event_responses
 from deferd.api.auth.admission import Admission
+from deferd.api.response_values import instant
+from deferd.api.responses import encode
 from deferd.contract.errors import DeferdError
+from deferd.contract.responses import events as responses
+from deferd.engine.events.event import Event
 from deferd.engine.events.event_hub import EventHub
-from deferd.engine.events.event_stream import EventStream
+from deferd.engine.events.event_reader import Dropped
+from deferd.engine.events.event_stream import EventStream, Sent
 
 MEDIA_TYPE = "text/event-stream"
 KEEP_ALIVE_S = 15.0
+_KEEP_ALIVE = b": keep-alive\n\n"
 _CHECK_KEY_S = 1.0
 _RETRY_MS = 1000
 _BEGIN = b"retry: %d\n\n" % _RETRY_MS
@@ -101,12 +108,12 @@ class EventStreamResponse(Response):
                 _LOG.info("a stream of events ends: %s", error)
                 return
             for at in range(0, len(items), _PIECE_EVENTS):
-                await _send_piece(send, b"".join(map(event_responses.message, items[at : at + _PIECE_EVENTS])))
+                await _send_piece(send, b"".join(map(_message, items[at : at + _PIECE_EVENTS])))
                 await asyncio.sleep(0)
             if items:
                 written_s = now()
             elif now() - written_s >= KEEP_ALIVE_S:
-                await _send_piece(send, event_responses.KEEP_ALIVE)
+                await _send_piece(send, _KEEP_ALIVE)
                 written_s = now()
 
 
@@ -117,3 +124,36 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 
 async def _send_piece(send: Send, piece: bytes) -> None:
     await send({"type": "http.response.body", "body": piece, "more_body": True})
+
+
+def _message(sent: Sent) -> bytes:
+    """A message of Server-Sent Events (WHATWG HTML, section 9.2)."""
+    begin = b"" if sent.id is None else b"id: %b\n" % sent.id.encode()
+    item = sent.item
+    if item is None:
+        return begin + b"\n"
+    if isinstance(item, Dropped):
+        notice = responses.Dropped(topic=item.topic, count=item.count, topics=item.topics or None)
+        return begin + b"event: dropped\ndata: %b\n\n" % encode(notice)
+    return begin + b"event: %b\ndata: %b\n\n" % (item.kind.encode(), encode(event(item)))
+
+
+def event(happened: Event) -> responses.Event:
+    """One event."""
+    return responses.Event(
+        topic=happened.topic,
+        id=happened.id,
+        event=happened.kind,
+        at=instant(happened.at_ms),
+        number=happened.number,
+        **_with_instants(happened.facts),
+    )
+
+
+def _with_instants(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name.removesuffix("_ms"): (
+            instant(value) if name.endswith("_ms") else _with_instants(value) if isinstance(value, dict) else value
+        )
+        for name, value in facts.items()
+    }

@@ -17,7 +17,7 @@ from deferd.contract.endings import AttemptEnd
 from deferd.contract.fields import POLICY, Kind
 from deferd.contract.responses.jobs import Delivery, EndedAttempt, FollowUpJob, Job, StoredJob
 from deferd.engine.puts import PutOutcome
-from deferd.engine.record import NO_ENDINGS, NOT_PLACED, JobRecord, receipt_text
+from deferd.engine.record import JobRecord, receipt_text
 
 
 def job(record: JobRecord) -> Job:
@@ -81,37 +81,18 @@ def _rare_fields(record: JobRecord) -> dict[str, Any]:
         "finished_at": instant_or_none(record.finished_at_ms),
         "result": None if record.result is None else Raw(record.result),
     }
-    numbers = {"items": record.items, "unique_for": seconds(record.unique_for_ms), "is_follow_up": record.is_follow_up}
+    numbers = {
+        "items": record.items,
+        "unique_for": seconds(record.unique_for_ms),
+        "is_follow_up": record.is_follow_up,
+        "snoozes": record.endings.snoozes,
+    }
     fields |= {name: value for name, value in numbers.items() if value}
     if record.tags is not None:
         fields["tags"] = record.tags
-    if record.placement is not NOT_PLACED:
-        fields |= _placement(record)
-    if record.endings is not NO_ENDINGS:
-        fields |= _endings(record)
-    return fields
-
-
-def _follow_up(record: JobRecord) -> FollowUpJob:
-    return FollowUpJob(
-        body=Raw(record.body), created_at=instant(record.created_at_ms), due_at=instant(record.due_at_ms)
-    )
-
-
-def _placement(record: JobRecord) -> dict[str, Any]:
-    placement = record.placement
-    fields: dict[str, Any] = {}
-    if placement.moved_ms:
-        fields["asked_for"] = instant(record.due_at_ms - placement.moved_ms)
-    return fields
-
-
-def _endings(record: JobRecord) -> dict[str, Any]:
-    endings = record.endings
-    fields: dict[str, Any] = {}
-    if endings.snoozes:
-        fields["snoozes"] = endings.snoozes
-    if endings.attempts_log:
+    if record.placement.moved_ms:
+        fields["asked_for"] = instant(record.due_at_ms - record.placement.moved_ms)
+    if record.endings.attempts_log:
         fields["attempts_log"] = [
             EndedAttempt(
                 attempt=attempt,
@@ -120,9 +101,15 @@ def _endings(record: JobRecord) -> dict[str, Any]:
                 by=consumer or None,
                 error=error or None,
             )
-            for attempt, ended_at_ms, how, consumer, error in endings.attempts_log
+            for attempt, ended_at_ms, how, consumer, error in record.endings.attempts_log
         ]
     return fields
+
+
+def _follow_up(record: JobRecord) -> FollowUpJob:
+    return FollowUpJob(
+        body=Raw(record.body), created_at=instant(record.created_at_ms), due_at=instant(record.due_at_ms)
+    )
 
 
 _ATTRIBUTES = {field.encode_name: field.name for field in msgspec.structs.fields(Job)}

@@ -15,17 +15,16 @@ import asyncio
 import inspect
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from fastapi import params
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.responses import Response
 
 from deferd.api import put_decoding, request_body, request_query
 from deferd.api.auth.admission import WITHOUT_KEY, Admission
-from deferd.api.auth.permissions import permission_of
+from deferd.api.auth.permissions import Permission
 from deferd.api.event_stream_response import EventStreamResponse
 from deferd.api.request_body import PARSED_IN_THE_LOOP_BYTES
 from deferd.api.request_context import RequestContext
@@ -35,15 +34,14 @@ from deferd.contract import limits
 from deferd.contract.errors import FieldError, InvalidInput
 from deferd.contract.model import FinishBatch, PutBatch
 from deferd.contract.scopes import Scope
+from deferd.contract.strict_model import StrictModel
 
 _large_bodies = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large-bodies")
 """Parses large bodies. One thread: with several the event loop would wait longer for the interpreter's lock."""
 
 
-class EmptyBody(BaseModel):
+class EmptyBody(StrictModel):
     """An empty object, `null`, or no body at all."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 EMPTY_BODY = EmptyBody()
@@ -125,23 +123,19 @@ class OperationRoute(APIRoute):
     effect (RFC 9110, section 9.1): a HEAD of a pop could only take jobs that nobody sees, or promise others.
     """
 
-    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+    def __init__(self, path: str, endpoint: Callable[..., Any], permission: Permission, **options: Any) -> None:
         super().__init__(path, endpoint, **options)
+        self.permission = permission
         self._context_name: str | None = None
         self._path_values: list[tuple[str, Callable[[str], Any]]] = []
         self._query_model: tuple[str, type[BaseModel]] | None = None
         self._body: _Body | None = None
         self._read_signature(endpoint)
         self.streams = options.get("response_class") is EventStreamResponse
-        permission = permission_of(endpoint)
         methods = set(self.methods or ())
         if "GET" in methods and permission.scope is not Scope.POP:
             methods.add("HEAD")
         self.served_methods = frozenset(methods)
-        is_audited = permission.is_audited or (permission.scope is Scope.ADMIN and self.methods != {"GET"})
-        self.permission = replace(
-            permission, operation=f"{'/'.join(sorted(self.methods or ()))} {path}", is_audited=is_audited
-        )
 
     def _read_signature(self, endpoint: Callable[..., Any]) -> None:
         hints = get_type_hints(endpoint, include_extras=True)

@@ -5,31 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
-from fastapi import APIRouter
-
-from deferd.api.auth.permissions import (
-    ALL_CALLS,
-    Arguments,
-    Permission,
-    Recorded,
-    declare,
-    no_topics,
-    topics_of_path,
-)
+from deferd.api.auth.permissions import ALL_CALLS, Arguments, Permission, Recorded, no_topics, topics_of_path
 from deferd.api.openapi.document import error_responses
 from deferd.api.operation import OperationRoute
 from deferd.api.response_models import model_of
 from deferd.contract.operations.operation import Operation
 from deferd.contract.responses.response import Response
+from deferd.contract.scopes import Scope
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 
-class OperationRouter(APIRouter):
+class OperationRouter:
     """The routes of some operations."""
 
     def __init__(self) -> None:
-        super().__init__(route_class=OperationRoute)
+        self.routes: list[OperationRoute] = []
 
     def serves(
         self,
@@ -54,15 +45,16 @@ class OperationRouter(APIRouter):
             topics,
             all_topics,
             puts_into,
-            is_audited=audited,
+            f"{operation.method} {operation.path}",
+            is_audited=audited or (operation.scope is Scope.ADMIN and operation.method != "GET"),
             recorded=recorded if operation.done else None,
         )
 
         def register(endpoint: Endpoint) -> Endpoint:
-            declare(endpoint, permission)
-            self.add_api_route(
+            route = OperationRoute(
                 operation.path,
                 endpoint,
+                permission,
                 methods=[operation.method],
                 operation_id=operation.id,
                 tags=[operation.tag],
@@ -74,6 +66,7 @@ class OperationRouter(APIRouter):
                 responses=(responses or {}) | error_responses(*operation.all_errors, body=operation.has_body),
                 **options,
             )
+            self.routes.append(route)
             return endpoint
 
         return register

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -153,19 +152,11 @@ _WRONG_TYPE = "another program has damaged a key of the store that this call nee
 
 BY_CODE: dict[str, Row] = {kind.code: row for kind, row in ROWS.items()} | {INTERNAL_CODE: INTERNAL}
 
-_FACTS = {
-    "topic": "topic",
-    "calendar": "calendar",
-    "job_id": "id",
-    "schedule": "schedule",
-    "task": "task",
-    "limit_bytes": "limit_bytes",
-    "max_jobs": "max_jobs",
-    "durability": "durability",
-    "available": "available",
-    "state": "state",
-    "until": "until",
-}
+_FACTS = (
+    *("topic", "calendar", "job_id", "schedule", "task", "limit_bytes", "max_jobs", "durability", "available"),
+    *("state", "until"),
+)
+"""The attributes of errors that their documents show."""
 
 
 def document(code: str, detail: str, **facts: Any) -> dict[str, Any]:
@@ -184,7 +175,8 @@ def document(code: str, detail: str, **facts: Any) -> dict[str, Any]:
 def response(error: errors.DeferdError) -> JsonResponse:
     """The response for `error`, with the headers of its status."""
     headers: list[Header] = []
-    facts = {shown: fact for name, shown in _FACTS.items() if (fact := getattr(error, name, None)) is not None}
+    found = ((name, getattr(error, name, None)) for name in _FACTS)
+    facts = {"id" if name == "job_id" else name: fact for name, fact in found if fact is not None}
     if isinstance(until := facts.get("until"), datetime):
         facts["until"] = until.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     detail = str(error) or BY_CODE[error.code].title
@@ -210,15 +202,6 @@ def internal_error_response(error: Exception) -> JsonResponse:
         return _problem(document(INTERNAL_CODE, _WRONG_TYPE), [])
     _log.error("unexpected error while handling a request", exc_info=error)
     return _problem(document(INTERNAL_CODE, "the log of the service has the details"), [])
-
-
-def leaves(root: type[errors.DeferdError] = errors.DeferdError) -> Iterator[type[errors.DeferdError]]:
-    """All subclasses of `root` that have no subclasses."""
-    below = root.__subclasses__()
-    if not below:
-        yield root
-    for kind in below:
-        yield from leaves(kind)
 
 
 def _problem(members: dict[str, Any], headers: list[Header]) -> JsonResponse:

@@ -51,6 +51,8 @@ def _modelled(hint: Any) -> Any:
 
 
 def _described(note: Any) -> Any:
+    if isinstance(note, str):
+        return Field(description=note)
     if not isinstance(note, msgspec.Meta):
         return note
     extra = note.extra_json_schema

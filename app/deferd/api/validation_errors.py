@@ -121,7 +121,7 @@ def _message(detail: ErrorDetails, root: str) -> str:
         return _PLAIN[kind]
     if kind in _WITH_BOUND:
         words, bound, unit = _WITH_BOUND[kind]
-        return f"must {words} {_number(facts[bound])}{unit or _unit(detail['loc'])}"
+        return f"must {words} {facts[bound]:.15g}{unit or _unit(detail['loc'])}"
     match kind:
         case "float_type":
             return "is too large" if type(detail["input"]) is int else "must be a number"
@@ -136,10 +136,6 @@ def _message(detail: ErrorDetails, root: str) -> str:
         case "value_error":
             return str(facts["error"])
     return detail["msg"]
-
-
-def _number(bound: float) -> str:
-    return f"{bound:.15g}"
 
 
 def _unit(location: tuple[str | int, ...]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Awaitable
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -135,7 +134,7 @@ class Console:
             return await route.view(visit, **values)
         seen_at = (header(visit.scope, b"host"), forwarded_prefix(visit.scope), visit.path, visit.scope["query_string"])
         key = (self._services.calls.writes, visit.key and visit.key.digest, *seen_at)
-        made = await self._regions.get(key, lambda: _made(route.view(visit, **values)))
+        made = await self._regions.get(key, lambda: route.view(visit, **values))
         return visit.region_response(made) if isinstance(made, Region) else made
 
     @staticmethod
@@ -153,10 +152,6 @@ class Console:
         if b"gzip" in header(scope, b"accept-encoding"):
             return Response(found.compressed, 200, {**headers, "content-encoding": "gzip"})
         return Response(found.content, 200, headers)
-
-
-async def _made(response: Awaitable[Response]) -> Response:
-    return await response
 
 
 def _size(response: Response) -> int:

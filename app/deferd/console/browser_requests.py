@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from starlette.types import Scope
 
 from deferd.api.auth.browser_guard import is_origin_of
 
-Headers = Iterable[tuple[bytes, bytes]]
 _COOKIE_PATH = re.compile(r"/[A-Za-z0-9/._~%-]*")
 _CONSOLE = re.compile(r"/console(?=/)")
 _PREFIXES_MAX = 5

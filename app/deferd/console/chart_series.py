@@ -16,7 +16,7 @@ def lateness_series(history: dict[str, Any]) -> Series:
     """Lateness of first deliveries: `at`, `p50`, `p99` in seconds; `hours` with the highest of each hour."""
     buckets = history["buckets"]
     columns = {"at": buckets["at"], "p50": buckets["lateness_p50"], "p99": buckets["lateness_p99"]}
-    return {**columns, "hours": _by_hour(columns, _highest)}
+    return {**columns, "hours": _grouped(columns, _highest)}
 
 
 def due_series(forecast: dict[str, Any]) -> Series:
@@ -35,7 +35,7 @@ def due_series(forecast: dict[str, Any]) -> Series:
         "handled_an_hour": None if handled is None else round(handled * _HOUR_S / bucket_s),
         "before": forecast["before"],
         "after": forecast["after"],
-        "hours": _by_hour(columns, sum),
+        "hours": _grouped(columns, sum),
     }
 
 
@@ -52,19 +52,13 @@ def flow_series(history: dict[str, Any]) -> Series:
         "ready": buckets["ready"],
         "reserved": buckets["reserved"],
         "sums": {name: sum(values) for name, values in sums.items()},
-        "table": _by_period(history["bucket"], {"at": buckets["at"], **sums}),
+        "table": _grouped(
+            {"at": buckets["at"], **sums}, sum, 600 if history["bucket"] < FORECAST_BUCKET_S else _HOUR_S
+        ),
     }
 
 
-def _by_period(bucket_s: int, columns: Series) -> list[dict[str, Any]]:
-    return _grouped(columns, sum, 600 if bucket_s < FORECAST_BUCKET_S else _HOUR_S)
-
-
-def _by_hour(columns: Series, merge: Any) -> list[dict[str, Any]]:
-    return _grouped(columns, merge, _HOUR_S)
-
-
-def _grouped(columns: Series, merge: Any, period_s: int) -> list[dict[str, Any]]:
+def _grouped(columns: Series, merge: Any, period_s: int = _HOUR_S) -> list[dict[str, Any]]:
     """The rows of a table: columns merged by periods of the clock."""
     names = [name for name in columns if name != "at"]
     rows = []

@@ -41,23 +41,23 @@ async def masked_read(  # noqa: PLR0917 (how to read, and what)
     more = b""
     match path.split("/")[1:]:
         case ["activity"]:
-            content = _activity_without_errors(content)
+            content = _edited(content, _hide_in_activity)
         case ["tasks", *_]:
-            content = _tasks_without_errors(content)
+            content = _edited(content, _hide_in_tasks)
         case ["events", "latest"]:
-            content = _latest_without_errors(content)
+            content = _edited(content, _hide_in_events)
         case ["now"]:
-            content = _now_without_errors(content)
+            content = _edited(content, _hide_in_alerts)
         case ["dead"]:
             return await _dead(masks, bodies, content)
         case ["topics", topic, "jobs"] if _WITHOUT_BODIES in query:
             content = await _rows(masks, bodies, topic, content)
         case ["jobs", topic, job_id, "why"]:
             job = await bodies.job(topic, job_id)
-            more, content = (b"", _why_without_errors(content)) if job is None else (job, content)
+            more, content = (b"", _edited(content, _hide_in_reasons)) if job is None else (job, content)
         case ["jobs", topic, job_id] if _WITHOUT_BODIES in query and _errors_of(orjson.loads(content)):
             job = await bodies.job(topic, job_id)
-            more, content = (b"", _job_without_errors(content)) if job is None else (job, content)
+            more, content = (b"", _edited(content, _hide_in_job)) if job is None else (job, content)
     return await off_loop(_WEIGHT * (len(content) + len(more)), lambda: masks.response(content, more))
 
 
@@ -99,29 +99,30 @@ def _errors_of(job: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
     return [(job, "last_error"), *attempts] if job.get("last_error") else attempts
 
 
-def _job_without_errors(content: bytes) -> bytes:
-    job = orjson.loads(content)
+def _edited(content: bytes, hide: Callable[[dict[str, Any]], None]) -> bytes:
+    """A response in which `hide` has hidden the errors."""
+    found = orjson.loads(content)
+    hide(found)
+    return orjson.dumps(found)
+
+
+def _hide_in_job(job: dict[str, Any]) -> None:
     for holder, name in _errors_of(job):
         holder[name] = MASKED
-    return orjson.dumps(job)
 
 
-def _why_without_errors(content: bytes) -> bytes:
+def _hide_in_reasons(why: dict[str, Any]) -> None:
     """The reasons with an error lose their text too, which quotes it."""
-    why = orjson.loads(content)
     for reason in why["reasons"]:
         if reason.get("error"):
             reason |= {"error": MASKED, "text": MASKED}
-    return orjson.dumps(why)
 
 
-def _activity_without_errors(content: bytes) -> bytes:
-    """The filters, which are JSON in a string, without the errors in them: such a text may quote any job."""
-    found = orjson.loads(content)
+def _hide_in_activity(found: dict[str, Any]) -> None:
+    """The filters, which are JSON in a string, lose the errors in them: such a text may quote any job."""
     for change in found["activity"]:
         if '"error"' in change.get("filter", ""):
             change["filter"] = _filter_without_error(change["filter"])
-    return orjson.dumps(found)
 
 
 def _filter_without_error(text: str) -> str:
@@ -132,12 +133,10 @@ def _filter_without_error(text: str) -> str:
     return orjson.dumps({**selector, "error": MASKED}).decode() if "error" in selector else MASKED
 
 
-def _tasks_without_errors(content: bytes) -> bytes:
-    found = orjson.loads(content)
+def _hide_in_tasks(found: dict[str, Any]) -> None:
     for task in found.get("tasks", [found]):
         if task["select"].get("error"):
             task["select"]["error"] = MASKED
-    return orjson.dumps(found)
 
 
 async def _rows(masks: Masks, bodies: _Bodies, topic: str, content: bytes) -> bytes:
@@ -184,20 +183,17 @@ def group_error(masks: Masks, error: str, job: bytes) -> str:
     return masks.text(error if shown == original else normalized(shown))
 
 
-def _now_without_errors(content: bytes) -> bytes:
-    found = orjson.loads(content)
+def _hide_in_alerts(found: dict[str, Any]) -> None:
     for alert in found["alerts"]:
         error = alert.pop("top_error", None)
         if error is not None:  # it may quote any of the jobs
             counted, separator, _ = alert["text"].partition(" of them ")
             reason = str(alert.get("top_reason", "dead")).replace("_", " ")
             alert["text"] = f"{counted}{separator}{reason} with an error" if separator else reason
-    return orjson.dumps(found)
 
 
-def _latest_without_errors(content: bytes) -> bytes:
-    found = orjson.loads(content)
-    return orjson.dumps({**found, "events": list(map(without_error, found["events"]))})
+def _hide_in_events(found: dict[str, Any]) -> None:
+    found["events"] = list(map(without_error, found["events"]))
 
 
 def without_error(event: dict[str, Any]) -> dict[str, Any]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, NamedTuple
 
 from starlette.responses import Response
 from starlette.routing import compile_path
 
-View = Callable[..., Awaitable[Response]]
+View = Callable[..., Coroutine[Any, Any, Response]]
 """Takes a Visit, and the named parts of the path as text."""
 
 

@@ -39,18 +39,8 @@ class Renderer:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._environment.filters.update(
-            number=number,
-            duration=duration,
-            instant=instant,
-            pretty_json=pretty_json,
-            compact_json=compact_json,
-            due=due,
-            plain=plain,
-            shortened=shortened,
-            tojson_text=tojson_text,
-            size=size,
-        )
+        filters = (number, duration, instant, pretty_json, compact_json, due, plain, shortened, tojson_text, size)
+        self._environment.filters.update({one.__name__: one for one in filters})
         self._environment.globals.update(page_path=page_path, count_cell=count_cell, alert_link=alert_link)
         self._environment.globals["ui"] = self._environment.get_template("ui.html").module
 

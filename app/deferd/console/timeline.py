@@ -39,7 +39,7 @@ def timeline(job: dict[str, Any]) -> list[Entry]:
     first_logged = log[0]["attempt"] if log else job["attempts"] + 1
     ended_before = min(first_logged - 1, job["attempts"])
     if ended_before > 0 and state != "reserved":
-        title = f"{ended_before} earlier {_attempts(ended_before)}"
+        title = f"{ended_before} earlier {'attempt' if ended_before == 1 else 'attempts'}"
         entries.append(_entry(None, "past", title, "no longer in the log"))
     for ended in log:
         by = f"by {ended['by']}" if ended.get("by") else ""
@@ -52,7 +52,8 @@ def timeline(job: dict[str, Any]) -> list[Entry]:
             entries.append(_entry(job.get("reserved_until"), "predicted", "Lease ends", "unless it is touched"))
         case "delayed":
             title = "Next attempt due" if job["attempts"] else "Due"
-            entries.append(_entry(job["due_at"], "predicted", title, _due_text(job)))
+            most = f" of {job['max_attempts']}" if job.get("max_attempts") else ""
+            entries.append(_entry(job["due_at"], "predicted", title, f"attempt {job['attempts'] + 1}{most}"))
         case "ready":
             entries.append(_entry(job["due_at"], "now", "Due", "waits for a consumer"))
         case "dead":
@@ -60,7 +61,8 @@ def timeline(job: dict[str, Any]) -> list[Entry]:
             logged = any(ended.get("error") for ended in log)
             entries.append(_entry(job.get("dead_at"), "now", "Dead", text, None if logged else job.get("last_error")))
         case "finished":
-            entries.append(_entry(job.get("finished_at"), "now", "Finished", _attempts_text(job)))
+            text = f"in attempt {job['attempts']}" if job["attempts"] else ""
+            entries.append(_entry(job.get("finished_at"), "now", "Finished", text))
     if state in {"delayed", "ready", "reserved"}:
         entries += predicted_retries(job)
         if job.get("deadline_at"):
@@ -129,19 +131,6 @@ def _put_text(job: dict[str, Any]) -> str:
     if job.get("asked_for"):
         return "moved to a later due time by its window or spread"
     return f"a collection of {job['items']} items" if job.get("items") else ""
-
-
-def _due_text(job: dict[str, Any]) -> str:
-    most = f" of {job['max_attempts']}" if job.get("max_attempts") else ""
-    return f"attempt {job['attempts'] + 1}{most}"
-
-
-def _attempts_text(job: dict[str, Any]) -> str:
-    return f"in attempt {job['attempts']}" if job["attempts"] else ""
-
-
-def _attempts(count: int) -> str:
-    return "attempt" if count == 1 else "attempts"
 
 
 def _later(at: str, seconds: float) -> str:

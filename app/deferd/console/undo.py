@@ -37,11 +37,12 @@ _BYTES_MAX = UNDO_BYTES_MAX - 10_000
 
 
 class Cancelled(NamedTuple):
-    """What a cancel did: how many jobs, how many were left because a consumer holds them or are gone, and the token."""
+    """What a cancel did: to how many jobs, how many it left because a consumer holds them, how many of the cancelled
+    ones a consumer held, and the token.
+    """
 
     done: int
     held: int
-    gone: int
     was_held: int
     undo: str | None
 
@@ -80,7 +81,7 @@ async def cancel(
     again = [kept[job_id] for job_id, was in done.items() if job_id in kept and was in {"delayed", "ready"}]
     was_held = sum(was == "reserved" for was in done.values())
     undo = await _keep(visit, topic, again, len(done))
-    return Cancelled(len(done), held, len(ids) - len(done) - held, was_held, undo)
+    return Cancelled(len(done), held, was_held, undo)
 
 
 async def _cancel_until(
@@ -107,7 +108,7 @@ async def _cancel_until(
         if len(ended) == waited:
             undo = await _keep(visit, topic, [kept[job_id] for job_id in ended], done)
     held = matched - done
-    return Cancelled(done, held, len(ids) - matched, reserved - held, undo)
+    return Cancelled(done, held, reserved - held, undo)
 
 
 async def _puts(visit: Visit, topic: str, ids: list[str]) -> dict[str, bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope
 
 from deferd.api.auth.api_keys import Key
 from deferd.api.incoming_request import IncomingRequest
-from deferd.console.api_calls import ApiCalls, Caller, QueryValue
+from deferd.console.api_calls import ApiCalls, ApiRefused, Caller, QueryValue
 from deferd.console.browser_requests import cookie_values, header, is_secure, relative_root
 from deferd.console.masks import Masks
 from deferd.console.rendering import Renderer, etag_of
@@ -116,6 +116,15 @@ class Visit:
             ApiRefused: the response is a problem document. Unless the view handles it, it becomes a page.
         """
         return orjson.loads(await self.read_bytes(path, **query))
+
+    async def read_or_none(self, missing: Collection[int], path: str, /, **query: QueryValue) -> Any:
+        """As `read`; None for a problem document with one of the statuses `missing`."""
+        try:
+            return await self.read(path, **query)
+        except ApiRefused as refused:
+            if refused.status not in missing:
+                raise
+            return None
 
     async def read_bytes(self, path: str, /, **query: QueryValue) -> bytes:
         """The same as the API wrote it, with numbers exact."""

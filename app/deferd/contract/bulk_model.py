@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from deferd.contract import limits
 from deferd.contract.labels import Tag
 from deferd.contract.model import AsTask, Cutoff, Delay, DueInstant, IfReserved, Instant, JobId, Topic
+from deferd.contract.strict_model import StrictModel
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class JobName(_Strict):
+class JobName(StrictModel):
     """The name of one job."""
 
     topic: Topic
@@ -29,7 +26,7 @@ TopicSelector = Annotated[
 ]
 
 
-class Select(_Strict):
+class Select(StrictModel):
     """The jobs that are meant: exactly one of `ids`, `tag` and `state`. Jobs put after the call began are not."""
 
     ids: list[JobName] | None = Field(
@@ -84,7 +81,7 @@ RequestId = Annotated[
 ]
 
 
-class _BulkCall(_Strict):
+class _BulkCall(StrictModel):
     select: Select
     limit: int = Field(
         default=limits.BULK_DEFAULT,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
 from deferd.contract import limits
+from deferd.contract.strict_model import StrictModel
 
 
 def _all_different(tags: list[str]) -> list[str]:
@@ -51,10 +52,8 @@ Headers = Annotated[
 ]
 
 
-class Labelled(BaseModel):
+class Labelled(StrictModel):
     """What a producer notes on a job, for selections and for its consumer."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     tags: Tags | None = None
     headers: Headers | None = None

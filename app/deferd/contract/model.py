@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     StringConstraints,
     ValidationInfo,
@@ -24,19 +22,12 @@ from pydantic import (
 
 from deferd.contract import limits
 from deferd.contract.backoff import Backoff
-from deferd.contract.collapsing import (
-    ConflictWith,
-    FollowUp,
-    IfHeld,
-    MaxItems,
-    MaxWait,
-    OnConflict,
-    UniqueFor,
-)
+from deferd.contract.collapsing import ConflictWith, FollowUp, IfHeld, MaxItems, MaxWait, OnConflict, UniqueFor
 from deferd.contract.constraints import constraint, seconds_field
 from deferd.contract.json_depth import is_deeper
 from deferd.contract.labels import Labelled, Tag
 from deferd.contract.open_enum import OpenEnum
+from deferd.contract.strict_model import StrictModel
 from deferd.contract.timestamps import parse_instant
 from deferd.contract.windows import WindowSpec
 
@@ -203,11 +194,7 @@ IfReserved = Annotated[
 ]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class JobPolicy(_Strict):
+class JobPolicy(StrictModel):
     """How a job is delivered and kept. Omitted fields come from the topic, then from the service's defaults."""
 
     ttr: Ttr | None = None
@@ -222,7 +209,7 @@ class JobPolicy(_Strict):
     spread: Annotated[float, constraint("spread")] | None = None
 
 
-class _When(_Strict):
+class _When(StrictModel):
     delay: Delay | None = None
     run_at: DueInstant | None = None
 
@@ -254,7 +241,7 @@ class PutJob(_When, JobPolicy, Labelled):
     )
 
 
-class PutBatch(_Strict):
+class PutBatch(StrictModel):
     """Jobs to put in one request. All are validated first; then each is stored or refused separately."""
 
     jobs: list[PutJob] = Field(min_length=1, max_length=limits.BATCH_MAX, description="1 to 1000 jobs.")
@@ -270,7 +257,7 @@ class ChangeJob(_When, JobPolicy, Labelled):
     body: JsonValue = Field(default=None, description="New body.")
 
 
-class CancelItem(_Strict):
+class CancelItem(StrictModel):
     """One job of a batch cancel."""
 
     id: JobId
@@ -278,13 +265,13 @@ class CancelItem(_Strict):
     follow_up: FollowUp = "cancel"
 
 
-class CancelBatch(_Strict):
+class CancelBatch(StrictModel):
     """Jobs of one topic to cancel."""
 
     jobs: list[CancelItem] = Field(min_length=1, max_length=limits.BATCH_MAX, description="1 to 1000 jobs.")
 
 
-class _Finish(_Strict):
+class _Finish(StrictModel):
     receipt: Receipt | None = None
     result: JsonValue = Field(
         default=None, description="Any JSON value; kept with the finished job if it has a `retain`."
@@ -310,26 +297,26 @@ class FinishItem(_Finish):
     id: JobId
 
 
-class FinishBatch(_Strict):
+class FinishBatch(StrictModel):
     """Jobs of one topic to finish."""
 
     jobs: list[FinishItem] = Field(min_length=1, max_length=limits.BATCH_MAX, description="1 to 1000 jobs.")
 
 
-class HeldJob(_Strict):
+class HeldJob(StrictModel):
     """One delivery of a batch."""
 
     id: JobId
     receipt: Receipt = Field(description="Fencing token of the delivery, from the pop.")
 
 
-class HeldJobs(_Strict):
+class HeldJobs(StrictModel):
     """Deliveries of one topic that a consumer holds."""
 
     jobs: list[HeldJob] = Field(min_length=1, max_length=limits.BATCH_MAX, description="1 to 1000 deliveries.")
 
 
-class ReleaseJob(_Strict):
+class ReleaseJob(StrictModel):
     """Release of a reserved job: it is ready again after `delay` seconds; default: its backoff."""
 
     receipt: Receipt | None = None
@@ -350,14 +337,14 @@ class ReleaseJob(_Strict):
         return delay
 
 
-class TouchJob(_Strict):
+class TouchJob(StrictModel):
     """Extension of a lease: it ends `ttr` seconds from now (default: the job's own ttr)."""
 
     receipt: Receipt | None = None
     ttr: Ttr | None = None
 
 
-class BuryJob(_Strict):
+class BuryJob(StrictModel):
     """Burial of a reserved job: it becomes dead."""
 
     receipt: Receipt | None = None
@@ -373,7 +360,7 @@ class TopicSettings(JobPolicy):
     partitions: int | None = constraint("partitions", default=None)
 
 
-class PauseTopic(_Strict):
+class PauseTopic(StrictModel):
     """A pause of a topic. No field is required."""
 
     reason: (
@@ -386,7 +373,7 @@ class PauseTopic(_Strict):
     ) = None
 
 
-class Redrive(_Strict):
+class Redrive(StrictModel):
     """Which dead jobs become ready again: those in `ids`, otherwise up to `limit`, the oldest first without a `tag`."""
 
     ids: list[JobId] | None = Field(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
 from deferd.contract import limits
 from deferd.contract.constraints import seconds_field
 from deferd.contract.push_targets import target_of
+from deferd.contract.strict_model import StrictModel
 from deferd.contract.webhook_signature import SECRET_PREFIX, secret_key
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
@@ -89,10 +90,8 @@ Secret = Annotated[
 ]
 
 
-class SetPush(BaseModel):
+class SetPush(StrictModel):
     """How the jobs of a topic are pushed. Unknown fields are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     FIELDS_THAT_ERRORS_QUOTE: ClassVar[frozenset[str]] = frozenset({"timeout", "max_in_flight", "rate", "mode"})
     """A secret may be in all others: in a URL, in a header, and in a field whose name is mistyped."""

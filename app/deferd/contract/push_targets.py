@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
-IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 LOCALHOST = "localhost"
 _PATTERN = re.compile(r"(?:(https?)://)?(\[[0-9A-Fa-f:.]+\]|[^:/\[\]@\s]+)(?::(\*|[0-9]{1,5}))?/?")

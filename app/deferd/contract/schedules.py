@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from deferd.contract import limits
 from deferd.contract.constraints import constraint, seconds_field
 from deferd.contract.labels import Labelled
 from deferd.contract.model import Durability, Instant, JobPolicy, JsonValue, Topic, Traceparent
+from deferd.contract.strict_model import StrictModel
 from deferd.contract.windows import TIME_PATTERN, Days, WindowSpec, ZoneName
 
 
@@ -52,10 +53,8 @@ class ScheduledJob(JobPolicy, Labelled):
     )
 
 
-class Timing(BaseModel):
+class Timing(StrictModel):
     """When a schedule runs: exactly one of `cron`, `every` and `at`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     cron: Annotated[str, StringConstraints(max_length=limits.CRON_LENGTH)] | None = Field(
         default=None,

@@ -6,20 +6,11 @@ from datetime import date
 from typing import Annotated, Any, Literal
 
 import msgspec
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    StringConstraints,
-    Tag,
-    TypeAdapter,
-)
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, StringConstraints, Tag, TypeAdapter
 
 from deferd.contract import limits
 from deferd.contract.constraints import constraint
+from deferd.contract.strict_model import StrictModel
 
 _ZONE, _FROM, _TO = "UTC", "00:00", "24:00"
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
@@ -65,10 +56,8 @@ def _iso_date(value: object) -> object:
 LocalDate = Annotated[date, BeforeValidator(_iso_date)]
 
 
-class Window(BaseModel):
+class Window(StrictModel):
     """Opening hours: on these days from `from` until `to`, in the zone's local time."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     zone: ZoneName = _ZONE
     days: Days | None = None
@@ -111,10 +100,8 @@ WindowSpec = Annotated[
 ]
 
 
-class PutCalendar(BaseModel):
+class PutCalendar(StrictModel):
     """Opening hours under a name, for jobs, topics and schedules."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     windows: Windows = Field(description="It is open while at least one of these windows is.")
 

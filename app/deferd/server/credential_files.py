@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from deferd.api.auth.api_keys import KeysRefused
 from deferd.api.auth.key_source import key_source
+from deferd.server.startup_errors import CannotServe
 from deferd.server.tls import CertificateRefused, certificate
 from deferd.settings import Settings
 
@@ -29,29 +30,29 @@ class LastGoodCredentials:
 
 
 class CredentialFiles:
-    """The keys file and the certificate files of the settings. The constructor reads them.
+    """The keys and the certificate of the settings; each is None if not configured. The constructor reads them.
 
     Raises:
         KeysRefused, CertificateRefused: they cannot be used.
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._keys = key_source(settings)
-        if self._keys is not None:
-            self._keys.read()
-        self._certificate = certificate(settings)
+        self.keys = key_source(settings)
+        if self.keys is not None:
+            self.keys.read()
+        self.certificate = certificate(settings)
 
     @property
     def last_good(self) -> LastGoodCredentials:
         """Their content when it was last valid."""
         return LastGoodCredentials(
-            None if self._keys is None else self._keys.last_good,
-            None if self._certificate is None else self._certificate.last_good,
+            None if self.keys is None else self.keys.last_good,
+            None if self.certificate is None else self.certificate.last_good,
         )
 
     async def follow(self) -> None:
         """Read the files when they change, until cancelled. The server processes log what is wrong with them."""
-        sources = [source for source in (self._keys, self._certificate) if source is not None]
+        sources = [source for source in (self.keys, self.certificate) if source is not None]
         while sources:
             await asyncio.sleep(_CHECK_S)
             for source in sources:
@@ -62,3 +63,11 @@ class CredentialFiles:
                     continue
                 except Exception:  # noqa: BLE001 (ending here would keep a revoked key for new server processes)
                     _log.exception("cannot check the keys and certificate files for changes")
+
+
+async def read_credentials(settings: Settings) -> CredentialFiles:
+    """The files as they are now. Raises CannotServe when they cannot be used."""
+    try:
+        return await asyncio.to_thread(CredentialFiles, settings)
+    except (KeysRefused, CertificateRefused) as exc:
+        raise CannotServe(str(exc)) from exc

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import socket
@@ -12,15 +11,12 @@ from dataclasses import dataclass, field
 
 from redis.exceptions import RedisError
 
-from deferd.api.auth.api_keys import KeysRefused
-from deferd.api.auth.key_source import key_source
 from deferd.engine.movable_clock import clock_key
 from deferd.engine.redis_keys import Keys
+from deferd.server.credential_files import read_credentials
 from deferd.server.http_server import CLOSING_S
 from deferd.server.listener import listen
 from deferd.server.starting_responses import starting_responses
-from deferd.server.startup_errors import CannotServe
-from deferd.server.tls import Certificate, CertificateRefused, certificate
 from deferd.server.tracing import check_tracing
 from deferd.settings import Settings, flag, path_text, variable
 from deferd.store.connection import Store, connect
@@ -71,8 +67,9 @@ async def open_serve_context(settings: Settings, version: str) -> AsyncIterator[
             missing, or a service without keys would be reachable from other machines.
         StoreRefused: the data directory or the store cannot be used.
     """
-    allow_public = await _check_keys(settings) or settings.insecure
-    found = await _check_certificate(settings)
+    credentials = await read_credentials(settings)
+    allow_public = credentials.keys is not None or settings.insecure
+    found = credentials.certificate
     scheme, tls = ("http", None) if found is None else ("https", found.context)
     check_tracing(settings)
     inherited: tuple[int, ...] = ()
@@ -115,26 +112,6 @@ def _listen(
         return listener, None
     listening = listen(settings.host, settings.resp_port, allow_public=allow_public, port_setting="resp_port")
     return listener, stack.enter_context(listening)
-
-
-async def _check_keys(settings: Settings) -> bool:
-    """Whether the service has keys. Raises CannotServe when they cannot be used."""
-    source = key_source(settings)
-    if source is None:
-        return False
-    try:
-        await asyncio.to_thread(source.read)
-    except KeysRefused as exc:
-        raise CannotServe(str(exc)) from exc
-    return True
-
-
-async def _check_certificate(settings: Settings) -> Certificate | None:
-    """The certificate; None without HTTPS. Raises CannotServe when it cannot be used."""
-    try:
-        return await asyncio.to_thread(certificate, settings)
-    except CertificateRefused as exc:
-        raise CannotServe(str(exc)) from exc
 
 
 async def _check_store(settings: Settings, store_url: str, listener: socket.socket, tls: ssl.SSLContext | None) -> str:

@@ -89,11 +89,9 @@ class _Responder:
         retry = b"retry-after: %d\r\n" % error.retry_after_s
         if b"text/html" in headers.lower():
             page = _PAGE.format(seconds=max(error.retry_after_s, 2), detail=html.escape(detail)).encode()
-            return _http(b"503 Service Unavailable", b"text/html; charset=utf-8", page, method, retry)
+            return _http(_UNAVAILABLE, b"text/html; charset=utf-8", page, method, retry)
         problem = problem_details.response(error)
-        return _http(
-            b"503 Service Unavailable", problem_details.MEDIA_TYPE.encode(), bytes(problem.body), method, retry
-        )
+        return _http(_UNAVAILABLE, problem_details.MEDIA_TYPE.encode(), bytes(problem.body), method, retry)
 
 
 def _http(status: bytes, media_type: bytes, body: bytes, method: bytes, more: bytes = b"") -> bytes:

@@ -24,13 +24,11 @@ from typing import Any
 from prometheus_client.multiprocess import mark_process_dead
 from pydantic import SecretStr
 
-from deferd.api.auth.api_keys import KeysRefused
-from deferd.server.credential_files import CredentialFiles
+from deferd.server.credential_files import CredentialFiles, read_credentials
 from deferd.server.http_server import CLOSING_S
 from deferd.server.serve_context import ServeContext
 from deferd.server.server_process import SERVING
 from deferd.server.startup_errors import CannotServe
-from deferd.server.tls import CertificateRefused
 from deferd.settings import Settings
 from deferd.stop_signals import StopSignals
 from deferd.store.disk_fault import MIB, write_fault
@@ -54,10 +52,7 @@ async def supervise(settings: Settings, context: ServeContext, signals: StopSign
     Raises:
         CannotServe: a process does not come to serve at startup, or the keys or the certificate cannot be used.
     """
-    try:
-        files = await asyncio.to_thread(CredentialFiles, settings)
-    except (KeysRefused, CertificateRefused) as exc:
-        raise CannotServe(str(exc)) from exc
+    files = await read_credentials(settings)
     with tempfile.TemporaryDirectory(prefix="deferd-metrics-") as metrics_dir:
         pool = ProcessPool(settings, context, files, metrics_dir)
         processes = [ServerProcess(number, pool) for number in range(1, settings.workers + 1)]

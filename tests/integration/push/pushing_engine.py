@@ -117,7 +117,7 @@ async def pushing_engine(
     resolve: Resolve | None = None,
     drain_s: float = 0.5,
 ) -> AsyncIterator[PushingEngine]:
-    """Pushers on an engine, as `deferd.api.pushing` makes them."""
+    """Pushers on an engine, as `deferd.api.app` makes them."""
     allowed = AllowedTargets(allow, networks)
     pushers = Pushers(
         engine,

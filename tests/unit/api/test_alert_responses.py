@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from deferd.api import alert_responses
 from deferd.api.responses import JsonResponse
+from deferd.api.routes.now import alert
 from deferd.client.response_reading import reader_of
 from deferd.contract.responses import now as responses
 from deferd.engine.inspection.alerts import Alert
@@ -118,7 +118,7 @@ TEXTS: list[tuple[str, str | None, dict[str, Any], str]] = [
     ("code", "topic", "facts", "text"), TEXTS, ids=[f"{one[0]}-{at}" for at, one in enumerate(TEXTS)]
 )
 def test_each_alert_says_what_it_is(code: str, topic: str | None, facts: dict[str, Any], text: str) -> None:
-    made = alert_responses.alert(Alert("warning", code, topic, 1, facts), NOW_MS)
+    made = alert(Alert("warning", code, topic, 1, facts), NOW_MS)
     assert made.text == text
     written = bytes(JsonResponse(made).body)
     assert b"null" not in written

@@ -61,13 +61,6 @@ def test_every_other_route_is_a_page() -> None:
     assert {path.partition("/docs")[0] or "/docs" for path in pages} == {"/openapi.json", "/docs"}
 
 
-def test_a_function_without_a_permission_cannot_be_an_operation() -> None:
-    async def undeclared() -> None: ...
-
-    with pytest.raises(TypeError, match="declare its permission"):
-        OperationRoute("/x", undeclared)
-
-
 def test_a_path_with_a_topic_requires_a_key_for_it() -> None:
     for name, operation in OPERATIONS.items():
         if "{topic}" in name:

@@ -9,14 +9,11 @@ from opentelemetry import trace
 from opentelemetry.trace import StatusCode
 
 from deferd.api.incoming_request import AsgiRequest
-from deferd.api.operation import OperationRoute
 from deferd.api.routes import jobs
 from deferd.api.tracing import RequestSpans
 from tests.acceptance.recorded_spans import RecordedSpans
 
-[GET_JOB] = [
-    route for route in jobs.router.routes if isinstance(route, OperationRoute) and route.operation_id == "get_job"
-]
+[GET_JOB] = [route for route in jobs.router.routes if route.operation_id == "get_job"]
 
 
 async def _receive() -> Any:

@@ -27,7 +27,7 @@ from deferd.api.app import create_app
 from deferd.api.auth import api_keys, key_file
 from deferd.api.operation import OperationRoute
 from deferd.api.resp import command_error, set_commands
-from deferd.api.routes import inspection, pop, schedules, topics
+from deferd.api.routes import pop, queries, schedules, topics
 from deferd.contract import bulk_model, json_depth, json_numbers, labels, model, push, windows
 from deferd.contract import schedules as schedule_models
 from deferd.contract.errors import DeferdError
@@ -246,7 +246,7 @@ ROWS = [
         {"zeros": repeat_bytes("0")},
         ("api/incoming_request.py",),
     ),
-    Row("topics of a look", validated(inspection.TopicsFilter), NAMES, ("api/routes/inspection.py",)),
+    Row("topics of a look", validated(queries.TopicsFilter), NAMES, ("api/routes/queries.py",)),
     *(
         Row(f"value {number} of an error", partial(pattern.sub, "*"), ERRORS, (ERROR_LINES,))
         for number, pattern in enumerate((error_lines._QUOTED, error_lines._VALUE, error_lines._JOINED))

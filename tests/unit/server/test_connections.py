@@ -129,7 +129,7 @@ async def test_a_closed_connection_has_no_deadline(server: Server) -> None:
     [protocol] = server.state.connections
     writer.close()
     await until(lambda: not server.state.connections, "the server has noticed")
-    assert not server.connections.has_deadline(protocol)  # type: ignore[arg-type]
+    assert protocol not in server.connections._deadlines_s
 
 
 class FakeConnection:

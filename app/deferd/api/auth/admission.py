@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Collection, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, ClassVar
 
 from deferd.api.auth.api_keys import Key
@@ -121,14 +120,12 @@ class Gate(ABC):
         audited = AuditedRequest(permission.operation, topic, request.client_address())
         self._audit_log.refused(key_name, audited, code)
 
-    @contextlib.contextmanager
     def recording(
         self, permission: Permission, request: IncomingRequest, admission: Admission, arguments: Arguments
-    ) -> Iterator[None]:
+    ) -> AbstractContextManager[None]:
         """Around an admin action: write it to the audit log, unless it is refused."""
         topic, subject = arguments.get("topic"), arguments.get("name")
         if topic is None and subject is not None:
             topic = next(iter(permission.topics(arguments)), None)
         audited = AuditedRequest(permission.operation, topic, request.client_address(), subject)
-        with self._audit_log.recording(admission.key_name, audited):
-            yield
+        return self._audit_log.recording(admission.key_name, audited)

@@ -38,7 +38,7 @@ import math
 import re
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from deferd.contract import limits
@@ -52,21 +52,6 @@ TOKEN_MAX_BYTES = 512
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,63}")
 _HASH = re.compile(r"sha256:([0-9a-fA-F]{64})")
 _PATTERN = re.compile(rf"[A-Za-z0-9._:*-]{{1,{limits.TOPIC_LENGTH}}}")
-_BOUNDS = {
-    "max_jobs": (1, limits.MAX_JOBS_MAX),
-    "max_jobs_total": (1, limits.MAX_JOBS_MAX),
-    "max_bytes_total": (1000, 1024**5),
-    "max_topics": (1, 1_000_000),
-    "max_retain": (0, limits.RETAIN_MAX_S),
-    "max_ttl": (1, limits.TTL_MAX_S),
-    "max_dead_retain": (0, limits.RETAIN_MAX_S),
-    "max_waiting_pops": (0, 1_000_000),
-    "max_body_bytes": (0, 64 * 1024 * 1024),
-    "max_batch": (1, limits.BATCH_MAX),
-    "max_depth": (1, limits.JSON_DEPTH_MAX),
-}
-"""The range of each limit of a key."""
-_FIELDS = ("name", "hash", "scopes", "topics", "requests_per_second", "burst", *_BOUNDS)
 _FORMER = {"max_parked_pops": "max_waiting_pops"}
 """Names of fields in the files of version 0.1, and what they are now."""
 _POSITION = re.compile(r"at (?:line \d+, column \d+|end of document)")
@@ -84,24 +69,32 @@ class Limit:
     burst: int
 
 
+def _bound(low: int, high: int, about: str) -> Any:
+    return field(default=None, metadata={"low": low, "high": high, "about": about})
+
+
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The limits of a key; None: no limit beyond those of the service."""
+    """The limits of a key, each with the range of its values; None: no limit beyond those of the service."""
 
-    max_jobs: int | None = None
-    max_jobs_total: int | None = None
-    max_bytes_total: int | None = None
-    max_topics: int | None = None
-    max_retain: int | None = None
-    max_ttl: int | None = None
-    max_dead_retain: int | None = None
-    max_waiting_pops: int | None = None
-    max_body_bytes: int | None = None
-    max_batch: int | None = None
-    max_depth: int | None = None
+    max_jobs: int | None = _bound(1, limits.MAX_JOBS_MAX, "most live jobs in one topic")
+    max_jobs_total: int | None = _bound(
+        1, limits.MAX_JOBS_MAX, "most jobs in all its topics together, including dead and retained ones"
+    )
+    max_bytes_total: int | None = _bound(1000, 1024**5, "most bytes in all its topics together")
+    max_topics: int | None = _bound(1, 1_000_000, "most topics in use")
+    max_retain: int | None = _bound(0, limits.RETAIN_MAX_S, "longest retain of its jobs, in seconds")
+    max_ttl: int | None = _bound(1, limits.TTL_MAX_S, "longest ttl of its jobs, in seconds")
+    max_dead_retain: int | None = _bound(0, limits.RETAIN_MAX_S, "how long its dead jobs are kept at most, in seconds")
+    max_waiting_pops: int | None = _bound(0, 1_000_000, "most waiting pops, in each server process")
+    max_body_bytes: int | None = _bound(0, 64 * 1024 * 1024, "largest request body")
+    max_batch: int | None = _bound(1, limits.BATCH_MAX, "most jobs in one request")
+    max_depth: int | None = _bound(1, limits.JSON_DEPTH_MAX, "deepest nesting of a request's JSON")
 
 
 NO_BOUNDS = Bounds()
+_BOUNDS = {one.name: one.metadata for one in fields(Bounds)}
+_FIELDS = ("name", "hash", "scopes", "topics", "requests_per_second", "burst", *_BOUNDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +135,6 @@ class KeyRing:
             if found is not None:
                 self._verified[digest] = found
         return found
-
-    def current(self, key: Key) -> Key | None:
-        """The key that has the token of `key`, which may be of an earlier ring; None when it was revoked."""
-        return self._by_digest.get(key.digest)
 
     def of_digest(self, digest: bytes) -> Key | None:
         """The key whose token has this SHA-256; None when it was revoked."""
@@ -259,8 +248,8 @@ def _limit(table: dict[str, Any]) -> Limit | None:
 
 
 def _bounds(table: dict[str, Any]) -> Bounds:
-    for name, (low, high) in _BOUNDS.items():
-        value = table.get(name)
+    for name, bound in _BOUNDS.items():
+        value, low, high = table.get(name), bound["low"], bound["high"]
         if value is not None and (type(value) is not int or not low <= value <= high):
             raise KeysRefused(f"`{name}` must be a whole number from {low} to {high}")
     return Bounds(**{name: table[name] for name in _BOUNDS if name in table})

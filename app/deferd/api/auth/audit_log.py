@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 from deferd.contract.errors import DeferdError, StoreUnavailable
@@ -46,24 +47,9 @@ class AuditLog:
         self._omitted = 0
         self._window_end: asyncio.TimerHandle | None = None
 
-    @contextlib.contextmanager
-    def recording(self, key: str | None, request: AuditedRequest) -> Iterator[None]:
-        """Around an admin action: write its outcome, unless it was refused and so changed nothing.
-
-        When it ends without a response of the store the outcome is unknown.
-        """
-        outcome: str | None = UNKNOWN
-        try:
-            yield
-            outcome = DONE
-        except StoreUnavailable:
-            raise
-        except DeferdError:
-            outcome = None
-            raise
-        finally:
-            if outcome is not None:
-                _write(logging.INFO, key, _shortened(request), outcome)
+    def recording(self, key: str | None, request: AuditedRequest) -> AbstractContextManager[None]:
+        """Around an admin action: write its outcome, unless it was refused and so changed nothing."""
+        return reporting(lambda outcome: _write(logging.INFO, key, _shortened(request), outcome))
 
     def refused(self, key: str | None, request: AuditedRequest, code: str) -> None:
         """Write that a request was refused with the error `code`; `key` None: it had no known key."""
@@ -95,6 +81,26 @@ class AuditLog:
             _log.warning(
                 "%d more refusals are not logged one by one", omitted, extra={"outcome": "refused", "count": omitted}
             )
+
+
+@contextlib.contextmanager
+def reporting(report: Callable[[str], None]) -> Iterator[None]:
+    """Around an action: report its outcome, unless it was refused and so changed nothing.
+
+    When it ends without a response of the store the outcome is unknown.
+    """
+    outcome: str | None = UNKNOWN
+    try:
+        yield
+        outcome = DONE
+    except StoreUnavailable:
+        raise
+    except DeferdError:
+        outcome = None
+        raise
+    finally:
+        if outcome is not None:
+            report(outcome)
 
 
 def _shortened(request: AuditedRequest) -> AuditedRequest:

@@ -138,10 +138,6 @@ class KeyGate(Gate):
         """See Gate."""
         return self._ring.of_digest(digest)
 
-    def current(self, key: Key) -> Key | None:
-        """The key as it is now; None when it was revoked."""
-        return self._ring.current(key)
-
 
 class _KeyAdmission(Admission):
     """A request that has a known key."""
@@ -196,7 +192,7 @@ class _KeyAdmission(Admission):
 
     def check_again(self, topics: Collection[str]) -> None:
         """See Admission."""
-        key = self._gate.current(self.key)
+        key = self._gate.key_of_digest(self.key.digest)
         if key is self.key:
             return
         joined = ",".join(topics)
@@ -209,7 +205,7 @@ class _KeyAdmission(Admission):
     def current_topics(self) -> TopicPatterns | None:
         """See Admission."""
         self.check_again(())
-        key = self._gate.current(self.key) or self.key
+        key = self._gate.key_of_digest(self.key.digest) or self.key
         return None if key.topics.everything else key.topics
 
     def _forbidden(self, topic: str | None, scope: Scope | None = None) -> Forbidden:

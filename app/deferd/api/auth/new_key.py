@@ -5,24 +5,13 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 
-from deferd.api.auth.api_keys import hash_of, parse_keys
+from deferd.api.auth.api_keys import Bounds, hash_of, parse_keys
 
 TOKEN_BYTES = 32
 TOKEN_PREFIX = "deferd_"  # noqa: S105 (people and secret scanners recognize a token by it)
-BOUNDS = {
-    "max_jobs": "most live jobs in one topic",
-    "max_jobs_total": "most jobs in all its topics together, including dead and retained ones",
-    "max_bytes_total": "most bytes in all its topics together",
-    "max_topics": "most topics in use",
-    "max_retain": "longest retain of its jobs, in seconds",
-    "max_ttl": "longest ttl of its jobs, in seconds",
-    "max_dead_retain": "how long its dead jobs are kept at most, in seconds",
-    "max_waiting_pops": "most waiting pops, in each server process",
-    "max_body_bytes": "largest request body",
-    "max_batch": "most jobs in one request",
-    "max_depth": "deepest nesting of a request's JSON",
-}
+BOUNDS: dict[str, str] = {one.name: one.metadata["about"] for one in fields(Bounds)}
 
 
 def make_key(

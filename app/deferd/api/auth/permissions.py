@@ -72,19 +72,3 @@ class Permission:
 
 def _admits(key: Key, topic: str) -> bool:
     return bool(key.topics.overlapping(topic)) if is_pattern(topic) else key.topics.match(topic)
-
-
-_permissions: dict[Callable[..., Any], Permission] = {}
-
-
-def declare(function: Callable[..., Any], permission: Permission) -> None:
-    """Declare the permission for the operation that a function serves."""
-    _permissions[function] = permission
-
-
-def permission_of(function: Callable[..., Any]) -> Permission:
-    """The permission declared at `function`. Raises TypeError without a declaration."""
-    try:
-        return _permissions[function]
-    except KeyError:
-        raise TypeError(f"{function}: declare its permission") from None

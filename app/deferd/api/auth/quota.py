@@ -16,6 +16,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,22 +82,6 @@ class _Use:
 class Quota:
     """The quota of one key over the topics that match `patterns`. Its first count is due at once."""
 
-    __slots__ = (
-        "_bounds",
-        "_bytes",
-        "_call_bytes",
-        "_calls",
-        "_count_at_s",
-        "_jobs",
-        "_key_name",
-        "_of_shard",
-        "_patterns",
-        "_topics",
-        "_topics_since",
-        "_topics_under_way",
-        "_was_used",
-    )
-
     def __init__(self, key_name: str, patterns: TopicPatterns, bounds: Bounds) -> None:
         self._key_name = key_name
         self._jobs, self._bytes, self._calls, self._call_bytes = _Use(), _Use(), _Use(), _Use()
@@ -113,33 +98,27 @@ class Quota:
         self._bounds = bounds
         self._was_used = True
 
-    @contextlib.contextmanager
-    def room_for(self, jobs: Sequence[PutJob]) -> Iterator[None]:
+    def room_for(self, jobs: Sequence[PutJob]) -> AbstractContextManager[None]:
         """Around a put.
 
         Raises, before anything is put:
             RateLimited: there is no room for all jobs now.
             InvalidInput: the put is larger than a bound, so there never will be.
         """
-        with self._room_in({job.topic for job in jobs}, len(jobs), self._bytes_of(jobs)):
-            yield
+        return self._room_in({job.topic for job in jobs}, len(jobs), self._bytes_of(jobs))
 
-    @contextlib.contextmanager
-    def room_for_schedule(self, schedule: PutSchedule) -> Iterator[None]:
+    def room_for_schedule(self, schedule: PutSchedule) -> AbstractContextManager[None]:
         """Around a put of a schedule: it counts as a job, its next run as another one. Raises as `room_for` does."""
         runs, needed_bytes = 0 if schedule.paused else 1, 0
         if self._bounds.max_bytes_total is not None:
             rest = rest_to_store(schedule, NO_BOUNDS)
             needed_bytes = len(definition_to_store(schedule)) + len(rest) + SCHEDULE_OVERHEAD_BYTES
             needed_bytes += runs * (len(rest) + JOB_OVERHEAD_BYTES)
-        with self._room_in({schedule.topic}, 1 + runs, needed_bytes):
-            yield
+        return self._room_in({schedule.topic}, 1 + runs, needed_bytes)
 
-    @contextlib.contextmanager
-    def room_for_run(self, schedule: StoredSchedule) -> Iterator[None]:
+    def room_for_run(self, schedule: StoredSchedule) -> AbstractContextManager[None]:
         """Around what puts a run of a stored schedule. Raises as `room_for` does."""
-        with self._room_in({schedule.topic}, 1, len(schedule.rest or b"") + JOB_OVERHEAD_BYTES):
-            yield
+        return self._room_in({schedule.topic}, 1, len(schedule.rest or b"") + JOB_OVERHEAD_BYTES)
 
     @contextlib.contextmanager
     def room_to_remember(self, notes: int, text_bytes: int) -> Iterator[None]:
@@ -178,26 +157,22 @@ class Quota:
                 self._topics |= topics
                 self._topics_since |= topics
 
-    @contextlib.contextmanager
-    def room_for_change(self, change: ChangeJob) -> Iterator[None]:
+    def room_for_change(self, change: ChangeJob) -> AbstractContextManager[None]:
         """Around a change of a job, whose new body may be longer. Raises RateLimited as `room_for` does."""
         self._was_used = True
         needed_bytes = 0
         if self._bounds.max_bytes_total is not None:
             body_bytes = len(json_bytes(change.body)) if "body" in change.model_fields_set else 0
             needed_bytes = body_bytes + _policy_bytes(change) + _label_bytes(change)
-        with self._room(0, needed_bytes):
-            yield
+        return self._room(0, needed_bytes)
 
-    @contextlib.contextmanager
-    def counting(self, values: Iterable[Any]) -> Iterator[None]:
+    def counting(self, values: Iterable[Any]) -> AbstractContextManager[None]:
         """Around the end of a delivery that may store these values: they count, but are never refused."""
         self._was_used = True
         stored_bytes = 0
         if self._bounds.max_bytes_total is not None:
             stored_bytes = sum(len(json_bytes(value)) for value in values if value is not None)
-        with self._bytes.adding(stored_bytes):
-            yield
+        return self._bytes.adding(stored_bytes)
 
     @contextlib.contextmanager
     def _room(self, jobs: int, needed_bytes: int) -> Iterator[None]:

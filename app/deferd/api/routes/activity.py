@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from deferd.api.operation_router import OperationRouter
 from deferd.api.request_context import CurrentRequest
 from deferd.api.response_values import instant
-from deferd.api.routes.inspection import TopicsFilter
-from deferd.api.routes.paging import page_limit
+from deferd.api.routes.queries import Cursor, TopicsFilter, TopicsQuery, page_limit
 from deferd.contract import limits
 from deferd.contract.operations import activity as operations
 from deferd.contract.responses import activity as responses
@@ -21,27 +20,16 @@ from deferd.engine.activity_list import Change, RecordedChange
 router = OperationRouter()
 
 
-class ActivityQuery(BaseModel):
+class ActivityQuery(TopicsQuery):
     """The parameters of the list of changes."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     topics: TopicsFilter | None = Field(
         None,
         description=f"Only changes of one of these topics: up to {limits.POP_TOPICS_MAX} names or patterns with commas "
         "between them.",
     )
-    cursor: str | None = Field(
-        None,
-        max_length=limits.CURSOR_MAX,
-        description="`next_cursor` of the previous page; omitted for the first.",
-    )
+    cursor: Cursor = None
     limit: int = page_limit("changes")
-
-    @property
-    def names(self) -> list[str]:
-        """The names and patterns; none for all topics."""
-        return [] if self.topics is None else self.topics.split(",")
 
 
 @router.serves(operations.LIST_ACTIVITY, topics=lambda arguments: arguments["query"].names)

@@ -8,16 +8,7 @@ from typing import Any
 from deferd.api.operation_router import OperationRouter
 from deferd.api.request_context import CurrentRequest
 from deferd.api.response_values import instant, instant_or_none
-from deferd.contract.model import (
-    BuryJob,
-    FinishBatch,
-    FinishJob,
-    HeldJobs,
-    JobId,
-    ReleaseJob,
-    Topic,
-    TouchJob,
-)
+from deferd.contract.model import BuryJob, FinishBatch, FinishJob, HeldJobs, JobId, ReleaseJob, Topic, TouchJob
 from deferd.contract.operations import deliveries as operations
 from deferd.contract.responses import job_calls as responses
 from deferd.engine.record import Receipt

@@ -8,12 +8,10 @@ from fastapi import Query
 from pydantic import Field
 from starlette.responses import Response
 
-from deferd.api import event_responses
-from deferd.api.event_stream_response import MEDIA_TYPE, EventStreamResponse
+from deferd.api.event_stream_response import MEDIA_TYPE, EventStreamResponse, event
 from deferd.api.operation_router import OperationRouter
 from deferd.api.request_context import CurrentRequest
-from deferd.api.routes.inspection import TopicsQuery
-from deferd.api.routes.paging import page_limit
+from deferd.api.routes.queries import TopicsQuery, page_limit
 from deferd.contract import limits
 from deferd.contract.errors import FieldError, InvalidInput
 from deferd.contract.operations import events as operations
@@ -81,7 +79,7 @@ class LatestQuery(TopicsQuery):
 @router.serves(operations.LIST_EVENTS, topics=lambda arguments: arguments["query"].names)
 async def list_events(request: CurrentRequest, query: Annotated[LatestQuery, Query()]) -> Events:
     found = await request.engine.event_reader.latest(query.names or None, request.admission.visible_topics, query.limit)
-    return event_responses.latest(found)
+    return Events(events=[event(one) for one in found.events], last_event_id=found.event_id, complete=found.is_complete)
 
 
 def _last_event_id(headers: Any) -> LastEventId | None:

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from deferd.api import history_responses
 from deferd.api.operation_router import OperationRouter
 from deferd.api.request_context import CurrentRequest
+from deferd.api.response_values import instant, seconds
 from deferd.contract.model import Topic
 from deferd.contract.operations import history as operations
 from deferd.contract.responses import history as responses
-from deferd.engine.history.records import FINE_MINUTES, MOST_MINUTES
+from deferd.contract.strict_model import StrictModel
+from deferd.engine.history.histories import History
+from deferd.engine.history.records import COUNTS, FINE_MINUTES, MOST_MINUTES, Bucket
 
 router = OperationRouter()
 
+_GAUGES = ("delayed", "ready", "reserved", "dead_jobs")
 
-class HistoryQuery(BaseModel):
+
+class HistoryQuery(StrictModel):
     """The parameters of a history."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     minutes: int = Field(
         FINE_MINUTES,
@@ -37,13 +39,48 @@ class HistoryQuery(BaseModel):
 async def get_history(
     request: CurrentRequest, topic: Topic, query: Annotated[HistoryQuery, Query()]
 ) -> responses.TopicHistory:
-    found = await request.engine.histories.of_topic(topic, query.minutes)
-    return history_responses.topic_history(topic, found)
+    return topic_history(topic, await request.engine.histories.of_topic(topic, query.minutes))
 
 
 @router.serves(operations.GET_HISTORY_OF_ALL)
 async def get_history_of_all(
     request: CurrentRequest, query: Annotated[HistoryQuery, Query()]
 ) -> responses.HistoryOfAll:
-    found = await request.engine.histories.of_all(request.admission.visible_topics, query.minutes)
-    return history_responses.history_of_all(found)
+    return history_of_all(await request.engine.histories.of_all(request.admission.visible_topics, query.minutes))
+
+
+def topic_history(topic: str, found: History) -> responses.TopicHistory:
+    """The history of a topic."""
+    return responses.TopicHistory(topic=topic, **_history(found))
+
+
+def history_of_all(found: History) -> responses.HistoryOfAll:
+    """The history of many topics together."""
+    return responses.HistoryOfAll(
+        **_history(found), complete=found.is_complete, unreadable_shards=sorted(found.unreadable)
+    )
+
+
+def _history(found: History) -> dict[str, Any]:
+    period = found.period
+    columns: dict[str, list[Any]] = {
+        name: [bucket.counts[at] for bucket in found.buckets] for at, name in enumerate(COUNTS)
+    }
+    for at, name in enumerate(_GAUGES):
+        columns[name] = [None if bucket.gauges is None else bucket.gauges[at] for bucket in found.buckets]
+    return {
+        "bucket": seconds(period.bucket_ms),
+        "begins_at": instant(period.from_ms),
+        "ends_at": instant(period.to_ms),
+        "buckets": responses.HistoryBuckets(
+            at=[(period.from_ms + at * period.bucket_ms) // 1000 for at in range(period.buckets)],
+            lateness_p50=[_lateness(bucket, 0.5) for bucket in found.buckets],
+            lateness_p99=[_lateness(bucket, 0.99) for bucket in found.buckets],
+            **columns,
+        ),
+    }
+
+
+def _lateness(bucket: Bucket, share: float) -> float | None:
+    late_s = bucket.lateness_s(share)
+    return None if late_s is None else round(late_s, 4)

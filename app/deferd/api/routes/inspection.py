@@ -3,59 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import Query
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import Field
 
-from deferd.api import inspection_responses, why_reasons
+from deferd.api import why_reasons
 from deferd.api.operation_router import OperationRouter
 from deferd.api.request_context import CurrentRequest, RequestContext
-from deferd.api.routes.paging import page_limit
+from deferd.api.response_values import instant, instant_or_none, seconds
+from deferd.api.routes.queries import TopicsQuery, page_limit
 from deferd.contract import limits
 from deferd.contract.model import Instant, JobId, JobState, Topic
 from deferd.contract.operations import inspection as operations
 from deferd.contract.responses import inspection as responses
+from deferd.contract.strict_model import StrictModel
+from deferd.engine.inspection.forecast import TopicForecast
 from deferd.engine.inspection.standing import Standing
 from deferd.engine.record import instant_ms
 
 router = OperationRouter()
 
-_ONE = limits.TOPIC_OR_PATTERN.removeprefix("^").removesuffix("$")
 _LOOK_AT_DEFAULT, _LOOK_AT_MAX = 5000, 100_000
 _BUCKETS_DEFAULT, _BUCKETS_MAX = 60, 240
 _TOPICS_SHOWN_DEFAULT = 20
-
-
-def _distinct(topics: str) -> str:
-    names = topics.split(",")
-    if len(set(names)) < len(names):
-        raise ValueError("must name each topic once")
-    return topics
-
-
-TopicsFilter = Annotated[
-    str,
-    StringConstraints(pattern=f"^{_ONE}(,{_ONE}){{0,{limits.POP_TOPICS_MAX - 1}}}$"),
-    AfterValidator(_distinct),
-]
-
-
-class TopicsQuery(BaseModel):
-    """The topics of a look at several."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    topics: TopicsFilter | None = Field(
-        None,
-        description=f"Only these topics: up to {limits.POP_TOPICS_MAX} names or patterns, such as `orders.*`, with "
-        "commas between them; by default all that the key sees.",
-    )
-
-    @property
-    def names(self) -> list[str]:
-        """The names and patterns; none for all topics."""
-        return [] if self.topics is None else self.topics.split(",")
 
 
 def is_visible(request: RequestContext) -> Callable[[str], bool]:
@@ -97,7 +68,25 @@ async def list_dead_errors(request: CurrentRequest, query: Annotated[DeadQuery, 
         since_ms=None if query.since is None else instant_ms(query.since),
         look_at=query.look_at,
     )
-    return inspection_responses.dead_errors(found, query.limit)
+    return responses.DeadErrors(
+        groups=[
+            responses.DeadGroup(
+                topic=group.topic,
+                reason=group.reason,
+                error=group.error,
+                count=group.count,
+                first_at=instant_or_none(group.first_ms),
+                last_at=instant_or_none(group.last_ms),
+                samples=group.samples,
+            )
+            for group in found.groups[: query.limit]
+        ],
+        left_out=max(len(found.groups) - query.limit, 0),
+        dead=found.dead,
+        looked_at=found.looked_at,
+        complete=found.is_complete,
+        unreadable_shards=found.unreadable,
+    )
 
 
 class ForecastQuery(TopicsQuery):
@@ -137,13 +126,27 @@ async def get_forecast(request: CurrentRequest, query: Annotated[ForecastQuery, 
     is_everything = not query.names and request.admission.visible_topics is None
     wanted = None if is_everything else query.names or ["*"]
     rates = await request.engine.finish_rates.read(list(shown), wanted, is_visible(request))
-    return inspection_responses.forecast(forecast, shown, rates)
+    period = forecast.period
+    bucket_s = (period.to_ms - period.from_ms) / period.buckets / 1000
+    return responses.Forecast(
+        now=instant(forecast.now_ms),
+        begins_at=instant(period.from_ms),
+        ends_at=instant(period.to_ms),
+        bucket=seconds(round((period.to_ms - period.from_ms) / period.buckets)),
+        **_due(forecast.total()),
+        handled=_handled(rates.in_all, bucket_s),
+        topics=[
+            responses.TopicForecast(topic=name, **_due(counts), handled=_handled(rates.of_topic.get(name), bucket_s))
+            for name, counts in shown.items()
+        ],
+        left_out=len(forecast.topics) - len(shown),
+        complete=forecast.is_complete,
+        unreadable_shards=sorted(forecast.unreadable),
+    )
 
 
-class ConsumersQuery(BaseModel):
+class ConsumersQuery(StrictModel):
     """The parameters of a list of consumers."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     limit: int = page_limit("consumers")
 
@@ -155,4 +158,31 @@ async def list_consumers(request: CurrentRequest, query: Annotated[ConsumersQuer
     def is_visible(topic: str) -> bool:
         return visible is None or bool(visible.overlapping(topic))
 
-    return inspection_responses.consumers(await request.engine.consumers.all(is_visible), query.limit)
+    found = await request.engine.consumers.all(is_visible)
+    return responses.Consumers(
+        consumers=[
+            responses.Consumer(
+                name=one.name,
+                addresses=sorted(one.addresses),
+                clients=sorted(one.clients),
+                topics=sorted(one.topics),
+                waiting=one.waiting,
+                last_seen_at=instant_or_none(None if one.seen_ms is None else found.now_ms - one.seen_ms),
+                held=one.held,
+                lease_ends_at=instant_or_none(one.lease_end_ms),
+            )
+            for one in found.consumers[: query.limit]
+        ],
+        left_out=max(len(found.consumers) - query.limit, 0),
+        nameless_held=found.nameless,
+        complete=found.is_complete,
+    )
+
+
+def _due(counts: TopicForecast) -> dict[str, Any]:
+    due = {"delayed": counts.delayed, "before": counts.before, "after": counts.after, "counts": [*counts.counts]}
+    return {**due, "scheduled": [*counts.scheduled] or [0] * len(counts.counts)}
+
+
+def _handled(rate: float | None, bucket_s: float) -> float | None:
+    return None if rate is None else round(rate * bucket_s, 2)

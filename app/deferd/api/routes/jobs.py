@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import Query
 from msgspec.structs import replace
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.responses import Response
 
 from deferd.api.auth.permissions import Recorded
@@ -17,11 +17,13 @@ from deferd.api.operation_router import OperationRouter
 from deferd.api.request_context import CurrentRequest
 from deferd.api.response_models import model_of
 from deferd.api.responses import JsonResponse
+from deferd.api.routes.queries import WithBodies
 from deferd.contract.collapsing import FollowUp
 from deferd.contract.model import CancelBatch, ChangeJob, Durability, IfReserved, JobId, PutBatch, PutJob, Topic
 from deferd.contract.operations import jobs as operations
 from deferd.contract.responses.job_calls import Cancelled, CancelResults, PutResults
 from deferd.contract.responses.jobs import Job, StoredJob
+from deferd.contract.strict_model import StrictModel
 
 router = OperationRouter()
 
@@ -53,10 +55,8 @@ async def put_job(request: CurrentRequest, job: PutJob) -> Response:
     return JsonResponse(written_put(put), 201, ((b"location", location),))
 
 
-class PutBatchQuery(BaseModel):
+class PutBatchQuery(StrictModel):
     """The parameters of a batch put."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     with_jobs: bool = Field(
         False,
@@ -84,15 +84,10 @@ async def put_jobs(
         return PutResults(results=await queue.put_many(batch.jobs, request.put_bounds()))
 
 
-class GetQuery(BaseModel):
+class GetQuery(StrictModel):
     """The parameters of a get."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    bodies: bool = Field(
-        True,
-        description="`false`: leave out `body` and `result`, and say how long they are: `body_bytes`, `result_bytes`.",
-    )
+    bodies: WithBodies = True
 
 
 @router.serves(operations.GET_JOB)
@@ -107,10 +102,8 @@ async def change_job(request: CurrentRequest, topic: Topic, id: JobId, change: C
         return job_of(await request.engine.queue.change(topic, id, change))
 
 
-class CancelQuery(BaseModel):
+class CancelQuery(StrictModel):
     """The parameters of a cancel."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     if_reserved: IfReserved = "cancel"
     follow_up: FollowUp = "cancel"

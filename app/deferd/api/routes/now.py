@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Query
 
-from deferd.api import alert_responses
 from deferd.api.operation_router import OperationRouter
 from deferd.api.request_context import CurrentRequest
-from deferd.api.routes.inspection import TopicsQuery, is_visible
-from deferd.api.routes.paging import page_limit
+from deferd.api.response_values import instant, instant_or_none, seconds
+from deferd.api.routes.inspection import is_visible
+from deferd.api.routes.queries import TopicsQuery, page_limit
 from deferd.contract.operations import now as operations
 from deferd.contract.responses import now as responses
 from deferd.contract.topic_patterns import TopicPatterns
+from deferd.engine.inspection.alerts import Alert
+from deferd.engine.inspection.dead_errors import UNKNOWN
 
 router = OperationRouter()
+
+_ERROR_CHARACTERS = 100
+_UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 class NowQuery(TopicsQuery):
@@ -31,4 +36,132 @@ async def get_now(request: CurrentRequest, query: Annotated[NowQuery, Query()]) 
     found = await request.engine.alerts.now(
         is_seen if wanted is None else lambda topic: wanted.match(topic) and is_seen(topic)
     )
-    return alert_responses.now(found, query.limit)
+    return responses.Now(
+        now=instant(found.now_ms),
+        alerts=[alert(one, found.now_ms) for one in found.alerts[: query.limit]],
+        left_out=max(len(found.alerts) - query.limit, 0),
+        next_due_at=instant_or_none(found.next_due_ms),
+        next_due_jobs=found.next_due_jobs,
+        topics_looked_at=found.looked_at,
+        complete=found.is_complete,
+    )
+
+
+def alert(one: Alert, now_ms: int) -> responses.Alert:
+    """One alert, without the facts that are not known."""
+    subject = "" if one.topic is None else f"{one.topic}: "
+    return responses.Alert(
+        severity=one.severity,
+        code=one.code,
+        topic=one.topic,
+        text=subject + _TEXTS[one.code](one.facts, now_ms),
+        **dict(_fact(name, value) for name, value in one.facts.items() if value is not None),
+    )
+
+
+def _fact(name: str, value: Any) -> tuple[str, Any]:
+    if name.endswith("_at_ms"):
+        return ("since" if name == "since_at_ms" else name.removesuffix("_ms")), instant(value)
+    return (name.removesuffix("_ms"), seconds(value)) if name.endswith("_ms") else (name, value)
+
+
+def _no_consumer(facts: dict[str, Any], now_ms: int) -> str:
+    last_ms = facts["last_consumer_at_ms"]
+    seen = "" if last_ms is None else f" for {_span(now_ms - last_ms)}"
+    return f"{facts['ready']:,} ready, oldest {_span(facts['oldest_age_ms'])}, no consumer{seen}"
+
+
+def _behind(facts: dict[str, Any], _now_ms: int) -> str:
+    rate, wait_ms = facts["rate"], facts["estimated_wait_ms"]
+    parts = [f"{facts['ready']:,} ready, oldest {_span(facts['oldest_age_ms'])}"]
+    if wait_ms is not None:
+        parts.append(f"consumers take {rate:,.3g} a second, so the last waits {_span(wait_ms)}")
+    elif facts["reserved"]:
+        parts.append(f"{facts['reserved']:,} held")
+    return ", ".join(parts)
+
+
+def _dying(facts: dict[str, Any], _now_ms: int) -> str:
+    about = "" if facts["exact"] else "about "
+    of = "all" if facts["top_dead"] == facts["dead"] else f"{about}{facts['top_dead']:,}"
+    error, reason = facts["top_error"], facts["top_reason"]
+    if error is None:
+        what = "without an error" if reason == UNKNOWN else f"{reason.replace('_', ' ')} without an error"
+    else:
+        what = error if len(error) <= _ERROR_CHARACTERS else error[: _ERROR_CHARACTERS - 1] + "…"
+    return f"{about}{facts['dead']:,} dead in 1 h, {of} of them {what}"
+
+
+def _paused(facts: dict[str, Any], now_ms: int) -> str:
+    since_ms = facts["since_at_ms"]
+    since = "" if since_ms is None else f" for {_span(now_ms - since_ms)}"
+    due = f", {facts['due']:,} due" if facts["due"] else ""
+    by = "" if facts["by"] is None else f" by {facts['by']}"
+    why = "" if facts.get("why") is None else f" ({facts['why']})"
+    return f"paused{since}{by}{why}, {facts['ready']:,} ready{due}"
+
+
+def _late(facts: dict[str, Any], _now_ms: int) -> str:
+    return f"{facts['jobs']:,} delayed and due, oldest {_span(facts['overdue_ms'])} late: the timer does not keep up"
+
+
+def _durability(facts: dict[str, Any], _now_ms: int) -> str:
+    return (
+        f"asks for durability {facts['durability']}, the store gives {facts['available']} ({facts['why']}): puts "
+        "without a level of their own are refused"
+    )
+
+
+def _timer(facts: dict[str, Any], _now_ms: int) -> str:
+    who = "the timer does not get to it" if facts["running"] else "no timer runs"
+    return f"shard {facts['shard']}: work is overdue by {_span(facts['overdue_ms'])}, {who}"
+
+
+def _shard_unavailable(facts: dict[str, Any], _now_ms: int) -> str:
+    shards = facts["shards"]
+    numbers = ", ".join(map(str, shards))
+    name = "shard" if len(shards) == 1 else "shards"
+    return f"the store cannot be reached for {name} {numbers}: topics are missing here"
+
+
+def _schedules_missed(facts: dict[str, Any], now_ms: int) -> str:
+    ago = _span(now_ms - facts["last_missed_at_ms"])
+    return f"schedule {facts['schedule']} missed a run {ago} ago, {facts['missed']:,} in all"
+
+
+def _topic_full(facts: dict[str, Any], _now_ms: int) -> str:
+    full = "full, puts are refused" if facts["jobs"] >= facts["max_jobs"] else "nearly full"
+    return f"{facts['jobs']:,} of {facts['max_jobs']:,} jobs: {full}"
+
+
+def _overload(facts: dict[str, Any], _now_ms: int) -> str:
+    return f"{facts['due']:,} due in the next hour, consumers handle {facts['handled']:,} an hour"
+
+
+_TEXTS = {
+    "no_consumer": _no_consumer,
+    "behind": _behind,
+    "dying": _dying,
+    "paused": _paused,
+    "late": _late,
+    "durability": _durability,
+    "timer": _timer,
+    "shard_unavailable": _shard_unavailable,
+    "schedules_missed": _schedules_missed,
+    "topic_full": _topic_full,
+    "overload": _overload,
+}
+
+
+def _span(duration_ms: int) -> str:
+    """A duration in its largest unit, or its two largest ones above an hour: ``4 min``, ``1 h 30 min``."""
+    left = max(duration_ms, 0) // 1000
+    if not left:
+        return "0 s"
+    first = next(at for at, (_, length) in enumerate(_UNITS) if left >= length)
+    parts = []
+    for unit, length in _UNITS[first : first + (2 if left >= 3600 else 1)]:
+        count, left = divmod(left, length)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts)

@@ -8,7 +8,7 @@ from math import inf
 from typing import Annotated
 
 from fastapi import Path, Query
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 from starlette.responses import Response
 
 from deferd.api.job_templates import written_deliveries
@@ -16,11 +16,13 @@ from deferd.api.operation import EMPTY_BODY, EmptyBody
 from deferd.api.operation_router import OperationRouter
 from deferd.api.request_context import CurrentRequest, RequestContext
 from deferd.api.responses import JsonResponse
+from deferd.api.routes.queries import TOPICS_PATTERN, distinct
 from deferd.api.unsent_bytes import LARGE_BYTES
 from deferd.contract import limits
 from deferd.contract.errors import DeferdError
 from deferd.contract.model import Ttr
 from deferd.contract.operations import pop as operations
+from deferd.contract.strict_model import StrictModel
 from deferd.contract.topic_patterns import is_pattern
 from deferd.engine.engine import Engine
 from deferd.engine.record import JobRecord
@@ -28,38 +30,27 @@ from deferd.engine.request_end import request_ending_at
 from deferd.engine.stored_fields import to_ms
 from deferd.engine.topic_search import TopicSelection
 
-_ONE = limits.TOPIC_OR_PATTERN.removeprefix("^").removesuffix("$")
-_TOPICS_PATTERN = f"^{_ONE}(,{_ONE}){{0,{limits.POP_TOPICS_MAX - 1}}}$"
 _log = logging.getLogger(__name__)
 NO_STORE = ((b"cache-control", b"no-store"),)
 
 router = OperationRouter()
 
 
-def _distinct(topics: str) -> str:
-    names = topics.split(",")
-    if len(set(names)) < len(names):
-        raise ValueError("must name each topic once")
-    return topics
-
-
 PopTopics = Annotated[
     str,
     Path(
-        pattern=_TOPICS_PATTERN,
+        pattern=TOPICS_PATTERN,
         description=f"One topic, or up to {limits.POP_TOPICS_MAX} distinct topics separated by commas, in strict "
         "priority order. A topic need not exist yet. A name with `*`, which stands for any characters, is a pattern.",
         examples=["orders.close", "orders.urgent,orders.close", "orders.urgent,orders.*"],
     ),
-    AfterValidator(_distinct),
+    AfterValidator(distinct),
 ]
 Label = Annotated[str, StringConstraints(pattern=limits.ID_PATTERN)]
 
 
-class PopQuery(BaseModel):
+class PopQuery(StrictModel):
     """The parameters of a pop."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     wait: float = Field(
         limits.WAIT_DEFAULT_S,

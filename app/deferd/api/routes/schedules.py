@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from datetime import datetime
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from fastapi import Query
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from msgspec import Raw
+from pydantic import Field, StringConstraints
 from starlette.responses import Response
 
-from deferd.api import schedule_responses
 from deferd.api.job_templates import written_put
 from deferd.api.operation import EMPTY_BODY, EmptyBody
 from deferd.api.operation_router import OperationRouter
 from deferd.api.request_context import CurrentRequest
 from deferd.api.response_models import model_of
+from deferd.api.response_values import instant, instant_or_none, instant_text, whole
 from deferd.api.responses import JsonResponse
-from deferd.api.routes.topics import Cursor
+from deferd.api.routes.queries import Cursor
 from deferd.contract import limits
 from deferd.contract.model import Topic
 from deferd.contract.operations import schedules as operations
 from deferd.contract.responses import schedules as responses
 from deferd.contract.schedules import PutSchedule, ScheduleName
-from deferd.engine.schedules.schedules import ScheduleFilter
+from deferd.contract.strict_model import StrictModel
+from deferd.engine.schedules.planning import Run
+from deferd.engine.schedules.schedules import ScheduleFilter, datetime_of
+from deferd.engine.schedules.stored_schedule import StoredSchedule, job_fields
+from deferd.engine.timing.zones import TZDATA_VERSION
 
 router = OperationRouter()
+
+_OPTIONAL = {"cron", "every", "at", "days", "start_at", "end_at", "jitter", "spread", "window", "max_runs"}
 
 _UNSAVED = "schedule"
 """In place of a name, on which `spread` and `jitter` depend."""
@@ -44,11 +53,7 @@ _IF_NONE_MATCH: dict[str, Any] = {
 NamePrefix = Annotated[str, StringConstraints(pattern=limits.TOPIC_PATTERN)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class SchedulesQuery(_Strict):
+class SchedulesQuery(StrictModel):
     """The parameters of a list of schedules."""
 
     cursor: Cursor = None
@@ -61,7 +66,7 @@ class SchedulesQuery(_Strict):
     jobs: bool = Field(True, description="`false`: leave out `job`, which may be large.")
 
 
-class PreviewQuery(_Strict):
+class PreviewQuery(StrictModel):
     """The parameters of a preview."""
 
     count: int = Field(
@@ -93,7 +98,7 @@ async def put_schedule(request: CurrentRequest, name: ScheduleName, schedule: Pu
         stored, created = await request.engine.schedules.put(
             name, schedule, request.put_bounds(), request.admission.check_topic, only_new=only_new
         )
-    shown = schedule_responses.schedule(stored)
+    shown = _shown(stored)
     return JsonResponse(shown, 201, ((b"location", f"/schedules/{name}".encode()),)) if created else JsonResponse(shown)
 
 
@@ -101,7 +106,7 @@ async def put_schedule(request: CurrentRequest, name: ScheduleName, schedule: Pu
 async def list_schedules(request: CurrentRequest, query: Annotated[SchedulesQuery, Query()]) -> responses.SchedulePage:
     wanted = ScheduleFilter(query.topic, query.paused, query.prefix or "", request.admission.visible_topics)
     found, next_cursor = await request.engine.schedules.page(wanted, query.cursor, query.limit, with_jobs=query.jobs)
-    shown = [schedule_responses.schedule(one, with_job=query.jobs) for one in found]
+    shown = [_shown(one, with_job=query.jobs) for one in found]
     return responses.SchedulePage(schedules=shown, next_cursor=next_cursor)
 
 
@@ -109,14 +114,14 @@ async def list_schedules(request: CurrentRequest, query: Annotated[SchedulesQuer
 async def get_schedule(request: CurrentRequest, name: ScheduleName) -> responses.Schedule:
     stored = await request.engine.schedules.get(name)
     request.admission.check_topic(stored.topic)
-    return schedule_responses.schedule(await request.engine.schedules.with_next_run(stored))
+    return _shown(await request.engine.schedules.with_next_run(stored))
 
 
 @router.serves(operations.DELETE_SCHEDULE, audited=True)
 async def delete_schedule(request: CurrentRequest, name: ScheduleName) -> responses.Schedule:
     stored = await request.engine.schedules.delete(name, request.admission.check_topic)
     request.changed_topic = stored.topic
-    return schedule_responses.schedule(stored)
+    return _shown(stored)
 
 
 @router.serves(operations.PAUSE_SCHEDULE, audited=True)
@@ -125,7 +130,7 @@ async def pause_schedule(
 ) -> responses.Schedule:
     stored = await request.engine.schedules.pause(name, request.admission.check_topic)
     request.changed_topic = stored.topic
-    return schedule_responses.schedule(stored)
+    return _shown(stored)
 
 
 @router.serves(operations.RESUME_SCHEDULE, audited=True)
@@ -137,7 +142,7 @@ async def resume_schedule(
     request.changed_topic = paused.topic
     with request.room_for_run(paused):
         stored = await request.engine.schedules.resume(name, request.admission.check_topic)
-    return schedule_responses.schedule(stored)
+    return _shown(stored)
 
 
 @router.serves(operations.RUN_SCHEDULE, audited=True)
@@ -158,7 +163,7 @@ async def preview_schedule(
     schedules = request.engine.schedules
     preview = partial(schedules.preview, name, request.admission.check_topic, query.count)
     stored, runs = await request.compute(preview)
-    return schedule_responses.preview(stored.definition, runs)
+    return _preview(stored.definition, runs)
 
 
 @router.serves(operations.PREVIEW_UNSAVED_SCHEDULE)
@@ -167,4 +172,53 @@ async def preview_unsaved_schedule(
 ) -> responses.Preview:
     schedules = request.engine.schedules
     runs = await request.compute(partial(schedules.preview_of, _UNSAVED, schedule, query.count))
-    return schedule_responses.preview(schedule, runs)
+    return _preview(schedule, runs)
+
+
+def _shown(stored: StoredSchedule, *, with_job: bool = True) -> responses.Schedule:
+    """The schedule, without the optional fields that it does not have."""
+    definition, state = stored.definition, stored.state
+    given = definition.model_dump(mode="json", by_alias=True, exclude_none=True, include=_OPTIONAL)
+    job: dict[str, Any] = {}
+    if with_job and stored.body is not None:
+        job = {**whole(job_fields(definition.job)), "body": Raw(stored.body)}
+    return responses.Schedule(
+        name=stored.name,
+        topic=definition.topic,
+        job=job,
+        zone=definition.zone,
+        overlap=definition.overlap,
+        catch_up=definition.catch_up,
+        paused=state.is_paused,
+        ended=state.is_ended,
+        next_run_at=instant_or_none(stored.next_due_ms),
+        next_job=stored.next_id or None,
+        last_run_at=instant_or_none(stored.last_due_ms),
+        last_job=stored.last_id or None,
+        runs=stored.runs,
+        skips=stored.skips,
+        missed=stored.missed,
+        created_at=instant(state.created_ms),
+        updated_at=instant(state.updated_ms),
+        **whole(given),
+    )
+
+
+def _preview(definition: PutSchedule, runs: Iterable[Run]) -> responses.Preview:
+    """Runs to come: each in the zone of the schedule, and in UTC."""
+    return responses.Preview(
+        runs=[
+            responses.PreviewedRun(at=_local(run.due_ms, definition.zone), utc=_to_the_second(run.due_ms))
+            for run in runs
+        ],
+        tzdata=TZDATA_VERSION,
+    )
+
+
+def _local(at_ms: int, zone: str) -> datetime:
+    text = datetime_of(at_ms, zone).isoformat(timespec="milliseconds" if at_ms % 1000 else "seconds")
+    return cast("datetime", text)  # as `instant`
+
+
+def _to_the_second(at_ms: int) -> datetime:
+    return cast("datetime", instant_text(at_ms).replace(".000Z", "Z"))

@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from deferd.api import task_requests
 from deferd.api.operation_router import OperationRouter
 from deferd.api.request_context import CurrentRequest, RequestContext
-from deferd.api.routes.paging import page_limit
+from deferd.api.routes.queries import page_limit
 from deferd.contract.errors import TaskNotFound
 from deferd.contract.model import JobId
 from deferd.contract.operations import tasks as operations
 from deferd.contract.responses import tasks as responses
+from deferd.contract.strict_model import StrictModel
 from deferd.engine.tasks.task_store import KEPT, Task
 
 router = OperationRouter()
@@ -22,10 +23,8 @@ router = OperationRouter()
 TaskId = Annotated[JobId, Field(description="Name of a task.", examples=["5f0c9a3be7d2481c"])]
 
 
-class TasksQuery(BaseModel):
+class TasksQuery(StrictModel):
     """The parameters of a list of tasks."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     limit: int = page_limit("tasks")
 

@@ -5,7 +5,7 @@ They are not part of the contract, so the OpenAPI document omits them.
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from deferd.api.operation_router import OperationRouter
 from deferd.api.request_context import CurrentRequest, RequestContext
@@ -13,16 +13,15 @@ from deferd.api.response_values import instant, seconds
 from deferd.contract import limits
 from deferd.contract.operations import test_clock as operations
 from deferd.contract.responses.health import Clock
+from deferd.contract.strict_model import StrictModel
 from deferd.engine.movable_clock import MovableClock, Reading
 from deferd.engine.stored_fields import to_ms
 
 router = OperationRouter()
 
 
-class MoveClock(BaseModel):
+class MoveClock(StrictModel):
     """How far to advance the clock, in seconds."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     advance: float = Field(strict=True, ge=0, le=limits.TEN_YEARS_S, allow_inf_nan=False)
 

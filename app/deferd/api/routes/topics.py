@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import Query
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from msgspec import Raw
+from pydantic import Field, StringConstraints, model_validator
 from starlette.responses import Response
 
-from deferd.api import audit_responses, task_requests, topic_responses
+from deferd.api import audit_responses, task_requests
 from deferd.api.auth.permissions import Recorded
 from deferd.api.auth.visible_topics import list_visible
 from deferd.api.job_responses import job_without_bodies
@@ -17,8 +18,8 @@ from deferd.api.openapi.task_schemas import ACCEPTED
 from deferd.api.operation import EMPTY_BODY, EmptyBody
 from deferd.api.operation_router import OperationRouter
 from deferd.api.request_context import CurrentRequest, RequestContext
-from deferd.api.response_values import instant
-from deferd.api.routes.paging import page_limit
+from deferd.api.response_values import instant, instant_or_none, seconds, whole
+from deferd.api.routes.queries import Cursor, WithBodies, page_limit
 from deferd.contract import limits
 from deferd.contract.labels import Tag
 from deferd.contract.model import (
@@ -36,17 +37,17 @@ from deferd.contract.operations import topics as operations
 from deferd.contract.responses import audits, topics
 from deferd.contract.responses.bulk import Redriven, Removed, SampleJob
 from deferd.contract.responses.jobs import JobPage
+from deferd.contract.responses.push import PushTarget
+from deferd.contract.strict_model import StrictModel
+from deferd.contract.windows import window_text
+from deferd.engine.inspection.standing import Pause
+from deferd.engine.push.push_definition import TargetState
 from deferd.engine.record import instant_ms
 from deferd.engine.topic_sweeps import Sweep
+from deferd.engine.topic_view import TopicView
 from deferd.engine.topics import JobFilter
 
 router = OperationRouter()
-
-Cursor = Annotated[
-    str | None,
-    Field(max_length=limits.CURSOR_MAX, description="`next_cursor` of the previous page; omitted for the first."),
-]
-
 
 IdPrefix = Annotated[str, StringConstraints(pattern=limits.ID_PATTERN)]
 ErrorPart = Annotated[str, StringConstraints(min_length=1, max_length=limits.ERROR_PART_MAX)]
@@ -54,18 +55,14 @@ _OLDEST = Redrive()
 _NO_REASON = PauseTopic()
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class TopicsQuery(_Strict):
+class TopicsQuery(StrictModel):
     """The parameters of a list of topics."""
 
     cursor: Cursor = None
     limit: int = page_limit("topics", default=limits.PAGE_MAX)
 
 
-class JobsQuery(_Strict):
+class JobsQuery(StrictModel):
     """The parameters of a list of jobs."""
 
     state: JobState | None = Field(None, description="Only jobs in this state; all jobs by default.")
@@ -77,10 +74,7 @@ class JobsQuery(_Strict):
         description="`asc`: what happens first comes first, that is by due time, turn, end of the lease or end of the "
         "retention; with `tag` by id. `desc`: the opposite.",
     )
-    bodies: bool = Field(
-        True,
-        description="`false`: leave out `body` and `result`, and say how long they are: `body_bytes`, `result_bytes`.",
-    )
+    bodies: WithBodies = True
     tag: Tag | None = Field(None, description="Only jobs with this tag, which the tag index finds.")
     due_after: Instant | None = Field(None, description="Only jobs due at this instant or later.")
     due_before: Instant | None = Field(None, description="Only jobs due before this instant.")
@@ -94,7 +88,7 @@ class JobsQuery(_Strict):
         return wanted if wanted.options() else None
 
 
-class PurgeQuery(_Strict):
+class PurgeQuery(StrictModel):
     """The parameters of a purge."""
 
     state: JobState | None = Field(None, description="Only jobs in this state; all jobs by default.")
@@ -135,28 +129,33 @@ async def list_topics(request: CurrentRequest, query: Annotated[TopicsQuery, Que
         page = await topic_list.page(query.cursor, query.limit)
     else:
         page = await list_visible(topic_list, visible, query.cursor, query.limit)
-    return topic_responses.topic_page(page)
+    return topics.TopicPage(
+        topics=[_shown(view) for view in page.views],
+        next_cursor=page.next_cursor,
+        unavailable=page.unavailable,
+        unreadable_shards=page.unreadable,
+    )
 
 
 @router.serves(operations.GET_TOPIC)
 async def get_topic(request: CurrentRequest, topic: Topic) -> topics.TopicView:
-    return topic_responses.topic(await request.engine.topics.get(topic))
+    return _shown(await request.engine.topics.get(topic))
 
 
 @router.serves(operations.SET_TOPIC)
 async def set_topic(request: CurrentRequest, topic: Topic, settings: TopicSettings) -> topics.TopicView:
-    return topic_responses.topic(await request.engine.topics.set(topic, settings))
+    return _shown(await request.engine.topics.set(topic, settings))
 
 
 @router.serves(operations.PAUSE_TOPIC)
 async def pause_topic(request: CurrentRequest, topic: Topic, pause: PauseTopic = _NO_REASON) -> topics.TopicView:
     by = request.admission.key_name
-    return topic_responses.topic(await request.engine.topics.pause(topic, by, pause.reason))
+    return _shown(await request.engine.topics.pause(topic, by, pause.reason))
 
 
 @router.serves(operations.RESUME_TOPIC)
 async def resume_topic(request: CurrentRequest, topic: Topic, _body: EmptyBody = EMPTY_BODY) -> topics.TopicView:
-    return topic_responses.topic(await request.engine.topics.resume(topic))
+    return _shown(await request.engine.topics.resume(topic))
 
 
 @router.serves(operations.LIST_JOBS)
@@ -234,4 +233,49 @@ async def _preview(request: RequestContext, sweep: Sweep) -> dict[str, Any]:
         "complete": found.is_complete,
         "cutoff": instant(found.cutoff_ms),
         "samples": [SampleJob(topic=sweep.topic, id=job_id, state=state) for job_id, state in found.samples],
+    }
+
+
+def _shown(view: TopicView) -> topics.TopicView:
+    """The topic; for a setting that is `null` the default of the service applies."""
+    age_ms = view.oldest_ready_age_ms
+    return topics.TopicView(
+        topic=view.topic,
+        paused=view.paused,
+        **paused(view.pause),
+        counts={state.value: view.counts.get(state, 0) for state in JobState},
+        follow_ups=view.follow_ups,
+        collections=view.collections,
+        oldest_ready_age=None if age_ms is None else seconds(age_ms),
+        oldest_ready_at=instant_or_none(view.oldest_ready_due_at_ms),
+        next_due_at=instant_or_none(view.next_due_at_ms),
+        settings_json=_settings(view.settings),
+        push=None if view.target is None else _target(view.target),
+    )
+
+
+def paused(pause: Pause | None) -> dict[str, Any]:
+    """Since when a topic is paused, by whom and why, as far as it is known."""
+    if pause is None:
+        return {}
+    return {"paused_at": instant_or_none(pause.since_ms), "paused_by": pause.by, "paused_reason": pause.reason}
+
+
+def _target(state: TargetState) -> PushTarget:
+    return PushTarget(
+        circuit=state.circuit,
+        failures=state.failures,
+        in_flight=state.in_flight,
+        open_until=instant_or_none(state.open_until_ms),
+        last_error=state.last_error,
+        last_error_at=instant_or_none(state.last_error_at_ms),
+    )
+
+
+def _settings(settings: TopicSettings) -> dict[str, Any]:
+    backoff, window = settings.backoff, settings.window
+    return {
+        **{name: whole(getattr(settings, name)) for name in TopicSettings.model_fields},
+        "backoff": None if backoff is None else whole(backoff.model_dump()),
+        "window": None if window is None else Raw(window_text(window)),
     }

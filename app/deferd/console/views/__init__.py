@@ -20,20 +20,8 @@ from deferd.console.views import (
     topics,
 )
 
-ROUTES = [
-    *activity.pages.routes,
-    *bulk.pages.routes,
-    *consumers.pages.routes,
-    *dead.pages.routes,
-    *events.pages.routes,
-    *go.pages.routes,
-    *job.pages.routes,
-    *jobs.pages.routes,
-    *log_in.pages.routes,
-    *now.pages.routes,
-    *schedules.pages.routes,
-    *system.pages.routes,
-    *tasks.pages.routes,
-    *topic.pages.routes,
-    *topics.pages.routes,
-]
+_MODULES = (
+    *(activity, bulk, consumers, dead, events, go, job, jobs, log_in, now, schedules, system, tasks),
+    *(topic, topics),
+)
+ROUTES = [route for module in _MODULES for route in module.pages.routes]

@@ -15,12 +15,10 @@ from deferd.console.bulk_plan import IDS_MAX, SCOPES, TYPED_ABOVE, VERBS, Target
 from deferd.console.job_filter import JobListFilter, read_filter, read_instant
 from deferd.console.page_routes import PageList
 from deferd.console.undo import UNDO_JOBS_MAX, can_undo, cancel
-from deferd.console.views.jobs import jobs_url, read_rows
+from deferd.console.views.jobs import KEPT_IN_URL, jobs_url, read_rows
 from deferd.console.visit import Visit
 
 pages = PageList()
-_KEPT = ("state", "id", "tag", "error", "due_after", "due_before", "order", "limit")
-"""What the URL of the list has, to which people come back."""
 _PAGES_SEARCHED = 20
 _VALUE_SHOWN = 100
 
@@ -119,7 +117,7 @@ async def _preview(
         scope=scope,
         target=target,
         id_list=" ".join(target.ids or ()),
-        kept={name: value for name, value in fields.items() if name in _KEPT},
+        kept={name: value for name, value in fields.items() if name in KEPT_IN_URL},
         frozen={"due_after": target.wanted.due_after, "due_before": target.wanted.due_before},
         found=found,
         cutoff=found["cutoff"],
@@ -187,7 +185,7 @@ def _result_text(action: str, result: dict[str, Any]) -> str:
 
 
 def _back(topic: str, fields: Mapping[str, str]) -> str:
-    kept = {name: fields[name] for name in _KEPT if fields.get(name)}
+    kept = {name: fields[name] for name in KEPT_IN_URL if fields.get(name)}
     return f"{jobs_url(topic)}?{urlencode(kept)}" if kept else jobs_url(topic)
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
-from deferd.console.api_calls import ApiRefused, api_path, page_path
+from deferd.console.api_calls import api_path, page_path
 from deferd.console.curl_commands import curl
 from deferd.console.page_routes import PageList
 from deferd.console.rendering import number
@@ -22,7 +22,6 @@ _SHOWN = 100
 _LOOKED_AT = 5000
 MANY = 1000
 """For more jobs than these a person types the name of the topic, and a task does it."""
-_NOT_FOUND = 404
 
 
 @pages.page("/console/dead")
@@ -84,10 +83,8 @@ async def _preview(visit: Visit, action: str, group: Mapping[str, str], problem:
         topic=group.get("topic", ""),
         reason=group.get("reason", ""),
         error=group.get("error", ""),
-        matched=counted.matched,
-        cutoff=counted.cutoff,
-        samples=counted.samples,
         is_typed=counted.matched > MANY,
+        **counted._asdict(),
         problem=problem,
     )
 
@@ -108,7 +105,10 @@ async def _count(visit: Visit, action: str, group: Mapping[str, str]) -> _Counte
     """
     topic, error = group.get("topic", ""), group.get("error", "")
     found = await _sweep(visit, action, group, dry_run=True)
-    samples = await asyncio.gather(*(_sample(visit, topic, sample["id"]) for sample in found["samples"]))
+    jobs = (api_path("jobs", topic, sample["id"]) for sample in found["samples"])
+    read = await asyncio.gather(*(visit.read_or_none({404}, job, bodies=False) for job in jobs))
+    # Of a job that was removed just now the id alone is known.
+    samples = [job or {"id": sample["id"]} for job, sample in zip(read, found["samples"], strict=True)]
     if visit.masks and error and any(normalized(job.get("last_error") or "") != error for job in samples):
         return _Counted(0, found["cutoff"], [])
     return _Counted(found["matched"], found["cutoff"], samples)
@@ -144,14 +144,3 @@ async def _sweep(visit: Visit, action: str, group: Mapping[str, str], **how: boo
     given = {name: value for name, value in wanted.items() if value is not None}
     limit = {} if how.get("as_task") else {"limit": REDRIVE_MAX}
     return await visit.write("POST", f"{topic}/redrive", {**given, **how, **limit})
-
-
-async def _sample(visit: Visit, topic: str, job_id: str) -> Mapping[str, Any]:
-    """A job of the group; with its id alone when it was removed just now."""
-    try:
-        job: Mapping[str, Any] = await visit.read(api_path("jobs", topic, job_id), bodies=False)
-    except ApiRefused as refused:
-        if refused.status != _NOT_FOUND:
-            raise
-        return {"id": job_id}
-    return job

@@ -45,11 +45,8 @@ async def job(visit: Visit, topic: str, id: str) -> Response:
         "undo": await visit.undo.get(visit) if visit.fragment is None else None,
         "first": SHOWN_FIRST,
     }
-    try:
-        shown = await visit.read(api_path("jobs", topic, id), bodies=False)
-    except ApiRefused as refused:
-        if refused.status != 404:
-            raise
+    shown = await visit.read_or_none({404}, api_path("jobs", topic, id), bodies=False)
+    if shown is None:
         status = 404 if visit.fragment is None else 200
         return visit.render("job.html", status=status, job=None, entries=[], **values)
     return visit.render("job.html", job=shown, entries=timeline(shown), **values)
@@ -72,11 +69,8 @@ async def part(visit: Visit, topic: str, id: str, part: str) -> Response:
         topic=topic,
         id=id,
         part=part,
-        text=shown.text,
-        is_all=shown.is_all,
-        bytes=shown.bytes,
         shown=len(shown.text),
-        is_masked=shown.is_masked,
+        **shown._asdict(),
     )
 
 

@@ -18,7 +18,8 @@ _EVERY_S, _SEARCHED_EVERY_S = 2.0, 20.0
 _NO_SEARCH = (
     "This console masks fields, so it does not search errors: what is found would tell what the masked values are."
 )
-_KEPT_IN_URL = ("state", "id", "tag", "error", "due_after", "due_before", "order", "limit")
+KEPT_IN_URL = ("state", "id", "tag", "error", "due_after", "due_before", "order", "limit")
+"""What the URL of the list has, to which people come back."""
 
 
 @pages.page("/console/topics/{topic}/jobs")
@@ -32,7 +33,7 @@ async def jobs(visit: Visit, topic: str) -> Response:
         "given": wanted.given,
         "states": (None, *STATES),
         "problems": wanted.problems,
-        "kept": {name: value for name, value in visit.query.items() if name in _KEPT_IN_URL},
+        "kept": {name: value for name, value in visit.query.items() if name in KEPT_IN_URL},
         "sizes": PAGE_SIZES,
         "size": _size(visit),
         "order": visit.query.get("order") if visit.query.get("order") in {"asc", "desc"} else _order_of(wanted),

@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from deferd.console.api_calls import ApiRefused, api_path, page_path
+from deferd.console.api_calls import api_path, page_path
 from deferd.console.curl_commands import curl
 from deferd.console.page_routes import PageList
 from deferd.console.schedule_words import previewed_runs, rule_words, window_words
@@ -17,7 +17,6 @@ pages = PageList()
 _SHOWN = 100
 _PREVIEWED = 12
 _PAUSED = {"yes": True, "no": False}
-_NOT_FOUND = 404
 _NO_RUNS: dict[str, Any] = {"runs": [], "tzdata": ""}
 _EXAMPLE = {"topic": "hello", "cron": "*/5 * * * *", "job": {"body": {"text": "hi"}}}
 
@@ -73,13 +72,8 @@ async def _state_of(visit: Visit, topic: str, job_id: str | None) -> str | None:
     """The state of a run's job; None when it is not there any more, or the key may not see it."""
     if job_id is None:
         return None
-    try:
-        job = await visit.read(api_path("jobs", topic, job_id))
-    except ApiRefused as refused:
-        if refused.status != _NOT_FOUND:
-            raise
-        return None
-    return str(job["state"])
+    job = await visit.read_or_none({404}, api_path("jobs", topic, job_id))
+    return None if job is None else str(job["state"])
 
 
 @pages.action("/console/schedules/{name}/pause")

@@ -59,14 +59,8 @@ async def _read_target(visit: Visit, topic: str) -> str | None:
     """Scheme, host and path of a pushed topic's target: a query may be a secret. None without the scope to read it."""
     if not visit.may("admin"):
         return None
-    try:
-        push = await visit.read(api_path("topics", topic, "push"))
-    except ApiRefused as refused:
-        if refused.status not in {403, 404}:
-            raise
-        return None
-    url: str = push["url"].partition("?")[0]
-    return url
+    push = await visit.read_or_none({403, 404}, api_path("topics", topic, "push"))
+    return None if push is None else str(push["url"]).partition("?")[0]
 
 
 async def _read_series(visit: Visit, topic: str, span: str) -> dict[str, Any]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated
 
-from msgspec import Meta
-
 from deferd.contract.responses.response import Response, one_of
 
 
@@ -15,56 +13,38 @@ class Change(Response, frozen=True, kw_only=True):
 
     schema_name = "RecordedChange"
 
-    at: Annotated[datetime, Meta(description="When it was recorded, just after it was made.")]
+    at: Annotated[datetime, "When it was recorded, just after it was made."]
     by: Annotated[
-        str | None,
-        Meta(
-            description="Name of the key; on a service without keys the client's address, `null` if that is not known."
-        ),
+        str | None, "Name of the key; on a service without keys the client's address, `null` if that is not known."
     ]
     via: Annotated[
         str,
-        one_of(
-            "console",
-            "cli",
-            "api",
-            description="The way by which it came, as the request says: the console, the command line, or another "
-            "program.",
-        ),
+        one_of("console", "cli", "api"),
+        "The way by which it came, as the request says: the console, the command line, or another program.",
     ]
-    operation: Annotated[
-        str, Meta(description="The operation, by its `operationId` in this document, such as `pause_topic`.")
-    ]
+    operation: Annotated[str, "The operation, by its `operationId` in this document, such as `pause_topic`."]
     outcome: Annotated[
         str,
-        one_of(
-            "done",
-            "unknown",
-            description="`unknown`: the store failed meanwhile, so that it may have been done, or a part of it.",
-        ),
+        one_of("done", "unknown"),
+        "`unknown`: the store failed meanwhile, so that it may have been done, or a part of it.",
     ]
-    topic: Annotated[str | None, Meta(description="The topic, if it concerns one.")] = None
-    subject: Annotated[str | None, Meta(description="The id of the job, or the name of the schedule or calendar.")] = (
-        None
-    )
+    topic: Annotated[str | None, "The topic, if it concerns one."] = None
+    subject: Annotated[str | None, "The id of the job, or the name of the schedule or calendar."] = None
     filter: Annotated[
-        str | None,
-        Meta(description="What selected the jobs: the request's JSON, cut after 500 bytes; omitted for all."),
+        str | None, "What selected the jobs: the request's JSON, cut after 500 bytes; omitted for all."
     ] = None
-    count: Annotated[int | None, Meta(description="How many jobs it changed, where that is counted.")] = None
+    count: Annotated[int | None, "How many jobs it changed, where that is counted."] = None
     times: Annotated[
         int,
-        Meta(
-            description="How many calls the entry stands for, if several: calls on many jobs by a program, and "
-            "commands with one job each, with the same operation, caller and topic within ten minutes. "
-            "`count` is their sum; `subject` and `filter` are those of the last."
-        ),
+        "How many calls the entry stands for, if several: calls on many jobs by a program, and "
+        "commands with one job each, with the same operation, caller and topic within ten minutes. "
+        "`count` is their sum; `subject` and `filter` are those of the last.",
     ] = 1
-    last_at: Annotated[datetime | None, Meta(description="With `times`: when the last of them was recorded.")] = None
+    last_at: Annotated[datetime | None, "With `times`: when the last of them was recorded."] = None
 
 
 class Activity(Response, frozen=True, kw_only=True):
     """One page of changes."""
 
-    activity: Annotated[list[Change], Meta(description="The newest first.")]
-    next_cursor: Annotated[str | None, Meta(description="Cursor of the next page; `null` on the last page.")]
+    activity: Annotated[list[Change], "The newest first."]
+    next_cursor: Annotated[str | None, "Cursor of the next page; `null` on the last page."]

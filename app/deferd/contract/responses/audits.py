@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-from msgspec import Meta, field
+from msgspec import field
 
 from deferd.contract.finding_kinds import FindingKind
 from deferd.contract.responses.response import Response, shown_as
 from deferd.contract.responses.topics import Counts
 
-_Repaired = Annotated[bool, Meta(description="Whether what was found has been repaired.")]
+_Repaired = Annotated[bool, "Whether what was found has been repaired."]
 _UNREAD = "Omitted when they could not be read."
 
 
@@ -19,20 +19,20 @@ class FindingSummary(Response, frozen=True, kw_only=True):
     """All findings of one kind: what an audit found, or a repair found and repaired."""
 
     kind: Annotated[str, shown_as(FindingKind)]
-    found: Annotated[int, Meta(description="The number of findings of this kind.")]
-    meaning: Annotated[str, Meta(description="What it means, for people.")]
-    repair: Annotated[str, Meta(description="What a repair does about it, for people.")]
+    found: Annotated[int, "The number of findings of this kind."]
+    meaning: Annotated[str, "What it means, for people."]
+    repair: Annotated[str, "What a repair does about it, for people."]
 
 
 class FindingExample(Response, frozen=True, kw_only=True):
     """One finding."""
 
     kind: Annotated[str, shown_as(FindingKind)]
-    subject: Annotated[str, Meta(description="The id of a job, the name of a topic, or a key of the store.")]
-    detail: Annotated[str, Meta(description="What was found, for people.")]
+    subject: Annotated[str, "The id of a job, the name of a topic, or a key of the store."]
+    detail: Annotated[str, "What was found, for people."]
 
 
-_Examples = Annotated[list[FindingExample], Meta(description="Examples of the findings, at most 100.")]
+_Examples = Annotated[list[FindingExample], "Examples of the findings, at most 100."]
 
 
 class Sums(Response, frozen=True, kw_only=True):
@@ -40,11 +40,11 @@ class Sums(Response, frozen=True, kw_only=True):
 
     put: int
     finished: int
-    cancelled: Annotated[int, Meta(description="By a cancel, a purge, or a put that replaced them.")]
-    dropped: Annotated[int, Meta(description="Dead until their retention ended.")]
-    lost: Annotated[int, Meta(description="Found missing by a repair.")]
-    dead: Annotated[int, Meta(description="Dead now, including expired jobs.")]
-    live: Annotated[int, Meta(description="Delayed, ready or reserved now.")]
+    cancelled: Annotated[int, "By a cancel, a purge, or a put that replaced them."]
+    dropped: Annotated[int, "Dead until their retention ended."]
+    lost: Annotated[int, "Found missing by a repair."]
+    dead: Annotated[int, "Dead now, including expired jobs."]
+    live: Annotated[int, "Delayed, ready or reserved now."]
 
 
 class TopicAudit(Response, frozen=True, kw_only=True):
@@ -53,21 +53,17 @@ class TopicAudit(Response, frozen=True, kw_only=True):
     schema_name = "Audit"
 
     topic: str
-    clean: Annotated[bool, Meta(description="Whether everything was checked and nothing was found.")]
+    clean: Annotated[bool, "Whether everything was checked and nothing was found."]
     repaired: _Repaired
-    checked: Annotated[int, Meta(description="The number of jobs checked.")]
+    checked: Annotated[int, "The number of jobs checked."]
     timer_overdue: Annotated[
-        float,
-        Meta(
-            description="How many seconds the timer is late. This is not a finding, but check that a service is "
-            "running."
-        ),
+        float, "How many seconds the timer is late. This is not a finding, but check that a service is running."
     ]
     summaries: list[FindingSummary] = field(name="findings")
     examples: _Examples
-    counts: Annotated[dict[str, int] | None, shown_as(Counts | None, _UNREAD)] = None
-    sums: Annotated[dict[str, int] | None, shown_as(Sums | None, _UNREAD)] = None
-    unchecked: Annotated[str | None, Meta(description="What could not be checked, and why.")] = None
+    counts: Annotated[dict[str, int] | None, shown_as(Counts | None), _UNREAD] = None
+    sums: Annotated[dict[str, int] | None, shown_as(Sums | None), _UNREAD] = None
+    unchecked: Annotated[str | None, "What could not be checked, and why."] = None
 
     @property
     def findings(self) -> Mapping[str, int]:
@@ -78,19 +74,17 @@ class TopicAudit(Response, frozen=True, kw_only=True):
 class StoreAudit(Response, frozen=True, kw_only=True):
     """What an audit of the whole store found, or a repair repaired."""
 
-    clean: Annotated[bool, Meta(description="Whether nothing was found and no topic is unlisted.")]
+    clean: Annotated[bool, "Whether nothing was found and no topic is unlisted."]
     repaired: _Repaired
     unlisted: Annotated[
-        list[str],
-        Meta(description="Topics that have data but are missing from the list of topics, or make it fail. Audit each."),
+        list[str], "Topics that have data but are missing from the list of topics, or make it fail. Audit each."
     ]
     summaries: list[FindingSummary] = field(name="findings")
     examples: _Examples
     stray_keys: Annotated[
-        list[str],
-        Meta(description="Keys under deferd's prefix that belong to no topic, at most 100. They are harmless."),
+        list[str], "Keys under deferd's prefix that belong to no topic, at most 100. They are harmless."
     ]
-    stray_count: Annotated[int, Meta(description="The number of such keys.")]
+    stray_count: Annotated[int, "The number of such keys."]
 
     @property
     def findings(self) -> Mapping[str, int]:

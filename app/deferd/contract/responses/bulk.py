@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated
 
-from msgspec import Meta
-
 from deferd.contract.model import JobId, JobState, Topic
 from deferd.contract.responses.response import Response
 
@@ -22,41 +20,28 @@ class SampleJob(Response, frozen=True, kw_only=True):
 class BulkResult(Response, frozen=True, kw_only=True):
     """What a call on many jobs did."""
 
-    matched: Annotated[int, Meta(description="The jobs that were selected.")]
+    matched: Annotated[int, "The jobs that were selected."]
     done: Annotated[
         int,
-        Meta(
-            description="Those of them that were cancelled or rescheduled: 0 in a dry run. A reschedule changes "
-            "delayed and ready jobs only, and with `by` none that would be due more than 10 years ahead."
-        ),
+        "Those of them that were cancelled or rescheduled: 0 in a dry run. A reschedule changes "
+        "delayed and ready jobs only, and with `by` none that would be due more than 10 years ahead.",
     ]
-    was: Annotated[
-        dict[JobState, int], Meta(description="The states that the selected jobs were in, without those of none.")
-    ]
+    was: Annotated[dict[JobState, int], "The states that the selected jobs were in, without those of none."]
     complete: Annotated[
         bool,
-        Meta(
-            description="False when the `limit` was reached and there may be more: repeat the call, a reschedule with "
-            "the same `request_id`."
-        ),
+        "False when the `limit` was reached and there may be more: repeat the call, a reschedule with "
+        "the same `request_id`.",
     ]
     cutoff: Annotated[
-        datetime | None,
-        Meta(description="Only with `samples`: only jobs that were there, or dead, by then were counted."),
+        datetime | None, "Only with `samples`: only jobs that were there, or dead, by then were counted."
     ] = None
-    samples: Annotated[list[SampleJob] | None, Meta(description="Only with `samples`: some of the jobs.")] = None
+    samples: Annotated[list[SampleJob] | None, "Only with `samples`: some of the jobs."] = None
 
 
-_Matched = Annotated[int | None, Meta(description="Only of a dry run: how many jobs it would be, 0 of others.")]
-_Complete = Annotated[
-    bool | None,
-    Meta(description="Only of a dry run: `false` when the `limit` was reached and there may be more."),
-]
-_Cutoff = Annotated[
-    datetime | None,
-    Meta(description="Only of a dry run: only jobs that were there, or dead, by then were counted."),
-]
-_Samples = Annotated[list[SampleJob] | None, Meta(description="Only of a dry run: up to ten of the jobs.")]
+_Matched = Annotated[int | None, "Only of a dry run: how many jobs it would be, 0 of others."]
+_Complete = Annotated[bool | None, "Only of a dry run: `false` when the `limit` was reached and there may be more."]
+_Cutoff = Annotated[datetime | None, "Only of a dry run: only jobs that were there, or dead, by then were counted."]
+_Samples = Annotated[list[SampleJob] | None, "Only of a dry run: up to ten of the jobs."]
 
 
 class Redriven(Response, frozen=True, kw_only=True):
@@ -85,7 +70,7 @@ class DryRun(Response, frozen=True, kw_only=True):
     Given the `cutoff`, the call acts on nothing that was not counted.
     """
 
-    matched: Annotated[int, Meta(description="On how many jobs it would act.")]
-    complete: Annotated[bool, Meta(description="False when a limit was reached.")]
-    cutoff: Annotated[datetime, Meta(description="Only jobs that were there, or dead, by then count.")]
-    samples: Annotated[list[SampleJob], Meta(description="Some of the jobs.")]
+    matched: Annotated[int, "On how many jobs it would act."]
+    complete: Annotated[bool, "False when a limit was reached."]
+    cutoff: Annotated[datetime, "Only jobs that were there, or dead, by then count."]
+    samples: Annotated[list[SampleJob], "Some of the jobs."]

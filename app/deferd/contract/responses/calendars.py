@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta
-
 from deferd.contract.responses.response import Response
 from deferd.contract.windows import Window
 
@@ -13,8 +11,8 @@ from deferd.contract.windows import Window
 class Calendar(Response, frozen=True, kw_only=True):
     """Opening hours under a name."""
 
-    name: Annotated[str, Meta(description="Name of the calendar.")]
-    windows: Annotated[list[Window], Meta(description="It is open while at least one of these windows is.")]
+    name: Annotated[str, "Name of the calendar."]
+    windows: Annotated[list[Window], "It is open while at least one of these windows is."]
 
 
 class CalendarList(Response, frozen=True, kw_only=True):
@@ -26,5 +24,5 @@ class CalendarList(Response, frozen=True, kw_only=True):
 class DeletedCalendar(Response, frozen=True, kw_only=True):
     """A calendar that was deleted."""
 
-    name: Annotated[str, Meta(description="Its name.")]
-    deleted: Annotated[bool, Meta(description="`true`.")]
+    name: Annotated[str, "Its name."]
+    deleted: Annotated[bool, "`true`."]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
-from msgspec import Meta, field
+from msgspec import field
 
 from deferd.contract.responses.response import Response
 
@@ -15,36 +15,28 @@ _AT_END = "at the end of each bucket; `null` when that is not known"
 class HistoryBuckets(Response, frozen=True, kw_only=True):
     """Columns of equal length, with a value for each bucket, the earliest first."""
 
-    at: Annotated[list[int], Meta(description="When each begins, in seconds since 1970-01-01T00:00:00Z.")]
-    put: Annotated[
-        list[int], Meta(description="Jobs put: new ones, also by schedules, and those that replaced another.")
-    ]
-    popped: Annotated[list[int], Meta(description="Deliveries handed out to consumers.")]
-    finished: Annotated[list[int], Meta(description="Jobs finished.")]
-    released: Annotated[list[int], Meta(description="Deliveries released for another attempt, without snoozes.")]
-    dead: Annotated[list[int], Meta(description="Jobs that became dead, for any reason.")]
-    cancelled: Annotated[list[int], Meta(description="Jobs cancelled, one by one or many at once; not those purged.")]
+    at: Annotated[list[int], "When each begins, in seconds since 1970-01-01T00:00:00Z."]
+    put: Annotated[list[int], "Jobs put: new ones, also by schedules, and those that replaced another."]
+    popped: Annotated[list[int], "Deliveries handed out to consumers."]
+    finished: Annotated[list[int], "Jobs finished."]
+    released: Annotated[list[int], "Deliveries released for another attempt, without snoozes."]
+    dead: Annotated[list[int], "Jobs that became dead, for any reason."]
+    cancelled: Annotated[list[int], "Jobs cancelled, one by one or many at once; not those purged."]
     lateness_p50: Annotated[
         list[float | None],
-        Meta(
-            description="The median of how many seconds after their due time jobs were first handed out; `null` "
-            "when none was. This is an estimate from the buckets of the metric "
-            "`deferd_ready_wait_seconds`; more than an hour counts as an hour."
-        ),
+        "The median of how many seconds after their due time jobs were first handed out; `null` when none was. This is "
+        "an estimate from the buckets of the metric `deferd_ready_wait_seconds`; more than an hour counts as an hour.",
     ]
-    lateness_p99: Annotated[list[float | None], Meta(description="The same of the 99th percentile.")]
-    delayed: Annotated[list[int | None], Meta(description=f"Delayed jobs {_AT_END}.")]
-    ready: Annotated[list[int | None], Meta(description=f"Ready jobs {_AT_END}.")]
-    reserved: Annotated[list[int | None], Meta(description=f"Reserved jobs {_AT_END}.")]
-    dead_jobs: Annotated[list[int | None], Meta(description=f"Dead jobs {_AT_END}.")]
+    lateness_p99: Annotated[list[float | None], "The same of the 99th percentile."]
+    delayed: Annotated[list[int | None], f"Delayed jobs {_AT_END}."]
+    ready: Annotated[list[int | None], f"Ready jobs {_AT_END}."]
+    reserved: Annotated[list[int | None], f"Reserved jobs {_AT_END}."]
+    dead_jobs: Annotated[list[int | None], f"Dead jobs {_AT_END}."]
 
 
-_Bucket = Annotated[int, Meta(description="Length of a bucket in seconds: 10 or 300.")]
-_BeginsAt = Annotated[datetime, Meta(description="When the first bucket begins, by the store's clock.")]
-_EndsAt = Annotated[
-    datetime,
-    Meta(description="When the last bucket of 10 seconds ended. The last bucket of 5 minutes may be shorter."),
-]
+_Bucket = Annotated[int, "Length of a bucket in seconds: 10 or 300."]
+_BeginsAt = Annotated[datetime, "When the first bucket begins, by the store's clock."]
+_EndsAt = Annotated[datetime, "When the last bucket of 10 seconds ended. The last bucket of 5 minutes may be shorter."]
 
 
 class History(Response, frozen=True, kw_only=True):
@@ -133,9 +125,5 @@ class HistoryOfAll(History, frozen=True, kw_only=True):
     begins_at: _BeginsAt = field(name="from")
     ends_at: _EndsAt = field(name="to")
     buckets: HistoryBuckets
-    complete: Annotated[
-        bool, Meta(description="`false`: some topics are missing, or a shard of the store cannot be reached.")
-    ]
-    unreadable_shards: Annotated[
-        list[int], Meta(description="Shards of the store that cannot be reached; their topics are missing.")
-    ]
+    complete: Annotated[bool, "`false`: some topics are missing, or a shard of the store cannot be reached."]
+    unreadable_shards: Annotated[list[int], "Shards of the store that cannot be reached; their topics are missing."]

@@ -13,7 +13,7 @@ from deferd.contract.responses.response import UNLISTED, ProblemCode, Response, 
 
 _STATUS = "The HTTP status that a request for this job alone would get."
 _WHY_NOT = "Otherwise `code` says why not."
-Code = Annotated[ProblemCode | None, Meta(description="The code of the error, if any.")]
+Code = Annotated[ProblemCode | None, "The code of the error, if any."]
 
 
 class PutResult(Response, frozen=True, kw_only=True, gc=False):
@@ -23,34 +23,26 @@ class PutResult(Response, frozen=True, kw_only=True, gc=False):
     id: str
     status: Annotated[
         int,
-        one_of(
-            *(200, 201, 409, 413, 422, 429, 503),
-            description=f"{_STATUS} 201: put. 200: kept, replaced or appended. {_WHY_NOT}",
-        ),
+        one_of(*(200, 201, 409, 413, 422, 429, 503)),
+        f"{_STATUS} 201: put. 200: kept, replaced or appended. {_WHY_NOT}",
     ]
     code: Code = None
     durability: Annotated[
-        str | None,
-        Meta(description="With 200 and 201: the level that the job has reached. With 409: that of the existing job."),
+        str | None, "With 200 and 201: the level that the job has reached. With 409: that of the existing job."
     ] = None
     state: Annotated[
         JobState | None,
-        Meta(
-            description="The state of the job that was there, when it was kept or is in the way. A dead or finished "
-            "job never runs: put with `conflict_with` `live` to take its place."
-        ),
+        "The state of the job that was there, when it was kept or is in the way. A dead or finished "
+        "job never runs: put with `conflict_with` `live` to take its place.",
     ] = None
     until: Annotated[
-        datetime | None,
-        Meta(description="With `job_exists` of a dead or finished job: when its retention, or its `unique_for`, ends."),
+        datetime | None, "With `job_exists` of a dead or finished job: when its retention, or its `unique_for`, ends."
     ] = None
-    is_follow_up: Annotated[bool, Meta(description=FOLLOW_UP)] = field(name="follow_up", default=False)
+    is_follow_up: Annotated[bool, FOLLOW_UP] = field(name="follow_up", default=False)
     job: Annotated[
         Job | None,
-        Meta(
-            description="With `with_jobs` and status 200 or 201: the stored job. Left out for jobs that existed "
-            "already beyond 1 MiB of them."
-        ),
+        "With `with_jobs` and status 200 or 201: the stored job. Left out for jobs that existed "
+        "already beyond 1 MiB of them.",
     ] = None
     detail: Annotated[str | None, UNLISTED] = None
     """Only clients set it. 413 `payload_too_large`: it names the limit that the job alone exceeds. 503 `no_answer`: a
@@ -67,7 +59,7 @@ class FinishResult(Response, frozen=True, kw_only=True, gc=False):
     """The result for one job of a batch."""
 
     id: str
-    status: Annotated[int, one_of(200, 404, 409, 410, 503, description=f"{_STATUS} 200: finished. {_WHY_NOT}")]
+    status: Annotated[int, one_of(200, 404, 409, 410, 503), f"{_STATUS} 200: finished. {_WHY_NOT}"]
     code: Code = None
 
 
@@ -80,9 +72,7 @@ class FinishResults(Response, frozen=True, kw_only=True):
 class CheckResult(FinishResult, frozen=True, kw_only=True, gc=False):
     """The result for one delivery of a batch."""
 
-    status: Annotated[
-        int, one_of(200, 404, 409, 410, 503, description=f"{_STATUS} 200: the consumer holds the job. {_WHY_NOT}")
-    ]
+    status: Annotated[int, one_of(200, 404, 409, 410, 503), f"{_STATUS} 200: the consumer holds the job. {_WHY_NOT}"]
 
 
 class CheckResults(Response, frozen=True, kw_only=True):
@@ -94,9 +84,7 @@ class CheckResults(Response, frozen=True, kw_only=True):
 class ReturnResult(FinishResult, frozen=True, kw_only=True, gc=False):
     """The result for one delivery of a batch."""
 
-    status: Annotated[
-        int, one_of(200, 404, 409, 410, 503, description=f"{_STATUS} 200: the job is ready again. {_WHY_NOT}")
-    ]
+    status: Annotated[int, one_of(200, 404, 409, 410, 503), f"{_STATUS} 200: the job is ready again. {_WHY_NOT}"]
 
 
 class ReturnResults(Response, frozen=True, kw_only=True):
@@ -109,9 +97,9 @@ class CancelResult(Response, frozen=True, kw_only=True, gc=False):
     """The result for one job of a batch."""
 
     id: str
-    status: Annotated[int, one_of(200, 404, 409, 503, description=f"{_STATUS} 200: cancelled. {_WHY_NOT}")]
+    status: Annotated[int, one_of(200, 404, 409, 503), f"{_STATUS} 200: cancelled. {_WHY_NOT}"]
     code: Code = None
-    was: Annotated[JobState | None, Meta(description="With 200: the state it was in.")] = None
+    was: Annotated[JobState | None, "With 200: the state it was in."] = None
 
 
 class CancelResults(Response, frozen=True, kw_only=True):
@@ -128,7 +116,7 @@ class Finished(Response, frozen=True, kw_only=True):
     state: Literal["finished"]
     put: Annotated[
         list[PutResult] | None,
-        Meta(description="The results of the jobs that were put; missing without any, or when they were put before."),
+        "The results of the jobs that were put; missing without any, or when they were put before.",
     ] = None
 
 
@@ -138,7 +126,7 @@ class Cancelled(Response, frozen=True, kw_only=True):
     topic: str
     id: str
     state: Literal["cancelled"]
-    was: Annotated[JobState, Meta(description="The state it was in.")]
+    was: Annotated[JobState, "The state it was in."]
     durability: Annotated[
         str | None,
         Meta(description="The level that the cancel has reached, if the request asked for one.", examples=["fsync"]),
@@ -149,14 +137,14 @@ class Released(Response, frozen=True, kw_only=True):
     """The job was released: it is delayed until `due_at`, or dead because it has no attempts left."""
 
     state: Annotated[JobState, shown_as(Literal["delayed", "dead"])]
-    due_at: Annotated[datetime | None, Meta(description="When it is due again; only with `delayed`.")] = None
-    attempts: Annotated[int, Meta(description="Deliveries so far.")]
+    due_at: Annotated[datetime | None, "When it is due again; only with `delayed`."] = None
+    attempts: Annotated[int, "Deliveries so far."]
 
 
 class Touched(Response, frozen=True, kw_only=True):
     """The lease was extended."""
 
-    reserved_until: Annotated[datetime, Meta(description="The new end of the lease.")]
+    reserved_until: Annotated[datetime, "The new end of the lease."]
 
 
 class Buried(Response, frozen=True, kw_only=True):

@@ -43,19 +43,19 @@ class EndedAttempt(Response, frozen=True, kw_only=True):
 
     grows: ClassVar = True
 
-    attempt: Annotated[int, Meta(description="Its number, from 1; a redrive begins again at 1.")]
-    ended_at: Annotated[datetime, Meta(description="When it ended.")]
+    attempt: Annotated[int, "Its number, from 1; a redrive begins again at 1."]
+    ended_at: Annotated[datetime, "When it ended."]
     how: AttemptEnd
-    by: Annotated[str | None, Meta(description="Name of the consumer, if the pop gave one.")] = None
-    error: Annotated[str | None, Meta(description="The first 500 bytes of the error message, if there was one.")] = None
+    by: Annotated[str | None, "Name of the consumer, if the pop gave one."] = None
+    error: Annotated[str | None, "The first 500 bytes of the error message, if there was one."] = None
 
 
 class FollowUpJob(Response, frozen=True, kw_only=True):
     """A put that waits until the job with its id has ended."""
 
-    body: Annotated[Any, Meta(description=_BODY)]
-    created_at: Annotated[datetime, Meta(description="When it was put.")]
-    due_at: Annotated[datetime, Meta(description="When it is due, at the earliest.")]
+    body: Annotated[Any, _BODY]
+    created_at: Annotated[datetime, "When it was put."]
+    due_at: Annotated[datetime, "When it is due, at the earliest."]
 
 
 class Job(Response, frozen=True, kw_only=True, eq=False, gc=False):
@@ -64,95 +64,67 @@ class Job(Response, frozen=True, kw_only=True, eq=False, gc=False):
     # No default is a new list or dict: most jobs would have them for nothing, and there are many jobs.
     grows: ClassVar = True
 
-    topic: Annotated[str, Meta(description="Topic of the job.")]
-    id: Annotated[str, Meta(description="Id, unique within the topic.")]
+    topic: Annotated[str, "Topic of the job."]
+    id: Annotated[str, "Id, unique within the topic."]
     state: JobState
-    body: Annotated[Any, Meta(description=f"{_BODY[:-1]}; left out with `bodies=false`.")] = UNSET
-    created_at: Annotated[datetime, Meta(description="When the job was put.")]
-    due_at: Annotated[datetime, Meta(description="When the job is, or was, due.")]
-    attempts: Annotated[int, Meta(description="Deliveries so far, including the current one.")]
-    ttr: Annotated[float, Meta(description="Length of the lease in seconds.")]
-    max_attempts: Annotated[
-        int | None, Meta(description="Deliveries after which the job becomes dead. `null`: no limit.")
-    ]
+    body: Annotated[Any, f"{_BODY[:-1]}; left out with `bodies=false`."] = UNSET
+    created_at: Annotated[datetime, "When the job was put."]
+    due_at: Annotated[datetime, "When the job is, or was, due."]
+    attempts: Annotated[int, "Deliveries so far, including the current one."]
+    ttr: Annotated[float, "Length of the lease in seconds."]
+    max_attempts: Annotated[int | None, "Deliveries after which the job becomes dead. `null`: no limit."]
     backoff_terms: Annotated[BackoffTerms, shown_as(Backoff)] = field(name="backoff")
     ttl: Annotated[
-        float | None,
-        Meta(description="Seconds after `due_at` within which the first delivery must happen. `null`: no limit."),
+        float | None, "Seconds after `due_at` within which the first delivery must happen. `null`: no limit."
     ]
-    retain: Annotated[float, Meta(description="Seconds for which the finished job is kept. 0: not kept.")]
-    reserved_until: Annotated[
-        datetime | None, Meta(description="When the lease ends unless it is extended by a touch.")
-    ] = None
-    reserved_by: Annotated[
-        str | None, Meta(description="Name of the consumer that holds the job, if the pop gave one.")
-    ] = None
+    retain: Annotated[float, "Seconds for which the finished job is kept. 0: not kept."]
+    reserved_until: Annotated[datetime | None, "When the lease ends unless it is extended by a touch."] = None
+    reserved_by: Annotated[str | None, "Name of the consumer that holds the job, if the pop gave one."] = None
     asked_for: Annotated[
-        datetime | None,
-        Meta(description="When the job would be due without its window and spread, if these have moved `due_at`."),
+        datetime | None, "When the job would be due without its window and spread, if these have moved `due_at`."
     ] = None
-    window: Annotated[Any, shown_as(WindowSpec | None), Meta(description="The opening hours, if the job has any.")] = (
-        None
-    )
-    spread: Annotated[float, Meta(description="The spread in seconds, if the job has one.")] = 0.0
-    traceparent: Annotated[str | None, Meta(description="W3C trace context of the put, if it had one.")] = None
-    tags: Annotated[Sequence[str], Meta(description="The tags, if the job has any.")] = ()
-    headers_or_none: Annotated[dict[str, str] | None, Meta(description="The headers, if the job has any.")] = field(
+    window: Annotated[Any, shown_as(WindowSpec | None), "The opening hours, if the job has any."] = None
+    spread: Annotated[float, "The spread in seconds, if the job has one."] = 0.0
+    traceparent: Annotated[str | None, "W3C trace context of the put, if it had one."] = None
+    tags: Annotated[Sequence[str], "The tags, if the job has any."] = ()
+    headers_or_none: Annotated[dict[str, str] | None, "The headers, if the job has any."] = field(
         name="headers", default=None
     )
-    dead_retain: Annotated[
-        float | None, Meta(description="Seconds for which the job is kept when it is dead, if it has its own.")
-    ] = None
-    time_limit: Annotated[
-        float | None, Meta(description="Longest time in seconds that one attempt may run, if there is one.")
-    ] = None
+    dead_retain: Annotated[float | None, "Seconds for which the job is kept when it is dead, if it has its own."] = None
+    time_limit: Annotated[float | None, "Longest time in seconds that one attempt may run, if there is one."] = None
     deadline: Annotated[
-        float | None,
-        Meta(description="Seconds after being due within which the job must be finished, if it has a deadline."),
+        float | None, "Seconds after being due within which the job must be finished, if it has a deadline."
     ] = None
     deadline_at: Annotated[
-        datetime | None,
-        Meta(description="When the deadline passes: `deadline` seconds after the due time before any retry."),
+        datetime | None, "When the deadline passes: `deadline` seconds after the due time before any retry."
     ] = None
-    snoozes: Annotated[
-        int, Meta(description="Releases with `count: false` so far, which `attempts` does not include.")
-    ] = 0
+    snoozes: Annotated[int, "Releases with `count: false` so far, which `attempts` does not include."] = 0
     attempts_log: Annotated[
-        Sequence[EndedAttempt],
-        Meta(description="The last 10 attempts that ended without a finish, oldest first, if there were any."),
+        Sequence[EndedAttempt], "The last 10 attempts that ended without a finish, oldest first, if there were any."
     ] = ()
     unique_for: Annotated[
-        float,
-        Meta(description="Seconds for which the id stays taken after the job is finished, if that was asked for."),
+        float, "Seconds for which the id stays taken after the job is finished, if that was asked for."
     ] = 0.0
     due_by: Annotated[
-        datetime | None,
-        Meta(description="The latest due time to which further puts can move the job, if it has a `max_wait`."),
+        datetime | None, "The latest due time to which further puts can move the job, if it has a `max_wait`."
     ] = None
     items: Annotated[
         int,
-        Meta(
-            description="If puts with `append` made the job: how many bodies are collected in its array. The response "
-            "to such a put shows only its own in `body`."
-        ),
+        "If puts with `append` made the job: how many bodies are collected in its array. The response "
+        "to such a put shows only its own in `body`.",
     ] = 0
     is_follow_up: Annotated[bool, UNLISTED] = field(name="follow_up", default=False)
     followed_by: Annotated[
-        FollowUpJob | None,
-        Meta(description="When the job is read alone: its follow-up, which becomes the job when this one has ended."),
+        FollowUpJob | None, "When the job is read alone: its follow-up, which becomes the job when this one has ended."
     ] = None
-    last_error: Annotated[str | None, Meta(description="Error message of the last release or bury.")] = None
-    reason: Annotated[DeadReason | None, Meta(description="Why the job is dead.")] = None
-    dead_at: Annotated[datetime | None, Meta(description="When the job became dead, as far as it is known.")] = None
-    finished_at: Annotated[datetime | None, Meta(description="When the job was finished.")] = None
-    result: Annotated[Any, Meta(description="JSON value from the finish.")] = None
+    last_error: Annotated[str | None, "Error message of the last release or bury."] = None
+    reason: Annotated[DeadReason | None, "Why the job is dead."] = None
+    dead_at: Annotated[datetime | None, "When the job became dead, as far as it is known."] = None
+    finished_at: Annotated[datetime | None, "When the job was finished."] = None
+    result: Annotated[Any, "JSON value from the finish."] = None
     durability: Annotated[str | None, UNLISTED] = None
-    body_bytes: Annotated[
-        int | None, Meta(description="With `bodies=false`: the length of the body's JSON, which is left out.")
-    ] = None
-    result_bytes: Annotated[
-        int | None, Meta(description="With `bodies=false`: the length of the result's JSON, if there is one.")
-    ] = None
+    body_bytes: Annotated[int | None, "With `bodies=false`: the length of the body's JSON, which is left out."] = None
+    result_bytes: Annotated[int | None, "With `bodies=false`: the length of the result's JSON, if there is one."] = None
 
     @property
     def backoff(self) -> ExponentialBackoff | FixedBackoff | ScheduleBackoff:
@@ -171,8 +143,8 @@ class Job(Response, frozen=True, kw_only=True, eq=False, gc=False):
 class StoredJob(Job, frozen=True, kw_only=True, eq=False, gc=False):
     """A job as its put returns it."""
 
-    body: Annotated[Any, Meta(description=_BODY)]
-    is_follow_up: Annotated[bool, Meta(description=FOLLOW_UP)] = field(name="follow_up", default=False)
+    body: Annotated[Any, _BODY]
+    is_follow_up: Annotated[bool, FOLLOW_UP] = field(name="follow_up", default=False)
     durability: Annotated[
         str,
         Meta(
@@ -186,10 +158,10 @@ class StoredJob(Job, frozen=True, kw_only=True, eq=False, gc=False):
 class Delivery(Job, frozen=True, kw_only=True, eq=False, gc=False):
     """A job that was delivered to a consumer."""
 
-    body: Annotated[Any, Meta(description=_BODY)]
-    reserved_until: Annotated[datetime, Meta(description="When the lease ends unless it is extended by a touch.")]
-    receipt: Annotated[str, Meta(description=_RECEIPT)]
-    attempt: Annotated[int, Meta(description="Number of this delivery, from 1.")]
+    body: Annotated[Any, _BODY]
+    reserved_until: Annotated[datetime, "When the lease ends unless it is extended by a touch."]
+    receipt: Annotated[str, _RECEIPT]
+    attempt: Annotated[int, "Number of this delivery, from 1."]
 
 
 class Deliveries(Response, frozen=True, kw_only=True):
@@ -202,7 +174,5 @@ class JobPage(Response, frozen=True, kw_only=True):
     """One page of a topic's jobs."""
 
     jobs: list[Job]
-    next_cursor: Annotated[str | None, Meta(description="The `cursor` of the next page; `null` on the last page.")]
-    looked_at: Annotated[int | None, Meta(description="With a filter: how many jobs were searched for this page.")] = (
-        None
-    )
+    next_cursor: Annotated[str | None, "The `cursor` of the next page; `null` on the last page."]
+    looked_at: Annotated[int | None, "With a filter: how many jobs were searched for this page."] = None

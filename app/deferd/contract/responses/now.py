@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Final
 
-from msgspec import Meta
-
 from deferd.contract.responses.response import Response, one_of
 
 ALERT_CODES: Final = (
@@ -28,79 +26,56 @@ ALERT_CODES: Final = (
 class Alert(Response, frozen=True, kw_only=True):
     """One thing that needs a person. It has the facts of its `code`; others, and unknown ones, are omitted."""
 
-    severity: Annotated[str, one_of("critical", "warning", description="")]
-    code: Annotated[
-        str,
-        one_of(
-            *ALERT_CODES,
-            description="The kind of alert, for programs. Later versions may add kinds.",
-        ),
-    ]
-    topic: Annotated[str | None, Meta(description="The topic; omitted when it concerns the store.")] = None
-    text: Annotated[str, Meta(description="The alert as a sentence, for people.")]
-    ready: Annotated[int | None, Meta(description="`no_consumer`, `behind`, `paused`: ready jobs.")] = None
+    severity: Annotated[str, one_of("critical", "warning")]
+    code: Annotated[str, one_of(*ALERT_CODES), "The kind of alert, for programs. Later versions may add kinds."]
+    topic: Annotated[str | None, "The topic; omitted when it concerns the store."] = None
+    text: Annotated[str, "The alert as a sentence, for people."]
+    ready: Annotated[int | None, "`no_consumer`, `behind`, `paused`: ready jobs."] = None
     oldest_age: Annotated[
-        float | None,
-        Meta(description="`no_consumer`, `behind`: seconds since the first job of the Ready list was due."),
+        float | None, "`no_consumer`, `behind`: seconds since the first job of the Ready list was due."
     ] = None
-    last_consumer_at: Annotated[
-        datetime | None, Meta(description="`no_consumer`: when the last consumer was seen.")
-    ] = None
-    rate: Annotated[float | None, Meta(description="`behind`: jobs handed out per second in the last seconds.")] = None
+    last_consumer_at: Annotated[datetime | None, "`no_consumer`: when the last consumer was seen."] = None
+    rate: Annotated[float | None, "`behind`: jobs handed out per second in the last seconds."] = None
     estimated_wait: Annotated[
-        float | None, Meta(description="`behind`: seconds until the last ready job is handed out at this rate.")
+        float | None, "`behind`: seconds until the last ready job is handed out at this rate."
     ] = None
-    reserved: Annotated[int | None, Meta(description="`behind`: jobs that consumers hold.")] = None
-    dead: Annotated[int | None, Meta(description="`dying`: jobs that died within the last hour.")] = None
-    top_error: Annotated[
-        str | None, Meta(description="`dying`: the most frequent error, as `GET /dead` groups them.")
-    ] = None
-    top_reason: Annotated[str | None, Meta(description="`dying`: why the jobs with that error are dead.")] = None
-    top_dead: Annotated[int | None, Meta(description="`dying`: how many jobs died with that error.")] = None
+    reserved: Annotated[int | None, "`behind`: jobs that consumers hold."] = None
+    dead: Annotated[int | None, "`dying`: jobs that died within the last hour."] = None
+    top_error: Annotated[str | None, "`dying`: the most frequent error, as `GET /dead` groups them."] = None
+    top_reason: Annotated[str | None, "`dying`: why the jobs with that error are dead."] = None
+    top_dead: Annotated[int | None, "`dying`: how many jobs died with that error."] = None
     exact: Annotated[
-        bool | None,
-        Meta(description="`dying`: `false` when there are too many dead jobs to read all: the numbers are estimates."),
+        bool | None, "`dying`: `false` when there are too many dead jobs to read all: the numbers are estimates."
     ] = None
-    due: Annotated[
-        int | None, Meta(description="`paused`: delayed jobs that are due. `overload`: jobs due in the next hour.")
-    ] = None
-    handled: Annotated[int | None, Meta(description="`overload`: jobs that consumers handle in an hour.")] = None
-    by: Annotated[str | None, Meta(description="`paused`: name of the key that paused it, if it was one.")] = None
-    since: Annotated[datetime | None, Meta(description="`paused`: since when, if that is known.")] = None
-    jobs: Annotated[int | None, Meta(description="`late`: delayed jobs that are due. `topic_full`: live jobs.")] = None
-    max_jobs: Annotated[int | None, Meta(description="`topic_full`: the topic's limit.")] = None
-    shard: Annotated[int | None, Meta(description="`timer`: the shard.")] = None
-    running: Annotated[bool | None, Meta(description="`timer`: whether a timer works there at all.")] = None
-    overdue: Annotated[
-        float | None, Meta(description="`late`, `timer`: for how many seconds the first work is overdue.")
-    ] = None
-    durability: Annotated[str | None, Meta(description="`durability`: the level that the topic asks for.")] = None
-    available: Annotated[str | None, Meta(description="`durability`: the level that the store gives.")] = None
+    due: Annotated[int | None, "`paused`: delayed jobs that are due. `overload`: jobs due in the next hour."] = None
+    handled: Annotated[int | None, "`overload`: jobs that consumers handle in an hour."] = None
+    by: Annotated[str | None, "`paused`: name of the key that paused it, if it was one."] = None
+    since: Annotated[datetime | None, "`paused`: since when, if that is known."] = None
+    jobs: Annotated[int | None, "`late`: delayed jobs that are due. `topic_full`: live jobs."] = None
+    max_jobs: Annotated[int | None, "`topic_full`: the topic's limit."] = None
+    shard: Annotated[int | None, "`timer`: the shard."] = None
+    running: Annotated[bool | None, "`timer`: whether a timer works there at all."] = None
+    overdue: Annotated[float | None, "`late`, `timer`: for how many seconds the first work is overdue."] = None
+    durability: Annotated[str | None, "`durability`: the level that the topic asks for."] = None
+    available: Annotated[str | None, "`durability`: the level that the store gives."] = None
     why: Annotated[
-        str | None,
-        Meta(description="`durability`: why it gives no more. `paused`: why, if that was said when it was paused."),
+        str | None, "`durability`: why it gives no more. `paused`: why, if that was said when it was paused."
     ] = None
-    shards: Annotated[list[int] | None, Meta(description="`shard_unavailable`: shards that cannot be reached.")] = None
-    schedule: Annotated[str | None, Meta(description="`schedules_missed`: name of the schedule.")] = None
-    missed: Annotated[int | None, Meta(description="`schedules_missed`: its missed runs, in all.")] = None
-    last_missed_at: Annotated[datetime | None, Meta(description="`schedules_missed`: when a run was last missed.")] = (
-        None
-    )
+    shards: Annotated[list[int] | None, "`shard_unavailable`: shards that cannot be reached."] = None
+    schedule: Annotated[str | None, "`schedules_missed`: name of the schedule."] = None
+    missed: Annotated[int | None, "`schedules_missed`: its missed runs, in all."] = None
+    last_missed_at: Annotated[datetime | None, "`schedules_missed`: when a run was last missed."] = None
 
 
 class Now(Response, frozen=True, kw_only=True):
     """What needs a person now."""
 
-    now: Annotated[datetime, Meta(description="The store's clock when it was read.")]
-    alerts: Annotated[list[Alert], Meta(description="The most urgent first; empty when all is quiet.")]
-    left_out: Annotated[int, Meta(description="How many less urgent alerts `limit` left out.")]
-    next_due_at: Annotated[datetime | None, Meta(description="When the next delayed job is due; `null` when none is.")]
-    next_due_jobs: Annotated[int, Meta(description="Delayed jobs that are due in the same second as that one.")]
-    topics_looked_at: Annotated[int, Meta(description="Topics that were read.")]
+    now: Annotated[datetime, "The store's clock when it was read."]
+    alerts: Annotated[list[Alert], "The most urgent first; empty when all is quiet."]
+    left_out: Annotated[int, "How many less urgent alerts `limit` left out."]
+    next_due_at: Annotated[datetime | None, "When the next delayed job is due; `null` when none is."]
+    next_due_jobs: Annotated[int, "Delayed jobs that are due in the same second as that one."]
+    topics_looked_at: Annotated[int, "Topics that were read."]
     complete: Annotated[
-        bool,
-        Meta(
-            description="`false`: there are too many topics, or a shard of the store cannot be reached; alerts may "
-            "be missing."
-        ),
+        bool, "`false`: there are too many topics, or a shard of the store cannot be reached; alerts may be missing."
     ]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, get_args
 
-from msgspec import Meta
-
 from deferd.contract.push import CircuitState, Mode
 from deferd.contract.responses.response import Response, one_of
 
@@ -15,15 +13,13 @@ class Push(Response, frozen=True, kw_only=True):
     """How the jobs of a topic are pushed."""
 
     topic: str
-    url: Annotated[str, Meta(description="Where the jobs are sent.")]
-    secret_count: Annotated[int, Meta(description="How many secrets sign the requests. The secrets are never shown.")]
-    timeout: Annotated[float, Meta(description="How long the target may take to respond, in seconds.")]
-    max_in_flight: Annotated[int, Meta(description="Most requests under way at a time, of all processes together.")]
-    rate: Annotated[float | None, Meta(description="Most requests a second; `null`: there is no limit.")]
-    header_names: Annotated[
-        list[str], Meta(description="The names of the further headers. Their values are never shown.")
-    ]
-    mode: Annotated[str, one_of(*get_args(Mode), description="`job`: one job a request. `batch`: up to 100.")]
+    url: Annotated[str, "Where the jobs are sent."]
+    secret_count: Annotated[int, "How many secrets sign the requests. The secrets are never shown."]
+    timeout: Annotated[float, "How long the target may take to respond, in seconds."]
+    max_in_flight: Annotated[int, "Most requests under way at a time, of all processes together."]
+    rate: Annotated[float | None, "Most requests a second; `null`: there is no limit."]
+    header_names: Annotated[list[str], "The names of the further headers. Their values are never shown."]
+    mode: Annotated[str, one_of(*get_args(Mode)), "`job`: one job a request. `batch`: up to 100."]
 
 
 class PushTarget(Response, frozen=True, kw_only=True):
@@ -31,31 +27,29 @@ class PushTarget(Response, frozen=True, kw_only=True):
 
     circuit: Annotated[
         str,
-        one_of(
-            *get_args(CircuitState),
-            description="`closed`: jobs are pushed. `open`: the target failed, and nothing is sent until `open_until`. "
-            "`half_open`: one request tests whether the target is back.",
-        ),
+        one_of(*get_args(CircuitState)),
+        "`closed`: jobs are pushed. `open`: the target failed, and nothing is sent until `open_until`. "
+        "`half_open`: one request tests whether the target is back.",
     ]
-    failures: Annotated[int, Meta(description="Failures in a row.")]
-    in_flight: Annotated[int, Meta(description="Requests under way, as the processes last reported.")]
-    open_until: Annotated[datetime | None, Meta(description="Until when the circuit is open; `null` unless it is.")]
-    last_error: Annotated[str | None, Meta(description="The last failure; `null` after a success.")]
-    last_error_at: Annotated[datetime | None, Meta(description="When that was.")]
+    failures: Annotated[int, "Failures in a row."]
+    in_flight: Annotated[int, "Requests under way, as the processes last reported."]
+    open_until: Annotated[datetime | None, "Until when the circuit is open; `null` unless it is."]
+    last_error: Annotated[str | None, "The last failure; `null` after a success."]
+    last_error_at: Annotated[datetime | None, "When that was."]
 
 
 class RemovedPush(Response, frozen=True, kw_only=True):
     """A push that was removed."""
 
     topic: str
-    removed: Annotated[bool, Meta(description="`true`.")]
+    removed: Annotated[bool, "`true`."]
 
 
 class TestedPush(Response, frozen=True, kw_only=True):
     """How a target responded to a test."""
 
-    message_id: Annotated[str, Meta(description="The `webhook-id` of the request.")]
-    took: Annotated[float, Meta(description="Seconds from the beginning of the request to the end of the response.")]
-    status: Annotated[int | None, Meta(description="The status of the response; `null` without one.")]
-    response: Annotated[str, Meta(description="The first 200 bytes of the response's body, on one line.")]
-    error: Annotated[str | None, Meta(description="Why there is no response; `null` if there is one.")]
+    message_id: Annotated[str, "The `webhook-id` of the request."]
+    took: Annotated[float, "Seconds from the beginning of the request to the end of the response."]
+    status: Annotated[int | None, "The status of the response; `null` without one."]
+    response: Annotated[str, "The first 200 bytes of the response's body, on one line."]
+    error: Annotated[str | None, "Why there is no response; `null` if there is one."]

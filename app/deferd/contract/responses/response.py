@@ -2,7 +2,7 @@
 
 A field without a default is in every response, as `null` if need be. One with the default None is left out when it has
 no value, and one with the default {} when it is empty. The order of the fields is that of the JSON.
-`Meta(description=...)` is the sentence for OpenAPI and for editors; values of a closed list are `one_of(...)`, which a
+A text in `Annotated` is the sentence for OpenAPI and for editors. Values of a closed list are `one_of(...)`, which a
 client does not check: it must read the responses of later versions too, as it ignores fields that it does not know.
 """
 
@@ -39,14 +39,14 @@ class Response(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defaul
         return cast("dict[str, Any]", as_json(self))
 
 
-def one_of(*values: str | int, description: str) -> msgspec.Meta:
+def one_of(*values: str | int) -> msgspec.Meta:
     """Describes a field whose value is one of these."""
-    return msgspec.Meta(description=description or None, extra_json_schema={"enum": list(values)})
+    return msgspec.Meta(extra_json_schema={"enum": list(values)})
 
 
-def shown_as(kind: Any, description: str = "") -> msgspec.Meta:
+def shown_as(kind: Any) -> msgspec.Meta:
     """Describes a field that OpenAPI shows as another type, because the client does not check what is in it."""
-    return msgspec.Meta(description=description or None, extra={"shown_as": kind})
+    return msgspec.Meta(extra={"shown_as": kind})
 
 
 def as_json(value: Any) -> Any:

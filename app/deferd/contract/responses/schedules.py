@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
-from msgspec import Meta
-
 from deferd.contract import schedules as requests
 from deferd.contract.responses.response import Response, one_of, shown_as
 from deferd.contract.windows import Day, WindowSpec
@@ -21,51 +19,39 @@ else:
 class Schedule(Response, frozen=True, kw_only=True):
     """A schedule as the service returns it. Optional fields of its definition that it does not have are omitted."""
 
-    name: Annotated[str, Meta(description="Its name.")]
-    topic: Annotated[str, Meta(description="The topic of its jobs.")]
+    name: Annotated[str, "Its name."]
+    topic: Annotated[str, "The topic of its jobs."]
     job: Annotated[
-        Mapping[str, Any],
-        shown_as(requests.ScheduledJob, "The fields of its jobs; not in a list without `jobs`."),
+        Mapping[str, Any], shown_as(requests.ScheduledJob), "The fields of its jobs; not in a list without `jobs`."
     ] = {}
-    cron: Annotated[str | None, Meta(description="The cron expression.")] = None
-    every: Annotated[float | None, Meta(description="Seconds from one run to the next.")] = None
-    at: Annotated[list[str] | None, Meta(description="Local times of day.")] = None
-    days: Annotated[list[str] | None, shown_as(list[Day] | None, "Days of the week.")] = None
-    start_at: Annotated[datetime | None, Meta(description="No run is earlier.")] = None
-    end_at: Annotated[datetime | None, Meta(description="No run is later.")] = None
-    zone: Annotated[str, Meta(description="Its time zone.")]
-    jitter: Annotated[
-        float | None, Meta(description="Seconds within which the runs are spread, differently by run.")
-    ] = None
-    spread: Annotated[
-        float | None, Meta(description="Seconds within which the runs are spread, by the schedule's name.")
-    ] = None
-    window: Annotated[Any, shown_as(WindowSpec | None, "Opening hours for the runs.")] = None
-    max_runs: Annotated[int | None, Meta(description="After so many runs it has ended.")] = None
+    cron: Annotated[str | None, "The cron expression."] = None
+    every: Annotated[float | None, "Seconds from one run to the next."] = None
+    at: Annotated[list[str] | None, "Local times of day."] = None
+    days: Annotated[list[str] | None, shown_as(list[Day] | None), "Days of the week."] = None
+    start_at: Annotated[datetime | None, "No run is earlier."] = None
+    end_at: Annotated[datetime | None, "No run is later."] = None
+    zone: Annotated[str, "Its time zone."]
+    jitter: Annotated[float | None, "Seconds within which the runs are spread, differently by run."] = None
+    spread: Annotated[float | None, "Seconds within which the runs are spread, by the schedule's name."] = None
+    window: Annotated[Any, shown_as(WindowSpec | None), "Opening hours for the runs."] = None
+    max_runs: Annotated[int | None, "After so many runs it has ended."] = None
     overlap: Annotated[
-        Overlap,
-        one_of(*get_args(requests.Overlap), description="What to do when a run is due and the one before is live."),
+        Overlap, one_of(*get_args(requests.Overlap)), "What to do when a run is due and the one before is live."
     ]
-    catch_up: Annotated[CatchUp, one_of(*get_args(requests.CatchUp), description="Which missed runs are made up for.")]
-    paused: Annotated[bool, Meta(description="Whether it is paused.")]
-    ended: Annotated[bool, Meta(description="Whether it has ended: `end_at` has passed, or `max_runs` is reached.")]
-    next_run_at: Annotated[
-        datetime | None, Meta(description="When its next run is due; `null` while paused, and at the end.")
-    ]
+    catch_up: Annotated[CatchUp, one_of(*get_args(requests.CatchUp)), "Which missed runs are made up for."]
+    paused: Annotated[bool, "Whether it is paused."]
+    ended: Annotated[bool, "Whether it has ended: `end_at` has passed, or `max_runs` is reached."]
+    next_run_at: Annotated[datetime | None, "When its next run is due; `null` while paused, and at the end."]
     next_job: Annotated[
-        str | None,
-        Meta(description="The id of the job of its next run; `null` also while the topic has no room for it."),
+        str | None, "The id of the job of its next run; `null` also while the topic has no room for it."
     ]
-    last_run_at: Annotated[datetime | None, Meta(description="When its last run was due; `null` before the first.")]
-    last_job: Annotated[str | None, Meta(description="The id of the job of its last run.")]
-    runs: Annotated[int, Meta(description="How many runs there were.")]
-    skips: Annotated[
-        int,
-        Meta(description="How many were skipped: the run before was live, or the job was cancelled before it was due."),
-    ]
-    missed: Annotated[int, Meta(description="How many were missed and not made up for.")]
-    created_at: Annotated[datetime, Meta(description="When it was created.")]
-    updated_at: Annotated[datetime, Meta(description="When it was last put, paused or resumed.")]
+    last_run_at: Annotated[datetime | None, "When its last run was due; `null` before the first."]
+    last_job: Annotated[str | None, "The id of the job of its last run."]
+    runs: Annotated[int, "How many runs there were."]
+    skips: Annotated[int, "How many were skipped: the run before was live, or the job was cancelled before it was due."]
+    missed: Annotated[int, "How many were missed and not made up for."]
+    created_at: Annotated[datetime, "When it was created."]
+    updated_at: Annotated[datetime, "When it was last put, paused or resumed."]
 
     @property
     def definition(self) -> dict[str, Any]:
@@ -78,18 +64,18 @@ class SchedulePage(Response, frozen=True, kw_only=True):
     """One page of schedules."""
 
     schedules: list[Schedule]
-    next_cursor: Annotated[str | None, Meta(description="The `cursor` of the next page; `null` on the last page.")]
+    next_cursor: Annotated[str | None, "The `cursor` of the next page; `null` on the last page."]
 
 
 class PreviewedRun(Response, frozen=True, kw_only=True):
     """A run to come."""
 
-    at: Annotated[datetime, Meta(description="When it is due, in the zone of the schedule.")]
-    utc: Annotated[datetime, Meta(description="The same instant in UTC.")]
+    at: Annotated[datetime, "When it is due, in the zone of the schedule."]
+    utc: Annotated[datetime, "The same instant in UTC."]
 
 
 class Preview(Response, frozen=True, kw_only=True):
     """When the next runs are due, in order."""
 
     runs: list[PreviewedRun]
-    tzdata: Annotated[str, Meta(description="The release of the IANA time zone database that the service uses.")]
+    tzdata: Annotated[str, "The release of the IANA time zone database that the service uses."]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, get_args
 
-from msgspec import Meta
-
 from deferd.contract.push import CircuitState
 from deferd.contract.responses.response import Response, one_of
 
@@ -25,41 +23,31 @@ class OverviewTopic(Response, frozen=True, kw_only=True):
 
     topic: str
     paused: bool
-    paused_at: Annotated[datetime | None, Meta(description="Since when it is paused, if that is known.")] = None
-    paused_by: Annotated[str | None, Meta(description="Name of the key that paused it, if it was one.")] = None
-    paused_reason: Annotated[str | None, Meta(description="Why it is paused, if that was said.")] = None
+    paused_at: Annotated[datetime | None, "Since when it is paused, if that is known."] = None
+    paused_by: Annotated[str | None, "Name of the key that paused it, if it was one."] = None
+    paused_reason: Annotated[str | None, "Why it is paused, if that was said."] = None
     circuit: Annotated[
         str | None,
-        one_of(
-            *get_args(CircuitState),
-            description="The circuit of the target of a pushed topic with jobs; omitted for other topics.",
-        ),
+        one_of(*get_args(CircuitState)),
+        "The circuit of the target of a pushed topic with jobs; omitted for other topics.",
     ] = None
     counts: OverviewCounts
     oldest_ready_at: Annotated[
-        datetime | None, Meta(description="When the first job of the Ready list was due; `null` when none is ready.")
+        datetime | None, "When the first job of the Ready list was due; `null` when none is ready."
     ]
-    next_due_at: Annotated[
-        datetime | None, Meta(description="When the first delayed job is due; `null` when none is delayed.")
-    ]
-    rate: Annotated[
-        float | None, Meta(description="Jobs handed out per second in the last seconds; `null` when that is not known.")
-    ]
+    next_due_at: Annotated[datetime | None, "When the first delayed job is due; `null` when none is delayed."]
+    rate: Annotated[float | None, "Jobs handed out per second in the last seconds; `null` when that is not known."]
 
 
 class Overview(Response, frozen=True, kw_only=True):
     """Topics at a glance."""
 
-    now: Annotated[datetime, Meta(description="The store's clock when it was read.")]
+    now: Annotated[datetime, "The store's clock when it was read."]
     topics: list[OverviewTopic]
-    matching: Annotated[int, Meta(description="How many topics match `name`; those of this page are some of them.")]
-    totals: Annotated[OverviewCounts, Meta(description="Jobs by state of all topics that match.")]
+    matching: Annotated[int, "How many topics match `name`; those of this page are some of them."]
+    totals: Annotated[OverviewCounts, "Jobs by state of all topics that match."]
     complete: Annotated[
-        bool,
-        Meta(
-            description="`false`: there are too many topics, or a shard of the store cannot be reached; topics are "
-            "missing."
-        ),
+        bool, "`false`: there are too many topics, or a shard of the store cannot be reached; topics are missing."
     ]
 
 
@@ -67,34 +55,29 @@ class ServerProcess(Response, frozen=True, kw_only=True):
     """The process that responded."""
 
     pid: int
-    workers: Annotated[int, Meta(description="How many such processes the service has.")]
+    workers: Annotated[int, "How many such processes the service has."]
     started_at: datetime
-    python: Annotated[str, Meta(description="Version of Python.")]
+    python: Annotated[str, "Version of Python."]
 
 
 class StoreFacts(Response, frozen=True, kw_only=True):
     """The store. What its server does not report is `null`, and what only one node of a cluster could say."""
 
-    server: Annotated[str | None, Meta(description="Name and version.")]
-    embedded: Annotated[bool, Meta(description="Whether it is the service's own.")]
+    server: Annotated[str | None, "Name and version."]
+    embedded: Annotated[bool, "Whether it is the service's own."]
     up_since: datetime | None
     memory_bytes: int | None
     peak_memory_bytes: int | None
-    memory_limit_bytes: Annotated[int | None, Meta(description="`null` also without a limit.")]
-    clients: Annotated[int | None, Meta(description="Open connections.")]
+    memory_limit_bytes: Annotated[int | None, "`null` also without a limit."]
+    clients: Annotated[int | None, "Open connections."]
     role: str | None
-    replicas: Annotated[
-        int | None, Meta(description="Connected replicas; of a cluster, of the primary with the fewest.")
-    ]
+    replicas: Annotated[int | None, "Connected replicas; of a cluster, of the primary with the fewest."]
     durability: Annotated[
         str,
-        one_of(
-            "memory",
-            "fsync",
-            description="What a put gets that asks for no level; of a cluster, what it gets from every primary.",
-        ),
+        one_of("memory", "fsync"),
+        "What a put gets that asks for no level; of a cluster, what it gets from every primary.",
     ]
-    why_not_fsync: Annotated[str | None, Meta(description="Why that is not `fsync`.")]
+    why_not_fsync: Annotated[str | None, "Why that is not `fsync`."]
 
 
 class ShardFacts(Response, frozen=True, kw_only=True):
@@ -102,28 +85,28 @@ class ShardFacts(Response, frozen=True, kw_only=True):
 
     shard: int
     topics: int
-    timer: Annotated[bool, Meta(description="Whether a timer works there.")]
-    work_due_at: Annotated[datetime | None, Meta(description="When the timer has work next.")]
+    timer: Annotated[bool, "Whether a timer works there."]
+    work_due_at: Annotated[datetime | None, "When the timer has work next."]
 
 
 class System(Response, frozen=True, kw_only=True):
     """What the service runs on."""
 
-    now: Annotated[datetime, Meta(description="The store's clock.")]
-    version: Annotated[str, Meta(description="Version of deferd.")]
+    now: Annotated[datetime, "The store's clock."]
+    version: Annotated[str, "Version of deferd."]
     process: ServerProcess
     store: StoreFacts
     shards: list[ShardFacts]
-    unreadable_shards: Annotated[list[int], Meta(description="Shards of the store that cannot be reached.")]
+    unreadable_shards: Annotated[list[int], "Shards of the store that cannot be reached."]
     shard_count: int
-    settings: Annotated[dict[str, Any], Meta(description="The settings in effect, except for secrets and paths.")]
+    settings: Annotated[dict[str, Any], "The settings in effect, except for secrets and paths."]
 
 
 class OwnKey(Response, frozen=True, kw_only=True):
     """What the key of the request allows."""
 
-    name: Annotated[str | None, Meta(description="`null` for a service without keys.")]
-    scopes: list[Annotated[str, one_of("put", "pop", "cancel", "read", "admin", description="")]]
-    topics: Annotated[list[str], Meta(description="Names and patterns; `*` for all.")]
-    requests_per_second: Annotated[float | None, Meta(description="Its rate limit in each server process.")]
-    limits: Annotated[dict[str, int], Meta(description="Its other limits, by the names of the keys file.")]
+    name: Annotated[str | None, "`null` for a service without keys."]
+    scopes: list[Annotated[str, one_of("put", "pop", "cancel", "read", "admin")]]
+    topics: Annotated[list[str], "Names and patterns; `*` for all."]
+    requests_per_second: Annotated[float | None, "Its rate limit in each server process."]
+    limits: Annotated[dict[str, int], "Its other limits, by the names of the keys file."]

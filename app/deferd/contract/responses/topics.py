@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any
 
-from msgspec import Meta, field
+from msgspec import field
 
 from deferd.contract.model import TopicSettings
 from deferd.contract.responses.push import PushTarget
@@ -28,39 +28,28 @@ class TopicView(Response, frozen=True, kw_only=True):
     schema_name = "Topic"
 
     topic: str
-    paused: Annotated[bool, Meta(description="Whether the topic is paused: it hands out no jobs.")]
+    paused: Annotated[bool, "Whether the topic is paused: it hands out no jobs."]
     paused_at: Annotated[
-        datetime | None,
-        Meta(description="Since when it is paused; omitted when that is not known, as for pauses by version 0.1."),
+        datetime | None, "Since when it is paused; omitted when that is not known, as for pauses by version 0.1."
     ] = None
-    paused_by: Annotated[str | None, Meta(description="Name of the key that paused it, if it was one.")] = None
-    paused_reason: Annotated[str | None, Meta(description="Why it is paused, if that was said.")] = None
+    paused_by: Annotated[str | None, "Name of the key that paused it, if it was one."] = None
+    paused_reason: Annotated[str | None, "Why it is paused, if that was said."] = None
     counts: Annotated[dict[str, int], shown_as(Counts)]
     follow_ups: Annotated[
-        int,
-        Meta(description="How many puts wait until the job with their id has ended; omitted when there are none."),
+        int, "How many puts wait until the job with their id has ended; omitted when there are none."
     ] = 0
-    collections: Annotated[
-        int, Meta(description="To how many jobs and follow-ups appends add items; omitted when there are none.")
-    ] = 0
+    collections: Annotated[int, "To how many jobs and follow-ups appends add items; omitted when there are none."] = 0
     oldest_ready_age: Annotated[
-        float | None,
-        Meta(description="Seconds since the first job of the Ready list was due; `null` when none is ready."),
+        float | None, "Seconds since the first job of the Ready list was due; `null` when none is ready."
     ]
     oldest_ready_at: Annotated[
         datetime | None,
-        Meta(
-            description="When the first job of the Ready list was due, which does not change while it waits; `null` "
-            "when none is ready."
-        ),
+        "When the first job of the Ready list was due, which does not change while it waits; `null` when none is "
+        "ready.",
     ]
-    next_due_at: Annotated[
-        datetime | None, Meta(description="When the next delayed job is due; `null` when none is delayed.")
-    ]
+    next_due_at: Annotated[datetime | None, "When the next delayed job is due; `null` when none is delayed."]
     settings_json: Annotated[dict[str, Any], shown_as(TopicSettings)] = field(name="settings")
-    push: Annotated[PushTarget | None, Meta(description="The target of a pushed topic; omitted for other topics.")] = (
-        None
-    )
+    push: Annotated[PushTarget | None, "The target of a pushed topic; omitted for other topics."] = None
 
     @property
     def settings(self) -> TopicSettings:
@@ -75,18 +64,13 @@ class TopicPage(Response, frozen=True, kw_only=True):
     """One page of topics, ordered by name."""
 
     topics: list[TopicView]
-    next_cursor: Annotated[str | None, Meta(description="The `cursor` of the next page; `null` on the last page.")]
+    next_cursor: Annotated[str | None, "The `cursor` of the next page; `null` on the last page."]
     unavailable: Annotated[
         list[str],
-        Meta(
-            description="Topics omitted because their shard of the store cannot be reached, as far as this process "
-            "knows them."
-        ),
+        "Topics omitted because their shard of the store cannot be reached, as far as this process knows them.",
     ]
     unreadable_shards: Annotated[
         list[int],
-        Meta(
-            description="The shards that cannot be reached; empty when the list is complete. They may hold topics that "
-            "`unavailable` does not list."
-        ),
+        "The shards that cannot be reached; empty when the list is complete. They may hold topics that "
+        "`unavailable` does not list.",
     ]

@@ -148,10 +148,6 @@ class Connections:
         """Remove the deadline: the client has acted, or the connection is closed."""
         self._deadlines_s.pop(connection, None)
 
-    def has_deadline(self, connection: TimedConnection) -> bool:
-        """Whether the connection has a deadline."""
-        return connection in self._deadlines_s
-
     def close_overdue(self) -> None:
         """Call `deadline_passed` of all overdue connections. To be called once a second."""
         now_s = self._clock()
