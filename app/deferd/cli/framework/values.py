@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import click
 
+from deferd.cli.framework.exit_codes import UsageError
 from deferd.contract.service_url import parse_service_url, refuse_passwords
 from deferd.contract.timestamps import parse_instant
 
@@ -118,6 +119,13 @@ class Body:
 
     def __init__(self, value: Any) -> None:
         self.value = value
+
+
+def body_field(body: Body | Literal["-"] | None) -> dict[str, Any]:
+    """The field `body` of a job if a body was given. Raises UsageError for ``-``."""
+    if isinstance(body, str):
+        raise UsageError("BODY is -, but only `deferd put` reads standard input")
+    return {} if body is None else {"body": body.value}
 
 
 def header(text: str) -> tuple[str, str] | None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from deferd.cli.framework import exit_codes, output, topic_completion, values
+from deferd.cli.framework import exit_codes, output, values
 from deferd.cli.framework.command import command
 from deferd.cli.framework.connection import Connection
-from deferd.cli.framework.options import connection_options, json_option
+from deferd.cli.framework.options import connection_options, json_option, topics_argument
 
 if TYPE_CHECKING:
     from deferd.client import AsyncClient, JobEvent
@@ -27,9 +27,7 @@ _FOR_EVER_S = 10 * 365 * 86_400.0
     "deferd tail 'mail.*' --last 20",
     "deferd tail --json | jq -r 'select(.event == \"dead\").id'",
 )
-@click.argument(
-    "topics", metavar="[TOPIC]...", nargs=-1, help="names or patterns", shell_complete=topic_completion.complete_topic
-)
+@topics_argument
 @click.option("--last", type=values.whole, default=0, metavar="N", help="begin with the last N events of each topic")
 @json_option("print JSON, an event a line")
 @connection_options

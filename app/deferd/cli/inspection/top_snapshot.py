@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from deferd.cli.framework.connection import Connection
 from deferd.cli.inspection.rates import RateMeter, Rates, read_counts
-from deferd.cli.topics.unavailable_topics import UnavailableTopics
+from deferd.cli.topics.topics import UnavailableTopics
 from deferd.client import AsyncClient, Now, TopicView
 from deferd.contract.errors import DeferdError
 
@@ -27,8 +27,7 @@ class TopicSnapshot:
     @property
     def counts(self) -> Mapping[str, int]:
         """Jobs by state."""
-        counts: Mapping[str, int] = self.view.fields["counts"]
-        return counts
+        return self.view.counts
 
     @property
     def due_in_s(self) -> float | None:

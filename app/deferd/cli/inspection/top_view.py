@@ -118,7 +118,7 @@ def _headline(snapshot: Snapshot | None, where: str, width: int) -> Text:
     at = datetime.now(UTC).strftime("%H:%M:%SZ")
     parts = [f"deferd top {at}", where]
     if snapshot is not None:
-        parts.append(f"{len(snapshot.topics):,} {'topic' if len(snapshot.topics) == 1 else 'topics'}")
+        parts.append(output.count(len(snapshot.topics), "topic"))
         parts += [f"{output.short_number(snapshot.total(state))} {state}" for state in _STATES[:4]]
     text = "  ".join(parts)
     if len(text) > width:

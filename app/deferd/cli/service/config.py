@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 from click.core import ParameterSource
@@ -76,8 +76,8 @@ def config(ctx: click.Context, /, as_json: bool, settings: dict[str, str] | None
     if as_json:
         output.json_line(
             {
-                "serve": service and [_as_json(setting) for setting in service.settings],
-                "client": [_as_json(setting) for setting in client],
+                "serve": service and [setting._asdict() for setting in service.settings],
+                "client": [setting._asdict() for setting in client],
             }
         )
     else:
@@ -154,14 +154,3 @@ def _without_password(urls: str | None) -> str | None:
 
 def _row(setting: Setting) -> list[str]:
     return [setting.flag, setting.shown, setting.source, setting.variable]
-
-
-def _as_json(setting: Setting) -> dict[str, Any]:
-    return {
-        "name": setting.name,
-        "flag": setting.flag,
-        "variable": setting.variable,
-        "value": setting.value,
-        "source": setting.source,
-        "secret": setting.secret,
-    }
