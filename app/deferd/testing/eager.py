@@ -18,8 +18,9 @@ from deferd.contract.errors import JobExists, JobNotFound, JobReserved
 from deferd.contract.model import PutJob
 from deferd.testing.eager_bulk import EagerBulk, checked, new_delay
 from deferd.testing.eager_clients import EagerAsyncClient, EagerClient, EagerUnsupported
-from deferd.testing.eager_job import FOLLOW_UP, WAITING, EagerJob, shown
+from deferd.testing.eager_job import FOLLOW_UP, LIVE, WAITING, EagerJob, shown
 from deferd.worker import Context, Reject, Retry, Snooze, Worker
+from deferd.worker.event_loop import running_here
 from deferd.worker.handlers import Handler
 from deferd.worker.outcomes import Bury, Finish, of_failure, of_value
 from deferd.worker.topic_handlers import TopicHandlers
@@ -255,8 +256,7 @@ class EagerJobs:
         return response
 
     def _live(self, topic: str, job_id: str) -> EagerJob | None:
-        live = (*WAITING, "reserved")
-        return next((job for job in self.jobs if (job.topic, job.id) == (topic, job_id) and job.state in live), None)
+        return next((job for job in self.jobs if (job.topic, job.id) == (topic, job_id) and job.state in LIVE), None)
 
     # Running
 
@@ -276,7 +276,7 @@ class EagerJobs:
             self._due.clear()
 
     async def _run(self, job: EagerJob, handler: Handler, *, in_loop: bool) -> None:
-        if not in_loop and self._needs_loop(handler) and _loop_runs():
+        if not in_loop and self._needs_loop(handler) and running_here() is not None:
             raise RuntimeError(
                 f"the handler of topic {job.topic!r} needs an event loop, and one is running already: put with "
                 "`async_client`, or use `run_async` or `run_delayed_async`"
@@ -358,14 +358,6 @@ class _EagerContext(Context):
 
     def touch_from_thread(self) -> bool:
         return not self.cancelled
-
-
-def _loop_runs() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 async def _at_once(function: Callable[[], Any]) -> Any:

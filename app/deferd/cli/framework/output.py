@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from deferd.cli.framework.standard_streams import discard
 from deferd.contract.fields import Field, Kind
+from deferd.contract.timestamps import format_instant
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -118,15 +119,20 @@ def printable(text: str) -> str:
 
 
 def show_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, headed: bool = True) -> None:
-    """Print a table, as wide as the terminal, else as wide as its cells."""
-    from rich.console import Console  # an extra, needed for tables only
-
-    table = make_table(columns, headed=headed)
+    """Print a table of these cells."""
+    table = make_table(columns, headed=headed)  # imports an extra, needed for tables only
     for at, column in enumerate(columns):
         if column.right:  # a number that is wrapped or truncated reads as another number
             table.columns[at].min_width = max(len(cells[at]) for cells in [[one.name for one in columns], *rows])
     for row in rows:
         table.add_row(*(printable(cell) for cell in row))
+    print_table(table)
+
+
+def print_table(table: Table) -> None:
+    """Print a table, as wide as the terminal, else as wide as its cells."""
+    from rich.console import Console
+
     console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else _UNLIMITED_WIDTH)
     with console.capture() as shown:
         console.print(table)
@@ -193,14 +199,9 @@ def from_now(instant: datetime | None) -> str:
     return f"in {length}" if seconds > 0 else f"{length} ago"
 
 
-def rfc3339(instant: datetime) -> str:
-    """``2030-01-31T09:30:00.000Z``."""
-    return instant.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 def when(instant: datetime) -> str:
     """``2030-01-31T09:30:00.000Z (in 30m)``."""
-    return f"{rfc3339(instant)} ({from_now(instant)})"
+    return f"{format_instant(instant)} ({from_now(instant)})"
 
 
 def cell(value: Any) -> str:

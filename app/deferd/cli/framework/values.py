@@ -221,17 +221,18 @@ def key(text: str) -> str:
 
 def timeout(text: str) -> float:
     """A duration from 0.1 s to an hour."""
-    value = duration(text)
-    if not 0.1 <= value <= 3600:
-        raise click.BadParameter(f"{_shown(text)} is not from 0.1 s to 1 h")
-    return value
+    return _within(0.1, 3600, "0.1 s to 1 h", text)
 
 
 def retry_time(text: str) -> float:
     """A duration from 0 to a day."""
+    return _within(0, 86400, "0 to 24 h", text)
+
+
+def _within(low_s: float, high_s: float, span: str, text: str) -> float:
     value = duration(text)
-    if not 0 <= value <= 86400:
-        raise click.BadParameter(f"{_shown(text)} is not from 0 to 24 h")
+    if not low_s <= value <= high_s:
+        raise click.BadParameter(f"{_shown(text)} is not from {span}")
     return value
 
 

@@ -20,9 +20,9 @@ from deferd.cli.inspection.keyboard import pressed_keys
 from deferd.cli.inspection.top_snapshot import SORTS, Snapshot, SnapshotReader, in_order
 from deferd.cli.inspection.top_view import draw, topic_table
 from deferd.contract.errors import DeferdError
+from deferd.contract.timestamps import format_instant
 
 _TERMINATED = 128 + signal.SIGTERM
-_UNLIMITED_WIDTH = 100_000
 
 
 @command("deferd top", "deferd top --url http://a:8000,http://b:8000 --sort ready", "deferd top --json | jq .")
@@ -63,7 +63,7 @@ def _print(snapshot: Snapshot, connection: Connection, sort: str, *, as_json: bo
     if as_json:
         output.json_line(
             {
-                "at": output.rfc3339(datetime.now(UTC)),
+                "at": format_instant(datetime.now(UTC)),
                 "urls": connection.url,
                 "silent": snapshot.silent,
                 "unavailable": snapshot.unavailable.topics,
@@ -73,10 +73,7 @@ def _print(snapshot: Snapshot, connection: Connection, sort: str, *, as_json: bo
             }
         )
     else:
-        console = Console(markup=False, highlight=False, width=_UNLIMITED_WIDTH)
-        with console.capture() as shown:
-            console.print(topic_table(topics, wide=True))
-        sys.stdout.writelines(line.rstrip() + "\n" for line in shown.get().splitlines())
+        output.print_table(topic_table(topics, wide=True))
         for sentence in snapshot.unavailable.sentences():
             output.complain(sentence)
 

@@ -7,12 +7,11 @@ import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Self
 
 from deferd.cli.framework.connection import Connection
 from deferd.cli.inspection.rates import RateMeter, Rates, read_counts
-from deferd.cli.topics.topics import UnavailableTopics
+from deferd.cli.topics.topics import UnavailableTopics, due_in_s
 from deferd.client import AsyncClient, Now, TopicView
 from deferd.contract.errors import DeferdError
 
@@ -32,8 +31,7 @@ class TopicSnapshot:
     @property
     def due_in_s(self) -> float | None:
         """Seconds until the next delayed job is due, by the clock of this host; None if none is delayed."""
-        due_at = self.view.next_due_at
-        return None if due_at is None else max((due_at - datetime.now(UTC)).total_seconds(), 0.0)
+        return due_in_s(self.view)
 
     def as_json(self) -> dict[str, Any]:
         """The topic as in the API, without its settings, and its rates."""

@@ -9,6 +9,7 @@ import click
 
 from deferd.cli.framework import exit_codes, output, values
 from deferd.cli.framework.options import all_of, client_command, error_option, job_arguments, topic_argument
+from deferd.contract.timestamps import format_instant
 
 if TYPE_CHECKING:
     from deferd.client import Client, Delivery, JobRef
@@ -104,7 +105,7 @@ def release(
 def touch(*, topic: str, id: str, receipt: str | None, ttr: float | None, client: Client, as_json: bool) -> None:
     """Extend the lease of a job."""
     until = client.touch(_delivery(topic, id, receipt), ttr=ttr)
-    fields = {"topic": topic, "id": id, "reserved_until": output.rfc3339(until)}
+    fields = {"topic": topic, "id": id, "reserved_until": format_instant(until)}
     output.json_or_line(fields, f"{topic}/{id} lease ends {output.when(until)}", as_json=as_json)
 
 

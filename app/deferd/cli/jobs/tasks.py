@@ -10,6 +10,7 @@ from deferd.cli.framework import output, values
 from deferd.cli.framework.exit_codes import UsageError
 from deferd.cli.framework.options import client_command
 from deferd.cli.framework.output import Cells, Column
+from deferd.contract.timestamps import format_instant
 
 if TYPE_CHECKING:
     from deferd.client import Client, Preview, Task
@@ -58,7 +59,7 @@ def show_preview(preview: Preview, *, as_json: bool) -> None:
         return
     noun = "job matches" if preview.matched == 1 else "jobs match"
     more = "" if preview.complete else ", and there may be more"
-    cutoff = output.rfc3339(preview.cutoff)
+    cutoff = format_instant(preview.cutoff)
     output.line(f"{preview.matched:,} {noun}{more}; to act on no other: --cutoff {cutoff}")
     for sample in preview.samples:
         output.line(f"{sample.topic}/{sample.id} ({sample.state.value})")

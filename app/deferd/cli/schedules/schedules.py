@@ -25,6 +25,7 @@ from deferd.cli.framework.options import (
 )
 from deferd.cli.framework.output import Cells, Column
 from deferd.contract.limits import PREVIEW_DEFAULT, PREVIEW_MAX
+from deferd.contract.timestamps import format_instant
 
 if TYPE_CHECKING:
     from deferd.client import Client, Schedule
@@ -220,7 +221,7 @@ def preview(*, name: str | None, count: int, client: Client, as_json: bool, **op
     target = {"topic": "preview", **given} if name is None else name
     found = client.send(preview_schedule(target, count=count))
     for run in found.runs:
-        at, utc = run.at.isoformat(), output.rfc3339(run.utc)
+        at, utc = run.at.isoformat(), format_instant(run.utc)
         output.json_or_line({"at": at, "utc": utc}, f"{at}  {utc}  {run.at:%a}", as_json=as_json)
     if not found.runs:
         output.say_empty("there are no runs to come")

@@ -10,6 +10,7 @@ import click
 from deferd.cli.framework import exit_codes, output, values
 from deferd.cli.framework.command import command, command_group
 from deferd.cli.framework.options import Decorator, client_command, json_option, topic_argument
+from deferd.contract.timestamps import format_instant
 
 if TYPE_CHECKING:
     from deferd.client import Client, Push, PushTarget
@@ -136,7 +137,7 @@ def _facts(stored: Push, target: PushTarget | None) -> Iterator[tuple[str, str]]
     yield "headers", ", ".join(stored.header_names) or "-"
     yield "mode", stored.mode
     if target is not None:
-        until = "" if target.open_until is None else f" until {output.rfc3339(target.open_until)}"
+        until = "" if target.open_until is None else f" until {format_instant(target.open_until)}"
         yield "circuit", target.circuit.replace("_", " ") + until
         yield "failures in a row", output.number(target.failures)
         yield "in flight", output.number(target.in_flight)

@@ -16,6 +16,7 @@ from deferd.cli.framework.output import Cells, Column
 from deferd.cli.jobs.tasks import show_begun, show_preview
 from deferd.cli.topics.topics import list_topics
 from deferd.contract.limits import REDRIVE_DEFAULT
+from deferd.contract.timestamps import format_instant
 
 if TYPE_CHECKING:
     from deferd.client import Client, Job, TopicView
@@ -212,4 +213,4 @@ def _confirmed(view: TopicView, state: str | None, **conditions: Any) -> bool:
 
 
 def _shown(value: str | datetime) -> str:
-    return value if isinstance(value, str) else output.rfc3339(value)
+    return value if isinstance(value, str) else format_instant(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -11,15 +11,48 @@ import click
 from deferd.cli.framework import exit_codes, output, values
 from deferd.cli.framework.exit_codes import UsageError
 from deferd.cli.framework.options import STATES, client_command, topic_argument, topic_options
-from deferd.cli.framework.output import Column
+from deferd.cli.framework.output import Cells, Column
 from deferd.contract.fields import POLICY, TOPIC, Field
 
 if TYPE_CHECKING:
     from deferd.client import Client, TopicPage, TopicView
 
-_COUNTS = [Column("TOPIC"), *(Column(state.upper(), right=True) for state in STATES)]
-_COLUMNS = [*_COUNTS, Column("OLDEST READY", right=True), Column("NEXT DUE", right=True)]
-_NARROW_COLUMNS = [*_COUNTS, Column("OLDEST", right=True), Column("DUE", right=True)]
+
+def due_in_s(view: TopicView) -> float | None:
+    """Seconds until the next delayed job is due, by the clock of this host; None if none is delayed."""
+    due_at = view.next_due_at
+    return None if due_at is None else max((due_at - datetime.now(UTC)).total_seconds(), 0.0)
+
+
+def _name(view: TopicView) -> str:
+    return view.topic + (" (paused)" if view.paused else "")
+
+
+def _oldest_ready(view: TopicView) -> str:
+    return "-" if view.oldest_ready_age is None else output.span(view.oldest_ready_age)
+
+
+def _counts(number: Callable[[float], str]) -> Cells[TopicView]:
+    """The columns of the states."""
+
+    def text(state: str) -> Callable[[TopicView], str]:
+        return lambda view: number(view.counts[state])
+
+    return {Column(state.upper(), right=True): text(state) for state in STATES}
+
+
+_CELLS: Cells[TopicView] = {
+    Column("TOPIC"): _name,
+    **_counts(output.number),
+    Column("OLDEST READY", right=True): _oldest_ready,
+    Column("NEXT DUE", right=True): lambda view: output.from_now(view.next_due_at),
+}
+_NARROW_CELLS: Cells[TopicView] = {
+    Column("TOPIC"): _name,
+    **_counts(output.short_number),
+    Column("OLDEST", right=True): lambda view: output.short_span(view.oldest_ready_age),
+    Column("DUE", right=True): lambda view: output.short_span(due_in_s(view)),
+}
 _SERVICE_DEFAULT = "the service's default"
 _WITHOUT = {
     "window": "always open",
@@ -70,20 +103,12 @@ def list_topics(client: Client, *, as_json: bool) -> int:
         else:
             views += page.topics
     if not as_json:
-        _show_table(views)
+        wide = [[text(view) for text in _CELLS.values()] for view in views]
+        cells = _CELLS if output.fits([*_CELLS], wide) else _NARROW_CELLS
+        output.json_or_table(views, cells, "there is no topic yet", as_json=False)
     for sentence in unavailable.sentences():
         output.complain(sentence)
     return exit_codes.FAILED if unavailable.shards else exit_codes.DONE
-
-
-def _show_table(views: list[TopicView]) -> None:
-    rows = [_row(view) for view in views]
-    if not views:
-        output.say_empty("there is no topic yet")
-    elif output.fits(_COLUMNS, rows):
-        output.show_table(_COLUMNS, rows)
-    else:
-        output.show_table(_NARROW_COLUMNS, [_short_row(view) for view in views])
 
 
 @client_command(
@@ -148,31 +173,6 @@ def _current_settings(client: Client, name: str) -> dict[str, Any]:
         return {}
 
 
-def _row(view: TopicView) -> list[str]:
-    age = view.oldest_ready_age
-    return [
-        _name(view),
-        *(output.number(view.counts[state]) for state in STATES),
-        "-" if age is None else output.span(age),
-        output.from_now(view.next_due_at),
-    ]
-
-
-def _short_row(view: TopicView) -> list[str]:
-    due_at = view.next_due_at
-    due_in_s = None if due_at is None else max((due_at - datetime.now(UTC)).total_seconds(), 0.0)
-    return [
-        _name(view),
-        *(output.short_number(view.counts[state]) for state in STATES),
-        output.short_span(view.oldest_ready_age),
-        output.short_span(due_in_s),
-    ]
-
-
-def _name(view: TopicView) -> str:
-    return view.topic + (" (paused)" if view.paused else "")
-
-
 def _facts(view: TopicView) -> Iterator[tuple[str, str]]:
     yield "topic", _name(view)
     if view.paused_reason:
@@ -180,7 +180,7 @@ def _facts(view: TopicView) -> Iterator[tuple[str, str]]:
     yield from ((state, output.number(view.counts[state])) for state in STATES)
     waiting = {"follow-ups": view.follow_ups, "collections": view.collections}
     yield from ((name, output.number(count)) for name, count in waiting.items() if count)
-    yield "oldest ready", "-" if view.oldest_ready_age is None else output.span(view.oldest_ready_age)
+    yield "oldest ready", _oldest_ready(view)
     yield "next due", "-" if view.next_due_at is None else output.when(view.next_due_at)
     settings = view.settings_json
     for field in (*POLICY, *TOPIC):
