@@ -182,11 +182,7 @@ collapse_options: Final = all_of(
             click.Choice(["refuse", "after"]),
             "when a consumer holds the job: refuse (exit code 3), or after: the put waits until that has ended",
         ),
-        _field(
-            "max-wait",
-            values.duration,
-            "with replace or append: due at most this long after the first put",
-        ),
+        _field("max-wait", values.duration, "with replace or append: due at most this long after the first put"),
         _field("max-items", click.IntRange(1), "with --on-conflict append: due at once with this many items", "N"),
         _field("unique-for", values.duration, "how long the id stays taken after the job is finished"),
     ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import click
 
@@ -114,11 +114,10 @@ def body(text: str) -> Any:
     return text if text == "-" else Body(json_value(text))
 
 
-class Body:
+class Body(NamedTuple):
     """A body, which may be None or the text ``-``."""
 
-    def __init__(self, value: Any) -> None:
-        self.value = value
+    value: Any
 
 
 def body_field(body: Body | Literal["-"] | None) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
@@ -69,7 +70,7 @@ async def _print_events(client: AsyncClient, topics: tuple[str, ...], last: int,
     await client.latest_events(topics or None, limit=1)  # an unreachable service is an error at the beginning only
     for name in topics:
         await _hint_at_setting(client, name)
-    events = client.events(topics or None, last=last, retry_for=_FOR_EVER_S, on_refusal=_Refusals().tell)
+    events = client.events(topics or None, last=last, retry_for=_FOR_EVER_S, on_refusal=_refusals())
     async for event in events:
         if as_json:
             output.json_line(event.fields)
@@ -78,16 +79,16 @@ async def _print_events(client: AsyncClient, topics: tuple[str, ...], last: int,
         sys.stdout.flush()
 
 
-class _Refusals:
+def _refusals() -> Callable[[DeferdError], None]:
     """Says on standard error why the command waits for a service that responds: once for each code."""
+    told: set[str] = set()
 
-    def __init__(self) -> None:
-        self._told: set[str] = set()
-
-    def tell(self, error: DeferdError) -> None:
-        if error.code not in self._told:
-            self._told.add(error.code)
+    def tell(error: DeferdError) -> None:
+        if error.code not in told:
+            told.add(error.code)
             output.complain(f"waiting for events: {error}")
+
+    return tell
 
 
 async def _hint_at_setting(client: AsyncClient, name: str) -> None:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import stat
 import sys
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
 from deferd.cli.framework import error_messages, exit_codes, output
 from deferd.cli.framework.connection import Connection
 from deferd.cli.jobs.ndjson import BadLine, Batch, JobLines
-from deferd.cli.jobs.progress import PutProgress
 from deferd.client import PutResult, requests
 from deferd.client.request_body import job_fields
 from deferd.contract.errors import DeferdError, InvalidInput
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 BATCHES_AT_A_TIME: Final = 4
 """Two keep a service of one process busy; the others hide the network latency."""
@@ -39,7 +44,7 @@ def put_lines(common: Mapping[str, Any], *, connection: Connection, whole_jobs: 
     """Put a job for each line of standard input; `common` are the fields that all of them have."""
     connection = connection.with_defaults(retry_for=RETRY_FOR_S)
     descriptor = sys.stdin.fileno()
-    bar = PutProgress(descriptor)
+    bar = _Progress(descriptor)
     if sys.stdin.isatty():
         output.hint("one JSON value a line; Ctrl-D ends")
     outcome = _Outcome(as_json=as_json, on_conflict=common.get("on_conflict"))
@@ -169,7 +174,50 @@ class _Outcome:
         return "; ".join([done, *parts, f"none after line {last} was sent"])
 
 
-async def _put_all(connection: Connection, lines: JobLines, outcome: _Outcome, progress: PutProgress) -> None:
+class _Progress:
+    """A progress bar on standard error, on a terminal only. A context manager.
+
+    It fills as the input is put, or only moves if the size of the input is unknown.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        about = os.fstat(descriptor)
+        total = about.st_size if stat.S_ISREG(about.st_mode) else None
+        self._progress: Progress | None = None
+        if sys.stderr.isatty():
+            from rich import progress  # an extra, needed on a terminal only
+            from rich.console import Console
+
+            self._progress = progress.Progress(
+                progress.TextColumn("putting"),
+                progress.BarColumn(),
+                progress.TextColumn("{task.fields[jobs]:,} jobs"),
+                progress.TextColumn("{task.fields[rate]:,.0f}/s"),
+                progress.TimeElapsedColumn(),
+                progress.TimeRemainingColumn(),
+                console=Console(stderr=True),
+                redirect_stdout=False,  # results go there
+                transient=True,
+            )
+            self._task = self._progress.add_task("", total=total, jobs=0, rate=0.0)
+
+    def show(self, *, jobs: int, end_byte: int, seconds: float) -> None:
+        """Update: `jobs` jobs, the input up to `end_byte`, were put in `seconds`."""
+        if self._progress is not None:
+            rate = jobs / seconds if seconds else 0.0
+            self._progress.update(self._task, completed=end_byte, jobs=jobs, rate=rate)
+
+    def __enter__(self) -> Self:
+        if self._progress is not None:
+            self._progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+
+async def _put_all(connection: Connection, lines: JobLines, outcome: _Outcome, progress: _Progress) -> None:
     """Read and send until the input ends or something fails, then wait for the batches in flight."""
     sent: deque[_Sent] = deque()
     reading: asyncio.Future[Batch | None] | None = None
@@ -212,7 +260,7 @@ def _read(reading: asyncio.Future[Batch | None], outcome: _Outcome) -> Batch | N
         return None
 
 
-def _take(one: _Sent, outcome: _Outcome, progress: PutProgress) -> None:
+def _take(one: _Sent, outcome: _Outcome, progress: _Progress) -> None:
     try:
         results = one.results.result()
     except DeferdError as error:

@@ -62,15 +62,12 @@ def _backup(target: Path, source: Path, *, as_json: bool, verify: bool) -> int:
                 target.rmdir()
         raise
     shutil.rmtree(staging, ignore_errors=True)
-    if as_json:
-        output.json_line({"folder": str(target), **made.to_json()})
-        return exit_codes.DONE
     facts = [("backup of", str(source)), ("is in", str(target)), ("size", f"{made.size:,} bytes")]
     if made.counts is None:
         facts.append(("jobs", "not counted: it was not loaded (--no-verify)"))
     else:
         facts += [("topics", f"{made.topics:,}"), *((state, f"{count:,}") for state, count in made.counts.items())]
-    output.show_facts(facts)
+    output.json_or_facts({"folder": str(target), **made.to_json()}, facts, as_json=as_json)
     return exit_codes.DONE
 
 

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from deferd.cli.framework import exit_codes, output
 from deferd.cli.framework.command import command
 from deferd.cli.framework.connection import SETTINGS
-from deferd.cli.framework.options import Function, all_of, json_option
+from deferd.cli.framework.options import all_of, json_option
 from deferd.cli.framework.output import Column
 
 _COLUMNS = [Column("SETTING"), Column("VALUE"), Column("FROM"), Column("VARIABLE")]
@@ -58,14 +58,9 @@ def _service_options() -> list[click.Parameter]:
     return setting_options()
 
 
-def _connection_options(function: Function) -> Function:
-    """The options of the commands that call a service, as text: a wrong value is shown before it is refused."""
-    return all_of(setting.option(name, as_text=True) for name, setting in SETTINGS.items())(function)
-
-
 @command("deferd config", "DEFERD_PORT=9000 deferd config --workers 4 --json", params=_service_options())
 @json_option("print JSON")
-@_connection_options
+@all_of(setting.option(name, as_text=True) for name, setting in SETTINGS.items())  # a wrong value is shown as well
 @click.pass_context
 def config(ctx: click.Context, /, as_json: bool, settings: dict[str, str] | None = None, **texts: str | None) -> int:
     """Show the settings of `serve` and of the commands that call a service as they are in effect here, each with its

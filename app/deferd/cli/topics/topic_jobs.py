@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from deferd.cli.framework import exit_codes, output, values
+from deferd.cli.framework.command import fail
 from deferd.cli.framework.exit_codes import UsageError
 from deferd.cli.framework.options import LONG_TIMEOUT_S, REASONS, all_of, client_command, state_option, topic_argument
 from deferd.cli.framework.output import Cells, Column
@@ -152,8 +153,7 @@ def purge(
         show_preview(client.preview_purge(topic, state=state, **conditions), as_json=as_json)
         return exit_codes.DONE
     if not yes and not _confirmed(client.topic(topic), state, **conditions):
-        output.complain("nothing was removed")
-        return exit_codes.INTERRUPTED
+        return fail("nothing was removed", code=exit_codes.INTERRUPTED)
     if as_task:
         show_begun(client.start_purge(topic, state=state, **conditions), as_json=as_json)
         return exit_codes.DONE
