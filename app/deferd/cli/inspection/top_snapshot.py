@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -22,16 +21,6 @@ class TopicSnapshot:
 
     view: TopicView
     rates: Rates
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """Jobs by state."""
-        return self.view.counts
-
-    @property
-    def due_in_s(self) -> float | None:
-        """Seconds until the next delayed job is due, by the clock of this host; None if none is delayed."""
-        return due_in_s(self.view)
 
     def as_json(self) -> dict[str, Any]:
         """The topic as in the API, without its settings, and its rates."""
@@ -58,7 +47,7 @@ class Snapshot:
 
     def total(self, state: str) -> int:
         """Jobs in a state."""
-        return sum(topic.counts[state] for topic in self.topics)
+        return sum(topic.view.counts[state] for topic in self.topics)
 
 
 SORTS = ("busy", "topic", "delayed", "ready", "reserved", "dead", "finished", "oldest", "due")
@@ -73,13 +62,13 @@ def in_order(topics: list[TopicSnapshot], sort: str) -> list[TopicSnapshot]:
             case "topic":
                 return 0.0, 0.0, name
             case "busy":
-                return -sum(rate or 0.0 for rate in snapshot.rates), -float(snapshot.counts["ready"]), name
+                return -sum(rate or 0.0 for rate in snapshot.rates), -float(snapshot.view.counts["ready"]), name
             case "oldest":
                 return -(snapshot.view.oldest_ready_age or 0.0), 0.0, name
             case "due":
-                due_in_s = snapshot.due_in_s
-                return float("inf") if due_in_s is None else due_in_s, 0.0, name
-        return -float(snapshot.counts[sort]), 0.0, name
+                due_s = due_in_s(snapshot.view)
+                return float("inf") if due_s is None else due_s, 0.0, name
+        return -float(snapshot.view.counts[sort]), 0.0, name
 
     return sorted(topics, key=place)
 

@@ -12,6 +12,7 @@ from deferd.cli.framework import output
 from deferd.cli.framework.output import Column, make_table
 from deferd.cli.inspection import alert_lines
 from deferd.cli.inspection.top_snapshot import Snapshot, TopicSnapshot, in_order
+from deferd.cli.topics.topics import due_in_s
 from deferd.contract.model import JobState
 
 _WIDE = 110
@@ -99,11 +100,11 @@ def _name(snapshot: TopicSnapshot, width: int | None) -> Text:
 def _figures(snapshot: TopicSnapshot, states: list[str], *, wide: bool) -> list[str]:
     count = output.number if wide else output.short_number
     return [
-        *(count(snapshot.counts[state]) for state in states),
+        *(count(snapshot.view.counts[state]) for state in states),
         _rate(snapshot.rates.put),
         _rate(snapshot.rates.finish),
         _span(snapshot.view.oldest_ready_age, wide=wide),
-        _span(snapshot.due_in_s, wide=wide),
+        _span(due_in_s(snapshot.view), wide=wide),
     ]
 
 

@@ -5,9 +5,10 @@ A TOML file declares a schedule by a table ``[schedules.NAME]`` with the fields 
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -19,7 +20,7 @@ from deferd.cli.framework import output
 from deferd.cli.framework.exit_codes import UsageError
 from deferd.client import Client
 from deferd.client.schedules import definition, preview_schedule, put_schedule
-from deferd.contract.errors import FieldError, InvalidInput, ScheduleNotFound
+from deferd.contract.errors import InvalidInput, ScheduleNotFound
 from deferd.contract.limits import TOPIC_PATTERN
 from deferd.contract.schedules import PutSchedule
 from deferd.contract.timestamps import format_instant
@@ -51,27 +52,28 @@ def read_schedules(file: Path, prefix: str = "") -> dict[str, dict[str, Any]]:
             raise UsageError(f"{file}: schedule {name} must have a name such as nightly or shop.orders")
         if not name.startswith(prefix):
             raise UsageError(f"{file}: schedule {name} does not begin with {prefix!r}, which is the --prefix")
-    return {name: _definition(file, name, table) for name, table in tables.items()}
+    definitions = {}
+    for name, table in tables.items():
+        with _errors_of(file, name):
+            definitions[name] = definition(table)
+    return definitions
 
 
-def _definition(file: Path, name: str, table: dict[str, Any]) -> dict[str, Any]:
+@contextlib.contextmanager
+def _errors_of(file: Path, name: str) -> Iterator[None]:
+    """Raise a UsageError that names the file, the schedule and the fields in place of InvalidInput."""
     try:
-        return definition(table)
-    except InvalidInput as error:
-        raise _invalid(file, name, error.field_errors) from None
-
-
-def _invalid(file: Path, name: str, errors: Iterable[FieldError]) -> UsageError:
-    """The error that names the file, the schedule and the fields."""
-    texts = []
-    for error in errors:
-        path = [str(step) for step in error.path]
-        if path[:1] == ["body"]:
-            del path[0]
-        field = "".join(f"[{step}]" if step.isdecimal() else f".{step}" for step in path).lstrip(".")
-        shown = "" if error.value is None or isinstance(error.value, dict) else f" (it is {error.value!r:.80})"
-        texts.append(f"{field} {error.message}{shown}".strip())
-    return UsageError(f"{file}: schedule {name}: {'; '.join(texts)}")
+        yield
+    except InvalidInput as invalid:
+        texts = []
+        for error in invalid.field_errors:
+            path = [str(step) for step in error.path]
+            if path[:1] == ["body"]:
+                del path[0]
+            field = "".join(f"[{step}]" if step.isdecimal() else f".{step}" for step in path).lstrip(".")
+            shown = "" if error.value is None or isinstance(error.value, dict) else f" (it is {error.value!r:.80})"
+            texts.append(f"{field} {error.message}{shown}".strip())
+        raise UsageError(f"{file}: schedule {name}: {'; '.join(texts)}") from None
 
 
 @dataclass(frozen=True)
@@ -142,16 +144,10 @@ def compare(client: Client, file: Path, wanted: Mapping[str, dict[str, Any]], pr
         }
         what = "added" if name not in stored else "changed" if changed else "unchanged"
         if what != "unchanged":
-            _check(client, file, name, fields)
+            with _errors_of(file, name):
+                client.send(preview_schedule(fields, count=1))
         differences.append(Difference(name, what, fields, changed))
     return differences
-
-
-def _check(client: Client, file: Path, name: str, fields: dict[str, Any]) -> None:
-    try:
-        client.send(preview_schedule(fields, count=1))
-    except InvalidInput as error:
-        raise _invalid(file, name, error.field_errors) from None
 
 
 def _normal(fields: Mapping[str, Any]) -> dict[str, Any]:

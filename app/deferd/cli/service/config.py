@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from deferd.cli.framework import exit_codes, output
-from deferd.cli.framework.command import command
+from deferd.cli.framework.command import command, fail
 from deferd.cli.framework.connection import SETTINGS
 from deferd.cli.framework.options import all_of, json_option
 from deferd.cli.framework.output import Column
@@ -87,9 +87,7 @@ def config(ctx: click.Context, /, as_json: bool, settings: dict[str, str] | None
     for warning in service.warnings if service else []:
         output.complain(warning)
     problems = [*(service.problems if service else []), *_client_problems(ctx, texts)]
-    for problem in problems:
-        output.complain(problem)
-    return exit_codes.USAGE if problems else exit_codes.DONE
+    return fail(*problems, code=exit_codes.USAGE) if problems else exit_codes.DONE
 
 
 def _service_settings(flags: dict[str, str]) -> ServiceSettings:
