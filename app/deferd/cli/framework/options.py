@@ -91,7 +91,7 @@ def client_command(
                 return function(client=client, **arguments)
 
         made = command(*examples, **attributes)(function)
-        made.params += shared.params
+        made.params += shared.params  # behind those of the command, also in its help
         made.callback = shared.callback
         return made
 

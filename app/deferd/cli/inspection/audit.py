@@ -108,8 +108,7 @@ def _show(topics: list[TopicAudit], store: StoreAudit | None, checked: int) -> N
         output.line(f"and {checked - len(topics):,} more that are clean")
     if store is not None:
         _show_findings("the store", store)
-        if store.fields["stray_count"]:
-            count = store.fields["stray_count"]
+        if count := store.fields["stray_count"]:
             shown = ", ".join(store.fields["stray_keys"][:_SHOWN_EXAMPLES])
             output.line(output.printable(f"\nharmless: {count:,} keys that belong to no topic, such as {shown}"))
     for found in topics:

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from deferd.cli.framework import exit_codes, output, values
-from deferd.cli.framework.options import all_of, client_command, error_option, job_arguments, topic_argument
+from deferd.cli.framework.options import Function, client_command, error_option, job_arguments, topic_argument
 from deferd.contract.timestamps import format_instant
 
 if TYPE_CHECKING:
     from deferd.client import Client, Delivery, JobRef
 
-_delivery_arguments: Final = all_of(
-    [
-        job_arguments,
-        click.option("--receipt", metavar="R", help="that of the pop; default: that of the live delivery"),
-    ]
-)
+
+def _delivery_arguments(function: Function) -> Function:
+    """The job and its receipt, as the argument `job`."""
+
+    @functools.wraps(function)
+    def run(topic: str, id: str, receipt: str | None, **arguments: Any) -> int | None:
+        from deferd.client import JobRef
+
+        return function(job=JobRef(topic, id, receipt), **arguments)
+
+    receipt = click.option("--receipt", metavar="R", help="that of the pop; default: that of the live delivery")
+    return job_arguments(receipt(run))
 
 
 @client_command(
@@ -66,19 +73,10 @@ def pop(topic: str, wait: float, client: Client, as_json: bool, **options: Any) 
     multiple=True,
     help='a job to put in the same step, {"topic": ..., "body": ...}; up to 10 times',
 )
-def finish(
-    *,
-    topic: str,
-    id: str,
-    receipt: str | None,
-    result: Any,
-    puts: tuple[dict[str, Any], ...],
-    client: Client,
-    as_json: bool,
-) -> None:
+def finish(job: JobRef, result: Any, puts: tuple[dict[str, Any], ...], client: Client, as_json: bool) -> None:
     """Finish a job: it is done. With --put, it is done and the others are put, or nothing happens."""
-    client.finish(_delivery(topic, id, receipt), result, put=puts)
-    _show_state(topic, id, "finished", as_json=as_json)
+    client.finish(job, result, put=puts)
+    _show_state(job, "finished", as_json=as_json)
 
 
 @client_command(
@@ -89,44 +87,36 @@ def finish(
 @click.option("--delay", type=values.duration, help="instead of the job's backoff")
 @click.option("--no-count", is_flag=True, help="a snooze: it does not count as an attempt; needs --delay, from 0.1s")
 @error_option
-def release(
-    *, topic: str, id: str, receipt: str | None, no_count: bool, client: Client, as_json: bool, **options: Any
-) -> None:
+def release(job: JobRef, no_count: bool, client: Client, as_json: bool, **options: Any) -> None:
     """End a delivery, for another attempt of the job."""
-    released = client.release(_delivery(topic, id, receipt), count=not no_count, **options)
+    released = client.release(job, count=not no_count, **options)
     then = "it has no attempt left" if released.due_at is None else f"due {output.when(released.due_at)}"
-    fields = {"topic": topic, "id": id, **released.fields}
-    output.json_or_line(fields, f"{topic}/{id} {released.state.value}, {then}", as_json=as_json)
+    fields = {"topic": job.topic, "id": job.id, **released.fields}
+    output.json_or_line(fields, f"{job.topic}/{job.id} {released.state.value}, {then}", as_json=as_json)
 
 
 @client_command("deferd touch orders.close order-1042", "deferd touch orders.close order-1042 --ttr 10m")
 @_delivery_arguments
 @click.option("--ttr", type=values.duration, help="from now; default: that of the job")
-def touch(*, topic: str, id: str, receipt: str | None, ttr: float | None, client: Client, as_json: bool) -> None:
+def touch(job: JobRef, ttr: float | None, client: Client, as_json: bool) -> None:
     """Extend the lease of a job."""
-    until = client.touch(_delivery(topic, id, receipt), ttr=ttr)
-    fields = {"topic": topic, "id": id, "reserved_until": format_instant(until)}
-    output.json_or_line(fields, f"{topic}/{id} lease ends {output.when(until)}", as_json=as_json)
+    until = client.touch(job, ttr=ttr)
+    fields = {"topic": job.topic, "id": job.id, "reserved_until": format_instant(until)}
+    output.json_or_line(fields, f"{job.topic}/{job.id} lease ends {output.when(until)}", as_json=as_json)
 
 
 @client_command("deferd bury orders.close order-1042 --error 'no such order'")
 @_delivery_arguments
 @error_option
-def bury(*, topic: str, id: str, receipt: str | None, error: str | None, client: Client, as_json: bool) -> None:
+def bury(job: JobRef, error: str | None, client: Client, as_json: bool) -> None:
     """Make a job dead until it is redriven."""
-    client.bury(_delivery(topic, id, receipt), error=error)
-    _show_state(topic, id, "dead", as_json=as_json)
+    client.bury(job, error=error)
+    _show_state(job, "dead", as_json=as_json)
 
 
-def _delivery(topic: str, job_id: str, receipt: str | None) -> JobRef:
-    from deferd.client import JobRef
-
-    return JobRef(topic, job_id, receipt)
-
-
-def _show_state(topic: str, job_id: str, state: str, *, as_json: bool) -> None:
-    fields = {"topic": topic, "id": job_id, "state": state}
-    output.json_or_line(fields, f"{topic}/{job_id} {state}", as_json=as_json)
+def _show_state(job: JobRef, state: str, *, as_json: bool) -> None:
+    fields = {"topic": job.topic, "id": job.id, "state": state}
+    output.json_or_line(fields, f"{job.topic}/{job.id} {state}", as_json=as_json)
 
 
 def _show(job: Delivery) -> None:
