@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -204,17 +204,15 @@ class EagerJobs:
         if job.state == "ready" and job.topic in self._handlers:
             self._due.append(job)
 
-    async def cancel(
-        self, topic: str, job_id: str, *, refuse_reserved: bool, keep_follow_up: bool, in_loop: bool
-    ) -> dict[str, Any]:
+    async def cancel(self, topic: str, job_id: str, query: Mapping[str, Any], *, in_loop: bool) -> dict[str, Any]:
         """Perform `DELETE /jobs/{topic}/{id}`."""
         job = self._live(topic, job_id)
         if job is None:
             raise JobNotFound(topic, job_id)
-        if job.state == "reserved" and refuse_reserved:
+        if job.state == "reserved" and query.get("if_reserved") == "refuse":
             raise JobReserved(topic, job_id)
         was = job.state
-        if keep_follow_up:
+        if query.get("follow_up") == "keep":
             lease = timedelta(seconds=shown(job)["ttr"])  # the handler may still be at work
             self._start_follow_up(job, earliest=lease if was == "reserved" else timedelta())
         self._cancel(job)

@@ -76,14 +76,7 @@ class _EagerSender(Sender):
             case "POST", "jobs", "reschedule":
                 return await self._jobs.reschedule_selected(sent, in_loop=self._in_loop)
             case "DELETE", "jobs", topic, job_id:
-                query = call.query or {}
-                return await self._jobs.cancel(
-                    unquote(topic),
-                    unquote(job_id),
-                    refuse_reserved=query.get("if_reserved") == "refuse",
-                    keep_follow_up=query.get("follow_up") == "keep",
-                    in_loop=self._in_loop,
-                )
+                return await self._jobs.cancel(unquote(topic), unquote(job_id), call.query or {}, in_loop=self._in_loop)
         raise EagerUnsupported(
             f"{call.method} {call.path}: EagerJobs supports puts, cancels and `reschedule_all` only; for other calls "
             "use the fixture `deferd_service`"

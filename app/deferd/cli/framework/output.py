@@ -175,8 +175,10 @@ def show_facts(facts: Iterable[tuple[str, str]]) -> None:
             line(" " * width + printable(text))
 
 
-def span(seconds: float) -> str:
-    """A duration in its two largest units, such as ``1h 30m``; below a minute in seconds."""
+def span(seconds: float | None) -> str:
+    """A duration in its two largest units, such as ``1h 30m``; below a minute in seconds; a dash for none."""
+    if seconds is None:
+        return "-"
     if seconds < 60:
         return f"{seconds:.3g}s" if seconds < 10 else f"{int(seconds)}s"
     left = int(seconds)

@@ -49,7 +49,7 @@ def history(topic: str | None, span: float | None, client: Client, as_json: bool
     columns = [Column(name, right=bool(name)) for name in ("", "LAST", "MOST", "SUM")] + [Column("")]
     chart = _Chart(found, spark_width)
     rows = [chart.row(name, column, output.number, is_count=True) for name, column in _COUNTS.items()]
-    rows += [chart.row(name, column, _span) for name, column in _LATENESS.items()]
+    rows += [chart.row(name, column, output.span) for name, column in _LATENESS.items()]
     rows += [
         chart.row(name, column, output.number)
         for name, column in _JOBS.items()
@@ -70,7 +70,3 @@ class _Chart(NamedTuple):
         known = [number for number in numbers if number is not None]
         drawn = sparks.sparks([number or 0 for number in numbers], self.width, sum if is_count else max)
         return [name, show(numbers[-1]), show(max(known, default=None)), show(sum(known)) if is_count else "", drawn]
-
-
-def _span(seconds: float | None) -> str:
-    return "-" if seconds is None else output.span(seconds)

@@ -110,7 +110,8 @@ class Difference:
         kept = self.what == "removed" and not prune
         if as_json:
             what = "unlisted" if kept else self.what
-            output.json_line({"schedule": self.name, "change": what, "fields": _json_fields(self.fields)})
+            fields = {name: [None if one is _ABSENT else one for one in pair] for name, pair in self.fields.items()}
+            output.json_line({"schedule": self.name, "change": what, "fields": fields})
         elif kept:
             output.hint(f"{self.name} is not in the file and stays; --prune deletes such schedules")
         elif self.what in _MARKS:
@@ -170,10 +171,6 @@ def _values(model: BaseModel, **options: Any) -> dict[str, Any]:
         if isinstance(value, datetime):
             values[name] = format_instant(value)
     return values
-
-
-def _json_fields(fields: Mapping[str, tuple[Any, Any]]) -> dict[str, list[Any]]:
-    return {name: [None if value is _ABSENT else value for value in pair] for name, pair in fields.items()}
 
 
 def _shown(value: Any) -> str:

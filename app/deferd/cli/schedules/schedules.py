@@ -104,15 +104,13 @@ def _name_argument(about: str = "its name", **attributes: Any) -> Decorator:
 @click.option("--topic", metavar="TOPIC", help="only those of this topic")
 @click.option("--prefix", metavar="TEXT", help="only those whose names begin so")
 @click.option("--paused/--active", default=None, help="only those that are paused, or are not")
-def list_(*, topic: str | None, prefix: str | None, paused: bool | None, client: Client, as_json: bool) -> None:
+def list_(client: Client, as_json: bool, **filters: Any) -> None:
     """List schedules with their next runs and counts."""
-    found = client.schedules(topic=topic, prefix=prefix, paused=paused, jobs=as_json)
+    found = client.schedules(jobs=as_json, **filters)
     output.json_or_table(found, _CELLS, "there is no such schedule", as_json=as_json)
 
 
-@client_command(
-    "deferd schedules get nightly", "deferd schedules get nightly --json | jq .missed", group=schedules, name="get"
-)
+@client_command("deferd schedules get nightly", "deferd schedules get nightly --json | jq .missed", group=schedules)
 @_name_argument()
 def get(name: str, client: Client, as_json: bool) -> None:
     """Show a schedule: its definition, its next and last runs, and its counts."""
@@ -125,7 +123,6 @@ def get(name: str, client: Client, as_json: bool) -> None:
     "deferd schedules put poll feeds.poll --every 5m --overlap skip --catch-up none",
     "deferd schedules put open shop --at 09:00,13:30 --days mon,tue,wed,thu,fri --zone America/New_York",
     group=schedules,
-    name="put",
 )
 @_name_argument()
 @topic_argument("the topic of its jobs")
@@ -160,7 +157,7 @@ def put(
     _say(client.send(put_schedule(name, definition, create_only=create_only)), as_json=as_json)
 
 
-@command("deferd schedules delete nightly", group=schedules, name="delete")
+@command("deferd schedules delete nightly", group=schedules)
 @_name_argument()
 @connection_options
 def delete(name: str, connection: Connection) -> None:
@@ -170,21 +167,21 @@ def delete(name: str, connection: Connection) -> None:
     output.line(f"{name} deleted")
 
 
-@client_command("deferd schedules pause nightly", group=schedules, name="pause")
+@client_command("deferd schedules pause nightly", group=schedules)
 @_name_argument()
 def pause(name: str, client: Client, as_json: bool) -> None:
     """Make no runs until it is resumed; the next run is cancelled."""
     _say(client.pause_schedule(name), as_json=as_json)
 
 
-@client_command("deferd schedules resume nightly", group=schedules, name="resume")
+@client_command("deferd schedules resume nightly", group=schedules)
 @_name_argument()
 def resume(name: str, client: Client, as_json: bool) -> None:
     """Make runs again, from now on: none counts as missed."""
     _say(client.resume_schedule(name), as_json=as_json)
 
 
-@client_command("deferd schedules run nightly", group=schedules, name="run")
+@client_command("deferd schedules run nightly", group=schedules)
 @_name_argument()
 def run(name: str, client: Client, as_json: bool) -> None:
     """Put a job of the schedule now, in addition to its runs. It is not repeated when the response is lost."""
@@ -196,7 +193,6 @@ def run(name: str, client: Client, as_json: bool) -> None:
     "deferd schedules preview nightly --count 5",
     "deferd schedules preview --cron '30 2 * * *' --zone Europe/Berlin --start-at 2027-03-27T00:00Z",
     group=schedules,
-    name="preview",
 )
 @_name_argument("a schedule; without it, the options below define one", required=False)
 @click.option(
@@ -233,7 +229,6 @@ def preview(*, name: str | None, count: int, client: Client, as_json: bool, **op
     "deferd schedules sync schedules.toml --dry-run",
     "deferd schedules sync schedules.toml --prune --prefix shop.",
     group=schedules,
-    name="sync",
 )
 @click.argument("file", type=click.Path(path_type=Path), help="a TOML file with a table [schedules.NAME] for each")
 @click.option("--prune", is_flag=True, help="delete schedules that the file does not have")

@@ -72,16 +72,14 @@ def set_(
     _show(client.set_push(topic, target, secrets or None, **options), None, as_json=as_json)
 
 
-@client_command(
-    "deferd push get orders.close", "deferd push get orders.close --json | jq .target.circuit", group=push, name="get"
-)
+@client_command("deferd push get orders.close", "deferd push get orders.close --json | jq .target.circuit", group=push)
 @topic_argument()
 def get(topic: str, client: Client, as_json: bool) -> None:
     """Show how the jobs of a topic are pushed, and the state of the target."""
     _show(client.push(topic), client.topic(topic).push, as_json=as_json)
 
 
-@client_command("deferd push remove orders.close", group=push, name="remove")
+@client_command("deferd push remove orders.close", group=push)
 @topic_argument()
 def remove(topic: str, client: Client, as_json: bool) -> None:
     """Stop pushing the jobs of a topic: consumers can pop them again."""
@@ -89,7 +87,7 @@ def remove(topic: str, client: Client, as_json: bool) -> None:
     output.json_or_line({"topic": topic, "removed": True}, f"{topic} is not pushed any more", as_json=as_json)
 
 
-@client_command("deferd push test orders.close", group=push, name="test")
+@client_command("deferd push test orders.close", group=push)
 @topic_argument()
 def test(topic: str, client: Client, as_json: bool) -> int:
     """Send a signed test to the target of a topic. Exit code 1 unless the status is 2xx."""
@@ -107,7 +105,6 @@ def test(topic: str, client: Client, as_json: bool) -> int:
     f"deferd push listen --port 9000 --secret {_SECRET}",
     "deferd push listen --status 503 --retry-after 5",
     group=push,
-    name="listen",
 )
 @click.option("--port", type=values.whole, default=9000, metavar="N", help="on this port of 127.0.0.1; default 9000")
 @_secret_option("verify requests with it, and refuse others; without any, nothing is verified")

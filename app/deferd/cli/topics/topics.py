@@ -28,10 +28,6 @@ def _name(view: TopicView) -> str:
     return view.topic + (" (paused)" if view.paused else "")
 
 
-def _oldest_ready(view: TopicView) -> str:
-    return "-" if view.oldest_ready_age is None else output.span(view.oldest_ready_age)
-
-
 def _counts(number: Callable[[float], str]) -> Cells[TopicView]:
     """The columns of the states."""
 
@@ -44,7 +40,7 @@ def _counts(number: Callable[[float], str]) -> Cells[TopicView]:
 _CELLS: Cells[TopicView] = {
     Column("TOPIC"): _name,
     **_counts(output.number),
-    Column("OLDEST READY", right=True): _oldest_ready,
+    Column("OLDEST READY", right=True): lambda view: output.span(view.oldest_ready_age),
     Column("NEXT DUE", right=True): lambda view: output.from_now(view.next_due_at),
 }
 _NARROW_CELLS: Cells[TopicView] = {
@@ -180,7 +176,7 @@ def _facts(view: TopicView) -> Iterator[tuple[str, str]]:
     yield from ((state, output.number(view.counts[state])) for state in STATES)
     waiting = {"follow-ups": view.follow_ups, "collections": view.collections}
     yield from ((name, output.number(count)) for name, count in waiting.items() if count)
-    yield "oldest ready", _oldest_ready(view)
+    yield "oldest ready", output.span(view.oldest_ready_age)
     yield "next due", "-" if view.next_due_at is None else output.when(view.next_due_at)
     settings = view.settings_json
     for field in (*POLICY, *TOPIC):
