@@ -19,7 +19,7 @@ from click.shell_completion import CompletionItem, shell_complete
 
 from deferd.cli.command_table import ALIASES, COMMANDS, SECTIONS
 from deferd.cli.framework import exit_codes
-from deferd.cli.framework.command import COMPLETE_VARIABLE, EXIT_CODES, parameter_name
+from deferd.cli.framework.command import COMPLETE_VARIABLE, EXIT_CODES, fail, parameter_name
 from deferd.cli.framework.standard_streams import discard, is_write_error, open_closed_streams
 from deferd.cli.framework.version import version
 
@@ -116,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not is_write_error(error):
             raise
         discard(sys.stdout)
-        return _fail(f"the output cannot be written: {error.strerror}")
+        return fail(f"the output cannot be written: {error.strerror}")
 
 
 def _main(words: list[str]) -> int:
@@ -137,14 +137,14 @@ def _main(words: list[str]) -> int:
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.UsageError as error:
-        return _fail(_describe(error), code=exit_codes.USAGE)
+        return fail(_describe(error), code=exit_codes.USAGE)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package != "rich" and package not in _SERVER_PACKAGES:
             raise
         purpose, extra = ("tables and progress bars", "cli") if package == "rich" else ("the service", "server")
         name = ALIASES.get(words[0], words[0])
-        return _fail(f"`deferd {name}` needs {purpose}, and {package} is missing: pip install 'deferd[{extra}]'")
+        return fail(f"`deferd {name}` needs {purpose}, and {package} is missing: pip install 'deferd[{extra}]'")
 
 
 def _describe(error: click.UsageError) -> str:
@@ -177,10 +177,3 @@ def _name(parameter: click.Parameter, ctx: click.Context | None = None) -> str:
     name = parameter_name(parameter)
     source: Any = ctx and parameter.name and ctx.get_parameter_source(parameter.name)
     return f"{parameter.envvar} ({name})" if source is click.core.ParameterSource.ENVIRONMENT else name
-
-
-def _fail(sentence: str, *, code: int = exit_codes.FAILED) -> int:
-    from deferd.cli.framework.output import complain
-
-    complain(sentence)
-    return code

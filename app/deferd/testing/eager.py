@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,8 +18,9 @@ from deferd.contract.errors import JobExists, JobNotFound, JobReserved
 from deferd.contract.model import PutJob
 from deferd.testing.eager_bulk import EagerBulk, checked, new_delay
 from deferd.testing.eager_clients import EagerAsyncClient, EagerClient, EagerUnsupported
-from deferd.testing.eager_job import FOLLOW_UP, WAITING, EagerJob, shown
+from deferd.testing.eager_job import FOLLOW_UP, LIVE, WAITING, EagerJob, shown
 from deferd.worker import Context, Reject, Retry, Snooze, Worker
+from deferd.worker.event_loop import running_here
 from deferd.worker.handlers import Handler
 from deferd.worker.outcomes import Bury, Finish, of_failure, of_value
 from deferd.worker.topic_handlers import TopicHandlers
@@ -203,17 +204,15 @@ class EagerJobs:
         if job.state == "ready" and job.topic in self._handlers:
             self._due.append(job)
 
-    async def cancel(
-        self, topic: str, job_id: str, *, refuse_reserved: bool, keep_follow_up: bool, in_loop: bool
-    ) -> dict[str, Any]:
+    async def cancel(self, topic: str, job_id: str, query: Mapping[str, Any], *, in_loop: bool) -> dict[str, Any]:
         """Perform `DELETE /jobs/{topic}/{id}`."""
         job = self._live(topic, job_id)
         if job is None:
             raise JobNotFound(topic, job_id)
-        if job.state == "reserved" and refuse_reserved:
+        if job.state == "reserved" and query.get("if_reserved") == "refuse":
             raise JobReserved(topic, job_id)
         was = job.state
-        if keep_follow_up:
+        if query.get("follow_up") == "keep":
             lease = timedelta(seconds=shown(job)["ttr"])  # the handler may still be at work
             self._start_follow_up(job, earliest=lease if was == "reserved" else timedelta())
         self._cancel(job)
@@ -255,8 +254,7 @@ class EagerJobs:
         return response
 
     def _live(self, topic: str, job_id: str) -> EagerJob | None:
-        live = (*WAITING, "reserved")
-        return next((job for job in self.jobs if (job.topic, job.id) == (topic, job_id) and job.state in live), None)
+        return next((job for job in self.jobs if (job.topic, job.id) == (topic, job_id) and job.state in LIVE), None)
 
     # Running
 
@@ -276,7 +274,7 @@ class EagerJobs:
             self._due.clear()
 
     async def _run(self, job: EagerJob, handler: Handler, *, in_loop: bool) -> None:
-        if not in_loop and self._needs_loop(handler) and _loop_runs():
+        if not in_loop and self._needs_loop(handler) and running_here() is not None:
             raise RuntimeError(
                 f"the handler of topic {job.topic!r} needs an event loop, and one is running already: put with "
                 "`async_client`, or use `run_async` or `run_delayed_async`"
@@ -358,14 +356,6 @@ class _EagerContext(Context):
 
     def touch_from_thread(self) -> bool:
         return not self.cancelled
-
-
-def _loop_runs() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 async def _at_once(function: Callable[[], Any]) -> Any:

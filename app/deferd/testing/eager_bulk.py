@@ -16,9 +16,8 @@ from deferd.contract.errors import InvalidInput
 from deferd.contract.limits import DELAY_MAX_S
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.testing.eager_clients import EagerUnsupported
-from deferd.testing.eager_job import WAITING, EagerJob
+from deferd.testing.eager_job import LIVE, EagerJob
 
-_LIVE = (*WAITING, "reserved")
 _Call = TypeVar("_Call", CancelSelected, RescheduleSelected)
 
 
@@ -41,7 +40,7 @@ def selected(jobs: Iterable[EagerJob], select: Select) -> list[EagerJob]:
     return [
         job
         for job in jobs
-        if job.state in _LIVE
+        if job.state in LIVE
         and topics.match(job.topic)
         and (names is None or (job.topic, job.id) in names)
         and (select.tag is None or select.tag in (job.fields.get("tags") or ()))

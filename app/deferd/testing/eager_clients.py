@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from pydantic_core import from_json, to_json
@@ -16,6 +16,9 @@ from deferd.client.sender import Sender, SendOutcome
 from deferd.client.transport import Transport
 from deferd.contract.errors import DeferdError, JobExists, JobReserved
 
+if TYPE_CHECKING:
+    from deferd.testing.eager import EagerJobs
+
 _NO_SERVICE = "http://eager.invalid"
 
 
@@ -23,28 +26,10 @@ class EagerUnsupported(NotImplementedError):
     """The call needs a service, such as a pop: EagerJobs has no store. Use the fixture `deferd_service`."""
 
 
-class EagerBackend(Protocol):
-    """Performs the calls of the clients, raising the same errors as a service."""
-
-    async def put(self, fields: dict[str, Any], *, in_loop: bool) -> tuple[int, Mapping[str, Any]]:
-        """`POST /jobs`; returns the status and the job."""
-
-    async def cancel(
-        self, topic: str, job_id: str, *, refuse_reserved: bool, keep_follow_up: bool, in_loop: bool
-    ) -> Mapping[str, Any]:
-        """`DELETE /jobs/{topic}/{id}`; returns the response."""
-
-    def cancel_selected(self, sent: dict[str, Any]) -> Mapping[str, Any]:
-        """`POST /jobs/cancel`; returns the response."""
-
-    async def reschedule_selected(self, sent: dict[str, Any], *, in_loop: bool) -> Mapping[str, Any]:
-        """`POST /jobs/reschedule`; returns the response."""
-
-
 class EagerClient(Client):
     """A Client whose puts and cancels are performed in this process."""
 
-    def __init__(self, jobs: EagerBackend) -> None:
+    def __init__(self, jobs: EagerJobs) -> None:
         super().__init__(_NO_SERVICE, key="")
         self._methods = ApiMethods(self._transport, _EagerSender(self._transport, jobs, in_loop=False))
 
@@ -52,13 +37,13 @@ class EagerClient(Client):
 class EagerAsyncClient(AsyncClient):
     """An AsyncClient whose puts and cancels are performed in this process."""
 
-    def __init__(self, jobs: EagerBackend) -> None:
+    def __init__(self, jobs: EagerJobs) -> None:
         super().__init__(_NO_SERVICE, key="")
         ApiMethods.__init__(self, self._transport, _EagerSender(self._transport, jobs, in_loop=True))
 
 
 class _EagerSender(Sender):
-    def __init__(self, transport: Transport, jobs: EagerBackend, *, in_loop: bool) -> None:
+    def __init__(self, transport: Transport, jobs: EagerJobs, *, in_loop: bool) -> None:
         super().__init__(transport, [_NO_SERVICE], retry_for_s=0)
         self._jobs = jobs
         self._in_loop = in_loop
@@ -91,14 +76,7 @@ class _EagerSender(Sender):
             case "POST", "jobs", "reschedule":
                 return await self._jobs.reschedule_selected(sent, in_loop=self._in_loop)
             case "DELETE", "jobs", topic, job_id:
-                query = call.query or {}
-                return await self._jobs.cancel(
-                    unquote(topic),
-                    unquote(job_id),
-                    refuse_reserved=query.get("if_reserved") == "refuse",
-                    keep_follow_up=query.get("follow_up") == "keep",
-                    in_loop=self._in_loop,
-                )
+                return await self._jobs.cancel(unquote(topic), unquote(job_id), call.query or {}, in_loop=self._in_loop)
         raise EagerUnsupported(
             f"{call.method} {call.path}: EagerJobs supports puts, cancels and `reschedule_all` only; for other calls "
             "use the fixture `deferd_service`"

@@ -13,6 +13,7 @@ from deferd.contract.model import JobState
 
 FOLLOW_UP = "follow-up"
 WAITING = ("delayed", "ready")
+LIVE = (*WAITING, "reserved")
 _NOT_SHOWN = frozenset(
     {"delay", "run_at", "on_conflict", "conflict_with", "if_reserved", "max_wait", "max_items", "follow_up"}
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import click
@@ -65,9 +65,9 @@ class Command(click.Command):
         except DeferdError as error:
             from deferd.cli.framework import error_messages
 
-            return _fail(exit_codes.of_error(error), *error_messages.sentences(error, ctx))
+            return fail(*error_messages.sentences(error, ctx), code=exit_codes.of_error(error))
         except UsageError as error:
-            return _fail(exit_codes.USAGE, str(error))
+            return fail(str(error), code=exit_codes.USAGE)
 
 
 class CommandGroup(click.Group):
@@ -113,7 +113,8 @@ def refuse_undecoded(ctx: click.Context, parameter: click.Parameter, value: Any)
             raise click.BadParameter(f"it is not text in {encoding}{advice}", ctx, parameter)
 
 
-def _fail(code: int, *sentences: str) -> int:
+def fail(*sentences: str, code: int = exit_codes.FAILED) -> int:
+    """Print errors on standard error; returns the exit code."""
     from deferd.cli.framework.output import complain
 
     for sentence in sentences:
@@ -121,7 +122,22 @@ def _fail(code: int, *sentences: str) -> int:
     return code
 
 
-def command(*examples: str, **attributes: Any) -> Callable[[Callable[..., int | None]], Command]:
-    """Make a function a command, with its name and its docstring as help, and with these examples."""
-    lines = "".join(f"  {example}\n" for example in examples)
-    return click.command(cls=Command, epilog=f"examples:\n{lines}\n{EXIT_CODES}", **attributes)
+def command(
+    *examples: str, group: CommandGroup | None = None, **attributes: Any
+) -> Callable[[Callable[..., int | None]], Command]:
+    """Make a function a command, or an action of a group, with its name, its docstring as help, and these examples."""
+    make: Any = click.command if group is None else group.command
+    decorate: Callable[[Callable[..., int | None]], Command]
+    decorate = make(cls=Command, epilog=f"{_listed(examples)}\n{EXIT_CODES}", **attributes)
+    return decorate
+
+
+def command_group(*examples: str, name: str) -> Callable[[Callable[[], None]], CommandGroup]:
+    """Make a function a group of actions, with its docstring as help and these examples."""
+    epilog = f"{_listed(examples)}\n`deferd {name} ACTION --help` shows the options of an action.\n\n{EXIT_CODES}"
+    usage: dict[str, Any] = {"subcommand_metavar": "ACTION ...", "options_metavar": "", "no_args_is_help": False}
+    return click.group(name, cls=CommandGroup, epilog=epilog, **usage)
+
+
+def _listed(examples: Iterable[str]) -> str:
+    return "examples:\n" + "".join(f"  {example}\n" for example in examples)

@@ -1,4 +1,4 @@
-"""The options that several commands have."""
+"""The options that several commands have, and the commands that have the options of a client."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any, Final
 import click
 from click.core import ParameterSource
 
-from deferd.cli.framework import topic_completion, values
-from deferd.cli.framework.command import refuse_undecoded
+from deferd.cli.framework import values
+from deferd.cli.framework.command import Command, command, refuse_undecoded
+from deferd.cli.framework.completion import complete_topic
 from deferd.cli.framework.connection import SETTINGS, Connection
 from deferd.contract.fields import POLICY, TOPIC, Field, Kind
 from deferd.contract.limits import REPLICAS_MAX
@@ -19,6 +20,9 @@ STATES: Final = ("delayed", "ready", "reserved", "dead", "finished")
 REASONS: Final = ("expired", "attempts_exhausted", "schedule_ended", "deadline", "buried")
 """Why a job is dead: a copy, because the help does not import `deferd.contract.model`; a test compares the two."""
 DURABILITIES: Final = ("memory", "fsync", *(f"replicated:{count}" for count in range(1, REPLICAS_MAX + 1)))
+LONG_TIMEOUT_S: Final = 600.0
+"""For calls that take the service longer the more jobs there are, and that are not retried without a response."""
+_NDJSON: Final = "print JSON, one object a line"
 
 Function = Callable[..., int | None]
 Decorator = Callable[[Function], Function]
@@ -37,14 +41,20 @@ def all_of(decorators: Iterable[Decorator]) -> Decorator:
 
 def topic_argument(about: str = "its name", *, name: str = "topic", **attributes: Any) -> Decorator:
     """The argument TOPIC, completed from the topics of the service."""
-    return click.argument(name, help=about, shell_complete=topic_completion.complete_topic, **attributes)
+    return click.argument(name, help=about, shell_complete=complete_topic, **attributes)
 
 
-def json_option(about: str = "print JSON, one object a line") -> Decorator:
+def json_option(about: str = _NDJSON) -> Decorator:
     """The option --json, as the argument `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help=about)
 
 
+def durability_option(about: str) -> Decorator:
+    """The option --durability."""
+    return click.option("--durability", type=click.Choice(DURABILITIES), metavar="LEVEL", help=about)
+
+
+topics_argument: Final = topic_argument("names or patterns", name="topics", metavar="[TOPIC]...", nargs=-1)
 job_arguments: Final = all_of([topic_argument("the job's topic"), click.argument("id", help="the job's id")])
 state_option: Final = click.option("--state", type=click.Choice(STATES), help="only jobs in this state")
 error_option: Final = click.option("--error", metavar="TEXT", help="what went wrong, kept as the job's last_error")
@@ -61,6 +71,31 @@ def connection_options(function: Function) -> Function:
         return function(connection=Connection(**values, explicit=explicit), **arguments)
 
     return all_of(setting.option(name) for name, setting in SETTINGS.items())(run)
+
+
+def client_command(
+    *examples: str, json: str = _NDJSON, timeout_s: float | None = None, **attributes: Any
+) -> Callable[[Function], Command]:
+    """Make a function a command that calls a service: it gets a `client`, and `as_json` by the option --json.
+
+    `json` is the help of that option, `timeout_s` another default of --timeout; for the rest see `command`.
+    """
+    defaults = {} if timeout_s is None else {"timeout": timeout_s}
+
+    def decorate(function: Function) -> Command:
+        @click.command
+        @json_option(json)
+        @connection_options
+        def shared(connection: Connection, **arguments: Any) -> int | None:
+            with connection.with_defaults(**defaults).open() as client:
+                return function(client=client, **arguments)
+
+        made = command(*examples, **attributes)(function)
+        made.params += shared.params  # behind those of the command, also in its help
+        made.callback = shared.callback
+        return made
+
+    return decorate
 
 
 def _field(name: str, type_: Any, about: str, metavar: str | None = None, *, many: str | None = None) -> Decorator:
@@ -147,11 +182,7 @@ collapse_options: Final = all_of(
             click.Choice(["refuse", "after"]),
             "when a consumer holds the job: refuse (exit code 3), or after: the put waits until that has ended",
         ),
-        _field(
-            "max-wait",
-            values.duration,
-            "with replace or append: due at most this long after the first put",
-        ),
+        _field("max-wait", values.duration, "with replace or append: due at most this long after the first put"),
         _field("max-items", click.IntRange(1), "with --on-conflict append: due at once with this many items", "N"),
         _field("unique-for", values.duration, "how long the id stays taken after the job is finished"),
     ]

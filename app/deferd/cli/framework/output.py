@@ -13,15 +13,17 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from deferd.cli.framework.standard_streams import discard
 from deferd.contract.fields import Field, Kind
+from deferd.contract.timestamps import format_instant
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from deferd.client import Job
+    from deferd.contract.responses.response import Response
 
 _UNLIMITED_WIDTH = 100_000
 _CELL_CHARACTERS = 120
@@ -36,6 +38,11 @@ class Column(NamedTuple):
     cut: bool = False
 
 
+Row = TypeVar("Row", bound="Response")
+Cells = Mapping[Column, Callable[[Row], str]]
+"""The columns of a table, with the text of each for a row."""
+
+
 def line(text: str) -> None:
     """Print a line on standard output."""
     print(text)  # noqa: T201 (the command's output)
@@ -44,6 +51,33 @@ def line(text: str) -> None:
 def json_line(value: Any) -> None:
     """Print a JSON value as one line on standard output, in ASCII where that can't have all characters."""
     sys.stdout.write(json_text(value, ascii_only=sys.stdout.encoding.lower() not in _UNICODE) + "\n")
+
+
+def json_or_line(fields: Any, text: str, *, as_json: bool) -> None:
+    """Print what a command did: its JSON, or a line for people."""
+    if as_json:
+        json_line(fields)
+    else:
+        line(text)
+
+
+def json_or_facts(fields: Any, facts: Iterable[tuple[str, str]], *, as_json: bool) -> None:
+    """Print the JSON of something, or its facts."""
+    if as_json:
+        json_line(fields)
+    else:
+        show_facts(facts)
+
+
+def json_or_table(found: Iterable[Row], cells: Cells[Row], empty: str, *, as_json: bool, headed: bool = True) -> None:
+    """Print the JSON of each that was found, or a table of them; `empty` is what people read if there is none."""
+    if as_json:
+        for one in found:
+            json_line(one.fields)
+    elif rows := [[text(one) for text in cells.values()] for one in found]:
+        show_table([*cells], rows, headed=headed)
+    else:
+        say_empty(empty)
 
 
 def json_text(value: Any, *, ascii_only: bool = False) -> str:
@@ -85,15 +119,20 @@ def printable(text: str) -> str:
 
 
 def show_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, headed: bool = True) -> None:
-    """Print a table, as wide as the terminal, else as wide as its cells."""
-    from rich.console import Console  # an extra, needed for tables only
-
-    table = make_table(columns, headed=headed)
+    """Print a table of these cells."""
+    table = make_table(columns, headed=headed)  # imports an extra, needed for tables only
     for at, column in enumerate(columns):
         if column.right:  # a number that is wrapped or truncated reads as another number
             table.columns[at].min_width = max(len(cells[at]) for cells in [[one.name for one in columns], *rows])
     for row in rows:
         table.add_row(*(printable(cell) for cell in row))
+    print_table(table)
+
+
+def print_table(table: Table) -> None:
+    """Print a table, as wide as the terminal, else as wide as its cells."""
+    from rich.console import Console
+
     console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else _UNLIMITED_WIDTH)
     with console.capture() as shown:
         console.print(table)
@@ -136,8 +175,10 @@ def show_facts(facts: Iterable[tuple[str, str]]) -> None:
             line(" " * width + printable(text))
 
 
-def span(seconds: float) -> str:
-    """A duration in its two largest units, such as ``1h 30m``; below a minute in seconds."""
+def span(seconds: float | None) -> str:
+    """A duration in its two largest units, such as ``1h 30m``; below a minute in seconds; a dash for none."""
+    if seconds is None:
+        return "-"
     if seconds < 60:
         return f"{seconds:.3g}s" if seconds < 10 else f"{int(seconds)}s"
     left = int(seconds)
@@ -149,26 +190,20 @@ def span(seconds: float) -> str:
     return " ".join(f"{count}{unit}" for count, unit in parts[first : first + 2] if count)
 
 
-def from_now(instant: datetime) -> str:
-    """``in 30m`` or ``5s ago``, by the clock of this host."""
+def from_now(instant: datetime | None) -> str:
+    """``in 30m`` or ``5s ago``, by the clock of this host; a dash for none."""
+    if instant is None:
+        return "-"
     seconds = (instant - datetime.now(UTC)).total_seconds()
     if abs(seconds) < 1:
         return "now"
-    return f"in {span(_whole(seconds))}" if seconds > 0 else f"{span(_whole(-seconds))} ago"
-
-
-def _whole(seconds: float) -> float:
-    return float(round(seconds))
-
-
-def rfc3339(instant: datetime) -> str:
-    """``2030-01-31T09:30:00.000Z``."""
-    return instant.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    length = span(float(round(abs(seconds))))
+    return f"in {length}" if seconds > 0 else f"{length} ago"
 
 
 def when(instant: datetime) -> str:
     """``2030-01-31T09:30:00.000Z (in 30m)``."""
-    return f"{rfc3339(instant)} ({from_now(instant)})"
+    return f"{format_instant(instant)} ({from_now(instant)})"
 
 
 def cell(value: Any) -> str:
@@ -191,6 +226,11 @@ def short_number(number: float) -> str:
 def short_span(seconds: float | None) -> str:
     """A duration in its largest unit; a dash for none."""
     return "-" if seconds is None else span(float(int(seconds))).partition(" ")[0]
+
+
+def count(number: int, noun: str) -> str:
+    """``1 job``, ``1,200 jobs``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def number(value: float | None) -> str:

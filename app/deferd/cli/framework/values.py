@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple
 
 import click
 
+from deferd.cli.framework.exit_codes import UsageError
 from deferd.contract.service_url import parse_service_url, refuse_passwords
 from deferd.contract.timestamps import parse_instant
 
@@ -113,11 +114,17 @@ def body(text: str) -> Any:
     return text if text == "-" else Body(json_value(text))
 
 
-class Body:
+class Body(NamedTuple):
     """A body, which may be None or the text ``-``."""
 
-    def __init__(self, value: Any) -> None:
-        self.value = value
+    value: Any
+
+
+def body_field(body: Body | Literal["-"] | None) -> dict[str, Any]:
+    """The field `body` of a job if a body was given. Raises UsageError for ``-``."""
+    if isinstance(body, str):
+        raise UsageError("BODY is -, but only `deferd put` reads standard input")
+    return {} if body is None else {"body": body.value}
 
 
 def header(text: str) -> tuple[str, str] | None:
@@ -213,17 +220,18 @@ def key(text: str) -> str:
 
 def timeout(text: str) -> float:
     """A duration from 0.1 s to an hour."""
-    value = duration(text)
-    if not 0.1 <= value <= 3600:
-        raise click.BadParameter(f"{_shown(text)} is not from 0.1 s to 1 h")
-    return value
+    return _within(0.1, 3600, "0.1 s to 1 h", text)
 
 
 def retry_time(text: str) -> float:
     """A duration from 0 to a day."""
+    return _within(0, 86400, "0 to 24 h", text)
+
+
+def _within(low_s: float, high_s: float, span: str, text: str) -> float:
     value = duration(text)
-    if not 0 <= value <= 86400:
-        raise click.BadParameter(f"{_shown(text)} is not from 0 to 24 h")
+    if not low_s <= value <= high_s:
+        raise click.BadParameter(f"{_shown(text)} is not from {span}")
     return value
 
 

@@ -6,59 +6,42 @@ from typing import TYPE_CHECKING
 
 import click
 
-from deferd.cli.framework import output, topic_completion, values
-from deferd.cli.framework.command import command
-from deferd.cli.framework.connection import Connection
-from deferd.cli.framework.options import connection_options, json_option
-from deferd.cli.framework.output import Column
+from deferd.cli.framework import output, values
+from deferd.cli.framework.options import client_command, topics_argument
+from deferd.cli.framework.output import Cells, Column
 
 if TYPE_CHECKING:
-    from deferd.client import Change
+    from deferd.client import Change, Client
 
 _LIMIT_DEFAULT = 100
-_COLUMNS = [
-    Column("AT"),
-    Column("BY"),
-    Column("VIA"),
-    Column("OPERATION"),
-    Column("TOPIC"),
-    Column("JOBS", right=True),
-    Column("WHAT", cut=True),
-]
 
 
-@command("deferd activity", "deferd activity 'orders.*' --json | jq -r 'select(.via == \"console\").by'")
-@click.argument(
-    "topics", metavar="[TOPIC]...", nargs=-1, help="names or patterns", shell_complete=topic_completion.complete_topic
-)
+def _times(change: Change) -> str:
+    return "" if change.times == 1 else f" ({change.times} times)"
+
+
+def _what(change: Change) -> str:
+    what = " ".join(text for text in (change.subject, change.filter) if text)
+    return (what or "-") + ("" if change.fields["outcome"] == "done" else " (outcome unknown)")
+
+
+_CELLS: Cells[Change] = {
+    Column("AT"): lambda change: output.from_now(change.at),
+    Column("BY"): lambda change: change.by or "-",
+    Column("VIA"): lambda change: change.via,
+    Column("OPERATION"): lambda change: change.operation + _times(change),
+    Column("TOPIC"): lambda change: change.topic or "-",
+    Column("JOBS", right=True): lambda change: output.number(change.count),
+    Column("WHAT", cut=True): _what,
+}
+
+
+@client_command("deferd activity", "deferd activity 'orders.*' --json | jq -r 'select(.via == \"console\").by'")
+@topics_argument
 @click.option("--limit", type=values.count_from_1, metavar="N", help="most changes, up to 10000; default 100")
-@json_option()
-@connection_options
-def activity(*, topics: tuple[str, ...], limit: int | None, as_json: bool, connection: Connection) -> None:
+def activity(topics: tuple[str, ...], limit: int | None, client: Client, as_json: bool) -> None:
     """List what people and keys changed within 30 days, the newest first: settings, pauses, redrives, purges,
     schedules, calls on many jobs, and jobs changed in the console or by commands.
     """
-    with connection.open() as client:
-        found = list(client.activity(topics=topics or None, limit=limit or _LIMIT_DEFAULT))
-    if as_json:
-        for change in found:
-            output.json_line(change.fields)
-    elif found:
-        output.show_table(_COLUMNS, [_row(change) for change in found])
-    else:
-        output.say_empty("nobody has changed anything")
-
-
-def _row(change: Change) -> list[str]:
-    doubt = "" if change.fields["outcome"] == "done" else " (outcome unknown)"
-    times = "" if change.times == 1 else f" ({change.times} times)"
-    what = " ".join(text for text in (change.subject, change.filter) if text)
-    return [
-        output.from_now(change.at),
-        change.by or "-",
-        change.via,
-        change.operation + times,
-        change.topic or "-",
-        "-" if change.count is None else output.number(change.count),
-        (what or "-") + doubt,
-    ]
+    found = list(client.activity(topics=topics or None, limit=limit or _LIMIT_DEFAULT))
+    output.json_or_table(found, _CELLS, "nobody has changed anything", as_json=as_json)

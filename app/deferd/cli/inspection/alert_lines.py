@@ -25,7 +25,7 @@ def next_line(now: Now) -> str:
         return "No job is delayed."
     is_soon = at - datetime.now(UTC) < timedelta(hours=12)
     when = at.astimezone(UTC).strftime("%H:%M:%SZ" if is_soon else "%Y-%m-%d %H:%M:%SZ")
-    return f"Next: {when} ({output.from_now(at)}), {jobs:,} {'job' if jobs == 1 else 'jobs'}."
+    return f"Next: {when} ({output.from_now(at)}), {output.count(jobs, 'job')}."
 
 
 def headline(count: int) -> str:

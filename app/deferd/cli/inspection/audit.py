@@ -8,9 +8,7 @@ from typing import Any
 import click
 
 from deferd.cli.framework import exit_codes, output
-from deferd.cli.framework.command import command
-from deferd.cli.framework.connection import Connection
-from deferd.cli.framework.options import connection_options, json_option, topic_argument
+from deferd.cli.framework.options import client_command, topic_argument
 from deferd.cli.framework.output import Column
 from deferd.client import Client, StoreAudit, TopicAudit, UnexpectedAnswer
 from deferd.contract.errors import StoreUnavailable, TopicNotFound
@@ -23,18 +21,15 @@ _SHOWN_EXAMPLES = 5
 _OVERDUE_S = 5.0
 
 
-@command("deferd audit", "deferd audit orders.close --repair", "deferd audit --json | jq 'select(.clean | not)'")
+@client_command("deferd audit", "deferd audit orders.close --repair", "deferd audit --json | jq 'select(.clean | not)'")
 @topic_argument("these topics; without any, all topics of the store", name="topics", metavar="[TOPIC]...", nargs=-1)
 @click.option("--repair", is_flag=True, help="repair what is found, and check again")
-@json_option()
-@connection_options
-def audit(topics: tuple[str, ...], repair: bool, as_json: bool, connection: Connection) -> int:
+def audit(topics: tuple[str, ...], repair: bool, client: Client, as_json: bool) -> int:
     """Check what the store holds of each topic while the service runs: every job is in exactly one state, and all that
     were ever put are accounted for. Without TOPIC, also look for topics that are missing from the list. With --repair,
     repair what is found and check again. If the service has keys, this needs one with the scope admin.
     """
-    with connection.open() as client:
-        is_sound = _run(client, topics, repair=repair, as_json=as_json)
+    is_sound = _run(client, topics, repair=repair, as_json=as_json)
     return exit_codes.DONE if is_sound else exit_codes.FINDINGS
 
 
@@ -113,8 +108,7 @@ def _show(topics: list[TopicAudit], store: StoreAudit | None, checked: int) -> N
         output.line(f"and {checked - len(topics):,} more that are clean")
     if store is not None:
         _show_findings("the store", store)
-        if store.fields["stray_count"]:
-            count = store.fields["stray_count"]
+        if count := store.fields["stray_count"]:
             shown = ", ".join(store.fields["stray_keys"][:_SHOWN_EXAMPLES])
             output.line(output.printable(f"\nharmless: {count:,} keys that belong to no topic, such as {shown}"))
     for found in topics:
@@ -135,7 +129,7 @@ def _result(found: TopicAudit) -> str:
         return "clean" if found.clean else "NOT CHECKED"
     if found.repaired:
         return f"{count:,} REPAIRED"
-    return f"{count:,} {'FINDING' if count == 1 else 'FINDINGS'}"
+    return output.count(count, "finding").upper()
 
 
 def _show_findings(name: str, found: StoreAudit | TopicAudit) -> None:
@@ -154,7 +148,7 @@ def _show_findings(name: str, found: StoreAudit | TopicAudit) -> None:
 
 
 def _conclude(checked: int, is_sound: bool, was_clean: bool, topics: tuple[str, ...], *, repair: bool) -> None:
-    what = f"\n{checked:,} {'topic' if checked == 1 else 'topics'} checked: "
+    what = f"\n{output.count(checked, 'topic')} checked: "
     if was_clean:
         output.line(f"{what}no findings")
     elif is_sound:

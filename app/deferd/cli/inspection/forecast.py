@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import click
 
-from deferd.cli.framework import output, topic_completion, values
-from deferd.cli.framework.command import command
-from deferd.cli.framework.connection import Connection
+from deferd.cli.framework import output, values
 from deferd.cli.framework.exit_codes import UsageError
-from deferd.cli.framework.options import connection_options, json_option
+from deferd.cli.framework.options import client_command, topics_argument
 from deferd.cli.framework.output import Column
-from deferd.cli.inspection.sparks import BLOCKS, sparks
+from deferd.cli.inspection import sparks
 
 if TYPE_CHECKING:
-    from deferd.client import Forecast
+    from deferd.client import Client, Forecast
 
 _HEIGHT = 8
 """Lines of the largest bar."""
-_PIPE_WIDTH = 100
 _SPARKS_MIN, _SPARKS_MAX = 10, 60
 _BUCKETS_MAX = 240
 
 
-@command("deferd forecast", "deferd forecast 'mail.*' --span 24h", "deferd forecast --json | jq .counts")
-@click.argument(
-    "topics", metavar="[TOPIC]...", nargs=-1, help="names or patterns", shell_complete=topic_completion.complete_topic
+@client_command(
+    "deferd forecast",
+    "deferd forecast 'mail.*' --span 24h",
+    "deferd forecast --json | jq .counts",
+    json="print JSON",
 )
+@topics_argument
 @click.option("--from", "begin", type=values.instant, metavar="INSTANT", help="when it begins; default: now")
 @click.option("--to", "end", type=values.instant, metavar="INSTANT", help="when it ends")
 @click.option("--span", type=values.duration, metavar="DURATION", help="how much time in place of --to; default 6h")
@@ -39,8 +37,6 @@ _BUCKETS_MAX = 240
     "--buckets", type=values.count_from_1, metavar="N", help="how many bars, up to 240; default: as many as fit"
 )
 @click.option("--limit", type=values.whole, metavar="N", help="most topics, up to 1000; default 20")
-@json_option("print JSON")
-@connection_options
 def forecast(
     *,
     topics: tuple[str, ...],
@@ -49,8 +45,8 @@ def forecast(
     span: float | None,
     buckets: int | None,
     limit: int | None,
+    client: Client,
     as_json: bool,
-    connection: Connection,
 ) -> None:
     """Draw how many delayed jobs and planned runs of schedules come due when: all topics together, and those that have
     the most. Times are in the zone of this host.
@@ -59,11 +55,10 @@ def forecast(
         raise UsageError("give one of --to and --span")
     if span is not None:
         end = (begin or datetime.now().astimezone()) + timedelta(seconds=span)
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_WIDTH
+    width = sparks.width()
     if buckets is None and not as_json:
         buckets = max(min(width - 12, _BUCKETS_MAX, 120), 1)
-    with connection.open() as client:
-        made = client.forecast(topics=topics or None, begin=begin, end=end, buckets=buckets, limit=limit)
+    made = client.forecast(topics=topics or None, begin=begin, end=end, buckets=buckets, limit=limit)
     if as_json:
         output.json_line(made.fields)
         return
@@ -78,14 +73,16 @@ def _chart(made: Forecast) -> Iterator[str]:
     most = max(counts)
     label = output.short_number(most)
     for level in range(_HEIGHT, 0, -1) if most else ():
-        bars = "".join(BLOCKS[min(max(round(count / most * _HEIGHT * 8) - 8 * (level - 1), 0), 8)] for count in counts)
+        bars = "".join(
+            sparks.BLOCKS[min(max(round(count / most * _HEIGHT * 8) - 8 * (level - 1), 0), 8)] for count in counts
+        )
         yield f"{label if level == _HEIGHT else '':>6} {bars}".rstrip()
-    first, last = _time(made.begins_at, made), _time(made.ends_at, made)
+    first, last = sparks.period(made.begins_at, made.ends_at)
     yield f"{'':>6} {first}{last:>{max(len(counts) - len(first), len(last) + 1)}}"
     due, planned = sum(made.counts), sum(made.scheduled)
-    parts = [f"{due:,} {'job' if due == 1 else 'jobs'} due, {output.span(made.bucket)} a bar"]
+    parts = [f"{output.count(due, 'job')} due, {output.span(made.bucket)} a bar"]
     if planned:
-        parts.append(f"{planned:,} planned {'run' if planned == 1 else 'runs'}")
+        parts.append(output.count(planned, "planned run"))
     if made.before:
         parts.append(f"{made.before:,} before")
     if made.after:
@@ -93,11 +90,6 @@ def _chart(made: Forecast) -> Iterator[str]:
     if made.handled:
         parts.append(f"consumers finished {made.handled:,.4g} in such a time in the last hour")
     yield "; ".join(parts)
-
-
-def _time(at: datetime, made: Forecast) -> str:
-    is_long = made.ends_at - made.begins_at > timedelta(days=1)
-    return at.astimezone().strftime("%Y-%m-%d %H:%M %Z" if is_long else "%H:%M:%S %Z")
 
 
 def _show_topics(made: Forecast, width: int) -> None:
@@ -108,7 +100,7 @@ def _show_topics(made: Forecast, width: int) -> None:
     spark_width = min(max(width - name_width - 30, _SPARKS_MIN), _SPARKS_MAX)
     columns = [Column("TOPIC"), Column("DUE", right=True), Column("DELAYED", right=True), Column("WHEN")]
     rows = [
-        [topic.topic, f"{sum(topic.counts):,}", f"{topic.delayed:,}", sparks(topic.counts, spark_width)]
+        [topic.topic, f"{sum(topic.counts):,}", f"{topic.delayed:,}", sparks.sparks(topic.counts, spark_width)]
         for topic in topics
     ]
     output.line("")

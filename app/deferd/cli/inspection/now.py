@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from deferd.cli.framework import exit_codes, output, topic_completion, values
-from deferd.cli.framework.command import command
-from deferd.cli.framework.connection import Connection
-from deferd.cli.framework.options import connection_options, json_option
+from deferd.cli.framework import exit_codes, output, values
+from deferd.cli.framework.options import client_command, topics_argument
 from deferd.cli.inspection import alert_lines
 
+if TYPE_CHECKING:
+    from deferd.client import Client
 
-@command("deferd now", "deferd now 'mail.*'", "deferd now --critical || page-somebody")
-@click.argument(
-    "topics", metavar="[TOPIC]...", nargs=-1, help="names or patterns", shell_complete=topic_completion.complete_topic
-)
+
+@client_command("deferd now", "deferd now 'mail.*'", "deferd now --critical || page-somebody", json="print JSON")
+@topics_argument
 @click.option("--critical", is_flag=True, help="only critical alerts")
 @click.option("--limit", type=values.count_from_1, metavar="N", help="most alerts, up to 1000; default 100")
-@json_option("print JSON")
-@connection_options
-def now(topics: tuple[str, ...], critical: bool, limit: int | None, as_json: bool, connection: Connection) -> int:
+def now(topics: tuple[str, ...], critical: bool, limit: int | None, client: Client, as_json: bool) -> int:
     """Show what needs a person, the most urgent first, or that all is quiet and what is due next. The exit code is 6
     when something needs a person.
     """
-    with connection.open() as client:
-        found = client.now(topics=topics or None, limit=limit)
+    found = client.now(topics=topics or None, limit=limit)
     alerts = [alert for alert in found.alerts if not critical or alert.severity == alert_lines.CRITICAL]
     if as_json:
         output.json_line({**found.fields, "alerts": [alert.fields for alert in alerts]})

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deferd.cli.framework import output
-from deferd.cli.framework.command import command
-from deferd.cli.framework.connection import Connection
-from deferd.cli.framework.options import connection_options, json_option
+from deferd.cli.framework.options import client_command
+
+if TYPE_CHECKING:
+    from deferd.client import Client
 
 
-@command("deferd system", "deferd system --json | jq .store.memory_bytes")
-@json_option("print JSON")
-@connection_options
-def system(as_json: bool, connection: Connection) -> None:
+@client_command("deferd system", "deferd system --json | jq .store.memory_bytes", json="print JSON")
+def system(client: Client, as_json: bool) -> None:
     """Show the service's version, its store and timers, its settings, and what your key allows."""
-    with connection.open() as client:
-        found, key = client.system(), client.key()
+    found, key = client.system(), client.key()
     if as_json:
         output.json_line({**found.fields, "key": key.fields})
         return

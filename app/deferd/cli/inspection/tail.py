@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
 
-from deferd.cli.framework import exit_codes, output, topic_completion, values
+from deferd.cli.framework import exit_codes, output, values
 from deferd.cli.framework.command import command
 from deferd.cli.framework.connection import Connection
-from deferd.cli.framework.options import connection_options, json_option
+from deferd.cli.framework.options import connection_options, json_option, topics_argument
 
 if TYPE_CHECKING:
     from deferd.client import AsyncClient, JobEvent
@@ -27,9 +28,7 @@ _FOR_EVER_S = 10 * 365 * 86_400.0
     "deferd tail 'mail.*' --last 20",
     "deferd tail --json | jq -r 'select(.event == \"dead\").id'",
 )
-@click.argument(
-    "topics", metavar="[TOPIC]...", nargs=-1, help="names or patterns", shell_complete=topic_completion.complete_topic
-)
+@topics_argument
 @click.option("--last", type=values.whole, default=0, metavar="N", help="begin with the last N events of each topic")
 @json_option("print JSON, an event a line")
 @connection_options
@@ -71,7 +70,7 @@ async def _print_events(client: AsyncClient, topics: tuple[str, ...], last: int,
     await client.latest_events(topics or None, limit=1)  # an unreachable service is an error at the beginning only
     for name in topics:
         await _hint_at_setting(client, name)
-    events = client.events(topics or None, last=last, retry_for=_FOR_EVER_S, on_refusal=_Refusals().tell)
+    events = client.events(topics or None, last=last, retry_for=_FOR_EVER_S, on_refusal=_refusals())
     async for event in events:
         if as_json:
             output.json_line(event.fields)
@@ -80,16 +79,16 @@ async def _print_events(client: AsyncClient, topics: tuple[str, ...], last: int,
         sys.stdout.flush()
 
 
-class _Refusals:
+def _refusals() -> Callable[[DeferdError], None]:
     """Says on standard error why the command waits for a service that responds: once for each code."""
+    told: set[str] = set()
 
-    def __init__(self) -> None:
-        self._told: set[str] = set()
-
-    def tell(self, error: DeferdError) -> None:
-        if error.code not in self._told:
-            self._told.add(error.code)
+    def tell(error: DeferdError) -> None:
+        if error.code not in told:
+            told.add(error.code)
             output.complain(f"waiting for events: {error}")
+
+    return tell
 
 
 async def _hint_at_setting(client: AsyncClient, name: str) -> None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
+import termios
+import tty
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import click
@@ -16,13 +20,12 @@ from deferd.cli.framework import error_messages, exit_codes, output, values
 from deferd.cli.framework.command import command
 from deferd.cli.framework.connection import Connection
 from deferd.cli.framework.options import connection_options, json_option
-from deferd.cli.inspection.keyboard import pressed_keys
 from deferd.cli.inspection.top_snapshot import SORTS, Snapshot, SnapshotReader, in_order
 from deferd.cli.inspection.top_view import draw, topic_table
 from deferd.contract.errors import DeferdError
+from deferd.contract.timestamps import format_instant
 
 _TERMINATED = 128 + signal.SIGTERM
-_UNLIMITED_WIDTH = 100_000
 
 
 @command("deferd top", "deferd top --url http://a:8000,http://b:8000 --sort ready", "deferd top --json | jq .")
@@ -63,7 +66,7 @@ def _print(snapshot: Snapshot, connection: Connection, sort: str, *, as_json: bo
     if as_json:
         output.json_line(
             {
-                "at": output.rfc3339(datetime.now(UTC)),
+                "at": format_instant(datetime.now(UTC)),
                 "urls": connection.url,
                 "silent": snapshot.silent,
                 "unavailable": snapshot.unavailable.topics,
@@ -73,10 +76,7 @@ def _print(snapshot: Snapshot, connection: Connection, sort: str, *, as_json: bo
             }
         )
     else:
-        console = Console(markup=False, highlight=False, width=_UNLIMITED_WIDTH)
-        with console.capture() as shown:
-            console.print(topic_table(topics, wide=True))
-        sys.stdout.writelines(line.rstrip() + "\n" for line in shown.get().splitlines())
+        output.print_table(topic_table(topics, wide=True))
         for sentence in snapshot.unavailable.sentences():
             output.complain(sentence)
 
@@ -131,7 +131,7 @@ class _Screen:
 
     async def _draw(self) -> None:
         console = Console(markup=False, highlight=False)
-        with pressed_keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
+        with _pressed_keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
                 error = self._error
                 if error is not None and self._failing_since is not None:
@@ -171,3 +171,30 @@ class _Screen:
         if key in {"s", "S"}:
             self._sort = SORTS[(SORTS.index(self._sort) + 1) % len(SORTS)]
         return key
+
+
+@contextlib.contextmanager
+def _pressed_keys() -> Iterator[asyncio.Queue[str]]:
+    """Read keys into the queue while the block runs, without Enter or echo; none if stdin is not a terminal."""
+    keys: asyncio.Queue[str] = asyncio.Queue()
+    if not sys.stdin.isatty():
+        yield keys
+        return
+    descriptor = sys.stdin.fileno()
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        data = os.read(descriptor, 64)
+        if not data:  # the terminal is gone
+            loop.remove_reader(descriptor)
+        for key in data.decode(errors="replace"):
+            keys.put_nowait(key)
+
+    before = termios.tcgetattr(descriptor)
+    tty.setcbreak(descriptor)
+    loop.add_reader(descriptor, read)
+    try:
+        yield keys
+    finally:
+        loop.remove_reader(descriptor)
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)

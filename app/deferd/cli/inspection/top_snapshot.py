@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Self
 
 from deferd.cli.framework.connection import Connection
 from deferd.cli.inspection.rates import RateMeter, Rates, read_counts
-from deferd.cli.topics.unavailable_topics import UnavailableTopics
+from deferd.cli.topics.topics import UnavailableTopics, due_in_s
 from deferd.client import AsyncClient, Now, TopicView
 from deferd.contract.errors import DeferdError
 
@@ -23,18 +21,6 @@ class TopicSnapshot:
 
     view: TopicView
     rates: Rates
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """Jobs by state."""
-        counts: Mapping[str, int] = self.view.fields["counts"]
-        return counts
-
-    @property
-    def due_in_s(self) -> float | None:
-        """Seconds until the next delayed job is due, by the clock of this host; None if none is delayed."""
-        due_at = self.view.next_due_at
-        return None if due_at is None else max((due_at - datetime.now(UTC)).total_seconds(), 0.0)
 
     def as_json(self) -> dict[str, Any]:
         """The topic as in the API, without its settings, and its rates."""
@@ -61,7 +47,7 @@ class Snapshot:
 
     def total(self, state: str) -> int:
         """Jobs in a state."""
-        return sum(topic.counts[state] for topic in self.topics)
+        return sum(topic.view.counts[state] for topic in self.topics)
 
 
 SORTS = ("busy", "topic", "delayed", "ready", "reserved", "dead", "finished", "oldest", "due")
@@ -76,13 +62,13 @@ def in_order(topics: list[TopicSnapshot], sort: str) -> list[TopicSnapshot]:
             case "topic":
                 return 0.0, 0.0, name
             case "busy":
-                return -sum(rate or 0.0 for rate in snapshot.rates), -float(snapshot.counts["ready"]), name
+                return -sum(rate or 0.0 for rate in snapshot.rates), -float(snapshot.view.counts["ready"]), name
             case "oldest":
                 return -(snapshot.view.oldest_ready_age or 0.0), 0.0, name
             case "due":
-                due_in_s = snapshot.due_in_s
-                return float("inf") if due_in_s is None else due_in_s, 0.0, name
-        return -float(snapshot.counts[sort]), 0.0, name
+                due_s = due_in_s(snapshot.view)
+                return float("inf") if due_s is None else due_s, 0.0, name
+        return -float(snapshot.view.counts[sort]), 0.0, name
 
     return sorted(topics, key=place)
 

@@ -12,6 +12,7 @@ from deferd.cli.framework import output
 from deferd.cli.framework.output import Column, make_table
 from deferd.cli.inspection import alert_lines
 from deferd.cli.inspection.top_snapshot import Snapshot, TopicSnapshot, in_order
+from deferd.cli.topics.topics import due_in_s
 from deferd.contract.model import JobState
 
 _WIDE = 110
@@ -36,18 +37,11 @@ def draw(
     """The screen. `error` says why there is no newer snapshot; `keys` lists the keys."""
     parts: list[RenderableType] = [_headline(snapshot, where, width)]
     if error is not None:
-        parts.append(
-            Text(f"no response: {output.printable(error)}", style="bold red", no_wrap=True, overflow="ellipsis")
-        )
+        parts.append(_line(f"no response: {error}", "bold red"))
     elif snapshot is not None and snapshot.silent:
-        parts.append(
-            Text(f"rates lack {', '.join(snapshot.silent)}", style="yellow", no_wrap=True, overflow="ellipsis")
-        )
+        parts.append(_line(f"rates lack {', '.join(snapshot.silent)}", "yellow"))
     if snapshot is not None:
-        parts.extend(
-            Text(output.printable(sentence), style="bold red", no_wrap=True, overflow="ellipsis")
-            for sentence in snapshot.unavailable.sentences()
-        )
+        parts += [_line(sentence, "bold red") for sentence in snapshot.unavailable.sentences()]
         if error is None:
             parts += _attention(snapshot, max(height // _SHARE_OF_ALERTS, 2))
         rows = max(height - _LINES_AROUND - len(parts) + 1, 1)
@@ -106,11 +100,11 @@ def _name(snapshot: TopicSnapshot, width: int | None) -> Text:
 def _figures(snapshot: TopicSnapshot, states: list[str], *, wide: bool) -> list[str]:
     count = output.number if wide else output.short_number
     return [
-        *(count(snapshot.counts[state]) for state in states),
+        *(count(snapshot.view.counts[state]) for state in states),
         _rate(snapshot.rates.put),
         _rate(snapshot.rates.finish),
         _span(snapshot.view.oldest_ready_age, wide=wide),
-        _span(snapshot.due_in_s, wide=wide),
+        _span(due_in_s(snapshot.view), wide=wide),
     ]
 
 
@@ -118,12 +112,12 @@ def _headline(snapshot: Snapshot | None, where: str, width: int) -> Text:
     at = datetime.now(UTC).strftime("%H:%M:%SZ")
     parts = [f"deferd top {at}", where]
     if snapshot is not None:
-        parts.append(f"{len(snapshot.topics):,} {'topic' if len(snapshot.topics) == 1 else 'topics'}")
+        parts.append(output.count(len(snapshot.topics), "topic"))
         parts += [f"{output.short_number(snapshot.total(state))} {state}" for state in _STATES[:4]]
     text = "  ".join(parts)
     if len(text) > width:
         text = "  ".join([parts[0], *parts[2:]])
-    return Text(text, style="bold", no_wrap=True, overflow="ellipsis")
+    return _line(text, "bold")
 
 
 def _attention(snapshot: Snapshot, most: int) -> list[Text]:
@@ -133,24 +127,21 @@ def _attention(snapshot: Snapshot, most: int) -> list[Text]:
         return []
     alerts = now.alerts
     if not alerts:
-        return [Text(alert_lines.quiet_line(now), style="dim", no_wrap=True, overflow="ellipsis")]
+        return [_line(alert_lines.quiet_line(now), "dim")]
     in_all = len(alerts) + int(now.fields.get("left_out", 0))
     shown = alerts if in_all <= most else alerts[: most - 1]
-    lines = [
-        Text(
-            output.printable(alert.text),
-            style="bold red" if alert.severity == alert_lines.CRITICAL else "yellow",
-            no_wrap=True,
-            overflow="ellipsis",
-        )
-        for alert in shown
-    ]
+    lines = [_line(one.text, "bold red" if one.severity == alert_lines.CRITICAL else "yellow") for one in shown]
     if len(shown) < in_all:
         rest = (
             f"and {in_all - len(shown):,} more: deferd now" if shown else f"{alert_lines.headline(in_all)} deferd now"
         )
-        lines.append(Text(rest, style="yellow", no_wrap=True, overflow="ellipsis"))
+        lines.append(_line(rest, "yellow"))
     return lines
+
+
+def _line(text: str, style: str) -> Text:
+    """A text on one line, truncated to the width of the screen."""
+    return Text(output.printable(text), style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _rate(rate: float | None) -> str:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from deferd.cli.framework import exit_codes, output
-from deferd.cli.framework.command import command
-from deferd.cli.framework.connection import Connection
-from deferd.cli.framework.options import connection_options, job_arguments, json_option
+from deferd.cli.framework.options import client_command, job_arguments
+
+if TYPE_CHECKING:
+    from deferd.client import Client
 
 
-@command("deferd why orders.close order-1042", "deferd why orders.close order-1042 --json | jq -r .reasons[0].code")
+@client_command(
+    "deferd why orders.close order-1042",
+    "deferd why orders.close order-1042 --json | jq -r .reasons[0].code",
+    json="print JSON",
+)
 @job_arguments
-@json_option("print JSON")
-@connection_options
-def why(topic: str, id: str, as_json: bool, connection: Connection) -> int:
+def why(topic: str, id: str, client: Client, as_json: bool) -> int:
     """Explain why a job has not run: what holds it back now comes first. The exit code is 3 when there is no such
     job.
     """
-    with connection.open() as client:
-        explanation = client.why(topic, id)
+    explanation = client.why(topic, id)
     if as_json:
         output.json_line(explanation.fields)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,15 +12,21 @@ from deferd.cli.framework import exit_codes, output, values
 from deferd.cli.framework.command import command
 from deferd.cli.framework.connection import Connection
 from deferd.cli.framework.exit_codes import UsageError
-from deferd.cli.framework.options import DURABILITIES, all_of, connection_options, json_option, topic_argument
-from deferd.cli.jobs import previews
-from deferd.cli.jobs.tasks import show_begun
+from deferd.cli.framework.options import (
+    LONG_TIMEOUT_S,
+    all_of,
+    client_command,
+    connection_options,
+    durability_option,
+    json_option,
+    topic_argument,
+)
+from deferd.cli.jobs.tasks import show_begun, show_preview
 
 if TYPE_CHECKING:
-    from deferd.client import BulkResult
+    from deferd.client import BulkResult, Client, Task
     from deferd.client.bulk import Selector
 
-_LONG_TIMEOUT_S = 600.0
 _WHICH: Final = "say which jobs: TOPIC and ID, --tag, or TOPIC and --state"
 _select_options: Final = all_of(
     [
@@ -48,54 +55,36 @@ _select_options: Final = all_of(
 @_select_options
 @click.option("--refuse-reserved", is_flag=True, help="do not cancel a job that a consumer holds")
 @click.option("--keep-follow-up", is_flag=True, help="a put that waits for the job to end takes its place")
-@click.option(
-    "--durability",
-    type=click.Choice(DURABILITIES),
-    metavar="LEVEL",
-    help="acknowledge when the cancel is in memory, fsync: on disk, or replicated:N: in N replicas as well",
-)
+@durability_option("acknowledge when the cancel is in memory, fsync: on disk, or replicated:N: in N replicas as well")
 @json_option()
 @connection_options
 def cancel(
     *,
     topic: str | None,
     ids: tuple[str, ...],
-    cutoff: datetime | None,
-    limit: int | None,
-    dry_run: bool,
-    samples: bool,
-    as_task: bool,
     refuse_reserved: bool,
     keep_follow_up: bool,
     durability: str | None,
     as_json: bool,
     connection: Connection,
-    **selectors: Any,
+    **many: Any,
 ) -> int:
     """Cancel jobs in any state. `was` shows whether it was in time: reserved means that a consumer had the job already.
     A job that cannot be cancelled does not keep the others from being cancelled.
     """
-    if_reserved: Any = "refuse" if refuse_reserved else "cancel"
-    if _selects_many(**selectors):
+    if_reserved = "refuse" if refuse_reserved else "cancel"
+    if _selects_many(**many):
         if keep_follow_up or durability is not None:
             option = "--keep-follow-up" if keep_follow_up else "--durability"
             raise UsageError(f"{option} is for jobs by their ids")
-        select = _selector(topic, ids, cutoff, **selectors)
-        with connection.with_defaults(timeout=_LONG_TIMEOUT_S).open() as client:
-            if as_task:
-                _refuse_dry_run(dry_run=dry_run)
-                begun = client.start_cancel_all(limit=limit, if_reserved=if_reserved, **select)
-                show_begun(begun, as_json=as_json)
-                return exit_codes.DONE
-            if _shows_samples(dry_run=dry_run, samples=samples):
-                previews.show(client.preview_cancel_all(limit=limit, **select), as_json=as_json)
-                return exit_codes.DONE
-            done = client.cancel_all(limit=limit, dry_run=dry_run, if_reserved=if_reserved, **select)
-        _show(done, "cancelled", as_json=as_json)
+        with connection.with_defaults(timeout=LONG_TIMEOUT_S).open() as client:
+            select = _selector(topic, ids, **many)
+            calls = (client.cancel_all, client.start_cancel_all)
+            _act_on_many(client, calls, select, "cancelled", {"if_reserved": if_reserved}, as_json=as_json, **many)
         return exit_codes.DONE
-    if limit is not None or dry_run:
+    if many["limit"] is not None or many["dry_run"]:
         raise UsageError("--limit and --dry-run are for --tag and --state")
-    if cutoff is not None or samples or as_task:
+    if many["cutoff"] is not None or many["samples"] or many["as_task"]:
         raise UsageError("--cutoff, --samples and --task are for --tag and --state")
     if topic is None or not ids:
         raise UsageError(_WHICH)
@@ -122,20 +111,17 @@ def _cancel_each(topic: str, ids: tuple[str, ...], options: Any, *, as_json: boo
                 if as_json:
                     output.json_line({"topic": topic, "id": job_id, "code": error.code})
                 continue
-            if as_json:
-                reached = {} if job.durability is None else {"durability": job.durability}
-                fields = {"topic": job.topic, "id": job.id, "state": "cancelled", "was": job.was.value}
-                output.json_line({**fields, **reached})
-            else:
-                reached_text = "" if job.durability is None else f", durability {job.durability}"
-                output.line(f"{job.topic}/{job.id} cancelled, was {job.was.value}{reached_text}")
+            reached = "" if job.durability is None else f", durability {job.durability}"
+            text = f"{job.topic}/{job.id} cancelled, was {job.was.value}{reached}"
+            output.json_or_line(job.fields, text, as_json=as_json)
     return code
 
 
-@command(
+@client_command(
     "deferd reschedule --tag customer:7 --by 1h",
     "deferd reschedule 'orders.*' --state ready --delay 10m --dry-run",
     "deferd reschedule orders.close order-1042 order-1043 --by=-30m",
+    timeout_s=LONG_TIMEOUT_S,
 )
 @topic_argument("the jobs' topic; with --tag or --state also a pattern", required=False)
 @click.argument("ids", metavar="[ID]...", nargs=-1, help="the jobs' ids, up to 1000")
@@ -144,8 +130,6 @@ def _cancel_each(topic: str, ids: tuple[str, ...], options: Any, *, as_json: boo
 @click.option("--delay", type=values.duration, help="due this long from now: 90, 30m, 24h, 7d")
 @click.option("--run-at", type=values.instant, help="due at this instant: 2030-01-31T09:30:00Z")
 @click.option("--request-id", metavar="ID", help="repeats of this command with the same ID move no job twice")
-@json_option()
-@connection_options
 def reschedule(
     *,
     topic: str | None,
@@ -153,62 +137,56 @@ def reschedule(
     by: float | None,
     delay: float | None,
     run_at: datetime | None,
-    cutoff: datetime | None,
-    limit: int | None,
-    dry_run: bool,
-    samples: bool,
-    as_task: bool,
     request_id: str | None,
+    client: Client,
     as_json: bool,
-    connection: Connection,
-    **selectors: Any,
+    **many: Any,
 ) -> None:
     """Give many jobs a new due time, each once: those of ID, with a tag, or in a state. Only delayed and ready jobs are
     changed. For one job see also `change`.
     """
     if sum(value is not None for value in (by, delay, run_at)) != 1:
         raise UsageError("give one of --by, --delay and --run-at")
-    if not _selects_many(**selectors) and (topic is None or not ids):
+    if not _selects_many(**many) and (topic is None or not ids):
         raise UsageError(_WHICH)
-    if as_task and ids:
+    if many["as_task"] and ids:
         raise UsageError("--task is for --tag and --state")
-    select = _selector(topic, ids, cutoff, **selectors)
-    with connection.with_defaults(timeout=_LONG_TIMEOUT_S).open() as client:
-        if as_task:
-            _refuse_dry_run(dry_run=dry_run)
-            begun = client.start_reschedule_all(
-                by=by, delay=delay, run_at=run_at, limit=limit, request_id=request_id, **select
-            )
-            show_begun(begun, as_json=as_json)
-            return
-        if _shows_samples(dry_run=dry_run, samples=samples):
-            previews.show(client.preview_cancel_all(limit=limit, **select), as_json=as_json)
-            return
-        done = client.reschedule_all(
-            by=by,
-            delay=delay,
-            run_at=run_at,
-            limit=limit,
-            dry_run=dry_run,
-            request_id=request_id,
-            **select,
-        )
-    _show(done, "rescheduled", as_json=as_json)
+    select = _selector(topic, ids, **many)
+    calls = (client.reschedule_all, client.start_reschedule_all)
+    action = {"by": by, "delay": delay, "run_at": run_at, "request_id": request_id}
+    _act_on_many(client, calls, select, "rescheduled", action, as_json=as_json, **many)
 
 
-def _refuse_dry_run(*, dry_run: bool) -> None:
-    if dry_run:
-        raise UsageError("--task is not for --dry-run")
-
-
-def _shows_samples(*, dry_run: bool, samples: bool) -> bool:
-    if samples and not dry_run:
-        raise UsageError("--samples is for --dry-run")
-    return samples
+def _act_on_many(
+    client: Client,
+    calls: tuple[Callable[..., BulkResult], Callable[..., Task]],
+    select: Selector,
+    done: str,
+    action: dict[str, Any],
+    *,
+    limit: int | None,
+    dry_run: bool,
+    samples: bool,
+    as_task: bool,
+    as_json: bool,
+    **_selectors: Any,
+) -> None:
+    """Act on the selected jobs, or begin a task that does, by one of the two `calls`; or show what would be done."""
+    act, start = calls
+    if as_task:
+        if dry_run:
+            raise UsageError("--task is not for --dry-run")
+        show_begun(start(limit=limit, **action, **select), as_json=as_json)
+    elif samples:
+        if not dry_run:
+            raise UsageError("--samples is for --dry-run")
+        show_preview(client.preview_cancel_all(limit=limit, **select), as_json=as_json)
+    else:
+        _show(act(limit=limit, dry_run=dry_run, **action, **select), done, as_json=as_json)
 
 
 def _selects_many(
-    *, tag: str | None, state: str | None, due_after: datetime | None, due_before: datetime | None
+    *, tag: str | None, state: str | None, due_after: datetime | None, due_before: datetime | None, **_how: Any
 ) -> bool:
     if tag is not None and state is not None:
         raise UsageError("--tag and --state exclude each other: give one of them")
@@ -217,22 +195,20 @@ def _selects_many(
     return tag is not None or state is not None
 
 
-def _selector(topic: str | None, ids: tuple[str, ...], cutoff: datetime | None, **selectors: Any) -> Selector:
+def _selector(topic: str | None, ids: tuple[str, ...], **many: Any) -> Selector:
     """The selectors of the client. Raises UsageError."""
-    if not _selects_many(**selectors):
-        return {"ids": [(topic or "", job_id) for job_id in ids], "cutoff": cutoff}
+    if not _selects_many(**many):
+        return {"ids": [(topic or "", job_id) for job_id in ids], "cutoff": many["cutoff"]}
     if ids:
         raise UsageError("--tag and --state are for many jobs: leave out ID")
-    if topic is None and selectors["state"] is not None:
+    if topic is None and many["state"] is not None:
         raise UsageError("--state needs TOPIC: a topic, or a pattern such as 'orders.*'")
-    return {**selectors, "topics": topic, "cutoff": cutoff}  # type: ignore[typeddict-item] # their names are those of the options
+    selectors = {name: many[name] for name in ("tag", "state", "due_after", "due_before")}
+    return {**selectors, "topics": topic, "cutoff": many["cutoff"]}  # type: ignore[typeddict-item] # names as the options
 
 
 def _show(done: BulkResult, what: str, *, as_json: bool) -> None:
-    if as_json:
-        output.json_line(done.fields)
-        return
     parts = ", ".join(f"{count:,} {state.value}" for state, count in done.was.items())
-    noun = "job" if done.matched == 1 else "jobs"
     more = "" if done.complete else "; there may be more"
-    output.line(f"{done.done:,} of {done.matched:,} {noun} {what}" + (f", was {parts}" if parts else "") + more)
+    text = f"{done.done:,} of {output.count(done.matched, 'job')} {what}{f', was {parts}' if parts else ''}{more}"
+    output.json_or_line(done.fields, text, as_json=as_json)

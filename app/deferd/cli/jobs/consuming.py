@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from deferd.cli.framework import exit_codes, output, values
-from deferd.cli.framework.command import command
-from deferd.cli.framework.connection import Connection
-from deferd.cli.framework.options import (
-    all_of,
-    connection_options,
-    error_option,
-    job_arguments,
-    json_option,
-    topic_argument,
-)
+from deferd.cli.framework.options import Function, client_command, error_option, job_arguments, topic_argument
+from deferd.contract.timestamps import format_instant
 
 if TYPE_CHECKING:
-    from deferd.client import Delivery, JobRef
-
-_delivery_arguments: Final = all_of(
-    [
-        job_arguments,
-        click.option("--receipt", metavar="R", help="that of the pop; default: that of the live delivery"),
-    ]
-)
+    from deferd.client import Client, Delivery, JobRef
 
 
-@command(
+def _delivery_arguments(function: Function) -> Function:
+    """The job and its receipt, as the argument `job`."""
+
+    @functools.wraps(function)
+    def run(topic: str, id: str, receipt: str | None, **arguments: Any) -> int | None:
+        from deferd.client import JobRef
+
+        return function(job=JobRef(topic, id, receipt), **arguments)
+
+    receipt = click.option("--receipt", metavar="R", help="that of the pop; default: that of the live delivery")
+    return job_arguments(receipt(run))
+
+
+@client_command(
     "deferd pop orders.close",
     "deferd pop urgent,normal --count 10 --wait 0 --json",
     "deferd pop 'orders.urgent,orders.*'",
@@ -40,21 +39,9 @@ _delivery_arguments: Final = all_of(
 @click.option("--wait", type=values.duration, default="20s", help="wait for the first, 0 to 60s; default 20s")
 @click.option("--ttr", type=values.duration, help="length of the lease: 0.1s to 24h")
 @click.option("--consumer", metavar="NAME", help="shown as the holder")
-@json_option()
-@connection_options
-def pop(
-    *,
-    topic: str,
-    count: int,
-    wait: float,
-    ttr: float | None,
-    consumer: str | None,
-    as_json: bool,
-    connection: Connection,
-) -> int:
+def pop(topic: str, wait: float, client: Client, as_json: bool, **options: Any) -> int:
     """Take ready jobs. They are yours until their leases end: finish, release, touch or bury them."""
-    with connection.open() as client:
-        jobs = client.pop(topic, count=count, wait=wait, ttr=ttr, consumer=consumer)
+    jobs = client.pop(topic, wait=wait, **options)
     for job in jobs:
         if as_json:
             output.json_line(job.fields)
@@ -69,7 +56,7 @@ def pop(
     return exit_codes.DONE
 
 
-@command(
+@client_command(
     "deferd finish orders.close order-1042",
     "deferd finish orders.close order-1042 --receipt 29a1e0c3.1 --result '\"closed\"'",
     """deferd finish orders.close order-1042 --put '{"topic": "mail", "body": {"order": 1042}}'""",
@@ -86,25 +73,13 @@ def pop(
     multiple=True,
     help='a job to put in the same step, {"topic": ..., "body": ...}; up to 10 times',
 )
-@json_option()
-@connection_options
-def finish(
-    *,
-    topic: str,
-    id: str,
-    receipt: str | None,
-    result: Any,
-    puts: tuple[dict[str, Any], ...],
-    as_json: bool,
-    connection: Connection,
-) -> None:
+def finish(job: JobRef, result: Any, puts: tuple[dict[str, Any], ...], client: Client, as_json: bool) -> None:
     """Finish a job: it is done. With --put, it is done and the others are put, or nothing happens."""
-    with connection.open() as client:
-        client.finish(_delivery(topic, id, receipt), result, put=puts)
-    _show_state(topic, id, "finished", as_json=as_json)
+    client.finish(job, result, put=puts)
+    _show_state(job, "finished", as_json=as_json)
 
 
-@command(
+@client_command(
     "deferd release orders.close order-1042 --delay 5m --error 'the shop is down'",
     "deferd release orders.close order-1042 --delay 30s --no-count",
 )
@@ -112,72 +87,36 @@ def finish(
 @click.option("--delay", type=values.duration, help="instead of the job's backoff")
 @click.option("--no-count", is_flag=True, help="a snooze: it does not count as an attempt; needs --delay, from 0.1s")
 @error_option
-@json_option()
-@connection_options
-def release(
-    *,
-    topic: str,
-    id: str,
-    receipt: str | None,
-    delay: float | None,
-    no_count: bool,
-    error: str | None,
-    as_json: bool,
-    connection: Connection,
-) -> None:
+def release(job: JobRef, no_count: bool, client: Client, as_json: bool, **options: Any) -> None:
     """End a delivery, for another attempt of the job."""
-    with connection.open() as client:
-        released = client.release(_delivery(topic, id, receipt), delay=delay, error=error, count=not no_count)
-    if as_json:
-        due = {} if released.due_at is None else {"due_at": output.rfc3339(released.due_at)}
-        output.json_line(
-            {"topic": topic, "id": id, "state": released.state.value, **due, "attempts": released.attempts}
-        )
-    else:
-        then = "it has no attempt left" if released.due_at is None else f"due {output.when(released.due_at)}"
-        output.line(f"{topic}/{id} {released.state.value}, {then}")
+    released = client.release(job, count=not no_count, **options)
+    then = "it has no attempt left" if released.due_at is None else f"due {output.when(released.due_at)}"
+    fields = {"topic": job.topic, "id": job.id, **released.fields}
+    output.json_or_line(fields, f"{job.topic}/{job.id} {released.state.value}, {then}", as_json=as_json)
 
 
-@command("deferd touch orders.close order-1042", "deferd touch orders.close order-1042 --ttr 10m")
+@client_command("deferd touch orders.close order-1042", "deferd touch orders.close order-1042 --ttr 10m")
 @_delivery_arguments
 @click.option("--ttr", type=values.duration, help="from now; default: that of the job")
-@json_option()
-@connection_options
-def touch(
-    *, topic: str, id: str, receipt: str | None, ttr: float | None, as_json: bool, connection: Connection
-) -> None:
+def touch(job: JobRef, ttr: float | None, client: Client, as_json: bool) -> None:
     """Extend the lease of a job."""
-    with connection.open() as client:
-        until = client.touch(_delivery(topic, id, receipt), ttr=ttr)
-    if as_json:
-        output.json_line({"topic": topic, "id": id, "reserved_until": output.rfc3339(until)})
-    else:
-        output.line(f"{topic}/{id} lease ends {output.when(until)}")
+    until = client.touch(job, ttr=ttr)
+    fields = {"topic": job.topic, "id": job.id, "reserved_until": format_instant(until)}
+    output.json_or_line(fields, f"{job.topic}/{job.id} lease ends {output.when(until)}", as_json=as_json)
 
 
-@command("deferd bury orders.close order-1042 --error 'no such order'")
+@client_command("deferd bury orders.close order-1042 --error 'no such order'")
 @_delivery_arguments
 @error_option
-@json_option()
-@connection_options
-def bury(*, topic: str, id: str, receipt: str | None, error: str | None, as_json: bool, connection: Connection) -> None:
+def bury(job: JobRef, error: str | None, client: Client, as_json: bool) -> None:
     """Make a job dead until it is redriven."""
-    with connection.open() as client:
-        client.bury(_delivery(topic, id, receipt), error=error)
-    _show_state(topic, id, "dead", as_json=as_json)
+    client.bury(job, error=error)
+    _show_state(job, "dead", as_json=as_json)
 
 
-def _delivery(topic: str, job_id: str, receipt: str | None) -> JobRef:
-    from deferd.client import JobRef
-
-    return JobRef(topic, job_id, receipt)
-
-
-def _show_state(topic: str, job_id: str, state: str, *, as_json: bool) -> None:
-    if as_json:
-        output.json_line({"topic": topic, "id": job_id, "state": state})
-    else:
-        output.line(f"{topic}/{job_id} {state}")
+def _show_state(job: JobRef, state: str, *, as_json: bool) -> None:
+    fields = {"topic": job.topic, "id": job.id, "state": state}
+    output.json_or_line(fields, f"{job.topic}/{job.id} {state}", as_json=as_json)
 
 
 def _show(job: Delivery) -> None:

@@ -124,11 +124,7 @@ class JobLines:
         if self._part_bytes > LINE_MAX_BYTES:
             self._at_end = True
             self._part = []
-            self._refuse_too_long_line()
-
-    def _refuse_too_long_line(self) -> None:
-        """Refuse the line that is too long after the lines before it."""
-        self._waiting.append(_TOO_LONG)
+            self._waiting.append(_TOO_LONG)  # it is refused after the lines before it
 
     def _read_line(self, line: bytes) -> dict[str, Any]:
         if line == _TOO_LONG:

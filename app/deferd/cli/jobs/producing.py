@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -12,10 +13,11 @@ from deferd.cli.framework.command import command
 from deferd.cli.framework.connection import Connection
 from deferd.cli.framework.exit_codes import UsageError
 from deferd.cli.framework.options import (
-    DURABILITIES,
+    client_command,
     collapse_options,
     connection_options,
     due_options,
+    durability_option,
     job_arguments,
     json_option,
     label_options,
@@ -25,7 +27,7 @@ from deferd.cli.framework.options import (
 from deferd.contract.fields import PLACING, POLICY, Field
 
 if TYPE_CHECKING:
-    from deferd.client import Job
+    from deferd.client import Client, Job
     from deferd.contract.responses.jobs import EndedAttempt
 
 
@@ -49,12 +51,7 @@ if TYPE_CHECKING:
     help="when the id exists: reject (exit code 3), keep the old job, replace it, or append to it",
 )
 @collapse_options
-@click.option(
-    "--durability",
-    type=click.Choice(DURABILITIES),
-    metavar="LEVEL",
-    help="acknowledge when it is in memory, fsync: on disk, or replicated:N: in N replicas as well",
-)
+@durability_option("acknowledge when it is in memory, fsync: on disk, or replicated:N: in N replicas as well")
 @click.option("--jobs", is_flag=True, help='with -: each line is a whole job, {"id": ..., "body": ..., "delay": ...}')
 @json_option("print the job, or with - the result of each line, as JSON")
 @connection_options
@@ -100,60 +97,44 @@ def put(
     return None
 
 
-@command("deferd get orders.close order-1042", "deferd get orders.close order-1042 --json | jq .state")
+@client_command("deferd get orders.close order-1042", "deferd get orders.close order-1042 --json | jq .state")
 @job_arguments
-@json_option()
-@connection_options
-def get(topic: str, id: str, as_json: bool, connection: Connection) -> None:
+def get(topic: str, id: str, client: Client, as_json: bool) -> None:
     """Show a job without changing it."""
-    with connection.open() as client:
-        job = client.get(topic, id)
-    if as_json:
-        output.json_line(job.fields)
-    else:
-        output.show_facts(_facts(job))
+    job = client.get(topic, id)
+    output.json_or_facts(job.fields, _facts(job), as_json=as_json)
 
 
-@command("deferd change orders.close order-1042 --delay 1h", """deferd change mail.remind r-7 '{"to": "Bob"}'""")
+@client_command("deferd change orders.close order-1042 --delay 1h", """deferd change mail.remind r-7 '{"to": "Bob"}'""")
 @job_arguments
 @click.argument("body", required=False, type=values.body, help="the new body, any JSON value")
 @due_options
 @policy_options
 @label_options
-@json_option()
-@connection_options
 def change(
     *,
     topic: str,
     id: str,
     body: values.Body | Literal["-"] | None,
+    client: Client,
     as_json: bool,
-    connection: Connection,
     fields: dict[str, Any],
 ) -> None:
     """Reschedule or change a delayed or ready job."""
-    if isinstance(body, str):
-        raise UsageError("BODY is -, but only `deferd put` reads standard input")
-    if body is not None:
-        fields["body"] = body.value
+    fields |= values.body_field(body)
     if not fields:
         raise UsageError("nothing to change: give BODY or a flag such as --delay")
     if "delay" in fields and "run_at" in fields:
         raise UsageError("--delay and --run-at exclude each other: give one of them")
-    with connection.open() as client:
-        job = client.change(topic, id, **fields)
-    _show_briefly(job, as_json=as_json)
+    _show_briefly(client.change(topic, id, **fields), as_json=as_json)
 
 
 def _show_briefly(job: Job, *, as_json: bool, durability: bool = False) -> None:
-    if as_json:
-        output.json_line(job.fields)
-    else:
-        reached = f", durability {job.durability}" if durability else ""
-        waits = ", after the one that a consumer holds" if job.is_follow_up else ""
-        if job.asked_for is not None:
-            waits = f" (asked for {output.when(job.asked_for)}){waits}"
-        output.line(f"{job.topic}/{job.id} {job.state.value}, due {output.when(job.due_at)}{waits}{reached}")
+    moved = "" if job.asked_for is None else f" (asked for {output.when(job.asked_for)})"
+    waits = ", after the one that a consumer holds" if job.is_follow_up else ""
+    reached = f", durability {job.durability}" if durability else ""
+    text = f"{job.topic}/{job.id} {job.state.value}, due {output.when(job.due_at)}{moved}{waits}{reached}"
+    output.json_or_line(job.fields, text, as_json=as_json)
 
 
 _ELSEWHERE = PLACING | {"max_attempts"}
@@ -171,7 +152,7 @@ def _policy_fact(job: Job, field: Field) -> str | None:
     return None if value is None else output.field_text(field, value)
 
 
-def _facts(job: Job) -> list[tuple[str, str]]:
+def _facts(job: Job) -> Iterator[tuple[str, str]]:
     facts: list[tuple[str, Any]] = [
         ("job", f"{job.topic}/{job.id}"),
         ("state", f"{job.state.value}, {output.where_it_stands(job)}"),
@@ -198,7 +179,7 @@ def _facts(job: Job) -> list[tuple[str, str]]:
         ("result", None if job.result is None else _pretty(job.result)),
         ("body", _pretty(job.body)),
     ]
-    return [(name, value) for name, value in facts if value is not None]
+    yield from ((name, value) for name, value in facts if value is not None)
 
 
 def _ended(attempt: EndedAttempt) -> str:

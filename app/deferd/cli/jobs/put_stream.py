@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import os
+import stat
 import sys
-import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from deferd.cli.framework import error_messages, exit_codes, output
 from deferd.cli.framework.connection import Connection
 from deferd.cli.jobs.ndjson import BadLine, Batch, JobLines
-from deferd.cli.jobs.progress import PutProgress
 from deferd.client import PutResult, requests
 from deferd.client.request_body import job_fields
 from deferd.contract.errors import DeferdError, InvalidInput
+from deferd.worker.handler_threads import DaemonThreads
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 BATCHES_AT_A_TIME: Final = 4
 """Two keep a service of one process busy; the others hide the network latency."""
@@ -26,8 +30,6 @@ RETRY_FOR_S: Final = 60.0
 _START_RETRY_FOR_S: Final = 5.0
 _REFUSALS_SHOWN: Final = 10
 _MEANING_OF_200: Final = {"keep": "kept", "replace": "replaced", "append": "appended"}
-
-Value = TypeVar("Value")
 
 
 class _Sent(NamedTuple):
@@ -39,7 +41,7 @@ def put_lines(common: Mapping[str, Any], *, connection: Connection, whole_jobs: 
     """Put a job for each line of standard input; `common` are the fields that all of them have."""
     connection = connection.with_defaults(retry_for=RETRY_FOR_S)
     descriptor = sys.stdin.fileno()
-    bar = PutProgress(descriptor)
+    bar = _Progress(descriptor)
     if sys.stdin.isatty():
         output.hint("one JSON value a line; Ctrl-D ends")
     outcome = _Outcome(as_json=as_json, on_conflict=common.get("on_conflict"))
@@ -169,11 +171,56 @@ class _Outcome:
         return "; ".join([done, *parts, f"none after line {last} was sent"])
 
 
-async def _put_all(connection: Connection, lines: JobLines, outcome: _Outcome, progress: PutProgress) -> None:
+class _Progress:
+    """A progress bar on standard error, on a terminal only. A context manager.
+
+    It fills as the input is put, or only moves if the size of the input is unknown.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        about = os.fstat(descriptor)
+        total = about.st_size if stat.S_ISREG(about.st_mode) else None
+        self._progress: Progress | None = None
+        if sys.stderr.isatty():
+            from rich import progress  # an extra, needed on a terminal only
+            from rich.console import Console
+
+            self._progress = progress.Progress(
+                progress.TextColumn("putting"),
+                progress.BarColumn(),
+                progress.TextColumn("{task.fields[jobs]:,} jobs"),
+                progress.TextColumn("{task.fields[rate]:,.0f}/s"),
+                progress.TimeElapsedColumn(),
+                progress.TimeRemainingColumn(),
+                console=Console(stderr=True),
+                redirect_stdout=False,  # results go there
+                transient=True,
+            )
+            self._task = self._progress.add_task("", total=total, jobs=0, rate=0.0)
+
+    def show(self, *, jobs: int, end_byte: int, seconds: float) -> None:
+        """Update: `jobs` jobs, the input up to `end_byte`, were put in `seconds`."""
+        if self._progress is not None:
+            rate = jobs / seconds if seconds else 0.0
+            self._progress.update(self._task, completed=end_byte, jobs=jobs, rate=rate)
+
+    def __enter__(self) -> Self:
+        if self._progress is not None:
+            self._progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+
+async def _put_all(connection: Connection, lines: JobLines, outcome: _Outcome, progress: _Progress) -> None:
     """Read and send until the input ends or something fails, then wait for the batches in flight."""
     sent: deque[_Sent] = deque()
-    reading: asyncio.Future[Batch | None] | None = None
+    reading: asyncio.Task[Batch | None] | None = None
     at_end = False
+    # Daemon threads: reading may block on input forever, and must not keep the process alive.
+    threads = DaemonThreads(asyncio.get_running_loop())
     async with connection.open_async() as client:
         # Retry a service that is not up at the start for a shorter time than one that goes away meanwhile.
         await client.send(requests.ready(), retry_for=min(connection.retry_for, _START_RETRY_FOR_S))
@@ -181,7 +228,7 @@ async def _put_all(connection: Connection, lines: JobLines, outcome: _Outcome, p
             while True:
                 at_end = at_end or outcome.failed
                 if reading is None and not at_end and len(sent) < BATCHES_AT_A_TIME:
-                    reading = _in_thread(lines.batch)
+                    reading = asyncio.create_task(threads.run(lines.batch))
                 waiting: set[asyncio.Future[Any]] = {one.results for one in sent}
                 if reading is not None and not at_end:
                     waiting.add(reading)
@@ -204,7 +251,7 @@ async def _put_all(connection: Connection, lines: JobLines, outcome: _Outcome, p
             await _give_up(sent, outcome)
 
 
-def _read(reading: asyncio.Future[Batch | None], outcome: _Outcome) -> Batch | None:
+def _read(reading: asyncio.Task[Batch | None], outcome: _Outcome) -> Batch | None:
     try:
         return reading.result()
     except BadLine as bad:
@@ -212,7 +259,7 @@ def _read(reading: asyncio.Future[Batch | None], outcome: _Outcome) -> Batch | N
         return None
 
 
-def _take(one: _Sent, outcome: _Outcome, progress: PutProgress) -> None:
+def _take(one: _Sent, outcome: _Outcome, progress: _Progress) -> None:
     try:
         results = one.results.result()
     except DeferdError as error:
@@ -228,32 +275,6 @@ async def _give_up(sent: deque[_Sent], outcome: _Outcome) -> None:
     await asyncio.gather(*(one.results for one in sent), return_exceptions=True)
     for one in sent:
         outcome.add_unknown(one.batch)
-
-
-def _in_thread(function: Callable[[], Value]) -> asyncio.Future[Value]:
-    """Run the function in a daemon thread: it may block on input forever, and must not keep the process alive."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Value] = loop.create_future()
-
-    def settle(value: Value | None, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(value)  # type: ignore[arg-type] # a value if there is no error
-        else:
-            future.set_exception(error)
-
-    def work() -> None:
-        value, error = None, None
-        try:
-            value = function()
-        except Exception as failure:  # noqa: BLE001 (the waiting task gets it)
-            error = failure
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(settle, value, error)
-
-    threading.Thread(target=work, daemon=True).start()
-    return future
 
 
 def _span(batch: Batch) -> str:

@@ -1,4 +1,4 @@
-"""The command `tasks`: actions on many jobs that run in the background."""
+"""The command `tasks`, and what all commands on many jobs show: the task that has begun, or what would be done."""
 
 from __future__ import annotations
 
@@ -6,30 +6,29 @@ from typing import TYPE_CHECKING
 
 import click
 
-from deferd.cli.framework import exit_codes, output, values
-from deferd.cli.framework.command import command
-from deferd.cli.framework.connection import Connection
+from deferd.cli.framework import output, values
 from deferd.cli.framework.exit_codes import UsageError
-from deferd.cli.framework.options import connection_options, json_option
-from deferd.cli.framework.output import Column
+from deferd.cli.framework.options import client_command
+from deferd.cli.framework.output import Cells, Column
+from deferd.contract.timestamps import format_instant
 
 if TYPE_CHECKING:
-    from deferd.client import Task
+    from deferd.client import Client, Preview, Task
 
-_COLUMNS = [
-    Column("ID"),
-    Column("KIND"),
-    Column("TOPIC"),
-    Column("STATE"),
-    Column("DONE", right=True),
-    Column("TOTAL", right=True),
-    Column("STARTED"),
-    Column("ENDED"),
-    Column("BY", cut=True),
-]
+_CELLS: Cells[Task] = {
+    Column("ID"): lambda task: task.id,
+    Column("KIND"): lambda task: task.kind,
+    Column("TOPIC"): lambda task: task.topic or "-",
+    Column("STATE"): lambda task: task.state,
+    Column("DONE", right=True): lambda task: output.number(task.done),
+    Column("TOTAL", right=True): lambda task: output.number(task.total),
+    Column("STARTED"): lambda task: output.from_now(task.started_at),
+    Column("ENDED"): lambda task: output.from_now(task.ended_at),
+    Column("BY", cut=True): lambda task: task.by or "-",
+}
 
 
-@command(
+@client_command(
     "deferd tasks",
     "deferd tasks 5f0c9a3be7d2481c --stop",
     "deferd tasks --json | jq -r 'select(.state == \"running\").id'",
@@ -37,46 +36,30 @@ _COLUMNS = [
 @click.argument("ids", metavar="[ID]...", nargs=-1, help="these tasks; without any, those that began last")
 @click.option("--stop", is_flag=True, help="ask for their end; what is done stays done")
 @click.option("--limit", type=values.count_from_1, metavar="N", help="most tasks, up to 1000; default 100")
-@json_option()
-@connection_options
-def tasks(*, ids: tuple[str, ...], stop: bool, limit: int | None, as_json: bool, connection: Connection) -> int:
+def tasks(ids: tuple[str, ...], stop: bool, limit: int | None, client: Client, as_json: bool) -> None:
     """Show how far actions on many jobs are that run in the background: those of `cancel`, `reschedule`, `redrive` and
     `purge` with --task. Ended ones are kept for 7 days.
     """
     if stop and not ids:
         raise UsageError("--stop needs the ID of a task")
-    with connection.open() as client:
-        if ids:
-            found = [client.stop_task(task_id) if stop else client.task(task_id) for task_id in ids]
-        else:
-            found = client.tasks(limit=limit)
-    if as_json:
-        for task in found:
-            output.json_line(task.fields)
-    elif found:
-        output.show_table(_COLUMNS, [_row(task) for task in found])
-    else:
-        output.say_empty("no task has begun within 7 days")
-    return exit_codes.DONE
+    read = client.stop_task if stop else client.task
+    found = [read(task_id) for task_id in ids] if ids else client.tasks(limit=limit)
+    output.json_or_table(found, _CELLS, "no task has begun within 7 days", as_json=as_json)
 
 
 def show_begun(task: Task, *, as_json: bool) -> None:
     """Say that a task has begun, and where to see how far it is."""
+    output.json_or_line(task.fields, f"task {task.id} has begun: deferd tasks {task.id}", as_json=as_json)
+
+
+def show_preview(preview: Preview, *, as_json: bool) -> None:
+    """Print the count, the cutoff with which the command acts on nothing else, and samples."""
     if as_json:
-        output.json_line(task.fields)
-    else:
-        output.line(f"task {task.id} has begun: deferd tasks {task.id}")
-
-
-def _row(task: Task) -> list[str]:
-    return [
-        task.id,
-        task.kind,
-        task.topic or "-",
-        task.state,
-        output.number(task.done),
-        output.number(task.total),
-        output.from_now(task.started_at),
-        "-" if task.ended_at is None else output.from_now(task.ended_at),
-        task.fields["by"] or "-",
-    ]
+        output.json_line(preview.fields)
+        return
+    noun = "job matches" if preview.matched == 1 else "jobs match"
+    more = "" if preview.complete else ", and there may be more"
+    cutoff = format_instant(preview.cutoff)
+    output.line(f"{preview.matched:,} {noun}{more}; to act on no other: --cutoff {cutoff}")
+    for sample in preview.samples:
+        output.line(f"{sample.topic}/{sample.id} ({sample.state.value})")

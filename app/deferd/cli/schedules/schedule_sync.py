@@ -1,8 +1,14 @@
-"""The differences between the schedules of a file and those of the service."""
+"""What `deferd schedules sync` does: the schedules of a file, and how those of the service differ from them.
+
+A TOML file declares a schedule by a table ``[schedules.NAME]`` with the fields of the HTTP API.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -11,15 +17,63 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from deferd.cli.framework import output
-from deferd.cli.schedules.schedule_file import invalid
+from deferd.cli.framework.exit_codes import UsageError
 from deferd.client import Client
-from deferd.client.schedules import preview_schedule, put_schedule
+from deferd.client.schedules import definition, preview_schedule, put_schedule
 from deferd.contract.errors import InvalidInput, ScheduleNotFound
+from deferd.contract.limits import TOPIC_PATTERN
 from deferd.contract.schedules import PutSchedule
 from deferd.contract.timestamps import format_instant
 
 _ABSENT = object()
 _MARKS = {"added": "+", "changed": "~", "removed": "-"}
+
+
+def read_schedules(file: Path, prefix: str = "") -> dict[str, dict[str, Any]]:
+    """The definitions in a file by their names, as JSON objects. What they contain is not checked.
+
+    Raises:
+        UsageError: the file cannot be read, or is not of this form.
+    """
+    try:
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise UsageError(f"{file} is not TOML: {error}") from None
+    tables = content.pop("schedules", {})
+    if content or not isinstance(tables, dict):
+        found = f"it has {', '.join(content)}" if content else "`schedules` is not a table"
+        raise UsageError(f"{file} must have nothing but tables [schedules.NAME]: {found}")
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            raise UsageError(f"{file}: schedule {name} must be a table [schedules.{name}] and not {table!r:.80}")
+        if not re.fullmatch(TOPIC_PATTERN, name):
+            raise UsageError(f"{file}: schedule {name} must have a name such as nightly or shop.orders")
+        if not name.startswith(prefix):
+            raise UsageError(f"{file}: schedule {name} does not begin with {prefix!r}, which is the --prefix")
+    definitions = {}
+    for name, table in tables.items():
+        with _errors_of(file, name):
+            definitions[name] = definition(table)
+    return definitions
+
+
+@contextlib.contextmanager
+def _errors_of(file: Path, name: str) -> Iterator[None]:
+    """Raise a UsageError that names the file, the schedule and the fields in place of InvalidInput."""
+    try:
+        yield
+    except InvalidInput as invalid:
+        texts = []
+        for error in invalid.field_errors:
+            path = [str(step) for step in error.path]
+            if path[:1] == ["body"]:
+                del path[0]
+            field = "".join(f"[{step}]" if step.isdecimal() else f".{step}" for step in path).lstrip(".")
+            shown = "" if error.value is None or isinstance(error.value, dict) else f" (it is {error.value!r:.80})"
+            texts.append(f"{field} {error.message}{shown}".strip())
+        raise UsageError(f"{file}: schedule {name}: {'; '.join(texts)}") from None
 
 
 @dataclass(frozen=True)
@@ -56,7 +110,8 @@ class Difference:
         kept = self.what == "removed" and not prune
         if as_json:
             what = "unlisted" if kept else self.what
-            output.json_line({"schedule": self.name, "change": what, "fields": _json_fields(self.fields)})
+            fields = {name: [None if one is _ABSENT else one for one in pair] for name, pair in self.fields.items()}
+            output.json_line({"schedule": self.name, "change": what, "fields": fields})
         elif kept:
             output.hint(f"{self.name} is not in the file and stays; --prune deletes such schedules")
         elif self.what in _MARKS:
@@ -90,16 +145,10 @@ def compare(client: Client, file: Path, wanted: Mapping[str, dict[str, Any]], pr
         }
         what = "added" if name not in stored else "changed" if changed else "unchanged"
         if what != "unchanged":
-            _check(client, file, name, fields)
+            with _errors_of(file, name):
+                client.send(preview_schedule(fields, count=1))
         differences.append(Difference(name, what, fields, changed))
     return differences
-
-
-def _check(client: Client, file: Path, name: str, fields: dict[str, Any]) -> None:
-    try:
-        client.send(preview_schedule(fields, count=1))
-    except InvalidInput as error:
-        raise invalid(file, name, error.field_errors) from None
 
 
 def _normal(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,10 +171,6 @@ def _values(model: BaseModel, **options: Any) -> dict[str, Any]:
         if isinstance(value, datetime):
             values[name] = format_instant(value)
     return values
-
-
-def _json_fields(fields: Mapping[str, tuple[Any, Any]]) -> dict[str, list[Any]]:
-    return {name: [None if value is _ABSENT else value for value in pair] for name, pair in fields.items()}
 
 
 def _shown(value: Any) -> str:

@@ -19,6 +19,7 @@ from deferd.cli.framework import exit_codes, output
 from deferd.cli.framework.command import command
 from deferd.cli.framework.options import json_option
 from deferd.cli.service.store_access import data_dir_option, load_and_count, run_to_end
+from deferd.contract.timestamps import format_instant
 from deferd.store.append_only import copy_data, sync_files
 from deferd.store.backup import Backup, write_backup
 from deferd.store.backup_check import check_backup_files
@@ -61,15 +62,12 @@ def _backup(target: Path, source: Path, *, as_json: bool, verify: bool) -> int:
                 target.rmdir()
         raise
     shutil.rmtree(staging, ignore_errors=True)
-    if as_json:
-        output.json_line({"folder": str(target), **made.to_json()})
-        return exit_codes.DONE
     facts = [("backup of", str(source)), ("is in", str(target)), ("size", f"{made.size:,} bytes")]
     if made.counts is None:
         facts.append(("jobs", "not counted: it was not loaded (--no-verify)"))
     else:
         facts += [("topics", f"{made.topics:,}"), *((state, f"{count:,}") for state, count in made.counts.items())]
-    output.show_facts(facts)
+    output.json_or_facts({"folder": str(target), **made.to_json()}, facts, as_json=as_json)
     return exit_codes.DONE
 
 
@@ -87,7 +85,7 @@ def _make_staging(target: Path) -> Path:
 
 
 def _fill(staging: Path, source: Path, *, verify: bool) -> Backup:
-    taken_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    taken_at = format_instant(datetime.now(UTC))
     copy_data(DataDirectory(source), staging)
     made = Backup(metadata.version("deferd"), None, taken_at, None, None, None, ())
     if verify:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 from click.core import ParameterSource
 
 from deferd.cli.framework import exit_codes, output
-from deferd.cli.framework.command import command
+from deferd.cli.framework.command import command, fail
 from deferd.cli.framework.connection import SETTINGS
-from deferd.cli.framework.options import Function, all_of, json_option
+from deferd.cli.framework.options import all_of, json_option
 from deferd.cli.framework.output import Column
 
 _COLUMNS = [Column("SETTING"), Column("VALUE"), Column("FROM"), Column("VARIABLE")]
@@ -58,14 +58,9 @@ def _service_options() -> list[click.Parameter]:
     return setting_options()
 
 
-def _connection_options(function: Function) -> Function:
-    """The options of the commands that call a service, as text: a wrong value is shown before it is refused."""
-    return all_of(setting.option(name, as_text=True) for name, setting in SETTINGS.items())(function)
-
-
 @command("deferd config", "DEFERD_PORT=9000 deferd config --workers 4 --json", params=_service_options())
 @json_option("print JSON")
-@_connection_options
+@all_of(setting.option(name, as_text=True) for name, setting in SETTINGS.items())  # a wrong value is shown as well
 @click.pass_context
 def config(ctx: click.Context, /, as_json: bool, settings: dict[str, str] | None = None, **texts: str | None) -> int:
     """Show the settings of `serve` and of the commands that call a service as they are in effect here, each with its
@@ -76,8 +71,8 @@ def config(ctx: click.Context, /, as_json: bool, settings: dict[str, str] | None
     if as_json:
         output.json_line(
             {
-                "serve": service and [_as_json(setting) for setting in service.settings],
-                "client": [_as_json(setting) for setting in client],
+                "serve": service and [setting._asdict() for setting in service.settings],
+                "client": [setting._asdict() for setting in client],
             }
         )
     else:
@@ -92,9 +87,7 @@ def config(ctx: click.Context, /, as_json: bool, settings: dict[str, str] | None
     for warning in service.warnings if service else []:
         output.complain(warning)
     problems = [*(service.problems if service else []), *_client_problems(ctx, texts)]
-    for problem in problems:
-        output.complain(problem)
-    return exit_codes.USAGE if problems else exit_codes.DONE
+    return fail(*problems, code=exit_codes.USAGE) if problems else exit_codes.DONE
 
 
 def _service_settings(flags: dict[str, str]) -> ServiceSettings:
@@ -154,14 +147,3 @@ def _without_password(urls: str | None) -> str | None:
 
 def _row(setting: Setting) -> list[str]:
     return [setting.flag, setting.shown, setting.source, setting.variable]
-
-
-def _as_json(setting: Setting) -> dict[str, Any]:
-    return {
-        "name": setting.name,
-        "flag": setting.flag,
-        "variable": setting.variable,
-        "value": setting.value,
-        "source": setting.source,
-        "secret": setting.secret,
-    }

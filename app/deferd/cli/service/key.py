@@ -12,9 +12,9 @@ from deferd.api.auth.api_keys import KeysRefused
 from deferd.api.auth.key_file import NoSuchKey, read_keys, revoke_key
 from deferd.api.auth.new_key import BOUNDS, make_key
 from deferd.cli.framework import exit_codes, output
-from deferd.cli.framework.command import CommandGroup
+from deferd.cli.framework.command import CommandGroup, fail
 from deferd.cli.framework.exit_codes import UsageError
-from deferd.cli.framework.options import Decorator, all_of, json_option
+from deferd.cli.framework.options import all_of, json_option
 from deferd.contract.scopes import Scope
 from deferd.settings import flag, variable
 
@@ -38,13 +38,6 @@ _REVOKE_EPILOG = """exit codes: 0 done; 1 the file cannot be replaced; 2 wrong u
 )
 def key() -> None:
     """Make, list and revoke keys. `deferd serve` reads them from its --keys-file."""
-
-
-def _bound_options() -> Decorator:
-    return all_of(
-        click.option(f"--{name.replace('_', '-')}", type=int, metavar="NUMBER", help=about)
-        for name, about in BOUNDS.items()
-    )
 
 
 _keys_file_option: Final = click.option(
@@ -75,7 +68,10 @@ _keys_file_option: Final = click.option(
 )
 @click.option("--requests-per-second", type=float, metavar="RATE", help="its average request rate")
 @click.option("--burst", type=int, metavar="NUMBER", help="most requests at once. Default: one second's")
-@_bound_options()
+@all_of(
+    click.option(f"--{name.replace('_', '-')}", type=int, metavar="NUMBER", help=about)
+    for name, about in BOUNDS.items()
+)
 def new(name: str, scopes: tuple[str, ...], topics: tuple[str, ...], **bounds: float | None) -> None:
     """Make a token, and the entry with its hash for the --keys-file of `deferd serve`."""
     try:
@@ -116,11 +112,9 @@ def revoke(name: str, keys_file: Path | None) -> int:
     except KeysRefused as error:
         raise UsageError(str(error)) from None
     except NoSuchKey as error:
-        output.complain(str(error))
-        return exit_codes.REFUSED
+        return fail(str(error), code=exit_codes.REFUSED)
     except OSError as error:
-        output.complain(f"{file} cannot be replaced: {error.strerror or error}")
-        return exit_codes.FAILED
+        return fail(f"{file} cannot be replaced: {error.strerror or error}")
     output.line(f"{name} revoked")
     return exit_codes.DONE
 

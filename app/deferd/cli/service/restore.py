@@ -50,15 +50,13 @@ def _restore(source: Path, target: Path, *, as_json: bool, force: bool) -> int:
             )
         contents = _verify(source, backup, target / UNFINISHED_RESTORE)
         aside = _swap(target)
-    if as_json:
-        restored = {"data_dir": str(target), "topics": contents.topics, "counts": contents.counts}
-        output.json_line({**restored, "old_data": None if aside is None else str(aside)})
-        return exit_codes.DONE
     facts = [("backup of", backup.taken_at), ("restored to", str(target)), ("topics", f"{contents.topics:,}")]
     facts += [(state, f"{count:,}") for state, count in contents.counts.items()]
     if aside is not None:
         facts.append(("old data", f"{aside}; delete it when you no longer need it"))
-    output.show_facts(facts)
+    restored = {"data_dir": str(target), "topics": contents.topics, "counts": contents.counts}
+    fields = {**restored, "old_data": None if aside is None else str(aside)}
+    output.json_or_facts(fields, facts, as_json=as_json)
     return exit_codes.DONE
 
 

@@ -6,8 +6,8 @@ import os
 
 import click
 
-from deferd.cli.framework import exit_codes, output
-from deferd.cli.framework.command import Command
+from deferd.cli.framework import exit_codes
+from deferd.cli.framework.command import Command, fail
 from deferd.cli.framework.version import version
 from deferd.cli.service.settings_options import setting_options
 from deferd.settings import SettingsError, load_settings, problem, unknown_variables
@@ -32,12 +32,9 @@ def serve(settings: dict[str, str]) -> int:
         if loaded.redis_url is not None:
             parse_store_url(loaded.redis_url.get_secret_value())
     except SettingsError as error:
-        for sentence in error.problems:
-            output.complain(sentence)
-        return exit_codes.USAGE
+        return fail(*error.problems, code=exit_codes.USAGE)
     except StoreUrlError as error:
-        output.complain(problem("redis_url", "", wanted=str(error)))
-        return exit_codes.USAGE
+        return fail(problem("redis_url", "", wanted=str(error)), code=exit_codes.USAGE)
     from deferd.server import run  # after the settings: this import takes a second
 
     return run.run(loaded, version=version(), warnings=unknown_variables(os.environ))

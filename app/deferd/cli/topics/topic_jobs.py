@@ -10,28 +10,25 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from deferd.cli.framework import exit_codes, output, values
-from deferd.cli.framework.command import command
-from deferd.cli.framework.connection import Connection
+from deferd.cli.framework.command import fail
 from deferd.cli.framework.exit_codes import UsageError
-from deferd.cli.framework.options import REASONS, all_of, connection_options, json_option, state_option, topic_argument
-from deferd.cli.framework.output import Column
-from deferd.cli.jobs import previews
-from deferd.cli.jobs.tasks import show_begun
+from deferd.cli.framework.options import LONG_TIMEOUT_S, REASONS, all_of, client_command, state_option, topic_argument
+from deferd.cli.framework.output import Cells, Column
+from deferd.cli.jobs.tasks import show_begun, show_preview
 from deferd.cli.topics.topics import list_topics
 from deferd.contract.limits import REDRIVE_DEFAULT
+from deferd.contract.timestamps import format_instant
 
 if TYPE_CHECKING:
     from deferd.client import Client, Job, TopicView
 
-_LONG_TIMEOUT_S = 600.0
-"""For calls that take the service longer the more jobs there are, and that are not retried without a response."""
-_COLUMNS = [
-    Column("ID"),
-    Column("STATE"),
-    Column("STANDS", cut=True),
-    Column("TRIES", right=True),
-    Column("BODY", cut=True),
-]
+_CELLS: Cells[Job] = {
+    Column("ID"): lambda job: job.id,
+    Column("STATE"): lambda job: job.state.value,
+    Column("STANDS", cut=True): output.where_it_stands,
+    Column("TRIES", right=True): lambda job: str(job.attempts),
+    Column("BODY", cut=True): lambda job: output.cell(job.body),
+}
 _tag_option: Final = click.option("--tag", metavar="TAG", help="only jobs with this tag")
 _reason_option: Final = click.option(
     "--reason", type=click.Choice(REASONS), help="only jobs that are dead for this reason"
@@ -61,63 +58,42 @@ _list_options: Final = all_of(
         ),
         click.option("--limit", type=values.count_from_1, default=100, metavar="N", help="most jobs; default 100"),
         click.option("--all", "no_limit", is_flag=True, help="all of them"),
-        json_option(),
-        connection_options,
     ]
 )
 
 
-@command("deferd jobs orders.close --state dead", "deferd jobs orders.close --all --json | jq -r .id")
+@client_command("deferd jobs orders.close --state dead", "deferd jobs orders.close --all --json | jq -r .id")
 @topic_argument()
 @_list_options
-def jobs(
-    *,
-    topic: str,
-    state: str | None,
-    limit: int,
-    no_limit: bool,
-    as_json: bool,
-    connection: Connection,
-    **filters: Any,
-) -> None:
+def jobs(topic: str, client: Client, as_json: bool, **options: Any) -> None:
     """List the jobs of a topic."""
-    _list_jobs(topic, state, None if no_limit else limit, filters, as_json=as_json, connection=connection)
+    _list_jobs(client, topic, as_json=as_json, **options)
 
 
-@command("deferd ls", "deferd ls orders.close --state dead")
+@client_command("deferd ls", "deferd ls orders.close --state dead")
 @topic_argument("list its jobs", required=False)
 @_list_options
-def ls(
-    *,
-    topic: str | None,
-    state: str | None,
-    limit: int,
-    no_limit: bool,
-    as_json: bool,
-    connection: Connection,
-    **filters: Any,
-) -> int | None:
+def ls(topic: str | None, state: str | None, client: Client, as_json: bool, **filters: Any) -> int | None:
     """List all topics as `topics`, or with TOPIC its jobs as `jobs`."""
     if topic is None:
         for name, value in {"state": state, **filters}.items():
-            if value is not None:
+            if value is not None and name not in {"limit", "no_limit"}:
                 raise UsageError(f"--{name.replace('_', '-')} is for the jobs of a topic: give TOPIC")
-        return list_topics(connection, as_json=as_json)
-    _list_jobs(topic, state, None if no_limit else limit, filters, as_json=as_json, connection=connection)
+        return list_topics(client, as_json=as_json)
+    _list_jobs(client, topic, state=state, as_json=as_json, **filters)
     return None
 
 
-@command(
+@client_command(
     "deferd redrive orders.close",
     "deferd redrive orders.close order-1042 order-1043",
     "deferd redrive mail --reason buried --error 'SMTP 421: * try again' --dry-run",
+    timeout_s=LONG_TIMEOUT_S,
 )
 @topic_argument()
 @click.argument("ids", metavar="[ID]...", nargs=-1, help="these jobs; without any, those that have been dead longest")
 @click.option("--limit", type=values.whole, metavar="N", help="most jobs, without ID; default 1000, with --task all")
 @_conditions
-@json_option()
-@connection_options
 def redrive(
     *,
     topic: str,
@@ -125,40 +101,36 @@ def redrive(
     limit: int | None,
     dry_run: bool,
     as_task: bool,
+    client: Client,
     as_json: bool,
-    connection: Connection,
     **conditions: Any,
 ) -> None:
     """Make dead jobs ready again."""
     named = list(ids) or None
     if as_task and (named or dry_run):
         raise UsageError("--task is not for ID or --dry-run")
-    with connection.with_defaults(timeout=_LONG_TIMEOUT_S).open() as client:
-        if as_task:
-            show_begun(client.start_redrive(topic, limit=limit, **conditions), as_json=as_json)
-            return
-        limit = REDRIVE_DEFAULT if limit is None else limit
-        if dry_run:
-            previews.show(client.preview_redrive(topic, ids=named, limit=limit, **conditions), as_json=as_json)
-            return
-        count = client.redrive(topic, ids=named, limit=limit, **conditions)
-    if as_json:
-        output.json_line({"redriven": count})
-    else:
-        output.line(f"{count:,} dead {_noun(count)} of {topic} ready again")
+    if as_task:
+        show_begun(client.start_redrive(topic, limit=limit, **conditions), as_json=as_json)
+        return
+    limit = REDRIVE_DEFAULT if limit is None else limit
+    if dry_run:
+        show_preview(client.preview_redrive(topic, ids=named, limit=limit, **conditions), as_json=as_json)
+        return
+    count = client.redrive(topic, ids=named, limit=limit, **conditions)
+    text = f"{output.count(count, 'dead job')} of {topic} ready again"
+    output.json_or_line({"redriven": count}, text, as_json=as_json)
 
 
-@command(
+@client_command(
     "deferd purge orders.close --state dead",
     "deferd purge orders.close --yes",
     "deferd purge mail --reason buried --error 'SMTP 550: *' --dry-run",
+    timeout_s=LONG_TIMEOUT_S,
 )
 @topic_argument()
 @state_option
 @_conditions
 @click.option("--yes", is_flag=True, help="do not ask; required where there is no terminal")
-@json_option()
-@connection_options
 def purge(
     *,
     topic: str,
@@ -166,8 +138,8 @@ def purge(
     dry_run: bool,
     as_task: bool,
     yes: bool,
+    client: Client,
     as_json: bool,
-    connection: Connection,
     **conditions: Any,
 ) -> int:
     """Remove all jobs of a topic, or those in one state, with a tag, or dead for a reason, for good. Asks for
@@ -177,42 +149,27 @@ def purge(
         raise UsageError("--task is not for --dry-run")
     if not yes and not dry_run and not sys.stdin.isatty():
         raise UsageError("purge asks for confirmation, and standard input is not a terminal: give --yes")
-    with connection.with_defaults(timeout=_LONG_TIMEOUT_S).open() as client:
-        if dry_run:
-            previews.show(client.preview_purge(topic, state=state, **conditions), as_json=as_json)
-            return exit_codes.DONE
-        if not yes and not _confirmed(client.topic(topic), state, **conditions):
-            output.complain("nothing was removed")
-            return exit_codes.INTERRUPTED
-        if as_task:
-            show_begun(client.start_purge(topic, state=state, **conditions), as_json=as_json)
-            return exit_codes.DONE
-        count = client.purge(topic, state=state, **conditions)
-    if as_json:
-        output.json_line({"removed": count})
-    else:
-        output.line(f"{count:,} {_noun(count)} of {topic} removed")
+    if dry_run:
+        show_preview(client.preview_purge(topic, state=state, **conditions), as_json=as_json)
+        return exit_codes.DONE
+    if not yes and not _confirmed(client.topic(topic), state, **conditions):
+        return fail("nothing was removed", code=exit_codes.INTERRUPTED)
+    if as_task:
+        show_begun(client.start_purge(topic, state=state, **conditions), as_json=as_json)
+        return exit_codes.DONE
+    count = client.purge(topic, state=state, **conditions)
+    output.json_or_line({"removed": count}, f"{output.count(count, 'job')} of {topic} removed", as_json=as_json)
     return exit_codes.DONE
 
 
 def _list_jobs(
-    topic: str,
-    state: str | None,
-    limit: int | None,
-    filters: dict[str, Any],
-    *,
-    as_json: bool,
-    connection: Connection,
+    client: Client, topic: str, *, state: str | None, limit: int, no_limit: bool, as_json: bool, **filters: Any
 ) -> None:
     is_empty = True
-    with connection.open() as client:
-        for page in _pages(client, topic, state, limit, filters):
-            if as_json:
-                for job in page:
-                    output.json_line(job.fields)
-            elif page:
-                output.show_table(_COLUMNS, [_row(job) for job in page], headed=is_empty)
-            is_empty = is_empty and not page
+    for page in _pages(client, topic, state, None if no_limit else limit, filters):
+        if page:
+            output.json_or_table(page, _CELLS, "", as_json=as_json, headed=is_empty)
+            is_empty = False
     if is_empty and not as_json:
         such = " that match" if any(value is not None for value in filters.values()) else ""
         output.say_empty(f"{topic} has no {'' if state is None else f'{state} '}jobs{such}")
@@ -241,18 +198,14 @@ def _pages(
             return
 
 
-def _row(job: Job) -> list[str]:
-    return [job.id, job.state.value, output.where_it_stands(job), str(job.attempts), output.cell(job.body)]
-
-
 def _confirmed(view: TopicView, state: str | None, **conditions: Any) -> bool:
     only = [f"{name} {_shown(value)}" for name, value in conditions.items() if value is not None]
     if conditions["reason"] is not None or conditions["error"] is not None:
         state = "dead"
-    counts = {name: count for name, count in view.fields["counts"].items() if state in {None, name}}
+    counts = {name: count for name, count in view.counts.items() if state in {None, name}}
     total = sum(counts.values())
     parts = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
-    what = f"{total:,} {_noun(total)}" + (f" ({parts})" if parts else "")
+    what = output.count(total, "job") + (f" ({parts})" if parts else "")
     if only:  # how many match is not known yet
         what = f"those with {' and '.join(only)}, of {what}"
     print(f"Remove {what} of {view.topic} for good? [y/N] ", end="", file=sys.stderr, flush=True)  # noqa: T201 (it asks)
@@ -260,8 +213,4 @@ def _confirmed(view: TopicView, state: str | None, **conditions: Any) -> bool:
 
 
 def _shown(value: str | datetime) -> str:
-    return value if isinstance(value, str) else output.rfc3339(value)
-
-
-def _noun(count: int) -> str:
-    return "job" if count == 1 else "jobs"
+    return value if isinstance(value, str) else format_instant(value)
