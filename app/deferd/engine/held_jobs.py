@@ -13,7 +13,7 @@ from deferd.contract.model import HeldJob
 from deferd.contract.responses.job_calls import FinishResult
 from deferd.engine import metrics
 from deferd.engine.bulk_throttle import MOST_JOBS, BulkThrottle
-from deferd.engine.call_results import NOT_FOUND, OK, finish_result
+from deferd.engine.call_results import NOT_FOUND, OK, finish_results
 from deferd.engine.partition_store import PartitionStore
 from deferd.engine.record import JobRecord, Receipt
 from deferd.engine.redis_keys import Keys
@@ -87,7 +87,7 @@ class HeldJobs:
     async def _send(self, topic: str, jobs: Sequence[HeldJob], send: _Send) -> list[FinishResult]:
         items: list[_Delivery] = [(job.id, *Receipt.of(job.receipt)) for job in jobs]
         codes = await self._partitions.send_by_home(topic, items, itemgetter(0), partial(self._find, send))
-        return [finish_result(job.id, code) for job, code in zip(jobs, codes, strict=True)]
+        return finish_results(jobs, codes)
 
     async def _find(self, send: _Send, partition: str, items: Sequence[_Delivery]) -> list[int | StoreUnavailable]:
         return await self._partitions.find(partition, items, itemgetter(0), send, NOT_FOUND.__eq__)

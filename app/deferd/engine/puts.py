@@ -30,7 +30,7 @@ from deferd.engine.durability import PutSender, stored_nothing
 from deferd.engine.group_commit import GroupCommit, OnResult
 from deferd.engine.partitions import topic_of
 from deferd.engine.record import JobRecord, read_record, read_reply
-from deferd.engine.script_arguments import NO_BOUNDS, EncodedPut, Placing, PutBounds, encode_put, size_of_put
+from deferd.engine.script_arguments import NO_BOUNDS, EncodedPut, PutBounds, encode_put, size_of_put
 from deferd.engine.time_slice import TimeSlice
 from deferd.store.durability_levels import level_named, name_of
 
@@ -146,12 +146,8 @@ class Puts:
         return outcome_of(put, await self._commit_of(put).submit(self._home(put.topic, put.id), put), bounds)
 
     def add(self, put: EncodedPut, on_result: OnResult[StoredPut]) -> None:
-        """As `put` for callers without a task, of a put that `is_checked`; `outcome_of` reads the result."""
+        """As `put` for callers without a task, of a put that `JobQueue.may_add`; `outcome_of` reads the result."""
         self._commit_of(put).add(self._home(put.topic, put.id), put, on_result)
-
-    def is_checked(self, placing: Placing) -> bool:
-        """Whether `add` may be called for such a put without an earlier check of its window."""
-        return self._sender.placer.is_checked(placing)
 
     def _commit_of(self, put: EncodedPut) -> _PutCommit:
         to_place = put.placing is not None

@@ -16,15 +16,16 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from deferd.contract.errors import JobNotFound, JobReserved, StoreUnavailable, TopicPushed
-from deferd.contract.model import CancelItem, ChangeJob, FinishItem, JobState, PutJob
-from deferd.contract.responses.job_calls import CancelResult, FinishResult, PutResult
+from deferd.contract.model import ChangeJob, FinishItem, JobState, PutJob
+from deferd.contract.responses.job_calls import FinishResult, PutResult
 from deferd.engine import metrics
 from deferd.engine.bulk_throttle import FROM_JOBS, MOST_JOBS, BulkThrottle
 from deferd.engine.call_results import (
     NOT_FOUND,
     OK,
     Released,
-    finish_result,
+    finish_results,
+    in_batches,
     is_missing,
     raise_unless_ok,
 )
@@ -37,7 +38,7 @@ from deferd.engine.partitions import topic_of
 from deferd.engine.placement import until_placed
 from deferd.engine.pop_and_finish import PopsAndFinishes
 from deferd.engine.pop_counts import PopCounts
-from deferd.engine.puts import PutOutcome, Puts, StoredPut
+from deferd.engine.puts import Puts
 from deferd.engine.record import JobRecord, Receipt, json_bytes, read_deliveries, read_record, read_reply
 from deferd.engine.redis_keys import Keys
 from deferd.engine.reply_pacing import ReplyPacing
@@ -107,11 +108,14 @@ class JobQueue:
         self.take_popped = self._pop_counts.take_popped
         self._partitions = put_sender.partitions
         self._home = put_sender.partitions.known.home
-        self._puts = Puts(put_sender, labels, bulk_throttle)
+        self._puts = puts = Puts(put_sender, labels, bulk_throttle)
+        self.put, self.add_put = puts.put, puts.add
+        self.put_many, self.put_many_with_jobs = puts.put_many, puts.put_many_with_jobs
         self._chained = ChainedPuts(scripts, keys, put_sender)
         self._finishes = GroupCommit(self._send_finishes, size=size, most_items=MOST_JOBS)
-        self._cancels = Cancels(scripts, keys, labels, put_sender, bulk_throttle)
-        self.add_cancel = self._cancels.add
+        cancels = Cancels(scripts, keys, labels, put_sender, bulk_throttle)
+        self.cancel, self.add_cancel = cancels.cancel, cancels.add
+        self.cancel_durably, self.cancel_many = cancels.cancel_durably, cancels.cancel_many
         held = HeldJobs(scripts, keys, labels, self._partitions, bulk_throttle)
         self.check_many, self.return_many = held.check_many, held.return_many
         self.return_popped = held.return_popped
@@ -125,12 +129,6 @@ class JobQueue:
         codes: list[int] = await self._run("finish", topic, *chain.from_iterable(jobs))
         self._count_finished(topic, codes.count(OK))
         return codes
-
-    async def _send_finishes_in_slot(
-        self, jobs_in_all: int, topic: str, jobs: list[Args]
-    ) -> list[int | StoreUnavailable]:
-        async with self._bulk_throttle.slot(topic, jobs_in_all):
-            return await self._send_finishes(topic, jobs)
 
     def _count_finished(self, topic: str, jobs: int) -> None:
         metrics.finishes_of(self._label(topic)).inc(jobs)
@@ -149,30 +147,12 @@ class JobQueue:
 
     # Producers
 
-    async def put(self, spec: PutJob | EncodedPut, bounds: PutBounds = NO_BOUNDS) -> PutOutcome:
-        """Store a job; see `Puts.put`."""
-        return await self._puts.put(spec, bounds)
-
-    def add_put(self, put: EncodedPut, on_result: OnResult[StoredPut]) -> None:
-        """Store a job; see `Puts.add`."""
-        self._puts.add(put, on_result)
-
     def may_add(self, put: EncodedPut) -> bool:
-        """Whether `add_put` takes the put; see `Puts.is_checked`."""
+        """Whether `add_put` takes the put: its window needs no check, or has had one."""
         placing = put.placing
         if placing is None or not placing.window or placing.window[0] != '"':  # windows are checked when they are read
             return True
-        return self._puts.is_checked(placing)
-
-    async def put_many(self, specs: Sequence[PutJob | EncodedPut], bounds: PutBounds = NO_BOUNDS) -> list[PutResult]:
-        """Store jobs; see `Puts.put_many`."""
-        return await self._puts.put_many(specs, bounds)
-
-    async def put_many_with_jobs(
-        self, specs: Sequence[PutJob | EncodedPut], bounds: PutBounds = NO_BOUNDS
-    ) -> list[tuple[PutResult, JobRecord | None]]:
-        """Store jobs and return them with their results; see `Puts.put_many_with_jobs`."""
-        return await self._puts.put_many_with_jobs(specs, bounds)
+        return self._placer.is_checked(placing)
 
     async def get(self, topic: str, job_id: str) -> JobRecord:
         """Return the job as it is now. Raises JobNotFound."""
@@ -216,46 +196,6 @@ class JobQueue:
             raise JobNotFound(topic, job_id)
         self._counted.of(topic)
         return read_record(topic, job_id, JobState(state), reply[2])
-
-    async def cancel(
-        self, topic: str, job_id: str, *, refuse_reserved: bool = False, keep_follow_up: bool = False
-    ) -> JobState:
-        """Cancel a job in any state and return the state it was in; after this it is never handed out.
-
-        Later calls of a reserved job's holder raise JobCancelled. The job's follow-up is cancelled too, or, with
-        `keep_follow_up`, takes its place; not before the holder's lease would have ended.
-
-        Raises:
-            JobNotFound: there is no such job.
-            JobReserved: a consumer holds it and `refuse_reserved` is set.
-        """
-        return await self._cancels.cancel(topic, job_id, refuse_reserved + 2 * keep_follow_up)
-
-    async def cancel_durably(
-        self,
-        topic: str,
-        job_id: str,
-        durability: str,
-        *,
-        refuse_reserved: bool = False,
-        keep_follow_up: bool = False,
-    ) -> tuple[JobState, str]:
-        """As `cancel`; return, also with its errors, when that has reached the durability. Also returns that.
-
-        Raises:
-            DurabilityUnavailable: the store does not support the durability. Nothing was cancelled.
-        """
-        return await self._cancels.cancel_durably(topic, job_id, refuse_reserved + 2 * keep_follow_up, durability)
-
-    async def cancel_many(self, topic: str, items: Sequence[CancelItem]) -> list[CancelResult]:
-        """Cancel jobs of one topic; each has its own result, in order.
-
-        When the store fails in the middle, the jobs it did not confirm have status 503.
-
-        Raises:
-            StoreUnavailable: the store confirmed none of them.
-        """
-        return await self._cancels.cancel_many(topic, items)
 
     # Consumers
 
@@ -359,36 +299,19 @@ class JobQueue:
         Raises:
             StoreUnavailable: the store confirmed none of them.
         """
-        results: list[FinishResult] = []
-        for start in range(0, len(items), MOST_JOBS):
-            some = items[start : start + MOST_JOBS]
+
+        async def send_in_slot(partition: str, jobs: list[Args]) -> list[int | StoreUnavailable]:
+            async with self._bulk_throttle.slot(partition, len(items)):
+                return await self._send_finishes(partition, jobs)
+
+        async def send(some: Sequence[FinishItem | EncodedFinish]) -> list[int | StoreUnavailable]:
             jobs = [
-                item
-                if isinstance(item, EncodedFinish)
-                else encode_finish(item.id, Receipt.of(item.receipt), item.result)
-                for item in some
+                one if isinstance(one, EncodedFinish) else encode_finish(one.id, Receipt.of(one.receipt), one.result)
+                for one in some
             ]
-            try:
-                codes = await self._partitions.send_by_home(
-                    topic,
-                    [(job.id, job.argument) for job in jobs],
-                    itemgetter(0),
-                    partial(self._send_finishes_in_slot, len(items)),
-                )
-            except StoreUnavailable as exc:
-                if not results:
-                    raise
-                results += [finish_result(item.id, exc) for item in items[start:]]
-                break
-            if codes.count(OK) == len(codes):
-                results += [FinishResult(id=job.id, status=200) for job in jobs]
-            else:
-                results += [finish_result(job.id, code) for job, code in zip(jobs, codes, strict=True)]
-            error = next((code for code in codes if isinstance(code, StoreUnavailable)), None)
-            if error is not None:  # wait only once for a shard that is away
-                results += [finish_result(item.id, error) for item in items[start + MOST_JOBS :]]
-                break
-        return results
+            return await self._partitions.send_by_home(topic, [job.args for job in jobs], itemgetter(0), send_in_slot)
+
+        return await in_batches(items, MOST_JOBS, send, finish_results)
 
     async def release(
         self,
