@@ -28,7 +28,6 @@ from typing import Any
 
 from deferd.contract.errors import DeferdError, StoreUnavailable, TopicPushed
 from deferd.engine.empty_partitions import EmptyPartitions
-from deferd.engine.first_looks import FirstLooks
 from deferd.engine.outage import Outage
 from deferd.engine.partitions import topic_of
 from deferd.engine.pattern_waits import ENOUGH_BYTES, PatternWaits, body_bytes, of_patterns
@@ -38,7 +37,7 @@ from deferd.engine.redis_keys import Keys
 from deferd.engine.repeated_pops import earlier_deliveries
 from deferd.engine.request_end import request_ending_at, request_ends_at_s
 from deferd.engine.topic_search import TopicSearch, TopicSelection
-from deferd.engine.wait_queue import OnPopEnd, Waiter, WaitingPops, WaitQueue, settling
+from deferd.engine.wait_queue import FirstLooks, OnPopEnd, Waiter, WaitingPops, WaitQueue, settling
 
 _LOG = logging.getLogger(__name__)
 _RETRY_S = 0.5
@@ -209,7 +208,7 @@ class Dispatcher:
         except DeferdError as exc:
             _LOG.warning("%d undelivered jobs stay leased until their leases end: %s", len(jobs), exc)
 
-    # What PatternWaits needs
+    # Polls for PatternWaits
 
     def begin_poll(self, topic: str, request: PopRequest, on_end: OnPopEnd) -> None:
         """Poll `topic` for a pop by patterns, in the order of arrival at this topic, and call `on_end`."""

@@ -20,11 +20,10 @@ from deferd.engine.history.records import COUNTS, Bucket
 from deferd.engine.inspection.alerts import Alert
 from deferd.engine.inspection.consumer_registry import Sample, SeenConsumer
 from deferd.engine.inspection.overview import Overview, overview_of
-from deferd.engine.known_topics import KnownTopics
 from deferd.engine.record import ANY_RECEIPT, JobRecord
 from deferd.engine.redis_keys import Keys
 from deferd.engine.store_inventory import count_jobs
-from deferd.engine.topic_list import TopicNames
+from deferd.engine.topic_list import KnownTopics, TopicNames
 from deferd.engine.topic_view import TopicView, get_topic
 from deferd.store.connection import Store
 from tests.integration.engine.engine_driver import started_engine
@@ -108,7 +107,7 @@ async def test_a_page_is_full_where_partitions_are_before_its_topics(server: Sto
         assert page.names == ["wide", "wider-0", "wider-1"]
         page = await engine.topic_list.names(page.next_cursor, 3)
         assert (page.names, page.next_cursor) == (["wider-2", "wider-3", "wider-4"], None)
-        known = engine.topic_list._known_topics
+        known = engine.topic_list.known_topics
         assert known.after(0, "") == ["wide", *(f"wider-{number}" for number in range(5))]
 
 

@@ -12,9 +12,8 @@ from deferd.api.response_values import instant
 from deferd.api.responses import JsonResponse
 from deferd.api.why_reasons import explanation
 from deferd.contract.model import PutJob, TopicSettings
-from deferd.engine.inspection.activity import TopicActivity
-from deferd.engine.inspection.near_ids import nearest
-from deferd.engine.inspection.standing import Missing
+from deferd.engine.inspection.consumer_registry import TopicActivity
+from deferd.engine.inspection.standing import Missing, nearest
 from deferd.engine.record import ANY_RECEIPT
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver
 

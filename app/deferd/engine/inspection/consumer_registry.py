@@ -22,7 +22,6 @@ import orjson
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.topic_patterns import TopicPatterns, is_pattern
-from deferd.engine.inspection.activity import TopicActivity
 from deferd.engine.inspection.shared_reads import SharedReads
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
@@ -81,6 +80,19 @@ class Reports:
     popped: Counter[str] = field(default_factory=Counter)
     left_out: int = 0
     last_seen_ms: int | None = None
+
+
+class TopicActivity(NamedTuple):
+    """What is known of the consumers of one topic, in all processes.
+
+    `is_consumed`: somebody has popped the topic, or waits for it, within a minute. `last_consumer_ms`: when the last
+    one was seen, None if that is not known. `rate`: jobs handed out per second in the last seconds, None if that is not
+    known.
+    """
+
+    is_consumed: bool
+    last_consumer_ms: int | None
+    rate: float | None
 
 
 def _size(reports: Reports) -> int:

@@ -10,7 +10,6 @@ from deferd.contract import limits
 from deferd.contract.errors import FieldError, InvalidInput, PushNotFound
 from deferd.contract.push import SetPush
 from deferd.engine.push.push_definition import PushDefinition, settings_flag, stored_text
-from deferd.engine.push.push_signals import PushSignals
 from deferd.engine.queue import JobQueue, PopRequest
 from deferd.engine.record import JobRecord
 from deferd.engine.redis_keys import Keys
@@ -24,6 +23,35 @@ FIRST_PAUSE_MS, LONGEST_PAUSE_MS = 1000, 60_000
 """How long it is open first, and at most; each failed probe doubles the pause."""
 _NONE, _TOO_MANY, _IS_PARTITIONED = -1, -2, -3
 _CONSUMER_ID_BYTES = 4
+
+
+def _ignore(*_facts: str) -> None:
+    """Nobody pushes in this process."""
+
+
+class PushSignals:
+    """What a process that pushes must hear of: its pushers set it, the engine calls it.
+
+    Signals may be lost; `on_gap` says so.
+    """
+
+    def __init__(self) -> None:
+        self.on_ready: Callable[[str], None] = _ignore
+        """A topic may have something ready."""
+        self.on_change: Callable[[str], None] = _ignore
+        """The push of a topic was set or removed."""
+        self.on_removed: Callable[[str, str], None] = _ignore
+        """A job of a pushed topic was cancelled while it was held: its topic and id."""
+        self.on_gap: Callable[[], None] = _ignore
+        """Signals may have been lost."""
+
+    def on_message(self, payload: str) -> None:
+        """A message of the channel `deferd:push`."""
+        topic, _, job_id = payload.partition(" ")
+        if job_id:
+            self.on_removed(topic, job_id)
+        else:
+            self.on_change(topic)
 
 
 class Taken(NamedTuple):
