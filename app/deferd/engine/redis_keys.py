@@ -6,6 +6,7 @@ use them. `lua/lib/topic.lua` documents what each key holds.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from zlib import crc32
 
@@ -87,6 +88,13 @@ class Keys:
         """The shard of a topic or partition: 0 to shards - 1, the same in every process and release."""
         return (crc32(topic_of(topic).encode()) + number_of(topic)) % self.shards
 
+    def by_shard(self, topics: Iterable[str]) -> dict[int, list[str]]:
+        """Topics or partitions by their shards, in order."""
+        by_shard: dict[int, list[str]] = {}
+        for topic in topics:
+            by_shard.setdefault(self.shard_of(topic), []).append(topic)
+        return by_shard
+
     def _of_topic(self, topic: str) -> tuple[str, ...]:
         """KEYS[1] to KEYS[16] of every script on a topic."""
         shard = self.shard_of(topic)
@@ -107,34 +115,17 @@ class Keys:
         shard = self.shard_of(topic)
         return tuple(f"deferd:{{{shard}}}:{topic}:{name}" for name in (*_TOPIC_KEYS[1:6], "follow", "items"))
 
-    def dead_of(self, topic: str) -> str:
-        """The sorted set of a topic's dead jobs. Not cached."""
-        return f"deferd:{{{self.shard_of(topic)}}}:{topic}:dead"
-
-    def pool_of(self, topic: str) -> str:
-        """A topic's Job Pool. Not cached."""
-        return f"deferd:{{{self.shard_of(topic)}}}:{topic}:pool"
-
-    def reserved_of(self, topic: str) -> str:
-        """The sorted set of a topic's held jobs. Not cached."""
-        return f"deferd:{{{self.shard_of(topic)}}}:{topic}:reserved"
-
-    def ready_of(self, topic: str) -> str:
-        """A topic's Ready list. Not cached."""
-        return f"deferd:{{{self.shard_of(topic)}}}:{topic}:ready"
-
-    def delay_of(self, topic: str) -> str:
-        """The sorted set of a topic's delayed jobs. Not cached."""
-        return f"deferd:{{{self.shard_of(topic)}}}:{topic}:delay"
+    def named(self, topic: str, name: str) -> str:
+        """One key of a topic, such as its `pool` or its `ready`. Not cached."""
+        return f"deferd:{{{self.shard_of(topic)}}}:{topic}:{name}"
 
     def of_history(self, shard: int, topic: str) -> tuple[str, str]:
         """The records of a topic's history by 10 s and by 5 min; with '' the sums over the shard. Not cached."""
-        return f"deferd:{{{shard}}}:{topic}:history/10s", f"deferd:{{{shard}}}:{topic}:history/5m"
+        return self.of_shard(shard, f"{topic}:history/10s"), self.of_shard(shard, f"{topic}:history/5m")
 
     def of_events(self, topic: str) -> tuple[str, str]:
         """The keys of a topic's events, seq and log; see `lua/lib/events.lua`. Not cached."""
-        prefix = f"deferd:{{{self.shard_of(topic)}}}:{topic}:{EVENTS_PREFIX}"
-        return f"{prefix}seq", f"{prefix}log"
+        return self.named(topic, f"{EVENTS_PREFIX}seq"), self.named(topic, f"{EVENTS_PREFIX}log")
 
     def of_kept(self, shard: int, topic: str) -> tuple[str, ...]:
         """The keys that count what is kept of a topic's jobs in `shard`: pool, cancelled, taken, follow. Not cached."""
@@ -158,5 +149,4 @@ class Keys:
 
     def of_consistency_check(self, topic: str) -> tuple[str, ...]:
         """KEYS of the scripts `audit_*`: all of the topic, and last `aside` for what a repair takes out."""
-        prefix = f"deferd:{{{self.shard_of(topic)}}}:{topic}"
-        return (*self.of_topic(topic), f"{prefix}:follow", f"{prefix}:items", f"{prefix}:runs", f"{prefix}:aside")
+        return (*self.of_topic(topic), *(self.named(topic, name) for name in ("follow", "items", "runs", "aside")))

@@ -168,7 +168,7 @@ class TopicList:
                 except UNREADABLE_SETTINGS:
                     _LOG.error("topic %s is not listed: its settings cannot be read (run `deferd audit`)", name)
 
-        await _for_each_shard(self._by_shard(found.names), view)
+        await _for_each_shard(self._keys.by_shard(found.names), view)
         self._raise_if_all(unreadable, error)
         in_order = [views[name] for name in found.names if name in views]
         return TopicPage(in_order, found.next_cursor, unavailable, sorted(unreadable))
@@ -295,7 +295,7 @@ class TopicList:
                 of_shard.add(_totals(counts))
             totals[shard] = of_shard
 
-        await _for_each_shard(self._by_shard(self._keys.partitions.of_all(names)), read)
+        await _for_each_shard(self._keys.by_shard(self._keys.partitions.of_all(names)), read)
         return totals
 
     async def sum_of_others(self, topics: Iterable[str], unreadable: Collection[int]) -> OtherTopics:
@@ -324,10 +324,9 @@ class TopicList:
             except StoreUnavailable:
                 failed.add(shard)
 
-        names: dict[int, list[str]] = {shard: [] for shard in range(self._keys.shards)}
-        for name in left_out:
-            names[self._keys.shard_of(name)].append(name)
-        await _for_each_shard({shard: names[shard] for shard in names.keys() - failed}, read)
+        names = self._keys.by_shard(left_out)
+        shards = set(range(self._keys.shards)) - failed
+        await _for_each_shard({shard: names.get(shard, []) for shard in shards}, read)
         return OtherTopics(totals, frozenset(failed))
 
     async def _sum_of_shard(self, shard: int, left_out: list[str]) -> Totals:
@@ -342,12 +341,6 @@ class TopicList:
                 return totals
             last = found.decode()
             start = f"({last}"
-
-    def _by_shard(self, names: Iterable[str]) -> dict[int, list[str]]:
-        of_shard: dict[int, list[str]] = {}
-        for name in names:
-            of_shard.setdefault(self._keys.shard_of(name), []).append(name)
-        return of_shard
 
     def _raise_if_all(self, unreadable: Collection[int], error: StoreUnavailable | None) -> None:
         if len(unreadable) == self._keys.shards:

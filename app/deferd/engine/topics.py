@@ -50,10 +50,6 @@ class Topics:
         """Return the topic as it is now, all its partitions together. Raises TopicNotFound."""
         return await get_topic(self._scripts, self._keys, topic)
 
-    async def _partitions_of(self, topic: str) -> tuple[str, ...]:
-        """Raises TopicNotFound."""
-        return await partitions_of(self._scripts, self._keys, self._partitions, topic)
-
     async def why(self, topic: str, job_id: str) -> Standing | Missing:
         """What decides when a job runs, or what is known of a job that does not exist."""
         return await standing_of(self._scripts, self._keys, self._partitions, topic, job_id)
@@ -75,7 +71,7 @@ class Topics:
             await self._placer.check_window(settings.window)
         stored = settings_to_store(settings)
         code = await self._run("topic_set", topic, "settings", json_bytes(stored) if stored else "")
-        await self._spread(topic)
+        await self._partitions.spread(topic)
         if code in {_FEWER_PARTITIONS, _IS_PUSHED}:
             most = "at most 1: the topic is pushed"
             if code == _FEWER_PARTITIONS:
@@ -97,12 +93,8 @@ class Topics:
     async def _set_paused(self, topic: str, verb: Literal["pause", "resume"], *why: str) -> TopicView:
         if await self._run("topic_set", topic, verb, *(why or ("", ""))) < 0:
             raise TopicNotFound(topic)
-        await self._spread(topic)
-        return await self.get(topic)
-
-    async def _spread(self, topic: str) -> None:
-        """Give other partitions of the topic its settings, if there are others."""
         await self._partitions.spread(topic)
+        return await self.get(topic)
 
     async def jobs(
         self,
@@ -125,7 +117,7 @@ class Topics:
             TopicNotFound.
             InvalidInput: this method did not return the cursor.
         """
-        partitions = await self._partitions_of(topic)
+        partitions = await partitions_of(self._scripts, self._keys, self._partitions, topic)
         places = _places([one.value for one in (STATES if state is None else (state,))], partitions, reverse=reverse)
         place, score, last_id = _position(cursor, places)
         jobs: list[JobRecord] = []
@@ -165,7 +157,7 @@ class Topics:
 
         Raises as `jobs`.
         """
-        partitions = await self._partitions_of(topic)
+        partitions = await partitions_of(self._scripts, self._keys, self._partitions, topic)
         kinds = [one.value for one in (STATES if state is None else (state,))] if wanted.tag is None else ["tag"]
         places = _places(kinds, partitions, reverse=reverse)
         place, score, last_id = _position(cursor, places)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -93,7 +94,7 @@ async def test_jobs_of_one_error(driver: EngineDriver, verb: str) -> None:
     assert (preview.matched, len(preview.samples)) == (4, 2)
     driver.move_clock(0.005)
     await bury(driver, "smtp4", "SMTP 421: message 4 refused")
-    with_cutoff = driver.engine.sweeps.with_cutoff(group, preview.cutoff_ms)
+    with_cutoff = replace(group, cutoff_ms=preview.cutoff_ms)
     assert await driver.engine.sweeps.run(with_cutoff) == 4
     assert await ids(driver, JobState.DEAD) == {"other", "none", "smtp4"}
     assert await driver.engine.sweeps.run(group) == 1

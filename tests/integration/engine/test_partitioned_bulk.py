@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -161,7 +162,7 @@ async def test_a_limit_that_ends_with_a_partition_is_all_when_the_others_have_no
 
 
 async def is_in(engine: Engine, partition: str, job_id: str) -> bool:
-    return bool(await engine._scripts.command("HEXISTS", engine._keys.pool_of(partition), job_id))
+    return bool(await engine._scripts.command("HEXISTS", engine._keys.named(partition, "pool"), job_id))
 
 
 async def test_what_came_after_a_preview_is_left_alone(engine: Engine, grown: bool) -> None:
@@ -171,7 +172,7 @@ async def test_what_came_after_a_preview_is_left_alone(engine: Engine, grown: bo
     assert preview.matched == len(held)
     await put_all(engine, OTHERS)
     await bury(engine, await reserve(engine, len(OTHERS)))
-    assert await engine.sweeps.run(engine.sweeps.with_cutoff(sweep, preview.cutoff_ms)) == len(held)
+    assert await engine.sweeps.run(replace(sweep, cutoff_ms=preview.cutoff_ms)) == len(held)
     assert await ids_in(engine, JobState.READY) == set(held)
     assert await ids_in(engine, JobState.DEAD) == set(OTHERS)
 

@@ -6,15 +6,14 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, NamedTuple
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import JobState
 from deferd.engine.inspection.error_lines import normalized
-from deferd.engine.inspection.selected_topics import SelectedTopics, select_topics
+from deferd.engine.inspection.selected_topics import select_topics
 from deferd.engine.inspection.shared_reads import SharedReads
-from deferd.engine.partitions import topic_of, topics_of
+from deferd.engine.partitions import topic_of
 from deferd.engine.record import read_record
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
@@ -171,8 +170,7 @@ class DeadJobs:
     async def _read(self, wanted: tuple[str, ...] | None, look_at: int) -> _Read:
         selected = await select_topics(self._topics, self._keys, wanted)
         read = _Read(is_complete=selected.is_complete, unreadable=set(selected.unreadable))
-        partitions = self._partitions_of(selected)
-        await asyncio.gather(*(self._count(shard, names, read) for shard, names in partitions.items()))
+        await asyncio.gather(*(self._count(shard, names, read) for shard, names in selected.readable.items()))
         if len(read.unreadable) == self._keys.shards:
             raise StoreUnavailable("no shard of the store can be reached")
         shares = _shares(look_at, read.dead)
@@ -184,22 +182,11 @@ class DeadJobs:
         await asyncio.gather(*(self._read_topics(chunk, slots, read) for chunk in chunks))
         return read
 
-    def _partitions_of(self, selected: SelectedTopics) -> dict[int, list[str]]:
-        """The partitions of the topics, by shard. Those in shards that could not be read just now are not read."""
-        if not self._keys.partitions.layouts:
-            return selected.of_shard
-        of_shard: dict[int, list[str]] = {}
-        for partition in self._keys.partitions.of_all(topics_of(chain.from_iterable(selected.of_shard.values()))):
-            shard = self._keys.shard_of(partition)
-            if shard not in selected.unreadable:
-                of_shard.setdefault(shard, []).append(partition)
-        return of_shard
-
     async def _count(self, shard: int, names: list[str], read: _Read) -> None:
         for at in range(0, len(names), _TOPICS_PER_CALL):
             some = names[at : at + _TOPICS_PER_CALL]
             try:
-                counts = await self._scripts.run("count_members", [self._keys.dead_of(name) for name in some], ())
+                counts = await self._scripts.run("count_members", [self._keys.named(name, "dead") for name in some], ())
             except StoreUnavailable:
                 read.unreadable.add(shard)
                 return
@@ -223,7 +210,7 @@ class DeadJobs:
                 read.unreadable.add(self._keys.shard_of(next(iter(shares))))
 
     async def _pages(self, shares: dict[str, int], score: bytes, last_id: bytes) -> dict[str, list[Any]]:
-        keys = [key for topic in shares for key in (self._keys.dead_of(topic), self._keys.pool_of(topic))]
+        keys = [key for topic in shares for key in (self._keys.named(topic, "dead"), self._keys.named(topic, "pool"))]
         most = [min(share, _JOBS_PER_CALL) for share in shares.values()]
         return dict(zip(shares, await self._scripts.run("dead", keys, (score, last_id, *most)), strict=True))
 

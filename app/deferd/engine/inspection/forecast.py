@@ -131,9 +131,7 @@ class Forecasts:
     ) -> Forecast:
         selected = await select_topics(self._topics, self._keys, names)
         now_ms, period = await self._period(selected, from_ms, to_ms, buckets)
-        readable = {
-            shard: of_shard for shard, of_shard in selected.partitions.items() if shard not in selected.unreadable
-        }
+        readable = selected.readable
         forecast = Forecast(now_ms, period, {}, selected.is_complete, set(selected.unreadable))
         await asyncio.gather(*(self._read_shard(shard, of_shard, forecast) for shard, of_shard in readable.items()))
         await self._add_schedules(readable, forecast)
@@ -187,7 +185,7 @@ class Forecasts:
         forecast.is_complete &= counted.is_complete
 
     async def _read_topics(self, names: list[str], forecast: Forecast) -> None:
-        delayed = await self._scripts.run("count_members", [self._keys.delay_of(name) for name in names], ())
+        delayed = await self._scripts.run("count_members", [self._keys.named(name, "delay") for name in names], ())
         forecast.is_complete &= min(delayed) >= 0
         names = [name for name, count in zip(names, delayed, strict=True) if count > 0]
         period = forecast.period
@@ -196,7 +194,8 @@ class Forecasts:
         for at in range(0, len(names), together):
             some = names[at : at + together]
             args = (period.from_ms, period.to_ms, 0, period.buckets)
-            replies = (await self._scripts.run("due_counts", [self._keys.delay_of(name) for name in some], args))[3:]
+            keys = [self._keys.named(name, "delay") for name in some]
+            replies = (await self._scripts.run("due_counts", keys, args))[3:]
             for name, reply in zip(some, replies, strict=True):
                 if reply:
                     of_partition = TopicForecast(reply[0], reply[1], array(_NUMBERS, reply[2:]) or none)

@@ -100,7 +100,7 @@ async def standing_of(
         found = put_since[0]
     if found.record.state is not JobState.READY:
         return found
-    ready = await asyncio.gather(*(scripts.command("ZCARD", keys.ready_of(name)) for name in names))
+    ready = await asyncio.gather(*(scripts.command("ZCARD", keys.named(name, "ready")) for name in names))
     # Consumers are served by the partitions in turn, so that as many jobs of each go first.
     others = sum(min(found.ahead, jobs) for jobs in ready) - min(found.ahead, found.ready)
     return replace(found, ready=sum(ready), ahead=found.ahead + max(others, 0))

@@ -135,8 +135,8 @@ class PushStore:
         """What the store has of all pushed topics, by topic, for `PushDefinition.read`."""
         found: dict[str, bytes] = {}
         for shard in range(self._keys.shards):
-            stored: Any = await self._scripts.command("HGETALL", self._keys.of_shard(shard, "push"))
-            pairs = stored.items() if isinstance(stored, dict) else zip(stored[::2], stored[1::2], strict=True)
+            stored = await self._scripts.command("HGETALL", self._keys.of_shard(shard, "push"))
+            pairs = zip(stored[::2], stored[1::2], strict=True)
             found |= {topic.decode(errors="replace"): value for topic, value in pairs}
         return found
 
