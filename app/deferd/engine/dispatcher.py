@@ -38,6 +38,7 @@ from deferd.engine.repeated_pops import earlier_deliveries
 from deferd.engine.request_end import request_ending_at, request_ends_at_s
 from deferd.engine.topic_search import TopicSearch, TopicSelection
 from deferd.engine.wait_queue import FirstLooks, OnPopEnd, Waiter, WaitingPops, WaitQueue, settling
+from deferd.store.task_cancellation import forget_error
 
 _LOG = logging.getLogger(__name__)
 _RETRY_S = 0.5
@@ -118,8 +119,8 @@ class Dispatcher:
                 self.cancel(waiter)
                 raise
             finally:
-                if result.done() and not result.cancelled():
-                    result.exception()  # else it is logged when nobody has come to wait for it
+                if result.done():
+                    forget_error(result)
                 self._end(waiter)
 
     def begin_pop(self, topic: str, request: PopRequest, wait_ms: int, on_end: OnPopEnd) -> Waiter:

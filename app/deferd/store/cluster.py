@@ -32,7 +32,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from deferd.store.backend import Backend
 from deferd.store.cluster_calls import ClusterCalls
 from deferd.store.redis_client import POOL_SIZE, WatchedPubSub, connection_options, subscriber_options
-from deferd.store.task_cancellation import cancel_and_wait
+from deferd.store.task_cancellation import cancel_and_wait, forget_error
 from deferd.store.url import StoreUrl
 
 CALLS_AT_ONCE = 4 * POOL_SIZE
@@ -121,7 +121,7 @@ class ClusterClient(RedisCluster):
         if self._initialize:
             if self._refresh_task is None or self._refresh_task.done():
                 self._refresh_task = asyncio.create_task(self._refresh(), name="cluster-refresh")
-                self._refresh_task.add_done_callback(_forget_error)
+                self._refresh_task.add_done_callback(forget_error)  # those who wait get it
             if self.nodes_manager.slots_cache:
                 await asyncio.wait({self._refresh_task}, timeout=_REFRESH_WAIT_S)
             else:
@@ -182,7 +182,7 @@ def cluster_backend(url: StoreUrl, *, timeout_s: float, confirm_s: float) -> Bac
 
     last_node: tuple[str, int] | None = None
 
-    def subscribe() -> WatchedPubSub:
+    def pubsub() -> WatchedPubSub:
         # Every node delivers what is published on any. The last one may be down, or no longer in the cluster.
         nonlocal last_node
         known = [(node.host, int(node.port)) for node in client.get_primaries()] or list(url.hosts)
@@ -199,7 +199,15 @@ def cluster_backend(url: StoreUrl, *, timeout_s: float, confirm_s: float) -> Bac
         await calls.close()
         await client.close_all()
 
-    return Backend(client, calls.call, subscribe, close, calls.calls_of, calls.servers, primaries)
+    return Backend(
+        client=client,
+        call=calls.call,
+        calls_of=calls.calls_of,
+        servers=calls.servers,
+        topology=primaries,
+        pubsub=pubsub,
+        close_all=close,
+    )
 
 
 async def _responding(nodes: list[ClusterNode]) -> list[ClusterNode]:
@@ -241,9 +249,3 @@ async def _publish(
         except (RedisConnectionError, RedisTimeoutError) as exc:
             error = exc
     raise error
-
-
-def _forget_error(task: asyncio.Task[None]) -> None:
-    """Mark the task's error as retrieved: callers that still wait get it, otherwise it does not matter."""
-    if not task.cancelled():
-        task.exception()

@@ -28,6 +28,7 @@ from deferd.store.pipeline import ASKING, Command
 from deferd.store.replication import NotReplicated, TooFewReplicas, marker_in_slot_of
 from deferd.store.server_calls import ServerCalls
 from deferd.store.server_clock import NotAfter, given_up_at
+from deferd.store.task_cancellation import forget_error
 
 if TYPE_CHECKING:
     from deferd.store.cluster import ClusterClient
@@ -204,11 +205,5 @@ class SlotCalls:
 
 def _send(args: Command, node: NodeCalls, asks: bool) -> Awaitable[Any]:
     if asks:
-        node.pipeline.send(*ASKING).add_done_callback(_forget_error)
+        node.pipeline.send(*ASKING).add_done_callback(forget_error)  # the call that follows gets one too
     return node.pipeline.send(*args)
-
-
-def _forget_error(reply: asyncio.Future[Any]) -> None:
-    """The call that follows gets an error too."""
-    if not reply.cancelled():
-        reply.exception()
