@@ -65,13 +65,8 @@ class Dispatcher:
         self._looks = FirstLooks(self._begin_polling)
         self._draining = False
         self._arrivals = 0
-        self._waiting = WaitingPops()
+        self.waiting = WaitingPops()
         self._patterns = PatternWaits(self, search)
-
-    @property
-    def waiting(self) -> int:
-        """How many pops are waiting now."""
-        return self._waiting.count
 
     async def pop(
         self,
@@ -147,7 +142,7 @@ class Dispatcher:
         waiter.timed_out = wait_ms <= 0 or self._draining
         for topic in topics:
             self._wait_queue_of(topic).join(waiter)
-        self._waiting.change(1)
+        self.waiting.change(1)
         return waiter
 
     def _wait_queue_of(self, topic: str) -> WaitQueue:
@@ -469,7 +464,7 @@ class Dispatcher:
         waiter.ended = True
         if waiter.timer is not None:
             waiter.timer.cancel()
-        self._waiting.change(-1)
+        self.waiting.change(-1)
         if waiter.selection is not None:
             self._patterns.leave(waiter)
         for topic in waiter.topics:

@@ -14,7 +14,7 @@ import orjson
 from deferd.contract.errors import InvalidInput, StoreUnavailable
 from deferd.contract.windows import read_window
 from deferd.engine.bounded_cache import BoundedCache
-from deferd.engine.calendars import Calendars, Path, Spec
+from deferd.engine.calendars import Calendars, Path
 from deferd.engine.record import json_bytes
 from deferd.engine.redis_keys import Keys
 from deferd.engine.script_arguments import DELAY, INSTANT, PUT_HEAD, EncodedPut, Placing
@@ -41,7 +41,7 @@ class Placer:
 
     def __init__(self, clock: StoreClock, calendars: Calendars, keys: Keys) -> None:
         self._clock = clock
-        self._calendars = calendars
+        self.calendars = calendars
         self._shard_of = keys.shard_of
         self.defaults: BoundedCache[str, str] = BoundedCache(_REMEMBERED_BYTES)
         """By topic: its defaults as they were last seen, as the settings have them; only of topics that have some."""
@@ -62,11 +62,7 @@ class Placer:
         if not placing.window:
             return True
         openings = _openings_or_name(placing.window)
-        return self._calendars.is_remembered(openings) if isinstance(openings, str) else openings is not None
-
-    async def check_window(self, window: Spec) -> None:
-        """Check the `window` in the body of a request. Raises as `check`."""
-        await self._calendars.check(window)
+        return self.calendars.is_remembered(openings) if isinstance(openings, str) else openings is not None
 
     async def check(self, placing: Placing, path: Path = ("body",)) -> None:
         """Check the window of a put, whose fields are at `path`.
@@ -75,7 +71,7 @@ class Placer:
             InvalidInput: a zone or calendar is unknown, or a window never opens.
         """
         if placing.window and not self.is_checked(placing):
-            await self._calendars.check(read_window(placing.window), (*path, "window"))
+            await self.calendars.check(read_window(placing.window), (*path, "window"))
 
     async def place_puts(self, topic: str, puts: Sequence[EncodedPut], defaults: str) -> list[Any]:
         """The arguments of puts, id and job of each, with their due times placed."""
@@ -113,7 +109,7 @@ class Placer:
     async def openings_of(self, window: str) -> Openings | None:
         """The openings of a stored window; None, which is always open, if its calendar is not there any more."""
         openings = _openings_or_name(window)
-        return await self._calendars.openings_of(openings) if isinstance(openings, str) else openings
+        return await self.calendars.openings_of(openings) if isinstance(openings, str) else openings
 
 
 def _openings_or_name(window: str) -> Openings | str | None:

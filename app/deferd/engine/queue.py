@@ -174,7 +174,7 @@ class JobQueue:
             InvalidInput: a zone or calendar of its window is unknown, or that never opens.
         """
         if change.window is not None:
-            await self._placer.check_window(change.window)
+            await self._placer.calendars.check(change.window)
         extra = change_extra(change)
         has_body = "body" in change.model_fields_set
         args = (

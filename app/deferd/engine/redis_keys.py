@@ -52,29 +52,6 @@ _SHARD_KEYS = ("settings", "topics", "due")
 _LATER_TOPIC_KEYS = ("tally", "requests", "tagged", "taken")
 """They follow the keys of the shard in the order of KEYS."""
 
-_MORE_OF_TOPICS = ("follow", "items", "items/ID", "runs", "request/ID", "touches/ID", "aside", "aside/KEY")
-_OF_TOPICS_BY_SETTING = ("events/seq", "events/log", "push/state", "history/10s", "history/5m")
-_OF_SCHEDULES = ("schedules", "schedule_due", "earlier_runs", "schedule/NAME", "schedules/missed", "schedules/zones")
-_OF_CALLS = ("of_key/KEY", "bulk/CALL", "tasks", "tasks/running", "task/ID")
-_OF_SERVICE = ("lock", "clock", "idle", "partitioned", "tally", "aside", "push", "calendars", "events/topics")
-_OF_OPERATORS = ("activity", "activity/admin", "history/topics", "history/process/PROCESS", "history/10s", "history/5m")
-_OF_CONSUMERS = ("consumers/reports", "consumers/reported", "consumers/topics", "request/ID")
-_OF_CONSOLE = ("console/sessions", "console/undo/TOKEN")
-TOPIC_KINDS = frozenset(_TOPIC_KEYS + _LATER_TOPIC_KEYS + _MORE_OF_TOPICS + _OF_TOPICS_BY_SETTING)
-"""All kinds of keys of a topic, after its name; a word in capitals stands for what differs."""
-SHARD_KINDS = frozenset(
-    (*_SHARD_KEYS, "tag/TAG", *_OF_SCHEDULES, *_OF_CALLS, *_OF_SERVICE, *_OF_OPERATORS, *_OF_CONSUMERS, *_OF_CONSOLE)
-)
-"""The same of the whole shard. docs/authentication.md says of each kind what bounds it."""
-
-
-def kind_of(topic: str, part: str) -> str | None:
-    """The kind of a key of a topic, '' for one of the whole shard; None for one that is not deferd's."""
-    kinds = TOPIC_KINDS if topic else SHARD_KINDS
-    if part in kinds:
-        return part
-    return next((kind for kind in kinds if kind[-1].isupper() and part.startswith(kind[: kind.rindex("/") + 1])), None)
-
 
 class Keys:
     """Key names for a store whose topics are spread over `shards` shards. `topic` is the name of a partition, too."""
@@ -136,7 +113,7 @@ class Keys:
         return self.of_shard(shard, SCHEDULE_PREFIX + name)
 
     def of_shard(self, shard: int, name: str) -> str:
-        """A key of the whole shard, of one of SHARD_KINDS."""
+        """A key of the whole shard."""
         return f"deferd:{{{shard}}}:{name}"
 
     def of_caller(self, shard: int, key_name: str | None) -> tuple[str, ...]:

@@ -97,13 +97,9 @@ class TopicSearch:
     def __init__(self, scripts: Scripts, keys: Keys, *, by_shard: bool = False) -> None:
         self._scripts = scripts
         self._keys = keys
+        self.shards = range(keys.shards)
         self.by_shard = by_shard
         self._look_ups: GroupCommit[str, list[bytes]] = GroupCommit(self._look_up, size=len)
-
-    @property
-    def shards(self) -> range:
-        """All shards."""
-        return range(self._keys.shards)
 
     def failure_domain(self, shard: int) -> int:
         """The part of the store that fails with a shard; see Dispatcher."""

@@ -1,4 +1,4 @@
-"""The verbs of operators on one topic: get, set, pause, resume, list jobs, redrive, purge."""
+"""The verbs of operators on one topic: get, set, pause, resume, list jobs. For redrive and purge see TopicSweeps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.tag_index import ids_with_tag
 from deferd.engine.topic_settings import settings_to_store
-from deferd.engine.topic_sweeps import Sweep, TopicSweeps
 from deferd.engine.topic_view import STATES, TopicView, get_topic, partitions_of
 
 _LISTED, _SEARCHED = 100, 250
@@ -34,14 +33,11 @@ _MOST_LOOKED_AT = 10_000
 class Topics:
     """The verbs on a topic; TopicList reads over all topics."""
 
-    def __init__(
-        self, scripts: Scripts, keys: Keys, placer: Placer, sweeps: TopicSweeps, partitions: PartitionStore
-    ) -> None:
+    def __init__(self, scripts: Scripts, keys: Keys, placer: Placer, partitions: PartitionStore) -> None:
         self._placer = placer
         self._partitions = partitions
         self._scripts = scripts
         self._keys = keys
-        self._sweeps = sweeps
 
     async def _run(self, verb: str, topic: str, *args: str | bytes | float) -> Any:
         return await self._scripts.run(verb, self._keys.of_topic(topic), (topic, *args))
@@ -68,7 +64,7 @@ class Topics:
                 partitions, or is pushed and would have several.
         """
         if settings.window is not None:
-            await self._placer.check_window(settings.window)
+            await self._placer.calendars.check(settings.window)
         stored = settings_to_store(settings)
         code = await self._run("topic_set", topic, "settings", json_bytes(stored) if stored else "")
         await self._partitions.spread(topic)
@@ -205,37 +201,6 @@ class Topics:
                 looked, _, last_id = found.add(partition, reply)
                 at += looked
         return None
-
-    async def redrive(
-        self,
-        topic: str,
-        ids: Sequence[str] | None = None,
-        limit: int = 1000,
-        *,
-        tag: str | None = None,
-        reason: str | None = None,
-    ) -> int:
-        """Make dead jobs ready again: those of `ids`, else up to `limit`, longest dead first. Returns how many.
-
-        In a topic with several partitions those of one partition come after those of the one before.
-
-        `tag` and `reason`: only jobs with this tag, or dead for this reason. They are due now and have no attempts; the
-        last error stays readable. Raises TopicNotFound.
-        """
-        named = None if ids is None else tuple(ids)
-        return await self._sweeps.run(
-            Sweep(verb="redrive", topic=topic, ids=named, limit=limit, tag=tag, reason=reason)
-        )
-
-    async def purge(
-        self, topic: str, state: JobState | None = None, *, tag: str | None = None, reason: str | None = None
-    ) -> int:
-        """Delete all jobs in `state` (None: in every state) and return how many; the topic's settings stay.
-
-        `tag` and `reason`: only jobs with this tag, or dead for this reason. Later calls of a reserved job's holder
-        raise JobCancelled. A topic without settings is forgotten when all its jobs are purged. Raises TopicNotFound.
-        """
-        return await self._sweeps.run(Sweep(verb="purge", topic=topic, state=state, tag=tag, reason=reason))
 
 
 @dataclass(frozen=True, slots=True)

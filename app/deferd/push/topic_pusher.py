@@ -265,14 +265,14 @@ class TopicPusher:
                     self.wake_now()
                 return
             self._is_suspect = True
-            noted = await store.note_failure(
+            open_ms = await store.note_failure(
                 self.topic, outcome.error or "", is_probe=delivery.is_probe, pause_ms=to_ms(outcome.wait_s)
             )
         except StoreUnavailable as error:
             _LOG.warning("the circuit of topic %s was not updated: %s", self.topic, error)
             return
-        if noted is not None and noted.open_ms:
-            self._not_before_s = time.monotonic() + noted.open_ms / 1000
+        if open_ms:
+            self._not_before_s = time.monotonic() + open_ms / 1000
 
     async def _give_up_probe(self, delivery: Delivery) -> None:
         """A request that tells nothing about the target has ended: another one may test it."""

@@ -15,6 +15,7 @@ from deferd.engine.bulk_actions import BulkOutcome, BulkPreview
 from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.topic_sweeps import Pace, Sweep
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
+from tests.integration.engine.sweeping import purge_jobs
 
 MANY = 2500
 
@@ -80,7 +81,7 @@ async def test_a_purge_with_a_cutoff_leaves_what_was_put_since(driver: EngineDri
     assert await driver.engine.sweeps.run(sweep("purge", cutoff_ms=preview.cutoff_ms)) == MANY + 3
     assert await ids(driver) == kept
     assert await driver.engine.sweeps.run(sweep("purge", cutoff_ms=preview.cutoff_ms)) == 0
-    assert await driver.topics.purge(TOPIC) == MANY + 1
+    assert await purge_jobs(driver.engine, TOPIC) == MANY + 1
 
 
 @pytest.mark.parametrize("verb", ["redrive", "purge"])

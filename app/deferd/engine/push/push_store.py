@@ -70,13 +70,6 @@ class Taken(NamedTuple):
     failures: int
 
 
-class Noted(NamedTuple):
-    """The circuit after the end of a request: failures in a row, and for how long it is open, 0 when it is closed."""
-
-    failures: int
-    open_ms: int
-
-
 class PushStore:
     """The pushes of topics in the store. `label` gives the metric label of a topic.
 
@@ -173,12 +166,15 @@ class PushStore:
         """The target responds: its circuit is closed."""
         await self._run("push_note", topic, 1, 0, "", 0, OPENS_AFTER, FIRST_PAUSE_MS, LONGEST_PAUSE_MS)
 
-    async def note_failure(self, topic: str, error: str, *, is_probe: bool, pause_ms: int) -> Noted | None:
-        """The target failed. `pause_ms`: what it asked for, 0 for nothing. None when the topic is not pushed."""
+    async def note_failure(self, topic: str, error: str, *, is_probe: bool, pause_ms: int) -> int:
+        """The target failed. Returns for how many ms its circuit is open now; 0 when it is closed, or not pushed.
+
+        `pause_ms`: what the target asked for, 0 for nothing.
+        """
         shortest_ms = min(pause_ms, LONGEST_PAUSE_MS)
         args = (0, int(is_probe), error, shortest_ms, OPENS_AFTER, FIRST_PAUSE_MS, LONGEST_PAUSE_MS)
         reply = await self._run("push_note", topic, *args)
-        return None if reply is None else Noted(*reply)
+        return 0 if reply is None else int(reply[1])
 
     async def give_up_probe(self, topic: str) -> None:
         """The request that tested the target ended without a result: another one may."""

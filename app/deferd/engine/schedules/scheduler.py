@@ -22,9 +22,8 @@ from deferd.engine.schedules.schedule_store import (
     FullError,
     ScheduleStore,
     ZonesProgress,
-    read_due,
 )
-from deferd.engine.schedules.stored_schedule import ScheduleState
+from deferd.engine.schedules.stored_schedule import ScheduleState, read_definition
 from deferd.engine.time_slice import TimeSlice
 
 _LOG = logging.getLogger(__name__)
@@ -74,7 +73,7 @@ class Scheduler:
     async def _advance(self, due: DueSchedule, now_ms: int) -> None:
         retry = Change(due.topic, due.name, due.rev, now_ms + _RETRY_MS)
         try:
-            definition, state = read_due(due)
+            definition, state = read_definition(due.definition), ScheduleState.read(due.state)
             if state.is_moving:
                 await self.move(due.name)
                 return

@@ -154,8 +154,8 @@ class Schedules:
             if old is not None and _is_same(old, state, fields):
                 return PutResult(old, False)
             change, waiting = await self._planned(name, old, definition, state, now_ms, len(rest))
-            shard = self._store.shard_of(definition.topic)
-            if self._store.shards > 1 and (old is None or old.shard != shard):
+            shard = self._store.keys.shard_of(definition.topic)
+            if self._store.keys.shards > 1 and (old is None or old.shard != shard):
                 if await self._put_moving(found, change, fields, state):
                     await self.settle_move(name)
                     return PutResult(await self.get(name), old is None)
@@ -239,7 +239,7 @@ class Schedules:
                 "last_id": old.last_id,
             }
         fields |= {"state": state._replace(is_moving=True).stored(), "active": 1, "next_id": "", "next": ""}
-        shard = self._store.shard_of(change.topic)
+        shard = self._store.keys.shard_of(change.topic)
         here = next((one for one in found.schedules if one.shard == shard), None)
         rev = None if here is None else here.rev
         moving = Change(change.topic, change.name, rev, found.now_ms, fields=fields)
@@ -377,11 +377,11 @@ class Schedules:
             InvalidInput: this method did not return the cursor.
         """
         first, after = read_cursor(cursor, (0, ""), (int, str))
-        if not 0 <= first < self._store.shards:
+        if not 0 <= first < self._store.keys.shards:
             raise bad_cursor(cursor)
-        last = self._store.shards - 1
+        last = self._store.keys.shards - 1
         if wanted.topic is not None:
-            last = self._store.shard_of(wanted.topic)
+            last = self._store.keys.shard_of(wanted.topic)
             if first < last:
                 first, after = last, ""
         found: list[StoredSchedule] = []

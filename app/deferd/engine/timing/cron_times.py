@@ -13,7 +13,6 @@ from cronsim import CronSim
 from deferd.engine.timing.cron_expression import CronExpression
 
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 (local times are computed without a zone)
-SECOND = timedelta(seconds=1)
 MINUTE_S = 60
 LONGEST_CHANGE = timedelta(hours=3)
 """No change of the clock is longer."""
