@@ -16,12 +16,12 @@ from deferd.engine.bulk_throttle import BulkThrottle
 from deferd.engine.call_results import NOT_FOUND, in_batches
 from deferd.engine.durability import PutSender
 from deferd.engine.group_commit import GroupCommit, OnResult
+from deferd.engine.record import STATES_BY_NAME
 from deferd.engine.redis_keys import Keys
 from deferd.engine.script_arguments import Args, size
 from deferd.engine.scripts import Scripts, Sending
 from deferd.store.durability_levels import FSYNC, level_named, name_of
 
-_STATES = {state.value.encode(): state for state in JobState}
 _CANCELS_PER_CALL = 100
 
 
@@ -116,7 +116,9 @@ class Cancels:
     async def _cancel(self, topic: str, jobs: Sequence[Args], sending: Sending | None = None) -> list[JobState | int]:
         args = (topic, *chain.from_iterable(jobs))
         reply = await self._scripts.run("cancel", self._keys.of_topic(topic), args, sending=sending)
-        results: list[JobState | int] = [result if isinstance(result, int) else _STATES[result] for result in reply]
+        results: list[JobState | int] = [
+            result if isinstance(result, int) else STATES_BY_NAME[result] for result in reply
+        ]
         for was, count in Counter(result for result in results if isinstance(result, JobState)).items():
             metrics.CANCELS.labels(self._label(topic), was.value).inc(count)
             self._counted.of(topic).cancelled += count

@@ -93,7 +93,7 @@ class Engine:
         self.placer = Placer(self.store_clock, self.calendars, keys)
         self.partitions = PartitionStore(self._scripts, keys)
         self.usage = TopicUsage(self._scripts, keys)
-        failure_domain = keys.shard_of if store.cluster else _single_failure_domain
+        failure_domain = keys.shard_of if store.cluster else lambda _topic: 0
         throttle = BulkThrottle(failure_domain)
         self.queue = JobQueue(
             self._scripts,
@@ -279,10 +279,6 @@ class Engine:
         self.partitions.on_gap()
         for timer in self.timers:
             timer.wake_always()
-
-
-def _single_failure_domain(_topic: str) -> int:
-    return 0
 
 
 def _report_unexpected_end(task: asyncio.Task[None]) -> None:

@@ -83,7 +83,8 @@ class MovableClock:
         left_ms, end_s = by_ms, time.monotonic() + MOVE_S
         if by_ms > 0:
             reading = await self._move(0)
-            _check_bound(reading, by_ms)
+            if reading.moved_ms + by_ms > MOVED_MAX_S * 1000:
+                raise _too_far(by_ms)
             _check_runs(await count_runs(self._schedules, reading.now_ms + by_ms), by_ms)
             await self._before_move()
         while left_ms > 0 and time.monotonic() < end_s:
@@ -126,11 +127,6 @@ async def count_runs(schedules: Schedules, until_ms: int) -> RunCount:
                 busiest, most = schedule.name, count
         if cursor is None:
             return RunCount(runs, busiest, most)
-
-
-def _check_bound(reading: Reading, by_ms: int) -> None:
-    if reading.moved_ms + by_ms > MOVED_MAX_S * 1000:
-        raise _too_far(by_ms)
 
 
 def _check_runs(count: RunCount, by_ms: int) -> None:

@@ -37,9 +37,16 @@ from deferd.engine.held_jobs import HeldJobs
 from deferd.engine.partitions import topic_of
 from deferd.engine.placement import until_placed
 from deferd.engine.pop_and_finish import PopsAndFinishes
-from deferd.engine.pop_counts import PopCounts
 from deferd.engine.puts import Puts
-from deferd.engine.record import JobRecord, Receipt, json_bytes, read_deliveries, read_record, read_reply
+from deferd.engine.record import (
+    STATES_BY_NAME,
+    JobRecord,
+    Receipt,
+    json_bytes,
+    read_deliveries,
+    read_record,
+    read_reply,
+)
 from deferd.engine.redis_keys import Keys
 from deferd.engine.reply_pacing import ReplyPacing
 from deferd.engine.script_arguments import (
@@ -55,7 +62,6 @@ from deferd.engine.script_arguments import (
 )
 from deferd.engine.scripts import Scripts
 
-_STATES = {state.value.encode(): state for state in JobState}
 _RESEND = -1
 """What pop.lua returns for a repeated request whose jobs do not fit into the reply."""
 _IS_PUSHED = -1
@@ -83,6 +89,41 @@ class PopReply(NamedTuple):
     resend: Collection[int] = ()
 
 
+class PopCounts:
+    """Counts deliveries, and jobs that pops found to be dead, in the metrics and for what operators look at."""
+
+    def __init__(self, labels: metrics.TopicLabels) -> None:
+        self._label = labels.label
+        self._counted = labels.counted
+        self._popped: dict[str, int] = {}
+
+    def count(self, topic: str, jobs: list[JobRecord], now_ms: int, expired: int, overdue: int) -> None:
+        """Count the jobs that one call handed out of a partition, and those whose ttl or deadline had passed."""
+        label = self._label(topic)
+        counts = self._counted.of(topic)
+        if expired:
+            metrics.DEATHS.labels(label, "expired").inc(expired)
+        if overdue:
+            metrics.DEATHS.labels(label, "deadline").inc(overdue)
+        if expired or overdue:
+            counts.dead += expired + overdue
+        if jobs:
+            of_topic = topic_of(topic)
+            self._popped[of_topic] = self._popped.get(of_topic, 0) + len(jobs)
+            counts.popped += len(jobs)
+            metrics.pops_of(label).inc(len(jobs))
+            counts.add_lateness(
+                metrics.ready_wait_of(label).observe_all_ms(
+                    now_ms - job.due_at_ms for job in jobs if job.attempts == 1 and not job.endings.snoozes
+                )
+            )
+
+    def take_popped(self) -> dict[str, int]:
+        """How many jobs of each topic this process has handed out since the last call."""
+        popped, self._popped = self._popped, {}
+        return popped
+
+
 class JobQueue:
     """The verbs on jobs. `dead_retention_ms` is how long a dead job is kept."""
 
@@ -100,7 +141,7 @@ class JobQueue:
         self._keys = keys
         self._label = labels.label
         self._counted = labels.counted
-        self.dead_retention_ms = self._dead_retention_ms = dead_retention_ms
+        self.dead_retention_ms = dead_retention_ms
         self._bulk_throttle = bulk_throttle
         self._pacing = ReplyPacing()
         self._placer = put_sender.placer
@@ -221,7 +262,7 @@ class JobQueue:
         is_bulk = sum(request.count for request in requests) > FROM_JOBS
         slot: AbstractAsyncContextManager[None] = self._bulk_throttle.slot(topic) if is_bulk else nullcontext()
         async with slot:
-            reply = await self._run(verb, topic, self._dead_retention_ms, *args)
+            reply = await self._run(verb, topic, self.dead_retention_ms, *args)
         if reply == _IS_PUSHED:
             raise TopicPushed(topic_of(topic))
         return self.read_pop(topic, requests, reply)
@@ -340,14 +381,14 @@ class JobQueue:
             0 if error is None else 1,
             error or "",
             random.uniform(-1, 1),  # noqa: S311 (spreads retries; nothing to guess)
-            self._dead_retention_ms,
+            self.dead_retention_ms,
             1 if counts else 0,
         )
         reply = await until_placed(
             partial(self._run_on_job, "release", *args), partial(self._placer.place_retry, job_id)
         )
         raise_unless_ok(reply[0], topic, job_id)
-        state = _STATES[reply[1]]
+        state = STATES_BY_NAME[reply[1]]
         label = self._label(topic)
         (metrics.RELEASES if counts else metrics.SNOOZES).labels(label).inc()
         counted = self._counted.of(topic)
@@ -382,7 +423,7 @@ class JobQueue:
             receipt.attempt,
             0 if error is None else 1,
             error or "",
-            self._dead_retention_ms,
+            self.dead_retention_ms,
         )
         raise_unless_ok(code, topic, job_id)
         metrics.DEATHS.labels(self._label(topic), "buried").inc()

@@ -43,7 +43,8 @@ _HEADER = struct.Struct("<IHIHIHII")
 _HEADER_SIZE = _HEADER.size
 _unpack = _HEADER.unpack_from
 _RESERVED = JobState.RESERVED
-_STATES = {state.value.encode(): state for state in JobState}
+STATES_BY_NAME = {state.value.encode(): state for state in JobState}
+"""By their names in replies of scripts."""
 NONCE_BITS = 47
 _ENDINGS_KEYS = frozenset("sva")
 _KEYS = {field.name: field.key for field in POLICY}
@@ -248,7 +249,7 @@ def read_reply(topic: str, job_id: str, reply: Sequence[Any]) -> JobRecord:
     """
     topic = topic_of(topic)
     raw_state, raw, score, consumer = reply
-    state = _STATES[raw_state]
+    state = STATES_BY_NAME[raw_state]
     if state is not JobState.RESERVED:
         return read_record(topic, job_id, state, raw)
     return read_record(topic, job_id, state, raw, int(score), consumer.decode() or None)

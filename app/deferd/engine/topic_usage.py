@@ -48,7 +48,7 @@ class TopicUsage:
     async def names(self, shard: int, prefixes: Iterable[str]) -> AsyncIterator[list[str]]:
         """The shard's partitions of topics that begin with one of `prefixes`, up to 1000 at a time. Reads no others."""
         key = self._keys.of_shard(shard, "topics")
-        for prefix in _without_covered(prefixes):
+        for prefix in without_covered(prefixes):
             start, end = (f"[{prefix}", f"({prefix}\x7f") if prefix else ("-", "+")  # 0x7f is in no name
             while True:
                 page = await self._scripts.command("ZRANGEBYLEX", key, start, end, "LIMIT", 0, _NAMES_PER_CALL)
@@ -102,10 +102,10 @@ class TopicUsage:
             yield step
 
 
-def _without_covered(prefixes: Iterable[str]) -> list[str]:
+def without_covered(prefixes: Iterable[str]) -> list[str]:
     """The prefixes that do not begin with another one."""
     shortest: list[str] = []
-    for prefix in sorted(prefixes):
+    for prefix in sorted(prefixes):  # a prefix of another one precedes it
         if not shortest or not prefix.startswith(shortest[-1]):
             shortest.append(prefix)
     return shortest

@@ -27,7 +27,7 @@ class UnderWay:
     def __init__(self) -> None:
         self.deliveries: set[Delivery] = set()
         self.bytes = 0
-        self.on_end: Callable[[], None] = _nothing
+        self.on_end: Callable[[], None] = lambda: None
 
     def add(self, delivery: Delivery) -> None:
         """A request begins."""
@@ -39,10 +39,6 @@ class UnderWay:
         self.deliveries.discard(delivery)
         self.bytes -= delivery.size
         self.on_end()
-
-
-def _nothing() -> None:
-    """Nobody waits for the end of a request."""
 
 
 class Delivery:

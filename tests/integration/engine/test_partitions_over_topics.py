@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -280,7 +281,10 @@ async def test_the_history_of_a_topic_is_the_sum_over_its_partitions(engine: Eng
 
 def test_the_number_of_jobs_is_known_where_each_partition_knows_its_own() -> None:
     first = [Bucket(gauges=None), Bucket(gauges=(1, 2, 3, 4))]
-    second = [Bucket(gauges=(5, 5, 5, 5), lateness={2: 1}), Bucket(gauges=(5, 6, 7, 8), lateness={2: 4})]
+    second = [
+        Bucket(gauges=(5, 5, 5, 5), lateness=Counter({2: 1})),
+        Bucket(gauges=(5, 6, 7, 8), lateness=Counter({2: 4})),
+    ]
     assert [bucket.gauges for bucket in sums_of([first, second])] == [None, (6, 8, 10, 12)]
     assert [bucket.lateness for bucket in sums_of([second, second])] == [{2: 2}, {2: 8}]
 

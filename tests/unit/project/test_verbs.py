@@ -17,7 +17,7 @@ from deferd.client import AsyncClient
 from deferd.contract import operations
 from deferd.contract.operations.operation import Operation
 from deferd.engine import metrics
-from deferd.engine.events.event import EVENT_KINDS
+from deferd.engine.events import event
 
 ROOT = Path(__file__).resolve().parents[3]
 ENGINE = ROOT / "app/deferd/engine"
@@ -70,7 +70,7 @@ def names_of(column: str) -> set[str]:
     if column == "script":
         return {path.stem for path in ENGINE.glob("lua/*.lua")}
     if column == "event":
-        return set(EVENT_KINDS)
+        return {kind for kind, _ in event._KINDS.values()}
     counters = [value for value in vars(metrics).values() if hasattr(value, "_labelnames") and value._type == "counter"]
     return {f"{counter._name}_total" for counter in counters}
 

@@ -37,6 +37,7 @@ _RATES_READ = 200
 _TOPICS_PER_CALL = 50
 """About a millisecond of the store's time."""
 _MISSED_PER_SHARD = 200
+_SUMMED = ("delayed", "ready", "reserved", "dead", "recently_dead", "overdue", "due_soon")
 _DEAD_LOOKED_AT = 2000
 """Enough to name the most frequent error; a look for all errors is `GET /dead`."""
 
@@ -70,19 +71,14 @@ class TopicState(NamedTuple):
     def plus(self, other: TopicState) -> TopicState:
         """Both partitions together. Settings are those of this one."""
         next_due_ms = _first(self.next_due_ms, other.next_due_ms)
+        sums = {name: getattr(self, name) + getattr(other, name) for name in _SUMMED}
         return self._replace(
-            delayed=self.delayed + other.delayed,
-            ready=self.ready + other.ready,
-            reserved=self.reserved + other.reserved,
-            dead=self.dead + other.dead,
-            recently_dead=self.recently_dead + other.recently_dead,
+            **sums,
             first_due_ms=_first(self.first_due_ms, other.first_due_ms),
-            overdue=self.overdue + other.overdue,
             next_due_ms=next_due_ms,
             next_due_jobs=sum(
                 one.next_due_jobs for one in (self, other) if one.next_due_ms // 1000 == next_due_ms // 1000
             ),
-            due_soon=self.due_soon + other.due_soon,
             oldest_ready_due_ms=_first(self.oldest_ready_due_ms, other.oldest_ready_due_ms),
             live=self.live + other.live if min(self.live, other.live) >= 0 else max(self.live, other.live),
         )
