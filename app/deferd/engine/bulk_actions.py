@@ -25,15 +25,14 @@ from deferd.engine.bulk_throttle import BulkThrottle
 from deferd.engine.partition_store import PartitionStore
 from deferd.engine.partitions import topic_of
 from deferd.engine.record import instant_ms, json_bytes
-from deferd.engine.redis_keys import TAG_PREFIX, Keys
+from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.stored_fields import to_ms
+from deferd.engine.tag_index import jobs_with_tag
 from deferd.engine.topic_sweeps import SETTLE_S
 from deferd.engine.topic_usage import TopicUsage
 from deferd.engine.topic_view import STATES
 
-_IDS_PER_PAGE = 1000
-"""Ids read at once from the tag index."""
 _JOBS_PER_STEP = 180
 """About two milliseconds of the store's time: others do not wait long behind a step, nor the call for many fsyncs."""
 _TOPICS_AT_ONCE = 8
@@ -186,20 +185,6 @@ class BulkActions:
                 verb, self._keys.of_topic(topic), (topic, json_bytes(options), *ids)
             )
         return reply
-
-    async def tagged(self, shard: int, tag: str) -> AsyncIterator[dict[str, list[str]]]:
-        """The ids of the jobs of a shard that have the tag, page by page: by partition, in order."""
-        key, start = self._keys.of_shard(shard, TAG_PREFIX + tag), "-"
-        while True:
-            page = await self._scripts.command("ZRANGEBYLEX", key, start, "+", "LIMIT", 0, _IDS_PER_PAGE)
-            by_topic: dict[str, list[str]] = {}
-            for member in page:
-                topic, _, job_id = member.decode().partition(" ")
-                by_topic.setdefault(topic, []).append(job_id)
-            yield by_topic
-            if len(page) < _IDS_PER_PAGE:
-                return
-            start = f"({page[-1].decode()}"
 
     async def topics(self, shard: int, selectors: Sequence[str]) -> AsyncIterator[list[str]]:
         """The partitions of a shard whose topics are selected, page by page; named topics need not exist."""
@@ -357,15 +342,14 @@ class _Run:
     async def in_shard(self, shard: int, bound_ms: int) -> None:
         """Do the work of one shard."""
         options = {**self.options, "bound": bound_ms}
-        select = self.call.select
+        select, keys = self.call.select, self.actions._keys
         if select.tag is not None:
-            async for by_topic in self.actions.tagged(shard, select.tag):
+            async for by_topic in jobs_with_tag(self.actions._scripts, keys, shard, select.tag):
                 await self._act_on_ids({**options, "tag": select.tag}, by_topic)
                 if self.budget.is_used_up:
                     return
         elif select.ids is not None:
             by_topic = {}
-            keys = self.actions._keys
             for job in select.ids:
                 for home in keys.partitions.homes(job.topic, job.id):
                     if keys.shard_of(home) == shard:

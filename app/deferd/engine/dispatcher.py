@@ -30,11 +30,10 @@ from deferd.contract.errors import DeferdError, StoreUnavailable, TopicPushed
 from deferd.engine.empty_partitions import EmptyPartitions
 from deferd.engine.outage import Outage
 from deferd.engine.partitions import topic_of
-from deferd.engine.pattern_waits import ENOUGH_BYTES, PatternWaits, body_bytes, of_patterns
+from deferd.engine.pattern_waits import PatternWaits, of_patterns
 from deferd.engine.queue import JobQueue, PopRequest
-from deferd.engine.record import JobRecord
+from deferd.engine.record import ENOUGH_BYTES, JobRecord, body_bytes
 from deferd.engine.redis_keys import Keys
-from deferd.engine.repeated_pops import earlier_deliveries
 from deferd.engine.request_end import request_ending_at, request_ends_at_s
 from deferd.engine.topic_search import TopicSearch, TopicSelection
 from deferd.engine.wait_queue import FirstLooks, OnPopEnd, Waiter, WaitingPops, WaitQueue, settling
@@ -232,11 +231,11 @@ class Dispatcher:
     async def _earlier_deliveries(
         self, topics: Sequence[str], selection: TopicSelection | None, request: PopRequest
     ) -> list[JobRecord]:
-        """The jobs that the request id still holds from an earlier response. Raises as `earlier_deliveries`."""
+        """The jobs that the request id still holds from an earlier response; see `JobQueue.earlier_deliveries`."""
         requests = dict.fromkeys(topics, request)
         if selection is not None:
             requests |= dict.fromkeys(await self._patterns.served(selection, request), of_patterns(request))
-        return await earlier_deliveries(self._job_queue, requests, is_down=self.is_down, on_failure=self._note_failure)
+        return await self._job_queue.earlier_deliveries(requests, is_down=self.is_down, on_failure=self._note_failure)
 
     def _request_poll(self, topic: str) -> None:
         queue = self._wait_queues[topic]

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from deferd.contract.errors import FieldError, InvalidInput, StoreUnavailable, TopicPushed
 from deferd.contract.limits import POP_MATCHES_MAX
 from deferd.engine.queue import PopRequest
-from deferd.engine.record import JobRecord
+from deferd.engine.record import ENOUGH_BYTES, JobRecord, body_bytes
 from deferd.engine.redis_keys import PATTERN_REQUEST
 from deferd.engine.topic_search import FoundTopics, TopicSearch, TopicSelection
 from deferd.engine.wait_queue import Waiter
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from deferd.engine.dispatcher import Dispatcher
 
 _LOG = logging.getLogger(__name__)
-ENOUGH_BYTES = 1024 * 1024
-"""A waiter with so many bytes of jobs does not go on to further topics; pop.lua bounds the reply of one topic."""
 _WAITERS_PER_TOPIC = 8
 """How many pops poll one topic together, when there are fewer topics than pops."""
 _TOPICS_PER_ROUND = 64
@@ -399,11 +397,6 @@ def _names_others(waiter: Waiter) -> bool:
 def of_patterns(request: PopRequest) -> PopRequest:
     """The request as it is sent to topics that match patterns; see lib/topic.lua."""
     return replace(request, request_id=f"{PATTERN_REQUEST}{request.request_id}")
-
-
-def body_bytes(jobs: Sequence[JobRecord]) -> int:
-    """The bytes of the jobs' bodies."""
-    return sum(len(job.body) for job in jobs)
 
 
 def _release(group: PatternGroup, topic: str) -> None:

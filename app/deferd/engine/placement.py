@@ -7,7 +7,7 @@ those that placed it; if the topic has others, nothing is stored, the script ret
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
@@ -27,13 +27,6 @@ NO_DEFAULTS = ""
 _TO_PLACE = 8
 """The first value of a script that leaves it to the caller to place the job."""
 _MOST_CALLS = 4
-
-
-class Placed(NamedTuple):
-    """A due time, and how much later it is than asked for."""
-
-    due_ms: int
-    moved_ms: int
 
 
 class Placer:
@@ -93,17 +86,17 @@ class Placer:
             await slice_.end_if_over()
         return args
 
-    async def place(self, job_id: str, asked_ms: int, window: str, spread_ms: int) -> Placed:
-        """Place a job that was asked for at `asked_ms`."""
+    async def place(self, job_id: str, asked_ms: int, window: str, spread_ms: int) -> tuple[int, int]:
+        """The due time of a job that was asked for at `asked_ms`, and how much later that is."""
         openings = await self.openings_of(window) if window else None
         due_ms = place(asked_ms, spread_of(job_id, spread_ms), openings)
-        return Placed(due_ms, due_ms - asked_ms)
+        return due_ms, due_ms - asked_ms
 
-    async def place_retry(self, job_id: str, asked_ms: int, window: str, spread_ms: int) -> Placed:
-        """Place a retry: in opening hours it stays where it is, without a spread."""
+    async def place_retry(self, job_id: str, asked_ms: int, window: str, spread_ms: int) -> tuple[int, int]:
+        """As `place`, for a retry: in opening hours it stays where it is, without a spread."""
         openings = await self.openings_of(window)
         if openings is None or openings.next_open(asked_ms) == asked_ms:
-            return Placed(asked_ms, 0)
+            return asked_ms, 0
         return await self.place(job_id, asked_ms, window, spread_ms)
 
     async def openings_of(self, window: str) -> Openings | None:
@@ -123,7 +116,7 @@ def _openings_or_name(window: str) -> Openings | str | None:
 
 
 async def until_placed(
-    run: Callable[..., Awaitable[list[Any]]], place: Callable[[int, str, int], Awaitable[Placed]]
+    run: Callable[..., Awaitable[list[Any]]], place: Callable[[int, str, int], Awaitable[tuple[int, int]]]
 ) -> list[Any]:
     """The reply of a script that gives one job another due time, change.lua or release.lua.
 

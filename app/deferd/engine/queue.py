@@ -6,8 +6,9 @@ are milliseconds on the store's clock.
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -39,9 +40,11 @@ from deferd.engine.placement import until_placed
 from deferd.engine.pop_and_finish import PopsAndFinishes
 from deferd.engine.puts import Puts
 from deferd.engine.record import (
+    ENOUGH_BYTES,
     STATES_BY_NAME,
     JobRecord,
     Receipt,
+    body_bytes,
     json_bytes,
     read_deliveries,
     read_record,
@@ -266,6 +269,36 @@ class JobQueue:
         if reply == _IS_PUSHED:
             raise TopicPushed(topic_of(topic))
         return self.read_pop(topic, requests, reply)
+
+    async def earlier_deliveries(
+        self,
+        requests: Mapping[str, PopRequest],
+        *,
+        is_down: Callable[[str], bool],
+        on_failure: Callable[[str, Exception], None],
+    ) -> list[JobRecord]:
+        """The jobs that these requests still hold from an earlier response, over all topics that can be reached.
+
+        `requests` are by topic, and ask for no new jobs. The jobs are bounded as one response: separate pops of single
+        topics may have returned more together. `on_failure` is called for each topic that fails. Raises the error of
+        one topic when none can be reached.
+        """
+        up = [topic for topic in requests if not is_down(topic)] or list(requests)
+        replies = await asyncio.gather(*(self.pop(topic, [requests[topic]]) for topic in up), return_exceptions=True)
+        deliveries: list[JobRecord] = []
+        errors = []
+        for topic, reply in zip(up, replies, strict=True):
+            if not isinstance(reply, BaseException):
+                if body_bytes(deliveries) < ENOUGH_BYTES:
+                    deliveries += reply.jobs[0]
+            elif isinstance(reply, Exception):
+                on_failure(topic, reply)
+                errors.append(reply)
+            else:
+                raise reply
+        if errors and len(errors) == len(requests):
+            raise errors[-1]
+        return deliveries
 
     async def have_ready(self, ready_lists: Sequence[str]) -> bool:
         """Whether any of these Ready lists of one shard has jobs."""

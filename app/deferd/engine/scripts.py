@@ -12,7 +12,7 @@ import hashlib
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
@@ -214,6 +214,18 @@ class Scripts:
             except redis_errors.RedisError as exc:
                 await self._explain(exc)
                 raise
+
+    async def pages_by_name(
+        self, key: str, start: str, end: str, most: int, *, reverse: bool = False
+    ) -> AsyncIterator[list[str]]:
+        """The members of a sorted set from `start` to `end`, as ZRANGEBYLEX takes them, at most so many a page."""
+        command = "ZREVRANGEBYLEX" if reverse else "ZRANGEBYLEX"
+        while True:
+            page = [member.decode() for member in await self.command(command, key, start, end, "LIMIT", 0, most)]
+            yield page
+            if len(page) < most:
+                return
+            start = f"({page[-1]}"
 
     async def _explain(self, exc: redis_errors.RedisError) -> None:
         """Raise an error that says more, if there is more to say.

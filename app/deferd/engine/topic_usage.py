@@ -50,13 +50,8 @@ class TopicUsage:
         key = self._keys.of_shard(shard, "topics")
         for prefix in without_covered(prefixes):
             start, end = (f"[{prefix}", f"({prefix}\x7f") if prefix else ("-", "+")  # 0x7f is in no name
-            while True:
-                page = await self._scripts.command("ZRANGEBYLEX", key, start, end, "LIMIT", 0, _NAMES_PER_CALL)
-                if page:
-                    yield [name.decode() for name in page]
-                if len(page) < _NAMES_PER_CALL:
-                    break
-                start = f"({page[-1].decode()}"
+            async for page in self._scripts.pages_by_name(key, start, end, _NAMES_PER_CALL):
+                yield page
 
     async def jobs(self, shard: int, names: Sequence[str]) -> tuple[int, int]:
         """Count the jobs of these partitions of a shard, in any state, with their follow-ups, and the tombstones."""

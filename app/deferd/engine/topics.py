@@ -21,8 +21,8 @@ from deferd.engine.tag_index import ids_with_tag
 from deferd.engine.topic_settings import settings_to_store
 from deferd.engine.topic_view import STATES, TopicView, get_topic, partitions_of
 
-_LISTED, _SEARCHED = 100, 250
-"""Most jobs that one script call lists or looks at: less than 5 ms of the store."""
+_SEARCHED = 250
+"""Most jobs that one script call looks at: less than 5 ms of the store."""
 _SCORE = re.compile(r"(?:-?[0-9]{1,16})?")
 _FEWER_PARTITIONS, _IS_PUSHED = -2, -3
 _PAGE_BYTES = 1024 * 1024

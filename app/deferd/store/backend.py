@@ -10,8 +10,12 @@ from typing import Any
 from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.cluster import RedisCluster
 
+from deferd.store.cluster_calls import SlotCalls
 from deferd.store.redis_client import RedisClient, WatchedPubSub
-from deferd.store.server_calls import KeyCalls, ServerCalls
+from deferd.store.server_calls import ServerCalls
+
+KeyCalls = ServerCalls | SlotCalls
+"""What makes calls to the server that has a key."""
 
 
 @dataclass(kw_only=True)

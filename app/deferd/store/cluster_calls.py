@@ -115,21 +115,21 @@ class SlotCalls:
 
     @property
     def durability(self) -> StoreDurability:
-        """As `KeyCalls.durability`."""
+        """As `ServerCalls.durability`."""
         node = self._last or self._cluster.node_of_slot(self._slot)
         return _UNKNOWN if node is None else node.durability
 
     async def probe(self) -> int:
-        """As `KeyCalls.probe`."""
+        """As `ServerCalls.probe`."""
         level: int = await self._in_time(lambda node, _: node.probe())
         return level
 
     async def call(self, *args: str | bytes | float | NotAfter) -> Any:
-        """As `KeyCalls.call`."""
+        """As `ServerCalls.call`."""
         return await self._in_time(partial(_send, self._given_up_in_time(args)))
 
     async def call_probed(self, *args: str | bytes | float | NotAfter) -> Any:
-        """As `KeyCalls.call_probed`."""
+        """As `ServerCalls.call_probed`."""
         args = self._given_up_in_time(args)
 
         def send(node: NodeCalls, asks: bool) -> Awaitable[Any]:
@@ -139,7 +139,7 @@ class SlotCalls:
         return await self._in_time(send)
 
     async def call_replicated(self, replicas: int, *args: str | bytes | float | NotAfter) -> Any:
-        """As `KeyCalls.call_replicated`."""
+        """As `ServerCalls.call_replicated`."""
         within_s = self._cluster.confirm_s
         args = given_up_at(args, asyncio.get_running_loop().time() + within_s)
         marker = marker_in_slot_of(self._key)

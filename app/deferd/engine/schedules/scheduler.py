@@ -11,6 +11,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+from msgspec import structs
+
 from deferd.contract import limits
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.schedules import PutSchedule
@@ -142,7 +144,7 @@ def planned_change(  # noqa: PLR0917 (the parts of a schedule)
     placing: RunPlacing = NOT_MOVED,
 ) -> Change:
     """The change that carries out a plan."""
-    state = state._replace(is_ended=not state.is_paused and plan.advance_at_ms is None)
+    state = structs.replace(state, is_ended=not state.is_paused and plan.advance_at_ms is None)
     if plan.occurrence_ms is not None:
         state = state.going_on_from(plan.occurrence_ms, plan.dealt_with_ms, times.recurrence)
     next_run = plan.next_run

@@ -12,6 +12,8 @@ from datetime import datetime
 from itertools import islice
 from typing import NamedTuple
 
+from msgspec import structs
+
 from deferd.contract.errors import (
     FieldError,
     InvalidInput,
@@ -238,7 +240,7 @@ class Schedules:
                 "last": old.last_due_ms or "",
                 "last_id": old.last_id,
             }
-        fields |= {"state": state._replace(is_moving=True).stored(), "active": 1, "next_id": "", "next": ""}
+        fields |= {"state": structs.replace(state, is_moving=True).stored(), "active": 1, "next_id": "", "next": ""}
         shard = self._store.keys.shard_of(change.topic)
         here = next((one for one in found.schedules if one.shard == shard), None)
         rev = None if here is None else here.rev
@@ -264,7 +266,7 @@ class Schedules:
                 continue
             if not valid.state.is_moving:
                 return
-            state = valid.state._replace(is_moving=False)
+            state = structs.replace(valid.state, is_moving=False)
             if await self._apply(*await self._replanned(valid, state, found.now_ms), {}, found.now_ms):
                 return
         raise _too_fast(name)
@@ -299,7 +301,7 @@ class Schedules:
                 continue
             if schedule.state.is_paused == is_paused:
                 return schedule
-            state = schedule.state._replace(is_paused=is_paused, updated_ms=found.now_ms)
+            state = structs.replace(schedule.state, is_paused=is_paused, updated_ms=found.now_ms)
             if await self._apply(*await self._replanned(schedule, state, found.now_ms), {}, found.now_ms):
                 return await self.get(name)
         raise _too_fast(name)
