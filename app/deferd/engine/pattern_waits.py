@@ -65,23 +65,6 @@ class PatternGroup:
     error of the last search if that found too many topics.
     """
 
-    __slots__ = (
-        "_names",
-        "_reports",
-        "_reports_made",
-        "last",
-        "newcomers",
-        "polls",
-        "refusal",
-        "retry",
-        "search_wanted",
-        "searches_begun",
-        "searches_done",
-        "searching",
-        "selection",
-        "waiters",
-    )
-
     def __init__(self, selection: TopicSelection, last: str) -> None:
         self.selection = selection
         self.waiters: dict[Waiter, None] = {}

@@ -8,6 +8,7 @@ another timer takes over once work is overdue and the holder has not renewed the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
@@ -119,7 +120,9 @@ class Timer:
                 _LOG.exception("a turn of the timer failed; the next one follows")
                 wait_s = self._tick_s
             if wait_s > 0:
-                await self._sleep(wait_s)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await self._woken.wait()
 
     async def run_once(self) -> float:
         """Run one turn: one bounded step at every topic that has due work.
@@ -251,13 +254,6 @@ class Timer:
                 await self._scripts.run("resign", (self._lock_key,), (self._name,))
             except StoreUnavailable:
                 _LOG.debug("could not release the timer's lock; it expires")
-
-    async def _sleep(self, wait_s: float) -> None:
-        try:
-            async with asyncio.timeout(wait_s):
-                await self._woken.wait()
-        except TimeoutError:
-            return
 
     async def _promote(self, topic: str) -> _NextWork:
         sent_at_s = asyncio.get_running_loop().time()
