@@ -160,17 +160,17 @@ def _is_missing(result: JobState | int) -> bool:
 def _results_of(
     items: Sequence[CancelItem], outcomes: Sequence[JobState | int | StoreUnavailable]
 ) -> list[CancelResult]:
-    return [_result_of(item.id, outcome) for item, outcome in zip(items, outcomes, strict=True)]
-
-
-def _result_of(job_id: str, outcome: JobState | int | StoreUnavailable) -> CancelResult:
-    if isinstance(outcome, StoreUnavailable):
-        return CancelResult(id=job_id, status=503, code=outcome.code)
-    if isinstance(outcome, JobState):
-        return CancelResult(id=job_id, status=200, was=outcome)
-    if outcome == NOT_FOUND:
-        return CancelResult(id=job_id, status=404, code=JobNotFound.code)
-    return CancelResult(id=job_id, status=409, code=JobReserved.code)
+    results = []
+    for item, outcome in zip(items, outcomes, strict=True):
+        if isinstance(outcome, StoreUnavailable):
+            results.append(CancelResult(id=item.id, status=503, code=outcome.code))
+        elif isinstance(outcome, JobState):
+            results.append(CancelResult(id=item.id, status=200, was=outcome))
+        elif outcome == NOT_FOUND:
+            results.append(CancelResult(id=item.id, status=404, code=JobNotFound.code))
+        else:
+            results.append(CancelResult(id=item.id, status=409, code=JobReserved.code))
+    return results
 
 
 def state_when_cancelled(result: JobState | int, topic: str, job_id: str) -> JobState:

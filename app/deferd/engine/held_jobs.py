@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from functools import partial
 from itertools import chain
 from operator import itemgetter
 from typing import Any
@@ -85,12 +84,11 @@ class HeldJobs:
         return returned
 
     async def _send(self, topic: str, jobs: Sequence[HeldJob], send: _Send) -> list[FinishResult]:
-        items: list[_Delivery] = [(job.id, *Receipt.of(job.receipt)) for job in jobs]
-        codes = await self._partitions.send_by_home(topic, items, itemgetter(0), partial(self._find, send))
-        return finish_results(jobs, codes)
+        async def find(partition: str, items: Sequence[_Delivery]) -> list[int | StoreUnavailable]:
+            return await self._partitions.find(partition, items, itemgetter(0), send, NOT_FOUND.__eq__)
 
-    async def _find(self, send: _Send, partition: str, items: Sequence[_Delivery]) -> list[int | StoreUnavailable]:
-        return await self._partitions.find(partition, items, itemgetter(0), send, NOT_FOUND.__eq__)
+        items: list[_Delivery] = [(job.id, *Receipt.of(job.receipt)) for job in jobs]
+        return finish_results(jobs, await self._partitions.send_by_home(topic, items, itemgetter(0), find))
 
     async def _check(self, partition: str, items: Sequence[_Delivery]) -> list[int]:
         args: tuple[Any, ...] = (partition, *chain.from_iterable(items))

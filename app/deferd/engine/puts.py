@@ -144,16 +144,13 @@ class Puts:
         self._commit_of(put).add(self._home(put.topic, put.id), put, on_result)
 
     def _commit_of(self, put: EncodedPut) -> _PutCommit:
+        """The group commit of puts that name the same durability, or none."""
         to_place = put.placing is not None
         commits = self._commits_to_place if to_place else self._commits
-        return commits.get(put.durability) or self._new_commit(commits, put.durability, to_place=to_place)
-
-    def _new_commit(
-        self, commits: dict[str | None, _PutCommit], durability: str | None, *, to_place: bool
-    ) -> _PutCommit:
-        """The group commit of puts that name `durability`; None for those that name none."""
-        send = partial(self._send, _level(durability), to_place)
-        commit = commits[durability] = GroupCommit(send, size=size_of_put, most_items=MOST_JOBS)
+        commit = commits.get(put.durability)
+        if commit is None:
+            send = partial(self._send, _level(put.durability), to_place)
+            commit = commits[put.durability] = GroupCommit(send, size=size_of_put, most_items=MOST_JOBS)
         return commit
 
     async def _send(

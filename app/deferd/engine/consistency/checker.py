@@ -11,7 +11,6 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -20,6 +19,7 @@ from deferd.contract.errors import StoreUnavailable, TopicNotFound
 from deferd.contract.finding_kinds import FindingKind
 from deferd.contract.limits import TOPIC_PATTERN
 from deferd.contract.model import JobState
+from deferd.contract.timestamps import instant_text
 from deferd.engine.consistency.findings import (
     EXAMPLES_MAX,
     STEP,
@@ -220,7 +220,9 @@ class _TopicCheck:
 
     def _add_findings(self, found: list[bytes]) -> None:
         for one in read_findings(found):
-            detail = _EPOCH_MS.sub(_to_rfc_3339, one.detail) if one.kind in _HAS_TIMESTAMPS else one.detail
+            detail = one.detail
+            if one.kind in _HAS_TIMESTAMPS:
+                detail = _EPOCH_MS.sub(lambda ms: instant_text(int(ms[0])), detail)
             if one.subject == self._topic:
                 self._report.findings.add(Finding(one.kind, in_words(one.subject), detail))
             else:
@@ -335,8 +337,3 @@ def _is_at_home(name: str, keys: Keys, shard: int) -> bool:
     """Whether it can be the name of a topic, or of a partition, and belongs in this shard."""
     topic = topic_of(name) if is_partition_name(name) else name
     return _TOPIC_NAME.fullmatch(topic) is not None and keys.shard_of(name) == shard
-
-
-def _to_rfc_3339(ms: re.Match[str]) -> str:
-    at = datetime.fromtimestamp(int(ms[0]) / 1000, UTC)
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

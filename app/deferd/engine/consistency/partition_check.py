@@ -53,8 +53,9 @@ class PartitionCheck:
         if not settings or (layout.endswith(_IS_BEING_SPREAD) and not is_repair):
             return
         latest = -1
-        for partition in self._others():
-            copy = await self._settings_of(partition)
+        for partition in self._keys.partitions.of(self._topic)[1:]:
+            key = self._keys.of_shard(self._keys.shard_of(partition), "settings")
+            copy = await self._scripts.command("HGET", key, partition) or b""
             if copy == settings:
                 continue
             again, layout, _ = await self._read(_NO_REPAIR)  # they may have changed meanwhile
@@ -100,9 +101,6 @@ class PartitionCheck:
             return True
         return False
 
-    def _others(self) -> tuple[str, ...]:
-        return self._keys.partitions.of(self._topic)[1:]
-
     async def _ids_of(self, partition: str) -> AsyncIterator[list[str]]:
         cursor: bytes | int = 0
         while cursor != b"0":
@@ -112,10 +110,6 @@ class PartitionCheck:
 
     async def _has(self, partition: str, job_id: str) -> bool:
         return bool(await self._scripts.command("HEXISTS", self._keys.named(partition, "pool"), job_id))
-
-    async def _settings_of(self, partition: str) -> bytes:
-        key = self._keys.of_shard(self._keys.shard_of(partition), "settings")
-        return await self._scripts.command("HGET", key, partition) or b""
 
     async def _read(self, repair: int, latest: int = 0) -> tuple[bytes, bytes, list[bytes]]:
         """Settings and layout of the topic, and findings. `latest` is the latest revision that any partition has."""

@@ -148,8 +148,9 @@ class Forecasts:
             if shard in selected.unreadable:
                 continue
             keys = (self._keys.of_shard(shard, "topics"),)  # a sorted set; what is counted in it does not matter
+            bounds = ("" if from_ms is None else from_ms, "" if to_ms is None else to_ms)
             try:
-                reply = await self._scripts.run("due_counts", keys, (*_bounds(from_ms, to_ms), SPAN_DEFAULT_MS, 1))
+                reply = await self._scripts.run("due_counts", keys, (*bounds, SPAN_DEFAULT_MS, 1))
             except StoreUnavailable as exc:
                 selected.unreadable.add(shard)
                 error = exc
@@ -206,7 +207,3 @@ class Forecasts:
 def _size(forecast: Forecast) -> int:
     """Its memory in bytes."""
     return len(forecast.topics) * (_TOPIC_BYTES + 2 * _COUNT_BYTES * forecast.period.buckets)
-
-
-def _bounds(from_ms: int | None, to_ms: int | None) -> tuple[int | str, int | str]:
-    return "" if from_ms is None else from_ms, "" if to_ms is None else to_ms
