@@ -28,6 +28,7 @@ from typing import Any
 
 from deferd.contract.errors import DeferdError, StoreUnavailable, TopicPushed
 from deferd.engine.empty_partitions import EmptyPartitions
+from deferd.engine.group_commit import settle
 from deferd.engine.outage import Outage
 from deferd.engine.partitions import topic_of
 from deferd.engine.pattern_waits import PatternWaits, of_patterns
@@ -36,7 +37,7 @@ from deferd.engine.record import ENOUGH_BYTES, JobRecord, body_bytes
 from deferd.engine.redis_keys import Keys
 from deferd.engine.request_end import request_ending_at, request_ends_at_s
 from deferd.engine.topic_search import TopicSearch, TopicSelection
-from deferd.engine.wait_queue import FirstLooks, OnPopEnd, Waiter, WaitingPops, WaitQueue, settling
+from deferd.engine.wait_queue import FirstLooks, OnPopEnd, Waiter, WaitingPops, WaitQueue
 from deferd.store.task_cancellation import forget_error
 
 _LOG = logging.getLogger(__name__)
@@ -93,7 +94,7 @@ class Dispatcher:
         result: asyncio.Future[list[JobRecord]] = asyncio.get_running_loop().create_future()
         request = PopRequest(count, ttr_ms, consumer, request_id)
         topics = self.empty_partitions.partitions_of(topics)
-        waiter = self._join(topics, request, wait_ms, settling(result))
+        waiter = self._join(topics, request, wait_ms, partial(settle, result))
         if selection is not None:
             waiter.selection = selection
             waiter.may_have_deliveries = False

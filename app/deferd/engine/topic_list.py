@@ -169,7 +169,7 @@ class TopicList:
                     _LOG.error("topic %s is not listed: its settings cannot be read (run `deferd audit`)", name)
 
         await _for_each_shard(self._keys.by_shard(found.names), view)
-        self._raise_if_all(unreadable, error)
+        raise_if_none_is_readable(self._keys, unreadable, error)
         in_order = [views[name] for name in found.names if name in views]
         return TopicPage(in_order, found.next_cursor, unavailable, sorted(unreadable))
 
@@ -202,7 +202,7 @@ class TopicList:
                     other for other in page.unreadable if other < shard
                 }  # the next page reads the others
                 break
-        self._raise_if_all(page.unreadable, page.error)
+        raise_if_none_is_readable(self._keys, page.unreadable, page.error)
         return page
 
     async def scan(self, cursor: int = 0, count: int = 1000) -> tuple[int, list[str]]:
@@ -312,7 +312,7 @@ class TopicList:
         others = await self._others.get(key, lambda: self._sum_of_others(left_out, unreadable))
         if others.unreadable:  # perhaps only now
             self._others.forget(key)
-        self._raise_if_all(others.unreadable, None)
+        raise_if_none_is_readable(self._keys, others.unreadable)
         return others
 
     async def _sum_of_others(self, left_out: Collection[str], unreadable: Collection[int]) -> OtherTopics:
@@ -342,9 +342,11 @@ class TopicList:
             last = found.decode()
             start = f"({last}"
 
-    def _raise_if_all(self, unreadable: Collection[int], error: StoreUnavailable | None) -> None:
-        if len(unreadable) == self._keys.shards:
-            raise error or StoreUnavailable("no shard of the store can be reached")
+
+def raise_if_none_is_readable(keys: Keys, unreadable: Collection[int], error: StoreUnavailable | None = None) -> None:
+    """Raise StoreUnavailable, or the error of one shard, if all shards are unreadable."""
+    if len(unreadable) == keys.shards:
+        raise error or StoreUnavailable("no shard of the store can be reached")
 
 
 def _totals(counts: Sequence[int]) -> Totals:

@@ -27,20 +27,6 @@ OnPopEnd = Callable[[list[JobRecord], Exception | None], None]
 """Called once with the jobs, or with none and the error."""
 
 
-def settling(result: asyncio.Future[list[JobRecord]]) -> OnPopEnd:
-    """Settles the future, unless the task that awaited it was cancelled."""
-
-    def settle(jobs: list[JobRecord], error: Exception | None) -> None:
-        if result.done():
-            return
-        if error is None:
-            result.set_result(jobs)
-        else:
-            result.set_exception(error)
-
-    return settle
-
-
 class Waiter(msgspec.Struct, eq=False):  # made for every pop, in a third of a dataclass's time
     """One pop that waits; it is in the queue of each topic that it names."""
 

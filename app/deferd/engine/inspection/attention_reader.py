@@ -22,7 +22,7 @@ from deferd.engine.inspection.standing import Pause, pause_of
 from deferd.engine.partitions import is_first, topic_of, topics_of
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
-from deferd.engine.topic_list import TopicList
+from deferd.engine.topic_list import TopicList, raise_if_none_is_readable
 from deferd.engine.topic_settings import present_settings
 from deferd.store.connection import Store
 from deferd.store.durability_levels import MEMORY
@@ -161,8 +161,7 @@ class AttentionReader:
                 if shard not in found.unreadable
             )
         )
-        if len(found.unreadable) == self._keys.shards:
-            raise StoreUnavailable("no shard of the store can be reached")
+        raise_if_none_is_readable(self._keys, found.unreadable)
         await asyncio.gather(
             self._read_consumers(found),
             self._read_dead(found),

@@ -95,11 +95,6 @@ class TopicActivity(NamedTuple):
     rate: float | None
 
 
-def _size(reports: Reports) -> int:
-    """Its memory in bytes."""
-    return _CONSUMER_BYTES * len(reports.consumers) + _TOPIC_BYTES * len(reports.popped)
-
-
 class ConsumerRegistry:
     """Publishes the consumers of this process, and reads those of all.
 
@@ -115,7 +110,12 @@ class ConsumerRegistry:
         self._published: bytes = b""
         self._published_consumers: set[tuple[Any, ...]] = set()
         self._published_at_s = 0.0
-        self._reads: SharedReads[Reports] = SharedReads(_KEPT_S, _KEPT, size=_size, largest=_LARGEST_KEPT)
+        self._reads: SharedReads[Reports] = SharedReads(
+            _KEPT_S,
+            _KEPT,
+            size=lambda reports: _CONSUMER_BYTES * len(reports.consumers) + _TOPIC_BYTES * len(reports.popped),
+            largest=_LARGEST_KEPT,
+        )
         self.sample: Callable[[], Sample] = lambda: Sample([])
 
     async def run(self) -> None:

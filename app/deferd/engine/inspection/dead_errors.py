@@ -17,7 +17,7 @@ from deferd.engine.partitions import topic_of
 from deferd.engine.record import read_record
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
-from deferd.engine.topic_list import TopicList
+from deferd.engine.topic_list import TopicList, raise_if_none_is_readable
 
 _TOPICS_PER_CALL = 500
 _JOBS_PER_CALL = 250
@@ -92,11 +92,6 @@ class _Read:
     unreadable: set[int] = field(default_factory=set)
 
 
-def _size(read: _Read) -> int:
-    """Its memory in bytes."""
-    return _JOB_BYTES * sum(map(len, read.jobs.values()))
-
-
 class DeadJobs:
     """Reads dead jobs of many topics. A look is kept for 5 s, so that a page which is refreshed costs little."""
 
@@ -104,7 +99,12 @@ class DeadJobs:
         self._scripts = scripts
         self._keys = keys
         self._topics = topics
-        self._reads: SharedReads[_Read] = SharedReads(_KEPT_S, _KEPT, size=_size, largest=_LARGEST_KEPT)
+        self._reads: SharedReads[_Read] = SharedReads(
+            _KEPT_S,
+            _KEPT,
+            size=lambda read: _JOB_BYTES * sum(map(len, read.jobs.values())),
+            largest=_LARGEST_KEPT,
+        )
 
     async def by_error(
         self,
@@ -171,8 +171,7 @@ class DeadJobs:
         selected = await select_topics(self._topics, self._keys, wanted)
         read = _Read(is_complete=selected.is_complete, unreadable=set(selected.unreadable))
         await asyncio.gather(*(self._count(shard, names, read) for shard, names in selected.readable.items()))
-        if len(read.unreadable) == self._keys.shards:
-            raise StoreUnavailable("no shard of the store can be reached")
+        raise_if_none_is_readable(self._keys, read.unreadable)
         shares = _shares(look_at, read.dead)
         slots = asyncio.Semaphore(_CALLS_AT_ONCE)
         of_shard: dict[int, dict[str, int]] = {}

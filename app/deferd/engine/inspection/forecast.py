@@ -15,7 +15,7 @@ from deferd.engine.inspection.shared_reads import SharedReads
 from deferd.engine.partitions import topic_of
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
-from deferd.engine.topic_list import TopicList
+from deferd.engine.topic_list import TopicList, raise_if_none_is_readable
 
 SPAN_DEFAULT_MS = 6 * 3_600_000
 _TOPICS_PER_COUNT = 500
@@ -100,7 +100,12 @@ class Forecasts:
         self._scheduled_runs = scheduled_runs
         self._keys = keys
         self._topics = topics
-        self._reads: SharedReads[Forecast] = SharedReads(_KEPT_S, _KEPT, size=_size, largest=_LARGEST_KEPT)
+        self._reads: SharedReads[Forecast] = SharedReads(
+            _KEPT_S,
+            _KEPT,
+            size=lambda forecast: len(forecast.topics) * (_TOPIC_BYTES + 2 * _COUNT_BYTES * forecast.period.buckets),
+            largest=_LARGEST_KEPT,
+        )
 
     async def forecast(
         self,
@@ -135,8 +140,7 @@ class Forecasts:
         forecast = Forecast(now_ms, period, {}, selected.is_complete, set(selected.unreadable))
         await asyncio.gather(*(self._read_shard(shard, of_shard, forecast) for shard, of_shard in readable.items()))
         await self._add_schedules(readable, forecast)
-        if len(forecast.unreadable) == self._keys.shards:
-            raise StoreUnavailable("no shard of the store can be reached")
+        raise_if_none_is_readable(self._keys, forecast.unreadable)
         return forecast
 
     async def _period(
@@ -202,8 +206,3 @@ class Forecasts:
                     of_partition = TopicForecast(reply[0], reply[1], array(_NUMBERS, reply[2:]) or none)
                     before = forecast.topics.get(topic_of(name))
                     forecast.topics[topic_of(name)] = of_partition if before is None else before.plus(of_partition)
-
-
-def _size(forecast: Forecast) -> int:
-    """Its memory in bytes."""
-    return len(forecast.topics) * (_TOPIC_BYTES + 2 * _COUNT_BYTES * forecast.period.buckets)
