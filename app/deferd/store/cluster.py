@@ -30,7 +30,7 @@ from redis.exceptions import RedisClusterException
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from deferd.store.backend import Backend
-from deferd.store.cluster_calls import ClusterCalls
+from deferd.store.cluster_calls import NODE_SHARE, ClusterCalls
 from deferd.store.redis_client import POOL_SIZE, WatchedPubSub, connection_options, subscriber_options
 from deferd.store.task_cancellation import cancel_and_wait, forget_error
 from deferd.store.url import StoreUrl
@@ -43,8 +43,6 @@ _REFRESH_WAIT_S = 0.1
 """How long a call waits for a refresh of the nodes when it knows some from an earlier one."""
 _REFRESH_GRACE_S = 0.1
 """How long a refresh waits for more nodes when one has responded."""
-_NODE_SHARE = 0.9
-"""The part of a call's deadline after which a node counts as failed, so that the error still names the node."""
 
 
 class _LiveConnection(Connection):
@@ -74,7 +72,7 @@ class ClusterClient(RedisCluster):
             require_full_coverage=False,  # when a part of the cluster is down, only its keys are unavailable
             reinitialize_steps=0,
             max_connections=_MOST_CONNECTIONS,
-            **{**options, "socket_timeout": deadline_s * _NODE_SHARE},
+            **{**options, "socket_timeout": deadline_s * NODE_SHARE},
         )
         # redis-py accepts no connection class above. It makes all later nodes with these options.
         live = _LiveSSLConnection if url.tls else _LiveConnection

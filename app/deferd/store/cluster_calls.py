@@ -37,7 +37,7 @@ _KEYLESS = {"PING", "INFO"}
 _REDIRECTIONS = 16
 """After so many redirections of one call the last one is its error."""
 _TRY_AGAIN_S = 0.05
-_NODE_SHARE = 0.9
+NODE_SHARE = 0.9
 """The part of a call's time after which a node counts as failed, so that the error still names the node."""
 _UNKNOWN = StoreDurability(None)
 
@@ -90,7 +90,7 @@ class ClusterCalls:
         name = f"{host}:{port}"
         if name not in self._nodes:
             self._nodes[name] = NodeCalls(
-                host, port, self._options, timeout_s=self.timeout_s * _NODE_SHARE, confirm_s=self.confirm_s
+                host, port, self._options, timeout_s=self.timeout_s * NODE_SHARE, confirm_s=self.confirm_s
             )
         return self._nodes[name]
 

@@ -58,6 +58,9 @@ class Plan(NamedTuple):
         return self.dealt_with_ms if self.next_run is None else self.next_run.due_ms - self.next_run.moved_ms
 
 
+NO_RUNS = Plan([], None, 0, None, None)
+
+
 class RunTimes:
     """The runs of one schedule. Made for each use: what is expensive is cached elsewhere.
 

@@ -16,7 +16,7 @@ from msgspec import structs
 from deferd.contract import limits
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.schedules import PutSchedule
-from deferd.engine.schedules.planning import Plan, RunTimes
+from deferd.engine.schedules.planning import NO_RUNS, Plan, RunTimes
 from deferd.engine.schedules.run_placing import NOT_MOVED, RunPlacer, RunPlacing
 from deferd.engine.schedules.schedule_store import (
     Change,
@@ -33,7 +33,7 @@ _AT_ONCE = 8
 """Most schedules that one step advances: some milliseconds of the store's time, for which other calls wait."""
 _RUNS_AT_ONCE = 100
 _RUN_BYTES_AT_ONCE = 4 * 1024 * 1024
-_RETRY_MS = 1000
+RETRY_MS = 1000
 """How long a schedule waits for room in its topic or in the store."""
 _LAST_RUNS_RETRY_MS = 5000
 _FAILED_RETRY_MS = 60_000
@@ -73,7 +73,7 @@ class Scheduler:
         return len(found.schedules)
 
     async def _advance(self, due: DueSchedule, now_ms: int) -> None:
-        retry = Change(due.topic, due.name, due.rev, now_ms + _RETRY_MS)
+        retry = Change(due.topic, due.name, due.rev, now_ms + RETRY_MS)
         try:
             definition, state = read_definition(due.definition), ScheduleState.read(due.state)
             if state.is_moving:
@@ -116,7 +116,7 @@ class Scheduler:
                 # Those that wait may still be skipped.
                 return Change(due.topic, due.name, due.rev, now_ms + _LAST_RUNS_RETRY_MS), state
         if not state.is_active or (remaining is not None and remaining <= 0):
-            return planned_change(due.name, due.rev, definition, state, _ENDED, times), state
+            return planned_change(due.name, due.rev, definition, state, NO_RUNS, times), state
         after_ms = now_ms if dealt_with_ms is None else dealt_with_ms
         plan = await TimeSlice().run(times.plan(now_ms, after_ms, remaining, most_runs(due.rest_bytes)))
         change = planned_change(due.name, due.rev, definition, state, plan, times, placing)
@@ -124,9 +124,6 @@ class Scheduler:
         if due.is_next_waiting and not is_same:
             change = replace(change, withdraw=(due.topic, due.next_id))
         return change, state.going_on_from(after_ms, None, times.recurrence)
-
-
-_ENDED = Plan([], None, 0, None, None)
 
 
 def most_runs(rest_bytes: int) -> int:

@@ -27,10 +27,10 @@ from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine.cursors import bad_cursor, read_cursor, write_cursor
 from deferd.engine.puts import PutOutcome
 from deferd.engine.queue import JobQueue
-from deferd.engine.schedules.planning import Plan, Run, RunTimes
+from deferd.engine.schedules.planning import NO_RUNS, Run, RunTimes
 from deferd.engine.schedules.run_placing import RunPlacer
 from deferd.engine.schedules.schedule_store import UNREADABLE, Change, Found, FullError, ScheduleStore
-from deferd.engine.schedules.scheduler import Scheduler, most_runs, planned_change
+from deferd.engine.schedules.scheduler import RETRY_MS, Scheduler, most_runs, planned_change
 from deferd.engine.schedules.stored_schedule import (
     ScheduleState,
     StoredSchedule,
@@ -42,13 +42,11 @@ from deferd.engine.time_slice import TimeSlice, WorkTooLongError
 from deferd.engine.timing.zones import zone_named
 
 _TRIES = 20
-_FULL_RETRY_MS = 1000
 _RUN_TRIES = 100
 _LOOKED_AT_MAX = 2000
 _PREVIEW_S = 1.0
 """The CPU time of a preview: enough for 1000 runs on a rare date with 20 windows."""
 _PAGE_BYTES = 1024 * 1024
-_NO_RUNS = Plan([], None, 0, None, None)
 Authorize = Callable[[str], None]
 """Raises the error for a caller who may not use a topic."""
 
@@ -181,7 +179,7 @@ class Schedules:
         """
         placing = await self._placer.placing_of(definition)
         times = RunTimes(name, definition, state.created_ms, placing)
-        plan, after_ms, done_ms = _NO_RUNS, now_ms, None
+        plan, after_ms, done_ms = NO_RUNS, now_ms, None
         is_withdrawn = old is not None and (old.next_job_due_ms or 0) > now_ms
         if old is not None and _timing(old.definition) == _timing(definition):
             # It goes on where it was: with the run that is withdrawn, and without one that was cancelled.
@@ -224,7 +222,7 @@ class Schedules:
             return await self._store.apply(change) is not None
         except FullError:
             later = {**change.fields, "state": state.stored(), "next_id": ""}
-            waiting = replace(change, runs=(), advance_at_ms=now_ms + _FULL_RETRY_MS, fields=later)
+            waiting = replace(change, runs=(), advance_at_ms=now_ms + RETRY_MS, fields=later)
             return await self._store.apply(waiting) is not None
 
     async def _put_moving(

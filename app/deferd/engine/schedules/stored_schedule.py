@@ -12,6 +12,7 @@ import msgspec
 import orjson
 from msgspec import structs
 
+from deferd.contract.fields import PLACING
 from deferd.contract.model import PutJob
 from deferd.contract.schedules import PutSchedule, ScheduledJob
 from deferd.engine.bounded_cache import BoundedCache
@@ -31,7 +32,6 @@ from deferd.engine.timing.recurrence import Recurrence
 _RUN_HEAD = struct.Struct("<BBQQI")
 """The head of a job's argument in lua/put.lua without the length of `extra`, with which `rest` begins."""
 _LENGTH_BYTES = PUT_HEAD.size - _RUN_HEAD.size
-_OF_WINDOWS = frozenset({"window", "spread"})
 
 
 class ScheduleState(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -198,7 +198,7 @@ def rest_to_store(definition: PutSchedule, bounds: PutBounds) -> bytes:
 def put_of(definition: PutSchedule) -> PutJob:
     """The job of a run as a put that names no due time."""
     job = definition.job
-    given = {name: getattr(job, name) for name in job.model_fields_set - _OF_WINDOWS}
+    given = {name: getattr(job, name) for name in job.model_fields_set.difference(PLACING)}
     return PutJob.model_construct(topic=definition.topic, id="-", **given)
 
 
