@@ -85,8 +85,7 @@ class BulkActions:
         self._scripts = scripts
         self._keys = keys
         self._partitions = partitions
-        self._label = labels.label
-        self._counted = labels.counted
+        self._labels = labels
         self._throttle = throttle
         self._usage = usage
 
@@ -199,15 +198,15 @@ class BulkActions:
         """Count what a step has done, for the metrics and the history; `states` are the jobs that matched."""
         if not done:
             return
-        counts = self._counted.of(topic)
+        counts = self._labels.counted.of(topic)
         if isinstance(call, RescheduleSelected):
-            metrics.RESCHEDULES.labels(self._label(topic)).inc(done)
+            metrics.RESCHEDULES.labels(self._labels.label(topic)).inc(done)
             return
         left = sum(states) - done  # reserved ones
         for state, number in zip(STATES, states, strict=True):
             cancelled = number - left if state is JobState.RESERVED else number
             if cancelled:
-                metrics.CANCELS.labels(self._label(topic), state.value).inc(cancelled)
+                metrics.CANCELS.labels(self._labels.label(topic), state.value).inc(cancelled)
                 counts.cancelled += cancelled
 
 

@@ -33,8 +33,7 @@ class Cancels:
     ) -> None:
         self._scripts = scripts
         self._keys = keys
-        self._label = labels.label
-        self._counted = labels.counted
+        self._labels = labels
         self._sender = sender
         self._throttle = throttle
         self._partitions = sender.partitions
@@ -120,8 +119,8 @@ class Cancels:
             result if isinstance(result, int) else STATES_BY_NAME[result] for result in reply
         ]
         for was, count in Counter(result for result in results if isinstance(result, JobState)).items():
-            metrics.CANCELS.labels(self._label(topic), was.value).inc(count)
-            self._counted.of(topic).cancelled += count
+            metrics.CANCELS.labels(self._labels.label(topic), was.value).inc(count)
+            self._labels.counted.of(topic).cancelled += count
         return results
 
     async def _send_durably(

@@ -36,8 +36,7 @@ class HeldJobs:
     ) -> None:
         self._scripts = scripts
         self._keys = keys
-        self._label = labels.label
-        self._counted = labels.counted
+        self._labels = labels
         self._partitions = partitions
         self._throttle = throttle
 
@@ -106,6 +105,6 @@ class HeldJobs:
     async def _prepend(self, partition: str, deliveries: Sequence[tuple[Any, ...]]) -> list[int]:
         args: tuple[Any, ...] = (partition, *chain.from_iterable(deliveries))
         codes: list[int] = await self._scripts.run("return", self._keys.of_topic(partition), args)
-        metrics.RETURNS.labels(self._label(partition)).inc(codes.count(OK))
-        self._counted.of(partition)
+        metrics.RETURNS.labels(self._labels.label(partition)).inc(codes.count(OK))
+        self._labels.counted.of(partition)
         return codes

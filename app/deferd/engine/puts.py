@@ -115,8 +115,7 @@ class Puts:
 
     def __init__(self, sender: PutSender, labels: metrics.TopicLabels, throttle: BulkThrottle) -> None:
         self._sender = sender
-        self._label = labels.label
-        self._counted = labels.counted
+        self._labels = labels
         self._throttle = throttle
         self._home = sender.partitions.known.home
         self._commits: dict[str | None, _PutCommit] = {}
@@ -220,8 +219,8 @@ class Puts:
 
     def count(self, topic: str, codes: Sequence[int]) -> None:
         """Count the outcomes of puts into a topic."""
-        label = self._label(topic)
-        counts = self._counted.of(topic)
+        label = self._labels.label(topic)
+        counts = self._labels.counted.of(topic)
         created = codes.count(_CREATED)
         if created:
             metrics.puts_of(label, "created").inc(created)

@@ -96,14 +96,13 @@ class PopCounts:
     """Counts deliveries, and jobs that pops found to be dead, in the metrics and for what operators look at."""
 
     def __init__(self, labels: metrics.TopicLabels) -> None:
-        self._label = labels.label
-        self._counted = labels.counted
+        self._labels = labels
         self._popped: dict[str, int] = {}
 
     def count(self, topic: str, jobs: list[JobRecord], now_ms: int, expired: int, overdue: int) -> None:
         """Count the jobs that one call handed out of a partition, and those whose ttl or deadline had passed."""
-        label = self._label(topic)
-        counts = self._counted.of(topic)
+        label = self._labels.label(topic)
+        counts = self._labels.counted.of(topic)
         if expired:
             metrics.DEATHS.labels(label, "expired").inc(expired)
         if overdue:
@@ -142,8 +141,7 @@ class JobQueue:
     ) -> None:
         self._scripts = scripts
         self._keys = keys
-        self._label = labels.label
-        self._counted = labels.counted
+        self._labels = labels
         self.dead_retention_ms = dead_retention_ms
         self._bulk_throttle = bulk_throttle
         self._pacing = ReplyPacing()
@@ -175,8 +173,8 @@ class JobQueue:
         return codes
 
     def _count_finished(self, topic: str, jobs: int) -> None:
-        metrics.finishes_of(self._label(topic)).inc(jobs)
-        self._counted.of(topic).finished += jobs
+        metrics.finishes_of(self._labels.label(topic)).inc(jobs)
+        self._labels.counted.of(topic).finished += jobs
 
     async def _run(self, verb: str, topic: str, *args: str | bytes | float) -> Any:
         return await self._scripts.run(verb, self._keys.of_topic(topic), (topic, *args))
@@ -238,7 +236,7 @@ class JobQueue:
             raise JobNotFound(topic, job_id, f"job {job_id!r} of topic {topic!r} is {state} and cannot change: {hint}")
         if code == 1:
             raise JobNotFound(topic, job_id)
-        self._counted.of(topic)
+        self._labels.counted.of(topic)
         return read_record(topic, job_id, JobState(state), reply[2])
 
     # Consumers
@@ -422,9 +420,9 @@ class JobQueue:
         )
         raise_unless_ok(reply[0], topic, job_id)
         state = STATES_BY_NAME[reply[1]]
-        label = self._label(topic)
+        label = self._labels.label(topic)
         (metrics.RELEASES if counts else metrics.SNOOZES).labels(label).inc()
-        counted = self._counted.of(topic)
+        counted = self._labels.counted.of(topic)
         counted.released += counts
         if state is JobState.DEAD:
             counted.dead += 1
@@ -459,5 +457,5 @@ class JobQueue:
             self.dead_retention_ms,
         )
         raise_unless_ok(code, topic, job_id)
-        metrics.DEATHS.labels(self._label(topic), "buried").inc()
-        self._counted.of(topic).dead += 1
+        metrics.DEATHS.labels(self._labels.label(topic), "buried").inc()
+        self._labels.counted.of(topic).dead += 1

@@ -86,8 +86,7 @@ class Timer:
         self._keys = keys
         self._due_key = keys.of_shard(shard, "due")
         self._lock_key = keys.of_shard(shard, "lock")
-        self._label = labels.label
-        self._counted = labels.counted
+        self._labels = labels
         self._tick_s = tick_s
         self._dead_retention_ms = dead_retention_ms
         self._name = f"{os.getpid()}-{os.urandom(8).hex()}"
@@ -273,9 +272,9 @@ class Timer:
             self._on_promoting(topic)
             raise
         redelivered, expired, exhausted, retention_ended, wait_ms, next_topics, overdue, runs, *lateness_ms = reply
-        label = self._label(topic)
+        label = self._labels.label(topic)
         if lateness_ms or redelivered or expired or exhausted or retention_ended or overdue:
-            self._counted.of(topic).dead += expired + exhausted + overdue
+            self._labels.counted.of(topic).dead += expired + exhausted + overdue
         metrics.PROMOTION_LATENESS.labels(label).observe_all_ms(lateness_ms)
         for counter, count in (
             (metrics.REDELIVERIES.labels(label), redelivered),

@@ -117,8 +117,7 @@ class TopicSweeps:
         self._scripts = scripts
         self._keys = keys
         self._partitions = partitions
-        self._label = labels.label
-        self._counted = labels.counted
+        self._labels = labels
         self._dead_jobs = dead_jobs
 
     async def run(self, sweep: Sweep, pace: Pace | None = None) -> int:
@@ -131,9 +130,9 @@ class TopicSweeps:
             await work.run()
         finally:
             for partition in work.reached:
-                self._counted.of(partition)
+                self._labels.counted.of(partition)
             if sweep.verb == "redrive":
-                metrics.REDRIVES.labels(self._label(sweep.topic)).inc(work.matched)
+                metrics.REDRIVES.labels(self._labels.label(sweep.topic)).inc(work.matched)
         if sweep.is_for_all:
             await self._scripts.run("forget", self._keys.of_topic(sweep.topic), (sweep.topic,))
         return work.matched

@@ -133,7 +133,7 @@ async def test_a_paused_topic_hands_out_nothing(driver: EngineDriver) -> None:
 
 
 async def test_both_steps_are_counted(driver: EngineDriver) -> None:
-    label = driver.queue._label(TOPIC)
+    label = driver.queue._labels.label(TOPIC)
     pops, finishes = metrics.pops_of(label)._value.get(), metrics.finishes_of(label)._value.get()
     for job_id in "ab":
         await driver.put(job_id)
