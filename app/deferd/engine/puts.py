@@ -139,7 +139,7 @@ class Puts:
         return outcome_of(put, await self._commit_of(put).submit(self._home(put.topic, put.id), put), bounds)
 
     def add(self, put: EncodedPut, on_result: OnResult[StoredPut]) -> None:
-        """As `put` for callers without a task, of a put that `JobQueue.may_add`; `outcome_of` reads the result."""
+        """As `put` for callers without a task, of one that `JobQueue.may_add` allows; `outcome_of` reads the result."""
         self._commit_of(put).add(self._home(put.topic, put.id), put, on_result)
 
     def _commit_of(self, put: EncodedPut) -> _PutCommit:
@@ -228,7 +228,7 @@ class Puts:
         if created < len(codes):
             counts.put += codes.count(_REPLACED) + codes.count(_FOLLOWS)
             for code, count in Counter(code for code in codes if code != _CREATED).items():
-                outcome = "refused" if code in _REFUSALS else _OUTCOMES[code][0]
+                outcome = _OUTCOMES[code][0] if code in _OUTCOMES else "refused"
                 metrics.puts_of(label, outcome).inc(count)
 
 

@@ -34,7 +34,7 @@ class Backend:
     `pubsub` returns a new PubSub. Its first subscribe opens a connection of its own, and its aclose closes that. A read
     may wait for any time. Call get_message with a timeout of about a second: it sends a PING after 5 s without a
     message, and raises redis-py's ConnectionError when no reply comes within the store's time-out. After an error make
-    a new one: in a cluster it connects to another node.
+    a new one: in a cluster it connects to another node. `close_all` closes all connections, for good.
     """
 
     client: Redis | RedisCluster
