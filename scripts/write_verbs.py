@@ -17,8 +17,8 @@ from deferd.api.resp.command_table import COMMANDS as RESP_COMMANDS
 from deferd.cli.main import deferd
 from deferd.client import AsyncClient
 from deferd.contract.operations.all_operations import all_operations
+from deferd.contract.responses.events import EVENT_KINDS
 from deferd.engine import metrics
-from deferd.engine.events.event import EVENT_KINDS
 
 ROOT = Path(__file__).resolve().parents[1]
 FILE = ROOT / "docs/glossary.md"

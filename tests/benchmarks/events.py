@@ -22,6 +22,7 @@ from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
 from deferd.store.connection import connect
 from tests.benchmarks.measuring import embedded_environment
+from tests.integration.engine.sweeping import purge_jobs
 from tests.integration.store.store_servers import StoreServer
 
 BODY = {"order": 1042, "customer": "c-17", "items": [1, 2, 3]}
@@ -89,7 +90,7 @@ class Cycle:
         await self._measure("promote", promote)
         while (await self._engine.topics.get(self._topic)).counts[JobState.DELAYED]:
             await promote(0)
-        await self._engine.topics.purge(self._topic)
+        await purge_jobs(self._engine, self._topic)
         await self._measure("put delayed", put_delayed)
         await self._measure("cancel", cancel)
 

@@ -10,7 +10,7 @@ import orjson
 from deferd.api.response_values import instant, instant_or_none, instant_text, seconds
 from deferd.contract.model import JobState
 from deferd.contract.responses.inspection import Explanation, WhyReason
-from deferd.engine.inspection.activity import TopicActivity
+from deferd.engine.inspection.consumer_registry import TopicActivity
 from deferd.engine.inspection.standing import Missing, Pause, Standing
 from deferd.engine.record import JobRecord
 

@@ -160,9 +160,7 @@ def _read(raw: bytes) -> RecordedChange | None:
     """An entry; None for what something other than deferd has written."""
     try:
         fields: dict[str, Any] = orjson.loads(raw)
-        known = {
-            name: fields[name] for name in Change.__slots__ if name in fields and name not in ("joins", "by_admin")
-        }
+        known = {name: fields[name] for name in _SHOWN if name in fields}
         at_ms = fields["at"]
         change = Change(**{"by": None, **known})
         return RecordedChange(at_ms, change, fields.get("times", 1), fields.get("last_at", at_ms))

@@ -25,21 +25,23 @@ from deferd.engine.bulk_throttle import BulkThrottle
 from deferd.engine.partition_store import PartitionStore
 from deferd.engine.partitions import topic_of
 from deferd.engine.record import instant_ms, json_bytes
-from deferd.engine.redis_keys import TAG_PREFIX, Keys
+from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.stored_fields import to_ms
+from deferd.engine.tag_index import jobs_with_tag
 from deferd.engine.topic_sweeps import SETTLE_S
 from deferd.engine.topic_usage import TopicUsage
 from deferd.engine.topic_view import STATES
 
-_IDS_PER_PAGE = 1000
-"""Ids read at once from the tag index."""
 _JOBS_PER_STEP = 180
 """About two milliseconds of the store's time: others do not wait long behind a step, nor the call for many fsyncs."""
 _TOPICS_AT_ONCE = 8
 _UNLIMITED = 10**15
 _SAMPLES_AT = 6 + len(STATES)
 """Where the reply of a step names jobs; see lua/lib/selection.lua."""
+
+
+Call = CancelSelected | RescheduleSelected
 
 
 @dataclass(slots=True)
@@ -60,22 +62,6 @@ class BulkOutcome:
     was: dict[JobState, int]
     complete: bool
     preview: BulkPreview | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class NamedRun:
-    """A call that runs as a task: for jobs of the cutoff, at most `limit`.
-
-    What it does is remembered under `request` for `kept_ms` after its last step. It began at `begun_ms`. `caller` is
-    the name of the API key that began it.
-    """
-
-    request: str
-    kept_ms: int
-    cutoff_ms: int
-    begun_ms: int
-    limit: int | None
-    caller: str | None
 
 
 async def forget_key(scripts: Scripts, key: str, after_ms: int) -> None:
@@ -99,8 +85,7 @@ class BulkActions:
         self._scripts = scripts
         self._keys = keys
         self._partitions = partitions
-        self._label = labels.label
-        self._counted = labels.counted
+        self._labels = labels
         self._throttle = throttle
         self._usage = usage
 
@@ -115,7 +100,7 @@ class BulkActions:
             StoreUnavailable: the call was carried out in part or not at all. To repeat it with its `request_id`, or any
                 cancel, is safe.
         """
-        return await self._run("bulk_cancel", call, _action(call), visible, caller)
+        return await self._run(call, visible, caller)
 
     async def reschedule(
         self, call: RescheduleSelected, visible: TopicPatterns | None = None, caller: str | None = None
@@ -124,70 +109,7 @@ class BulkActions:
 
         A repetition without the `request_id` of the first attempt may move a job twice.
         """
-        return await self._run("bulk_reschedule", call, _action(call), visible, caller)
-
-    async def numbers(self, call: CancelSelected | RescheduleSelected, named: NamedRun) -> tuple[int, int]:
-        """How many jobs a named run has matched and changed so far. Raises StoreUnavailable."""
-        numbers = await self._begin_named(call, named)
-        done, *states = map(sum, zip(*(some[1:] for some in numbers.values()), strict=True))
-        return sum(states), done
-
-    async def count(
-        self,
-        call: CancelSelected | RescheduleSelected,
-        visible: TopicPatterns | None,
-        named: NamedRun,
-        on_step: Callable[[int], bool],
-    ) -> int:
-        """How many jobs a named run has still to change. `on_step`: as in `run_named`."""
-        run = await self._run_steps(call, visible, named, on_step, {"dry_run": True})
-        _, *states = run.totals
-        was = dict(zip(STATES, states, strict=True))
-        if isinstance(call, RescheduleSelected):
-            return was[JobState.DELAYED] + was[JobState.READY]
-        return sum(states) - (was[JobState.RESERVED] if call.if_reserved == "refuse" else 0)
-
-    async def run_named(
-        self,
-        call: CancelSelected | RescheduleSelected,
-        visible: TopicPatterns | None,
-        named: NamedRun,
-        on_step: Callable[[int], bool],
-    ) -> None:
-        """Do what is left of a named run. `on_step` gets the jobs changed by each step, and returns whether to go on.
-
-        Raises:
-            StoreUnavailable: the call was carried out in part; call this again.
-        """
-        await self._run_steps(call, visible, named, on_step, {})
-
-    async def _run_steps(
-        self,
-        call: CancelSelected | RescheduleSelected,
-        visible: TopicPatterns | None,
-        named: NamedRun,
-        on_step: Callable[[int], bool],
-        more_options: dict[str, Any],
-    ) -> _Run:
-        is_cancel = isinstance(call, CancelSelected)
-        verb = "bulk_cancel" if is_cancel else "bulk_reschedule"
-        count = self._count_cancels if is_cancel else self._count_reschedules
-        options = {**_action(call), **more_options, "cutoff": named.cutoff_ms}
-        if "delay" in options:  # from when the task began, also when another process goes on
-            options["at"] = named.begun_ms + options.pop("delay")
-        options |= {"request": named.request, "kept": named.kept_ms}
-        numbers = await self._begin_named(call, named)
-        left = _UNLIMITED
-        if named.limit is not None:
-            left = max(named.limit - sum(sum(some[2:]) for some in numbers.values()), 0)
-        run = _Run(self, verb, call.select, options, visible, _Budget(left), count, on_step=on_step)
-        await _all(run.in_shard(shard, bound_ms) for shard, (bound_ms, *_) in numbers.items())
-        return run
-
-    async def _begin_named(self, call: CancelSelected | RescheduleSelected, named: NamedRun) -> dict[int, list[int]]:
-        shards = await self.shards_of(call.select)
-        runs = (self._begin(shard, named.request, named.caller, (1, named.kept_ms)) for shard in shards)
-        return dict(zip(shards, await _all(runs), strict=True))
+        return await self._run(call, visible, caller)
 
     async def _begin(self, shard: int, request: str, caller: str | None, args: tuple[Any, ...]) -> Any:
         keys = (self._keys.of_shard(shard, f"bulk/{request}"), *self._keys.of_caller(shard, caller))
@@ -198,24 +120,12 @@ class BulkActions:
         for key in self._keys.of_caller(shard, caller):
             await self._scripts.write("ZREM", key, f"bulk/{request}")
 
-    async def forget(self, call: CancelSelected | RescheduleSelected, named: NamedRun, after_ms: int) -> None:
-        """Forget what a named run has done after so long, 0: now. Raises StoreUnavailable."""
-        keys = [self._keys.of_shard(shard, f"bulk/{named.request}") for shard in await self.shards_of(call.select)]
-        await _all(forget_key(self._scripts, key, after_ms) for key in keys)
-
-    async def _run(
-        self,
-        verb: str,
-        call: CancelSelected | RescheduleSelected,
-        action: dict[str, Any],
-        visible: TopicPatterns | None,
-        caller: str | None,
-    ) -> BulkOutcome:
-        count = self._count_cancels if verb == "bulk_cancel" else self._count_reschedules
+    async def _run(self, call: Call, visible: TopicPatterns | None, caller: str | None) -> BulkOutcome:
+        verb = "cancel" if isinstance(call, CancelSelected) else "reschedule"
         is_named = call.request_id is not None and not call.dry_run
         owner = "" if caller is None else f"{caller}/"
-        request = f"{verb.removeprefix('bulk_')}/{owner}{call.request_id if is_named else os.urandom(16).hex()}"
-        options = dict(action)
+        request = f"{verb}/{owner}{call.request_id if is_named else os.urandom(16).hex()}"
+        options = _action(call)
         if call.is_remembered:
             options["request"] = request
         if call.dry_run:
@@ -223,7 +133,7 @@ class BulkActions:
         if call.select.cutoff is not None:
             options["cutoff"] = instant_ms(call.select.cutoff)
         shards = await self.shards_of(call.select)
-        run = _Run(self, verb, call.select, options, visible, _Budget(call.limit), count)
+        run = _Run(self, call, options, visible, _Budget(call.limit))
 
         async def begin(shard: int) -> list[int]:
             reply: list[int] = await self._begin(shard, request, caller, (int(call.is_remembered), ""))
@@ -259,27 +169,21 @@ class BulkActions:
             return sorted(set(map(self._keys.shard_of, partitions.of_all(select.topics))))
         return list(range(self._keys.shards))
 
-    async def step(self, verb: str, topic: str, options: dict[str, Any], ids: Sequence[str], jobs: int) -> list[Any]:
+    async def step(
+        self,
+        call: Call,
+        topic: str,
+        options: dict[str, Any],
+        ids: Sequence[str],
+        jobs: int,
+    ) -> list[Any]:
         """Run one step for at most `jobs` jobs and return its reply."""
+        verb = "bulk_cancel" if isinstance(call, CancelSelected) else "bulk_reschedule"
         async with self._throttle.slot(topic, jobs):
             reply: list[Any] = await self._scripts.run(
                 verb, self._keys.of_topic(topic), (topic, json_bytes(options), *ids)
             )
         return reply
-
-    async def tagged(self, shard: int, tag: str) -> AsyncIterator[dict[str, list[str]]]:
-        """The ids of the jobs of a shard that have the tag, page by page: by partition, in order."""
-        key, start = self._keys.of_shard(shard, TAG_PREFIX + tag), "-"
-        while True:
-            page = await self._scripts.command("ZRANGEBYLEX", key, start, "+", "LIMIT", 0, _IDS_PER_PAGE)
-            by_topic: dict[str, list[str]] = {}
-            for member in page:
-                topic, _, job_id = member.decode().partition(" ")
-                by_topic.setdefault(topic, []).append(job_id)
-            yield by_topic
-            if len(page) < _IDS_PER_PAGE:
-                return
-            start = f"({page[-1].decode()}"
 
     async def topics(self, shard: int, selectors: Sequence[str]) -> AsyncIterator[list[str]]:
         """The partitions of a shard whose topics are selected, page by page; named topics need not exist."""
@@ -290,21 +194,87 @@ class BulkActions:
             async for page in self._usage.names(shard, patterns.prefixes):
                 yield [name for name in page if patterns.match(topic_of(name)) and topic_of(name) not in selectors]
 
-    def _count_cancels(self, topic: str, done: int, states: Sequence[int]) -> None:
-        left = sum(states) - done  # reserved ones, or in a dry run all
+    def count(self, call: Call, topic: str, done: int, states: Sequence[int]) -> None:
+        """Count what a step has done, for the metrics and the history; `states` are the jobs that matched."""
+        if not done:
+            return
+        counts = self._labels.counted.of(topic)
+        if isinstance(call, RescheduleSelected):
+            metrics.RESCHEDULES.labels(self._labels.label(topic)).inc(done)
+            return
+        left = sum(states) - done  # reserved ones
         for state, number in zip(STATES, states, strict=True):
             cancelled = number - left if state is JobState.RESERVED else number
-            if done and cancelled:
-                metrics.CANCELS.labels(self._label(topic), state.value).inc(cancelled)
-                self._counted.of(topic).cancelled += cancelled
-
-    def _count_reschedules(self, topic: str, done: int, _states: Sequence[int]) -> None:
-        if done:
-            metrics.RESCHEDULES.labels(self._label(topic)).inc(done)
-            self._counted.of(topic)
+            if cancelled:
+                metrics.CANCELS.labels(self._labels.label(topic), state.value).inc(cancelled)
+                counts.cancelled += cancelled
 
 
-def _action(call: CancelSelected | RescheduleSelected) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class SelectedTask:
+    """The action of a task that cancels or reschedules jobs of the cutoff, at most `limit`; see TaskAction.
+
+    What it does is remembered under `request` for `kept_ms` after its last step. It began at `begun_ms`. `caller` is
+    the name of the API key that began it. `visible`: as of `BulkActions.cancel`.
+    """
+
+    actions: BulkActions
+    call: Call
+    visible: TopicPatterns | None
+    request: str
+    kept_ms: int
+    cutoff_ms: int
+    begun_ms: int
+    limit: int | None
+    caller: str | None
+
+    async def done(self) -> int:
+        """See TaskAction."""
+        return sum(done for _, done, *_ in (await self._begin()).values())
+
+    async def count(self, on_step: Callable[[int], bool]) -> int:
+        """See TaskAction."""
+        run = await self._run({"dry_run": True}, on_step)
+        _, *states = run.totals
+        was = dict(zip(STATES, states, strict=True))
+        if isinstance(self.call, RescheduleSelected):
+            return was[JobState.DELAYED] + was[JobState.READY]
+        return sum(states) - (was[JobState.RESERVED] if self.call.if_reserved == "refuse" else 0)
+
+    async def run(self, on_step: Callable[[int], bool]) -> None:
+        """See TaskAction."""
+        await self._run({}, on_step)
+
+    async def forget(self, after_ms: int) -> None:
+        """See TaskAction."""
+        actions = self.actions
+        keys = [actions._keys.of_shard(shard, f"bulk/{self.request}") for shard in await self._shards()]
+        await _all(forget_key(actions._scripts, key, after_ms) for key in keys)
+
+    async def _run(self, more_options: dict[str, Any], on_step: Callable[[int], bool]) -> _Run:
+        options = {**_action(self.call), **more_options, "cutoff": self.cutoff_ms}
+        if "delay" in options:  # from when the task began, also when another process goes on
+            options["at"] = self.begun_ms + options.pop("delay")
+        options |= {"request": self.request, "kept": self.kept_ms}
+        numbers = await self._begin()
+        left = _UNLIMITED
+        if self.limit is not None:
+            left = max(self.limit - sum(sum(some[2:]) for some in numbers.values()), 0)
+        run = _Run(self.actions, self.call, options, self.visible, _Budget(left), on_step=on_step)
+        await _all(run.in_shard(shard, bound_ms) for shard, (bound_ms, *_) in numbers.items())
+        return run
+
+    async def _begin(self) -> dict[int, list[int]]:
+        """By shard: its bound, the jobs that were changed so far, and by state those that matched."""
+        shards = await self._shards()
+        runs = (self.actions._begin(shard, self.request, self.caller, (1, self.kept_ms)) for shard in shards)
+        return dict(zip(shards, await _all(runs), strict=True))
+
+    async def _shards(self) -> list[int]:
+        return await self.actions.shards_of(self.call.select)
+
+
+def _action(call: Call) -> dict[str, Any]:
     """What to do with the jobs, as the scripts read it."""
     if isinstance(call, CancelSelected):
         return {"refuse_reserved": True} if call.if_reserved == "refuse" else {}
@@ -314,9 +284,6 @@ def _action(call: CancelSelected | RescheduleSelected) -> dict[str, Any]:
     if call.delay is not None:
         return {"delay": to_ms(call.delay)}
     return {} if call.run_at is None else {"at": instant_ms(call.run_at)}
-
-
-_Count = Callable[[str, int, Sequence[int]], None]
 
 
 class _Budget:
@@ -358,12 +325,10 @@ class _Run:
     """One attempt of a call."""
 
     actions: BulkActions
-    verb: str
-    select: Select
+    call: Call
     options: dict[str, Any]
     visible: TopicPatterns | None
     budget: _Budget
-    count: _Count
     totals: list[int] = field(default_factory=lambda: [0] * (1 + len(STATES)))
     """Done, and the matched jobs by state."""
     preview: BulkPreview | None = None
@@ -371,20 +336,19 @@ class _Run:
     patterns: TopicPatterns = field(init=False)
 
     def __post_init__(self) -> None:
-        self.patterns = TopicPatterns(self.select.topics or ("*",))
+        self.patterns = TopicPatterns(self.call.select.topics or ("*",))
 
     async def in_shard(self, shard: int, bound_ms: int) -> None:
         """Do the work of one shard."""
         options = {**self.options, "bound": bound_ms}
-        select = self.select
+        select, keys = self.call.select, self.actions._keys
         if select.tag is not None:
-            async for by_topic in self.actions.tagged(shard, select.tag):
+            async for by_topic in jobs_with_tag(self.actions._scripts, keys, shard, select.tag):
                 await self._act_on_ids({**options, "tag": select.tag}, by_topic)
                 if self.budget.is_used_up:
                     return
         elif select.ids is not None:
             by_topic = {}
-            keys = self.actions._keys
             for job in select.ids:
                 for home in keys.partitions.homes(job.topic, job.id):
                     if keys.shard_of(home) == shard:
@@ -428,7 +392,7 @@ class _Run:
         if preview is not None:
             options = {**options, "samples": preview.most - len(preview.samples)}
         try:
-            reply = await self.actions.step(self.verb, topic, options, ids, most)
+            reply = await self.actions.step(self.call, topic, options, ids, most)
             done, *states = reply[5:_SAMPLES_AT]
             matched = sum(states)
         finally:
@@ -438,7 +402,7 @@ class _Run:
             found = ((topic_of(topic), job_id, state) for job_id, state in zip(named[::2], named[1::2], strict=True))
             preview.samples = (preview.samples + list(found))[: preview.most]
         self.totals = [total + number for total, number in zip(self.totals, (done, *states), strict=True)]
-        self.count(topic, done, states)
+        self.actions.count(self.call, topic, done, states)
         if not self.on_step(done):
             self.budget.stop()
         return reply

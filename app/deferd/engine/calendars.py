@@ -111,8 +111,7 @@ class Calendars:
     async def all(self) -> list[Calendar]:
         """All calendars, by name."""
         stored = await self._scripts.command("HGETALL", self._key)
-        pairs = stored.items() if isinstance(stored, dict) else zip(stored[::2], stored[1::2], strict=True)
-        read = ((name.decode(), _read(text)) for name, text in pairs)
+        read = ((name.decode(), _read(text)) for name, text in zip(stored[::2], stored[1::2], strict=True))
         return sorted((Calendar(name, windows) for name, windows in read if windows), key=lambda one: one.name)
 
     async def _find(self, name: str) -> _Found:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from deferd.contract.errors import JobCancelled, JobNotFound, ReceiptStale, StoreUnavailable
-from deferd.contract.model import JobState
+from deferd.contract.model import FinishItem, HeldJob, JobState
 from deferd.contract.responses.job_calls import FinishResult
+from deferd.engine.script_arguments import EncodedFinish
 
 OK, NOT_FOUND, _STALE, _CANCELLED = 0, 1, 2, 3
 _NOT_HELD = {4: JobState.DELAYED, 5: JobState.READY, 6: JobState.DEAD, 7: JobState.FINISHED}
@@ -18,6 +20,9 @@ _FINISH_STATUS: dict[int, tuple[int, str | None]] = {
     _CANCELLED: (410, JobCancelled.code),
 }
 """The status and the error's name in the response to a batch finish, by code."""
+Item = TypeVar("Item")
+Outcome = TypeVar("Outcome")
+Result = TypeVar("Result")
 
 
 class Released(NamedTuple):
@@ -28,10 +33,47 @@ class Released(NamedTuple):
     attempts: int
 
 
-def finish_result(job_id: str, code: int | StoreUnavailable) -> FinishResult:
-    """The result of one delivery in the response to a batch."""
-    status, name = (503, code.code) if isinstance(code, StoreUnavailable) else _FINISH_STATUS[code]
-    return FinishResult(id=job_id, status=status, code=name)
+def finish_results(
+    jobs: Sequence[HeldJob | FinishItem | EncodedFinish], codes: Sequence[int | StoreUnavailable]
+) -> list[FinishResult]:
+    """The results of deliveries in the response to a batch."""
+    if codes.count(OK) == len(codes):
+        return [FinishResult(id=job.id, status=200) for job in jobs]
+    results = []
+    for job, code in zip(jobs, codes, strict=True):
+        status, name = (503, code.code) if isinstance(code, StoreUnavailable) else _FINISH_STATUS[code]
+        results.append(FinishResult(id=job.id, status=status, code=name))
+    return results
+
+
+async def in_batches(
+    items: Sequence[Item],
+    most: int,
+    send: Callable[[Sequence[Item]], Awaitable[Sequence[Outcome]]],
+    results_of: Callable[[Sequence[Item], Sequence[Outcome | StoreUnavailable]], list[Result]],
+) -> list[Result]:
+    """The results of items that `send` sends, at most `most` at a time; each has its own result, in order.
+
+    When the store fails in the middle, the items that it did not confirm have its error as their outcome.
+
+    Raises:
+        StoreUnavailable: the store confirmed none of them.
+    """
+    results: list[Result] = []
+    for start in range(0, len(items), most):
+        some = items[start : start + most]
+        try:
+            outcomes: Sequence[Outcome | StoreUnavailable] = await send(some)
+        except StoreUnavailable as exc:
+            if not results:
+                raise
+            outcomes = [exc] * len(some)
+        results += results_of(some, outcomes)
+        error = next((outcome for outcome in outcomes if isinstance(outcome, StoreUnavailable)), None)
+        if error is not None:  # wait only once for a shard that is away
+            rest = items[start + most :]
+            return results + results_of(rest, [error] * len(rest))
+    return results
 
 
 def is_missing(reply: Any) -> bool:

@@ -13,15 +13,15 @@ from deferd.contract.model import CancelItem, JobState
 from deferd.contract.responses.job_calls import CancelResult
 from deferd.engine import metrics
 from deferd.engine.bulk_throttle import BulkThrottle
+from deferd.engine.call_results import NOT_FOUND, in_batches
 from deferd.engine.durability import PutSender
 from deferd.engine.group_commit import GroupCommit, OnResult
+from deferd.engine.record import STATES_BY_NAME
 from deferd.engine.redis_keys import Keys
 from deferd.engine.script_arguments import Args, size
 from deferd.engine.scripts import Scripts, Sending
 from deferd.store.durability_levels import FSYNC, level_named, name_of
 
-_STATES = {state.value.encode(): state for state in JobState}
-_NOT_FOUND = 1
 _CANCELS_PER_CALL = 100
 
 
@@ -33,8 +33,7 @@ class Cancels:
     ) -> None:
         self._scripts = scripts
         self._keys = keys
-        self._label = labels.label
-        self._counted = labels.counted
+        self._labels = labels
         self._sender = sender
         self._throttle = throttle
         self._partitions = sender.partitions
@@ -44,19 +43,43 @@ class Cancels:
         )
         self._durable_commits: dict[str, GroupCommit[Args, tuple[JobState | int, str]]] = {}
 
-    async def cancel(self, topic: str, job_id: str, flags: int) -> JobState:
-        """As `JobQueue.cancel`; `flags` as lua/cancel.lua has them."""
-        result = await self._commit.submit(self._home(topic, job_id), (job_id, flags))
+    async def cancel(
+        self, topic: str, job_id: str, *, refuse_reserved: bool = False, keep_follow_up: bool = False
+    ) -> JobState:
+        """Cancel a job in any state and return the state it was in; after this it is never handed out.
+
+        Later calls of a reserved job's holder raise JobCancelled. The job's follow-up is cancelled too, or, with
+        `keep_follow_up`, takes its place; not before the holder's lease would have ended.
+
+        Raises:
+            JobNotFound: there is no such job.
+            JobReserved: a consumer holds it and `refuse_reserved` is set.
+        """
+        args = (job_id, _flags(refuse_reserved=refuse_reserved, keep_follow_up=keep_follow_up))
+        result = await self._commit.submit(self._home(topic, job_id), args)
         return state_when_cancelled(result, topic, job_id)
 
-    async def cancel_durably(self, topic: str, job_id: str, flags: int, durability: str) -> tuple[JobState, str]:
-        """As `JobQueue.cancel_durably`."""
+    async def cancel_durably(
+        self,
+        topic: str,
+        job_id: str,
+        durability: str,
+        *,
+        refuse_reserved: bool = False,
+        keep_follow_up: bool = False,
+    ) -> tuple[JobState, str]:
+        """As `cancel`; return, also with its errors, when that has reached the durability. Also returns that.
+
+        Raises:
+            DurabilityUnavailable: the store does not support the durability. Nothing was cancelled.
+        """
         commit = self._durable_commits.get(durability)
         if commit is None:
             send = partial(self._send_durably, level_named(durability))
             commit = GroupCommit(send, size=size, most_items=_CANCELS_PER_CALL)
             self._durable_commits[durability] = commit
-        result, reached = await commit.submit(self._home(topic, job_id), (job_id, flags))
+        args = (job_id, _flags(refuse_reserved=refuse_reserved, keep_follow_up=keep_follow_up))
+        result, reached = await commit.submit(self._home(topic, job_id), args)
         return state_when_cancelled(result, topic, job_id), reached
 
     def add(self, topic: str, job_id: str, on_result: OnResult[JobState | int]) -> None:
@@ -64,34 +87,26 @@ class Cancels:
         self._commit.add(self._home(topic, job_id), (job_id, 0), on_result)
 
     async def cancel_many(self, topic: str, items: Sequence[CancelItem]) -> list[CancelResult]:
-        """As `JobQueue.cancel_many`."""
-        results: list[CancelResult] = []
-        for start in range(0, len(items), _CANCELS_PER_CALL):
-            some = items[start : start + _CANCELS_PER_CALL]
-            args: list[Args] = [
-                (item.id, (item.if_reserved == "refuse") + 2 * (item.follow_up == "keep")) for item in some
-            ]
-            try:
-                states = await self._partitions.send_by_home(
-                    topic, args, _id_of, partial(self._send_in_slot, len(items))
-                )
-            except StoreUnavailable as exc:
-                if not results:
-                    raise
-                results += [_result_of(item.id, exc) for item in items[start:]]
-                break
-            results += [_result_of(item.id, state) for item, state in zip(some, states, strict=True)]
-            error = next((state for state in states if isinstance(state, StoreUnavailable)), None)
-            if error is not None:  # wait only once for a shard that is away
-                results += [_result_of(item.id, error) for item in items[start + _CANCELS_PER_CALL :]]
-                break
-        return results
+        """Cancel jobs of one topic; each has its own result, in order.
 
-    async def _send_in_slot(
-        self, jobs_in_all: int, topic: str, jobs: list[Args]
-    ) -> list[JobState | int | StoreUnavailable]:
-        async with self._throttle.slot(topic, jobs_in_all):
-            return await self._send(topic, jobs)
+        When the store fails in the middle, the jobs it did not confirm have status 503.
+
+        Raises:
+            StoreUnavailable: the store confirmed none of them.
+        """
+
+        async def send_in_slot(partition: str, jobs: list[Args]) -> list[JobState | int | StoreUnavailable]:
+            async with self._throttle.slot(partition, len(items)):
+                return await self._send(partition, jobs)
+
+        async def send(some: Sequence[CancelItem]) -> list[JobState | int | StoreUnavailable]:
+            jobs: list[Args] = [
+                (one.id, _flags(refuse_reserved=one.if_reserved == "refuse", keep_follow_up=one.follow_up == "keep"))
+                for one in some
+            ]
+            return await self._partitions.send_by_home(topic, jobs, _id_of, send_in_slot)
+
+        return await in_batches(items, _CANCELS_PER_CALL, send, _results_of)
 
     async def _send(self, topic: str, jobs: list[Args]) -> list[JobState | int | StoreUnavailable]:
         """For each job the state it was in, or the code that says why it was not cancelled. `topic`: a partition."""
@@ -100,10 +115,12 @@ class Cancels:
     async def _cancel(self, topic: str, jobs: Sequence[Args], sending: Sending | None = None) -> list[JobState | int]:
         args = (topic, *chain.from_iterable(jobs))
         reply = await self._scripts.run("cancel", self._keys.of_topic(topic), args, sending=sending)
-        results: list[JobState | int] = [result if isinstance(result, int) else _STATES[result] for result in reply]
+        results: list[JobState | int] = [
+            result if isinstance(result, int) else STATES_BY_NAME[result] for result in reply
+        ]
         for was, count in Counter(result for result in results if isinstance(result, JobState)).items():
-            metrics.CANCELS.labels(self._label(topic), was.value).inc(count)
-            self._counted.of(topic).cancelled += count
+            metrics.CANCELS.labels(self._labels.label(topic), was.value).inc(count)
+            self._labels.counted.of(topic).cancelled += count
         return results
 
     async def _send_durably(
@@ -126,26 +143,37 @@ class Cancels:
         return await self._partitions.find(topic, jobs, _id_of, cancel, lambda result: _is_missing(result[0]))
 
 
+def _flags(*, refuse_reserved: bool, keep_follow_up: bool) -> int:
+    """As lua/cancel.lua has them."""
+    return refuse_reserved + 2 * keep_follow_up
+
+
 def _id_of(job: Args) -> str:
     return job[0]
 
 
 def _is_missing(result: JobState | int) -> bool:
-    return result == _NOT_FOUND
+    return result == NOT_FOUND
 
 
-def _result_of(job_id: str, result: JobState | int | StoreUnavailable) -> CancelResult:
-    if isinstance(result, StoreUnavailable):
-        return CancelResult(id=job_id, status=503, code=result.code)
-    if isinstance(result, JobState):
-        return CancelResult(id=job_id, status=200, was=result)
-    if result == _NOT_FOUND:
-        return CancelResult(id=job_id, status=404, code=JobNotFound.code)
-    return CancelResult(id=job_id, status=409, code=JobReserved.code)
+def _results_of(
+    items: Sequence[CancelItem], outcomes: Sequence[JobState | int | StoreUnavailable]
+) -> list[CancelResult]:
+    results = []
+    for item, outcome in zip(items, outcomes, strict=True):
+        if isinstance(outcome, StoreUnavailable):
+            results.append(CancelResult(id=item.id, status=503, code=outcome.code))
+        elif isinstance(outcome, JobState):
+            results.append(CancelResult(id=item.id, status=200, was=outcome))
+        elif outcome == NOT_FOUND:
+            results.append(CancelResult(id=item.id, status=404, code=JobNotFound.code))
+        else:
+            results.append(CancelResult(id=item.id, status=409, code=JobReserved.code))
+    return results
 
 
 def state_when_cancelled(result: JobState | int, topic: str, job_id: str) -> JobState:
-    """What the result of a cancel says. Raises as `JobQueue.cancel`."""
+    """What the result of a cancel says. Raises as `Cancels.cancel`."""
     if isinstance(result, JobState):
         return result
-    raise (JobNotFound if result == _NOT_FOUND else JobReserved)(topic, job_id)
+    raise (JobNotFound if result == NOT_FOUND else JobReserved)(topic, job_id)

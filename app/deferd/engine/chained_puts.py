@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from deferd.contract.errors import DifferentShard, StoreUnavailable
 from deferd.contract.model import PutJob
 from deferd.contract.responses.job_calls import PutResult
-from deferd.engine.durability import PutSender, lost_durability, put_terms
+from deferd.engine.call_results import NOT_FOUND, OK
+from deferd.engine.durability import ANY_DEFAULT, OtherPartitionsError, PutSender, lost_durability, put_terms
 from deferd.engine.partitions import topic_of
 from deferd.engine.placement import NO_DEFAULTS
 from deferd.engine.puts import refusal, result_of
@@ -19,12 +20,10 @@ from deferd.engine.script_arguments import NO_BOUNDS, Args, EncodedPut, PutBound
 from deferd.engine.scripts import Scripts, Sending
 from deferd.store.durability_levels import FSYNC, MEMORY, level_named, name_of
 
-_DONE, _REFUSED = 0, -1
+_REFUSED = -1
 _OTHER_DEFAULT = -1
 _OTHER_PLACEMENT = -2
 _OTHER_PARTITIONS = -5
-_NOT_FOUND = 1
-_ANY_DEFAULT = -1
 _MOST_TRIES = 4
 
 
@@ -37,14 +36,6 @@ class Chained(NamedTuple):
     code: int
     results: list[PutResult]
     codes: dict[str, list[int]]
-
-
-class _OtherPartitionsError(Exception):
-    """Nothing was done: the topic has another number of partitions."""
-
-    def __init__(self, topic: str) -> None:
-        self.topic = topic
-        super().__init__(topic)
 
 
 class _Place(NamedTuple):
@@ -90,16 +81,16 @@ class ChainedPuts:
                 return await self._finish(home, finish, puts, bounds)
             except DifferentShard as exc:  # the job may be where it was put before the topic had more partitions
                 different.append(exc)
-                return Chained(_NOT_FOUND, [], {})
+                return Chained(NOT_FOUND, [], {})
 
         for _ in range(_MOST_TRIES):
             different.clear()
             try:
-                chained = await partitions.find_one(topic, job_id, run, lambda chained: chained.code == _NOT_FOUND)
-            except _OtherPartitionsError as other:
+                chained = await partitions.find_one(topic, job_id, run, lambda chained: chained.code == NOT_FOUND)
+            except OtherPartitionsError as other:
                 await partitions.spread(other.topic)
                 continue
-            if chained.code == _NOT_FOUND and different:
+            if chained.code == NOT_FOUND and different:
                 raise different[0]
             return chained
         raise StoreUnavailable("the number of partitions of a topic kept changing during the finish")
@@ -121,7 +112,7 @@ class ChainedPuts:
                 raise DifferentShard(put.topic, f"{text}; nothing was done")
             held = await self._sender.partitions.held_by_former(put.topic, layout, [put.id])
             if held is None:
-                raise _OtherPartitionsError(put.topic)
+                raise OtherPartitionsError(put.topic)
             former = held.get(put.id)
             if isinstance(former, StoreUnavailable):
                 raise former
@@ -163,7 +154,7 @@ class ChainedPuts:
             number, refused = reply[1:]
             of_topic = list(groups.values())[number - 1]
             if refused[0] == _OTHER_PARTITIONS:
-                raise _OtherPartitionsError(of_topic[0].topic)
+                raise OtherPartitionsError(of_topic[0].topic)
             if refused[0] == _OTHER_PLACEMENT:
                 placer.note_defaults(list(groups)[number - 1].name, refused[1].decode())
                 continue
@@ -185,7 +176,7 @@ class ChainedPuts:
 
 def _arguments(place: _Place, puts: list[EncodedPut], placed: list[Any], defaults: str, reached: int) -> list[Any]:
     """The arguments of the script for one partition."""
-    satisfied = reached if any(put.durability is None for put in puts) else _ANY_DEFAULT
+    satisfied = reached if any(put.durability is None for put in puts) else ANY_DEFAULT
     return [place.name, put_terms(satisfied, place.partitions, defaults), len(puts), *placed]
 
 
@@ -205,4 +196,4 @@ def _read(
         for put, (_, result) in zip(some, of_groups[place], strict=True)
     }
     codes = {place.name: [code for code, _ in some] for place, some in of_groups.items()}
-    return Chained(_DONE, [of_put[id(put)] for put in puts], codes)
+    return Chained(OK, [of_put[id(put)] for put in puts], codes)

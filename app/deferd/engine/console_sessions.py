@@ -60,8 +60,8 @@ class ConsoleSessions:
         await self._scripts.write("HDEL", self._key, cookie.hex())
 
     async def _end_those_above_the_bounds(self, new: bytes, key: bytes) -> None:
-        flat: list[bytes] | dict[bytes, bytes] = await self._scripts.command("HGETALL", self._key)
-        pairs = flat.items() if isinstance(flat, dict) else zip(flat[::2], flat[1::2], strict=True)
+        flat: list[bytes] = await self._scripts.command("HGETALL", self._key)
+        pairs = zip(flat[::2], flat[1::2], strict=True)
         now_s = time.time()
         sessions = sorted((*_read(value), cookie) for cookie, value in pairs if cookie != new.hex().encode())
         ended = [cookie for ends_s, *_, cookie in sessions if ends_s <= now_s]

@@ -28,17 +28,17 @@ from typing import Any
 
 from deferd.contract.errors import DeferdError, StoreUnavailable, TopicPushed
 from deferd.engine.empty_partitions import EmptyPartitions
-from deferd.engine.first_looks import FirstLooks
+from deferd.engine.group_commit import settle
 from deferd.engine.outage import Outage
 from deferd.engine.partitions import topic_of
-from deferd.engine.pattern_waits import ENOUGH_BYTES, PatternWaits, body_bytes, of_patterns
+from deferd.engine.pattern_waits import PatternWaits, of_patterns
 from deferd.engine.queue import JobQueue, PopRequest
-from deferd.engine.record import JobRecord
+from deferd.engine.record import ENOUGH_BYTES, JobRecord, body_bytes
 from deferd.engine.redis_keys import Keys
-from deferd.engine.repeated_pops import earlier_deliveries
 from deferd.engine.request_end import request_ending_at, request_ends_at_s
 from deferd.engine.topic_search import TopicSearch, TopicSelection
-from deferd.engine.wait_queue import OnPopEnd, Waiter, WaitingPops, WaitQueue, settling
+from deferd.engine.wait_queue import FirstLooks, OnPopEnd, Waiter, WaitingPops, WaitQueue
+from deferd.store.task_cancellation import forget_error
 
 _LOG = logging.getLogger(__name__)
 _RETRY_S = 0.5
@@ -65,13 +65,8 @@ class Dispatcher:
         self._looks = FirstLooks(self._begin_polling)
         self._draining = False
         self._arrivals = 0
-        self._waiting = WaitingPops()
+        self.waiting = WaitingPops()
         self._patterns = PatternWaits(self, search)
-
-    @property
-    def waiting(self) -> int:
-        """How many pops are waiting now."""
-        return self._waiting.count
 
     async def pop(
         self,
@@ -99,7 +94,7 @@ class Dispatcher:
         result: asyncio.Future[list[JobRecord]] = asyncio.get_running_loop().create_future()
         request = PopRequest(count, ttr_ms, consumer, request_id)
         topics = self.empty_partitions.partitions_of(topics)
-        waiter = self._join(topics, request, wait_ms, settling(result))
+        waiter = self._join(topics, request, wait_ms, partial(settle, result))
         if selection is not None:
             waiter.selection = selection
             waiter.may_have_deliveries = False
@@ -119,8 +114,8 @@ class Dispatcher:
                 self.cancel(waiter)
                 raise
             finally:
-                if result.done() and not result.cancelled():
-                    result.exception()  # else it is logged when nobody has come to wait for it
+                if result.done():
+                    forget_error(result)
                 self._end(waiter)
 
     def begin_pop(self, topic: str, request: PopRequest, wait_ms: int, on_end: OnPopEnd) -> Waiter:
@@ -147,7 +142,7 @@ class Dispatcher:
         waiter.timed_out = wait_ms <= 0 or self._draining
         for topic in topics:
             self._wait_queue_of(topic).join(waiter)
-        self._waiting.change(1)
+        self.waiting.change(1)
         return waiter
 
     def _wait_queue_of(self, topic: str) -> WaitQueue:
@@ -209,7 +204,7 @@ class Dispatcher:
         except DeferdError as exc:
             _LOG.warning("%d undelivered jobs stay leased until their leases end: %s", len(jobs), exc)
 
-    # What PatternWaits needs
+    # Polls for PatternWaits
 
     def begin_poll(self, topic: str, request: PopRequest, on_end: OnPopEnd) -> None:
         """Poll `topic` for a pop by patterns, in the order of arrival at this topic, and call `on_end`."""
@@ -237,11 +232,11 @@ class Dispatcher:
     async def _earlier_deliveries(
         self, topics: Sequence[str], selection: TopicSelection | None, request: PopRequest
     ) -> list[JobRecord]:
-        """The jobs that the request id still holds from an earlier response. Raises as `earlier_deliveries`."""
+        """The jobs that the request id still holds from an earlier response; see `JobQueue.earlier_deliveries`."""
         requests = dict.fromkeys(topics, request)
         if selection is not None:
             requests |= dict.fromkeys(await self._patterns.served(selection, request), of_patterns(request))
-        return await earlier_deliveries(self._job_queue, requests, is_down=self.is_down, on_failure=self._note_failure)
+        return await self._job_queue.earlier_deliveries(requests, is_down=self.is_down, on_failure=self._note_failure)
 
     def _request_poll(self, topic: str) -> None:
         queue = self._wait_queues[topic]
@@ -469,7 +464,7 @@ class Dispatcher:
         waiter.ended = True
         if waiter.timer is not None:
             waiter.timer.cancel()
-        self._waiting.change(-1)
+        self.waiting.change(-1)
         if waiter.selection is not None:
             self._patterns.leave(waiter)
         for topic in waiter.topics:

@@ -29,7 +29,7 @@ from deferd.store.connection import Store
 from deferd.store.durability_levels import FSYNC, MEMORY, is_replicated, name_of, replicas_of
 from deferd.store.replication import MissingPermission, TooFewReplicas, WaitUnsupported
 
-_ANY_DEFAULT = -1
+ANY_DEFAULT = -1
 """For the script: the jobs name their own level, so the topic's default does not matter."""
 _NOTHING_SENT = (TooFewReplicas, MissingPermission, DurabilityUnavailable)
 _NOTHING_STORED = "nothing was stored"
@@ -52,18 +52,26 @@ class Stored(NamedTuple):
 
 
 class _Into(NamedTuple):
-    """How many partitions the topic has, and the script for this one."""
+    """Where and how to put jobs: into a partition of so many, by a script, as the arguments of `PutSender.put` say."""
 
+    topic: str
     partitions: int
     verb: str
+    level: int | None
+    with_records: int
+    slot: Slot
 
 
 class _OtherPlacementError(Exception):
     """Nothing was stored: the due times were not placed by the topic's defaults."""
 
 
-class _OtherPartitionsError(Exception):
+class OtherPartitionsError(Exception):
     """Nothing was stored: the topic has another number of partitions."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        super().__init__(topic)
 
 
 class _OtherDefaultError(Exception):
@@ -124,23 +132,22 @@ class PutSender:
             DurabilityUnavailable: the store does not support the level. Nothing was stored.
             StoreUnavailable: also when the level was not reached in time; then the jobs may be stored.
         """
-        put = partial(self._put_in_partition, level=level, with_records=with_records, slot=slot, to_place=to_place)
         layout = self._keys.partitions.layouts.get(topic_of(topic))
         if layout is None:
             belong = SEPARATOR not in topic
         else:
             belong = len(layout.counts) == 1 and all(layout.home(job.topic, job.id) == topic for job in jobs)
+        into = _Into(topic, 1 if layout is None else layout.count, "put", level, with_records, slot)
         if belong:
             try:
-                return await put(topic, jobs, 1 if layout is None else layout.count)
-            except _OtherPartitionsError:
+                return await self._put_in_partition(into, jobs, to_place=to_place)
+            except OtherPartitionsError:
                 await self.partitions.refresh(topic_of(topic))
-        return await self._put_where_they_belong(topic_of(topic), jobs, put)
+        return await self._put_where_they_belong(into, jobs, to_place=to_place)
 
-    async def _put_where_they_belong(
-        self, topic: str, jobs: Sequence[EncodedPut], put: Callable[..., Awaitable[Stored]]
-    ) -> Stored:
+    async def _put_where_they_belong(self, into: _Into, jobs: Sequence[EncodedPut], *, to_place: bool) -> Stored:
         """Put jobs of a topic whose number of partitions has changed: where their ids are held, or belong now."""
+        topic = topic_of(into.topic)
         results: list[Any] = [None] * len(jobs)
         stored: list[Stored] = []
         left = list(range(len(jobs)))
@@ -150,7 +157,7 @@ class PutSender:
             if held is None:
                 await self.partitions.spread(topic)
                 continue
-            places: dict[tuple[str, str | None], list[int]] = {}
+            places: dict[tuple[str, str | None], list[int]] = {}  # an id that a former partition holds is put alone
             for at in left:
                 job_id = jobs[at].id
                 former = held.get(job_id)
@@ -160,7 +167,11 @@ class PutSender:
                 place = (layout.home(topic, job_id), None) if former is None else (former, job_id)
                 places.setdefault(place, []).append(at)
             calls = (
-                put(home, [jobs[at] for at in indexes], layout.count, where_held=held_id is not None)
+                self._put_in_partition(
+                    into._replace(topic=home, partitions=layout.count, verb="put_where_held" if held_id else "put"),
+                    [jobs[at] for at in indexes],
+                    to_place=to_place,
+                )
                 for (home, held_id), indexes in places.items()
             )
             for indexes, outcome in zip(
@@ -171,7 +182,7 @@ class PutSender:
                         results[at] = outcome
                     continue
                 if isinstance(outcome, BaseException):
-                    if not isinstance(outcome, _OtherPartitionsError):
+                    if not isinstance(outcome, OtherPartitionsError):
                         raise outcome
                     continue
                 stored.append(outcome)
@@ -185,87 +196,55 @@ class PutSender:
             await self.partitions.spread(topic)
         raise StoreUnavailable(f"the number of partitions of topic {topic!r} kept changing during the put")
 
-    async def _put_in_partition(
-        self,
-        topic: str,
-        jobs: Sequence[EncodedPut],
-        count: int,
-        *,
-        level: int | None,
-        with_records: int,
-        slot: Slot,
-        to_place: bool,
-        where_held: bool = False,
-    ) -> Stored:
-        """As `put`, into this partition of `count`. `where_held`: only if it has the id, which all jobs have."""
-        into = _Into(count, "put_where_held" if where_held else "put")
+    async def _put_in_partition(self, into: _Into, jobs: Sequence[EncodedPut], *, to_place: bool) -> Stored:
+        """As `put`. By the script put_where_held, only if the partition has the id, which all jobs have."""
+        topic = into.topic
         try:
             if not (to_place or self.placer.defaults_of(topic)):
-                args = list(chain.from_iterable([(job.id, job.job) for job in jobs]))
-                return await self._put(topic, level, with_records, args, slot, into=into)
+                return await self._put(into, list(chain.from_iterable([(job.id, job.job) for job in jobs])))
         except _OtherPlacementError:
             pass
         for _ in range(_MOST_TRIES):
             placed_by = self.placer.defaults_of(topic)
             placed = await self.placer.place_puts(topic, jobs, placed_by)
             try:
-                return await self._put(topic, level, with_records, placed, slot, placed_by, into=into)
+                return await self._put(into, placed, placed_by)
             except _OtherPlacementError:
                 continue
         raise StoreUnavailable(f"the settings of topic {topic_of(topic)!r} kept changing during the put")
 
-    async def _put(  # noqa: PLR0917 (as `put`)
-        self,
-        topic: str,
-        level: int | None,
-        with_records: int,
-        jobs: Sequence[Any],
-        slot: Slot,
-        placed_by: str = NO_DEFAULTS,
-        *,
-        into: _Into,
-    ) -> Stored:
+    async def _put(self, into: _Into, jobs: Sequence[Any], placed_by: str = NO_DEFAULTS) -> Stored:
         """Put jobs whose due times are placed by these defaults of the topic."""
-        if level is not None:
-            return await self._send(topic, level, with_records, jobs, slot, placed_by, named=True, into=into)
-        level = self._defaults.get(topic, MEMORY)
+        if into.level is not None:
+            return await self._send(into, into.level, jobs, placed_by)
+        level = self._defaults.get(into.topic, MEMORY)
         is_remembered = level > MEMORY
         for _ in range(_MOST_TRIES):
             try:
-                return await self._send(topic, level, with_records, jobs, slot, placed_by, named=False, into=into)
+                return await self._send(into, level, jobs, placed_by)
             except _OtherDefaultError as other:
                 level, is_remembered = other.level, False
             except (DurabilityUnavailable, StoreUnavailable) as error:
                 if not is_remembered or not stored_nothing(error):
                     raise
                 level, is_remembered = MEMORY, False  # an outdated default: the script returns the new one
-        raise StoreUnavailable(f"the durability of topic {topic_of(topic)!r} kept changing during the put")
+        raise StoreUnavailable(f"the durability of topic {topic_of(into.topic)!r} kept changing during the put")
 
-    async def _send(  # noqa: PLR0917 (as `put`)
-        self,
-        topic: str,
-        level: int,
-        with_records: int,
-        jobs: Sequence[Any],
-        slot: Slot,
-        placed_by: str,
-        *,
-        named: bool,
-        into: _Into,
-    ) -> Stored:
-        """Try once. `named`: the jobs name the level, so the topic's default does not matter."""
+    async def _send(self, into: _Into, level: int, jobs: Sequence[Any], placed_by: str) -> Stored:
+        """Try once. If the jobs name the level, the topic's default does not matter."""
+        topic, is_named = into.topic, into.level is not None
 
         async def put(reached: int, sending: Sending) -> list[Any]:
-            terms = put_terms(_ANY_DEFAULT if named else reached, into.partitions, placed_by)
-            args = (topic, with_records, terms, *jobs)
+            terms = put_terms(ANY_DEFAULT if is_named else reached, into.partitions, placed_by)
+            args = (topic, into.with_records, terms, *jobs)
             reply: list[Any] = await self._scripts.run(into.verb, self._keys.of_topic(topic), args, sending=sending)
             return reply
 
-        reply, reached = await self.run(topic, level, put, slot, named=named)
+        reply, reached = await self.run(topic, level, put, into.slot, named=is_named)
         if not reply:
-            raise _OtherPartitionsError
+            raise OtherPartitionsError(topic_of(topic))
         stored = self._read(topic, reply, reached)
-        if reached < (level if named else min(reply[3], FSYNC)):
+        if reached < (level if is_named else min(reply[3], FSYNC)):
             raise lost_durability()
         return stored
 
@@ -289,11 +268,9 @@ class PutSender:
         """
         calls = self._calls_of(self._keys.of_topic(topic)[0])
         if is_replicated(level):
+            unavailable = partial(self._unavailable, topic, level, named=named, nothing=nothing)
             if self._embedded:
-                why = "the embedded store has no replicas"
-                raise self._unavailable(
-                    topic, level, why, calls.durability.level, named=named, replicas=False, nothing=nothing
-                )
+                raise unavailable("the embedded store has no replicas", calls.durability.level)
             try:
                 return await send(level, Sending(partial(calls.call_replicated, replicas_of(level)), True)), level
             except StoreUnavailable as error:
@@ -301,22 +278,17 @@ class PutSender:
                     raise self._not_now(level, error.__cause__, error.retry_after_s, nothing) from error.__cause__
                 raise
             except WaitUnsupported as error:
-                given = calls.durability.level
-                raise self._unavailable(
-                    topic, level, str(error), given, named=named, replicas=False, nothing=nothing
-                ) from error
+                raise unavailable(str(error), calls.durability.level) from error
         if level == FSYNC and calls.durability.level < FSYNC:
             with observed("CONFIG"):
                 current = await calls.probe()
             if current < FSYNC:
                 why = calls.durability.why_not
                 replicas = not self._embedded
-                unavailable = self._unavailable(
-                    topic, level, why, current, named=named, replicas=replicas, nothing=nothing
-                )
+                refused = self._unavailable(topic, level, why, current, named=named, nothing=nothing, replicas=replicas)
                 if calls.durability.waits_for_rewrite:
-                    raise self._not_now(level, why, _REWRITES_FOR_S, nothing) from unavailable
-                raise unavailable
+                    raise self._not_now(level, why, _REWRITES_FOR_S, nothing) from refused
+                raise refused
         async with slot():
             reply = await send(calls.durability.level, Sending(calls.call_probed, False))
             return reply, calls.durability.level
@@ -324,7 +296,7 @@ class PutSender:
     def _read(self, topic: str, reply: list[Any], level: int) -> Stored:
         _, max_jobs, results, default, *placed_by = reply
         if len(placed_by) > 1:
-            raise _OtherPartitionsError
+            raise OtherPartitionsError(topic_of(topic))
         if placed_by:
             self.placer.note_defaults(topic, placed_by[0].decode())
             raise _OtherPlacementError
@@ -345,7 +317,7 @@ class PutSender:
 
     @staticmethod
     def _unavailable(
-        topic: str, level: int, why: str, given: int, *, named: bool, replicas: bool, nothing: str
+        topic: str, level: int, why: str, given: int, *, named: bool, nothing: str, replicas: bool = False
     ) -> DurabilityUnavailable:
         """`given` is the level that the store gives by default; whether levels with `replicas` are available."""
         available = [name_of(MEMORY)]

@@ -93,15 +93,12 @@ class EmptyPartitions:
                 await self._look_again(partitions, ready_lists)
 
     def _by_shard(self) -> list[tuple[Sequence[str], Sequence[str]]]:
-        by_shard: dict[int, list[str]] = {}
-        for partition in self._names:
-            by_shard.setdefault(self._keys.shard_of(partition), []).append(partition)
         calls = [
             partitions[at : at + _PARTITIONS_PER_CALL]
-            for partitions in by_shard.values()
+            for partitions in self._keys.by_shard(self._names).values()
             for at in range(0, len(partitions), _PARTITIONS_PER_CALL)
         ]
-        return [(partitions, list(map(self._keys.ready_of, partitions))) for partitions in calls]
+        return [(partitions, [self._keys.named(one, "ready") for one in partitions]) for partitions in calls]
 
     async def _look_again(self, partitions: Sequence[str], ready_lists: Sequence[str]) -> None:
         try:

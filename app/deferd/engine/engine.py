@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine import metrics
@@ -30,7 +29,6 @@ from deferd.engine.inspection.dead_errors import DeadJobs
 from deferd.engine.inspection.forecast import Forecasts
 from deferd.engine.inspection.scheduled_runs import ScheduledRuns
 from deferd.engine.inspection.system import SystemReader
-from deferd.engine.known_topics import KnownTopics
 from deferd.engine.movable_clock import MovableClock
 from deferd.engine.notifications import Notifications
 from deferd.engine.partition_store import PartitionStore
@@ -39,7 +37,6 @@ from deferd.engine.push.push_store import PushStore
 from deferd.engine.queue import JobQueue
 from deferd.engine.redis_keys import Keys
 from deferd.engine.request_clock import RequestClock
-from deferd.engine.schedules.run_counting import count_runs
 from deferd.engine.schedules.run_placing import RunPlacer
 from deferd.engine.schedules.schedule_store import ScheduleStore
 from deferd.engine.schedules.scheduler import Scheduler
@@ -96,9 +93,7 @@ class Engine:
         self.placer = Placer(self.store_clock, self.calendars, keys)
         self.partitions = PartitionStore(self._scripts, keys)
         self.usage = TopicUsage(self._scripts, keys)
-        known_topics = KnownTopics(keys)
-        labels.counted.on_change = known_topics.add
-        failure_domain = keys.shard_of if store.cluster else _single_failure_domain
+        failure_domain = keys.shard_of if store.cluster else lambda _topic: 0
         throttle = BulkThrottle(failure_domain)
         self.queue = JobQueue(
             self._scripts,
@@ -111,11 +106,12 @@ class Engine:
         self.push = PushStore(self._scripts, keys, self.queue, labels.label)
         self.bulk = BulkActions(self._scripts, keys, labels, throttle, usage=self.usage, partitions=self.partitions)
         self.activity = ActivityList(self._scripts, keys)
-        run_placer = RunPlacer(self.placer, self.calendars)
+        run_placer = RunPlacer(self.placer)
         schedule_store = ScheduleStore(self._scripts, keys, run_placer, labels.counted)
         scheduler = Scheduler(schedule_store, run_placer)
         self.schedules = Schedules(schedule_store, self.queue, run_placer, scheduler)
-        self.topic_list = TopicList(self._scripts, keys, known_topics)
+        self.topic_list = TopicList(self._scripts, keys)
+        labels.counted.on_change = self.topic_list.known_topics.add
         self.consumer_registry = ConsumerRegistry(self._scripts, keys, self.queue.take_popped)
         self.consumers = ConsumerList(self._scripts, keys, self.topic_list, self.consumer_registry)
         self.history_publisher = HistoryPublisher(self._scripts, keys, labels.counted)
@@ -138,7 +134,7 @@ class Engine:
             )
         )
         self.sweeps = TopicSweeps(self._scripts, keys, labels, self.dead_jobs, self.partitions)
-        self.topics = Topics(self._scripts, keys, self.placer, self.sweeps, self.partitions)
+        self.topics = Topics(self._scripts, keys, self.placer, self.partitions)
         self.task_actions = TaskActions(self._scripts, keys, self.bulk, self.sweeps, throttle)
         self.tasks = TaskStore(self._scripts, keys)
         self.task_runner = TaskRunner(self.tasks, self.task_actions, self.activity)
@@ -165,8 +161,8 @@ class Engine:
                 self._scripts,
                 keys,
                 self.timers,
+                self.schedules,
                 first_schedule_ms=schedule_store.first_due_ms,
-                count_runs=partial(count_runs, self.schedules),
                 before_move=self.history_publisher.try_publish,
             )
             if movable_clock
@@ -283,10 +279,6 @@ class Engine:
         self.partitions.on_gap()
         for timer in self.timers:
             timer.wake_always()
-
-
-def _single_failure_domain(_topic: str) -> int:
-    return 0
 
 
 def _report_unexpected_end(task: asyncio.Task[None]) -> None:

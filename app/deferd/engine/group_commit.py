@@ -69,7 +69,7 @@ class GroupCommit(Generic[Item, Result]):
         waiting = self._waiting.get(topic)
         if waiting is not None:
             future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-            waiting.append(_Waiting(item, partial(_settle, future), request_ends_at_s()))
+            waiting.append(_Waiting(item, partial(settle, future), request_ends_at_s()))
             return await future
         self._waiting[topic] = []
         try:
@@ -173,8 +173,9 @@ def _hand_out(
             _LOG.exception("the result of a store call could not be handled")
 
 
-def _settle(future: asyncio.Future[Result], result: Result | None, error: Exception | None) -> None:
-    if future.done():  # its caller was cancelled
+def settle(future: asyncio.Future[Result], result: Result | None, error: Exception | None) -> None:
+    """Set the result or the error, unless the task that awaited it was cancelled."""
+    if future.done():
         return
     if error is not None:
         future.set_exception(error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from functools import partial
 from itertools import chain
 from operator import itemgetter
 from typing import Any
@@ -13,7 +12,7 @@ from deferd.contract.model import HeldJob
 from deferd.contract.responses.job_calls import FinishResult
 from deferd.engine import metrics
 from deferd.engine.bulk_throttle import MOST_JOBS, BulkThrottle
-from deferd.engine.call_results import NOT_FOUND, OK, finish_result
+from deferd.engine.call_results import NOT_FOUND, OK, finish_results
 from deferd.engine.partition_store import PartitionStore
 from deferd.engine.record import JobRecord, Receipt
 from deferd.engine.redis_keys import Keys
@@ -37,8 +36,7 @@ class HeldJobs:
     ) -> None:
         self._scripts = scripts
         self._keys = keys
-        self._label = labels.label
-        self._counted = labels.counted
+        self._labels = labels
         self._partitions = partitions
         self._throttle = throttle
 
@@ -85,12 +83,11 @@ class HeldJobs:
         return returned
 
     async def _send(self, topic: str, jobs: Sequence[HeldJob], send: _Send) -> list[FinishResult]:
-        items: list[_Delivery] = [(job.id, *Receipt.of(job.receipt)) for job in jobs]
-        codes = await self._partitions.send_by_home(topic, items, itemgetter(0), partial(self._find, send))
-        return [finish_result(job.id, code) for job, code in zip(jobs, codes, strict=True)]
+        async def find(partition: str, items: Sequence[_Delivery]) -> list[int | StoreUnavailable]:
+            return await self._partitions.find(partition, items, itemgetter(0), send, NOT_FOUND.__eq__)
 
-    async def _find(self, send: _Send, partition: str, items: Sequence[_Delivery]) -> list[int | StoreUnavailable]:
-        return await self._partitions.find(partition, items, itemgetter(0), send, NOT_FOUND.__eq__)
+        items: list[_Delivery] = [(job.id, *Receipt.of(job.receipt)) for job in jobs]
+        return finish_results(jobs, await self._partitions.send_by_home(topic, items, itemgetter(0), find))
 
     async def _check(self, partition: str, items: Sequence[_Delivery]) -> list[int]:
         args: tuple[Any, ...] = (partition, *chain.from_iterable(items))
@@ -108,6 +105,6 @@ class HeldJobs:
     async def _prepend(self, partition: str, deliveries: Sequence[tuple[Any, ...]]) -> list[int]:
         args: tuple[Any, ...] = (partition, *chain.from_iterable(deliveries))
         codes: list[int] = await self._scripts.run("return", self._keys.of_topic(partition), args)
-        metrics.RETURNS.labels(self._label(partition)).inc(codes.count(OK))
-        self._counted.of(partition)
+        metrics.RETURNS.labels(self._labels.label(partition)).inc(codes.count(OK))
+        self._labels.counted.of(partition)
         return codes

@@ -10,18 +10,18 @@ from typing import NamedTuple
 from deferd.contract.errors import FieldError, InvalidInput
 from deferd.contract.limits import TEN_YEARS_S
 from deferd.engine.redis_keys import Keys
-from deferd.engine.schedules.run_counting import RunCount
+from deferd.engine.schedules.schedules import ScheduleFilter, Schedules
 from deferd.engine.scripts import Scripts
 from deferd.engine.timer import Timer
+from deferd.engine.timing.recurrence import Recurrence
 
 MOVED_MAX_S = 100 * TEN_YEARS_S
 """The most by which the clock may be moved in all: years in timestamps have four digits."""
-
-
 RUNS_MAX = 10_000
 """Most runs of schedules that one move may pass: each takes some milliseconds."""
 MOVE_S = 60.0
 """For how long a move stops at runs; schedules catch up with the rest as after an outage."""
+_PAGE = 100
 
 
 class Reading(NamedTuple):
@@ -31,12 +31,19 @@ class Reading(NamedTuple):
     moved_ms: int
 
 
+class RunCount(NamedTuple):
+    """How many runs all schedules have in some time, and the schedule with most of them, if any has one."""
+
+    runs: int
+    busiest: str
+    runs_of_busiest: int
+
+
 class MovableClock:
     """Moves the clock of all shards, for all processes on the store, and does what is due by then.
 
-    `first_schedule_ms` returns when the first schedule must be advanced, None when there is none, and `count_runs` the
-    runs of all schedules until an instant. `before_move` is called before the clock moves, for what belongs to the time
-    before.
+    `first_schedule_ms` returns when the first schedule must be advanced, None when there is none. `before_move` is
+    called before the clock moves, for what belongs to the time before.
     """
 
     def __init__(
@@ -44,15 +51,15 @@ class MovableClock:
         scripts: Scripts,
         keys: Keys,
         timers: Sequence[Timer],
+        schedules: Schedules,
         *,
         first_schedule_ms: Callable[[], Awaitable[int | None]],
-        count_runs: Callable[[int], Awaitable[RunCount]],
         before_move: Callable[[], Awaitable[None]],
     ) -> None:
         self._scripts = scripts
         self._before_move = before_move
         self._first_schedule_ms = first_schedule_ms
-        self._count_runs = count_runs
+        self._schedules = schedules
         self._timers = timers
         self._keys = [clock_key(keys, shard) for shard in range(keys.shards)]
 
@@ -76,8 +83,9 @@ class MovableClock:
         left_ms, end_s = by_ms, time.monotonic() + MOVE_S
         if by_ms > 0:
             reading = await self._move(0)
-            _check_bound(reading, by_ms)
-            _check_runs(await self._count_runs(reading.now_ms + by_ms), by_ms)
+            if reading.moved_ms + by_ms > MOVED_MAX_S * 1000:
+                raise _too_far(by_ms)
+            _check_runs(await count_runs(self._schedules, reading.now_ms + by_ms), by_ms)
             await self._before_move()
         while left_ms > 0 and time.monotonic() < end_s:
             first_ms = await self._first_schedule_ms()
@@ -100,9 +108,25 @@ class MovableClock:
         return reading
 
 
-def _check_bound(reading: Reading, by_ms: int) -> None:
-    if reading.moved_ms + by_ms > MOVED_MAX_S * 1000:
-        raise _too_far(by_ms)
+async def count_runs(schedules: Schedules, until_ms: int) -> RunCount:
+    """Count the runs of all schedules from their next ones until `until_ms`; those of a window may count as several."""
+    runs, busiest, most = 0, "", 0
+    cursor = None
+    while True:
+        page, cursor = await schedules.page(ScheduleFilter(paused=False), cursor, _PAGE, with_jobs=False)
+        for schedule in page:
+            definition, state = schedule.definition, schedule.state
+            if not state.is_active:
+                continue
+            recurrence = Recurrence.of(definition, state.created_ms)
+            count = recurrence.count(state.occurrence_ms or state.created_ms, until_ms)
+            if definition.max_runs is not None:
+                count = min(count, definition.max_runs - schedule.runs)
+            runs += count
+            if count > most:
+                busiest, most = schedule.name, count
+        if cursor is None:
+            return RunCount(runs, busiest, most)
 
 
 def _check_runs(count: RunCount, by_ms: int) -> None:

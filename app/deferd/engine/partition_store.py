@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from time import monotonic
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine.group_commit import GroupCommit
@@ -63,7 +63,8 @@ class PartitionStore:
                 self._unread_shards.discard(shard)
                 continue
             self._unread_shards.discard(shard)
-            found = {name.decode(): self._readable(name.decode(), layout) for name, layout in _pairs(stored)}
+            names = [name.decode() for name in stored[::2]]
+            found = {name: self._readable(name, layout) for name, layout in zip(names, stored[1::2], strict=True)}
             for topic in [topic for topic in self.known.layouts if self._keys.shard_of(topic) == shard]:
                 if topic not in found:
                     self.known.note(topic, None)
@@ -91,9 +92,6 @@ class PartitionStore:
 
     async def refresh_all(self, topics: Iterable[str]) -> None:
         """Read the layouts of topics, in one call for each of their shards; of those that fail what is known stays."""
-        by_shard: dict[int, list[str]] = {}
-        for topic in topics:
-            by_shard.setdefault(self._keys.shard_of(topic), []).append(topic)
 
         async def read(shard: int, some: list[str]) -> None:
             key = self._keys.of_shard(shard, "partitioned")
@@ -104,7 +102,7 @@ class PartitionStore:
             for topic, stored in zip(some, layouts, strict=True):
                 self.known.note(topic, None if stored is None else self._readable(topic, stored))
 
-        await asyncio.gather(*(read(shard, some) for shard, some in by_shard.items()))
+        await asyncio.gather(*(read(shard, some) for shard, some in self._keys.by_shard(topics).items()))
 
     async def _read(self, topic: str, calls: list[None]) -> list[bytes | None]:
         key = self._keys.of_shard(self._keys.shard_of(topic), "partitioned")
@@ -389,10 +387,3 @@ async def _send_together(
 
 def _is_still_missing(result: Result | StoreUnavailable, is_missing: Callable[[Result], bool]) -> bool:
     return not isinstance(result, StoreUnavailable) and is_missing(result)
-
-
-def _pairs(found: Sequence[Any] | dict[Any, Any]) -> list[tuple[bytes, bytes]]:
-    """The fields and values of a HASH, however the client returns them."""
-    if isinstance(found, dict):
-        return list(found.items())
-    return list(zip(found[::2], found[1::2], strict=True))

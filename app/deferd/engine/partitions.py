@@ -116,8 +116,8 @@ class Partitions:
 
     def __init__(self) -> None:
         self.layouts: dict[str, Layout] = {}
-        self.on_change: Callable[[str], None] = _nothing
-        """Called with a topic that has got another number of partitions."""
+        self.on_change: Callable[[str], None] = lambda _topic: None
+        """Called with a topic that has got another number of partitions. Set where somebody waits for jobs."""
         self.version = 0
         """Another one whenever a number of partitions has changed."""
 
@@ -176,7 +176,3 @@ class Partitions:
             self.version += 1
             self.on_change(topic)
         return is_other
-
-
-def _nothing(_topic: str) -> None:
-    """For processes in which nobody waits for jobs."""

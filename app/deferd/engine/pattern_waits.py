@@ -17,25 +17,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter, OrderedDict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from deferd.contract.errors import FieldError, InvalidInput, StoreUnavailable, TopicPushed
 from deferd.contract.limits import POP_MATCHES_MAX
-from deferd.engine.pattern_group import PatternGroup
 from deferd.engine.queue import PopRequest
-from deferd.engine.record import JobRecord
+from deferd.engine.record import ENOUGH_BYTES, JobRecord, body_bytes
 from deferd.engine.redis_keys import PATTERN_REQUEST
 from deferd.engine.topic_search import FoundTopics, TopicSearch, TopicSelection
-from deferd.engine.wait_queue import OnPopEnd, Waiter
+from deferd.engine.wait_queue import Waiter
+
+if TYPE_CHECKING:
+    from deferd.engine.dispatcher import Dispatcher
 
 _LOG = logging.getLogger(__name__)
-ENOUGH_BYTES = 1024 * 1024
-"""A waiter with so many bytes of jobs does not go on to further topics; pop.lua bounds the reply of one topic."""
 _WAITERS_PER_TOPIC = 8
 """How many pops poll one topic together, when there are fewer topics than pops."""
 _TOPICS_PER_ROUND = 64
@@ -47,35 +48,84 @@ _TURNS_REMEMBERED = 1000
 _TOPICS_REMEMBERED = 10_000
 
 
-class TopicPolls(Protocol):
-    """What the dispatcher does for pops by patterns."""
+class _Report(NamedTuple):
+    """A topic is said to have something ready: `jobs`, 0 if their number is unknown."""
 
-    def begin_poll(self, topic: str, request: PopRequest, on_end: OnPopEnd) -> None:
-        """Poll a topic."""
+    number: int
+    jobs: int
 
-    def end_round(self, waiter: Waiter) -> None:
-        """Some topics were polled for the waiter."""
 
-    def end_first_pass(self, waiter: Waiter) -> None:
-        """All topics were polled for the waiter that may have something ready."""
+class PatternGroup:
+    """The pops that wait for the same patterns, and what is known about the topics that match.
 
-    def is_down(self, topic: str) -> bool:
-        """Whether a topic cannot be reached."""
+    `waiters` are in the order of their arrival. `newcomers` are those for which not all topics that match have been
+    searched yet, each with the number of searches that had begun when it came: it needs a later one.
 
-    def is_domain_down(self, domain: int) -> bool:
-        """Whether a part of the store cannot be reached."""
+    `polls` counts the polls under way for each topic. `last` is the topic that had the last turn. `refusal` is the
+    error of the last search if that found too many topics.
+    """
 
-    def note_outage(self, domain: int, error: Exception, probe: Callable[[], Awaitable[object]]) -> None:
-        """A call to a part of the store failed; `probe` calls it."""
+    def __init__(self, selection: TopicSelection, last: str) -> None:
+        self.selection = selection
+        self.waiters: dict[Waiter, None] = {}
+        self.newcomers: dict[Waiter, int] = {}
+        self.polls: Counter[str] = Counter()
+        self.last = last
+        self.refusal: InvalidInput | None = None
+        self.retry: asyncio.TimerHandle | None = None
+        self.searching = False
+        self.search_wanted = False
+        self.searches_begun = 0
+        self.searches_done = 0
+        self._reports: dict[str, _Report] = {}
+        self._names: list[str] = []
+        self._reports_made = 0
 
-    def probe_now(self, domain: int) -> None:
-        """If a part of the store cannot be reached, test now whether it is back."""
+    def report(self, topic: str, jobs: int = 0) -> None:
+        """`topic` may have something ready: `jobs`, 0 if their number is unknown."""
+        if topic not in self._reports:
+            insort(self._names, topic)
+        self._reports_made += 1
+        self._reports[topic] = _Report(self._reports_made, jobs)
 
-    def fail(self, waiter: Waiter, error: Exception) -> None:
-        """End the pop with an error."""
+    def number_of(self, topic: str) -> int:
+        """The number of the last report of a topic, 0 if it was dropped."""
+        return self._reports[topic].number if topic in self._reports else 0
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a task."""
+    def jobs_of(self, topic: str) -> int:
+        """How many jobs a topic is said to have ready, 0 if that is unknown."""
+        return self._reports[topic].jobs if topic in self._reports else 0
+
+    def took(self, topic: str, jobs: int) -> None:
+        """Some jobs of a topic were handed out. It stays among those that may have more."""
+        if topic in self._reports:
+            number, known = self._reports[topic]
+            self._reports[topic] = _Report(number, max(known - jobs, 0))
+
+    def drop(self, topic: str, number: int) -> None:
+        """A poll found nothing in `topic`; if it was reported again since the report with this number, it stays."""
+        if topic in self._reports and self._reports[topic].number == number:
+            del self._reports[topic]
+            del self._names[bisect_left(self._names, topic)]
+
+    def topics_to_poll(self) -> Iterator[str]:
+        """The topics that may have something ready and are not polled now, in turns: those after `last` first."""
+        begin = bisect_right(self._names, self.last)
+        for names in (self._names[begin:], self._names[:begin]):
+            for name in names:
+                if not self.polls[name]:
+                    yield name
+
+    def idle(self) -> Iterator[Waiter]:
+        """The waiters that a topic which matches may serve now, in the order of their arrival.
+
+        Nobody is served before the first search: it knows more topics than the messages that came since.
+        """
+        if not self.searches_done:
+            return
+        for waiter in self.waiters:
+            if not waiter.in_call and (waiter.first_pass_index is None or waiter in self.newcomers):
+                yield waiter
 
 
 @dataclass(slots=True, eq=False)
@@ -92,10 +142,10 @@ class _Round:
 
 
 class PatternWaits:
-    """The waiting pops by patterns of this process."""
+    """The waiting pops by patterns of this process. `dispatcher` polls topics for them."""
 
-    def __init__(self, polls: TopicPolls, search: TopicSearch) -> None:
-        self._polls = polls
+    def __init__(self, dispatcher: Dispatcher, search: TopicSearch) -> None:
+        self._dispatcher = dispatcher
         self._search = search
         self.groups: dict[Hashable, PatternGroup] = {}
         self._matching_groups: dict[str, tuple[PatternGroup, ...]] = {}
@@ -163,7 +213,7 @@ class PatternWaits:
 
     def _shards_up(self) -> list[int]:
         search = self._search
-        return [shard for shard in search.shards if not self._polls.is_domain_down(search.failure_domain(shard))]
+        return [shard for shard in search.shards if not self._dispatcher.is_domain_down(search.failure_domain(shard))]
 
     def _other_shards_up(self) -> bool:
         """Whether there may be topics that can be reached, after the store was unavailable for one."""
@@ -171,13 +221,13 @@ class PatternWaits:
 
     def _note_errors(self, errors: Mapping[int, Exception]) -> None:
         for shard, error in errors.items():
-            self._polls.note_outage(self._search.failure_domain(shard), error, partial(self._search.probe, shard))
+            self._dispatcher.note_outage(self._search.failure_domain(shard), error, partial(self._search.probe, shard))
 
     def _fail_waiters(self, group: PatternGroup, error: Exception) -> None:
         """No topic that matches can be reached: fail the pops none of whose named topics can be reached either."""
         for waiter in list(group.waiters):
             if not waiter.in_call and not _names_others(waiter):
-                self._polls.fail(waiter, error)
+                self._dispatcher.fail(waiter, error)
 
     def _group_of(self, waiter: Waiter) -> PatternGroup:
         selection = waiter.selection
@@ -192,7 +242,7 @@ class PatternWaits:
 
     def _pump(self, group: PatternGroup) -> None:
         """Give topics that may have something ready to idle pops; settle newcomers when there are none."""
-        is_down = self._polls.is_down
+        is_down = self._dispatcher.is_down
         topics = list(islice((name for name in group.topics_to_poll() if not is_down(name)), _TOPICS_PER_ROUND))
         if topics:
             idle = list(islice(group.idle(), len(topics) * _WAITERS_PER_TOPIC))
@@ -202,10 +252,10 @@ class PatternWaits:
             if group.searches_done <= group.newcomers[waiter]:
                 self._want_search(group)
             elif group.refusal is not None:
-                self._polls.fail(waiter, group.refusal)
+                self._dispatcher.fail(waiter, group.refusal)
             elif not group.polls:
                 del group.newcomers[waiter]
-                self._polls.end_first_pass(waiter)
+                self._dispatcher.end_first_pass(waiter)
 
     def _begin_round(self, group: PatternGroup, waiter: Waiter, topics: Sequence[str]) -> None:
         waiter.in_call = True
@@ -222,7 +272,7 @@ class PatternWaits:
         request = waiter.request if waiter.request.request_id is None else of_patterns(waiter.request)
         for topic, share in now:
             on_end = partial(self._on_polled, polls, topic, group.number_of(topic))
-            self._polls.begin_poll(topic, replace(request, count=share), on_end)
+            self._dispatcher.begin_poll(topic, replace(request, count=share), on_end)
         self._remember_turn(group, now[-1][0])
 
     def _on_polled(
@@ -259,9 +309,9 @@ class PatternWaits:
         waiter.in_call = False
         error = None if waiter.cancelled or waiter.jobs or _names_others(waiter) else polls.store_error
         if error is not None and not self._other_shards_up():
-            self._polls.fail(waiter, error)
+            self._dispatcher.fail(waiter, error)
         else:
-            self._polls.end_round(waiter)
+            self._dispatcher.end_round(waiter)
         self._pump(group)
 
     def _remember_turn(self, group: PatternGroup, topic: str) -> None:
@@ -276,7 +326,7 @@ class PatternWaits:
         group.search_wanted = True
         if not group.searching:
             group.searching = True
-            self._polls.spawn(self._search_while_wanted(group))
+            self._dispatcher.spawn(self._search_while_wanted(group))
 
     def _search_later(self, group: PatternGroup) -> None:
         if group.retry is None and group.waiters:
@@ -293,7 +343,7 @@ class PatternWaits:
                 shards = self._shards_up()
                 if not shards:  # the outage's next probe fails the pops, or its end brings a search
                     for shard in self._search.shards:
-                        self._polls.probe_now(self._search.failure_domain(shard))
+                        self._dispatcher.probe_now(self._search.failure_domain(shard))
                     break
                 group.searches_begun += 1
                 found = await self._search.ready(group.selection, shards)
@@ -305,7 +355,7 @@ class PatternWaits:
         except Exception as error:  # noqa: BLE001 (no error may leave anybody waiting)
             _LOG.exception("the search for topics that match patterns failed")
             for waiter in [one for one in group.newcomers if not one.in_call]:
-                self._polls.fail(waiter, error)
+                self._dispatcher.fail(waiter, error)
         finally:
             group.searching = False
 
@@ -317,7 +367,7 @@ class PatternWaits:
         if group.refusal is not None:
             for waiter in [one for one, begun in group.newcomers.items() if begun < group.searches_done]:
                 if not waiter.in_call:
-                    self._polls.fail(waiter, group.refusal)
+                    self._dispatcher.fail(waiter, group.refusal)
         if any(not isinstance(error, StoreUnavailable) for error in found.errors.values()):
             self._search_later(group)
 
@@ -330,11 +380,6 @@ def _names_others(waiter: Waiter) -> bool:
 def of_patterns(request: PopRequest) -> PopRequest:
     """The request as it is sent to topics that match patterns; see lib/topic.lua."""
     return replace(request, request_id=f"{PATTERN_REQUEST}{request.request_id}")
-
-
-def body_bytes(jobs: Sequence[JobRecord]) -> int:
-    """The bytes of the jobs' bodies."""
-    return sum(len(job.body) for job in jobs)
 
 
 def _release(group: PatternGroup, topic: str) -> None:

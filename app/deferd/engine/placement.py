@@ -7,14 +7,14 @@ those that placed it; if the topic has others, nothing is stored, the script ret
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
 from deferd.contract.errors import InvalidInput, StoreUnavailable
 from deferd.contract.windows import read_window
 from deferd.engine.bounded_cache import BoundedCache
-from deferd.engine.calendars import Calendars, Path, Spec
+from deferd.engine.calendars import Calendars, Path
 from deferd.engine.record import json_bytes
 from deferd.engine.redis_keys import Keys
 from deferd.engine.script_arguments import DELAY, INSTANT, PUT_HEAD, EncodedPut, Placing
@@ -29,19 +29,12 @@ _TO_PLACE = 8
 _MOST_CALLS = 4
 
 
-class Placed(NamedTuple):
-    """A due time, and how much later it is than asked for."""
-
-    due_ms: int
-    moved_ms: int
-
-
 class Placer:
     """Places the jobs of a store."""
 
     def __init__(self, clock: StoreClock, calendars: Calendars, keys: Keys) -> None:
         self._clock = clock
-        self._calendars = calendars
+        self.calendars = calendars
         self._shard_of = keys.shard_of
         self.defaults: BoundedCache[str, str] = BoundedCache(_REMEMBERED_BYTES)
         """By topic: its defaults as they were last seen, as the settings have them; only of topics that have some."""
@@ -62,11 +55,7 @@ class Placer:
         if not placing.window:
             return True
         openings = _openings_or_name(placing.window)
-        return self._calendars.is_remembered(openings) if isinstance(openings, str) else openings is not None
-
-    async def check_window(self, window: Spec) -> None:
-        """Check the `window` in the body of a request. Raises as `check`."""
-        await self._calendars.check(window)
+        return self.calendars.is_remembered(openings) if isinstance(openings, str) else openings is not None
 
     async def check(self, placing: Placing, path: Path = ("body",)) -> None:
         """Check the window of a put, whose fields are at `path`.
@@ -75,7 +64,7 @@ class Placer:
             InvalidInput: a zone or calendar is unknown, or a window never opens.
         """
         if placing.window and not self.is_checked(placing):
-            await self._calendars.check(read_window(placing.window), (*path, "window"))
+            await self.calendars.check(read_window(placing.window), (*path, "window"))
 
     async def place_puts(self, topic: str, puts: Sequence[EncodedPut], defaults: str) -> list[Any]:
         """The arguments of puts, id and job of each, with their due times placed."""
@@ -97,23 +86,23 @@ class Placer:
             await slice_.end_if_over()
         return args
 
-    async def place(self, job_id: str, asked_ms: int, window: str, spread_ms: int) -> Placed:
-        """Place a job that was asked for at `asked_ms`."""
+    async def place(self, job_id: str, asked_ms: int, window: str, spread_ms: int) -> tuple[int, int]:
+        """The due time of a job that was asked for at `asked_ms`, and how much later that is."""
         openings = await self.openings_of(window) if window else None
         due_ms = place(asked_ms, spread_of(job_id, spread_ms), openings)
-        return Placed(due_ms, due_ms - asked_ms)
+        return due_ms, due_ms - asked_ms
 
-    async def place_retry(self, job_id: str, asked_ms: int, window: str, spread_ms: int) -> Placed:
-        """Place a retry: in opening hours it stays where it is, without a spread."""
+    async def place_retry(self, job_id: str, asked_ms: int, window: str, spread_ms: int) -> tuple[int, int]:
+        """As `place`, for a retry: in opening hours it stays where it is, without a spread."""
         openings = await self.openings_of(window)
         if openings is None or openings.next_open(asked_ms) == asked_ms:
-            return Placed(asked_ms, 0)
+            return asked_ms, 0
         return await self.place(job_id, asked_ms, window, spread_ms)
 
     async def openings_of(self, window: str) -> Openings | None:
         """The openings of a stored window; None, which is always open, if its calendar is not there any more."""
         openings = _openings_or_name(window)
-        return await self._calendars.openings_of(openings) if isinstance(openings, str) else openings
+        return await self.calendars.openings_of(openings) if isinstance(openings, str) else openings
 
 
 def _openings_or_name(window: str) -> Openings | str | None:
@@ -127,7 +116,7 @@ def _openings_or_name(window: str) -> Openings | str | None:
 
 
 async def until_placed(
-    run: Callable[..., Awaitable[list[Any]]], place: Callable[[int, str, int], Awaitable[Placed]]
+    run: Callable[..., Awaitable[list[Any]]], place: Callable[[int, str, int], Awaitable[tuple[int, int]]]
 ) -> list[Any]:
     """The reply of a script that gives one job another due time, change.lua or release.lua.
 

@@ -9,10 +9,8 @@ from deferd.contract.limits import POP_COUNT_MAX
 from deferd.engine.bulk_throttle import MOST_JOBS
 from deferd.engine.group_commit import GroupCommit
 from deferd.engine.partitions import Partitions
-from deferd.engine.record import JobRecord
+from deferd.engine.record import ENOUGH_BYTES, JobRecord, body_bytes
 
-_ENOUGH_BYTES = 1024 * 1024
-"""With so many bytes of jobs, no further partition is asked; lua/pop.lua bounds the reply of one."""
 Send = Callable[[str, Sequence[int]], Awaitable[tuple[list[list[JobRecord]], bool]]]
 """One call of lua/pop_and_finish.lua: the jobs for each count, and whether the topic may have further ready ones."""
 
@@ -50,7 +48,7 @@ class PopsAndFinishes:
                 jobs += await self._calls.submit(partition, count - len(jobs))
             except StoreUnavailable as exc:  # jobs of the others are finished already: they must not be lost, too
                 error = exc
-            if len(jobs) == count or sum(len(job.body) for job in jobs) >= _ENOUGH_BYTES:
+            if len(jobs) == count or body_bytes(jobs) >= ENOUGH_BYTES:
                 break
         if error is not None and not jobs:
             raise error

@@ -30,38 +30,31 @@ from deferd.engine.durability import PutSender, stored_nothing
 from deferd.engine.group_commit import GroupCommit, OnResult
 from deferd.engine.partitions import topic_of
 from deferd.engine.record import JobRecord, read_record, read_reply
-from deferd.engine.script_arguments import NO_BOUNDS, EncodedPut, Placing, PutBounds, encode_put, size_of_put
+from deferd.engine.script_arguments import NO_BOUNDS, EncodedPut, PutBounds, encode_put, size_of_put
 from deferd.engine.time_slice import TimeSlice
 from deferd.store.durability_levels import level_named, name_of
 
 _CREATED, _KEPT, _REPLACED, _EXISTS, _HELD, _FULL = 1, 2, 3, -1, -2, -3
 _APPENDED, _FOLLOWS, _FOLLOW_UP_KEPT, _FOLLOW_UP_REPLACED, _FOLLOW_UP_APPENDED, _TOO_LARGE = 4, 5, 6, 7, 8, -4
 Outcome = Literal["created", "kept", "replaced", "appended", "follow_up"]
-_OUTCOMES: dict[int, Outcome] = {
-    _CREATED: "created",
-    _KEPT: "kept",
-    _REPLACED: "replaced",
-    _FOLLOWS: "follow_up",
-    _FOLLOW_UP_KEPT: "kept",
-    _FOLLOW_UP_REPLACED: "replaced",
-    _APPENDED: "appended",
-    _FOLLOW_UP_APPENDED: "appended",
+_OUTCOMES: dict[int, tuple[Outcome, int]] = {
+    _CREATED: ("created", 201),
+    _KEPT: ("kept", 200),
+    _REPLACED: ("replaced", 200),
+    _FOLLOWS: ("follow_up", 201),
+    _FOLLOW_UP_KEPT: ("kept", 200),
+    _FOLLOW_UP_REPLACED: ("replaced", 200),
+    _APPENDED: ("appended", 200),
+    _FOLLOW_UP_APPENDED: ("appended", 200),
 }
-_STATUS: dict[int, tuple[int, str | None]] = {
-    _CREATED: (201, None),
-    _KEPT: (200, None),
-    _REPLACED: (200, None),
-    _FOLLOWS: (201, None),
-    _FOLLOW_UP_KEPT: (200, None),
-    _FOLLOW_UP_REPLACED: (200, None),
-    _APPENDED: (200, None),
-    _FOLLOW_UP_APPENDED: (200, None),
-    _TOO_LARGE: (413, PayloadTooLarge.code),
-    _EXISTS: (409, JobExists.code),
-    _HELD: (409, JobReserved.code),
-    _FULL: (429, TopicFull.code),
+"""By the code that lua/put.lua returns: the outcome, and the status in the response to a batch."""
+_REFUSALS: dict[int, tuple[str, int]] = {
+    _TOO_LARGE: (PayloadTooLarge.code, 413),
+    _EXISTS: (JobExists.code, 409),
+    _HELD: (JobReserved.code, 409),
+    _FULL: (TopicFull.code, 429),
 }
-_NOT_TO_PLACE = {None}
+"""The same for a job that is not stored: the code of the error, and the status."""
 _WITH_RECORD = 5
 """How many values the script returns for a job whose record is one of them."""
 _BEGUN_AT_ONCE = 50
@@ -90,9 +83,10 @@ def outcome_of(put: EncodedPut, stored: StoredPut, bounds: PutBounds = NO_BOUNDS
     max_jobs, result, durability = stored
     if isinstance(result, int) or result[0] == _EXISTS:
         raise refusal(put, result, max_jobs, bounds, durability)
+    outcome, _ = _OUTCOMES[result[0]]
     if result[0] >= _FOLLOWS:
-        return PutOutcome(_read_follow_up(put, result), _OUTCOMES[result[0]], durability)
-    return PutOutcome(read_reply(put.topic, put.id, result[1:]), _OUTCOMES[result[0]], durability)
+        return PutOutcome(_read_follow_up(put, result), outcome, durability)
+    return PutOutcome(read_reply(put.topic, put.id, result[1:]), outcome, durability)
 
 
 def refusal(
@@ -121,8 +115,7 @@ class Puts:
 
     def __init__(self, sender: PutSender, labels: metrics.TopicLabels, throttle: BulkThrottle) -> None:
         self._sender = sender
-        self._label = labels.label
-        self._counted = labels.counted
+        self._labels = labels
         self._throttle = throttle
         self._home = sender.partitions.known.home
         self._commits: dict[str | None, _PutCommit] = {}
@@ -146,24 +139,17 @@ class Puts:
         return outcome_of(put, await self._commit_of(put).submit(self._home(put.topic, put.id), put), bounds)
 
     def add(self, put: EncodedPut, on_result: OnResult[StoredPut]) -> None:
-        """As `put` for callers without a task, of a put that `is_checked`; `outcome_of` reads the result."""
+        """As `put` for callers without a task, of one that `JobQueue.may_add` allows; `outcome_of` reads the result."""
         self._commit_of(put).add(self._home(put.topic, put.id), put, on_result)
 
-    def is_checked(self, placing: Placing) -> bool:
-        """Whether `add` may be called for such a put without an earlier check of its window."""
-        return self._sender.placer.is_checked(placing)
-
     def _commit_of(self, put: EncodedPut) -> _PutCommit:
+        """The group commit of puts that name the same durability, or none."""
         to_place = put.placing is not None
         commits = self._commits_to_place if to_place else self._commits
-        return commits.get(put.durability) or self._new_commit(commits, put.durability, to_place=to_place)
-
-    def _new_commit(
-        self, commits: dict[str | None, _PutCommit], durability: str | None, *, to_place: bool
-    ) -> _PutCommit:
-        """The group commit of puts that name `durability`; None for those that name none."""
-        send = partial(self._send, _level(durability), to_place)
-        commit = commits[durability] = GroupCommit(send, size=size_of_put, most_items=MOST_JOBS)
+        commit = commits.get(put.durability)
+        if commit is None:
+            send = partial(self._send, _level(put.durability), to_place)
+            commit = commits[put.durability] = GroupCommit(send, size=size_of_put, most_items=MOST_JOBS)
         return commit
 
     async def _send(
@@ -198,9 +184,7 @@ class Puts:
             StoreUnavailable: the store confirmed none of them.
             DurabilityUnavailable: the store supports the durability of none of them. Nothing was stored.
         """
-        jobs = _encoded(specs, bounds)
-        to_place = await self._check(jobs)
-        return await _Batch(self, self._sender, self._throttle, jobs, self._homes(jobs), to_place=to_place).put()
+        return await (await self._batch(specs, bounds)).put()
 
     async def put_many_with_jobs(
         self, specs: Sequence[PutJob | EncodedPut], bounds: PutBounds = NO_BOUNDS
@@ -209,19 +193,21 @@ class Puts:
 
         None for a result without one, and for jobs that existed already and do not fit into KEPT_BYTES.
         """
-        jobs = _encoded(specs, bounds)
-        to_place = await self._check(jobs)
-        batch = _Batch(self, self._sender, self._throttle, jobs, self._homes(jobs), to_place=to_place, with_jobs=True)
+        batch = await self._batch(specs, bounds, with_jobs=True)
         return [(result, batch.records.get(index)) for index, result in enumerate(await batch.put())]
 
-    def _homes(self, jobs: Sequence[EncodedPut]) -> list[str]:
-        """The partition of each job."""
-        return [self._home(job.topic, job.id) for job in jobs]
+    async def _batch(
+        self, specs: Sequence[PutJob | EncodedPut], bounds: PutBounds, *, with_jobs: bool = False
+    ) -> _Batch:
+        jobs = [spec if isinstance(spec, EncodedPut) else encode_put(spec, bounds) for spec in specs]
+        to_place = await self._check(jobs)
+        homes = [self._home(job.topic, job.id) for job in jobs]
+        return _Batch(self, self._sender, self._throttle, jobs, homes, to_place=to_place, with_jobs=with_jobs)
 
     async def _check(self, jobs: Sequence[EncodedPut]) -> bool:
         """Check all windows of a batch; returns whether the due time of any job is to be placed."""
         distinct = {job.placing for job in jobs}
-        if distinct == _NOT_TO_PLACE:
+        if distinct == {None}:
             return False
         slice_ = TimeSlice()
         for index, job in enumerate(jobs):
@@ -233,8 +219,8 @@ class Puts:
 
     def count(self, topic: str, codes: Sequence[int]) -> None:
         """Count the outcomes of puts into a topic."""
-        label = self._label(topic)
-        counts = self._counted.of(topic)
+        label = self._labels.label(topic)
+        counts = self._labels.counted.of(topic)
         created = codes.count(_CREATED)
         if created:
             metrics.puts_of(label, "created").inc(created)
@@ -242,13 +228,14 @@ class Puts:
         if created < len(codes):
             counts.put += codes.count(_REPLACED) + codes.count(_FOLLOWS)
             for code, count in Counter(code for code in codes if code != _CREATED).items():
-                metrics.puts_of(label, _OUTCOMES.get(code, "refused")).inc(count)
+                outcome = _OUTCOMES[code][0] if code in _OUTCOMES else "refused"
+                metrics.puts_of(label, outcome).inc(count)
 
 
 def result_of(put: EncodedPut, reply: int | Sequence[Any], level: str) -> tuple[int, PutResult]:
     """The code of what lua/put.lua returns for a put, and the result for it in a response."""
     code, state, until_ms = _noted(reply)
-    status, error_code = _STATUS[code]
+    error_code, status = _REFUSALS[code] if code in _REFUSALS else (None, _OUTCOMES[code][1])
     return code, PutResult(
         topic=put.topic,
         id=put.id,
@@ -269,10 +256,6 @@ def _noted(reply: int | Sequence[Any]) -> tuple[int, JobState | None, int | None
     if code not in {_KEPT, _EXISTS}:
         return code, None, None
     return code, JobState(reply[1].decode()), reply[2] or None if code == _EXISTS else None
-
-
-def _encoded(specs: Sequence[PutJob | EncodedPut], bounds: PutBounds) -> list[EncodedPut]:
-    return [spec if isinstance(spec, EncodedPut) else encode_put(spec, bounds) for spec in specs]
 
 
 class _Batch:

@@ -6,8 +6,9 @@ are milliseconds on the store's clock.
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -16,15 +17,16 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from deferd.contract.errors import JobNotFound, JobReserved, StoreUnavailable, TopicPushed
-from deferd.contract.model import CancelItem, ChangeJob, FinishItem, JobState, PutJob
-from deferd.contract.responses.job_calls import CancelResult, FinishResult, PutResult
+from deferd.contract.model import ChangeJob, FinishItem, JobState, PutJob
+from deferd.contract.responses.job_calls import FinishResult, PutResult
 from deferd.engine import metrics
 from deferd.engine.bulk_throttle import FROM_JOBS, MOST_JOBS, BulkThrottle
 from deferd.engine.call_results import (
     NOT_FOUND,
     OK,
     Released,
-    finish_result,
+    finish_results,
+    in_batches,
     is_missing,
     raise_unless_ok,
 )
@@ -36,9 +38,18 @@ from deferd.engine.held_jobs import HeldJobs
 from deferd.engine.partitions import topic_of
 from deferd.engine.placement import until_placed
 from deferd.engine.pop_and_finish import PopsAndFinishes
-from deferd.engine.pop_counts import PopCounts
-from deferd.engine.puts import PutOutcome, Puts, StoredPut
-from deferd.engine.record import JobRecord, Receipt, json_bytes, read_deliveries, read_record, read_reply
+from deferd.engine.puts import Puts
+from deferd.engine.record import (
+    ENOUGH_BYTES,
+    STATES_BY_NAME,
+    JobRecord,
+    Receipt,
+    body_bytes,
+    json_bytes,
+    read_deliveries,
+    read_record,
+    read_reply,
+)
 from deferd.engine.redis_keys import Keys
 from deferd.engine.reply_pacing import ReplyPacing
 from deferd.engine.script_arguments import (
@@ -54,7 +65,6 @@ from deferd.engine.script_arguments import (
 )
 from deferd.engine.scripts import Scripts
 
-_STATES = {state.value.encode(): state for state in JobState}
 _RESEND = -1
 """What pop.lua returns for a repeated request whose jobs do not fit into the reply."""
 _IS_PUSHED = -1
@@ -82,6 +92,40 @@ class PopReply(NamedTuple):
     resend: Collection[int] = ()
 
 
+class PopCounts:
+    """Counts deliveries, and jobs that pops found to be dead, in the metrics and for what operators look at."""
+
+    def __init__(self, labels: metrics.TopicLabels) -> None:
+        self._labels = labels
+        self._popped: dict[str, int] = {}
+
+    def count(self, topic: str, jobs: list[JobRecord], now_ms: int, expired: int, overdue: int) -> None:
+        """Count the jobs that one call handed out of a partition, and those whose ttl or deadline had passed."""
+        label = self._labels.label(topic)
+        counts = self._labels.counted.of(topic)
+        if expired:
+            metrics.DEATHS.labels(label, "expired").inc(expired)
+        if overdue:
+            metrics.DEATHS.labels(label, "deadline").inc(overdue)
+        if expired or overdue:
+            counts.dead += expired + overdue
+        if jobs:
+            of_topic = topic_of(topic)
+            self._popped[of_topic] = self._popped.get(of_topic, 0) + len(jobs)
+            counts.popped += len(jobs)
+            metrics.pops_of(label).inc(len(jobs))
+            counts.add_lateness(
+                metrics.ready_wait_of(label).observe_all_ms(
+                    now_ms - job.due_at_ms for job in jobs if job.attempts == 1 and not job.endings.snoozes
+                )
+            )
+
+    def take_popped(self) -> dict[str, int]:
+        """How many jobs of each topic this process has handed out since the last call."""
+        popped, self._popped = self._popped, {}
+        return popped
+
+
 class JobQueue:
     """The verbs on jobs. `dead_retention_ms` is how long a dead job is kept."""
 
@@ -97,9 +141,8 @@ class JobQueue:
     ) -> None:
         self._scripts = scripts
         self._keys = keys
-        self._label = labels.label
-        self._counted = labels.counted
-        self.dead_retention_ms = self._dead_retention_ms = dead_retention_ms
+        self._labels = labels
+        self.dead_retention_ms = dead_retention_ms
         self._bulk_throttle = bulk_throttle
         self._pacing = ReplyPacing()
         self._placer = put_sender.placer
@@ -107,11 +150,14 @@ class JobQueue:
         self.take_popped = self._pop_counts.take_popped
         self._partitions = put_sender.partitions
         self._home = put_sender.partitions.known.home
-        self._puts = Puts(put_sender, labels, bulk_throttle)
+        self._puts = puts = Puts(put_sender, labels, bulk_throttle)
+        self.put, self.add_put = puts.put, puts.add
+        self.put_many, self.put_many_with_jobs = puts.put_many, puts.put_many_with_jobs
         self._chained = ChainedPuts(scripts, keys, put_sender)
         self._finishes = GroupCommit(self._send_finishes, size=size, most_items=MOST_JOBS)
-        self._cancels = Cancels(scripts, keys, labels, put_sender, bulk_throttle)
-        self.add_cancel = self._cancels.add
+        cancels = Cancels(scripts, keys, labels, put_sender, bulk_throttle)
+        self.cancel, self.add_cancel = cancels.cancel, cancels.add
+        self.cancel_durably, self.cancel_many = cancels.cancel_durably, cancels.cancel_many
         held = HeldJobs(scripts, keys, labels, self._partitions, bulk_throttle)
         self.check_many, self.return_many = held.check_many, held.return_many
         self.return_popped = held.return_popped
@@ -126,15 +172,9 @@ class JobQueue:
         self._count_finished(topic, codes.count(OK))
         return codes
 
-    async def _send_finishes_in_slot(
-        self, jobs_in_all: int, topic: str, jobs: list[Args]
-    ) -> list[int | StoreUnavailable]:
-        async with self._bulk_throttle.slot(topic, jobs_in_all):
-            return await self._send_finishes(topic, jobs)
-
     def _count_finished(self, topic: str, jobs: int) -> None:
-        metrics.finishes_of(self._label(topic)).inc(jobs)
-        self._counted.of(topic).finished += jobs
+        metrics.finishes_of(self._labels.label(topic)).inc(jobs)
+        self._labels.counted.of(topic).finished += jobs
 
     async def _run(self, verb: str, topic: str, *args: str | bytes | float) -> Any:
         return await self._scripts.run(verb, self._keys.of_topic(topic), (topic, *args))
@@ -149,30 +189,12 @@ class JobQueue:
 
     # Producers
 
-    async def put(self, spec: PutJob | EncodedPut, bounds: PutBounds = NO_BOUNDS) -> PutOutcome:
-        """Store a job; see `Puts.put`."""
-        return await self._puts.put(spec, bounds)
-
-    def add_put(self, put: EncodedPut, on_result: OnResult[StoredPut]) -> None:
-        """Store a job; see `Puts.add`."""
-        self._puts.add(put, on_result)
-
     def may_add(self, put: EncodedPut) -> bool:
-        """Whether `add_put` takes the put; see `Puts.is_checked`."""
+        """Whether `add_put` takes the put: its window needs no check, or has had one."""
         placing = put.placing
         if placing is None or not placing.window or placing.window[0] != '"':  # windows are checked when they are read
             return True
-        return self._puts.is_checked(placing)
-
-    async def put_many(self, specs: Sequence[PutJob | EncodedPut], bounds: PutBounds = NO_BOUNDS) -> list[PutResult]:
-        """Store jobs; see `Puts.put_many`."""
-        return await self._puts.put_many(specs, bounds)
-
-    async def put_many_with_jobs(
-        self, specs: Sequence[PutJob | EncodedPut], bounds: PutBounds = NO_BOUNDS
-    ) -> list[tuple[PutResult, JobRecord | None]]:
-        """Store jobs and return them with their results; see `Puts.put_many_with_jobs`."""
-        return await self._puts.put_many_with_jobs(specs, bounds)
+        return self._placer.is_checked(placing)
 
     async def get(self, topic: str, job_id: str) -> JobRecord:
         """Return the job as it is now. Raises JobNotFound."""
@@ -194,7 +216,7 @@ class JobQueue:
             InvalidInput: a zone or calendar of its window is unknown, or that never opens.
         """
         if change.window is not None:
-            await self._placer.check_window(change.window)
+            await self._placer.calendars.check(change.window)
         extra = change_extra(change)
         has_body = "body" in change.model_fields_set
         args = (
@@ -214,48 +236,8 @@ class JobQueue:
             raise JobNotFound(topic, job_id, f"job {job_id!r} of topic {topic!r} is {state} and cannot change: {hint}")
         if code == 1:
             raise JobNotFound(topic, job_id)
-        self._counted.of(topic)
+        self._labels.counted.of(topic)
         return read_record(topic, job_id, JobState(state), reply[2])
-
-    async def cancel(
-        self, topic: str, job_id: str, *, refuse_reserved: bool = False, keep_follow_up: bool = False
-    ) -> JobState:
-        """Cancel a job in any state and return the state it was in; after this it is never handed out.
-
-        Later calls of a reserved job's holder raise JobCancelled. The job's follow-up is cancelled too, or, with
-        `keep_follow_up`, takes its place; not before the holder's lease would have ended.
-
-        Raises:
-            JobNotFound: there is no such job.
-            JobReserved: a consumer holds it and `refuse_reserved` is set.
-        """
-        return await self._cancels.cancel(topic, job_id, refuse_reserved + 2 * keep_follow_up)
-
-    async def cancel_durably(
-        self,
-        topic: str,
-        job_id: str,
-        durability: str,
-        *,
-        refuse_reserved: bool = False,
-        keep_follow_up: bool = False,
-    ) -> tuple[JobState, str]:
-        """As `cancel`; return, also with its errors, when that has reached the durability. Also returns that.
-
-        Raises:
-            DurabilityUnavailable: the store does not support the durability. Nothing was cancelled.
-        """
-        return await self._cancels.cancel_durably(topic, job_id, refuse_reserved + 2 * keep_follow_up, durability)
-
-    async def cancel_many(self, topic: str, items: Sequence[CancelItem]) -> list[CancelResult]:
-        """Cancel jobs of one topic; each has its own result, in order.
-
-        When the store fails in the middle, the jobs it did not confirm have status 503.
-
-        Raises:
-            StoreUnavailable: the store confirmed none of them.
-        """
-        return await self._cancels.cancel_many(topic, items)
 
     # Consumers
 
@@ -281,10 +263,40 @@ class JobQueue:
         is_bulk = sum(request.count for request in requests) > FROM_JOBS
         slot: AbstractAsyncContextManager[None] = self._bulk_throttle.slot(topic) if is_bulk else nullcontext()
         async with slot:
-            reply = await self._run(verb, topic, self._dead_retention_ms, *args)
+            reply = await self._run(verb, topic, self.dead_retention_ms, *args)
         if reply == _IS_PUSHED:
             raise TopicPushed(topic_of(topic))
         return self.read_pop(topic, requests, reply)
+
+    async def earlier_deliveries(
+        self,
+        requests: Mapping[str, PopRequest],
+        *,
+        is_down: Callable[[str], bool],
+        on_failure: Callable[[str, Exception], None],
+    ) -> list[JobRecord]:
+        """The jobs that these requests still hold from an earlier response, over all topics that can be reached.
+
+        `requests` are by topic, and ask for no new jobs. The jobs are bounded as one response: separate pops of single
+        topics may have returned more together. `on_failure` is called for each topic that fails. Raises the error of
+        one topic when none can be reached.
+        """
+        up = [topic for topic in requests if not is_down(topic)] or list(requests)
+        replies = await asyncio.gather(*(self.pop(topic, [requests[topic]]) for topic in up), return_exceptions=True)
+        deliveries: list[JobRecord] = []
+        errors = []
+        for topic, reply in zip(up, replies, strict=True):
+            if not isinstance(reply, BaseException):
+                if body_bytes(deliveries) < ENOUGH_BYTES:
+                    deliveries += reply.jobs[0]
+            elif isinstance(reply, Exception):
+                on_failure(topic, reply)
+                errors.append(reply)
+            else:
+                raise reply
+        if errors and len(errors) == len(requests):
+            raise errors[-1]
+        return deliveries
 
     async def have_ready(self, ready_lists: Sequence[str]) -> bool:
         """Whether any of these Ready lists of one shard has jobs."""
@@ -359,36 +371,19 @@ class JobQueue:
         Raises:
             StoreUnavailable: the store confirmed none of them.
         """
-        results: list[FinishResult] = []
-        for start in range(0, len(items), MOST_JOBS):
-            some = items[start : start + MOST_JOBS]
+
+        async def send_in_slot(partition: str, jobs: list[Args]) -> list[int | StoreUnavailable]:
+            async with self._bulk_throttle.slot(partition, len(items)):
+                return await self._send_finishes(partition, jobs)
+
+        async def send(some: Sequence[FinishItem | EncodedFinish]) -> list[int | StoreUnavailable]:
             jobs = [
-                item
-                if isinstance(item, EncodedFinish)
-                else encode_finish(item.id, Receipt.of(item.receipt), item.result)
-                for item in some
+                one if isinstance(one, EncodedFinish) else encode_finish(one.id, Receipt.of(one.receipt), one.result)
+                for one in some
             ]
-            try:
-                codes = await self._partitions.send_by_home(
-                    topic,
-                    [(job.id, job.argument) for job in jobs],
-                    itemgetter(0),
-                    partial(self._send_finishes_in_slot, len(items)),
-                )
-            except StoreUnavailable as exc:
-                if not results:
-                    raise
-                results += [finish_result(item.id, exc) for item in items[start:]]
-                break
-            if codes.count(OK) == len(codes):
-                results += [FinishResult(id=job.id, status=200) for job in jobs]
-            else:
-                results += [finish_result(job.id, code) for job, code in zip(jobs, codes, strict=True)]
-            error = next((code for code in codes if isinstance(code, StoreUnavailable)), None)
-            if error is not None:  # wait only once for a shard that is away
-                results += [finish_result(item.id, error) for item in items[start + MOST_JOBS :]]
-                break
-        return results
+            return await self._partitions.send_by_home(topic, [job.args for job in jobs], itemgetter(0), send_in_slot)
+
+        return await in_batches(items, MOST_JOBS, send, finish_results)
 
     async def release(
         self,
@@ -417,17 +412,17 @@ class JobQueue:
             0 if error is None else 1,
             error or "",
             random.uniform(-1, 1),  # noqa: S311 (spreads retries; nothing to guess)
-            self._dead_retention_ms,
+            self.dead_retention_ms,
             1 if counts else 0,
         )
         reply = await until_placed(
             partial(self._run_on_job, "release", *args), partial(self._placer.place_retry, job_id)
         )
         raise_unless_ok(reply[0], topic, job_id)
-        state = _STATES[reply[1]]
-        label = self._label(topic)
+        state = STATES_BY_NAME[reply[1]]
+        label = self._labels.label(topic)
         (metrics.RELEASES if counts else metrics.SNOOZES).labels(label).inc()
-        counted = self._counted.of(topic)
+        counted = self._labels.counted.of(topic)
         counted.released += counts
         if state is JobState.DEAD:
             counted.dead += 1
@@ -459,8 +454,8 @@ class JobQueue:
             receipt.attempt,
             0 if error is None else 1,
             error or "",
-            self._dead_retention_ms,
+            self.dead_retention_ms,
         )
         raise_unless_ok(code, topic, job_id)
-        metrics.DEATHS.labels(self._label(topic), "buried").inc()
-        self._counted.of(topic).dead += 1
+        metrics.DEATHS.labels(self._labels.label(topic), "buried").inc()
+        self._labels.counted.of(topic).dead += 1

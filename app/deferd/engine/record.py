@@ -43,8 +43,11 @@ _HEADER = struct.Struct("<IHIHIHII")
 _HEADER_SIZE = _HEADER.size
 _unpack = _HEADER.unpack_from
 _RESERVED = JobState.RESERVED
-_STATES = {state.value.encode(): state for state in JobState}
+STATES_BY_NAME = {state.value.encode(): state for state in JobState}
+"""By their names in replies of scripts."""
 NONCE_BITS = 47
+ENOUGH_BYTES = 1024 * 1024
+"""With so many bytes of jobs, no further topic or partition is asked for a pop; pop.lua bounds the reply of one."""
 _ENDINGS_KEYS = frozenset("sva")
 _KEYS = {field.name: field.key for field in POLICY}
 _RARE_KEYS = frozenset({_KEYS["deadline"], _KEYS["backoff"], *(_KEYS[name] for name in PLACING)})
@@ -248,7 +251,7 @@ def read_reply(topic: str, job_id: str, reply: Sequence[Any]) -> JobRecord:
     """
     topic = topic_of(topic)
     raw_state, raw, score, consumer = reply
-    state = _STATES[raw_state]
+    state = STATES_BY_NAME[raw_state]
     if state is not JobState.RESERVED:
         return read_record(topic, job_id, state, raw)
     return read_record(topic, job_id, state, raw, int(score), consumer.decode() or None)
@@ -278,6 +281,11 @@ def _read_extra(record: JobRecord, extra: dict[str, Any]) -> None:
         record.endings = Endings(get("s", 0), get("v"), get("a", ()))
     if "n" in extra:
         record.result, record.body = record.body[: extra["n"]], record.body[extra["n"] :]
+
+
+def body_bytes(jobs: Sequence[JobRecord]) -> int:
+    """The bytes of the jobs' bodies."""
+    return sum(len(job.body) for job in jobs)
 
 
 def instant_ms(at: datetime) -> int:

@@ -6,6 +6,7 @@ use them. `lua/lib/topic.lua` documents what each key holds.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from zlib import crc32
 
@@ -51,29 +52,6 @@ _SHARD_KEYS = ("settings", "topics", "due")
 _LATER_TOPIC_KEYS = ("tally", "requests", "tagged", "taken")
 """They follow the keys of the shard in the order of KEYS."""
 
-_MORE_OF_TOPICS = ("follow", "items", "items/ID", "runs", "request/ID", "touches/ID", "aside", "aside/KEY")
-_OF_TOPICS_BY_SETTING = ("events/seq", "events/log", "push/state", "history/10s", "history/5m")
-_OF_SCHEDULES = ("schedules", "schedule_due", "earlier_runs", "schedule/NAME", "schedules/missed", "schedules/zones")
-_OF_CALLS = ("of_key/KEY", "bulk/CALL", "tasks", "tasks/running", "task/ID")
-_OF_SERVICE = ("lock", "clock", "idle", "partitioned", "tally", "aside", "push", "calendars", "events/topics")
-_OF_OPERATORS = ("activity", "activity/admin", "history/topics", "history/process/PROCESS", "history/10s", "history/5m")
-_OF_CONSUMERS = ("consumers/reports", "consumers/reported", "consumers/topics", "request/ID")
-_OF_CONSOLE = ("console/sessions", "console/undo/TOKEN")
-TOPIC_KINDS = frozenset(_TOPIC_KEYS + _LATER_TOPIC_KEYS + _MORE_OF_TOPICS + _OF_TOPICS_BY_SETTING)
-"""All kinds of keys of a topic, after its name; a word in capitals stands for what differs."""
-SHARD_KINDS = frozenset(
-    (*_SHARD_KEYS, "tag/TAG", *_OF_SCHEDULES, *_OF_CALLS, *_OF_SERVICE, *_OF_OPERATORS, *_OF_CONSUMERS, *_OF_CONSOLE)
-)
-"""The same of the whole shard. docs/authentication.md says of each kind what bounds it."""
-
-
-def kind_of(topic: str, part: str) -> str | None:
-    """The kind of a key of a topic, '' for one of the whole shard; None for one that is not deferd's."""
-    kinds = TOPIC_KINDS if topic else SHARD_KINDS
-    if part in kinds:
-        return part
-    return next((kind for kind in kinds if kind[-1].isupper() and part.startswith(kind[: kind.rindex("/") + 1])), None)
-
 
 class Keys:
     """Key names for a store whose topics are spread over `shards` shards. `topic` is the name of a partition, too."""
@@ -86,6 +64,13 @@ class Keys:
     def shard_of(self, topic: str) -> int:
         """The shard of a topic or partition: 0 to shards - 1, the same in every process and release."""
         return (crc32(topic_of(topic).encode()) + number_of(topic)) % self.shards
+
+    def by_shard(self, topics: Iterable[str]) -> dict[int, list[str]]:
+        """Topics or partitions by their shards, in order."""
+        by_shard: dict[int, list[str]] = {}
+        for topic in topics:
+            by_shard.setdefault(self.shard_of(topic), []).append(topic)
+        return by_shard
 
     def _of_topic(self, topic: str) -> tuple[str, ...]:
         """KEYS[1] to KEYS[16] of every script on a topic."""
@@ -107,34 +92,17 @@ class Keys:
         shard = self.shard_of(topic)
         return tuple(f"deferd:{{{shard}}}:{topic}:{name}" for name in (*_TOPIC_KEYS[1:6], "follow", "items"))
 
-    def dead_of(self, topic: str) -> str:
-        """The sorted set of a topic's dead jobs. Not cached."""
-        return f"deferd:{{{self.shard_of(topic)}}}:{topic}:dead"
-
-    def pool_of(self, topic: str) -> str:
-        """A topic's Job Pool. Not cached."""
-        return f"deferd:{{{self.shard_of(topic)}}}:{topic}:pool"
-
-    def reserved_of(self, topic: str) -> str:
-        """The sorted set of a topic's held jobs. Not cached."""
-        return f"deferd:{{{self.shard_of(topic)}}}:{topic}:reserved"
-
-    def ready_of(self, topic: str) -> str:
-        """A topic's Ready list. Not cached."""
-        return f"deferd:{{{self.shard_of(topic)}}}:{topic}:ready"
-
-    def delay_of(self, topic: str) -> str:
-        """The sorted set of a topic's delayed jobs. Not cached."""
-        return f"deferd:{{{self.shard_of(topic)}}}:{topic}:delay"
+    def named(self, topic: str, name: str) -> str:
+        """One key of a topic, such as its `pool` or its `ready`. Not cached."""
+        return f"deferd:{{{self.shard_of(topic)}}}:{topic}:{name}"
 
     def of_history(self, shard: int, topic: str) -> tuple[str, str]:
         """The records of a topic's history by 10 s and by 5 min; with '' the sums over the shard. Not cached."""
-        return f"deferd:{{{shard}}}:{topic}:history/10s", f"deferd:{{{shard}}}:{topic}:history/5m"
+        return self.of_shard(shard, f"{topic}:history/10s"), self.of_shard(shard, f"{topic}:history/5m")
 
     def of_events(self, topic: str) -> tuple[str, str]:
         """The keys of a topic's events, seq and log; see `lua/lib/events.lua`. Not cached."""
-        prefix = f"deferd:{{{self.shard_of(topic)}}}:{topic}:{EVENTS_PREFIX}"
-        return f"{prefix}seq", f"{prefix}log"
+        return self.named(topic, f"{EVENTS_PREFIX}seq"), self.named(topic, f"{EVENTS_PREFIX}log")
 
     def of_kept(self, shard: int, topic: str) -> tuple[str, ...]:
         """The keys that count what is kept of a topic's jobs in `shard`: pool, cancelled, taken, follow. Not cached."""
@@ -145,7 +113,7 @@ class Keys:
         return self.of_shard(shard, SCHEDULE_PREFIX + name)
 
     def of_shard(self, shard: int, name: str) -> str:
-        """A key of the whole shard, of one of SHARD_KINDS."""
+        """A key of the whole shard."""
         return f"deferd:{{{shard}}}:{name}"
 
     def of_caller(self, shard: int, key_name: str | None) -> tuple[str, ...]:
@@ -158,5 +126,4 @@ class Keys:
 
     def of_consistency_check(self, topic: str) -> tuple[str, ...]:
         """KEYS of the scripts `audit_*`: all of the topic, and last `aside` for what a repair takes out."""
-        prefix = f"deferd:{{{self.shard_of(topic)}}}:{topic}"
-        return (*self.of_topic(topic), f"{prefix}:follow", f"{prefix}:items", f"{prefix}:runs", f"{prefix}:aside")
+        return (*self.of_topic(topic), *(self.named(topic, name) for name in ("follow", "items", "runs", "aside")))

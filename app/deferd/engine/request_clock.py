@@ -14,6 +14,7 @@ from deferd.contract.call_instants import RemoteClock
 from deferd.contract.errors import StoreUnavailable, TooLate
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
+from deferd.store.task_cancellation import forget_error
 
 _TRUSTED_FOR_S = 10.0
 _SLOW_S = 0.25
@@ -76,8 +77,7 @@ class RequestClock:
 
     def _on_read(self, reading: asyncio.Task[None]) -> None:
         self._reading = None
-        if not reading.cancelled():
-            reading.exception()  # those who wait raise it
+        forget_error(reading)  # those who wait raise it
 
     async def _read_any_shard(self) -> None:
         for at, shard in enumerate(self._shards):

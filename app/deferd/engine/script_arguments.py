@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from deferd.contract import limits
+from deferd.contract.fields import PLACING
 from deferd.contract.model import ChangeJob, JobPolicy, PutJob
 from deferd.engine.record import NONCE_BITS, Receipt, instant_ms, json_bytes
 from deferd.engine.stored_fields import policy_extra, to_ms
@@ -32,9 +33,6 @@ _NO_ATTEMPT = 2**32 - 1
 _EXTRA_FIELDS = frozenset(
     (*JobPolicy.model_fields, "traceparent", "tags", "headers", "unique_for", "max_wait", "max_items")
 )
-
-
-_PLACED_BY = frozenset({"window", "spread"})
 
 
 class PutBounds(NamedTuple):
@@ -106,7 +104,7 @@ def encode_put(spec: PutJob, bounds: PutBounds = NO_BOUNDS, *, is_placed: bool =
     # One argument, not two: bytes from orjson occupy a kilobyte until they are copied.
     job = head + extra + json_bytes(spec.body)
     placing = None
-    if not is_placed and not spec.model_fields_set.isdisjoint(_PLACED_BY):
+    if not is_placed and not spec.model_fields_set.isdisjoint(PLACING):
         policy = policy_extra(spec)
         placing = Placing(policy.get("wi"), policy.get("sp"))
     return EncodedPut(spec.topic, spec.id or new_id(), spec.durability, job, placing)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
@@ -22,7 +23,6 @@ from redis import exceptions as redis_errors
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine import metrics
-from deferd.engine.failure_log import FailureLog
 from deferd.engine.request_end import request_ends_at_s
 from deferd.engine.script_source import assemble
 from deferd.engine.store_watch import StoreWatch
@@ -34,6 +34,10 @@ from deferd.store.load_progress import LoadWatch
 from deferd.store.replication import MissingPermission, NotReplicated, TooFewReplicas
 from deferd.store.server_clock import NOT_AFTER, CallTooLate, NotAfter
 
+_LOG = logging.getLogger("deferd.store.calls")
+_LOG.addHandler(logging.NullHandler())  # a command, which configures no log, reports the error itself
+REPEATED_S = 60.0
+_REASONS_KEPT = 20
 _REPLICATED = "_replicated"
 """The end of the label of a script that replicas confirm."""
 _FIRST_WORD = re.compile(r"(?:^|: -)([A-Z]+)\b")
@@ -68,6 +72,27 @@ _UNAVAILABLE: tuple[tuple[tuple[type[Exception], ...], str, int], ...] = (
     ((redis_errors.ConnectionError, redis_errors.InvalidResponse, OSError), _UNREACHABLE, 1),
 )
 """Errors of the client, subclasses first; the detail for the caller, and the seconds until a retry."""
+
+
+class FailureLog:
+    """Logs why calls of the store fail: what the responses say is what the operator needs, and nothing else logs it.
+
+    A reason is logged at once, and again when it holds for longer than REPEATED_S; a bounded number in that time.
+    """
+
+    def __init__(self) -> None:
+        self._logged_s: dict[str, float] = {}
+
+    def note(self, call: str, reason: str) -> None:
+        """A call failed for this reason."""
+        now_s = time.monotonic()
+        if now_s - self._logged_s.get(reason, -REPEATED_S) < REPEATED_S:
+            return
+        if len(self._logged_s) >= _REASONS_KEPT:
+            self._logged_s = {text: at_s for text, at_s in self._logged_s.items() if now_s - at_s < REPEATED_S}
+        if len(self._logged_s) < _REASONS_KEPT:
+            self._logged_s[reason] = now_s
+            _LOG.warning("calls fail: %s", reason, extra={"call": call})
 
 
 _FAILURES = FailureLog()
@@ -189,6 +214,18 @@ class Scripts:
             except redis_errors.RedisError as exc:
                 await self._explain(exc)
                 raise
+
+    async def pages_by_name(
+        self, key: str, start: str, end: str, most: int, *, reverse: bool = False
+    ) -> AsyncIterator[list[str]]:
+        """The members of a sorted set from `start` to `end`, as ZRANGEBYLEX takes them, at most so many a page."""
+        command = "ZREVRANGEBYLEX" if reverse else "ZRANGEBYLEX"
+        while True:
+            page = [member.decode() for member in await self.command(command, key, start, end, "LIMIT", 0, most)]
+            yield page
+            if len(page) < most:
+                return
+            start = f"({page[-1]}"
 
     async def _explain(self, exc: redis_errors.RedisError) -> None:
         """Raise an error that says more, if there is more to say.

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import JobState
-from deferd.engine.known_topics import KnownTopics
 from deferd.engine.partition_store import PartitionStore
 from deferd.engine.redis_keys import ITEMS_PREFIX, SCHEDULE_PREFIX, TAG_PREFIX, Keys
 from deferd.engine.scripts import Scripts
@@ -79,7 +78,7 @@ async def count_jobs(store: Store, shards: int) -> dict[str, dict[JobState, int]
     """How many jobs each topic that the store knows has in each state. Raises StoreUnavailable."""
     keys, scripts = Keys(shards), Scripts(store)
     await PartitionStore(scripts, keys).load()
-    topics = TopicList(scripts, keys, KnownTopics(keys))
+    topics = TopicList(scripts, keys)
     counts: dict[str, dict[JobState, int]] = {}
     cursor: str | None = None
     while True:

@@ -1,4 +1,4 @@
-"""Reads the tag index: the jobs of a topic, or of one of its partitions, that have a tag, in the order of their ids."""
+"""Reads the tag index: the jobs that have a tag, in the order of their topics and ids."""
 
 from __future__ import annotations
 
@@ -18,12 +18,18 @@ async def ids_with_tag(
     `reverse`: the last id first; `after` is then followed by smaller ones.
     """
     key = keys.of_shard(keys.shard_of(topic), TAG_PREFIX + tag)
-    command, start, end = "ZRANGEBYLEX", f"({topic} {after}", f"({topic}!"  # the character after the space
+    start, end = f"({topic} {after}", f"({topic}!"  # the character after the space
     if reverse:
-        command, start, end = "ZREVRANGEBYLEX", f"({topic} {after}" if after else end, f"({topic} "
-    while True:
-        page = await scripts.command(command, key, start, end, "LIMIT", 0, IDS_PER_PAGE)
-        yield [member.decode().partition(" ")[2] for member in page]
-        if len(page) < IDS_PER_PAGE:
-            return
-        start = f"({page[-1].decode()}"
+        start, end = f"({topic} {after}" if after else end, f"({topic} "
+    async for page in scripts.pages_by_name(key, start, end, IDS_PER_PAGE, reverse=reverse):
+        yield [member.partition(" ")[2] for member in page]
+
+
+async def jobs_with_tag(scripts: Scripts, keys: Keys, shard: int, tag: str) -> AsyncIterator[dict[str, list[str]]]:
+    """The ids of the jobs of a shard that have the tag, page by page: by partition, in order."""
+    async for page in scripts.pages_by_name(keys.of_shard(shard, TAG_PREFIX + tag), "-", "+", IDS_PER_PAGE):
+        by_topic: dict[str, list[str]] = {}
+        for member in page:
+            topic, _, job_id = member.partition(" ")
+            by_topic.setdefault(topic, []).append(job_id)
+        yield by_topic

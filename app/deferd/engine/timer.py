@@ -8,6 +8,7 @@ another timer takes over once work is overdue and the holder has not renewed the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
@@ -85,8 +86,7 @@ class Timer:
         self._keys = keys
         self._due_key = keys.of_shard(shard, "due")
         self._lock_key = keys.of_shard(shard, "lock")
-        self._label = labels.label
-        self._counted = labels.counted
+        self._labels = labels
         self._tick_s = tick_s
         self._dead_retention_ms = dead_retention_ms
         self._name = f"{os.getpid()}-{os.urandom(8).hex()}"
@@ -119,7 +119,9 @@ class Timer:
                 _LOG.exception("a turn of the timer failed; the next one follows")
                 wait_s = self._tick_s
             if wait_s > 0:
-                await self._sleep(wait_s)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await self._woken.wait()
 
     async def run_once(self) -> float:
         """Run one turn: one bounded step at every topic that has due work.
@@ -252,13 +254,6 @@ class Timer:
             except StoreUnavailable:
                 _LOG.debug("could not release the timer's lock; it expires")
 
-    async def _sleep(self, wait_s: float) -> None:
-        try:
-            async with asyncio.timeout(wait_s):
-                await self._woken.wait()
-        except TimeoutError:
-            return
-
     async def _promote(self, topic: str) -> _NextWork:
         sent_at_s = asyncio.get_running_loop().time()
         promotion = self._scripts.run(
@@ -277,9 +272,9 @@ class Timer:
             self._on_promoting(topic)
             raise
         redelivered, expired, exhausted, retention_ended, wait_ms, next_topics, overdue, runs, *lateness_ms = reply
-        label = self._label(topic)
+        label = self._labels.label(topic)
         if lateness_ms or redelivered or expired or exhausted or retention_ended or overdue:
-            self._counted.of(topic).dead += expired + exhausted + overdue
+            self._labels.counted.of(topic).dead += expired + exhausted + overdue
         metrics.PROMOTION_LATENESS.labels(label).observe_all_ms(lateness_ms)
         for counter, count in (
             (metrics.REDELIVERIES.labels(label), redelivered),

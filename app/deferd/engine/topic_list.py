@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
@@ -19,8 +19,7 @@ from deferd.contract.errors import StoreUnavailable, TopicNotFound
 from deferd.contract.model import JobState
 from deferd.engine.cursors import bad_cursor, read_cursor, write_cursor
 from deferd.engine.inspection.shared_reads import SharedReads
-from deferd.engine.known_topics import KnownTopics
-from deferd.engine.partitions import is_first
+from deferd.engine.partitions import is_first, topic_of
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.topic_settings import UNREADABLE_SETTINGS
@@ -32,6 +31,7 @@ _SUMMED_PER_CALL = 250
 _OTHERS_KEPT_S = 60.0
 _NAMES_AFTER_PARTITIONS = 500
 """Read at least so many after a page with names of partitions, which do not count."""
+_NAMES_KNOWN = 10_000
 _Items = TypeVar("_Items")
 
 
@@ -83,13 +83,48 @@ class OtherTopics(NamedTuple):
     unreadable: frozenset[int]
 
 
+class KnownTopics:
+    """The topic names that this process has seen, to list them while their shard of the store cannot be reached.
+
+    Remembers up to 10,000 names, an equal share for each shard; names beyond a share are not remembered."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+        self._most_of_shard = max(_NAMES_KNOWN // keys.shards, 1)
+        self._names: dict[int, list[str]] = {}
+
+    def add(self, topic: str) -> None:
+        """Remember a topic that is in use, or the topic of that partition."""
+        topic = topic_of(topic)
+        names = self._names.setdefault(self._keys.shard_of(topic), [])
+        at = bisect_left(names, topic)
+        if names[at : at + 1] != [topic] and len(names) < self._most_of_shard:
+            insort(names, topic)
+
+    def update(self, shard: int, after: str, listed: Sequence[str], *, is_last: bool) -> None:
+        """Replace what is remembered by a page of the shard's names from the store, in order.
+
+        The page begins after the name `after`; `is_last`: it is the shard's last page, else it must not be empty.
+        """
+        names = self._names.setdefault(shard, [])
+        begin = bisect_right(names, after)
+        end = len(names) if is_last else bisect_right(names, listed[-1])
+        names[begin:end] = listed
+        del names[self._most_of_shard :]
+
+    def after(self, shard: int, name: str) -> list[str]:
+        """The remembered names of a shard after `name`, in order; '' for all."""
+        names = self._names.get(shard, [])
+        return names[bisect_right(names, name) :]
+
+
 class TopicList:
     """Reads over all topics."""
 
-    def __init__(self, scripts: Scripts, keys: Keys, known_topics: KnownTopics) -> None:
+    def __init__(self, scripts: Scripts, keys: Keys) -> None:
         self._scripts = scripts
         self._keys = keys
-        self._known_topics = known_topics
+        self.known_topics = KnownTopics(keys)
         self._others: SharedReads[OtherTopics] = SharedReads(_OTHERS_KEPT_S, 1, least_s=0)
 
     async def page(self, cursor: str | None = None, limit: int = 1000) -> TopicPage:
@@ -133,8 +168,8 @@ class TopicList:
                 except UNREADABLE_SETTINGS:
                     _LOG.error("topic %s is not listed: its settings cannot be read (run `deferd audit`)", name)
 
-        await _for_each_shard(self._by_shard(found.names), view)
-        self._raise_if_all(unreadable, error)
+        await _for_each_shard(self._keys.by_shard(found.names), view)
+        raise_if_none_is_readable(self._keys, unreadable, error)
         in_order = [views[name] for name in found.names if name in views]
         return TopicPage(in_order, found.next_cursor, unavailable, sorted(unreadable))
 
@@ -159,7 +194,7 @@ class TopicList:
             if sizes.get(shard):
                 await self._read_names(shard, after, limit + 1 - len(page.names), page)
             if shard in page.unreadable:
-                page.unavailable += self._known_topics.after(shard, after)
+                page.unavailable += self.known_topics.after(shard, after)
             if len(page.names) > limit:
                 page.names.pop()
                 page.next_cursor = write_cursor(self._keys.shard_of(page.names[-1]), page.names[-1])
@@ -167,7 +202,7 @@ class TopicList:
                     other for other in page.unreadable if other < shard
                 }  # the next page reads the others
                 break
-        self._raise_if_all(page.unreadable, page.error)
+        raise_if_none_is_readable(self._keys, page.unreadable, page.error)
         return page
 
     async def scan(self, cursor: int = 0, count: int = 1000) -> tuple[int, list[str]]:
@@ -241,7 +276,7 @@ class TopicList:
             start, limit = f"({found[-1].decode()}", max(most - len(names), _NAMES_AFTER_PARTITIONS)
         is_last = len(found) < limit and len(names) <= most
         names = names[:most]
-        self._known_topics.update(shard, after, names, is_last=is_last)
+        self.known_topics.update(shard, after, names, is_last=is_last)
         page.names += names
 
     async def totals(self, names: Iterable[str]) -> dict[int, Totals | None]:
@@ -260,7 +295,7 @@ class TopicList:
                 of_shard.add(_totals(counts))
             totals[shard] = of_shard
 
-        await _for_each_shard(self._by_shard(self._keys.partitions.of_all(names)), read)
+        await _for_each_shard(self._keys.by_shard(self._keys.partitions.of_all(names)), read)
         return totals
 
     async def sum_of_others(self, topics: Iterable[str], unreadable: Collection[int]) -> OtherTopics:
@@ -277,7 +312,7 @@ class TopicList:
         others = await self._others.get(key, lambda: self._sum_of_others(left_out, unreadable))
         if others.unreadable:  # perhaps only now
             self._others.forget(key)
-        self._raise_if_all(others.unreadable, None)
+        raise_if_none_is_readable(self._keys, others.unreadable)
         return others
 
     async def _sum_of_others(self, left_out: Collection[str], unreadable: Collection[int]) -> OtherTopics:
@@ -289,10 +324,9 @@ class TopicList:
             except StoreUnavailable:
                 failed.add(shard)
 
-        names: dict[int, list[str]] = {shard: [] for shard in range(self._keys.shards)}
-        for name in left_out:
-            names[self._keys.shard_of(name)].append(name)
-        await _for_each_shard({shard: names[shard] for shard in names.keys() - failed}, read)
+        names = self._keys.by_shard(left_out)
+        shards = set(range(self._keys.shards)) - failed
+        await _for_each_shard({shard: names.get(shard, []) for shard in shards}, read)
         return OtherTopics(totals, frozenset(failed))
 
     async def _sum_of_shard(self, shard: int, left_out: list[str]) -> Totals:
@@ -308,15 +342,11 @@ class TopicList:
             last = found.decode()
             start = f"({last}"
 
-    def _by_shard(self, names: Iterable[str]) -> dict[int, list[str]]:
-        of_shard: dict[int, list[str]] = {}
-        for name in names:
-            of_shard.setdefault(self._keys.shard_of(name), []).append(name)
-        return of_shard
 
-    def _raise_if_all(self, unreadable: Collection[int], error: StoreUnavailable | None) -> None:
-        if len(unreadable) == self._keys.shards:
-            raise error or StoreUnavailable("no shard of the store can be reached")
+def raise_if_none_is_readable(keys: Keys, unreadable: Collection[int], error: StoreUnavailable | None = None) -> None:
+    """Raise StoreUnavailable, or the error of one shard, if all shards are unreadable."""
+    if len(unreadable) == keys.shards:
+        raise error or StoreUnavailable("no shard of the store can be reached")
 
 
 def _totals(counts: Sequence[int]) -> Totals:

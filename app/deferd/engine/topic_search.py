@@ -15,6 +15,7 @@ from deferd.engine.group_commit import GroupCommit
 from deferd.engine.partitions import topic_of
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
+from deferd.engine.topic_usage import without_covered
 
 _CHECKS_PER_CALL = 5000
 """How many names times patterns one call checks: about two milliseconds of the store's time."""
@@ -63,11 +64,7 @@ class TopicSelection:
                 for pattern in self._patterns.patterns
                 for one in self._allowed.overlapping(pattern)
             }
-        ranges: list[str] = []
-        for prefix in sorted(prefixes):  # a prefix of another one precedes it
-            if not ranges or not prefix.startswith(ranges[-1]):
-                ranges.append(prefix)
-        return ranges
+        return without_covered(prefixes)
 
     def arguments(self) -> tuple[int, tuple[str | bytes | int, ...]]:
         """How many names one call may check, and the arguments of lua/ready_topics.lua from ARGV[4] on."""
@@ -97,13 +94,9 @@ class TopicSearch:
     def __init__(self, scripts: Scripts, keys: Keys, *, by_shard: bool = False) -> None:
         self._scripts = scripts
         self._keys = keys
+        self.shards = range(keys.shards)
         self.by_shard = by_shard
         self._look_ups: GroupCommit[str, list[bytes]] = GroupCommit(self._look_up, size=len)
-
-    @property
-    def shards(self) -> range:
-        """All shards."""
-        return range(self._keys.shards)
 
     def failure_domain(self, shard: int) -> int:
         """The part of the store that fails with a shard; see Dispatcher."""

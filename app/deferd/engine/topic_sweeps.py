@@ -117,41 +117,35 @@ class TopicSweeps:
         self._scripts = scripts
         self._keys = keys
         self._partitions = partitions
-        self._label = labels.label
-        self._counted = labels.counted
+        self._labels = labels
         self._dead_jobs = dead_jobs
 
     async def run(self, sweep: Sweep, pace: Pace | None = None) -> int:
         """Make the jobs ready, or remove them; returns how many. Raises TopicNotFound, StoreUnavailable."""
-        partitions = await self._partitions_of(sweep.topic)
+        partitions = await partitions_of(self._scripts, self._keys, self._partitions, sweep.topic)
         if sweep.error is not None and sweep.cutoff_ms is None:
-            sweep = self.with_cutoff(sweep, await self._now_ms(partitions))
+            sweep = replace(sweep, cutoff_ms=await self._now_ms(partitions))
         work = _Run(self, sweep, partitions, pace or Pace(STEPS[sweep.verb]))
         try:
             await work.run()
         finally:
             for partition in work.reached:
-                self._counted.of(partition)
+                self._labels.counted.of(partition)
             if sweep.verb == "redrive":
-                metrics.REDRIVES.labels(self._label(sweep.topic)).inc(work.matched)
+                metrics.REDRIVES.labels(self._labels.label(sweep.topic)).inc(work.matched)
         if sweep.is_for_all:
             await self._scripts.run("forget", self._keys.of_topic(sweep.topic), (sweep.topic,))
         return work.matched
 
     async def preview(self, sweep: Sweep, samples: int, pace: Pace | None = None) -> SweepPreview:
         """Count the jobs that `run` would act on, and change nothing. Raises TopicNotFound, StoreUnavailable."""
-        partitions = await self._partitions_of(sweep.topic)
+        partitions = await partitions_of(self._scripts, self._keys, self._partitions, sweep.topic)
         if sweep.cutoff_ms is None:
-            sweep = self.with_cutoff(sweep, await self._now_ms(partitions))
+            sweep = replace(sweep, cutoff_ms=await self._now_ms(partitions))
             await asyncio.sleep(SETTLE_S)
         work = _Run(self, sweep, partitions, pace or Pace(_PREVIEW_STEP), samples)
         await work.run()
         return SweepPreview(work.matched, sweep.cutoff_ms or 0, work.samples, not work.is_limit_reached)
-
-    @staticmethod
-    def with_cutoff(sweep: Sweep, cutoff_ms: int) -> Sweep:
-        """The same sweep for jobs of that time."""
-        return replace(sweep, cutoff_ms=cutoff_ms)
 
     async def now_ms(self, topic: str) -> int:
         """The earliest time that a clock of the topic's shards shows. Raises StoreUnavailable."""
@@ -172,9 +166,6 @@ class TopicSweeps:
         keys = [self._keys.of_topic(partition)[0] for partition in partitions]
         times: list[int] = await asyncio.gather(*(self._scripts.run("now", (key,), ()) for key in keys))
         return min(times)
-
-    async def _partitions_of(self, topic: str) -> tuple[str, ...]:
-        return await partitions_of(self._scripts, self._keys, self._partitions, topic)
 
     async def _refreshed(self, topic: str) -> tuple[str, ...]:
         """The partitions of a topic, which need not exist."""
@@ -288,7 +279,7 @@ class _Run:
         while more and not self._is_stopped:
             if self._left() == 0:
                 is_first = not position and partition != self._partitions[0]
-                if is_first and not await self._scripts.command("ZCARD", self._keys.dead_of(partition)):
+                if is_first and not await self._scripts.command("ZCARD", self._keys.named(partition, "dead")):
                     return True
                 self.is_limit_reached = True
                 return False

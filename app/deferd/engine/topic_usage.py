@@ -48,15 +48,10 @@ class TopicUsage:
     async def names(self, shard: int, prefixes: Iterable[str]) -> AsyncIterator[list[str]]:
         """The shard's partitions of topics that begin with one of `prefixes`, up to 1000 at a time. Reads no others."""
         key = self._keys.of_shard(shard, "topics")
-        for prefix in _without_covered(prefixes):
+        for prefix in without_covered(prefixes):
             start, end = (f"[{prefix}", f"({prefix}\x7f") if prefix else ("-", "+")  # 0x7f is in no name
-            while True:
-                page = await self._scripts.command("ZRANGEBYLEX", key, start, end, "LIMIT", 0, _NAMES_PER_CALL)
-                if page:
-                    yield [name.decode() for name in page]
-                if len(page) < _NAMES_PER_CALL:
-                    break
-                start = f"({page[-1].decode()}"
+            async for page in self._scripts.pages_by_name(key, start, end, _NAMES_PER_CALL):
+                yield page
 
     async def jobs(self, shard: int, names: Sequence[str]) -> tuple[int, int]:
         """Count the jobs of these partitions of a shard, in any state, with their follow-ups, and the tombstones."""
@@ -102,10 +97,10 @@ class TopicUsage:
             yield step
 
 
-def _without_covered(prefixes: Iterable[str]) -> list[str]:
+def without_covered(prefixes: Iterable[str]) -> list[str]:
     """The prefixes that do not begin with another one."""
     shortest: list[str] = []
-    for prefix in sorted(prefixes):
+    for prefix in sorted(prefixes):  # a prefix of another one precedes it
         if not shortest or not prefix.startswith(shortest[-1]):
             shortest.append(prefix)
     return shortest

@@ -1,4 +1,4 @@
-"""The verbs of operators on one topic: get, set, pause, resume, list jobs, redrive, purge."""
+"""The verbs of operators on one topic: get, set, pause, resume, list jobs. For redrive and purge see TopicSweeps."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.tag_index import ids_with_tag
 from deferd.engine.topic_settings import settings_to_store
-from deferd.engine.topic_sweeps import Sweep, TopicSweeps
 from deferd.engine.topic_view import STATES, TopicView, get_topic, partitions_of
 
-_LISTED, _SEARCHED = 100, 250
-"""Most jobs that one script call lists or looks at: less than 5 ms of the store."""
+_SEARCHED = 250
+"""Most jobs that one script call looks at: less than 5 ms of the store."""
 _SCORE = re.compile(r"(?:-?[0-9]{1,16})?")
 _FEWER_PARTITIONS, _IS_PUSHED = -2, -3
 _PAGE_BYTES = 1024 * 1024
@@ -34,14 +33,11 @@ _MOST_LOOKED_AT = 10_000
 class Topics:
     """The verbs on a topic; TopicList reads over all topics."""
 
-    def __init__(
-        self, scripts: Scripts, keys: Keys, placer: Placer, sweeps: TopicSweeps, partitions: PartitionStore
-    ) -> None:
+    def __init__(self, scripts: Scripts, keys: Keys, placer: Placer, partitions: PartitionStore) -> None:
         self._placer = placer
         self._partitions = partitions
         self._scripts = scripts
         self._keys = keys
-        self._sweeps = sweeps
 
     async def _run(self, verb: str, topic: str, *args: str | bytes | float) -> Any:
         return await self._scripts.run(verb, self._keys.of_topic(topic), (topic, *args))
@@ -49,10 +45,6 @@ class Topics:
     async def get(self, topic: str) -> TopicView:
         """Return the topic as it is now, all its partitions together. Raises TopicNotFound."""
         return await get_topic(self._scripts, self._keys, topic)
-
-    async def _partitions_of(self, topic: str) -> tuple[str, ...]:
-        """Raises TopicNotFound."""
-        return await partitions_of(self._scripts, self._keys, self._partitions, topic)
 
     async def why(self, topic: str, job_id: str) -> Standing | Missing:
         """What decides when a job runs, or what is known of a job that does not exist."""
@@ -72,10 +64,10 @@ class Topics:
                 partitions, or is pushed and would have several.
         """
         if settings.window is not None:
-            await self._placer.check_window(settings.window)
+            await self._placer.calendars.check(settings.window)
         stored = settings_to_store(settings)
         code = await self._run("topic_set", topic, "settings", json_bytes(stored) if stored else "")
-        await self._spread(topic)
+        await self._partitions.spread(topic)
         if code in {_FEWER_PARTITIONS, _IS_PUSHED}:
             most = "at most 1: the topic is pushed"
             if code == _FEWER_PARTITIONS:
@@ -97,12 +89,8 @@ class Topics:
     async def _set_paused(self, topic: str, verb: Literal["pause", "resume"], *why: str) -> TopicView:
         if await self._run("topic_set", topic, verb, *(why or ("", ""))) < 0:
             raise TopicNotFound(topic)
-        await self._spread(topic)
-        return await self.get(topic)
-
-    async def _spread(self, topic: str) -> None:
-        """Give other partitions of the topic its settings, if there are others."""
         await self._partitions.spread(topic)
+        return await self.get(topic)
 
     async def jobs(
         self,
@@ -125,7 +113,7 @@ class Topics:
             TopicNotFound.
             InvalidInput: this method did not return the cursor.
         """
-        partitions = await self._partitions_of(topic)
+        partitions = await partitions_of(self._scripts, self._keys, self._partitions, topic)
         places = _places([one.value for one in (STATES if state is None else (state,))], partitions, reverse=reverse)
         place, score, last_id = _position(cursor, places)
         jobs: list[JobRecord] = []
@@ -165,7 +153,7 @@ class Topics:
 
         Raises as `jobs`.
         """
-        partitions = await self._partitions_of(topic)
+        partitions = await partitions_of(self._scripts, self._keys, self._partitions, topic)
         kinds = [one.value for one in (STATES if state is None else (state,))] if wanted.tag is None else ["tag"]
         places = _places(kinds, partitions, reverse=reverse)
         place, score, last_id = _position(cursor, places)
@@ -213,37 +201,6 @@ class Topics:
                 looked, _, last_id = found.add(partition, reply)
                 at += looked
         return None
-
-    async def redrive(
-        self,
-        topic: str,
-        ids: Sequence[str] | None = None,
-        limit: int = 1000,
-        *,
-        tag: str | None = None,
-        reason: str | None = None,
-    ) -> int:
-        """Make dead jobs ready again: those of `ids`, else up to `limit`, longest dead first. Returns how many.
-
-        In a topic with several partitions those of one partition come after those of the one before.
-
-        `tag` and `reason`: only jobs with this tag, or dead for this reason. They are due now and have no attempts; the
-        last error stays readable. Raises TopicNotFound.
-        """
-        named = None if ids is None else tuple(ids)
-        return await self._sweeps.run(
-            Sweep(verb="redrive", topic=topic, ids=named, limit=limit, tag=tag, reason=reason)
-        )
-
-    async def purge(
-        self, topic: str, state: JobState | None = None, *, tag: str | None = None, reason: str | None = None
-    ) -> int:
-        """Delete all jobs in `state` (None: in every state) and return how many; the topic's settings stay.
-
-        `tag` and `reason`: only jobs with this tag, or dead for this reason. Later calls of a reserved job's holder
-        raise JobCancelled. A topic without settings is forgotten when all its jobs are purged. Raises TopicNotFound.
-        """
-        return await self._sweeps.run(Sweep(verb="purge", topic=topic, state=state, tag=tag, reason=reason))
 
 
 @dataclass(frozen=True, slots=True)

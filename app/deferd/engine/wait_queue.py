@@ -1,4 +1,7 @@
-"""The wait queue of one topic: the pops that wait for it, in the order of their arrival. And how many wait in all."""
+"""The wait queue of one topic: the pops that wait for it, in the order of their arrival.
+
+And over all topics: how many pops wait, and which queues are polled first.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +21,10 @@ _JOBS_PER_CALL = 500
 _NEWCOMERS_PER_CALL = 128
 _WAITING_PER_CALL = 16
 """How many waiters that have already found the topic empty join one store call."""
+_LOOKS_AT_ONCE = 32
+_LATELY_READY_MAX = 1000
 OnPopEnd = Callable[[list[JobRecord], Exception | None], None]
 """Called once with the jobs, or with none and the error."""
-
-
-def settling(result: asyncio.Future[list[JobRecord]]) -> OnPopEnd:
-    """Settles the future, unless the task that awaited it was cancelled."""
-
-    def settle(jobs: list[JobRecord], error: Exception | None) -> None:
-        if result.done():
-            return
-        if error is None:
-            result.set_result(jobs)
-        else:
-            result.set_exception(error)
-
-    return settle
 
 
 class Waiter(msgspec.Struct, eq=False):  # made for every pop, in a third of a dataclass's time
@@ -173,3 +164,52 @@ class WaitingPops:
     def _show(self) -> None:
         self._is_changed = False
         metrics.WAITING_POPS.set(self.count)
+
+
+class FirstLooks:
+    """Which topics that pops wait for are polled now, when very many are to be polled at once.
+
+    A topic that had something ready lately is polled at once. Of others, of which nothing is known, some are looked at,
+    at a time, in the order in which they came: calls for the former would wait behind thousands of them. `begin` is
+    called with a queue whose turn has come.
+    """
+
+    def __init__(self, begin: Callable[[WaitQueue], None]) -> None:
+        self._begin = begin
+        self._under_way = 0
+        self._waiting: dict[WaitQueue, None] = {}
+        self.lately_ready: dict[str, None] = {}
+
+    def note_ready(self, topic: str) -> None:
+        """The topic has something ready."""
+        self.lately_ready.pop(topic, None)
+        self.lately_ready[topic] = None
+        if len(self.lately_ready) > _LATELY_READY_MAX:
+            del self.lately_ready[next(iter(self.lately_ready))]
+
+    def request(self, queue: WaitQueue) -> None:
+        """Begin to poll for the queue now, or when its turn comes."""
+        queue.is_look = queue.topic not in self.lately_ready
+        if queue.is_look and self._under_way >= _LOOKS_AT_ONCE:
+            self._waiting[queue] = None
+            return
+        self.forget(queue)
+        self._under_way += queue.is_look
+        self._begin(queue)
+
+    def end(self, queue: WaitQueue) -> None:
+        """The queue was polled once, or is not polled any more; if that was a look, the next ones begin."""
+        if not queue.is_look:
+            return
+        queue.is_look = False
+        self._under_way -= 1
+        while self._waiting and self._under_way < _LOOKS_AT_ONCE:
+            following = next(iter(self._waiting))
+            del self._waiting[following]
+            self._under_way += 1
+            following.is_look = True
+            self._begin(following)
+
+    def forget(self, queue: WaitQueue) -> None:
+        """Nobody waits for the queue any more."""
+        self._waiting.pop(queue, None)

@@ -22,12 +22,10 @@ class UnderWay:
     `on_end` is called after each; the newest version sets it.
     """
 
-    __slots__ = ("bytes", "deliveries", "on_end")
-
     def __init__(self) -> None:
         self.deliveries: set[Delivery] = set()
         self.bytes = 0
-        self.on_end: Callable[[], None] = _nothing
+        self.on_end: Callable[[], None] = lambda: None
 
     def add(self, delivery: Delivery) -> None:
         """A request begins."""
@@ -41,28 +39,11 @@ class UnderWay:
         self.on_end()
 
 
-def _nothing() -> None:
-    """Nobody waits for the end of a request."""
-
-
 class Delivery:
     """Jobs that are sent in one request. `lease_s` is the shortest lease that they have, at `now_ms` of the store.
 
     `lease_ends_s` is when this ends if no touch succeeds, by the clock of the event loop.
     """
-
-    __slots__ = (
-        "_ahead_ms",
-        "held",
-        "is_probe",
-        "is_sending",
-        "is_withdrawn",
-        "jobs",
-        "lease_ends_s",
-        "lease_s",
-        "size",
-        "task",
-    )
 
     def __init__(self, jobs: list[JobRecord], lease_s: float, now_ms: int, *, is_probe: bool) -> None:
         self._ahead_ms = now_ms - time.monotonic() * 1000

@@ -144,23 +144,21 @@ class Pushers:
 
     async def _run(self) -> None:
         while True:
-            pause_s = _LOOK_S
+            has_failed = True
             try:
                 await self._read()
+                has_failed = False
             except DeferdError as error:
                 _LOG.warning("the pushed topics could not be read; trying again: %s", error)
-                self._read_all = True
-                pause_s = _RETRY_S
             except Exception:  # noqa: BLE001 (no error may end all pushing)
                 _LOG.exception("the pushed topics could not be read; trying again")
-                self._read_all = True
-                pause_s = _RETRY_S
+            self._read_all |= has_failed
             try:
-                async with asyncio.timeout(pause_s):
+                async with asyncio.timeout(_RETRY_S if has_failed else _LOOK_S):
                     await self._reading.wait()
             except TimeoutError:
                 self._read_all = True
-            if pause_s == _RETRY_S:
+            if has_failed:
                 await asyncio.sleep(_RETRY_S)
             self._reading.clear()
 

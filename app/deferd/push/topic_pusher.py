@@ -6,9 +6,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
 
 from orjson import Fragment
 
@@ -174,8 +173,9 @@ class TopicPusher:
             return None
         if taken.failures:
             self._is_suspect = True
-        for jobs in _chunks(taken.jobs, self._push.jobs_per_request):
-            self._begin(jobs, taken)
+        most = self._push.jobs_per_request
+        for at in range(0, len(taken.jobs), most):
+            self._begin(taken.jobs[at : at + most], taken)
         return self._pause_after(taken)
 
     def _pause_after(self, taken: Taken) -> float | None:
@@ -265,14 +265,14 @@ class TopicPusher:
                     self.wake_now()
                 return
             self._is_suspect = True
-            noted = await store.note_failure(
+            open_ms = await store.note_failure(
                 self.topic, outcome.error or "", is_probe=delivery.is_probe, pause_ms=to_ms(outcome.wait_s)
             )
         except StoreUnavailable as error:
             _LOG.warning("the circuit of topic %s was not updated: %s", self.topic, error)
             return
-        if noted is not None and noted.open_ms:
-            self._not_before_s = time.monotonic() + noted.open_ms / 1000
+        if open_ms:
+            self._not_before_s = time.monotonic() + open_ms / 1000
 
     async def _give_up_probe(self, delivery: Delivery) -> None:
         """A request that tells nothing about the target has ended: another one may test it."""
@@ -327,9 +327,3 @@ async def _wait(event: asyncio.Event, wait_s: float | None) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(wait_s):
             await event.wait()
-
-
-def _chunks(jobs: list[JobRecord], most: int) -> Iterable[list[JobRecord]]:
-    rest = iter(jobs)
-    while chunk := list(islice(rest, most)):
-        yield chunk

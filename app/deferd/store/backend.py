@@ -3,26 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.cluster import RedisCluster
 
+from deferd.store.cluster_calls import SlotCalls
 from deferd.store.redis_client import RedisClient, WatchedPubSub
-from deferd.store.server_calls import KeyCalls, ServerCalls
+from deferd.store.server_calls import ServerCalls
+
+KeyCalls = ServerCalls | SlotCalls
+"""What makes calls to the server that has a key."""
 
 
-class Backend(NamedTuple):
-    """The clients of one kind of store; `deferd.store.connection.Store` describes each member."""
+@dataclass(kw_only=True)
+class Backend:
+    """The clients of one kind of store.
+
+    `call` runs one command, and so does `client` by `execute_command` and what is built on it (info, get ...). Both
+    return or fail within the store's time-out, but redis-py's pipelines may not. Use `call` for load: a single server
+    runs such calls in the order in which they were made. What writes is called by `deferd.engine.scripts`, so that it
+    does nothing once it has been given up.
+
+    `calls_of` returns what makes calls to the server that has a key, for those whose durability matters; ask for it
+    before each call. `servers` returns the same for all primaries. `topology` returns a value that changes when
+    calls may reach another server than before: the number of connections opened, or the set of primaries.
+
+    `pubsub` returns a new PubSub. Its first subscribe opens a connection of its own, and its aclose closes that. A read
+    may wait for any time. Call get_message with a timeout of about a second: it sends a PING after 5 s without a
+    message, and raises redis-py's ConnectionError when no reply comes within the store's time-out. After an error make
+    a new one: in a cluster it connects to another node. `close_all` closes all connections, for good.
+    """
 
     client: Redis | RedisCluster
     call: Callable[..., Awaitable[Any]]
-    subscribe: Callable[[], WatchedPubSub]
-    close: Callable[[], Awaitable[None]]
     calls_of: Callable[[str], KeyCalls]
     servers: Callable[[], Awaitable[Sequence[KeyCalls]]]
     topology: Callable[[], object]
+    pubsub: Callable[[], WatchedPubSub]
+    close_all: Callable[[], Awaitable[None]]
 
 
 def pipelined_backend(
@@ -34,7 +55,7 @@ def pipelined_backend(
     """
     server = ServerCalls(pool, timeout_s=timeout_s, confirm_s=confirm_s)
 
-    def subscribe() -> WatchedPubSub:
+    def pubsub() -> WatchedPubSub:
         return WatchedPubSub(subscriber_pool(), deadline_s=timeout_s, publish=partial(server.call, "PUBLISH"))
 
     async def servers() -> Sequence[KeyCalls]:
@@ -43,8 +64,8 @@ def pipelined_backend(
     return Backend(
         client=RedisClient(pool, deadline_s=timeout_s),
         call=server.call,
-        subscribe=subscribe,
-        close=server.close,
+        pubsub=pubsub,
+        close_all=server.close,
         calls_of=lambda _key: server,
         servers=servers,
         topology=lambda: server.pipeline.connections_opened,

@@ -30,9 +30,9 @@ from redis.exceptions import RedisClusterException
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from deferd.store.backend import Backend
-from deferd.store.cluster_calls import ClusterCalls
+from deferd.store.cluster_calls import NODE_SHARE, ClusterCalls
 from deferd.store.redis_client import POOL_SIZE, WatchedPubSub, connection_options, subscriber_options
-from deferd.store.task_cancellation import cancel_and_wait
+from deferd.store.task_cancellation import cancel_and_wait, forget_error
 from deferd.store.url import StoreUrl
 
 CALLS_AT_ONCE = 4 * POOL_SIZE
@@ -43,8 +43,6 @@ _REFRESH_WAIT_S = 0.1
 """How long a call waits for a refresh of the nodes when it knows some from an earlier one."""
 _REFRESH_GRACE_S = 0.1
 """How long a refresh waits for more nodes when one has responded."""
-_NODE_SHARE = 0.9
-"""The part of a call's deadline after which a node counts as failed, so that the error still names the node."""
 
 
 class _LiveConnection(Connection):
@@ -74,7 +72,7 @@ class ClusterClient(RedisCluster):
             require_full_coverage=False,  # when a part of the cluster is down, only its keys are unavailable
             reinitialize_steps=0,
             max_connections=_MOST_CONNECTIONS,
-            **{**options, "socket_timeout": deadline_s * _NODE_SHARE},
+            **{**options, "socket_timeout": deadline_s * NODE_SHARE},
         )
         # redis-py accepts no connection class above. It makes all later nodes with these options.
         live = _LiveSSLConnection if url.tls else _LiveConnection
@@ -121,7 +119,7 @@ class ClusterClient(RedisCluster):
         if self._initialize:
             if self._refresh_task is None or self._refresh_task.done():
                 self._refresh_task = asyncio.create_task(self._refresh(), name="cluster-refresh")
-                self._refresh_task.add_done_callback(_forget_error)
+                self._refresh_task.add_done_callback(forget_error)  # those who wait get it
             if self.nodes_manager.slots_cache:
                 await asyncio.wait({self._refresh_task}, timeout=_REFRESH_WAIT_S)
             else:
@@ -182,7 +180,7 @@ def cluster_backend(url: StoreUrl, *, timeout_s: float, confirm_s: float) -> Bac
 
     last_node: tuple[str, int] | None = None
 
-    def subscribe() -> WatchedPubSub:
+    def pubsub() -> WatchedPubSub:
         # Every node delivers what is published on any. The last one may be down, or no longer in the cluster.
         nonlocal last_node
         known = [(node.host, int(node.port)) for node in client.get_primaries()] or list(url.hosts)
@@ -199,7 +197,15 @@ def cluster_backend(url: StoreUrl, *, timeout_s: float, confirm_s: float) -> Bac
         await calls.close()
         await client.close_all()
 
-    return Backend(client, calls.call, subscribe, close, calls.calls_of, calls.servers, primaries)
+    return Backend(
+        client=client,
+        call=calls.call,
+        calls_of=calls.calls_of,
+        servers=calls.servers,
+        topology=primaries,
+        pubsub=pubsub,
+        close_all=close,
+    )
 
 
 async def _responding(nodes: list[ClusterNode]) -> list[ClusterNode]:
@@ -241,9 +247,3 @@ async def _publish(
         except (RedisConnectionError, RedisTimeoutError) as exc:
             error = exc
     raise error
-
-
-def _forget_error(task: asyncio.Task[None]) -> None:
-    """Mark the task's error as retrieved: callers that still wait get it, otherwise it does not matter."""
-    if not task.cancelled():
-        task.exception()

@@ -28,6 +28,7 @@ from deferd.store.pipeline import ASKING, Command
 from deferd.store.replication import NotReplicated, TooFewReplicas, marker_in_slot_of
 from deferd.store.server_calls import ServerCalls
 from deferd.store.server_clock import NotAfter, given_up_at
+from deferd.store.task_cancellation import forget_error
 
 if TYPE_CHECKING:
     from deferd.store.cluster import ClusterClient
@@ -36,7 +37,7 @@ _KEYLESS = {"PING", "INFO"}
 _REDIRECTIONS = 16
 """After so many redirections of one call the last one is its error."""
 _TRY_AGAIN_S = 0.05
-_NODE_SHARE = 0.9
+NODE_SHARE = 0.9
 """The part of a call's time after which a node counts as failed, so that the error still names the node."""
 _UNKNOWN = StoreDurability(None)
 
@@ -89,7 +90,7 @@ class ClusterCalls:
         name = f"{host}:{port}"
         if name not in self._nodes:
             self._nodes[name] = NodeCalls(
-                host, port, self._options, timeout_s=self.timeout_s * _NODE_SHARE, confirm_s=self.confirm_s
+                host, port, self._options, timeout_s=self.timeout_s * NODE_SHARE, confirm_s=self.confirm_s
             )
         return self._nodes[name]
 
@@ -114,21 +115,21 @@ class SlotCalls:
 
     @property
     def durability(self) -> StoreDurability:
-        """As `KeyCalls.durability`."""
+        """As `ServerCalls.durability`."""
         node = self._last or self._cluster.node_of_slot(self._slot)
         return _UNKNOWN if node is None else node.durability
 
     async def probe(self) -> int:
-        """As `KeyCalls.probe`."""
+        """As `ServerCalls.probe`."""
         level: int = await self._in_time(lambda node, _: node.probe())
         return level
 
     async def call(self, *args: str | bytes | float | NotAfter) -> Any:
-        """As `KeyCalls.call`."""
+        """As `ServerCalls.call`."""
         return await self._in_time(partial(_send, self._given_up_in_time(args)))
 
     async def call_probed(self, *args: str | bytes | float | NotAfter) -> Any:
-        """As `KeyCalls.call_probed`."""
+        """As `ServerCalls.call_probed`."""
         args = self._given_up_in_time(args)
 
         def send(node: NodeCalls, asks: bool) -> Awaitable[Any]:
@@ -138,7 +139,7 @@ class SlotCalls:
         return await self._in_time(send)
 
     async def call_replicated(self, replicas: int, *args: str | bytes | float | NotAfter) -> Any:
-        """As `KeyCalls.call_replicated`."""
+        """As `ServerCalls.call_replicated`."""
         within_s = self._cluster.confirm_s
         args = given_up_at(args, asyncio.get_running_loop().time() + within_s)
         marker = marker_in_slot_of(self._key)
@@ -204,11 +205,5 @@ class SlotCalls:
 
 def _send(args: Command, node: NodeCalls, asks: bool) -> Awaitable[Any]:
     if asks:
-        node.pipeline.send(*ASKING).add_done_callback(_forget_error)
+        node.pipeline.send(*ASKING).add_done_callback(forget_error)  # the call that follows gets one too
     return node.pipeline.send(*args)
-
-
-def _forget_error(reply: asyncio.Future[Any]) -> None:
-    """The call that follows gets an error too."""
-    if not reply.cancelled():
-        reply.exception()

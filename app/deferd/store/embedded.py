@@ -60,11 +60,6 @@ class EmbeddedStore:
         return self._process.pid if self._process is not None and self._process.is_running else None
 
     @property
-    def reaper_pid(self) -> int | None:
-        """Process id of the reaper, or None."""
-        return self._reaper.pid if self._reaper is not None else None
-
-    @property
     def inherited(self) -> tuple[int, ...]:
         """File descriptors that each server process keeps open. While one does, the store outlives this process."""
         return () if self._reaper is None else (self._reaper.serving_fd,)

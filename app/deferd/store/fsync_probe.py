@@ -9,6 +9,7 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from deferd.store.durability_levels import FSYNC, MEMORY
 from deferd.store.pipeline import Pipeline
+from deferd.store.server_info import fields_of_info
 
 _VALID_S = 1.0
 _CONFIG_COMMAND = ("CONFIG", "GET", "*append*")
@@ -32,7 +33,8 @@ class StoreDurability:
         self._pipeline = pipeline
         self._place = place
         self._level = MEMORY
-        self._why_not = f"{place} has not responded yet"
+        self.why_not = f"{place} has not responded yet"
+        """Why the level is not FSYNC, for error texts."""
         self._probed_on = 0
         self._probe_at_s = 0.0
         self._pending: asyncio.Future[Any] | None = None
@@ -48,11 +50,6 @@ class StoreDurability:
         """
         pipeline = self._pipeline
         return self._level if pipeline is not None and self._probed_on == pipeline.connections_opened else MEMORY
-
-    @property
-    def why_not(self) -> str:
-        """Why the level is not FSYNC, for error texts."""
-        return self._why_not
 
     @property
     def waits_for_rewrite(self) -> bool:
@@ -107,13 +104,13 @@ class StoreDurability:
         error = errors[0] or errors[1]
         probe_at_s = asyncio.get_running_loop().time() + _VALID_S
         if error is None:
-            self._set_level(_config_of(config.result()), _fields_of(state.result()), pipeline)
+            self._set_level(_config_of(config.result()), fields_of_info(state.result()), pipeline)
             self._probe_at_s = probe_at_s
         elif isinstance(error, RedisError):
             self._level = MEMORY
             self._rewrite_running = False
             if isinstance(error, ResponseError):
-                self._why_not = f"{self._place} refuses CONFIG GET, which shows whether it fsyncs before it replies"
+                self.why_not = f"{self._place} refuses CONFIG GET, which shows whether it fsyncs before it replies"
                 # A final refusal is not tried again: each try would add a line to the store's log.
                 self._probe_at_s = float("inf") if _is_final(error) else probe_at_s
         self._probed_on = pipeline.connections_opened
@@ -126,10 +123,10 @@ class StoreDurability:
         if wrong:
             self._level = MEMORY
             self._had_file_on = 0
-            self._why_not = f"{self._place} does not fsync before it replies ({', '.join(wrong)})"
+            self.why_not = f"{self._place} does not fsync before it replies ({', '.join(wrong)})"
         elif self._rewrite_running:
             self._level = MEMORY
-            self._why_not = f"{self._place} is rewriting its append-only file, which may be its first"
+            self.why_not = f"{self._place} is rewriting its append-only file, which may be its first"
         else:
             self._level = FSYNC
             self._had_file_on = pipeline.connections_opened
@@ -151,8 +148,3 @@ def _is_rewriting(state: dict[str, str]) -> bool:
 def _config_of(reply: list[bytes]) -> dict[str, str]:
     parts = [part.decode() for part in reply]
     return dict(zip(parts[::2], parts[1::2], strict=True))
-
-
-def _fields_of(reply: bytes) -> dict[str, str]:
-    lines = (line.partition(":") for line in reply.decode().splitlines())
-    return {name: value for name, _, value in lines}

@@ -39,11 +39,6 @@ class StoreReaper:
         self._alive_read, self._alive_write = os.pipe()
         self._serving_read, self.serving_fd = os.pipe()
 
-    @property
-    def pid(self) -> int | None:
-        """Process id of the reaper, or None."""
-        return None if self._process is None else self._process.pid
-
     async def start(self) -> None:
         """Start the reaper, and start another whenever it ends. Raises OSError."""
         await self._spawn()

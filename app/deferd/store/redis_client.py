@@ -26,25 +26,27 @@ QUIET_S = 5.0
 """After so many seconds without a message a subscription sends a PING."""
 
 
-def no_retry() -> Retry:
-    """A retry policy that never sends a command again."""
-    return Retry(NoBackoff(), 0)
+def common_options() -> dict[str, Any]:
+    """redis-py's options for all connections."""
+    return {
+        # A policy that never sends a command again.
+        "retry": Retry(NoBackoff(), 0),
+        # RESP2, so that INFO works on a server that is too old, and the error can say so.
+        "protocol": 2,
+        # No CLIENT SETINFO: it costs a round trip, and a restricted user would need permission for it.
+        "driver_info": None,
+    }
 
 
 def connection_options(url: StoreUrl, *, timeout_s: float) -> dict[str, Any]:
     """redis-py's options for connections of a store URL, without host and port."""
-    options: dict[str, Any] = {
+    options = common_options() | {
         "db": url.db,
         "username": url.username,
         "password": url.password,
         "socket_connect_timeout": timeout_s,
         # Each call has one deadline instead: one timer a call, and none for each of its steps.
         "socket_timeout": None,
-        "retry": no_retry(),
-        # RESP2, so that INFO works on a server that is too old, and the error can say so.
-        "protocol": 2,
-        # No CLIENT SETINFO: it costs a round trip, and a restricted user would need permission for it.
-        "driver_info": None,
     }
     if url.tls:
         options |= {"connection_class": SSLConnection, **dict(url.tls_options)}

@@ -23,6 +23,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from deferd.store.pipeline import ASKING, Command, Pipeline, PipelineConnection
 from deferd.store.server_clock import NotAfter, given_up_at
+from deferd.store.task_cancellation import forget_error
 
 MARKER_CHANNEL = "deferd:confirm"
 _MARKER: Command = ("PUBLISH", MARKER_CHANNEL, "")
@@ -227,7 +228,7 @@ class _Batches:
     @staticmethod
     def _send_one(connection: PipelineConnection, command: Command, end_s: float, *, asks: bool) -> asyncio.Future[Any]:
         if asks:
-            connection.send(ASKING, end_s).add_done_callback(_forget_error)
+            connection.send(ASKING, end_s).add_done_callback(forget_error)  # the call that follows gets one too
         return connection.send(command, end_s)
 
     def _error_of(self, marked: Any, confirmed: Any) -> Exception | None:
@@ -247,9 +248,3 @@ def _fail(batch: list[_Call], error: Exception) -> None:
     for call in batch:
         if not call.future.done():
             call.future.set_exception(error)
-
-
-def _forget_error(reply: asyncio.Future[Any]) -> None:
-    """The call that follows gets an error too."""
-    if not reply.cancelled():
-        reply.exception()

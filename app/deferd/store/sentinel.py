@@ -21,7 +21,7 @@ from redis.asyncio.sentinel import (
 from redis.exceptions import RedisError
 
 from deferd.store.backend import Backend, pipelined_backend
-from deferd.store.redis_client import POOL_SIZE, connection_options, no_retry, subscriber_options
+from deferd.store.redis_client import POOL_SIZE, common_options, connection_options, subscriber_options
 from deferd.store.task_cancellation import cancel_and_wait
 from deferd.store.url import StoreUrl
 
@@ -211,14 +211,11 @@ def sentinel_backend(url: StoreUrl, *, timeout_s: float, confirm_s: float) -> Ba
 
 
 def _sentinel_options(url: StoreUrl, *, timeout_s: float) -> dict[str, Any]:
-    options: dict[str, Any] = {
+    options = common_options() | {
         "username": url.sentinel_username,
         "password": url.sentinel_password,
         "socket_connect_timeout": timeout_s,
         "socket_timeout": timeout_s,
-        "retry": no_retry(),
-        "protocol": 2,
-        "driver_info": None,
     }
     if url.tls:
         options |= {"ssl": True, **dict(url.tls_options)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from redis.asyncio import ConnectionPool
 
@@ -12,31 +12,16 @@ from deferd.store.replication import ReplicatedCalls
 from deferd.store.server_clock import NotAfter
 
 
-class KeyCalls(Protocol):
-    """Calls to the server that has a key; see `deferd.store.connection.Store.calls_of`.
-
-    In place of a `NotAfter` as last argument, each sends the instant at which the caller gives up.
-    """
-
-    @property
-    def durability(self) -> StoreDurability:
-        """How durable calls are by default at the server that ran the last one, or else would run the next."""
-
-    async def probe(self) -> int:
-        """Read that now, and return the level. Raises redis-py's errors when the server does not respond."""
-
-    async def call(self, *args: str | bytes | float | NotAfter) -> Any:
-        """Run one command and return the reply. Raises redis-py's error for an error reply."""
-
-    async def call_probed(self, *args: str | bytes | float | NotAfter) -> Any:
-        """As `call`. Right after the reply, `durability.level` holds for this call."""
-
-    async def call_replicated(self, replicas: int, *args: str | bytes | float | NotAfter) -> Any:
-        """As `call`; returns when so many replicas have the effect. Raises as `ReplicatedCalls.call`."""
-
-
 class ServerCalls:
-    """Calls to the server that new connections of `pool` lead to. `place` is its name in errors."""
+    """Calls to the server that new connections of `pool` lead to. `place` is its name in errors.
+
+    In place of a `NotAfter` as last argument, each sends the instant at which the caller gives up. `call` runs one
+    command and returns the reply, and raises redis-py's error for an error reply. `call_replicated` does the same, and
+    returns when so many replicas have the effect; see `ReplicatedCalls.call`.
+
+    `durability` is how durable calls are by default at the server that ran the last one, or else would run the next.
+    `probe` reads that now and returns the level; it raises redis-py's errors when the server does not respond.
+    """
 
     def __init__(self, pool: ConnectionPool, *, timeout_s: float, confirm_s: float, place: str = "the store") -> None:
         self.pipeline = Pipeline(pool, deadline_s=timeout_s)
@@ -48,7 +33,7 @@ class ServerCalls:
         self.call_replicated = self._replicated.call
 
     async def call_probed(self, *args: str | bytes | float | NotAfter) -> Any:
-        """As `KeyCalls.call_probed`."""
+        """As `call`. Right after the reply, `durability.level` holds for this call."""
         self.durability.refresh()
         return await self.pipeline.send(*args)
 

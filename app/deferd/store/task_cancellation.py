@@ -1,4 +1,4 @@
-"""Reliable cancellation of tasks."""
+"""The ends of tasks: reliable cancellation, and errors that nobody waits for."""
 
 from __future__ import annotations
 
@@ -20,3 +20,9 @@ async def cancel_and_wait(tasks: Collection[asyncio.Task[Any]]) -> None:
             task.cancel()
         _, pending = await asyncio.wait(pending, timeout=_RETRY_S)
     await asyncio.gather(*tasks, return_exceptions=True)  # retrieve their errors, so that asyncio does not log them
+
+
+def forget_error(ended: asyncio.Future[Any]) -> None:
+    """Else asyncio logs the error of a future that nobody awaits, as when all its callers were cancelled."""
+    if not ended.cancelled():
+        ended.exception()

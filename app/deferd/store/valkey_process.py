@@ -21,7 +21,7 @@ from deferd.store.data_dir import DataDirectory
 from deferd.store.load_progress import REPORT_INTERVAL_S, LoadProgress, LoadWatch
 from deferd.store.preflight import StoreRefused
 from deferd.store.process_end import end_of
-from deferd.store.redis_client import no_retry
+from deferd.store.redis_client import common_options
 
 _log = logging.getLogger("deferd.store")
 
@@ -154,9 +154,7 @@ def socket_client(data_dir: DataDirectory) -> Redis:
         unix_socket_path=str(data_dir.socket),
         socket_timeout=_RESPONSE_S,
         socket_connect_timeout=_RESPONSE_S,
-        retry=no_retry(),
-        protocol=2,
-        driver_info=None,
+        **common_options(),
     )
 
 

@@ -15,6 +15,7 @@ from deferd.contract.model import ChangeJob, JobState, TopicSettings
 from deferd.engine.record import ANY_RECEIPT, JobRecord
 from deferd.engine.script_arguments import PutBounds
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
+from tests.integration.engine.sweeping import purge_jobs, redrive_jobs
 
 
 async def append(driver: EngineDriver, body: Any, job_id: str = "a", **fields: Any) -> tuple[str, JobRecord]:
@@ -158,7 +159,7 @@ async def test_nothing_of_a_collection_stays_when_its_job_goes(driver: EngineDri
         case "replace":
             await driver.put(on_conflict="replace")
         case "purge":
-            await driver.topics.purge(TOPIC, JobState.DELAYED)
+            await purge_jobs(driver.engine, TOPIC, JobState.DELAYED)
         case "change":
             await driver.queue.change(TOPIC, "a", ChangeJob(body="new"))
             assert (await driver.queue.get(TOPIC, "a")).body == b'"new"'
@@ -183,7 +184,7 @@ async def test_a_dead_collection_is_redriven_with_its_items(driver: EngineDriver
     with pytest.raises(JobExists) as taken:
         await append(driver, 3)
     assert taken.value.state is JobState.DEAD
-    await driver.topics.redrive(TOPIC)
+    await redrive_jobs(driver.engine, TOPIC)
     assert (await driver.pop_one()).body == b"[1,2]"
 
 

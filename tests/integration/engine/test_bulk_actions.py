@@ -347,7 +347,7 @@ async def test_ready_jobs_are_moved_by_state(driver: EngineDriver) -> None:
 async def test_waiting_consumers_get_rescheduled_jobs(engine: Engine) -> None:
     await engine.queue.put(PutJob(topic=TOPIC, id="a", delay=3600, tags=["x"]))
     waiting = asyncio.create_task(engine.dispatcher.pop([TOPIC], wait_ms=5000))
-    await until(lambda: engine.dispatcher.waiting == 1, "it waits")
+    await until(lambda: engine.dispatcher.waiting.count == 1, "it waits")
     await engine.bulk.reschedule(RescheduleSelected.model_validate({"select": {"tag": "x"}, "delay": 0.2}))
     [job] = await waiting
     assert job.id == "a"

@@ -13,6 +13,7 @@ from deferd.engine.bulk_actions import BulkOutcome
 from deferd.engine.engine import Engine
 from deferd.engine.topics import JobFilter
 from deferd.store.connection import connect
+from tests.integration.engine.sweeping import purge_jobs
 from tests.integration.store.store_servers import ClusterSet
 
 TOPICS = [f"t{number}" for number in range(12)]
@@ -51,7 +52,7 @@ async def test_jobs_of_all_nodes_are_moved_and_cancelled(engine: Engine, cluster
     assert (await engine.queue.get("t3", "j4")).due_at_ms - before == 120_000
     found, _, _ = await engine.topics.search("t3", JobFilter(tag="t-2"))
     assert [job.id for job in found] == ["j2"]
-    assert await engine.topics.purge("t3", tag="t-2") == 1
+    assert await purge_jobs(engine, "t3", tag="t-2") == 1
     assert (await engine.consistency.audit_store()).clean
     cancelled = await engine.bulk.cancel(CancelSelected.model_validate({"select": {"tag": "x"}}))
     assert cancelled == BulkOutcome(59, 59, {JobState.DELAYED: 59}, True)

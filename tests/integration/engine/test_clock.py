@@ -121,7 +121,7 @@ async def test_a_request_is_remembered_until_its_lease_ends(driver: EngineDriver
 async def test_a_waiting_consumer_gets_a_job_that_becomes_due(process: Engine, clock: MovableClock) -> None:
     await process.queue.put(job(delay=86_400))
     popping = asyncio.create_task(process.dispatcher.pop([TOPIC], wait_ms=20_000))
-    await until(lambda: process.dispatcher.waiting == 1, "the consumer waits")
+    await until(lambda: process.dispatcher.waiting.count == 1, "the consumer waits")
     await clock.advance(DAY_MS)
     async with asyncio.timeout(BUSY_S):
         [popped] = await popping

@@ -10,6 +10,7 @@ from deferd.contract.finding_kinds import FindingKind
 from deferd.contract.model import CancelItem, JobState, PutJob, TopicSettings
 from deferd.engine.record import ANY_RECEIPT
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
+from tests.integration.engine.sweeping import purge_jobs
 
 
 async def finish(driver: EngineDriver, job_id: str = "a") -> None:
@@ -190,7 +191,7 @@ async def test_a_purge_frees_the_ids(driver: EngineDriver, state: JobState | Non
     for number in range(3):
         await driver.put(f"j{number}", unique_for=60, retain=30 * (number % 2))
         await finish(driver, f"j{number}")
-    assert await driver.topics.purge(TOPIC, state) == 1
+    assert await purge_jobs(driver.engine, TOPIC, state) == 1
     assert not driver.keys_left() & {"taken", "pool", "finished"}
 
 

@@ -16,6 +16,7 @@ from deferd.engine.engine import Engine
 from deferd.engine.record import ANY_RECEIPT
 from deferd.store.connection import Store
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
+from tests.integration.engine.sweeping import purge_jobs, redrive_jobs
 from tests.integration.store.store_servers import StoreServer
 
 LONG = 5000
@@ -211,7 +212,7 @@ async def apply_plant(driver: EngineDriver, plant: Plant) -> None:
 async def finish_all_jobs(driver: EngineDriver) -> set[str]:
     """Redrive, wait for all delays and leases, and finish; return the ids that were handed out."""
     finished: set[str] = set()
-    await driver.topics.redrive(TOPIC)
+    await redrive_jobs(driver.engine, TOPIC)
     for wait_s in (0, 100, 3000):
         await driver.pass_time(wait_s)
         for popped in await driver.pop(10):
@@ -393,7 +394,7 @@ async def test_a_topic_without_data_is_not_found(driver: EngineDriver) -> None:
 
 async def test_a_topic_that_was_purged_leaves_nothing_to_find(driver: EngineDriver) -> None:
     await put_one_in_every_state(driver)
-    await driver.topics.purge(TOPIC)
+    await purge_jobs(driver.engine, TOPIC)
     with pytest.raises(TopicNotFound):
         await audit(driver)
     survey = await driver.engine.consistency.audit_store()

@@ -17,6 +17,7 @@ from deferd.engine.queue import PopRequest
 from tests.drawn_input import counted
 from tests.integration.engine.engine_and_model import OutOfTimeError
 from tests.integration.engine.engine_driver import TOPIC, job
+from tests.integration.engine.sweeping import redrive_jobs
 from tests.integration.engine.test_consistency_check import kinds
 from tests.integration.engine.test_state_machine import EveryCall
 from tests.integration.store.store_servers import StoreServer
@@ -76,7 +77,7 @@ class Load:
             await self.engine.queue.cancel(TOPIC, job_id)
 
     async def change(self) -> None:
-        await self.engine.topics.redrive(TOPIC, limit=5)
+        await redrive_jobs(self.engine, TOPIC, limit=5)
         change = ChangeJob(delay=self.random.choice((0, 0.05)))
         await self.engine.queue.change(TOPIC, self.random.choice(self.ids), change)
 

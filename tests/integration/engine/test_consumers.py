@@ -12,8 +12,7 @@ import pytest
 from deferd.contract.model import PutJob
 from deferd.engine.engine import Engine
 from deferd.engine.inspection import consumer_registry
-from deferd.engine.inspection.activity import TopicActivity
-from deferd.engine.inspection.consumer_registry import ConsumerRegistry, Sample, SeenConsumer
+from deferd.engine.inspection.consumer_registry import ConsumerRegistry, Sample, SeenConsumer, TopicActivity
 from deferd.engine.inspection.consumers import Consumer, Consumers
 from deferd.engine.queue import PopRequest
 from deferd.store.connection import Store

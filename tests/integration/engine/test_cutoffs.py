@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,6 +15,7 @@ from deferd.engine.bulk_actions import BulkOutcome, BulkPreview
 from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.topic_sweeps import Pace, Sweep
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
+from tests.integration.engine.sweeping import purge_jobs
 
 MANY = 2500
 
@@ -79,7 +81,7 @@ async def test_a_purge_with_a_cutoff_leaves_what_was_put_since(driver: EngineDri
     assert await driver.engine.sweeps.run(sweep("purge", cutoff_ms=preview.cutoff_ms)) == MANY + 3
     assert await ids(driver) == kept
     assert await driver.engine.sweeps.run(sweep("purge", cutoff_ms=preview.cutoff_ms)) == 0
-    assert await driver.topics.purge(TOPIC) == MANY + 1
+    assert await purge_jobs(driver.engine, TOPIC) == MANY + 1
 
 
 @pytest.mark.parametrize("verb", ["redrive", "purge"])
@@ -93,7 +95,7 @@ async def test_jobs_of_one_error(driver: EngineDriver, verb: str) -> None:
     assert (preview.matched, len(preview.samples)) == (4, 2)
     driver.move_clock(0.005)
     await bury(driver, "smtp4", "SMTP 421: message 4 refused")
-    with_cutoff = driver.engine.sweeps.with_cutoff(group, preview.cutoff_ms)
+    with_cutoff = replace(group, cutoff_ms=preview.cutoff_ms)
     assert await driver.engine.sweeps.run(with_cutoff) == 4
     assert await ids(driver, JobState.DEAD) == {"other", "none", "smtp4"}
     assert await driver.engine.sweeps.run(group) == 1

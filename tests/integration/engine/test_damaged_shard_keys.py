@@ -12,6 +12,7 @@ from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.scripts import WrongType
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver
 from tests.integration.engine.schedule_driver import NAME, ScheduleDriver
+from tests.integration.engine.sweeping import purge_jobs
 
 SHARD = "deferd:{0}:"
 
@@ -65,7 +66,7 @@ async def test_a_damaged_list_of_topics_with_events_stops_no_call(driver: Engine
         case "bury":
             await driver.queue.bury(TOPIC, "a", ANY_RECEIPT)
         case "purge":
-            await driver.topics.purge(TOPIC, state=JobState.READY)
+            await purge_jobs(driver.engine, TOPIC, state=JobState.READY)
     assert await driver.counts() == expected.get(call, {})
     assert type_of(driver, "events/topics") == b"zset"
     assert await listed(driver) == [TOPIC, "other"]
@@ -87,7 +88,7 @@ async def test_a_topic_ends_its_events_with_a_damaged_list(driver: EngineDriver)
 async def test_a_topic_is_forgotten_with_a_damaged_list(driver: EngineDriver) -> None:
     await driver.put("a", delay=60)
     damage(driver, "events/topics")
-    await driver.topics.purge(TOPIC)
+    await purge_jobs(driver.engine, TOPIC)
     assert driver.server.command("KEYS", f"{KEY}:*") == []
     assert driver.server.command("HEXISTS", f"{SHARD}settings", TOPIC) == 0
     assert await listed(driver) == []

@@ -204,7 +204,7 @@ async def test_a_topic_of_a_pattern_that_is_back_is_polled_without_a_message(dep
     deployment.engine._notifications._on_ready = lambda *_: None
     deployment.engine._notifications._on_gap = lambda: None
     waiting = asyncio.create_task(deployment.pop_by_pattern(wait_ms=30_000))
-    await until(lambda: deployment.engine.dispatcher.waiting == 1, "it waits")
+    await until(lambda: deployment.engine.dispatcher.waiting.count == 1, "it waits")
     await asyncio.sleep(2 * RETRY_S)
     assert not waiting.done()
     await asyncio.to_thread(deployment.failing.start)
@@ -233,7 +233,7 @@ async def test_a_topic_that_is_back_is_polled_without_a_message(deployment: Depl
     deployment.engine._notifications._on_ready = lambda *_: None
     deployment.engine._notifications._on_gap = lambda: None
     waiting = deployment.waiting_pop(dead, healthy)
-    await until(lambda: deployment.engine.dispatcher.waiting == 1, "it waits")
+    await until(lambda: deployment.engine.dispatcher.waiting.count == 1, "it waits")
     await asyncio.to_thread(deployment.failing.start)
     await asyncio.to_thread(wait_until, lambda: is_healthy(deployment.failing), SETTLE_S, "the node is back")
     async with asyncio.timeout(2 * STORE_TIMEOUT_S + 2 * RETRY_S):

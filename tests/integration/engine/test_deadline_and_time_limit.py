@@ -12,6 +12,7 @@ from deferd.engine import metrics
 from deferd.engine.queue import PopRequest
 from deferd.engine.script_arguments import PutBounds
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
+from tests.integration.engine.sweeping import redrive_jobs
 
 
 async def reason(driver: EngineDriver, job_id: str = "a") -> str | None:
@@ -118,7 +119,7 @@ async def test_a_redrive_and_a_new_due_time_begin_a_new_deadline(driver: EngineD
     await driver.queue.release(TOPIC, "a", (await driver.pop_one()).receipt, delay_ms=1000)
     await driver.pass_time(10)
     assert await reason(driver) == "deadline"
-    await driver.topics.redrive(TOPIC)
+    await redrive_jobs(driver.engine, TOPIC)
     redriven = await driver.queue.get(TOPIC, "a")
     assert redriven.deadline_at_ms == redriven.due_at_ms + 10_000
     await driver.queue.release(TOPIC, "a", (await driver.pop_one()).receipt, delay_ms=1000)
@@ -187,7 +188,7 @@ async def test_a_time_limit_leaves_nothing_behind(driver: EngineDriver) -> None:
     assert "expiry" not in driver.keys_left()
     await driver.queue.bury(TOPIC, "a", await take())
     assert "expiry" not in driver.keys_left()
-    await driver.topics.redrive(TOPIC)
+    await redrive_jobs(driver.engine, TOPIC)
     await driver.queue.finish(TOPIC, "a", await take())
     assert "expiry" not in driver.keys_left()
     await driver.put(time_limit=30)

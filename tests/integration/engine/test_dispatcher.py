@@ -367,7 +367,7 @@ async def test_waiters_fail_when_the_store_is_gone_and_later_ones_are_served_whe
     finally:
         server.start()
     waiting = [asyncio.create_task(pop_until_served(engine)) for _ in range(3)]
-    await until(lambda: engine.dispatcher.waiting == 3, "all of them wait")
+    await until(lambda: engine.dispatcher.waiting.count == 3, "all of them wait")
     async with asyncio.timeout(10):
         await engine.queue.put_many([job(f"j{number}") for number in range(3)])
         assert sorted(found.id for jobs in await asyncio.gather(*waiting) for found in jobs) == ["j0", "j1", "j2"]

@@ -24,6 +24,7 @@ from deferd.engine.events.positions import (
 from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.script_arguments import NO_BOUNDS
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
+from tests.integration.engine.sweeping import purge_jobs, redrive_jobs
 
 Told = tuple[str, str | None, dict[str, Any]]
 
@@ -102,7 +103,7 @@ async def test_deaths_and_what_comes_after(driver: EngineDriver) -> None:
     ((kind, job_id, facts),) = await last(driver)
     assert (kind, job_id, facts.pop("error")) == ("dead", "a", "é" * 60)
     assert facts == {"state": "dead", "attempts": 1, "reason": "buried"}
-    await driver.topics.redrive(TOPIC)
+    await redrive_jobs(driver.engine, TOPIC)
     assert [("redriven", "a", {"state": "ready"})] == await last(driver)
     await driver.queue.release(TOPIC, (await driver.pop_one()).id, ANY_RECEIPT)
     assert (await last(driver))[0][2]["reason"] == "attempts_exhausted"
@@ -146,7 +147,7 @@ async def test_batches_and_bulk_calls(driver: EngineDriver) -> None:
     assert await last(driver) == [("finished", popped[99].id, {"state": "finished", "attempt": 1})]
     assert (await kinds(driver))[500:] == ["popped"] * 250 + ["finished"] * 100
     await driver.engine.bulk.cancel(CancelSelected.model_validate({"select": {"tag": "x"}}))
-    await driver.topics.purge(TOPIC)
+    await purge_jobs(driver.engine, TOPIC)
     rest = (await events(driver))[850:]
     assert [event.facts["was"] for event in rest if event.kind == "cancelled"] == ["reserved"] * 49
     assert sum(event.facts["count"] for event in rest if event.kind == "purged") == 201
@@ -218,10 +219,10 @@ async def test_a_store_that_has_lost_events_is_noticed(driver: EngineDriver) -> 
 async def test_forgetting_a_topic_forgets_its_events(driver: EngineDriver) -> None:
     await keep(driver)
     await driver.put("a")
-    await driver.topics.purge(TOPIC)
+    await purge_jobs(driver.engine, TOPIC)
     assert await kinds(driver) == ["put", "purged"]
     await driver.topics.set(TOPIC, TopicSettings())
-    await driver.topics.purge(TOPIC)
+    await purge_jobs(driver.engine, TOPIC)
     assert driver.server.command("KEYS", "*events*") == []
 
 

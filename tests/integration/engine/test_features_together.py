@@ -14,6 +14,7 @@ from deferd.engine.record import ANY_RECEIPT, JobRecord
 from deferd.engine.topic_search import TopicSelection
 from deferd.engine.topics import JobFilter
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver, job
+from tests.integration.engine.sweeping import purge_jobs
 from tests.integration.store.store_contents import Contents, read_contents
 
 TAG = {"tag": "customer:7"}
@@ -219,9 +220,9 @@ async def test_a_purge_of_finished_jobs_frees_ids_only_without_a_filter(driver: 
     for job_id in ("plain", "tagged"):
         held = await hold(driver, job_id, unique_for=60, **(TAGGED if job_id == "tagged" else {}))
         await driver.queue.finish(TOPIC, job_id, held.receipt)
-    await driver.topics.purge(TOPIC, JobState.FINISHED, tag="customer:7")
+    await purge_jobs(driver.engine, TOPIC, JobState.FINISHED, tag="customer:7")
     assert contents(driver).taken.keys() == {"plain", "tagged"}
-    await driver.topics.purge(TOPIC, JobState.FINISHED)
+    await purge_jobs(driver.engine, TOPIC, JobState.FINISHED)
     assert contents(driver).taken == {}
 
 

@@ -11,6 +11,7 @@ from deferd.contract.errors import JobNotFound, ReceiptStale
 from deferd.contract.model import FinishItem, JobState
 from deferd.engine.record import ANY_RECEIPT, IMPOSSIBLE_RECEIPT, Receipt
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver
+from tests.integration.engine.sweeping import redrive_jobs
 
 
 async def test_a_finished_job_is_gone(driver: EngineDriver) -> None:
@@ -244,7 +245,7 @@ async def dead_jobs(driver: EngineDriver, *job_ids: str, **fields: Any) -> None:
 async def test_a_redriven_job_is_as_new(driver: EngineDriver) -> None:
     await dead_jobs(driver, "a", max_attempts=1, ttl=10)
     driver.move_clock(100)
-    assert await driver.topics.redrive(TOPIC) == 1
+    assert await redrive_jobs(driver.engine, TOPIC) == 1
     stored = await driver.queue.get(TOPIC, "a")
     assert (stored.state, stored.attempts, stored.reason, stored.last_error) == (JobState.READY, 0, None, "poison")
     held = await driver.pop_one()
@@ -256,7 +257,7 @@ async def test_an_old_receipt_is_stale_for_a_redriven_job(driver: EngineDriver) 
     await driver.put()
     old = await driver.pop_one()
     await driver.queue.bury(TOPIC, "a", old.receipt)
-    await driver.topics.redrive(TOPIC)
+    await redrive_jobs(driver.engine, TOPIC)
     await driver.pop_one()
     with pytest.raises(ReceiptStale):
         await driver.queue.finish(TOPIC, "a", old.receipt)
@@ -264,12 +265,12 @@ async def test_an_old_receipt_is_stale_for_a_redriven_job(driver: EngineDriver) 
 
 async def test_redrive_takes_the_longest_dead_up_to_its_limit(driver: EngineDriver) -> None:
     await dead_jobs(driver, "a", "b", "c")
-    assert await driver.topics.redrive(TOPIC, limit=2) == 2
+    assert await redrive_jobs(driver.engine, TOPIC, limit=2) == 2
     assert [popped.id for popped in await driver.pop(5)] == ["a", "b"]
 
 
 async def test_redrive_by_id_skips_jobs_that_are_not_dead(driver: EngineDriver) -> None:
     await dead_jobs(driver, "a", "b")
     await driver.put("ready")
-    assert await driver.topics.redrive(TOPIC, ids=["b", "ready", "nobody", "b"]) == 1
+    assert await redrive_jobs(driver.engine, TOPIC, ids=["b", "ready", "nobody", "b"]) == 1
     assert await driver.counts() == {"dead": 1, "ready": 2}

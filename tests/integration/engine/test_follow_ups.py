@@ -12,6 +12,7 @@ from deferd.contract.errors import JobCancelled, JobReserved
 from deferd.contract.model import CancelItem, FinishItem, JobState, TopicSettings
 from deferd.engine.record import ANY_RECEIPT, JobRecord
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver, job
+from tests.integration.engine.sweeping import purge_jobs
 
 AFTER = {"if_reserved": "after"}
 Ending = Callable[[EngineDriver, JobRecord], Coroutine[Any, Any, None]]
@@ -217,7 +218,7 @@ async def test_a_cancel_on_retry_lets_the_follow_up_run_at_once_if_asked(driver:
 async def test_a_purge_takes_follow_ups_along(driver: EngineDriver, state: JobState | None) -> None:
     await hold(driver)
     await follow(driver, 1)
-    assert await driver.topics.purge(TOPIC, state) == 1
+    assert await purge_jobs(driver.engine, TOPIC, state) == 1
     assert not driver.keys_left() & {"pool", "follow"}
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from deferd.contract.model import PutJob
 from deferd.contract.schedules import PutSchedule
+from deferd.engine import time_slice
 from deferd.engine.inspection import scheduled_runs
 from deferd.engine.inspection.forecast import Forecast
 from deferd.engine.script_arguments import NO_BOUNDS
@@ -142,7 +143,7 @@ async def test_too_many_runs_or_schedules_are_said(driver: EngineDriver, monkeyp
     assert (made.is_complete, sum(made.total().scheduled)) == (False, 200 * 5)
     monkeypatch.setattr(scheduled_runs, "_SCHEDULES_READ", 4000)
     monkeypatch.setattr(scheduled_runs, "_BUDGET_S", 0.0)
-    monkeypatch.setattr(scheduled_runs, "_AT_ONCE_S", 0.0)
+    monkeypatch.setattr(time_slice, "SLICE_S", 0.0)
     assert not (await forecast(driver)).is_complete
 
 

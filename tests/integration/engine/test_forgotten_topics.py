@@ -8,6 +8,7 @@ from deferd.contract.errors import JobNotFound, TopicNotFound
 from deferd.contract.model import JobState, TopicSettings
 from deferd.engine.record import ANY_RECEIPT
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver
+from tests.integration.engine.sweeping import purge_jobs
 
 HOUR_S = 3600
 
@@ -69,7 +70,7 @@ async def test_a_topic_whose_long_delayed_jobs_were_cancelled_is_forgotten_as_so
     if way == "cancel":
         await driver.queue.cancel(TOPIC, "a")
     else:
-        await driver.topics.purge(TOPIC, JobState.DELAYED)
+        await purge_jobs(driver.engine, TOPIC, JobState.DELAYED)
     for _ in range(3):
         await driver.pass_time(2 * HOUR_S)
     assert await names(driver) == []
@@ -104,7 +105,7 @@ async def test_a_request_id_is_forgotten_with_its_last_delivery(driver: EngineDr
     held = await driver.pop(2, request_id="r1", ttr_ms=86_400_000)
     assert driver.keys_left() >= {"request/r1", "requests"}
     if end == "purge":
-        await driver.topics.purge(TOPIC)
+        await purge_jobs(driver.engine, TOPIC)
     elif end == "lease end":
         await driver.pass_time(86_500)
     elif end == "return":

@@ -177,7 +177,7 @@ class TestClock:
     ) -> None:
         await scripts.write("SET", "key", 0)
         before = refusals(server)
-        clock = store.calls_of("key").pipeline._open._clock  # type: ignore[attr-defined]
+        clock = store.calls_of("key").pipeline._open._clock  # type: ignore[union-attr]
         clock._at_zero_ms -= 3_600_000  # as if the store's clock had been an hour behind at the last reading
         run_late: list[str] = []
         scripts.on_late_run = lambda: run_late.append("behind later calls")
@@ -205,7 +205,7 @@ class TestClock:
         """Also long after a reading. On one host both clocks can be compared."""
         loop = asyncio.get_running_loop()
         await store.call("PING")
-        clock = store.calls_of("key").pipeline._open._clock  # type: ignore[attr-defined]
+        clock = store.calls_of("key").pipeline._open._clock  # type: ignore[union-attr]
         echo = "return {ARGV[1], unpack(redis.call('TIME'))}"
         for _ in range(50):
             sent_s = loop.time()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -34,6 +35,7 @@ from tests.integration.engine.partitioned_topic import (
     restore,
     unaware_engine,
 )
+from tests.integration.engine.sweeping import purge_jobs, redrive_jobs
 from tests.integration.store.store_servers import StoreServer
 
 IDS = [f"job-{number}" for number in range(60)]
@@ -80,11 +82,11 @@ async def make_dead(engine: Engine, *, grown: bool, error: str = "no use", **fie
 async def test_a_purge_removes_the_jobs_of_all_partitions(engine: Engine, grown: bool) -> None:
     await make_dead(engine, grown=grown)
     await put_all(engine, OTHERS, delay=3600)
-    assert await engine.topics.purge(TOPIC, JobState.DEAD) == len(IDS)
+    assert await purge_jobs(engine, TOPIC, JobState.DEAD) == len(IDS)
     assert await counts(engine) == {"delayed": len(OTHERS)}
     await put_all(engine, IDS)
     await reserve(engine, 20)
-    assert await engine.topics.purge(TOPIC) == len(IDS) + len(OTHERS)
+    assert await purge_jobs(engine, TOPIC) == len(IDS) + len(OTHERS)
     assert await counts(engine) == {}
     assert (await engine.topics.get(TOPIC)).settings.partitions == COUNT
 
@@ -92,18 +94,18 @@ async def test_a_purge_removes_the_jobs_of_all_partitions(engine: Engine, grown:
 async def test_a_process_that_does_not_know_of_partitions_sweeps_all(engine: Engine, server: StoreServer) -> None:
     held = await make_dead(engine, grown=False)
     async with unaware_engine(server) as unaware:
-        assert await unaware.topics.redrive(TOPIC, held[:30]) == 30
+        assert await redrive_jobs(unaware, TOPIC, held[:30]) == 30
         unaware.partitions.known.layouts.clear()
         assert (await unaware.sweeps.preview(Sweep(verb="redrive", topic=TOPIC, limit=1000), 3)).matched == 30
         unaware.partitions.known.layouts.clear()
-        assert await unaware.topics.redrive(TOPIC) == 30
+        assert await redrive_jobs(unaware, TOPIC) == 30
         unaware.partitions.known.layouts.clear()
-        assert await unaware.topics.purge(TOPIC) == len(IDS)
+        assert await purge_jobs(unaware, TOPIC) == len(IDS)
 
 
 async def test_sweeps_of_an_unknown_topic(engine: Engine) -> None:
     with pytest.raises(TopicNotFound):
-        await engine.topics.purge("other")
+        await purge_jobs(engine, "other")
     with pytest.raises(TopicNotFound):
         await engine.sweeps.preview(Sweep(verb="redrive", topic="other"), 3)
 
@@ -129,9 +131,9 @@ async def test_a_purge_with_a_condition(engine: Engine, grown: bool, condition: 
 
 async def test_a_redrive_of_ids(engine: Engine, grown: bool) -> None:
     held = await make_dead(engine, grown=grown)
-    assert await engine.topics.redrive(TOPIC, [*held[10:30], "missing", held[10]]) == 20
+    assert await redrive_jobs(engine, TOPIC, [*held[10:30], "missing", held[10]]) == 20
     assert await ids_in(engine, JobState.READY) == set(held[10:30])
-    assert await engine.topics.redrive(TOPIC, []) == 0
+    assert await redrive_jobs(engine, TOPIC, []) == 0
     assert await counts(engine) == {"ready": 20, "dead": 40}
 
 
@@ -146,7 +148,7 @@ async def test_a_redrive_of_so_many(engine: Engine, grown: bool) -> None:
     in_first = [job_id for job_id in held if await is_in(engine, PARTITIONS[0], job_id)]
     assert set(in_first[:25]) == redriven & set(in_first)
     assert (await engine.sweeps.preview(sweep.with_limit(35), 0)).is_complete
-    assert await engine.topics.redrive(TOPIC) == 35
+    assert await redrive_jobs(engine, TOPIC) == 35
     assert await counts(engine) == {"ready": len(IDS)}
 
 
@@ -161,7 +163,7 @@ async def test_a_limit_that_ends_with_a_partition_is_all_when_the_others_have_no
 
 
 async def is_in(engine: Engine, partition: str, job_id: str) -> bool:
-    return bool(await engine._scripts.command("HEXISTS", engine._keys.pool_of(partition), job_id))
+    return bool(await engine._scripts.command("HEXISTS", engine._keys.named(partition, "pool"), job_id))
 
 
 async def test_what_came_after_a_preview_is_left_alone(engine: Engine, grown: bool) -> None:
@@ -171,7 +173,7 @@ async def test_what_came_after_a_preview_is_left_alone(engine: Engine, grown: bo
     assert preview.matched == len(held)
     await put_all(engine, OTHERS)
     await bury(engine, await reserve(engine, len(OTHERS)))
-    assert await engine.sweeps.run(engine.sweeps.with_cutoff(sweep, preview.cutoff_ms)) == len(held)
+    assert await engine.sweeps.run(replace(sweep, cutoff_ms=preview.cutoff_ms)) == len(held)
     assert await ids_in(engine, JobState.READY) == set(held)
     assert await ids_in(engine, JobState.DEAD) == set(OTHERS)
 
@@ -436,6 +438,6 @@ async def test_holders_of_jobs_in_all_partitions_learn_of_a_purge(engine: Engine
     await fill(engine, IDS, grown=True)
     await reserve(engine, len(IDS))
     assert (await cancel(engine, select={"ids": names(IDS)}, if_reserved="refuse")).done == 0
-    assert await engine.topics.purge(TOPIC, JobState.RESERVED) == len(IDS)
+    assert await purge_jobs(engine, TOPIC, JobState.RESERVED) == len(IDS)
     results = await engine.queue.finish_many(TOPIC, [FinishItem(id=job_id, receipt=None) for job_id in IDS])
     assert {result.status for result in results} == {410}

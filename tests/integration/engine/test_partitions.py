@@ -59,7 +59,7 @@ async def test_jobs_are_spread_and_found(engine: Engine, store: Store) -> None:
     await grow(engine, 4)
     for job_id in IDS:
         await put(engine, job_id)
-    sizes = [await store.call("HLEN", engine.queue._keys.pool_of(name)) for name in ("t", "t#1", "t#2", "t#3")]
+    sizes = [await store.call("HLEN", engine.queue._keys.named(name, "pool")) for name in ("t", "t#1", "t#2", "t#3")]
     assert sum(sizes) == len(IDS)
     assert min(sizes) > 3
     for job_id in IDS:
@@ -233,7 +233,7 @@ async def test_no_id_is_ever_in_two_partitions_while_the_topic_grows(engines: tu
     found: list[str] = []
     for partition in names_of("t", 64):
         pool = await engines[0].queue._scripts.run(
-            "key_elements", [engines[0].queue._keys.pool_of(partition)], ("hash", 0, 1000)
+            "key_elements", [engines[0].queue._keys.named(partition, "pool")], ("hash", 0, 1000)
         )
         found += (job_id.decode() for job_id in pool[1][::2])
     assert len(found) == len(set(found)) == put_now - ended

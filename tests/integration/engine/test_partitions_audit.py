@@ -101,7 +101,7 @@ async def test_no_topic_is_found_where_there_is_none(engine: Engine) -> None:
 async def test_a_finding_says_which_partition_it_is_in(engine: Engine, store: Store) -> None:
     await seed(engine)
     [job_id, *_] = [one for one in IDS[20:] if engine._keys.partitions.home("t", one) == "t#2"]
-    await store.call("ZREM", engine._keys.ready_of("t#2"), job_id)
+    await store.call("ZREM", engine._keys.named("t#2", "ready"), job_id)
     tally = engine._keys.of_topic("t#3")[12]
     await store.call("HINCRBY", tally, "put", 3)
     report = await repaired(engine, {"in_no_place": 1, "tally_off": 1})
@@ -210,16 +210,16 @@ async def test_settings_that_are_being_spread_are_no_finding_and_a_repair_ends_i
 async def move(engine: Engine, store: Store, job_id: str, to: str) -> None:
     """Move a delayed job to a partition, as no call does."""
     homes = engine._keys.partitions.homes("t", job_id)
-    [origin] = [home for home in homes if await store.call("HEXISTS", engine._keys.pool_of(home), job_id)]
-    record: Any = await store.call("HGET", engine._keys.pool_of(origin), job_id)
-    due: Any = await store.call("ZSCORE", engine._keys.delay_of(origin), job_id)
+    [origin] = [home for home in homes if await store.call("HEXISTS", engine._keys.named(home, "pool"), job_id)]
+    record: Any = await store.call("HGET", engine._keys.named(origin, "pool"), job_id)
+    due: Any = await store.call("ZSCORE", engine._keys.named(origin, "delay"), job_id)
     for keys in (engine._keys.of_topic(origin), engine._keys.of_topic(to)):
         added = 1 if keys == engine._keys.of_topic(to) else -1
         await store.call("HINCRBY", keys[12], "put", added)
-    await store.call("HDEL", engine._keys.pool_of(origin), job_id)
-    await store.call("ZREM", engine._keys.delay_of(origin), job_id)
-    await store.call("HSET", engine._keys.pool_of(to), job_id, record)
-    await store.call("ZADD", engine._keys.delay_of(to), due, job_id)
+    await store.call("HDEL", engine._keys.named(origin, "pool"), job_id)
+    await store.call("ZREM", engine._keys.named(origin, "delay"), job_id)
+    await store.call("HSET", engine._keys.named(to, "pool"), job_id, record)
+    await store.call("ZADD", engine._keys.named(to, "delay"), due, job_id)
     await store.call("ZADD", engine._keys.of_topic(to)[11], 1, to)
 
 
@@ -249,9 +249,10 @@ async def test_an_id_in_two_partitions_is_reported(engine: Engine, store: Store)
     await seed(engine)
     [job_id, *_] = [one for one in IDS[:20] if engine._keys.partitions.home("t", one) == "t#3"]
     await move(engine, store, job_id, "t#3")
+    named = engine._keys.named
     for verb, key, value in (
-        ("HSET", engine._keys.pool_of("t"), await store.call("HGET", engine._keys.pool_of("t#3"), job_id)),
-        ("ZADD", engine._keys.delay_of("t"), await store.call("ZSCORE", engine._keys.delay_of("t#3"), job_id)),
+        ("HSET", named("t", "pool"), await store.call("HGET", named("t#3", "pool"), job_id)),
+        ("ZADD", named("t", "delay"), await store.call("ZSCORE", named("t#3", "delay"), job_id)),
     ):
         await store.call(verb, key, *((job_id, value) if verb == "HSET" else (value, job_id)))
     await store.call("HINCRBY", engine._keys.of_topic("t")[12], "put", 1)

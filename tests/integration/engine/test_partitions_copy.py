@@ -62,7 +62,7 @@ async def seed(store: Store, shards: int) -> dict[str, Receipt]:
 async def assert_right(store: Store, shards: int, held: dict[str, Receipt]) -> None:
     """Each partition is in its shard of this store, and all calls find all jobs."""
     keys = Keys(shards)
-    sizes = [await store.call("HLEN", keys.pool_of(partition)) for partition in PARTITIONS]
+    sizes = [await store.call("HLEN", keys.named(partition, "pool")) for partition in PARTITIONS]
     assert (sum(sizes), min(sizes) > 0) == (40, True)
     engine = Engine(store, shards=shards)
     await engine.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -20,11 +21,10 @@ from deferd.engine.history.records import COUNTS, Bucket
 from deferd.engine.inspection.alerts import Alert
 from deferd.engine.inspection.consumer_registry import Sample, SeenConsumer
 from deferd.engine.inspection.overview import Overview, overview_of
-from deferd.engine.known_topics import KnownTopics
 from deferd.engine.record import ANY_RECEIPT, JobRecord
 from deferd.engine.redis_keys import Keys
 from deferd.engine.store_inventory import count_jobs
-from deferd.engine.topic_list import TopicNames
+from deferd.engine.topic_list import KnownTopics, TopicNames
 from deferd.engine.topic_view import TopicView, get_topic
 from deferd.store.connection import Store
 from tests.integration.engine.engine_driver import started_engine
@@ -108,7 +108,7 @@ async def test_a_page_is_full_where_partitions_are_before_its_topics(server: Sto
         assert page.names == ["wide", "wider-0", "wider-1"]
         page = await engine.topic_list.names(page.next_cursor, 3)
         assert (page.names, page.next_cursor) == (["wider-2", "wider-3", "wider-4"], None)
-        known = engine.topic_list._known_topics
+        known = engine.topic_list.known_topics
         assert known.after(0, "") == ["wide", *(f"wider-{number}" for number in range(5))]
 
 
@@ -281,7 +281,10 @@ async def test_the_history_of_a_topic_is_the_sum_over_its_partitions(engine: Eng
 
 def test_the_number_of_jobs_is_known_where_each_partition_knows_its_own() -> None:
     first = [Bucket(gauges=None), Bucket(gauges=(1, 2, 3, 4))]
-    second = [Bucket(gauges=(5, 5, 5, 5), lateness={2: 1}), Bucket(gauges=(5, 6, 7, 8), lateness={2: 4})]
+    second = [
+        Bucket(gauges=(5, 5, 5, 5), lateness=Counter({2: 1})),
+        Bucket(gauges=(5, 6, 7, 8), lateness=Counter({2: 4})),
+    ]
     assert [bucket.gauges for bucket in sums_of([first, second])] == [None, (6, 8, 10, 12)]
     assert [bucket.lateness for bucket in sums_of([second, second])] == [{2: 2}, {2: 8}]
 

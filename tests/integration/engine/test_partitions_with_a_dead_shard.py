@@ -68,7 +68,7 @@ async def test_a_dead_shard_stops_only_its_own_partitions(cluster_set: ClusterSe
 def node_without_the_first(engine: Engine, cluster: ClusterSet) -> tuple[StoreServer, set[str]]:
     """A node that has some partitions of the topic, but not the first, and those."""
     keys = engine.queue._keys
-    holders = {name: cluster.holder_of(keys.pool_of(name)) for name in keys.partitions.of("t")}
+    holders = {name: cluster.holder_of(keys.named(name, "pool")) for name in keys.partitions.of("t")}
     failing = next(node for node in holders.values() if node is not holders["t"])
     return failing, {name for name, node in holders.items() if node is failing}
 

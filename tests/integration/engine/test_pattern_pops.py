@@ -25,6 +25,7 @@ from deferd.store.connection import Store, connect
 from deferd.store.preflight import check
 from tests.drawn_input import drawn
 from tests.integration.engine.engine_driver import EngineDriver, started_engine
+from tests.integration.engine.sweeping import purge_jobs
 from tests.integration.store.store_servers import StoreServer
 from tests.waiting import BUSY_S, until
 
@@ -66,7 +67,7 @@ async def cancel_all(*tasks: asyncio.Task[list[JobRecord]]) -> None:
 
 def nothing_is_left(engine: Engine) -> bool:
     dispatcher = engine.dispatcher
-    return not dispatcher._patterns.groups and not dispatcher._wait_queues and dispatcher.waiting == 0
+    return not dispatcher._patterns.groups and not dispatcher._wait_queues and dispatcher.waiting.count == 0
 
 
 def script_calls(server: StoreServer) -> int:
@@ -197,11 +198,11 @@ async def test_a_pop_that_waits_for_the_name_is_served_before_those_that_wait_fo
     by_pattern = [pop_by(engine, "t.*") for _ in range(3)]
     await all_wait(engine, 3)
     by_name = [asyncio.create_task(engine.dispatcher.pop(["t.a"], wait_ms=10_000)) for _ in range(3)]
-    await until(lambda: engine.dispatcher.waiting == 6, "all wait")
+    await until(lambda: engine.dispatcher.waiting.count == 6, "all wait")
     for task in by_name:
         await put(engine, "t.a")
         assert len(await task) == 1
-        await engine.topics.purge("t.a")
+        await purge_jobs(engine, "t.a")
     assert not any(task.done() for task in by_pattern)
     await cancel_all(*by_pattern)
 

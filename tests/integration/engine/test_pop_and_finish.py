@@ -13,6 +13,7 @@ from deferd.contract.push import SetPush
 from deferd.engine import metrics
 from deferd.engine.record import ANY_RECEIPT
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver
+from tests.integration.engine.sweeping import purge_jobs
 
 
 async def ids_of(driver: EngineDriver, count: int) -> list[str]:
@@ -64,7 +65,7 @@ async def test_only_what_a_pop_and_a_finish_leave_is_left(driver: EngineDriver) 
     assert len(await ids_of(driver, len(fields))) == len(fields)
     together = driver.keys_left()
     assert await driver.counts() == {"finished": 1}
-    await driver.topics.purge(TOPIC)
+    await purge_jobs(driver.engine, TOPIC)
     for index, more in enumerate(fields):
         await driver.put(f"k{index}", **more)
     for job in await driver.pop(len(fields)):
@@ -132,7 +133,7 @@ async def test_a_paused_topic_hands_out_nothing(driver: EngineDriver) -> None:
 
 
 async def test_both_steps_are_counted(driver: EngineDriver) -> None:
-    label = driver.queue._label(TOPIC)
+    label = driver.queue._labels.label(TOPIC)
     pops, finishes = metrics.pops_of(label)._value.get(), metrics.finishes_of(label)._value.get()
     for job_id in "ab":
         await driver.put(job_id)

@@ -23,6 +23,7 @@ from deferd.engine.record import JobRecord
 from deferd.engine.scripts import Scripts
 from deferd.store.connection import Store, connect
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver, job
+from tests.integration.engine.sweeping import redrive_jobs
 from tests.integration.store.store_contents import KEYS
 from tests.integration.store.store_servers import StoreServer
 
@@ -310,7 +311,7 @@ async def test_dead_jobs_are_redriven_once(driver: EngineDriver, rival: EngineDr
     for number in range(ROUNDS):
         held = (await driver.queue.put(job(f"j{number}")), await driver.pop_one())[1]
         await driver.queue.bury(TOPIC, held.id, held.receipt)
-    redriven = await race(driver.topics.redrive(TOPIC, limit=150), rival.topics.redrive(TOPIC, limit=150))
+    redriven = await race(redrive_jobs(driver.engine, TOPIC, limit=150), redrive_jobs(rival.engine, TOPIC, limit=150))
     assert sum(redriven) == ROUNDS
     assert sorted(driver.ready_list()) == sorted(f"j{number}" for number in range(ROUNDS))
 

@@ -19,6 +19,7 @@ from deferd.contract.errors import DeferdError, TopicNotFound
 from deferd.contract.model import ChangeJob, JobState, PutJob
 from deferd.engine.record import JobRecord
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
+from tests.integration.engine.sweeping import purge_jobs, redrive_jobs
 
 pytestmark = pytest.mark.slow
 IDS = ("a", "b", "c")
@@ -200,11 +201,11 @@ class Run:
 
     async def purge(self) -> None:
         state = self.chance.choice([None, JobState.READY, JobState.DEAD])
-        await self.driver.topics.purge(TOPIC, state, tag=self.chance.choice([None, "x"]))
+        await purge_jobs(self.driver.engine, TOPIC, state, tag=self.chance.choice([None, "x"]))
         self.held.clear()
 
     async def redrive(self) -> None:
-        await self.driver.topics.redrive(TOPIC)
+        await redrive_jobs(self.driver.engine, TOPIC)
 
 
 @pytest.mark.parametrize("removes", [True, False])

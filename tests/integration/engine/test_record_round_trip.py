@@ -24,6 +24,7 @@ from deferd.engine.queue import PopRequest
 from deferd.engine.record import Receipt, read_record
 from deferd.store.connection import Store, connect
 from tests.drawn_input import drawn, json_values, plain_texts, texts
+from tests.integration.engine.sweeping import purge_jobs, redrive_jobs
 from tests.integration.store.store_servers import StoreServer
 
 RECORD_LUA = (files("deferd.engine") / "lua" / "lib" / "record.lua").read_text()
@@ -148,13 +149,13 @@ def test_a_job_is_unchanged_after_all_transitions(
 
     async def through_life() -> None:
         with contextlib.suppress(TopicNotFound):
-            await engine_of_examples.topics.purge("t")
+            await purge_jobs(engine_of_examples, "t")
         first = (await queue.put(put)).record
         [[popped]] = (await queue.pop("t", [PopRequest(1)])).jobs
         await queue.bury("t", "a", popped.receipt, error=error)
         dead = await queue.get("t", "a")
         assert error == dead.last_error
-        await engine_of_examples.topics.redrive("t", ["a"])
+        await redrive_jobs(engine_of_examples, "t", ["a"])
         [[again]] = (await queue.pop("t", [PopRequest(1)])).jobs
         for record in (first, popped, dead, again):
             assert body == json.loads(record.body)
@@ -242,7 +243,7 @@ def test_pages_of_one_job_each_bring_every_job_once(engine_of_examples: Engine, 
 
     async def page_through() -> list[str]:
         with contextlib.suppress(TopicNotFound):
-            await topics.purge("t")
+            await purge_jobs(engine_of_examples, "t")
         for number, job_id in enumerate(ids):
             await engine_of_examples.queue.put(PutJob(topic="t", id=job_id, delay=float(number // 2 * 1000)))
         found: list[str] = []

@@ -10,6 +10,7 @@ import pytest
 from deferd.contract.finding_kinds import FindingKind
 from deferd.contract.model import FinishItem, JobState, PutJob
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
+from tests.integration.engine.sweeping import redrive_jobs
 
 
 async def is_sound(driver: EngineDriver) -> bool:
@@ -166,7 +167,7 @@ async def test_a_dead_job_that_cannot_be_read_does_not_keep_others_from_a_redriv
     for held in await driver.pop(3):
         await driver.queue.bury(TOPIC, held.id, held.receipt)
     driver.server.command("HSET", f"{KEY}:pool", "a", b"short")
-    assert await driver.topics.redrive(TOPIC, limit=limit, reason=reason) == 2
+    assert await redrive_jobs(driver.engine, TOPIC, limit=limit, reason=reason) == 2
     assert await driver.counts() == {"ready": 2, "dead": 1}
 
 

@@ -15,6 +15,7 @@ from deferd.engine.store_copy import copy_store
 from deferd.store.connection import Store, connect
 from tests.integration.engine.engine_driver import KEY, TOPIC
 from tests.integration.engine.schedule_driver import NAME, ScheduleDriver
+from tests.integration.engine.sweeping import purge_jobs
 from tests.integration.store.store_servers import StoreServer
 
 SHARD = "deferd:{0}:"
@@ -112,7 +113,7 @@ async def test_a_name_in_two_shards_is_found_and_repaired(store: Store, server: 
 
 async def test_a_purged_and_forgotten_topic_gets_runs_again(schedules: ScheduleDriver) -> None:
     await schedules.schedule(every=7200)
-    await schedules.topics.purge(TOPIC)
+    await purge_jobs(schedules.engine, TOPIC)
     assert not schedules.server.command("EXISTS", f"{KEY}:runs")
     await schedules.advance(7300)
     assert await schedules.counters() == (0, 1, 0, 1)

@@ -18,6 +18,7 @@ from deferd.engine.script_arguments import NO_BOUNDS, PutBounds
 from deferd.engine.timing.recurrence import run_id
 from tests.integration.engine.engine_driver import TOPIC
 from tests.integration.engine.schedule_driver import DAY_S, NAME, ScheduleDriver, anyone
+from tests.integration.engine.sweeping import purge_jobs
 
 
 async def test_the_next_run_is_a_delayed_job_and_the_one_after_follows_it(schedules: ScheduleDriver) -> None:
@@ -206,7 +207,7 @@ async def test_runs_that_are_cancelled_otherwise_are_skipped_too(schedules: Sche
         select = {"ids": [{"topic": TOPIC, "id": next_id}]}
         await schedules.engine.bulk.cancel(CancelSelected.model_validate({"select": select}))
     else:
-        await schedules.topics.purge(TOPIC)
+        await purge_jobs(schedules.engine, TOPIC)
     assert await schedules.counters() == (0, 1, 0, 0)
     assert schedules.waiting_runs() == {}
     await schedules.advance(121)

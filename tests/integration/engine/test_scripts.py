@@ -23,7 +23,6 @@ from deferd.engine.history.records import COUNTS
 from deferd.engine.inspection.consumer_registry import Sample, SeenConsumer
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT
-from deferd.engine.redis_keys import SHARD_KINDS, TOPIC_KINDS, kind_of
 from deferd.engine.schedules.schedules import ScheduleFilter
 from deferd.engine.script_arguments import NO_BOUNDS
 from deferd.engine.scripts import translate
@@ -31,6 +30,8 @@ from deferd.engine.store_inventory import split_key
 from deferd.engine.topic_search import TopicSelection
 from deferd.engine.topics import JobFilter
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
+from tests.integration.engine.sweeping import purge_jobs, redrive_jobs
+from tests.key_kinds import SHARD_KINDS, TOPIC_KINDS, kind_of
 
 SCRIPTS = {
     script.name.removesuffix(".lua"): script.read_text()
@@ -133,7 +134,7 @@ async def call_all_of_a_topic(driver: EngineDriver) -> None:
     await driver.queue.release(TOPIC, "a", ANY_RECEIPT)
     await driver.queue.bury(TOPIC, "b", ANY_RECEIPT)
     await inspect_everything(driver.engine)  # with a dead job
-    await driver.topics.redrive(TOPIC)
+    await redrive_jobs(driver.engine, TOPIC)
     await driver.pop()
     await inspect_everything(driver.engine)  # with a held one
     await driver.queue.finish_many(TOPIC, [FinishItem(id="b")])
@@ -165,7 +166,7 @@ async def call_all_of_a_topic(driver: EngineDriver) -> None:
     assert driver.engine.clock is not None
     await driver.engine.clock.read()
     await push_everything(driver.engine)
-    await driver.topics.purge(TOPIC)
+    await purge_jobs(driver.engine, TOPIC)
     await driver.engine.timers[0].resign()
 
 
@@ -324,7 +325,7 @@ async def test_without_memory_only_puts_are_refused(driver: EngineDriver) -> Non
         await driver.queue.finish(TOPIC, "a", held["a"].receipt, result={"x": "y" * 100})
         await driver.queue.release(TOPIC, "b", held["b"].receipt, error="later")
         await driver.queue.bury(TOPIC, "c", held["c"].receipt, error="poison")
-        assert await driver.topics.redrive(TOPIC) == 1
+        assert await redrive_jobs(driver.engine, TOPIC) == 1
         await driver.queue.cancel(TOPIC, "d")
         await driver.queue.change(TOPIC, "e", ChangeJob(delay=2, body="x" * 100))
         await driver.topics.pause(TOPIC)
@@ -384,7 +385,11 @@ async def test_a_ready_list_of_another_type_fails_calls_before_they_change_anyth
     driver.move_clock(6)
     before = driver.server.command("ZRANGE", f"{KEY}:delay", 0, -1)
     await driver.engine.timers[0].run_once()
-    for call in (driver.put("new"), driver.topics.redrive(TOPIC), driver.queue.change(TOPIC, "delayed", ChangeJob())):
+    for call in (
+        driver.put("new"),
+        redrive_jobs(driver.engine, TOPIC),
+        driver.queue.change(TOPIC, "delayed", ChangeJob()),
+    ):
         with pytest.raises(redis_errors.ResponseError, match="WRONGTYPE"):
             await call
     assert driver.server.command("ZRANGE", f"{KEY}:delay", 0, -1) == before == [b"delayed"]

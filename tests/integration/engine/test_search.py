@@ -11,6 +11,7 @@ from deferd.contract.model import JobState, PutJob
 from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.topics import JobFilter
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver
+from tests.integration.engine.sweeping import purge_jobs, redrive_jobs
 
 DELAYED, READY, RESERVED, DEAD, FINISHED = JobState
 
@@ -142,14 +143,14 @@ async def dead(driver: EngineDriver) -> list[str]:
 
 async def test_dead_jobs_are_redriven_by_tag_and_reason(driver: EngineDriver) -> None:
     await put_some(driver)
-    assert await driver.topics.redrive(TOPIC, tag="even", reason="expired") == 1
+    assert await redrive_jobs(driver.engine, TOPIC, tag="even", reason="expired") == 1
     assert await dead(driver) == ["a-0", "a-1", "a-2", "a-3"]
-    assert await driver.topics.redrive(TOPIC, limit=1, tag="even") == 1
+    assert await redrive_jobs(driver.engine, TOPIC, limit=1, tag="even") == 1
     assert await dead(driver) == ["a-1", "a-2", "a-3"]
-    assert await driver.topics.redrive(TOPIC, ["a-1", "a-2", "a-3"], reason="expired") == 1
-    assert await driver.topics.redrive(TOPIC, ["a-1", "a-2"], tag="even") == 1
-    assert await driver.topics.redrive(TOPIC, tag="none") == 0
-    assert await driver.topics.redrive(TOPIC, reason="buried") == 1
+    assert await redrive_jobs(driver.engine, TOPIC, ["a-1", "a-2", "a-3"], reason="expired") == 1
+    assert await redrive_jobs(driver.engine, TOPIC, ["a-1", "a-2"], tag="even") == 1
+    assert await redrive_jobs(driver.engine, TOPIC, tag="none") == 0
+    assert await redrive_jobs(driver.engine, TOPIC, reason="buried") == 1
     assert await dead(driver) == []
     assert (await driver.engine.consistency.audit_topic(TOPIC)).clean
 
@@ -164,20 +165,20 @@ async def test_a_limit_counts_only_jobs_of_the_reason(driver: EngineDriver) -> N
             await driver.queue.return_popped([popped])
     await driver.pass_time(6)
     assert await driver.counts() == {"dead": 1200}
-    assert await driver.topics.redrive(TOPIC, limit=500, reason="expired") == 500
-    assert await driver.topics.redrive(TOPIC, limit=500, reason="expired") == 300
+    assert await redrive_jobs(driver.engine, TOPIC, limit=500, reason="expired") == 500
+    assert await redrive_jobs(driver.engine, TOPIC, limit=500, reason="expired") == 300
     assert await driver.counts() == {"ready": 800, "dead": 400}
-    assert await driver.topics.purge(TOPIC, reason="expired") == 0
-    assert await driver.topics.purge(TOPIC, reason="buried") == 400
+    assert await purge_jobs(driver.engine, TOPIC, reason="expired") == 0
+    assert await purge_jobs(driver.engine, TOPIC, reason="buried") == 400
     assert await driver.counts() == {"ready": 800}
 
 
 async def test_jobs_are_purged_by_tag_and_reason(driver: EngineDriver) -> None:
     await put_some(driver)
-    assert await driver.topics.purge(TOPIC, DELAYED, tag="even") == 3
-    assert await driver.topics.purge(TOPIC, tag="even", reason="buried") == 2
-    assert await driver.topics.purge(TOPIC, reason="expired") == 2
-    assert await driver.topics.purge(TOPIC, tag="all") == 3
+    assert await purge_jobs(driver.engine, TOPIC, DELAYED, tag="even") == 3
+    assert await purge_jobs(driver.engine, TOPIC, tag="even", reason="buried") == 2
+    assert await purge_jobs(driver.engine, TOPIC, reason="expired") == 2
+    assert await purge_jobs(driver.engine, TOPIC, tag="all") == 3
     assert await driver.counts() == {}
     assert driver.server.command("KEYS", "deferd:{0}:tag/*") == []
     assert (await driver.engine.consistency.audit_topic(TOPIC)).clean

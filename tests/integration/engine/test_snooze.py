@@ -7,6 +7,7 @@ import pytest
 from deferd.contract.errors import JobCancelled, ReceiptStale
 from deferd.contract.model import ChangeJob, JobState
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver
+from tests.integration.engine.sweeping import redrive_jobs
 
 
 async def test_a_snooze_counts_no_attempt_and_makes_the_job_due_after_the_delay(driver: EngineDriver) -> None:
@@ -62,7 +63,7 @@ async def test_a_redrive_forgets_snoozes(driver: EngineDriver) -> None:
     await driver.queue.release(TOPIC, "a", first.receipt, delay_ms=1000, counts=False)
     await driver.pass_time(1)
     await driver.queue.bury(TOPIC, "a", (await driver.pop_one()).receipt)
-    await driver.topics.redrive(TOPIC)
+    await redrive_jobs(driver.engine, TOPIC)
     assert (await driver.queue.get(TOPIC, "a")).endings.snoozes == 0
 
 

@@ -28,6 +28,7 @@ from tests.integration.engine.engine_driver import TOPIC, EngineDriver
 from tests.integration.engine.job_model import JobModel
 from tests.integration.engine.modelled_job import ANY_DELIVERY, NO_DELIVERY, Delivery
 from tests.integration.engine.modelled_puts import MOST_BODY_BYTES
+from tests.integration.engine.sweeping import purge_jobs, redrive_jobs
 from tests.integration.store.store_servers import StoreServer
 
 BOUNDS = PutBounds(body_bytes=MOST_BODY_BYTES)
@@ -316,18 +317,18 @@ class EveryCall(EngineAndModel):
     @drawn.verb(topic=drawn.topics, limit=st.integers(1, 3))
     def redrive_some(self, topic: str, limit: int) -> None:
         dead = [job.id for job in self.models[topic].in_state(JobState.DEAD)]
-        actual = self.run(self.driver.topics.redrive(topic, limit=limit))
+        actual = self.run(redrive_jobs(self.driver.engine, topic, limit=limit))
         redriven = [job_id for job_id in dead if self.get_job(topic, job_id).state is JobState.READY]
         assert actual == result_of(lambda: self.models[topic].redrive_some(limit, redriven))
 
     @drawn.verb(topic=drawn.topics, ids=st.lists(drawn.job_ids, min_size=1, max_size=4))
     def redrive_ids(self, topic: str, ids: list[str]) -> None:
-        actual = self.run(self.driver.topics.redrive(topic, ids))
+        actual = self.run(redrive_jobs(self.driver.engine, topic, ids))
         assert actual == result_of(lambda: self.models[topic].redrive_ids(ids))
 
     @drawn.verb(topic=drawn.topics, state=drawn.states)
     def purge(self, topic: str, state: JobState | None) -> None:
-        actual = self.run(self.driver.topics.purge(topic, state))
+        actual = self.run(purge_jobs(self.driver.engine, topic, state))
         assert actual == result_of(lambda: self.models[topic].purge(state))
 
     @drawn.verb(topic=drawn.topics, values=drawn.topic_settings)

@@ -10,6 +10,7 @@ from deferd.contract.model import JobState
 from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.topic_sweeps import Pace, Sweep
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver
+from tests.integration.engine.sweeping import purge_jobs, redrive_jobs
 
 LARGE = 600_000
 """Bytes: two such jobs are more than 1 MiB."""
@@ -111,7 +112,7 @@ async def test_a_redrive_of_all_ends_a_step_at_a_megabyte(
 ) -> None:
     await fill(driver, LARGE)
     looked = watch_steps(driver, monkeypatch)
-    assert await driver.topics.redrive(TOPIC) == JOBS + 1
+    assert await redrive_jobs(driver.engine, TOPIC) == JOBS + 1
     assert sum(looked) == JOBS + 1
     assert max(looked) == 2
 
@@ -123,7 +124,7 @@ async def test_a_purge_of_reserved_jobs_ends_a_step_at_a_megabyte(
         await driver.put(name, body="x" * LARGE)
         await driver.pop_one()
     looked = watch_steps(driver, monkeypatch)
-    assert await driver.topics.purge(TOPIC, state=JobState.RESERVED) == JOBS
+    assert await purge_jobs(driver.engine, TOPIC, state=JobState.RESERVED) == JOBS
     assert (sum(looked), max(looked)) == (JOBS, 2)
 
 
@@ -132,7 +133,7 @@ async def test_a_purge_without_a_condition_of_the_record_reads_none(
 ) -> None:
     await fill(driver, LARGE)
     looked = watch_steps(driver, monkeypatch)
-    assert await driver.topics.purge(TOPIC, state=JobState.DEAD) == JOBS + 1
+    assert await purge_jobs(driver.engine, TOPIC, state=JobState.DEAD) == JOBS + 1
     assert looked == [JOBS + 1]
 
 

@@ -11,6 +11,7 @@ from deferd.contract.model import ChangeJob, FinishItem, JobState, PutJob
 from deferd.engine.record import ANY_RECEIPT
 from deferd.store.connection import Store
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
+from tests.integration.engine.sweeping import purge_jobs, redrive_jobs
 from tests.integration.store.store_contents import Contents, read_contents
 
 TAGS = ["order-1042", "customer:7"]
@@ -56,7 +57,7 @@ async def end(driver: EngineDriver, how: str) -> None:
             await driver.pop_one()
             await driver.queue.cancel(TOPIC, "a")
         case "purged":
-            await driver.topics.purge(TOPIC)
+            await purge_jobs(driver.engine, TOPIC)
         case "replaced":
             await driver.put(on_conflict="replace")
         case "changed":
@@ -88,7 +89,7 @@ async def test_tags_and_headers_stay_through_the_life_of_a_job(driver: EngineDri
         await driver.queue.release(TOPIC, "a", popped.receipt, delay_ms=delay_ms)
         await driver.pass_time(2)
     assert await driver.state() is JobState.DEAD
-    assert await driver.topics.redrive(TOPIC) == 1
+    assert await redrive_jobs(driver.engine, TOPIC) == 1
     popped = await driver.pop_one()
     assert await driver.queue.return_popped([popped]) == 1
     await driver.pop_one(ttr_ms=1000)

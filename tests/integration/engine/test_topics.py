@@ -17,6 +17,7 @@ from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT
 from deferd.store.connection import Store, connect
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver, job
+from tests.integration.engine.sweeping import purge_jobs, redrive_jobs
 from tests.integration.store.store_servers import StoreServer
 
 
@@ -33,9 +34,12 @@ async def put_one_in_every_state(driver: EngineDriver) -> None:
 
 async def test_an_unused_topic_does_not_exist(driver: EngineDriver) -> None:
     topics = driver.topics
-    for call in (topics.get, topics.jobs, topics.redrive, topics.purge, topics.resume):
+    for call in (topics.get, topics.jobs, topics.resume):
         with pytest.raises(TopicNotFound):
             await call(TOPIC)
+    for sweep in (redrive_jobs, purge_jobs):
+        with pytest.raises(TopicNotFound):
+            await sweep(driver.engine, TOPIC)
     assert (await driver.engine.topic_list.page()).views == []
 
 
@@ -246,13 +250,13 @@ async def test_unreadable_settings_hide_no_other_topic(
 @pytest.mark.parametrize("state", list(JobState))
 async def test_purge_deletes_one_state(driver: EngineDriver, state: JobState) -> None:
     await put_one_in_every_state(driver)
-    assert await driver.topics.purge(TOPIC, state) == 1
+    assert await purge_jobs(driver.engine, TOPIC, state) == 1
     assert await driver.counts() == {other.value: 1 for other in JobState if other is not state}
 
 
 async def test_purge_of_everything_forgets_a_topic_without_settings(driver: EngineDriver) -> None:
     await put_one_in_every_state(driver)
-    assert await driver.topics.purge(TOPIC) == 5
+    assert await purge_jobs(driver.engine, TOPIC) == 5
     with pytest.raises(TopicNotFound):
         await driver.topics.get(TOPIC)
     with pytest.raises(JobCancelled):
@@ -264,7 +268,7 @@ async def test_purge_of_everything_forgets_a_topic_without_settings(driver: Engi
 async def test_purge_keeps_settings(driver: EngineDriver) -> None:
     await driver.topics.set(TOPIC, TopicSettings(ttr=5))
     await driver.put()
-    assert await driver.topics.purge(TOPIC) == 1
+    assert await purge_jobs(driver.engine, TOPIC) == 1
     assert (await driver.topics.get(TOPIC)).settings == TopicSettings(ttr=5)
 
 
@@ -272,8 +276,8 @@ async def test_a_purge_of_many_jobs_runs_in_steps(driver: EngineDriver) -> None:
     for _ in range(3):
         await driver.queue.put_many([PutJob(topic=TOPIC, delay=60) for _ in range(800)])
         await driver.queue.put_many([PutJob(topic=TOPIC) for _ in range(800)])
-    assert await driver.topics.purge(TOPIC, JobState.READY) == 2400
-    assert await driver.topics.purge(TOPIC, JobState.DELAYED) == 2400
+    assert await purge_jobs(driver.engine, TOPIC, JobState.READY) == 2400
+    assert await purge_jobs(driver.engine, TOPIC, JobState.DELAYED) == 2400
     assert await driver.counts() == {}
 
 

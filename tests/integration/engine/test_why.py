@@ -12,11 +12,11 @@ from deferd.api.response_values import instant
 from deferd.api.responses import JsonResponse
 from deferd.api.why_reasons import explanation
 from deferd.contract.model import PutJob, TopicSettings
-from deferd.engine.inspection.activity import TopicActivity
-from deferd.engine.inspection.near_ids import nearest
-from deferd.engine.inspection.standing import Missing
+from deferd.engine.inspection.consumer_registry import TopicActivity
+from deferd.engine.inspection.standing import Missing, nearest
 from deferd.engine.record import ANY_RECEIPT
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver
+from tests.integration.engine.sweeping import redrive_jobs
 
 NOW_ISH = 1.0
 
@@ -220,7 +220,7 @@ async def test_a_dead_job_says_why_and_what_a_redrive_does(driver: EngineDriver)
     assert dead.dead_at_ms is not None
     assert dead.dead_at_ms - dead.created_at_ms == pytest.approx(7000, abs=1000 * NOW_ISH)
     assert {"dead_at", "kept_until"} <= found.keys()
-    await driver.topics.redrive(TOPIC)
+    await redrive_jobs(driver.engine, TOPIC)
     redriven = await driver.queue.get(TOPIC, "a")
     assert (redriven.dead_at_ms, redriven.died_at_ms) == (None, None)
     assert (await reason(driver))["code"] == "behind"

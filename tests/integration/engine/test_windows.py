@@ -13,6 +13,7 @@ from deferd.contract.model import ChangeJob, JobState, PutJob
 from deferd.engine.placement import Placer
 from deferd.engine.timing.openings import spread_of
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver, job, started_engine
+from tests.integration.engine.sweeping import redrive_jobs
 from tests.integration.engine.window_times import (
     MONDAY_EVENING,
     MONDAY_NOON,
@@ -355,7 +356,7 @@ async def test_a_redrive_is_ready_at_once(driver: EngineDriver) -> None:
     held = await driver.pop_one()
     await driver.queue.bury(TOPIC, "a", held.receipt)
     driver.move_clock(3600)
-    assert await driver.topics.redrive(TOPIC) == 1
+    assert await redrive_jobs(driver.engine, TOPIC) == 1
     redriven = await driver.queue.get(TOPIC, "a")
     assert (redriven.state, redriven.placement.moved_ms, redriven.placement.spread_ms) == (JobState.READY, 0, 30_000)
 

@@ -277,7 +277,7 @@ async def test_a_response_that_is_not_http_or_has_too_large_a_head_is_an_error(
 
 async def test_nobody_can_pop_a_pushed_topic(pushing: PushingEngine) -> None:
     waiting = asyncio.create_task(pushing.engine.dispatcher.pop([TOPIC], wait_ms=60_000))
-    await until(lambda: pushing.engine.dispatcher.waiting == 1, "the pop waits")
+    await until(lambda: pushing.engine.dispatcher.waiting.count == 1, "the pop waits")
     await pushing.push()
     with pytest.raises(TopicPushed):
         await waiting

@@ -116,9 +116,9 @@ async def test_a_call_is_redirected_to_a_node_that_joined_later(tmp_path: Path) 
         assert await counted(store, [KEYS[0]]) == [1]
 
         assert joined.command("CLUSTER COUNTKEYSINSLOT", slot) == 1
-        for node in store.calls_of(KEYS[0])._cluster._nodes.values():  # type: ignore[attr-defined]
+        for node in store.calls_of(KEYS[0])._cluster._nodes.values():  # type: ignore[union-attr]
             if node.pipeline.is_open:
-                node.pipeline._open._clock.read_again_at_s = 0
+                node.pipeline._open._clock.read_again_at_s = 0  # type: ignore[union-attr]
         assert await store.call("EVAL", COUNT, 1, KEYS[0], NOT_AFTER) == 2
         refused = joined.command("INFO", "errorstats")
         assert "errorstat_MOVED" not in refused, "something came between ASKING and the call"

@@ -121,7 +121,7 @@ KILLED_OWNER = """
         if sys.argv[2] == "hangs":
             os.kill(embedded.pid, signal.SIGSTOP)
         if sys.argv[3] == "without a reaper":
-            os.kill(embedded.reaper_pid, signal.SIGKILL)
+            os.kill(embedded._reaper._process.pid, signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
 
     asyncio.run(main())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deferd.engine.failure_log import FailureLog
+from deferd.engine.scripts import FailureLog
 
 
 def test_a_reason_is_logged_once_and_their_number_is_bounded(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deferd.engine.pattern_group import PatternGroup
-from deferd.engine.pattern_waits import _shares
+from deferd.engine.pattern_waits import PatternGroup, _shares
 from deferd.engine.topic_search import TopicSelection
 from tests.drawn_input import drawn
 

@@ -14,8 +14,8 @@ import yaml
 
 from deferd.cli.framework.exit_codes import MEANINGS
 from deferd.engine import metrics as engine_metrics
-from deferd.engine.redis_keys import SHARD_KINDS, TOPIC_KINDS
 from deferd.settings import Settings, default_text, flag, variable
+from tests.key_kinds import SHARD_KINDS, TOPIC_KINDS
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted((ROOT / "docs").glob("*.md"))

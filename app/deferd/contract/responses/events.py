@@ -10,6 +10,11 @@ from deferd.contract.responses.response import Response, one_of, shown_as
 
 _State = JobState | None
 
+EVENT_KINDS = (
+    *("put", "changed", "ready", "popped", "released", "snoozed", "returned", "lease_ended", "finished"),
+    *("dead", "cancelled", "redriven", "purged"),
+)
+
 
 class EventFollowUp(Response, frozen=True, kw_only=True):
     """The follow-up that a put has stored or changed."""
@@ -54,10 +59,7 @@ class Event(JobEvent, frozen=True, kw_only=True):
     topic: Annotated[str, "The topic."]
     event: Annotated[
         str,
-        one_of(
-            *("put", "changed", "ready", "popped", "released", "snoozed", "returned", "lease_ended", "finished"),
-            *("dead", "cancelled", "redriven", "purged"),
-        ),
+        one_of(*EVENT_KINDS),
         "What happened. Later versions may add kinds.",
     ]
     at: Annotated[datetime, "When, by the store's clock."]

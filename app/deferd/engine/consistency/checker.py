@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -20,7 +19,18 @@ from deferd.contract.errors import StoreUnavailable, TopicNotFound
 from deferd.contract.finding_kinds import FindingKind
 from deferd.contract.limits import TOPIC_PATTERN
 from deferd.contract.model import JobState
-from deferd.engine.consistency.findings import EXAMPLES_MAX, Finding, Findings, StoreReport, TopicReport
+from deferd.contract.timestamps import instant_text
+from deferd.engine.consistency.findings import (
+    EXAMPLES_MAX,
+    STEP,
+    Finding,
+    Findings,
+    StoreReport,
+    TopicReport,
+    paced,
+    read_findings,
+    text,
+)
 from deferd.engine.consistency.partition_check import PartitionCheck, in_words
 from deferd.engine.consistency.schedule_check import ScheduleCheck
 from deferd.engine.partition_store import PartitionStore
@@ -31,11 +41,8 @@ from deferd.engine.scripts import Scripts
 from deferd.engine.topic_settings import UNREADABLE_SETTINGS, read_settings
 from deferd.engine.topic_view import STATES
 
-_STEP = 250
-"""Jobs, ids or keys that one script call checks: about two milliseconds of the store's time."""
 _STEP_OF_ITEMS = 10
 """Jobs of which one script call reads all collected items."""
-_LONGEST_PAUSE_S = 0.1
 _LONGEST_WAIT_S = 20
 _TOPIC_KEY_TYPES = (
     *("hash", *["zset"] * 6, "hash", "zset", "hash", "zset", "zset", *["hash"] * 3, "zset"),  # KEYS of lib/topic.lua
@@ -137,14 +144,10 @@ class ConsistencyChecker:
         for shard in range(self._keys.shards):
             cursor: bytes | int = 0
             while cursor != b"0":
-                began_s = time.monotonic()
-                key = self._keys.of_shard(shard, "settings")
-                reply = await self._scripts.run(
-                    "audit_names", (key, self._keys.of_shard(shard, "topics")), ("partitions", cursor, _STEP)
-                )
-                await _pause(began_s)
-                cursor, names, *_ = reply
-                for name in filter(is_partition_name, map(_text, names)):
+                keys = [self._keys.of_shard(shard, name) for name in ("settings", "topics")]
+                args = ("partitions", cursor, STEP)
+                cursor, names, *_ = await paced(self._scripts.run("audit_names", keys, args))
+                for name in filter(is_partition_name, map(text, names)):
                     topic = topic_of(name)
                     if name in self._keys.partitions.of(topic):
                         continue
@@ -191,7 +194,7 @@ class _TopicCheck:
         settings = before[1] or b""
         unreadable = b"" if _are_readable(settings) else settings
         if unreadable:
-            shown = _text(unreadable[:200])
+            shown = text(unreadable[:200])
             report.findings.add(Finding(FindingKind.SETTINGS_UNREADABLE, in_words(self._topic), shown))
         await self._check_jobs()
         for name in _SETS:
@@ -204,27 +207,26 @@ class _TopicCheck:
     async def _check_jobs(self) -> None:
         cursor: bytes | int = 0
         while cursor != b"0":
-            cursor, checked, found = await self._step("audit_pool", cursor, _STEP)
+            cursor, checked, found = await self._step("audit_pool", cursor, STEP)
             self._report.checked += checked
             self._add_findings(found)
 
     async def _check_members(self, name: str) -> None:
         cursor: bytes | int = 0
         while cursor != b"0":
-            step = _STEP_OF_ITEMS if name == "items" else _STEP
+            step = _STEP_OF_ITEMS if name == "items" else STEP
             cursor, _, found = await self._step("audit_members", name, cursor, step)
             self._add_findings(found)
 
     def _add_findings(self, found: list[bytes]) -> None:
-        for name, subject, detail in zip(found[::3], found[1::3], found[2::3], strict=True):
-            kind, shown = FindingKind[_text(name).upper()], _text(detail)
-            if kind in _HAS_TIMESTAMPS:
-                shown = _EPOCH_MS.sub(_to_rfc_3339, shown)
-            named = _text(subject)
-            if named == self._topic:
-                self._report.findings.add(Finding(kind, in_words(named), shown))
+        for one in read_findings(found):
+            detail = one.detail
+            if one.kind in _HAS_TIMESTAMPS:
+                detail = _EPOCH_MS.sub(lambda ms: instant_text(int(ms[0])), detail)
+            if one.subject == self._topic:
+                self._report.findings.add(Finding(one.kind, in_words(one.subject), detail))
             else:
-                self._report.findings.add(Finding(kind, named, shown + self._place()))
+                self._report.findings.add(Finding(one.kind, one.subject, detail + self._place()))
 
     def _place(self) -> str:
         """Which partition it is, if it is not the first."""
@@ -246,10 +248,7 @@ class _TopicCheck:
 
     async def _step(self, verb: str, *args: str | bytes | int, repair: bool | None = None) -> Any:
         does_repair = self._repair if repair is None else repair
-        began_s = time.monotonic()
-        reply = await self._scripts.run(verb, self._keys, (self._topic, int(does_repair), *args))
-        await _pause(began_s)
-        return reply
+        return await paced(self._scripts.run(verb, self._keys, (self._topic, int(does_repair), *args)))
 
 
 async def _check_shard(
@@ -270,25 +269,23 @@ async def _check_shard(
     for where in ("settings", "topics", "keys"):
         cursor: bytes | int = 0
         while cursor != b"0":
-            began_s = time.monotonic()
-            reply = await scripts.run("audit_names", names[:2], (where, cursor, _STEP))
-            await _pause(began_s)
+            reply = await paced(scripts.run("audit_names", names[:2], (where, cursor, STEP)))
             cursor, topics, strays, settings, of_tags, lists, schedules = reply
             if of_tags:
-                await _check_tags(scripts, [*map(_text, of_tags), all_names[-1]], report)
+                await _check_tags(scripts, [*map(text, of_tags), all_names[-1]], report)
             if schedules:
-                await check_schedules(shard, list(map(_text, schedules)))
+                await check_schedules(shard, list(map(text, schedules)))
             if lists:
-                await _check_lists(scripts, keys, shard, list(map(_text, lists)), report)
+                await _check_lists(scripts, keys, shard, list(map(text, lists)), report)
             # Lists of topics leave out those whose settings cannot be read.
             pairs = zip(settings[::2], settings[1::2], strict=True)
-            topics += [topic for topic, text in pairs if not _are_readable(text)]
-            for topic in map(_text, topics):
+            topics += [topic for topic, stored in pairs if not _are_readable(stored)]
+            for topic in map(text, topics):
                 if _is_at_home(topic, keys, shard):
                     unlisted.add(topic)
                 else:
                     strays.append(f"{topic} in {where} of shard {shard}".encode())
-            for stray in map(_text, strays):
+            for stray in map(text, strays):
                 if stray not in report.stray_keys:
                     report.stray_count += 1
                     if len(report.stray_keys) < EXAMPLES_MAX:
@@ -299,14 +296,12 @@ async def _check_tags(scripts: Scripts, keys: list[str], report: StoreReport) ->
     """Check keys of the tag index; the last of `keys` is for what a repair moves aside."""
     first, after = 0, ""
     while first >= 0:
-        began_s = time.monotonic()
-        at, last, found = await scripts.run("audit_tags", keys[first:], (int(report.repaired), after, _STEP))
-        await _pause(began_s)
-        for name, subject, detail in zip(found[::3], found[1::3], found[2::3], strict=True):
-            topic, slash, job_id = _text(subject).partition("/")
-            named = f"{topic_of(topic)}{slash}{job_id}"
-            report.findings.add(Finding(FindingKind[_text(name).upper()], named, _text(detail)))
-        first, after = (first + at - 1, _text(last)) if at else (-1, "")
+        args = (int(report.repaired), after, STEP)
+        at, last, found = await paced(scripts.run("audit_tags", keys[first:], args))
+        for one in read_findings(found):
+            topic, slash, job_id = one.subject.partition("/")
+            report.findings.add(replace(one, subject=f"{topic_of(topic)}{slash}{job_id}"))
+        first, after = (first + at - 1, text(last)) if at else (-1, "")
 
 
 async def _check_lists(scripts: Scripts, keys: Keys, shard: int, lists: list[str], report: StoreReport) -> None:
@@ -317,26 +312,17 @@ async def _check_lists(scripts: Scripts, keys: Keys, shard: int, lists: list[str
             of_topics.setdefault(topic, []).append(job_id)
     for topic, ids in of_topics.items():
         while ids:
-            began_s = time.monotonic()
-            checked, found = await scripts.run(
-                "audit_items", keys.of_consistency_check(topic), [topic, int(report.repaired), *ids]
-            )
-            await _pause(began_s)
+            args: tuple[str | int, ...] = (topic, int(report.repaired), *ids)
+            checked, found = await paced(scripts.run("audit_items", keys.of_consistency_check(topic), args))
             del ids[:checked]
-            for name, subject, detail in zip(found[::3], found[1::3], found[2::3], strict=True):
-                named = f"{topic_of(topic)}/{_text(subject)}"
-                report.findings.add(Finding(FindingKind[_text(name).upper()], named, _text(detail)))
+            for one in read_findings(found):
+                report.findings.add(replace(one, subject=f"{topic_of(topic)}/{one.subject}"))
 
 
 def _add_wrong_types(findings: Findings, found: list[bytes]) -> None:
     for key, kind, moved_to in zip(found[::3], found[1::3], found[2::3], strict=True):
-        detail = f"a {_text(kind)}" + (f", now at {_text(moved_to)}" if moved_to else "")
-        findings.add(Finding(FindingKind.WRONG_TYPE, _text(key), detail))
-
-
-async def _pause(began_s: float) -> None:
-    """Leave the store to others for as long as the step took."""
-    await asyncio.sleep(min(time.monotonic() - began_s, _LONGEST_PAUSE_S))
+        detail = f"a {text(kind)}" + (f", now at {text(moved_to)}" if moved_to else "")
+        findings.add(Finding(FindingKind.WRONG_TYPE, text(key), detail))
 
 
 def _are_readable(settings: bytes) -> bool:
@@ -351,12 +337,3 @@ def _is_at_home(name: str, keys: Keys, shard: int) -> bool:
     """Whether it can be the name of a topic, or of a partition, and belongs in this shard."""
     topic = topic_of(name) if is_partition_name(name) else name
     return _TOPIC_NAME.fullmatch(topic) is not None and keys.shard_of(name) == shard
-
-
-def _to_rfc_3339(ms: re.Match[str]) -> str:
-    at = datetime.fromtimestamp(int(ms[0]) / 1000, UTC)
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _text(value: bytes) -> str:
-    return value.decode(errors="backslashreplace")

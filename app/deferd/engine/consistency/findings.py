@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import time
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from deferd.contract.finding_kinds import FindingKind
 from deferd.contract.model import JobState
@@ -11,6 +14,22 @@ from deferd.contract.model import JobState
 EXAMPLES_MAX = 100
 """Most examples in a report; its counts include all findings."""
 _DEDUPLICATED_MAX = 10_000
+STEP = 250
+"""Jobs, ids or keys that one script call checks: about two milliseconds of the store's time."""
+_LONGEST_PAUSE_S = 0.1
+
+
+def text(value: bytes) -> str:
+    """What the store has, which may be anything, as text."""
+    return value.decode(errors="backslashreplace")
+
+
+async def paced(step: Awaitable[Any]) -> Any:
+    """The reply of a step; then the store is left to others for as long as that took."""
+    began_s = time.monotonic()
+    reply = await step
+    await asyncio.sleep(min(time.monotonic() - began_s, _LONGEST_PAUSE_S))
+    return reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +39,12 @@ class Finding:
     kind: FindingKind
     subject: str
     detail: str
+
+
+def read_findings(reply: Sequence[bytes]) -> list[Finding]:
+    """What a script has found: kind, subject and detail of each, one after the other."""
+    parts = [text(part) for part in reply]
+    return [Finding(FindingKind[kind.upper()], *rest) for kind, *rest in zip(*[iter(parts)] * 3, strict=True)]
 
 
 class Findings:

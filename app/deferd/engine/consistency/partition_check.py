@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import orjson
 
 from deferd.contract.finding_kinds import FindingKind
 from deferd.contract.limits import PARTITIONS_MAX
-from deferd.engine.consistency.findings import Finding, TopicReport
+from deferd.engine.consistency.findings import STEP, Finding, TopicReport, paced, read_findings, text
 from deferd.engine.partition_store import PartitionStore
 from deferd.engine.partitions import number_of, topic_of
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 
-_STEP = 250
-_LONGEST_PAUSE_S = 0.1
 _NO_REPAIR, _REPAIR, _WRITE_AGAIN = 0, 1, 2
 _IS_BEING_SPREAD = b"!"
 
@@ -44,8 +41,8 @@ class PartitionCheck:
     async def check_layout(self) -> bool:
         """Check the stored layout; returns whether it, or the settings, say that there are several partitions."""
         settings, layout, found = await self._read(_REPAIR if self._report.repaired else _NO_REPAIR)
-        for kind, _, detail in zip(found[::3], found[1::3], found[2::3], strict=True):
-            self._report.findings.add(Finding(FindingKind[_text(kind).upper()], self._topic, _text(detail)))
+        for one in read_findings(found):
+            self._report.findings.add(replace(one, subject=self._topic))
         await self._partitions.refresh(self._topic)
         return bool(layout or _number(settings, "n") > 1)
 
@@ -56,8 +53,9 @@ class PartitionCheck:
         if not settings or (layout.endswith(_IS_BEING_SPREAD) and not is_repair):
             return
         latest = -1
-        for partition in self._others():
-            copy = await self._settings_of(partition)
+        for partition in self._keys.partitions.of(self._topic)[1:]:
+            key = self._keys.of_shard(self._keys.shard_of(partition), "settings")
+            copy = await self._scripts.command("HGET", key, partition) or b""
             if copy == settings:
                 continue
             again, layout, _ = await self._read(_NO_REPAIR)  # they may have changed meanwhile
@@ -103,23 +101,15 @@ class PartitionCheck:
             return True
         return False
 
-    def _others(self) -> tuple[str, ...]:
-        return self._keys.partitions.of(self._topic)[1:]
-
     async def _ids_of(self, partition: str) -> AsyncIterator[list[str]]:
         cursor: bytes | int = 0
         while cursor != b"0":
-            began_s = time.monotonic()
-            cursor, *ids = await self._scripts.run("pool_ids", (self._keys.pool_of(partition),), (cursor, _STEP))
-            yield [_text(job_id) for job_id in ids]
-            await asyncio.sleep(min(time.monotonic() - began_s, _LONGEST_PAUSE_S))
+            run = self._scripts.run("pool_ids", (self._keys.named(partition, "pool"),), (cursor, STEP))
+            cursor, *ids = await paced(run)
+            yield [text(job_id) for job_id in ids]
 
     async def _has(self, partition: str, job_id: str) -> bool:
-        return bool(await self._scripts.command("HEXISTS", self._keys.pool_of(partition), job_id))
-
-    async def _settings_of(self, partition: str) -> bytes:
-        key = self._keys.of_shard(self._keys.shard_of(partition), "settings")
-        return await self._scripts.command("HGET", key, partition) or b""
+        return bool(await self._scripts.command("HEXISTS", self._keys.named(partition, "pool"), job_id))
 
     async def _read(self, repair: int, latest: int = 0) -> tuple[bytes, bytes, list[bytes]]:
         """Settings and layout of the topic, and findings. `latest` is the latest revision that any partition has."""
@@ -143,7 +133,3 @@ def _in_short(settings: bytes) -> str:
     if not settings:
         return "none"
     return f"revision {_number(settings, 'rv')} for {_number(settings, 'n')} partitions"
-
-
-def _text(value: bytes) -> str:
-    return value.decode(errors="backslashreplace")

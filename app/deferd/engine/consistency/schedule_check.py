@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-
 from deferd.contract.finding_kinds import FindingKind
-from deferd.engine.consistency.findings import Finding, StoreReport
+from deferd.engine.consistency.findings import STEP, Finding, StoreReport, paced, read_findings, text
 from deferd.engine.redis_keys import Keys
 from deferd.engine.schedules.schedule_store import UNREADABLE
 from deferd.engine.schedules.schedules import Schedules
 from deferd.engine.schedules.stored_schedule import ScheduleState, read_definition
 from deferd.engine.scripts import Scripts
-
-_STEP = 250
-_LONGEST_PAUSE_S = 0.1
 
 
 class ScheduleCheck:
@@ -57,22 +51,20 @@ class ScheduleCheck:
             self._keys.of_shard(shard, name) for name in ("schedules", "schedule_due", "due", "aside", "earlier_runs")
         ]
         report = self._report
-        began_s = time.monotonic()
-        args = (where, int(report.repaired), cursor, _STEP, *names)
-        next_cursor, found, texts = await self._scripts.run("audit_schedules", keys, args)
-        for kind, subject, detail in zip(found[::3], found[1::3], found[2::3], strict=True):
-            report.findings.add(Finding(FindingKind[_text(kind).upper()], _text(subject), _text(detail)))
+        args = (where, int(report.repaired), cursor, STEP, *names)
+        next_cursor, found, texts = await paced(self._scripts.run("audit_schedules", keys, args))
+        for one in read_findings(found):
+            report.findings.add(one)
         unreadable = [
-            _text(name)
+            text(name)
             for name, definition, state in zip(texts[::3], texts[1::3], texts[2::3], strict=True)
             if not _is_readable(definition, state)
         ]
         for name in unreadable:
             report.findings.add(Finding(FindingKind.SCHEDULE_UNREADABLE, name, f"in shard {shard}"))
         if unreadable and report.repaired:
-            await self._scripts.run("audit_schedules", keys, ("unreadable", 1, 0, _STEP, *unreadable))
-        await asyncio.sleep(min(time.monotonic() - began_s, _LONGEST_PAUSE_S))
-        readable = [_text(name) for name in texts[::3]]
+            await paced(self._scripts.run("audit_schedules", keys, ("unreadable", 1, 0, STEP, *unreadable)))
+        readable = [text(name) for name in texts[::3]]
         return next_cursor, [name for name in readable if name not in unreadable]
 
 
@@ -83,7 +75,3 @@ def _is_readable(definition: bytes, state: bytes) -> bool:
     except UNREADABLE:
         return False
     return True
-
-
-def _text(value: bytes) -> str:
-    return value.decode(errors="backslashreplace")

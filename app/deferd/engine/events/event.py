@@ -102,7 +102,6 @@ _KINDS: dict[str, tuple[str, Callable[[str], dict[str, Any]]]] = {
     "V": ("redriven", _nothing(JobState.READY)),
     "Z": ("purged", _purged),
 }
-EVENT_KINDS = tuple(kind for kind, _ in _KINDS.values())
 
 
 def read_event(topic: str, number: int, stored: bytes) -> Event | None:

@@ -110,18 +110,15 @@ class EventStream:
             self._queue.append(Sent(Dropped(None, None, self._left_out), None))
             self._news.set()
         self.version += 1
-        begin = self._begin if is_first else self._begin_later
-        self.positions = {name: self.positions.get(name) or begin(name) for name in names}
+        otherwise = self._first if is_first else FROM_OLDEST
+        self.positions = {name: self.positions.get(name) or self._begin(name, otherwise) for name in names}
 
-    def _begin(self, partition: str) -> Position:
-        return self._first if self._last_event_id is None else self._position_after(self._last_event_id, partition)
-
-    def _begin_later(self, partition: str) -> Position:
-        return FROM_OLDEST if self._last_event_id is None else self._position_after(self._last_event_id, partition)
-
-    def _position_after(self, last_event_id: LastEventId, partition: str) -> Position:
+    def _begin(self, partition: str, otherwise: Position) -> Position:
+        """Where to begin in a partition: behind the last event id, without one at `otherwise`."""
+        if self._last_event_id is None:
+            return otherwise
         of_topic = self._partitions.of(topic_of(partition))
-        return last_event_id.position_in(partition, of_topic if len(of_topic) > 1 else ())
+        return self._last_event_id.position_in(partition, of_topic if len(of_topic) > 1 else ())
 
     def has_room(self) -> bool:
         """Whether more may be read for it."""

@@ -84,9 +84,7 @@ class FinishRates:
         return await self._reads.get((shard, *partitions), lambda: self._read(partitions, shard))
 
     async def _read(self, partitions: list[str], shard: int | None) -> dict[str, float]:
-        of_shard: dict[int, list[str]] = {}
-        for name in partitions:
-            of_shard.setdefault(self._keys.shard_of(name) if shard is None else shard, []).append(name)
+        of_shard = self._keys.by_shard(partitions) if shard is None else {shard: partitions}
         rates: dict[str, float] = {}
         await asyncio.gather(*(self._read_shard(shard, names, rates) for shard, names in of_shard.items()))
         return rates

@@ -13,7 +13,6 @@ import logging
 import os
 import random
 from contextlib import suppress
-from typing import NamedTuple
 
 import msgspec
 
@@ -32,11 +31,8 @@ _SHORTEST_WAIT_MS = 2000
 _LAST_CALL_S = 1.0
 
 
-class _Call(NamedTuple):
-    """A call as it is sent, also again."""
-
-    keys: list[str]
-    args: tuple[int | bytes, ...]
+_Call = tuple[list[str], tuple[int | bytes, ...]]
+"""The keys and arguments of a call as it is sent, also again."""
 
 
 class _ShardCounts:
@@ -150,4 +146,4 @@ class HistoryPublisher:
             added.append(msgspec.msgpack.encode(of_topic.numbers()))
         counts.calls += 1
         args = (counts.calls, KEPT_MS, TOPICS_OF_SHARD, _KEEPS_ITS_HISTORY_MS, MOST_FINE, MOST_COARSE)
-        return _Call(keys, (*args, msgspec.msgpack.encode(total.numbers()), *added))
+        return keys, (*args, msgspec.msgpack.encode(total.numbers()), *added)

@@ -5,6 +5,7 @@ lua/publish_history.lua writes the records and describes them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -42,7 +43,7 @@ class Bucket:
 
     counts: list[int] = field(default_factory=lambda: [0] * len(COUNTS))
     gauges: Gauges | None = None
-    lateness: dict[int, int] = field(default_factory=dict)
+    lateness: Counter[int] = field(default_factory=Counter)
 
     def add(self, record: Sequence[int]) -> None:
         """Add a record that is later than those before, or of another shard or topic."""
@@ -51,14 +52,12 @@ class Bucket:
         if min(gauges) >= 0:
             self.gauges = gauges
         pairs = record[_FIRST_LATENESS:]
-        for bucket, jobs in zip(pairs[::2], pairs[1::2], strict=True):
-            self.lateness[bucket] = self.lateness.get(bucket, 0) + jobs
+        self.lateness.update(dict(zip(pairs[::2], pairs[1::2], strict=True)))
 
     def add_counts(self, other: Bucket) -> None:
         """Add what happened in another partition in the same time, without its numbers of jobs."""
         self.counts = [count + more for count, more in zip(self.counts, other.counts, strict=True)]
-        for bucket, jobs in other.lateness.items():
-            self.lateness[bucket] = self.lateness.get(bucket, 0) + jobs
+        self.lateness.update(other.lateness)
 
     def lateness_s(self, share: float) -> float | None:
         """The lateness that this share of the first deliveries did not exceed; None without any."""

@@ -22,7 +22,7 @@ from deferd.engine.inspection.standing import Pause, pause_of
 from deferd.engine.partitions import is_first, topic_of, topics_of
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
-from deferd.engine.topic_list import TopicList
+from deferd.engine.topic_list import TopicList, raise_if_none_is_readable
 from deferd.engine.topic_settings import present_settings
 from deferd.store.connection import Store
 from deferd.store.durability_levels import MEMORY
@@ -37,6 +37,7 @@ _RATES_READ = 200
 _TOPICS_PER_CALL = 50
 """About a millisecond of the store's time."""
 _MISSED_PER_SHARD = 200
+_SUMMED = ("delayed", "ready", "reserved", "dead", "recently_dead", "overdue", "due_soon")
 _DEAD_LOOKED_AT = 2000
 """Enough to name the most frequent error; a look for all errors is `GET /dead`."""
 
@@ -70,19 +71,14 @@ class TopicState(NamedTuple):
     def plus(self, other: TopicState) -> TopicState:
         """Both partitions together. Settings are those of this one."""
         next_due_ms = _first(self.next_due_ms, other.next_due_ms)
+        sums = {name: getattr(self, name) + getattr(other, name) for name in _SUMMED}
         return self._replace(
-            delayed=self.delayed + other.delayed,
-            ready=self.ready + other.ready,
-            reserved=self.reserved + other.reserved,
-            dead=self.dead + other.dead,
-            recently_dead=self.recently_dead + other.recently_dead,
+            **sums,
             first_due_ms=_first(self.first_due_ms, other.first_due_ms),
-            overdue=self.overdue + other.overdue,
             next_due_ms=next_due_ms,
             next_due_jobs=sum(
                 one.next_due_jobs for one in (self, other) if one.next_due_ms // 1000 == next_due_ms // 1000
             ),
-            due_soon=self.due_soon + other.due_soon,
             oldest_ready_due_ms=_first(self.oldest_ready_due_ms, other.oldest_ready_due_ms),
             live=self.live + other.live if min(self.live, other.live) >= 0 else max(self.live, other.live),
         )
@@ -165,8 +161,7 @@ class AttentionReader:
                 if shard not in found.unreadable
             )
         )
-        if len(found.unreadable) == self._keys.shards:
-            raise StoreUnavailable("no shard of the store can be reached")
+        raise_if_none_is_readable(self._keys, found.unreadable)
         await asyncio.gather(
             self._read_consumers(found),
             self._read_dead(found),

@@ -22,7 +22,6 @@ import orjson
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.topic_patterns import TopicPatterns, is_pattern
-from deferd.engine.inspection.activity import TopicActivity
 from deferd.engine.inspection.shared_reads import SharedReads
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
@@ -83,9 +82,17 @@ class Reports:
     last_seen_ms: int | None = None
 
 
-def _size(reports: Reports) -> int:
-    """Its memory in bytes."""
-    return _CONSUMER_BYTES * len(reports.consumers) + _TOPIC_BYTES * len(reports.popped)
+class TopicActivity(NamedTuple):
+    """What is known of the consumers of one topic, in all processes.
+
+    `is_consumed`: somebody has popped the topic, or waits for it, within a minute. `last_consumer_ms`: when the last
+    one was seen, None if that is not known. `rate`: jobs handed out per second in the last seconds, None if that is not
+    known.
+    """
+
+    is_consumed: bool
+    last_consumer_ms: int | None
+    rate: float | None
 
 
 class ConsumerRegistry:
@@ -103,7 +110,12 @@ class ConsumerRegistry:
         self._published: bytes = b""
         self._published_consumers: set[tuple[Any, ...]] = set()
         self._published_at_s = 0.0
-        self._reads: SharedReads[Reports] = SharedReads(_KEPT_S, _KEPT, size=_size, largest=_LARGEST_KEPT)
+        self._reads: SharedReads[Reports] = SharedReads(
+            _KEPT_S,
+            _KEPT,
+            size=lambda reports: _CONSUMER_BYTES * len(reports.consumers) + _TOPIC_BYTES * len(reports.popped),
+            largest=_LARGEST_KEPT,
+        )
         self.sample: Callable[[], Sample] = lambda: Sample([])
 
     async def run(self) -> None:

@@ -117,7 +117,7 @@ class ConsumerList:
                 some = names[at : at + _TOPICS_PER_COUNT]
                 try:
                     reply = await self._scripts.run(
-                        "count_members", [self._keys.reserved_of(name) for name in some], ()
+                        "count_members", [self._keys.named(name, "reserved") for name in some], ()
                     )
                 except StoreUnavailable:
                     held.is_complete = False

@@ -6,19 +6,18 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, NamedTuple
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import JobState
 from deferd.engine.inspection.error_lines import normalized
-from deferd.engine.inspection.selected_topics import SelectedTopics, select_topics
+from deferd.engine.inspection.selected_topics import select_topics
 from deferd.engine.inspection.shared_reads import SharedReads
-from deferd.engine.partitions import topic_of, topics_of
+from deferd.engine.partitions import topic_of
 from deferd.engine.record import read_record
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
-from deferd.engine.topic_list import TopicList
+from deferd.engine.topic_list import TopicList, raise_if_none_is_readable
 
 _TOPICS_PER_CALL = 500
 _JOBS_PER_CALL = 250
@@ -93,11 +92,6 @@ class _Read:
     unreadable: set[int] = field(default_factory=set)
 
 
-def _size(read: _Read) -> int:
-    """Its memory in bytes."""
-    return _JOB_BYTES * sum(map(len, read.jobs.values()))
-
-
 class DeadJobs:
     """Reads dead jobs of many topics. A look is kept for 5 s, so that a page which is refreshed costs little."""
 
@@ -105,7 +99,12 @@ class DeadJobs:
         self._scripts = scripts
         self._keys = keys
         self._topics = topics
-        self._reads: SharedReads[_Read] = SharedReads(_KEPT_S, _KEPT, size=_size, largest=_LARGEST_KEPT)
+        self._reads: SharedReads[_Read] = SharedReads(
+            _KEPT_S,
+            _KEPT,
+            size=lambda read: _JOB_BYTES * sum(map(len, read.jobs.values())),
+            largest=_LARGEST_KEPT,
+        )
 
     async def by_error(
         self,
@@ -171,10 +170,8 @@ class DeadJobs:
     async def _read(self, wanted: tuple[str, ...] | None, look_at: int) -> _Read:
         selected = await select_topics(self._topics, self._keys, wanted)
         read = _Read(is_complete=selected.is_complete, unreadable=set(selected.unreadable))
-        partitions = self._partitions_of(selected)
-        await asyncio.gather(*(self._count(shard, names, read) for shard, names in partitions.items()))
-        if len(read.unreadable) == self._keys.shards:
-            raise StoreUnavailable("no shard of the store can be reached")
+        await asyncio.gather(*(self._count(shard, names, read) for shard, names in selected.readable.items()))
+        raise_if_none_is_readable(self._keys, read.unreadable)
         shares = _shares(look_at, read.dead)
         slots = asyncio.Semaphore(_CALLS_AT_ONCE)
         of_shard: dict[int, dict[str, int]] = {}
@@ -184,22 +181,11 @@ class DeadJobs:
         await asyncio.gather(*(self._read_topics(chunk, slots, read) for chunk in chunks))
         return read
 
-    def _partitions_of(self, selected: SelectedTopics) -> dict[int, list[str]]:
-        """The partitions of the topics, by shard. Those in shards that could not be read just now are not read."""
-        if not self._keys.partitions.layouts:
-            return selected.of_shard
-        of_shard: dict[int, list[str]] = {}
-        for partition in self._keys.partitions.of_all(topics_of(chain.from_iterable(selected.of_shard.values()))):
-            shard = self._keys.shard_of(partition)
-            if shard not in selected.unreadable:
-                of_shard.setdefault(shard, []).append(partition)
-        return of_shard
-
     async def _count(self, shard: int, names: list[str], read: _Read) -> None:
         for at in range(0, len(names), _TOPICS_PER_CALL):
             some = names[at : at + _TOPICS_PER_CALL]
             try:
-                counts = await self._scripts.run("count_members", [self._keys.dead_of(name) for name in some], ())
+                counts = await self._scripts.run("count_members", [self._keys.named(name, "dead") for name in some], ())
             except StoreUnavailable:
                 read.unreadable.add(shard)
                 return
@@ -223,7 +209,7 @@ class DeadJobs:
                 read.unreadable.add(self._keys.shard_of(next(iter(shares))))
 
     async def _pages(self, shares: dict[str, int], score: bytes, last_id: bytes) -> dict[str, list[Any]]:
-        keys = [key for topic in shares for key in (self._keys.dead_of(topic), self._keys.pool_of(topic))]
+        keys = [key for topic in shares for key in (self._keys.named(topic, "dead"), self._keys.named(topic, "pool"))]
         most = [min(share, _JOBS_PER_CALL) for share in shares.values()]
         return dict(zip(shares, await self._scripts.run("dead", keys, (score, last_id, *most)), strict=True))
 

@@ -15,7 +15,7 @@ from deferd.engine.inspection.shared_reads import SharedReads
 from deferd.engine.partitions import topic_of
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
-from deferd.engine.topic_list import TopicList
+from deferd.engine.topic_list import TopicList, raise_if_none_is_readable
 
 SPAN_DEFAULT_MS = 6 * 3_600_000
 _TOPICS_PER_COUNT = 500
@@ -100,7 +100,12 @@ class Forecasts:
         self._scheduled_runs = scheduled_runs
         self._keys = keys
         self._topics = topics
-        self._reads: SharedReads[Forecast] = SharedReads(_KEPT_S, _KEPT, size=_size, largest=_LARGEST_KEPT)
+        self._reads: SharedReads[Forecast] = SharedReads(
+            _KEPT_S,
+            _KEPT,
+            size=lambda forecast: len(forecast.topics) * (_TOPIC_BYTES + 2 * _COUNT_BYTES * forecast.period.buckets),
+            largest=_LARGEST_KEPT,
+        )
 
     async def forecast(
         self,
@@ -131,14 +136,11 @@ class Forecasts:
     ) -> Forecast:
         selected = await select_topics(self._topics, self._keys, names)
         now_ms, period = await self._period(selected, from_ms, to_ms, buckets)
-        readable = {
-            shard: of_shard for shard, of_shard in selected.partitions.items() if shard not in selected.unreadable
-        }
+        readable = selected.readable
         forecast = Forecast(now_ms, period, {}, selected.is_complete, set(selected.unreadable))
         await asyncio.gather(*(self._read_shard(shard, of_shard, forecast) for shard, of_shard in readable.items()))
         await self._add_schedules(readable, forecast)
-        if len(forecast.unreadable) == self._keys.shards:
-            raise StoreUnavailable("no shard of the store can be reached")
+        raise_if_none_is_readable(self._keys, forecast.unreadable)
         return forecast
 
     async def _period(
@@ -150,8 +152,9 @@ class Forecasts:
             if shard in selected.unreadable:
                 continue
             keys = (self._keys.of_shard(shard, "topics"),)  # a sorted set; what is counted in it does not matter
+            bounds = ("" if from_ms is None else from_ms, "" if to_ms is None else to_ms)
             try:
-                reply = await self._scripts.run("due_counts", keys, (*_bounds(from_ms, to_ms), SPAN_DEFAULT_MS, 1))
+                reply = await self._scripts.run("due_counts", keys, (*bounds, SPAN_DEFAULT_MS, 1))
             except StoreUnavailable as exc:
                 selected.unreadable.add(shard)
                 error = exc
@@ -187,7 +190,7 @@ class Forecasts:
         forecast.is_complete &= counted.is_complete
 
     async def _read_topics(self, names: list[str], forecast: Forecast) -> None:
-        delayed = await self._scripts.run("count_members", [self._keys.delay_of(name) for name in names], ())
+        delayed = await self._scripts.run("count_members", [self._keys.named(name, "delay") for name in names], ())
         forecast.is_complete &= min(delayed) >= 0
         names = [name for name, count in zip(names, delayed, strict=True) if count > 0]
         period = forecast.period
@@ -196,18 +199,10 @@ class Forecasts:
         for at in range(0, len(names), together):
             some = names[at : at + together]
             args = (period.from_ms, period.to_ms, 0, period.buckets)
-            replies = (await self._scripts.run("due_counts", [self._keys.delay_of(name) for name in some], args))[3:]
+            keys = [self._keys.named(name, "delay") for name in some]
+            replies = (await self._scripts.run("due_counts", keys, args))[3:]
             for name, reply in zip(some, replies, strict=True):
                 if reply:
                     of_partition = TopicForecast(reply[0], reply[1], array(_NUMBERS, reply[2:]) or none)
                     before = forecast.topics.get(topic_of(name))
                     forecast.topics[topic_of(name)] = of_partition if before is None else before.plus(of_partition)
-
-
-def _size(forecast: Forecast) -> int:
-    """Its memory in bytes."""
-    return len(forecast.topics) * (_TOPIC_BYTES + 2 * _COUNT_BYTES * forecast.period.buckets)
-
-
-def _bounds(from_ms: int | None, to_ms: int | None) -> tuple[int | str, int | str]:
-    return "" if from_ms is None else from_ms, "" if to_ms is None else to_ms

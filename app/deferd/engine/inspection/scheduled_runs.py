@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from bisect import bisect_right
 from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,14 +13,13 @@ from deferd.engine.schedules.planning import RunTimes
 from deferd.engine.schedules.run_placing import RunPlacer, RunPlacing
 from deferd.engine.schedules.schedule_store import ScheduleStore
 from deferd.engine.schedules.stored_schedule import StoredSchedule
+from deferd.engine.time_slice import TimeSlice, WorkTooLongError
 
 _SCHEDULES_READ = 4000
 _RUNS_LISTED = 500
 """Of one schedule. Its further occurrences are counted as if neither window nor jitter moved them."""
 _BUDGET_S = 0.25
 """CPU time of one forecast, which is kept for 10 s."""
-_AT_ONCE_S = 0.002
-"""Then the event loop serves others."""
 _RUNS_PER_LOOK = 20
 _RUNS_COUNTED = 100
 """More runs of a schedule with `every` are counted by arithmetic, which is faster."""
@@ -42,22 +39,15 @@ class ScheduledCounts:
     is_complete: bool = True
     schedules: int = 0
     shared: _Shared = field(default_factory=dict)
-    _used_s: float = 0.0
-    _began_s: float = 0.0
-    _cpu_began_s: float = 0.0
-
-    def resume(self) -> None:
-        """The time until now was not spent on computing."""
-        self._began_s, self._cpu_began_s = time.perf_counter(), time.thread_time()
+    slice: TimeSlice = field(default_factory=lambda: TimeSlice(_BUDGET_S))
 
     async def has_time(self) -> bool:
         """Whether there is computing time left. Lets others run after some milliseconds."""
-        if time.perf_counter() - self._began_s > _AT_ONCE_S:
-            self._used_s += time.thread_time() - self._cpu_began_s
-            await asyncio.sleep(0)
-            self.resume()
-        self.is_complete &= self._used_s <= _BUDGET_S
-        return self._used_s <= _BUDGET_S
+        try:
+            await self.slice.end_if_over()
+        except WorkTooLongError:
+            self.is_complete = False
+        return self.slice.used_s <= _BUDGET_S
 
     def add(self, topic: str, counts: Sequence[int]) -> None:
         """Add the runs of a schedule."""
@@ -84,7 +74,7 @@ class ScheduledRuns:
                 counted.is_complete = False
                 return
             schedules, more = await self._store.page(shard, after, "", with_jobs=False)
-            counted.resume()
+            await counted.slice.start()  # the time until now was not spent on computing
             for name, schedule in schedules:
                 after = name
                 counted.schedules += 1

@@ -15,15 +15,19 @@ _MOST = 10_000
 
 @dataclass(slots=True)
 class SelectedTopics:
-    """Topics by shard, and their partitions by the shard of each.
+    """The partitions of topics, by the shard of each.
 
     `unreadable` are the shards that cannot be read now; with `is_complete` false there are more topics.
     """
 
-    of_shard: dict[int, list[str]] = field(default_factory=dict)
     partitions: dict[int, list[str]] = field(default_factory=dict)
     unreadable: set[int] = field(default_factory=set)
     is_complete: bool = True
+
+    @property
+    def readable(self) -> dict[int, list[str]]:
+        """The partitions in shards that could be read just now."""
+        return {shard: names for shard, names in self.partitions.items() if shard not in self.unreadable}
 
 
 async def select_topics(topics: TopicList, keys: Keys, wanted: Iterable[str] | None) -> SelectedTopics:
@@ -49,8 +53,5 @@ async def select_topics(topics: TopicList, keys: Keys, wanted: Iterable[str] | N
         if sum(map(keys.partitions.count, found)) >= _MOST:
             selected.is_complete = False
             break
-    for name in found:
-        selected.of_shard.setdefault(keys.shard_of(name), []).append(name)
-        for partition in keys.partitions.of(name):
-            selected.partitions.setdefault(keys.shard_of(partition), []).append(partition)
+    selected.partitions = keys.by_shard(keys.partitions.of_all(found))
     return selected

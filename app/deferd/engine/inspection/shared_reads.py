@@ -8,6 +8,7 @@ from math import inf
 from typing import Any, Generic, TypeVar
 
 from deferd.engine.request_end import request_ending_at
+from deferd.store.task_cancellation import forget_error
 
 Value = TypeVar("Value")
 _TIMES_THE_READ = 200
@@ -48,7 +49,7 @@ class SharedReads(Generic[Value]):
         if task is None:
             with request_ending_at(inf):  # others share it
                 task = self._reading[key] = asyncio.create_task(self._read(key, read))
-            task.add_done_callback(_note_error)
+            task.add_done_callback(forget_error)
         return await asyncio.shield(task)
 
     def forget(self, key: Hashable) -> None:
@@ -77,9 +78,3 @@ class SharedReads(Generic[Value]):
         finally:
             if self._reading.get(key) is asyncio.current_task():
                 del self._reading[key]
-
-
-def _note_error(task: asyncio.Task[Any]) -> None:
-    """Else it is logged as an error when all callers were cancelled."""
-    if not task.cancelled():
-        task.exception()

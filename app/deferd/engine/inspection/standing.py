@@ -6,14 +6,13 @@ A job that is not found is looked for in every partition of its topic.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
 
 from deferd.contract.model import JobState
-from deferd.engine.inspection.near_ids import nearest
 from deferd.engine.partition_store import PartitionStore
 from deferd.engine.partitions import topic_of
 from deferd.engine.record import JobRecord, read_record
@@ -22,6 +21,7 @@ from deferd.engine.scripts import Scripts
 
 _IDS_OF_EACH_END = 200
 """How many ids of a state are compared with one that is unknown: the first and the last ones."""
+_NEAREST = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ async def standing_of(
         found = put_since[0]
     if found.record.state is not JobState.READY:
         return found
-    ready = await asyncio.gather(*(scripts.command("ZCARD", keys.ready_of(name)) for name in names))
+    ready = await asyncio.gather(*(scripts.command("ZCARD", keys.named(name, "ready")) for name in names))
     # Consumers are served by the partitions in turn, so that as many jobs of each go first.
     others = sum(min(found.ahead, jobs) for jobs in ready) - min(found.ahead, found.ready)
     return replace(found, ready=sum(ready), ahead=found.ahead + max(others, 0))
@@ -150,3 +150,22 @@ async def _standing_in(scripts: Scripts, keys: Keys, partition: str, job_id: str
         bool(has_follow_up),
         touches,
     )
+
+
+def nearest(wanted: str, ids: Iterable[str]) -> list[str]:
+    """Up to 5 of `ids`, the most alike first: for a typing error, a wrong number, or another prefix.
+
+    Two ids are alike when the characters that they have in common at the beginning and at the end are at least half of
+    the longer one. Upper and lower case count as the same. Takes time linear in their lengths.
+    """
+    folded = wanted.lower()
+    alike = [(one, _in_common(folded, one.lower()) / max(len(wanted), len(one))) for one in ids]
+    best = sorted((pair for pair in alike if pair[1] >= 0.5), key=lambda pair: (-pair[1], pair[0]))
+    return [one for one, _ in best[:_NEAREST]]
+
+
+def _in_common(one: str, other: str) -> int:
+    shorter = min(len(one), len(other))
+    begin = next((at for at in range(shorter) if one[at] != other[at]), shorter)
+    rest = shorter - begin
+    return begin + next((at for at in range(rest) if one[-1 - at] != other[-1 - at]), rest)

@@ -10,6 +10,7 @@ from deferd.contract.errors import StoreUnavailable
 from deferd.engine.inspection.shared_reads import SharedReads
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
+from deferd.engine.topic_list import raise_if_none_is_readable
 from deferd.store.connection import Store
 from deferd.store.durability_levels import name_of
 from deferd.store.server_info import fields_of_info, server_name
@@ -73,8 +74,7 @@ class SystemReader:
     async def _read(self) -> System:
         found = System()
         await asyncio.gather(*(self._read_shard(shard, found) for shard in range(self._keys.shards)))
-        if len(found.unreadable) == self._keys.shards:
-            raise StoreUnavailable("no shard of the store can be reached")
+        raise_if_none_is_readable(self._keys, found.unreadable)
         found.timers.sort()
         if not self._store.cluster:
             found.info = await self._info()

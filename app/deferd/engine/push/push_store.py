@@ -10,7 +10,6 @@ from deferd.contract import limits
 from deferd.contract.errors import FieldError, InvalidInput, PushNotFound
 from deferd.contract.push import SetPush
 from deferd.engine.push.push_definition import PushDefinition, settings_flag, stored_text
-from deferd.engine.push.push_signals import PushSignals
 from deferd.engine.queue import JobQueue, PopRequest
 from deferd.engine.record import JobRecord
 from deferd.engine.redis_keys import Keys
@@ -24,6 +23,35 @@ FIRST_PAUSE_MS, LONGEST_PAUSE_MS = 1000, 60_000
 """How long it is open first, and at most; each failed probe doubles the pause."""
 _NONE, _TOO_MANY, _IS_PARTITIONED = -1, -2, -3
 _CONSUMER_ID_BYTES = 4
+
+
+def _ignore(*_facts: str) -> None:
+    """Nobody pushes in this process."""
+
+
+class PushSignals:
+    """What a process that pushes must hear of: its pushers set it, the engine calls it.
+
+    Signals may be lost; `on_gap` says so.
+    """
+
+    def __init__(self) -> None:
+        self.on_ready: Callable[[str], None] = _ignore
+        """A topic may have something ready."""
+        self.on_change: Callable[[str], None] = _ignore
+        """The push of a topic was set or removed."""
+        self.on_removed: Callable[[str, str], None] = _ignore
+        """A job of a pushed topic was cancelled while it was held: its topic and id."""
+        self.on_gap: Callable[[], None] = _ignore
+        """Signals may have been lost."""
+
+    def on_message(self, payload: str) -> None:
+        """A message of the channel `deferd:push`."""
+        topic, _, job_id = payload.partition(" ")
+        if job_id:
+            self.on_removed(topic, job_id)
+        else:
+            self.on_change(topic)
 
 
 class Taken(NamedTuple):
@@ -40,13 +68,6 @@ class Taken(NamedTuple):
     wait_ms: int
     is_probe: bool
     failures: int
-
-
-class Noted(NamedTuple):
-    """The circuit after the end of a request: failures in a row, and for how long it is open, 0 when it is closed."""
-
-    failures: int
-    open_ms: int
 
 
 class PushStore:
@@ -107,8 +128,8 @@ class PushStore:
         """What the store has of all pushed topics, by topic, for `PushDefinition.read`."""
         found: dict[str, bytes] = {}
         for shard in range(self._keys.shards):
-            stored: Any = await self._scripts.command("HGETALL", self._keys.of_shard(shard, "push"))
-            pairs = stored.items() if isinstance(stored, dict) else zip(stored[::2], stored[1::2], strict=True)
+            stored = await self._scripts.command("HGETALL", self._keys.of_shard(shard, "push"))
+            pairs = zip(stored[::2], stored[1::2], strict=True)
             found |= {topic.decode(errors="replace"): value for topic, value in pairs}
         return found
 
@@ -145,12 +166,15 @@ class PushStore:
         """The target responds: its circuit is closed."""
         await self._run("push_note", topic, 1, 0, "", 0, OPENS_AFTER, FIRST_PAUSE_MS, LONGEST_PAUSE_MS)
 
-    async def note_failure(self, topic: str, error: str, *, is_probe: bool, pause_ms: int) -> Noted | None:
-        """The target failed. `pause_ms`: what it asked for, 0 for nothing. None when the topic is not pushed."""
+    async def note_failure(self, topic: str, error: str, *, is_probe: bool, pause_ms: int) -> int:
+        """The target failed. Returns for how many ms its circuit is open now; 0 when it is closed, or not pushed.
+
+        `pause_ms`: what the target asked for, 0 for nothing.
+        """
         shortest_ms = min(pause_ms, LONGEST_PAUSE_MS)
         args = (0, int(is_probe), error, shortest_ms, OPENS_AFTER, FIRST_PAUSE_MS, LONGEST_PAUSE_MS)
         reply = await self._run("push_note", topic, *args)
-        return None if reply is None else Noted(*reply)
+        return 0 if reply is None else int(reply[1])
 
     async def give_up_probe(self, topic: str) -> None:
         """The request that tested the target ended without a result: another one may."""

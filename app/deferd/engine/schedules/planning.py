@@ -58,6 +58,9 @@ class Plan(NamedTuple):
         return self.dealt_with_ms if self.next_run is None else self.next_run.due_ms - self.next_run.moved_ms
 
 
+NO_RUNS = Plan([], None, 0, None, None)
+
+
 class RunTimes:
     """The runs of one schedule. Made for each use: what is expensive is cached elsewhere.
 
@@ -68,28 +71,23 @@ class RunTimes:
     def __init__(self, name: str, definition: PutSchedule, created_ms: int, placing: RunPlacing) -> None:
         self._name = name
         self._catch_up = definition.catch_up
-        self._recurrence = Recurrence.of(definition, created_ms)
+        self.recurrence = Recurrence.of(definition, created_ms)
         self._openings = placing.openings
         self._spread_ms = spread_of(name, to_ms(definition.spread)) if definition.spread else 0
         self._jitter_ms = to_ms(definition.jitter or 0) + placing.spread_ms
         """By how much each run may be later, depending on its id."""
 
-    @property
-    def recurrence(self) -> Recurrence:
-        """Its occurrences."""
-        return self._recurrence
-
     def runs_after(self, occurrence_ms: int) -> Iterator[Run]:
         """The runs after an occurrence, in order. Each takes some milliseconds at most."""
-        upcoming = self._recurrence.upcoming(occurrence_ms)
+        upcoming = self.recurrence.upcoming(occurrence_ms)
         at_ms = next(upcoming, None)
         placed_ms = self._placed(at_ms)
         while at_ms is not None:
             following_ms = next(upcoming, None)
             following_placed_ms = self._placed(following_ms)
             if placed_ms == following_placed_ms:
-                at_ms = next(self._recurrence.earlier(at_ms, self._last_placed_by(placed_ms, at_ms)))
-                upcoming = self._recurrence.upcoming(at_ms)
+                at_ms = next(self.recurrence.earlier(at_ms, self._last_placed_by(placed_ms, at_ms)))
+                upcoming = self.recurrence.upcoming(at_ms)
                 following_ms = next(upcoming, None)
                 following_placed_ms = self._placed(following_ms)
             yield Run(at_ms, self._due_ms(at_ms, placed_ms, following_ms))
@@ -139,13 +137,13 @@ class RunTimes:
 
         The number is that of the occurrences before these.
         """
-        occurrences, count = yield from self._recurrence.missed(
+        occurrences, count = yield from self.recurrence.missed(
             after_ms, self._last_placed_by(now_ms, after_ms), limits.CATCH_UP_MAX
         )
         runs = []
         placed_ms = self._placed(occurrences[0])
         for at_ms, following_ms in zip(
-            occurrences, [*occurrences[1:], self._recurrence.after(occurrences[-1])], strict=True
+            occurrences, [*occurrences[1:], self.recurrence.after(occurrences[-1])], strict=True
         ):
             following_placed_ms = self._placed(following_ms)
             if placed_ms != following_placed_ms:

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from deferd.contract.schedules import PutSchedule
 from deferd.contract.windows import window_text
-from deferd.engine.calendars import Calendars
 from deferd.engine.placement import NO_DEFAULTS, Placer, read_defaults
 from deferd.engine.stored_fields import to_ms
 from deferd.engine.timing.openings import Openings
@@ -30,9 +29,8 @@ NOT_MOVED = RunPlacing()
 class RunPlacer:
     """Finds what moves the due times of runs."""
 
-    def __init__(self, placer: Placer, calendars: Calendars) -> None:
-        self._placer = placer
-        self._calendars = calendars
+    def __init__(self, placer: Placer) -> None:
+        self.placer = placer
 
     async def check(self, definition: PutSchedule) -> None:
         """Check the windows that a definition names.
@@ -41,13 +39,13 @@ class RunPlacer:
             InvalidInput: a zone or calendar is unknown, or a window never opens.
         """
         if definition.window is not None:
-            await self._calendars.check(definition.window, ("body", "window"))
+            await self.placer.calendars.check(definition.window, ("body", "window"))
         if definition.job.window is not None:
-            await self._calendars.check(definition.job.window, ("body", "job", "window"))
+            await self.placer.calendars.check(definition.job.window, ("body", "job", "window"))
 
     async def placing_of(self, definition: PutSchedule) -> RunPlacing:
         """What moves the runs of a definition. A calendar that was deleted is always open."""
-        job, placed_by = definition.job, self._placer.defaults_of(definition.topic)
+        job, placed_by = definition.job, self.placer.defaults_of(definition.topic)
         window, spread_ms = read_defaults(placed_by)
         spec = definition.window or job.window
         if spec is not None:
@@ -56,9 +54,5 @@ class RunPlacer:
             window = ""
         if "spread" in job.model_fields_set:
             spread_ms = to_ms(job.spread or 0)
-        openings = await self._placer.openings_of(window) if window else None
+        openings = await self.placer.openings_of(window) if window else None
         return RunPlacing(openings, window or "", spread_ms or 0, placed_by)
-
-    def note_defaults(self, topic: str, defaults: str) -> None:
-        """Remember the defaults of a topic."""
-        self._placer.note_defaults(topic, defaults)

@@ -8,16 +8,13 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
-from deferd.contract.schedules import PutSchedule
 from deferd.engine.history.counts import CountedTopics
 from deferd.engine.placement import members_of
 from deferd.engine.redis_keys import Keys
 from deferd.engine.schedules.planning import PlannedRun
 from deferd.engine.schedules.run_placing import NOT_MOVED, RunPlacer, RunPlacing
 from deferd.engine.schedules.stored_schedule import (
-    ScheduleState,
     StoredSchedule,
-    read_definition,
     read_schedule,
     run_head,
 )
@@ -111,21 +108,12 @@ class ScheduleStore:
     def __init__(self, scripts: Scripts, keys: Keys, placer: RunPlacer, counted: CountedTopics) -> None:
         self._scripts = scripts
         self._counted = counted
-        self._keys = keys
+        self.keys = keys
         self._placer = placer
-
-    @property
-    def shards(self) -> int:
-        """The number of shards."""
-        return self._keys.shards
-
-    def shard_of(self, topic: str) -> int:
-        """The shard of a topic, and so of its schedules."""
-        return self._keys.shard_of(topic)
 
     async def find(self, name: str) -> Found:
         """All schedules with this name. Raises one of UNREADABLE."""
-        replies = await asyncio.gather(*(self._get(shard, name) for shard in range(self._keys.shards)))
+        replies = await asyncio.gather(*(self._get(shard, name) for shard in range(self.keys.shards)))
         found = [
             replace(
                 read_schedule(name, shard, pairs),
@@ -145,7 +133,7 @@ class ScheduleStore:
 
     async def _get(self, shard: int, name: str) -> tuple[int, list[bytes], int, bytes, int]:
         now_ms, pairs, due_ms, earlier_id, earlier_due_ms = await self._scripts.run(
-            "schedule_get", [self._keys.of_schedule(shard, name)], ()
+            "schedule_get", [self.keys.of_schedule(shard, name)], ()
         )
         return now_ms, pairs, due_ms, earlier_id, earlier_due_ms
 
@@ -163,9 +151,9 @@ class ScheduleStore:
 
     async def _apply(self, change: Change, fields: list[Any], count: int) -> int | None:
         other = change.withdraw[0]
-        keys = self._keys.of_topic(change.topic)
+        keys = self.keys.of_topic(change.topic)
         if other and other != change.topic:
-            keys = (*keys, *self._keys.of_topic(other))
+            keys = (*keys, *self.keys.of_topic(other))
         runs: list[str | bytes] = []
         placing = change.placing
         for run in change.runs:
@@ -191,7 +179,7 @@ class ScheduleStore:
         if reply[0] == _FULL:
             raise FullError
         if reply[0] == _OTHER_DEFAULTS:
-            self._placer.note_defaults(change.topic, reply[1].decode())
+            self._placer.placer.note_defaults(change.topic, reply[1].decode())
         if reply[0] != _DONE:
             return None
         self._counted.of(change.topic).put += len(change.runs)
@@ -203,7 +191,7 @@ class ScheduleStore:
 
         If its runs were derived by another release of the zones, also schedules by name, those after `after`.
         """
-        keys = [self._keys.of_shard(shard, name) for name in ("schedule_due", "schedules", _ZONES, "due")]
+        keys = [self.keys.of_shard(shard, name) for name in ("schedule_due", "schedules", _ZONES, "due")]
         reply = await self._scripts.run("schedules_due", keys, (most, zones.TZDATA_VERSION, after))
         now_ms, progress, looked_to, *rows = reply
         found = []
@@ -228,14 +216,14 @@ class ScheduleStore:
 
     async def note_zones(self, shard: int) -> None:
         """Note that all runs of a shard were derived by this release of the zones."""
-        await self._scripts.write("SET", self._keys.of_shard(shard, _ZONES), zones.TZDATA_VERSION)
+        await self._scripts.write("SET", self.keys.of_shard(shard, _ZONES), zones.TZDATA_VERSION)
 
     async def first_due_ms(self) -> int | None:
         """When the first schedule of all shards must be advanced; None when there is none."""
         firsts = await asyncio.gather(
             *(
-                self._scripts.command("ZRANGE", self._keys.of_shard(shard, "schedule_due"), 0, 0, "WITHSCORES")
-                for shard in range(self._keys.shards)
+                self._scripts.command("ZRANGE", self.keys.of_shard(shard, "schedule_due"), 0, 0, "WITHSCORES")
+                for shard in range(self.keys.shards)
             )
         )
         return min((int(float(first[1])) for first in firsts if first), default=None)
@@ -249,7 +237,7 @@ class ScheduleStore:
         """
         first = f"({after}" if after >= prefix and after else f"[{prefix}" if prefix else "-"
         last = f"({prefix}\x7f" if prefix else "+"  # 0x7f is in no name
-        key = self._keys.of_shard(shard, "schedules")
+        key = self.keys.of_shard(shard, "schedules")
         more, *rows = await self._scripts.run("schedules_page", [key], (first, last, _PAGE, int(with_jobs)))
         found: list[tuple[str, StoredSchedule | None]] = []
         for name, pairs in zip(rows[::2], rows[1::2], strict=True):
@@ -258,8 +246,3 @@ class ScheduleStore:
             except UNREADABLE:
                 found.append((name.decode(errors="backslashreplace"), None))
         return found, more == 1
-
-
-def read_due(due: DueSchedule) -> tuple[PutSchedule, ScheduleState]:
-    """The definition and the state of a schedule that is due. Raises one of UNREADABLE."""
-    return read_definition(due.definition), ScheduleState.read(due.state)

@@ -11,10 +11,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+from msgspec import structs
+
 from deferd.contract import limits
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.schedules import PutSchedule
-from deferd.engine.schedules.planning import Plan, RunTimes
+from deferd.engine.schedules.planning import NO_RUNS, Plan, RunTimes
 from deferd.engine.schedules.run_placing import NOT_MOVED, RunPlacer, RunPlacing
 from deferd.engine.schedules.schedule_store import (
     Change,
@@ -22,9 +24,8 @@ from deferd.engine.schedules.schedule_store import (
     FullError,
     ScheduleStore,
     ZonesProgress,
-    read_due,
 )
-from deferd.engine.schedules.stored_schedule import ScheduleState
+from deferd.engine.schedules.stored_schedule import ScheduleState, read_definition
 from deferd.engine.time_slice import TimeSlice
 
 _LOG = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ _AT_ONCE = 8
 """Most schedules that one step advances: some milliseconds of the store's time, for which other calls wait."""
 _RUNS_AT_ONCE = 100
 _RUN_BYTES_AT_ONCE = 4 * 1024 * 1024
-_RETRY_MS = 1000
+RETRY_MS = 1000
 """How long a schedule waits for room in its topic or in the store."""
 _LAST_RUNS_RETRY_MS = 5000
 _FAILED_RETRY_MS = 60_000
@@ -72,9 +73,9 @@ class Scheduler:
         return len(found.schedules)
 
     async def _advance(self, due: DueSchedule, now_ms: int) -> None:
-        retry = Change(due.topic, due.name, due.rev, now_ms + _RETRY_MS)
+        retry = Change(due.topic, due.name, due.rev, now_ms + RETRY_MS)
         try:
-            definition, state = read_due(due)
+            definition, state = read_definition(due.definition), ScheduleState.read(due.state)
             if state.is_moving:
                 await self.move(due.name)
                 return
@@ -115,7 +116,7 @@ class Scheduler:
                 # Those that wait may still be skipped.
                 return Change(due.topic, due.name, due.rev, now_ms + _LAST_RUNS_RETRY_MS), state
         if not state.is_active or (remaining is not None and remaining <= 0):
-            return planned_change(due.name, due.rev, definition, state, _ENDED, times), state
+            return planned_change(due.name, due.rev, definition, state, NO_RUNS, times), state
         after_ms = now_ms if dealt_with_ms is None else dealt_with_ms
         plan = await TimeSlice().run(times.plan(now_ms, after_ms, remaining, most_runs(due.rest_bytes)))
         change = planned_change(due.name, due.rev, definition, state, plan, times, placing)
@@ -123,9 +124,6 @@ class Scheduler:
         if due.is_next_waiting and not is_same:
             change = replace(change, withdraw=(due.topic, due.next_id))
         return change, state.going_on_from(after_ms, None, times.recurrence)
-
-
-_ENDED = Plan([], None, 0, None, None)
 
 
 def most_runs(rest_bytes: int) -> int:
@@ -143,7 +141,7 @@ def planned_change(  # noqa: PLR0917 (the parts of a schedule)
     placing: RunPlacing = NOT_MOVED,
 ) -> Change:
     """The change that carries out a plan."""
-    state = state._replace(is_ended=not state.is_paused and plan.advance_at_ms is None)
+    state = structs.replace(state, is_ended=not state.is_paused and plan.advance_at_ms is None)
     if plan.occurrence_ms is not None:
         state = state.going_on_from(plan.occurrence_ms, plan.dealt_with_ms, times.recurrence)
     next_run = plan.next_run

@@ -12,6 +12,8 @@ from datetime import datetime
 from itertools import islice
 from typing import NamedTuple
 
+from msgspec import structs
+
 from deferd.contract.errors import (
     FieldError,
     InvalidInput,
@@ -25,10 +27,10 @@ from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine.cursors import bad_cursor, read_cursor, write_cursor
 from deferd.engine.puts import PutOutcome
 from deferd.engine.queue import JobQueue
-from deferd.engine.schedules.planning import Plan, Run, RunTimes
+from deferd.engine.schedules.planning import NO_RUNS, Run, RunTimes
 from deferd.engine.schedules.run_placing import RunPlacer
 from deferd.engine.schedules.schedule_store import UNREADABLE, Change, Found, FullError, ScheduleStore
-from deferd.engine.schedules.scheduler import Scheduler, most_runs, planned_change
+from deferd.engine.schedules.scheduler import RETRY_MS, Scheduler, most_runs, planned_change
 from deferd.engine.schedules.stored_schedule import (
     ScheduleState,
     StoredSchedule,
@@ -40,13 +42,11 @@ from deferd.engine.time_slice import TimeSlice, WorkTooLongError
 from deferd.engine.timing.zones import zone_named
 
 _TRIES = 20
-_FULL_RETRY_MS = 1000
 _RUN_TRIES = 100
 _LOOKED_AT_MAX = 2000
 _PREVIEW_S = 1.0
 """The CPU time of a preview: enough for 1000 runs on a rare date with 20 windows."""
 _PAGE_BYTES = 1024 * 1024
-_NO_RUNS = Plan([], None, 0, None, None)
 Authorize = Callable[[str], None]
 """Raises the error for a caller who may not use a topic."""
 
@@ -154,8 +154,8 @@ class Schedules:
             if old is not None and _is_same(old, state, fields):
                 return PutResult(old, False)
             change, waiting = await self._planned(name, old, definition, state, now_ms, len(rest))
-            shard = self._store.shard_of(definition.topic)
-            if self._store.shards > 1 and (old is None or old.shard != shard):
+            shard = self._store.keys.shard_of(definition.topic)
+            if self._store.keys.shards > 1 and (old is None or old.shard != shard):
                 if await self._put_moving(found, change, fields, state):
                     await self.settle_move(name)
                     return PutResult(await self.get(name), old is None)
@@ -179,7 +179,7 @@ class Schedules:
         """
         placing = await self._placer.placing_of(definition)
         times = RunTimes(name, definition, state.created_ms, placing)
-        plan, after_ms, done_ms = _NO_RUNS, now_ms, None
+        plan, after_ms, done_ms = NO_RUNS, now_ms, None
         is_withdrawn = old is not None and (old.next_job_due_ms or 0) > now_ms
         if old is not None and _timing(old.definition) == _timing(definition):
             # It goes on where it was: with the run that is withdrawn, and without one that was cancelled.
@@ -222,7 +222,7 @@ class Schedules:
             return await self._store.apply(change) is not None
         except FullError:
             later = {**change.fields, "state": state.stored(), "next_id": ""}
-            waiting = replace(change, runs=(), advance_at_ms=now_ms + _FULL_RETRY_MS, fields=later)
+            waiting = replace(change, runs=(), advance_at_ms=now_ms + RETRY_MS, fields=later)
             return await self._store.apply(waiting) is not None
 
     async def _put_moving(
@@ -238,8 +238,8 @@ class Schedules:
                 "last": old.last_due_ms or "",
                 "last_id": old.last_id,
             }
-        fields |= {"state": state._replace(is_moving=True).stored(), "active": 1, "next_id": "", "next": ""}
-        shard = self._store.shard_of(change.topic)
+        fields |= {"state": structs.replace(state, is_moving=True).stored(), "active": 1, "next_id": "", "next": ""}
+        shard = self._store.keys.shard_of(change.topic)
         here = next((one for one in found.schedules if one.shard == shard), None)
         rev = None if here is None else here.rev
         moving = Change(change.topic, change.name, rev, found.now_ms, fields=fields)
@@ -264,7 +264,7 @@ class Schedules:
                 continue
             if not valid.state.is_moving:
                 return
-            state = valid.state._replace(is_moving=False)
+            state = structs.replace(valid.state, is_moving=False)
             if await self._apply(*await self._replanned(valid, state, found.now_ms), {}, found.now_ms):
                 return
         raise _too_fast(name)
@@ -299,7 +299,7 @@ class Schedules:
                 continue
             if schedule.state.is_paused == is_paused:
                 return schedule
-            state = schedule.state._replace(is_paused=is_paused, updated_ms=found.now_ms)
+            state = structs.replace(schedule.state, is_paused=is_paused, updated_ms=found.now_ms)
             if await self._apply(*await self._replanned(schedule, state, found.now_ms), {}, found.now_ms):
                 return await self.get(name)
         raise _too_fast(name)
@@ -377,11 +377,11 @@ class Schedules:
             InvalidInput: this method did not return the cursor.
         """
         first, after = read_cursor(cursor, (0, ""), (int, str))
-        if not 0 <= first < self._store.shards:
+        if not 0 <= first < self._store.keys.shards:
             raise bad_cursor(cursor)
-        last = self._store.shards - 1
+        last = self._store.keys.shards - 1
         if wanted.topic is not None:
-            last = self._store.shard_of(wanted.topic)
+            last = self._store.keys.shard_of(wanted.topic)
             if first < last:
                 first, after = last, ""
         found: list[StoredSchedule] = []

@@ -6,10 +6,13 @@ import random
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 import orjson
+from msgspec import structs
 
+from deferd.contract.fields import PLACING
 from deferd.contract.model import PutJob
 from deferd.contract.schedules import PutSchedule, ScheduledJob
 from deferd.engine.bounded_cache import BoundedCache
@@ -29,10 +32,9 @@ from deferd.engine.timing.recurrence import Recurrence
 _RUN_HEAD = struct.Struct("<BBQQI")
 """The head of a job's argument in lua/put.lua without the length of `extra`, with which `rest` begins."""
 _LENGTH_BYTES = PUT_HEAD.size - _RUN_HEAD.size
-_OF_WINDOWS = frozenset({"window", "spread"})
 
 
-class ScheduleState(NamedTuple):
+class ScheduleState(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What only this package reads and writes of a schedule; times are ms since the epoch.
 
     `occurrence_ms` is the last occurrence that was dealt with: that of the next run, if there is one; `before_ms` is
@@ -42,21 +44,22 @@ class ScheduleState(NamedTuple):
     makes no runs until its name is only there.
     """
 
-    created_ms: int
-    updated_ms: int
-    occurrence_ms: int | None = None
-    is_paused: bool = False
-    is_ended: bool = False
-    is_moving: bool = False
-    max_jobs: int | None = None
-    dead_retain_ms: int | None = None
-    offset_ms: int | None = None
-    before_ms: int | None = None
-    before_offset_ms: int | None = None
+    created_ms: int = msgspec.field(name="c")
+    updated_ms: int = msgspec.field(name="u")
+    occurrence_ms: int | None = msgspec.field(default=None, name="o")
+    is_paused: bool = msgspec.field(default=False, name="p")
+    is_ended: bool = msgspec.field(default=False, name="e")
+    is_moving: bool = msgspec.field(default=False, name="m")
+    max_jobs: int | None = msgspec.field(default=None, name="j")
+    dead_retain_ms: int | None = msgspec.field(default=None, name="k")
+    offset_ms: int | None = msgspec.field(default=None, name="f")
+    before_ms: int | None = msgspec.field(default=None, name="b")
+    before_offset_ms: int | None = msgspec.field(default=None, name="g")
 
     def going_on_from(self, occurrence_ms: int, before_ms: int | None, recurrence: Recurrence) -> ScheduleState:
         """The state with these occurrences."""
-        return self._replace(
+        return structs.replace(
+            self,
             occurrence_ms=occurrence_ms,
             offset_ms=recurrence.offset_ms(occurrence_ms),
             before_ms=before_ms,
@@ -88,29 +91,12 @@ class ScheduleState(NamedTuple):
 
     def stored(self) -> bytes:
         """As the field `state`."""
-        values = self._asdict().items()
-        return orjson.dumps({_SHORT[name]: value for name, value in values if value is not None and value is not False})
+        return msgspec.json.encode(self)
 
-    @classmethod
-    def read(cls, stored: bytes) -> ScheduleState:
-        """Read the field `state`. Raises ValueError or KeyError when another program has written it."""
-        return cls(**{_LONG[name]: value for name, value in orjson.loads(stored).items()})
-
-
-_SHORT = {
-    "created_ms": "c",
-    "updated_ms": "u",
-    "occurrence_ms": "o",
-    "is_paused": "p",
-    "is_ended": "e",
-    "is_moving": "m",
-    "max_jobs": "j",
-    "dead_retain_ms": "k",
-    "offset_ms": "f",
-    "before_ms": "b",
-    "before_offset_ms": "g",
-}
-_LONG = {short: name for name, short in _SHORT.items()}
+    @staticmethod
+    def read(stored: bytes) -> ScheduleState:
+        """Read the field `state`. Raises ValueError when another program has written it."""
+        return msgspec.json.decode(stored, type=ScheduleState)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +198,7 @@ def rest_to_store(definition: PutSchedule, bounds: PutBounds) -> bytes:
 def put_of(definition: PutSchedule) -> PutJob:
     """The job of a run as a put that names no due time."""
     job = definition.job
-    given = {name: getattr(job, name) for name in job.model_fields_set - _OF_WINDOWS}
+    given = {name: getattr(job, name) for name in job.model_fields_set.difference(PLACING)}
     return PutJob.model_construct(topic=definition.topic, id="-", **given)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from deferd.contract.bulk_model import CancelSelected, RescheduleSelected
 from deferd.contract.model import JobState
 from deferd.contract.topic_patterns import TopicPatterns
-from deferd.engine.bulk_actions import BulkActions, NamedRun, forget_key
+from deferd.engine.bulk_actions import BulkActions, SelectedTask, forget_key
 from deferd.engine.bulk_throttle import BulkThrottle
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
@@ -60,8 +60,9 @@ class TaskActions:
         if kind in {"cancel", "reschedule"}:
             model = CancelSelected if kind == "cancel" else RescheduleSelected
             visible = None if spec["visible"] is None else TopicPatterns(spec["visible"])
-            named = NamedRun(request, KEPT_MS, cutoff_ms, spec["begun"], limit, spec.get("key"))
-            return _Selected(self._bulk, model.model_validate(spec["call"]), visible, named)
+            call = model.model_validate(spec["call"])
+            times = (KEPT_MS, cutoff_ms, spec["begun"])
+            return SelectedTask(self._bulk, call, visible, request, *times, limit, spec.get("key"))
         fields = dict(spec["sweep"])
         ids, state = fields.pop("ids", None), fields.pop("state", None)
         sweep = Sweep(
@@ -78,34 +79,6 @@ class TaskActions:
         """The earliest time that a clock of these shards shows. Raises StoreUnavailable."""
         times = [await self._scripts.run("now", (self._keys.of_shard(shard, "due"),), ()) for shard in shards]
         return int(min(times))
-
-
-class _Selected:
-    """Cancels or reschedules selected jobs."""
-
-    def __init__(
-        self,
-        bulk: BulkActions,
-        call: CancelSelected | RescheduleSelected,
-        visible: TopicPatterns | None,
-        named: NamedRun,
-    ) -> None:
-        self._bulk = bulk
-        self._call = call
-        self._visible = visible
-        self._named = named
-
-    async def done(self) -> int:
-        return (await self._bulk.numbers(self._call, self._named))[1]
-
-    async def count(self, on_step: OnStep) -> int:
-        return await self._bulk.count(self._call, self._visible, self._named, on_step)
-
-    async def run(self, on_step: OnStep) -> None:
-        await self._bulk.run_named(self._call, self._visible, self._named, on_step)
-
-    async def forget(self, after_ms: int) -> None:
-        await self._bulk.forget(self._call, self._named, after_ms)
 
 
 class _Swept:

@@ -121,8 +121,7 @@ class TaskStore:
 
 
 def _task(task_id: str, raw: Any) -> Task:
-    pairs = raw.items() if isinstance(raw, dict) else zip(raw[::2], raw[1::2], strict=True)
-    fields = {name.decode(): value for name, value in pairs}
+    fields = {name.decode(): value for name, value in zip(raw[::2], raw[1::2], strict=True)}
     total, ended = fields.get("total", fields.get("of")), fields.get("ended")  # "of": as version 0.1 stored it
     return Task(
         task_id,

@@ -13,7 +13,6 @@ from cronsim import CronSim
 from deferd.engine.timing.cron_expression import CronExpression
 
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 (local times are computed without a zone)
-SECOND = timedelta(seconds=1)
 MINUTE_S = 60
 LONGEST_CHANGE = timedelta(hours=3)
 """No change of the clock is longer."""
@@ -30,13 +29,15 @@ class CronTimes:
 
     def later_than(self, second: int) -> Iterator[int]:
         """The instants later than `second`, in order."""
-        found = [self._later(expression, second) for expression in self._expressions]
-        return (instant for instant, _ in groupby(heapq.merge(*found)))
+        return self._from(second, 1)
 
     def earlier_than(self, second: int) -> Iterator[int]:
         """The instants earlier than `second`, the latest first."""
-        found = [self._earlier(expression, second) for expression in self._expressions]
-        return (instant for instant, _ in groupby(heapq.merge(*found, reverse=True)))
+        return self._from(second, -1)
+
+    def _from(self, second: int, direction: int) -> Iterator[int]:
+        found = [self._of_expression(expression, second, direction) for expression in self._expressions]
+        return (instant for instant, _ in groupby(heapq.merge(*found, reverse=direction < 0)))
 
     def count(self, after: int, until: int) -> int:
         """The number of times that clocks showed in (`after`, `until`], but for those around changes of the clock.
@@ -47,18 +48,13 @@ class CronTimes:
         end = datetime.fromtimestamp(until, self._zone).replace(tzinfo=None, fold=0)
         return _count(self._expressions, start, end)
 
-    def _later(self, expression: CronExpression, second: int) -> Iterator[int]:
+    def _of_expression(self, expression: CronExpression, second: int, direction: int) -> Iterator[int]:
         minutes = self._by_elapsed_time if expression.every_hour else self._by_local_time
-        for minute in minutes(expression.minutes, second - second % MINUTE_S - 1, 1):
-            for within in expression.seconds:
-                if minute + within > second:
-                    yield minute + within
-
-    def _earlier(self, expression: CronExpression, second: int) -> Iterator[int]:
-        minutes = self._by_elapsed_time if expression.every_hour else self._by_local_time
-        for minute in minutes(expression.minutes, second, -1):
-            for within in reversed(expression.seconds):
-                if minute + within < second:
+        start = second - second % MINUTE_S - 1 if direction > 0 else second
+        seconds = expression.seconds[::direction]
+        for minute in minutes(expression.minutes, start, direction):
+            for within in seconds:
+                if (minute + within - second) * direction > 0:
                     yield minute + within
 
     def _by_local_time(self, expression: str, start: int, direction: int) -> Iterator[int]:

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Generator, Iterator
 from datetime import UTC, datetime
 from itertools import islice, takewhile
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from deferd.contract.errors import FieldError, InvalidInput
@@ -31,20 +31,10 @@ def run_id(name: str, at_ms: int) -> str:
     return f"{name}:{datetime.fromtimestamp(at_ms // 1000, UTC):%Y%m%dT%H%M%SZ}"
 
 
-class _Rule(Protocol):
-    """Occurrences without bounds, in seconds."""
-
-    def later_than(self, second: int) -> Iterator[int]: ...
-
-    def earlier_than(self, second: int) -> Iterator[int]: ...
-
-    def count(self, after: int, until: int) -> int: ...
-
-
 class Recurrence:
     """The occurrences of one definition; made by `Recurrence.of`."""
 
-    def __init__(self, rule: _Rule, zone: ZoneInfo, first_s: int, last_s: int) -> None:
+    def __init__(self, rule: CronTimes | _Every, zone: ZoneInfo, first_s: int, last_s: int) -> None:
         self.zone = zone
         self._is_local = isinstance(rule, CronTimes) and rule.is_local
         self._rule = rule
@@ -187,7 +177,7 @@ def _recurrence(given: _Definition, created_ms: int) -> Recurrence:
     last_s = LAST_S if given.end_at is None else min(_microseconds(given.end_at) // 1_000_000, LAST_S)
     if first_s > LAST_S:
         raise _invalid("start_at", "never runs: it starts after the year 9899", str(given.start_at))
-    rule: _Rule
+    rule: CronTimes | _Every
     if given.every_ms is None:
         rule = CronTimes([_expression(given.cron)] if given.cron is not None else _of_times(given.at, given.days), zone)
     elif given.start_at is None:
