@@ -26,6 +26,8 @@ _READ = re.compile("(list|stream|explain)_|get_(?!job$)|check_(?!jobs$)")
 """Operations that are named by what they read."""
 _PAST_ENDING_MAX = 3
 """`popped`, `cancelled`, `redriven`."""
+_OF_NO_VERB = {"withdraw_run"}
+"""Scripts with a verb in their name that is a noun there."""
 _BY_TAG = {str(tag["name"]): place for place, tag in enumerate(TAGS)}
 OPERATIONS = sorted(
     (operation for operation in all_operations() if not operation.path.startswith("/testing/")),
@@ -79,7 +81,7 @@ def commands() -> Iterator[str]:
 
 
 def _scripts(verb: str) -> list[str]:
-    names = sorted(path.stem for path in (ROOT / "app/deferd/engine/lua").glob("*.lua"))
+    names = sorted({path.stem for path in (ROOT / "app/deferd/engine/lua").glob("*.lua")} - _OF_NO_VERB)
     return [name for name in names if verb in (name.partition("_")[0], name.rpartition("_")[2])]
 
 

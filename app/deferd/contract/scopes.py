@@ -9,7 +9,7 @@ class Scope(StrEnum):
     """What the holder of a key may do."""
 
     PUT = "put"
-    """Put jobs, and change when and how they run."""
+    """Put jobs and change them."""
     POP = "pop"
     """Pop jobs, and say what became of them."""
     CANCEL = "cancel"

@@ -26,7 +26,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> KeysFile:
     keys.add(
         "small", "put", more=f"max_body_bytes = {MAX_BODY_BYTES}\nmax_batch = {MAX_BATCH}\nmax_depth = {MAX_DEPTH}"
     )
-    keys.add("few", "put", "pop", more=f"max_jobs = {MAX_JOBS}\nmax_batch = {MAX_BATCH}")
+    keys.add("few", "put", "pop", "read", more=f"max_jobs = {MAX_JOBS}\nmax_batch = {MAX_BATCH}")
     keys.add("shallow", "put", more=f"max_depth = {MAX_DEPTH}")
     keys.add("waits", "pop", more=f"max_waiting_pops = {MAX_WAITING}")
     keys.add(
@@ -95,6 +95,12 @@ async def test_a_batch_of_more_jobs_than_the_key_allows_is_refused(caller: Calle
     assert 200 == (await caller("free", "POST", "/jobs/batch", {"jobs": jobs})).status
     finish = {"jobs": [{"id": f"j{number}"} for number in range(MAX_BATCH + 1)]}
     assert 422 == (await caller("few", "POST", f"/topics/{topic}/finish", finish)).status
+
+
+async def test_a_limit_of_batches_does_not_concern_lists(caller: Caller) -> None:
+    """Their query has a field `jobs` too, a flag."""
+    for query in ("", "?jobs=true", "?jobs=false"):
+        assert 200 == (await caller("few", "GET", f"/schedules{query}")).status
 
 
 async def test_json_nested_deeper_than_the_key_allows_is_refused(caller: Caller, topic: str) -> None:

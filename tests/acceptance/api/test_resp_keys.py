@@ -9,6 +9,7 @@ import pytest
 import redis
 from redis.exceptions import AuthenticationError, ResponseError
 
+from deferd.api.resp.command_table import COMMANDS
 from tests.acceptance.api.keyed_service import KeysFile, audit_lines, keys_of_every_kind
 from tests.acceptance.resp_calls import packed, redis_client
 from tests.acceptance.server.test_resp_connections import connected, read_to_end
@@ -45,6 +46,15 @@ def test_without_a_key_only_a_greeting_is_carried_out(service: ServiceProcess, t
         connection.sendall(b"".join(packed(*some) for some in words) + packed(b"QUIT"))
         lines = read_to_end(connection).splitlines()
     assert [line[:8] for line in lines] == [b"-NOAUTH "] * 5 + [b"+OK"]
+
+
+def test_without_a_key_every_other_command_is_refused(service: ServiceProcess) -> None:
+    refused = COMMANDS.keys() - {b"HELLO", b"AUTH", b"RESET", b"QUIT"}
+    with connected(service) as connection:
+        connection.sendall(b"".join(packed(name, *[b"t"] * (abs(COMMANDS[name].arity) - 1)) for name in refused))
+        connection.sendall(packed(b"RESET") + packed(b"QUIT"))
+        lines = read_to_end(connection).splitlines()
+    assert [line[:8] for line in lines] == [b"-NOAUTH "] * len(refused) + [b"+RESET", b"+OK"]
 
 
 def test_a_command_without_a_key_is_in_the_audit_log(service: ServiceProcess) -> None:

@@ -55,6 +55,21 @@ def test_what_is_audited_is_in_the_list_of_changes_too() -> None:
     assert [permission.operation for permission in audited if permission.recorded is None] == []
 
 
+def test_every_change_but_what_consumers_do_is_in_the_list_of_changes() -> None:
+    changes = [operation.permission for operation in OPERATIONS.values() if operation.methods != {"GET"}]
+    missing = {it.operation for it in changes if it.recorded is None and it.scope is not Scope.POP}
+    assert missing == {"POST /jobs/batch", "POST /schedules/preview"}
+
+
+def test_changes_of_single_jobs_are_in_the_list_only_if_people_make_them() -> None:
+    recorded = {name: operation.permission.recorded for name, operation in OPERATIONS.items()}
+    ways = {name: it.via for name, it in recorded.items() if it is not None}
+    assert ways["POST /jobs"] == {"console"}
+    by_people = frozenset(("console", "cli"))
+    assert ways["POST /topics/{topic}/cancel"] == by_people
+    assert {via for name, via in ways.items() if "/jobs/{topic}/{id}" in name} == {by_people}
+
+
 def test_every_other_route_is_a_page() -> None:
     """The gate requires scope read for each of them."""
     pages = {route.path for route in ROUTES if isinstance(route, Route) and not isinstance(route, OperationRoute)}

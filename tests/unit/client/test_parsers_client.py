@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -19,15 +19,12 @@ from pydantic_core import from_json
 
 from deferd import Context
 from deferd.client import job_requests, topics
-from deferd.client.api_methods import ApiMethods
-from deferd.client.blocking_transport import run_blocking
 from deferd.client.consuming import finish_many, pop
 from deferd.client.durations import instant
 from deferd.client.jobs import JobRef
 from deferd.client.request_body import as_json
 from deferd.client.requests import ApiRequest, ready
 from deferd.client.responses import read_problem
-from deferd.client.sender import Sender, SendOutcome
 from deferd.contract.errors import DeferdError, InvalidInput
 from deferd.contract.model import DeadReason, JobState
 from deferd.contract.responses.response import Response
@@ -35,34 +32,7 @@ from deferd.contract.responses.topics import TopicView
 from deferd.worker.handlers import Handler, InvalidBody
 from tests.deliveries import FIELDS, delivery_of
 from tests.drawn_input import contents, drawn, json_values, objects_with, outcome, plain_texts, texts
-
-
-class KeptRequest(Exception):
-    """Raised in place of sending a request."""
-
-    def __init__(self, request: ApiRequest[Any]) -> None:
-        self.request = request
-
-
-class KeepingSender(Sender):
-    async def try_to_send(self, request: ApiRequest[Any], **_options: Any) -> SendOutcome[Any]:
-        raise KeptRequest(request)
-
-
-METHODS = ApiMethods(cast("Any", None), KeepingSender(cast("Any", None), ["http://service"], retry_for_s=0))
-
-
-def request_of(call: Callable[[ApiMethods], Coroutine[Any, Any, Any] | AsyncIterator[Any]]) -> ApiRequest[Any]:
-    """The request that a method sends, or the first one."""
-
-    async def sent() -> None:
-        made = call(METHODS)
-        await (anext(made) if isinstance(made, AsyncIterator) else made)
-
-    with pytest.raises(KeptRequest) as kept:
-        run_blocking(sent())
-    return kept.value.request
-
+from tests.kept_requests import request_of
 
 REQUESTS: dict[str, ApiRequest[Any]] = {
     "put": job_requests.put({"topic": "t", "id": "a"}),

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from deferd.api.resp import job_commands
 from deferd.api.resp.command_table import COMMANDS as RESP_COMMANDS
+from deferd.api.resp.options import Options
 from deferd.client import AsyncClient
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -23,6 +25,23 @@ def test_a_command_of_the_redis_protocol_has_the_verb_of_its_operation() -> None
     commands = sorted(operation.command for operation in operations)
     assert commands == sorted(f"DEFERD.{operation.id.partition('_')[0].upper()}" for operation in operations)
     assert commands == sorted(name.decode() for name in RESP_COMMANDS if name.startswith(b"DEFERD."))
+
+
+@pytest.mark.parametrize(
+    ("verb", "options"),
+    [
+        ("POP", job_commands.POP_OPTIONS),
+        ("FINISH", job_commands.FINISH_OPTIONS),
+        ("RELEASE", job_commands.RELEASE_OPTIONS),
+        ("TOUCH", job_commands.TOUCH_OPTIONS),
+        ("BURY", job_commands.BURY_OPTIONS),
+        ("CANCEL", job_commands.CANCEL_OPTIONS),
+    ],
+)
+def test_the_usage_of_a_command_names_its_options(verb: str, options: Options) -> None:
+    """It is a docstring, and the glossary has it for users."""
+    usage = SCRIPT["_usage"](f"DEFERD.{verb}".encode())
+    assert sorted(re.findall(r"\[([A-Z]+)", usage)) == sorted(name.decode() for name in options)
 
 
 @pytest.mark.parametrize("verb", VERBS)

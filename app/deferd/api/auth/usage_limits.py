@@ -88,7 +88,8 @@ class KeyUsage:
             return
         for value in arguments.values():
             for field in ("jobs", "put"):
-                if len(getattr(value, field, None) or ()) > most:
+                items = getattr(value, field, None)
+                if isinstance(items, list) and len(items) > most:  # a query may have a `jobs` that is a flag
                     text = f"must have at most {most} items, the limit of key {self._name!r}"
                     raise InvalidInput([FieldError(("body", field), text)])
 
