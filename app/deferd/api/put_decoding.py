@@ -82,12 +82,11 @@ class _PutFields(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     topic: str
     body: Any = None
     id: str | None = None
-    window: Raw | UnsetType = UNSET
-    headers: Annotated[dict[str, str], Meta(max_length=limits.HEADERS_OF_JOB_MAX)] | None = None
-    tags: Annotated[list[str], Meta(max_length=limits.TAGS_MAX)] | None = None
     durability: str | None = None
     delay: Annotated[float, Meta(ge=0, le=limits.DELAY_MAX_S)] | None = None
     run_at: str | None = None
+    tags: Annotated[list[str], Meta(max_length=limits.TAGS_MAX)] | None = None
+    headers: Annotated[dict[str, str], Meta(max_length=limits.HEADERS_OF_JOB_MAX)] | None = None
     on_conflict: Literal["reject", "keep", "replace", "append"] = "reject"
     conflict_with: Literal["any", "live"] = "any"
     if_reserved: Literal["refuse", "after"] = "refuse"
@@ -95,6 +94,7 @@ class _PutFields(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     max_items: Annotated[int, Meta(ge=1, le=limits.ITEMS_MAX)] | None = None
     unique_for: Annotated[float, Meta(ge=0.001, le=limits.RETAIN_MAX_S)] | None = None
     traceparent: str | None = None
+    window: Raw | UnsetType = UNSET
     spread: Annotated[float, Meta(ge=0, le=limits.SPREAD_MAX_S)] | UnsetType | None = UNSET
 
 
@@ -124,11 +124,11 @@ else:
     )
 _NAMES = _Put.__struct_fields__
 _OPTIONS = slice(_NAMES.index("durability"), None)
-"""The fields of a `_Put` that many jobs have in common; but those that are not hashable."""
-_TERMS = slice(_NAMES.index("on_conflict"), _NAMES.index("spread"))
+"""The fields of a `_Put` that the jobs of a batch often have in common."""
+_RARE = slice(_NAMES.index("tags"), None)
+_NO_RARE = _Put.__struct_defaults__[_RARE.start - len(_NAMES) :]
+"""Their values in a plain put."""
 _OF_POLICY = slice(len(_PutFields.__struct_fields__), None)
-_NO_TERMS = _Put.__struct_defaults__[_TERMS.start - len(_NAMES) : _TERMS.stop - len(_NAMES)]
-_NO_POLICY = (UNSET,) * len(_POLICY)
 
 
 class _Batch(msgspec.Struct, forbid_unknown_fields=True):
@@ -230,6 +230,8 @@ def _decode_put(raw: bytes, bounds: PutBounds, traceparent: str | None) -> Encod
     put = _put_decoder.decode(raw)
     start, end, placing = _encode_options(put, bounds, traceparent)
     if put.id is None:
+        if _needs_id(put):
+            raise _UnusualError
         put.id = new_id()
     elif _ID.fullmatch(put.id) is None:
         raise _UnusualError
@@ -246,16 +248,15 @@ def _decode_batch(raw: bytes, bounds: PutBounds) -> EncodedBatch:
     for topic in {put.topic for put in puts}:
         if _TOPIC.fullmatch(topic) is None:
             raise _UnusualError
-    known: dict[tuple[Any, ...], tuple[bytes, bytes, Placing | None]] = {}
     jobs = []
+    options: tuple[Any, ...] = ()
     for put, job_id, nonce in zip(puts, ids, new_nonces(len(puts)), strict=True):
-        if put.tags or put.headers or put.window is not UNSET or put.backoff is not UNSET:
-            encoded = _encode_options(put, bounds)
-        else:
-            options = (put.id is None, *astuple(put)[_OPTIONS])
-            found = known.get(options)  # the jobs of a batch often have the same
-            encoded = known[options] = _encode_options(put, bounds) if found is None else found
-        start, end, placing = encoded
+        last_options, options = options, astuple(put)[_OPTIONS]
+        if options != last_options:  # they seldom differ
+            start, end, placing = _encode_options(put, bounds)
+            needs_id = _needs_id(put)
+        if needs_id and put.id is None:
+            raise _UnusualError
         job = b"".join((start, nonce, end, _json_bytes(put.body)))
         jobs.append(EncodedPut(put.topic, job_id, put.durability, job, placing))
     return EncodedBatch(jobs)
@@ -272,7 +273,10 @@ def _check_ids(ids: Sequence[str]) -> None:
 def _encode_options(
     put: _Put, bounds: PutBounds, traceparent: str | None = None
 ) -> tuple[bytes, bytes, Placing | None]:
-    """What precedes and what follows the nonce in the argument of a job, without the body; and `EncodedPut.placing`."""
+    """What precedes and what follows the nonce in the argument of a job, without the body; and `EncodedPut.placing`.
+
+    It does not check whether the put needs an id.
+    """
     if put.durability not in _DURABILITIES:
         raise _UnusualError
     when, when_ms = DELAY, 0
@@ -284,27 +288,29 @@ def _encode_options(
         when, when_ms = INSTANT, _due_ms(put.run_at)
     if put.traceparent is None:
         put.traceparent = traceparent
+    values = astuple(put)
+    if values[_RARE] == _NO_RARE and bounds.dead_retain_ms is None:
+        return PUT_HEAD_START.pack(0, when, when_ms), PUT_HEAD_END.pack(bounds.max_jobs or 0, 0), None
+    _check_terms(put)
+    _check_labels(put)
     placing = None
     if put.window is not UNSET or put.spread is not UNSET:
         window = None if put.window is UNSET else _window(bytes(put.window))
         placing = Placing(window, None if put.spread is UNSET else to_ms(put.spread or 0))
-    values = astuple(put)
-    policy, has_terms = values[_OF_POLICY], values[_TERMS] != _NO_TERMS
-    if has_terms:
-        _check_terms(put)
-    extra = b""
-    if has_terms or policy != _NO_POLICY or put.tags or put.headers or bounds.dead_retain_ms is not None:
-        _check_labels(put)
-        extra = _extra(put, policy, bounds)
+    extra = _extra(put, values[_OF_POLICY], bounds)
     start = PUT_HEAD_START.pack(conflict_code(put), when, when_ms)
     return start, PUT_HEAD_END.pack(bounds.max_jobs or 0, len(extra)) + extra, placing
+
+
+def _needs_id(put: _Put) -> bool:
+    """As `deferd.contract.collapsing` says."""
+    has_terms = put.max_wait is not None or put.unique_for is not None
+    return has_terms or put.on_conflict == "append" or put.if_reserved == "after"
 
 
 def _check_terms(put: _Put) -> None:
     """As `deferd.contract.collapsing` does, and the trace context."""
     appends, waits = put.on_conflict == "append", put.if_reserved == "after"
-    if put.id is None and (appends or waits or put.max_wait is not None or put.unique_for is not None):
-        raise _UnusualError
     if (waits and put.on_conflict == "reject") or (put.max_items is not None and not appends):
         raise _UnusualError
     if put.max_wait is not None and (put.on_conflict in {"reject", "keep"} or put.max_wait < (put.delay or 0)):
