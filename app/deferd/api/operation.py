@@ -35,6 +35,7 @@ from deferd.contract.errors import FieldError, InvalidInput
 from deferd.contract.model import FinishBatch, PutBatch
 from deferd.contract.scopes import Scope
 from deferd.contract.strict_model import StrictModel
+from deferd.engine.script_arguments import NO_BOUNDS, PutBounds
 
 _large_bodies = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large-bodies")
 """Parses large bodies. One thread: with several the event loop would wait longer for the interpreter's lock."""
@@ -45,7 +46,7 @@ class EmptyBody(StrictModel):
 
 
 EMPTY_BODY = EmptyBody()
-_FAST_PATHS: dict[type[BaseModel], Callable[[bytes], Any]] = {
+_FAST_PATHS: dict[type[BaseModel], Callable[[bytes, PutBounds], Any]] = {
     PutBatch: put_decoding.decode_batch,
     FinishBatch: put_decoding.decode_finishes,
 }
@@ -62,11 +63,11 @@ class _Body(NamedTuple):
     model: type[BaseModel]
     default: BaseModel | None
     items: tuple[str, type[BaseModel]] | None
-    decode: Callable[[bytes], Any] | None = None
+    decode: Callable[[bytes, PutBounds], Any] | None = None
 
-    def read(self, raw: bytes, admission: Admission = WITHOUT_KEY) -> Any:
+    def read(self, raw: bytes, admission: Admission = WITHOUT_KEY, bounds: PutBounds = NO_BOUNDS) -> Any:
         if self.decode is not None and not admission.limits_content:
-            decoded = self.decode(raw)
+            decoded = self.decode(raw, bounds)
             if decoded is not None:
                 return decoded
         if not raw:
@@ -174,11 +175,13 @@ class OperationRoute(APIRoute):
         if self._body is not None:
             raw = await request.read_body()
             admission.check_body(raw)
+            bounds = context.put_bounds()
             if len(raw) <= PARSED_IN_THE_LOOP_BYTES:
-                arguments[self._body.name] = self._body.read(raw, admission)
+                arguments[self._body.name] = self._body.read(raw, admission, bounds)
             else:
                 loop = asyncio.get_running_loop()
-                arguments[self._body.name] = await loop.run_in_executor(_large_bodies, self._body.read, raw, admission)
+                value = await loop.run_in_executor(_large_bodies, self._body.read, raw, admission, bounds)
+                arguments[self._body.name] = value
         if self._context_name is not None:
             arguments[self._context_name] = context
         return arguments

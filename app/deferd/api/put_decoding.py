@@ -1,8 +1,7 @@
 """The fast path for the bodies of puts and finishes: from JSON to the arguments of scripts, without models.
 
 `deferd.contract.model` and `deferd.api.request_body` are the specification. What is accepted here is stored byte for
-byte as they would have it stored; anything unusual gives None, and then they decide and say what is wrong. Unusual are
-all errors, a `backoff`, and what decides about other jobs of the id.
+byte as they would have it stored; anything else gives None, and then they decide and say what is wrong.
 
 A body is parsed, since it is stored as `json_bytes` writes it: without whitespace, of two members with the same name
 only the last. msgspec checks all of it on the way, as the parser of `request_body` does: numbers beyond a float's
@@ -14,16 +13,19 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
 import orjson
 from msgspec import UNSET, Meta, Raw, UnsetType
 from msgspec.structs import astuple
+from pydantic import TypeAdapter
 
 from deferd.api.large_values import has_many_parts, without_collections
 from deferd.api.request_body import PARSED_IN_THE_LOOP_BYTES
 from deferd.contract import limits
+from deferd.contract.backoff import Backoff, ExponentialBackoff, FixedBackoff, ScheduleBackoff
 from deferd.contract.errors import InvalidInput
 from deferd.contract.fields import PLACING, POLICY, Field, Kind
 from deferd.contract.json_depth import is_deeper
@@ -34,6 +36,7 @@ from deferd.engine.record import Receipt, instant_ms, json_bytes
 from deferd.engine.script_arguments import (
     DELAY,
     INSTANT,
+    NO_BOUNDS,
     NONCE_BYTES,
     ON_CONFLICT,
     PUT_HEAD_END,
@@ -41,6 +44,9 @@ from deferd.engine.script_arguments import (
     EncodedFinish,
     EncodedPut,
     Placing,
+    PutBounds,
+    add_terms,
+    conflict_code,
     new_id,
     new_nonces,
     receipt_bytes,
@@ -52,6 +58,7 @@ Decoded = TypeVar("Decoded")
 
 _SINGLE_MAX_BYTES = 16 * 1024
 """The largest body of a single call: twice the largest request that takes a direct path."""
+_KEPT_BACKOFF_BYTES = 200
 _SHORTEST_DEEP_BYTES = 2 * limits.VALUE_DEPTH_MAX
 _ID = re.compile(limits.ID_PATTERN)
 _ID_MAX = 255
@@ -61,10 +68,12 @@ _NONCE, _ATTEMPT = slice(0, 12), slice(12, None)
 _DOT_AND_ATTEMPT = re.compile(r"\.[1-9][0-9]{0,8}")
 _TOPIC = re.compile(limits.TOPIC_PATTERN)
 _TRACEPARENT = re.compile(TRACEPARENT_PATTERN)
+_TAG = re.compile(limits.TAG_PATTERN)
+_HEADER_TEXT = re.compile(limits.HEADER_TEXT_PATTERN)
 _DURABILITIES = frozenset((None, *get_args(DurabilityLevel)))
 
 
-_POLICY = [field for field in POLICY if field.kind is not Kind.BACKOFF and field.name not in PLACING]
+_POLICY = [field for field in POLICY if field.name not in PLACING]
 
 
 class _PutFields(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -73,38 +82,53 @@ class _PutFields(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     topic: str
     body: Any = None
     id: str | None = None
-    window: Raw | UnsetType = UNSET
     durability: str | None = None
     delay: Annotated[float, Meta(ge=0, le=limits.DELAY_MAX_S)] | None = None
     run_at: str | None = None
-    on_conflict: Literal["reject", "keep", "replace"] = "reject"
+    tags: Annotated[list[str], Meta(max_length=limits.TAGS_MAX)] | None = None
+    headers: Annotated[dict[str, str], Meta(max_length=limits.HEADERS_OF_JOB_MAX)] | None = None
+    on_conflict: Literal["reject", "keep", "replace", "append"] = "reject"
+    conflict_with: Literal["any", "live"] = "any"
+    if_reserved: Literal["refuse", "after"] = "refuse"
+    max_wait: Annotated[float, Meta(ge=0.001, le=limits.DELAY_MAX_S)] | None = None
+    max_items: Annotated[int, Meta(ge=1, le=limits.ITEMS_MAX)] | None = None
+    unique_for: Annotated[float, Meta(ge=0.001, le=limits.RETAIN_MAX_S)] | None = None
     traceparent: str | None = None
+    window: Raw | UnsetType = UNSET
     spread: Annotated[float, Meta(ge=0, le=limits.SPREAD_MAX_S)] | UnsetType | None = UNSET
 
 
 def _type_of(field: Field) -> Any:
     match field.kind:
         case Kind.SECONDS:
-            return Annotated[float, Meta(ge=field.low, le=field.high)]
+            return Annotated[float, Meta(ge=field.low, le=field.high)] | UnsetType | None
         case Kind.COUNT:
-            return Annotated[int, Meta(ge=field.low, le=field.high)]
-    return Annotated[str, Meta(min_length=int(field.low), max_length=int(field.high))]
+            return Annotated[int, Meta(ge=field.low, le=field.high)] | UnsetType | None
+        case Kind.BACKOFF:
+            return Raw | UnsetType
+    return Annotated[str, Meta(min_length=int(field.low), max_length=int(field.high))] | UnsetType | None
 
 
 if TYPE_CHECKING:
-    _Put = _PutFields
+
+    class _Put(_PutFields):
+        backoff: Raw | UnsetType = UNSET
+
 else:
     _Put = msgspec.defstruct(
         "_Put",
-        [(field.name, _type_of(field) | UnsetType | None, UNSET) for field in _POLICY],
+        [(field.name, _type_of(field), UNSET) for field in _POLICY],
         bases=(_PutFields,),
         forbid_unknown_fields=True,
         gc=False,
     )
-_OPTIONS = slice(4, None)
-"""The fields of a `_Put` that many jobs have in common; but a window, which is not hashable."""
+_NAMES = _Put.__struct_fields__
+_OPTIONS = slice(_NAMES.index("durability"), None)
+"""The fields of a `_Put` that the jobs of a batch often have in common."""
+_RARE = slice(_NAMES.index("tags"), None)
+_NO_RARE = _Put.__struct_defaults__[_RARE.start - len(_NAMES) :]
+"""Their values in a plain put."""
 _OF_POLICY = slice(len(_PutFields.__struct_fields__), None)
-_NO_POLICY = (UNSET,) * len(_POLICY)
 
 
 class _Batch(msgspec.Struct, forbid_unknown_fields=True):
@@ -148,22 +172,23 @@ _put_decoder = msgspec.json.Decoder(_Put)
 _batch_decoder = msgspec.json.Decoder(_Batch)
 _finish_decoder = msgspec.json.Decoder(_Finish)
 _finishes_decoder = msgspec.json.Decoder(_Finishes)
+_backoffs: TypeAdapter[ExponentialBackoff | FixedBackoff | ScheduleBackoff] = TypeAdapter(Backoff)
 _window_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
     WindowFields | WindowsFields | Annotated[str, Meta(pattern=limits.TOPIC_PATTERN.replace("$", r"\Z"))] | None
 )
 
 
-def decode_put(raw: bytes, traceparent: str | None = None) -> EncodedPut | None:
+def decode_put(raw: bytes, bounds: PutBounds, traceparent: str | None = None) -> EncodedPut | None:
     """The put in the body of `POST /jobs`; None when the general path must decide.
 
     `traceparent` is that of the request's header, which a put without one takes.
     """
-    return _decoded(_decode_put, raw, traceparent) if len(raw) <= _SINGLE_MAX_BYTES else None
+    return _decoded(_decode_put, raw, bounds, traceparent) if len(raw) <= _SINGLE_MAX_BYTES else None
 
 
-def decode_batch(raw: bytes) -> EncodedBatch | None:
+def decode_batch(raw: bytes, bounds: PutBounds) -> EncodedBatch | None:
     """The puts in the body of `POST /jobs/batch`; None when the general path must decide."""
-    return _decoded(_decode_batch, raw)
+    return _decoded(_decode_batch, raw, bounds)
 
 
 def encode_strings(topic: str, jobs: Sequence[tuple[str, int]]) -> list[EncodedPut]:
@@ -184,7 +209,7 @@ def decode_finish(raw: bytes, job_id: str) -> EncodedFinish | None:
     return _decoded(_decode_finish, raw, job_id) if len(raw) <= _SINGLE_MAX_BYTES else None
 
 
-def decode_finishes(raw: bytes) -> EncodedFinishes | None:
+def decode_finishes(raw: bytes, _bounds: PutBounds = NO_BOUNDS) -> EncodedFinishes | None:
     """The finishes in the body of `POST /topics/{topic}/finish`; None when the general path must decide."""
     return _decoded(_decode_finishes, raw)
 
@@ -201,38 +226,37 @@ def _decoded(decode: Callable[..., Decoded], raw: bytes, *args: Any) -> Decoded 
         return None
 
 
-def _decode_put(raw: bytes, traceparent: str | None) -> EncodedPut:
+def _decode_put(raw: bytes, bounds: PutBounds, traceparent: str | None) -> EncodedPut:
     put = _put_decoder.decode(raw)
+    start, end, placing = _encode_options(put, bounds, traceparent)
     if put.id is None:
+        if _needs_id(put):
+            raise _UnusualError
         put.id = new_id()
     elif _ID.fullmatch(put.id) is None:
         raise _UnusualError
     if _TOPIC.fullmatch(put.topic) is None:
         raise _UnusualError
-    if put.traceparent is None:
-        put.traceparent = traceparent
-    start, end, placing = _encode_options(put)
     [nonce] = new_nonces(1)
     return EncodedPut(put.topic, put.id, put.durability, start + nonce + end + _json_bytes(put.body), placing)
 
 
-def _decode_batch(raw: bytes) -> EncodedBatch:
+def _decode_batch(raw: bytes, bounds: PutBounds) -> EncodedBatch:
     puts = _batch_decoder.decode(raw).jobs
     ids = [new_id() if put.id is None else put.id for put in puts]
     _check_ids(ids)
     for topic in {put.topic for put in puts}:
         if _TOPIC.fullmatch(topic) is None:
             raise _UnusualError
-    known: dict[tuple[Any, ...], tuple[bytes, bytes, Placing | None]] = {}
     jobs = []
+    options: tuple[Any, ...] = ()
     for put, job_id, nonce in zip(puts, ids, new_nonces(len(puts)), strict=True):
-        options = astuple(put)[_OPTIONS]
-        if put.window is not UNSET:
-            options = (*options, bytes(put.window))
-        encoded = known.get(options)  # the jobs of a batch often have the same
-        if encoded is None:
-            encoded = known[options] = _encode_options(put)
-        start, end, placing = encoded
+        last_options, options = options, astuple(put)[_OPTIONS]
+        if options != last_options:  # they seldom differ
+            start, end, placing = _encode_options(put, bounds)
+            needs_id = _needs_id(put)
+        if needs_id and put.id is None:
+            raise _UnusualError
         job = b"".join((start, nonce, end, _json_bytes(put.body)))
         jobs.append(EncodedPut(put.topic, job_id, put.durability, job, placing))
     return EncodedBatch(jobs)
@@ -246,8 +270,13 @@ def _check_ids(ids: Sequence[str]) -> None:
         raise _UnusualError
 
 
-def _encode_options(put: _PutFields) -> tuple[bytes, bytes, Placing | None]:
-    """What precedes and what follows the nonce in the argument of a job, without the body; and `EncodedPut.placing`."""
+def _encode_options(
+    put: _Put, bounds: PutBounds, traceparent: str | None = None
+) -> tuple[bytes, bytes, Placing | None]:
+    """What precedes and what follows the nonce in the argument of a job, without the body; and `EncodedPut.placing`.
+
+    It does not check whether the put needs an id.
+    """
     if put.durability not in _DURABILITIES:
         raise _UnusualError
     when, when_ms = DELAY, 0
@@ -257,15 +286,49 @@ def _encode_options(put: _PutFields) -> tuple[bytes, bytes, Placing | None]:
             raise _UnusualError
     elif put.run_at is not None:
         when, when_ms = INSTANT, _due_ms(put.run_at)
-    extra, placing = b"", None
+    if put.traceparent is None:
+        put.traceparent = traceparent
+    values = astuple(put)
+    if values[_RARE] == _NO_RARE and bounds.dead_retain_ms is None:
+        return PUT_HEAD_START.pack(0, when, when_ms), PUT_HEAD_END.pack(bounds.max_jobs or 0, 0), None
+    _check_terms(put)
+    _check_labels(put)
+    placing = None
     if put.window is not UNSET or put.spread is not UNSET:
         window = None if put.window is UNSET else _window(bytes(put.window))
         placing = Placing(window, None if put.spread is UNSET else to_ms(put.spread or 0))
-    policy = astuple(put)[_OF_POLICY]
-    if put.traceparent is not None or policy != _NO_POLICY:
-        extra = _extra(policy, put.traceparent)
-    start = PUT_HEAD_START.pack(ON_CONFLICT[put.on_conflict], when, when_ms)
-    return start, PUT_HEAD_END.pack(0, len(extra)) + extra, placing
+    extra = _extra(put, values[_OF_POLICY], bounds)
+    start = PUT_HEAD_START.pack(conflict_code(put), when, when_ms)
+    return start, PUT_HEAD_END.pack(bounds.max_jobs or 0, len(extra)) + extra, placing
+
+
+def _needs_id(put: _Put) -> bool:
+    """As `deferd.contract.collapsing` says."""
+    has_terms = put.max_wait is not None or put.unique_for is not None
+    return has_terms or put.on_conflict == "append" or put.if_reserved == "after"
+
+
+def _check_terms(put: _Put) -> None:
+    """As `deferd.contract.collapsing` does, and the trace context."""
+    appends, waits = put.on_conflict == "append", put.if_reserved == "after"
+    if (waits and put.on_conflict == "reject") or (put.max_items is not None and not appends):
+        raise _UnusualError
+    if put.max_wait is not None and (put.on_conflict in {"reject", "keep"} or put.max_wait < (put.delay or 0)):
+        raise _UnusualError
+    if put.traceparent is not None and _TRACEPARENT.fullmatch(put.traceparent) is None:
+        raise _UnusualError
+
+
+def _check_labels(put: _Put) -> None:
+    """As `deferd.contract.labels` does."""
+    if put.tags and (len(set(put.tags)) < len(put.tags) or not all(map(_TAG.fullmatch, put.tags))):
+        raise _UnusualError
+    if put.headers:
+        texts = [text for pair in put.headers.items() for text in pair]
+        if not (all(put.headers) and all(map(_HEADER_TEXT.fullmatch, texts))):
+            raise _UnusualError
+        if len("".join(texts).encode()) > limits.HEADERS_OF_JOB_BYTES:
+            raise _UnusualError
 
 
 def _window(raw: bytes) -> str:
@@ -289,18 +352,26 @@ def _due_ms(run_at: str) -> int:
     return instant_ms(at)
 
 
-def _extra(policy: Sequence[Any], traceparent: str | None) -> bytes:
-    """As `policy_extra` and `script_arguments` make it."""
-    extra: dict[str, Any] = {
-        field.key: to_store(field, value)
-        for field, value in zip(_POLICY, policy, strict=True)
-        if value is not UNSET and (value is not None or field.null_is_none)
-    }
-    if traceparent is not None:
-        if _TRACEPARENT.fullmatch(traceparent) is None:
-            raise _UnusualError
-        extra["c"] = traceparent
+def _extra(put: _Put, policy: Sequence[Any], bounds: PutBounds) -> bytes:
+    """As `script_arguments` makes it."""
+    extra: dict[str, Any] = {}
+    for field, value in zip(_POLICY, policy, strict=True):
+        if type(value) is Raw:
+            raw = bytes(value)
+            extra |= _known_backoff(field, raw) if len(raw) <= _KEPT_BACKOFF_BYTES else _backoff(field, raw)
+        elif value is not UNSET and (value is not None or field.null_is_none):
+            extra[field.key] = to_store(field, value)
+    add_terms(extra, put, bounds)
     return json_bytes(extra) if extra else b""
+
+
+def _backoff(field: Field, raw: bytes) -> dict[str, Any]:
+    value = msgspec.json.decode(raw)
+    return {} if value is None else {field.key: to_store(field, _backoffs.validate_python(value))}
+
+
+_known_backoff = lru_cache(maxsize=256)(_backoff)
+"""Producers send the same few again and again. Not for longer ones, to bound the memory."""
 
 
 def _json_bytes(value: Any) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import struct
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -93,14 +93,7 @@ def encode_put(spec: PutJob, bounds: PutBounds = NO_BOUNDS, *, is_placed: bool =
     else:
         when, when_ms = DELAY, 0
     nonce = random.getrandbits(NONCE_BITS)
-    on_conflict = ON_CONFLICT[spec.on_conflict]
-    if spec.conflict_with == "live":
-        on_conflict += _ONLY_LIVE
-    if spec.if_reserved == "after":
-        on_conflict += _AFTER
-    if spec.max_wait is not None:
-        on_conflict += _HAS_MAX_WAIT
-    head = PUT_HEAD.pack(on_conflict, when, when_ms, nonce, bounds.max_jobs or 0, len(extra))
+    head = PUT_HEAD.pack(conflict_code(spec), when, when_ms, nonce, bounds.max_jobs or 0, len(extra))
     # One argument, not two: bytes from orjson occupy a kilobyte until they are copied.
     job = head + extra + json_bytes(spec.body)
     placing = None
@@ -110,33 +103,71 @@ def encode_put(spec: PutJob, bounds: PutBounds = NO_BOUNDS, *, is_placed: bool =
     return EncodedPut(spec.topic, spec.id or new_id(), spec.durability, job, placing)
 
 
+class ConflictTerms(Protocol):
+    """The fields of a put that decide what it finds under its id."""
+
+    on_conflict: Any
+    conflict_with: Any
+    if_reserved: Any
+    max_wait: Any
+
+
+def conflict_code(put: ConflictTerms) -> int:
+    """The options of a put, see lua/put.lua."""
+    code = ON_CONFLICT[put.on_conflict]
+    if put.conflict_with == "live":
+        code += _ONLY_LIVE
+    if put.if_reserved == "after":
+        code += _AFTER
+    if put.max_wait is not None:
+        code += _HAS_MAX_WAIT
+    return code
+
+
 def _put_extra(spec: PutJob, bounds: PutBounds, *, is_placed: bool) -> bytes:
     """The record's `extra`, empty for a job that has none of its fields."""
-    dead_retain_ms = bounds.dead_retain_ms
-    appends = spec.on_conflict == "append"
-    if dead_retain_ms is None and not appends and spec.model_fields_set.isdisjoint(_EXTRA_FIELDS):
+    if (
+        bounds.dead_retain_ms is None
+        and spec.on_conflict != "append"
+        and spec.model_fields_set.isdisjoint(_EXTRA_FIELDS)
+    ):
         return b""
     extra = policy_extra(spec)
     for key in ("wi", "sp"):
         if not (is_placed and extra.get(key)):
             extra.pop(key, None)
-    if appends:
-        extra["z"] = bounds.body_bytes
-        if spec.max_items is not None:
-            extra["y"] = spec.max_items
-    if dead_retain_ms is not None:
-        extra["k"] = dead_retain_ms
-    if spec.traceparent is not None:
-        extra["c"] = spec.traceparent
-    if spec.tags:
-        extra["g"] = spec.tags
-    if spec.headers:
-        extra["h"] = spec.headers
-    if spec.unique_for is not None:
-        extra["u"] = to_ms(spec.unique_for)
-    if spec.max_wait is not None:
-        extra["w"] = to_ms(spec.max_wait)
+    add_terms(extra, spec, bounds)
     return json_bytes(extra) if extra else b""
+
+
+class PutTerms(ConflictTerms, Protocol):
+    """What a put adds to a job's record beside the policy."""
+
+    max_items: Any
+    traceparent: Any
+    tags: Any
+    headers: Any
+    unique_for: Any
+
+
+def add_terms(extra: dict[str, Any], put: PutTerms, bounds: PutBounds) -> None:
+    """Add the fields that are not of the policy to the `extra` of a record."""
+    if put.on_conflict == "append":
+        extra["z"] = bounds.body_bytes
+        if put.max_items is not None:
+            extra["y"] = put.max_items
+    if bounds.dead_retain_ms is not None:
+        extra["k"] = bounds.dead_retain_ms
+    if put.traceparent is not None:
+        extra["c"] = put.traceparent
+    if put.tags:
+        extra["g"] = put.tags
+    if put.headers:
+        extra["h"] = put.headers
+    if put.unique_for is not None:
+        extra["u"] = to_ms(put.unique_for)
+    if put.max_wait is not None:
+        extra["w"] = to_ms(put.max_wait)
 
 
 def change_extra(change: ChangeJob) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 from deferd.api.put_decoding import decode_batch, decode_finishes, decode_put
 from deferd.contract.model import FinishBatch, PutBatch
 from deferd.engine.record import Receipt
-from deferd.engine.script_arguments import EncodedFinish, EncodedPut, encode_finish
+from deferd.engine.script_arguments import NO_BOUNDS, EncodedFinish, EncodedPut, encode_finish
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver
 
 MIB = 1024 * 1024
@@ -29,7 +29,7 @@ async def test_an_encoded_batch_is_stored_as_its_models(driver: EngineDriver) ->
         {"id": "c", "run_at": "2020-01-01T00:00:00Z", "traceparent": f"00-{'1' * 32}-{'2' * 16}-01"},
         {"id": "c", "on_conflict": "replace", "body": [None]},
     ]
-    encoded = decode_batch(puts(*jobs))
+    encoded = decode_batch(puts(*jobs), NO_BOUNDS)
     assert encoded is not None
     fast = await driver.queue.put_many(encoded.jobs)
     of_fast = [await driver.queue.get(TOPIC, job_id) for job_id in "abc"]
@@ -47,7 +47,7 @@ async def test_an_encoded_batch_is_stored_as_its_models(driver: EngineDriver) ->
 
 
 async def test_an_encoded_put_is_one_put(driver: EngineDriver) -> None:
-    encoded = decode_put(orjson.dumps({"topic": TOPIC, "body": {"a": 1}}), f"00-{'1' * 32}-{'2' * 16}-01")
+    encoded = decode_put(orjson.dumps({"topic": TOPIC, "body": {"a": 1}}), NO_BOUNDS, f"00-{'1' * 32}-{'2' * 16}-01")
     assert isinstance(encoded, EncodedPut)
     put = await driver.queue.put(encoded)
     assert (put.outcome, put.record.id, put.record.body) == ("created", encoded.id, b'{"a":1}')

@@ -20,7 +20,15 @@ from deferd.contract import limits
 from deferd.contract.errors import InvalidInput
 from deferd.contract.model import FinishBatch, PutBatch, PutJob
 from deferd.engine.record import Receipt
-from deferd.engine.script_arguments import EncodedFinish, EncodedPut, encode_finish, encode_put, receipt_bytes
+from deferd.engine.script_arguments import (
+    NO_BOUNDS,
+    EncodedFinish,
+    EncodedPut,
+    PutBounds,
+    encode_finish,
+    encode_put,
+    receipt_bytes,
+)
 from tests.drawn_input import drawn
 
 NONCE = slice(10, 18)
@@ -56,6 +64,33 @@ USUAL = [
     b'{"topic":"t","id":"a","spread":null}',
     b'{"topic":"t","id":"a","window":{"from":"09:00","from":"10:00"}}',
     b'{"topic":"t","id":"a","window":{},"window":{"zone":"UTC","from":"00:00","days":null}}',
+    b'{"topic":"t","backoff":{"kind":"fixed"}}',
+    b'{"topic":"t","tags":["x"]}',
+    b'{"topic":"t","tags":[]}',
+    b'{"topic":"t","headers":{"x":"y"}}',
+    b'{"topic":"t","headers":null}',
+    b'{"topic":"t","id":"a","conflict_with":"any"}',
+    b'{"topic":"t","id":"a","conflict_with":"live"}',
+    b'{"topic":"t","id":"a","unique_for":60}',
+    b'{"topic":"t","id":"a","on_conflict":"append"}',
+    b'{"topic":"t","id":"a","on_conflict":"append","max_items":5}',
+    b'{"topic":"t","id":"a","on_conflict":"keep","if_reserved":"after"}',
+    b'{"topic":"t","id":"a","if_reserved":"refuse"}',
+    b'{"topic":"t","id":"a","unique_for":null}',
+    b'{"topic":"t","id":"a","on_conflict":"replace","max_wait":60}',
+    b'{"topic":"t","backoff":{"kind":"exponential","base":1.00049,"jitter":0.1}}',
+    b'{"topic":"t","backoff":{"kind":"schedule","seconds":[1,2.5,60],"then":"repeat_last"},"retain":5,"ttr":30}',
+    b'{"topic":"t","backoff":null,"ttl":null}',
+    b'{"topic":"t","id":"a","tags":["customer:17","trial"],"headers":{"tenant":"acme","":"x"}}'.replace(
+        b',"":"x"', b""
+    ),
+    '{"topic":"t","headers":{"Tenant é":"","b":"ü😀"},"tags":null}'.encode(),
+    b'{"topic":"t","headers":{"a":"%b"}}' % (b"x" * 4095),
+    b'{"topic":"t","tags":["%b"]}' % b'","'.join(b"t%d" % number for number in range(8)),
+    b'{"topic":"t","id":"a","on_conflict":"append","max_items":10000,"max_wait":60,"delay":60,"tags":["x"],"ttr":1}',
+    b'{"topic":"t","id":"a","on_conflict":"replace","if_reserved":"after","conflict_with":"live","unique_for":0.001}',
+    b'{"topic":"t","on_conflict":"replace","conflict_with":"live","max_wait":null,"max_items":null}',
+    b'{"topic":"t","id":"a","on_conflict":"append","body":{"n":1},"traceparent":"%b"}' % TRACEPARENT.encode(),
 ]
 LEFT_TO_THE_GENERAL_PATH = [
     b"",
@@ -118,20 +153,38 @@ LEFT_TO_THE_GENERAL_PATH = [
     b'{"topic":"t","durability":""}',
     b'{"topic":"t","traceparent":"%b-"}' % TRACEPARENT.encode(),
     b'{"topic":"t","traceparent":""}',
-    b'{"topic":"t","backoff":{"kind":"fixed"}}',
-    b'{"topic":"t","tags":["x"]}',
-    b'{"topic":"t","tags":[]}',
-    b'{"topic":"t","headers":{"x":"y"}}',
-    b'{"topic":"t","headers":null}',
-    b'{"topic":"t","id":"a","conflict_with":"any"}',
-    b'{"topic":"t","id":"a","conflict_with":"live"}',
-    b'{"topic":"t","id":"a","unique_for":60}',
-    b'{"topic":"t","id":"a","on_conflict":"append"}',
-    b'{"topic":"t","id":"a","on_conflict":"append","max_items":5}',
-    b'{"topic":"t","id":"a","on_conflict":"keep","if_reserved":"after"}',
-    b'{"topic":"t","id":"a","if_reserved":"refuse"}',
-    b'{"topic":"t","id":"a","unique_for":null}',
-    b'{"topic":"t","id":"a","on_conflict":"replace","max_wait":60}',
+    b'{"topic":"t","backoff":{"kind":"none"}}',
+    b'{"topic":"t","backoff":{"kind":"fixed","seconds":-1}}',
+    b'{"topic":"t","backoff":{"kind":"fixed","seconds":1e999}}',
+    b'{"topic":"t","backoff":"fixed:10"}',
+    b'{"topic":"t","tags":["x","x"]}',
+    b'{"topic":"t","tags":["-"]}',
+    rb'{"topic":"t","tags":["x\n"]}',
+    b'{"topic":"t","tags":"x"}',
+    b'{"topic":"t","tags":[null]}',
+    b'{"topic":"t","tags":["%b"]}' % (b"x" * 65),
+    b'{"topic":"t","tags":["%b"]}' % b'","'.join(b"t%d" % number for number in range(9)),
+    b'{"topic":"t","headers":{"":"y"}}',
+    rb'{"topic":"t","headers":{"x\n":"y"}}',
+    rb'{"topic":"t","headers":{"x":"\u0085"}}',
+    b'{"topic":"t","headers":{"x":1}}',
+    b'{"topic":"t","headers":{"a":"%b"}}' % (b"x" * 4096),
+    '{"topic":"t","headers":{"a":"%s"}}'.replace("%s", "é" * 2048).encode(),
+    b'{"topic":"t","headers":{%b}}' % b",".join(b'"h%d":""' % number for number in range(17)),
+    b'{"topic":"t","id":"a","conflict_with":null}',
+    b'{"topic":"t","id":"a","conflict_with":"dead"}',
+    b'{"topic":"t","unique_for":60}',
+    b'{"topic":"t","id":"a","unique_for":0}',
+    b'{"topic":"t","on_conflict":"append"}',
+    b'{"topic":"t","id":null,"on_conflict":"append"}',
+    b'{"topic":"t","id":"a","max_items":5}',
+    b'{"topic":"t","id":"a","on_conflict":"append","max_items":0}',
+    b'{"topic":"t","id":"a","on_conflict":"append","max_items":2.0}',
+    b'{"topic":"t","id":"a","if_reserved":"after"}',
+    b'{"topic":"t","on_conflict":"keep","if_reserved":"after"}',
+    b'{"topic":"t","id":"a","on_conflict":"keep","max_wait":60}',
+    b'{"topic":"t","on_conflict":"replace","max_wait":60}',
+    b'{"topic":"t","id":"a","on_conflict":"replace","max_wait":60,"delay":60.001}',
     b'{"topic":"t","unknown":1}',
     b'{"topic":"t","window":{"zone":"Europe/Atlantis"}}',
     b'{"topic":"t","window":{"from":"09:00","to":"09:00"}}',
@@ -166,7 +219,7 @@ def without_chance(put: EncodedPut, *, has_id: bool = True) -> tuple[Any, ...]:
 
 def compare(raw: bytes) -> bool:
     """Whether a batch takes the fast path; then it must give what the general path gives."""
-    fast = decode_batch(raw)
+    fast = decode_batch(raw, NO_BOUNDS)
     if fast is None:
         return False
     slow = general(raw)
@@ -185,7 +238,7 @@ def batch_of(*puts: bytes) -> bytes:
 @pytest.mark.parametrize("raw", USUAL)
 def test_a_usual_put_takes_the_fast_path_and_is_stored_as_on_the_general_one(raw: bytes) -> None:
     assert compare(batch_of(raw))
-    put = decode_put(raw)
+    put = decode_put(raw, NO_BOUNDS)
     assert put is not None
     has_id = parse_object(raw).get("id") is not None
     expected = encode_put(PutJob.model_validate(parse_object(raw)))
@@ -194,9 +247,9 @@ def test_a_usual_put_takes_the_fast_path_and_is_stored_as_on_the_general_one(raw
 
 @pytest.mark.parametrize("raw", LEFT_TO_THE_GENERAL_PATH, ids=lambda raw: repr(raw[:50]))
 def test_an_unusual_put_is_left_to_the_general_path(raw: bytes) -> None:
-    assert decode_put(raw) is None
-    assert decode_batch(batch_of(raw)) is None
-    assert decode_batch(batch_of(USUAL[0], raw)) is None
+    assert decode_put(raw, NO_BOUNDS) is None
+    assert decode_batch(batch_of(raw), NO_BOUNDS) is None
+    assert decode_batch(batch_of(USUAL[0], raw), NO_BOUNDS) is None
 
 
 @pytest.mark.parametrize("count", [0, 1, limits.BATCH_MAX, limits.BATCH_MAX + 1])
@@ -212,29 +265,38 @@ def test_a_large_batch_takes_the_fast_path_too() -> None:
 
 def test_one_wrong_id_between_others_is_found() -> None:
     ids = [rb"a", rb"b\nc", rb"d"]
-    assert decode_batch(batch_of(*[b'{"topic":"t","id":"%b"}' % job_id for job_id in ids])) is None
+    assert decode_batch(batch_of(*[b'{"topic":"t","id":"%b"}' % job_id for job_id in ids]), NO_BOUNDS) is None
 
 
 def test_the_trace_context_of_the_header_is_taken_only_without_one_in_the_put() -> None:
     other = "00-" + "1" * 32 + "-" + "2" * 16 + "-00"
     named = b'{"topic":"t","id":"a","traceparent":"%b"}' % TRACEPARENT.encode()
     for raw, expected in ((b'{"topic":"t","id":"a"}', other), (named, TRACEPARENT)):
-        put = decode_put(raw, other)
+        put = decode_put(raw, NO_BOUNDS, other)
         assert put is not None
         assert without_chance(put) == without_chance(encode_put(PutJob(topic="t", id="a", traceparent=expected)))
-        assert decode_put(raw, None) is not None
+        assert decode_put(raw, NO_BOUNDS) is not None
 
 
 def test_every_nonce_is_another_one() -> None:
-    batch = decode_batch(batch_of(*USUAL))
+    batch = decode_batch(batch_of(*USUAL), NO_BOUNDS)
     assert isinstance(batch, EncodedBatch)
     assert len({put.job[NONCE] for put in batch.jobs}) == len(USUAL)
 
 
-def test_the_fast_path_knows_each_field_but_the_rare_ones() -> None:
-    rare = {"backoff", "tags", "headers"}
-    rare |= {"conflict_with", "if_reserved", "max_wait", "max_items", "unique_for"}
-    assert set(put_decoding._Put.__struct_fields__) == PutJob.model_fields.keys() - rare
+def test_the_fast_path_knows_each_field() -> None:
+    assert set(put_decoding._Put.__struct_fields__) == PutJob.model_fields.keys()
+
+
+def test_the_bounds_of_a_key_are_a_part_of_its_puts() -> None:
+    bounds = PutBounds(max_jobs=7, dead_retain_ms=5, body_bytes=1000)
+    for raw in (b'{"topic":"t","id":"a"}', b'{"topic":"t","id":"a","on_conflict":"append","tags":["x"],"retain":1}'):
+        put = decode_put(raw, bounds)
+        batch = decode_batch(batch_of(raw), bounds)
+        assert put is not None
+        assert batch is not None
+        expected = without_chance(encode_put(PutJob.model_validate(parse_object(raw)), bounds))
+        assert [without_chance(put), without_chance(batch.jobs[0])] == [expected] * 2
 
 
 # Fuzz
@@ -286,15 +348,20 @@ VALUES = {
     "max_attempts": ["1", "null", "0", "1.0", "1000000", "1000001", "false"],
     "ttl": ["0.001", "5", "null", "0", "1e9"],
     "retain": ["0", "5.5", "null", "-1", '"1"'],
-    "backoff": ['{"kind":"fixed"}', "null"],
+    "backoff": ['{"kind":"fixed"}', "null", '{"kind":"exponential","base":1.5,"cap":60.0005}',
+                '{"kind":"fixed","seconds":-1}', '{"kind":"schedule","seconds":[1,2],"jitter":0.1}',
+                '{ "kind":"fixed","kind":"exponential"}', "{}"],
+    "tags": ['["x"]', '["a","b:c"]', "[]", "null", '["x","x"]', '["-"]', '"x"', '["\\u0061"]'],
+    "headers": ['{"a":"b"}', "{}", "null", '{"":"x"}', '{"a":"b","a":"c"}', '{"a":1}',
+                '{"\\u00e9":"\\n"}', '{"é":"😀"}'],
     "dead_retain": ["0", "5", "null", "-1"],
     "time_limit": ["0.1", "5", "null", "0"],
     "deadline": ["0.001", "5", "null", "0"],
     "conflict_with": ['"any"', '"live"', "null"],
-    "max_items": ["5", "0"],
-    "if_reserved": ['"after"', '"refuse"'],
-    "max_wait": ["1000000000", "60"],
-    "unique_for": ["60", "0"],
+    "max_items": ["5", "0", "null", "10001"],
+    "if_reserved": ['"refuse"', '"after"', "null"],
+    "max_wait": ["60", "1000000000", "null", "0.001"],
+    "unique_for": ["60", "0", "null", "1e9"],
     "window": ['{"from":"09:00"}', '[{"to":"08:30"},{"zone":"Asia/Kathmandu","days":["sun"]}]', '"office"', "{}",
                "null", '{"from":"24:00"}', '"-"', '[]', '{"zone":"No/Where"}',
                '{ "except": ["2026-12-24"], "from":"01:00" }'],

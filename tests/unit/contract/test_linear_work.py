@@ -36,6 +36,7 @@ from deferd.contract.push_targets import TargetPattern
 from deferd.engine import partitions, scripts
 from deferd.engine.consistency import checker
 from deferd.engine.inspection import error_lines
+from deferd.engine.script_arguments import NO_BOUNDS
 from deferd.server.http import request_head
 from deferd.server.http.direct_path import DirectPath
 from deferd.store import acl, server_info, valkey_process
@@ -303,7 +304,7 @@ ROWS = [
         },
         ("server/http/direct_path.py",),
     ),
-    Row("body of a put on its direct path", put_decoding.decode_put, BODIES),
+    Row("body of a put on its direct path", lambda raw: put_decoding.decode_put(raw, NO_BOUNDS), BODIES),
     Row("body of a finish on its direct path", lambda raw: put_decoding.decode_finish(raw, "a"), BODIES),
     Row("body of a put", read_body("put_job"), BODIES),
     Row("body of a batch", read_body("put_jobs"), BATCHES),
@@ -316,6 +317,8 @@ ROWS = [
                 (put_decoding._DOT_AND_ATTEMPT, {"digits": repeat("1", "."), "dots": repeat(".1", after="0")}),
                 (put_decoding._TOPIC, {}),
                 (put_decoding._TRACEPARENT, {}),
+                (put_decoding._TAG, {}),
+                (put_decoding._HEADER_TEXT, {}),
             )
         )
     ),

@@ -6,14 +6,16 @@ from functools import partial
 from re import Match
 from typing import ClassVar
 
+from deferd.api.context import AppContext
 from deferd.api.direct.call import Connection, DirectCall
 from deferd.api.direct.verb import DirectVerb, KnownHead
 from deferd.api.job_templates import written_put
+from deferd.api.operation import OperationRoute
 from deferd.api.put_decoding import decode_put
 from deferd.api.unsent_bytes import LARGE_BYTES
 from deferd.contract.operations.jobs import PUT_JOB
 from deferd.engine.puts import StoredPut, outcome_of
-from deferd.engine.script_arguments import EncodedPut
+from deferd.engine.script_arguments import NO_BOUNDS, EncodedPut
 
 
 class DirectPut(DirectVerb):
@@ -22,9 +24,13 @@ class DirectPut(DirectVerb):
     operations: ClassVar = (PUT_JOB,)
     has_same_lines: ClassVar = True
 
+    def __init__(self, app: AppContext, operation: OperationRoute) -> None:
+        super().__init__(app, operation)
+        self._bounds = NO_BOUNDS._replace(body_bytes=app.settings.max_body_bytes)
+
     def begin(self, connection: Connection, head: KnownHead, line: Match[str], body: bytes) -> DirectCall | None:  # noqa: ARG002 (DirectVerb's)
         """See DirectVerb."""
-        put = decode_put(body)
+        put = decode_put(body, self._bounds)
         if put is None or not self._app.engine.queue.may_add(put):
             return None
         call = self._admitted(connection, head, put.topic)
@@ -37,11 +43,11 @@ class DirectPut(DirectVerb):
             if stored is None:
                 call.fail(error or AssertionError())
                 return
-            outcome = outcome_of(put, stored)
+            outcome = outcome_of(put, stored, self._bounds)
             body = written_put(outcome)
             if len(body) > LARGE_BYTES:  # it is the job that was kept
                 self._app.unsent.claim(len(body), call.key_name)
-            if outcome.outcome == "created":
+            if outcome.outcome in {"created", "follow_up"}:
                 call.respond(201, body, f"location: /jobs/{put.topic}/{put.id}\r\n".encode())
             else:
                 call.respond(200, body)
