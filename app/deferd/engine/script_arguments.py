@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import struct
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -103,17 +103,8 @@ def encode_put(spec: PutJob, bounds: PutBounds = NO_BOUNDS, *, is_placed: bool =
     return EncodedPut(spec.topic, spec.id or new_id(), spec.durability, job, placing)
 
 
-class ConflictTerms(Protocol):
-    """The fields of a put that decide what it finds under its id."""
-
-    on_conflict: Any
-    conflict_with: Any
-    if_reserved: Any
-    max_wait: Any
-
-
-def conflict_code(put: ConflictTerms) -> int:
-    """The options of a put, see lua/put.lua."""
+def conflict_code(put: Any) -> int:
+    """The options of a put, see lua/put.lua. `put` has the fields of a PutJob."""
     code = ON_CONFLICT[put.on_conflict]
     if put.conflict_with == "live":
         code += _ONLY_LIVE
@@ -140,18 +131,8 @@ def _put_extra(spec: PutJob, bounds: PutBounds, *, is_placed: bool) -> bytes:
     return json_bytes(extra) if extra else b""
 
 
-class PutTerms(ConflictTerms, Protocol):
-    """What a put adds to a job's record beside the policy."""
-
-    max_items: Any
-    traceparent: Any
-    tags: Any
-    headers: Any
-    unique_for: Any
-
-
-def add_terms(extra: dict[str, Any], put: PutTerms, bounds: PutBounds) -> None:
-    """Add the fields that are not of the policy to the `extra` of a record."""
+def add_terms(extra: dict[str, Any], put: Any, bounds: PutBounds) -> None:
+    """Add the fields that are not of the policy to the `extra` of a record. `put` has those of a PutJob."""
     if put.on_conflict == "append":
         extra["z"] = bounds.body_bytes
         if put.max_items is not None:
