@@ -16,8 +16,8 @@ from deferd.client import AsyncClient
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = runpy.run_path(str(ROOT / "scripts/write_verbs.py"))
 VERBS: list[str] = SCRIPT["VERBS"]
-OF_OPERATIONS_WITH_OTHER_METHODS = {"repair", "test"}
-"""`repair` is an argument of the audit, and a test of a push is a call of the pusher."""
+OF_OPERATIONS_WITH_OTHER_METHODS = {"repair", "test", "redrive", "purge"}
+"""`repair` is an argument of the audit, a test of a push is a call of the pusher, and the two others are sweeps."""
 
 
 def test_a_command_of_the_redis_protocol_has_the_verb_of_its_operation() -> None:
