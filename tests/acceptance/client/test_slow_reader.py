@@ -15,6 +15,9 @@ from tests.acceptance.client.scripted_server import Peer, scripted_server
 from tests.acceptance.server.tls_files import TlsFiles
 
 TIMEOUT_S = 0.5
+READING_S = 60.0
+SOON_S = 15.0
+"""The time-out, what a slow machine takes to write the body, and far less than the reading takes."""
 BODY = "x" * 32_000_000
 
 
@@ -34,7 +37,7 @@ def async_put(url: str, tls: ssl.SSLContext | None) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("put", [blocking_put, async_put])
 @pytest.mark.parametrize("encrypted", [False, True])
-def test_a_request_that_is_read_slowly_ends_within_twice_the_time_out(
+def test_a_request_that_is_read_slowly_ends_by_its_time_out(
     put: Callable[[str, ssl.SSLContext | None], None], tmp_path: Path, *, encrypted: bool
 ) -> None:
     files, server_tls = TlsFiles(tmp_path), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -42,12 +45,12 @@ def test_a_request_that_is_read_slowly_ends_within_twice_the_time_out(
 
     def script(peer: Peer) -> None:
         peer.head()
-        end_s = time.monotonic() + 4
-        while time.monotonic() < end_s and peer.socket.recv(100_000):
+        end_s = time.monotonic() + READING_S
+        while time.monotonic() < end_s and peer.socket.recv(5_000):
             time.sleep(0.01)
 
     with scripted_server(script, tls=server_tls if encrypted else None) as server:
         url, began_s = f"{'https' if encrypted else 'http'}://localhost:{server.port}", time.monotonic()
         with pytest.raises(NoAnswer):
             put(url, files.trust() if encrypted else None)
-        assert time.monotonic() - began_s < 2 * TIMEOUT_S + 1
+        assert time.monotonic() - began_s < SOON_S
