@@ -14,7 +14,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast, get_args
 
 import msgspec
 import orjson
@@ -82,11 +82,11 @@ class _PutFields(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     topic: str
     body: Any = None
     id: str | None = None
+    headers: Annotated[dict[str, str], Meta(max_length=limits.HEADERS_OF_JOB_MAX)] | None = None
     durability: str | None = None
     delay: Annotated[float, Meta(ge=0, le=limits.DELAY_MAX_S)] | None = None
     run_at: str | None = None
-    tags: Annotated[list[str], Meta(max_length=limits.TAGS_MAX)] | None = None
-    headers: Annotated[dict[str, str], Meta(max_length=limits.HEADERS_OF_JOB_MAX)] | None = None
+    tags: Annotated[tuple[str, ...], Meta(max_length=limits.TAGS_MAX)] | None = None
     on_conflict: Literal["reject", "keep", "replace", "append"] = "reject"
     conflict_with: Literal["any", "live"] = "any"
     if_reserved: Literal["refuse", "after"] = "refuse"
@@ -124,10 +124,10 @@ else:
     )
 _NAMES = _Put.__struct_fields__
 _OPTIONS = slice(_NAMES.index("durability"), None)
-"""The fields of a `_Put` that the jobs of a batch often have in common."""
+"""The fields of a `_Put` that many jobs of a batch have in common; but headers, which are not hashable."""
 _RARE = slice(_NAMES.index("tags"), None)
 _NO_RARE = _Put.__struct_defaults__[_RARE.start - len(_NAMES) :]
-"""Their values in a plain put."""
+"""Their values in a plain put, which has no headers either."""
 _OF_POLICY = slice(len(_PutFields.__struct_fields__), None)
 
 
@@ -228,6 +228,7 @@ def _decoded(decode: Callable[..., Decoded], raw: bytes, *args: Any) -> Decoded 
 
 def _decode_put(raw: bytes, bounds: PutBounds, traceparent: str | None) -> EncodedPut:
     put = _put_decoder.decode(raw)
+    _make_hashable(put)
     start, end, placing = _encode_options(put, bounds, traceparent)
     if put.id is None:
         if _needs_id(put):
@@ -248,18 +249,30 @@ def _decode_batch(raw: bytes, bounds: PutBounds) -> EncodedBatch:
     for topic in {put.topic for put in puts}:
         if _TOPIC.fullmatch(topic) is None:
             raise _UnusualError
+    known: dict[tuple[Any, ...], tuple[bytes, bytes, Placing | None]] = {}
     jobs = []
-    options: tuple[Any, ...] = ()
     for put, job_id, nonce in zip(puts, ids, new_nonces(len(puts)), strict=True):
-        last_options, options = options, astuple(put)[_OPTIONS]
-        if options != last_options:  # they seldom differ
-            start, end, placing = _encode_options(put, bounds)
-            needs_id = _needs_id(put)
-        if needs_id and put.id is None:
+        _make_hashable(put)
+        options: tuple[Any, ...] = astuple(put)[_OPTIONS]
+        if put.headers:
+            options = (*options, *put.headers.items())
+        encoded = known.get(options)  # the jobs of a batch often have the same
+        if encoded is None:
+            encoded = known[options] = _encode_options(put, bounds)
+        if put.id is None and _needs_id(put):
             raise _UnusualError
+        start, end, placing = encoded
         job = b"".join((start, nonce, end, _json_bytes(put.body)))
         jobs.append(EncodedPut(put.topic, job_id, put.durability, job, placing))
     return EncodedBatch(jobs)
+
+
+def _make_hashable(put: Any) -> None:
+    """Give a put the bytes of its window and backoff, which are compared, in place of their `Raw`."""
+    if put.window is not UNSET:
+        put.window = bytes(put.window)
+    if put.backoff is not UNSET:
+        put.backoff = bytes(put.backoff)
 
 
 def _check_ids(ids: Sequence[str]) -> None:
@@ -289,13 +302,13 @@ def _encode_options(
     if put.traceparent is None:
         put.traceparent = traceparent
     values = astuple(put)
-    if values[_RARE] == _NO_RARE and bounds.dead_retain_ms is None:
+    if values[_RARE] == _NO_RARE and not put.headers and bounds.dead_retain_ms is None:
         return PUT_HEAD_START.pack(0, when, when_ms), PUT_HEAD_END.pack(bounds.max_jobs or 0, 0), None
     _check_terms(put)
     _check_labels(put)
     placing = None
     if put.window is not UNSET or put.spread is not UNSET:
-        window = None if put.window is UNSET else _window(bytes(put.window))
+        window = None if put.window is UNSET else _window(cast("bytes", put.window))
         placing = Placing(window, None if put.spread is UNSET else to_ms(put.spread or 0))
     extra = _extra(put, values[_OF_POLICY], bounds)
     start = PUT_HEAD_START.pack(conflict_code(put), when, when_ms)
@@ -356,9 +369,8 @@ def _extra(put: _Put, policy: Sequence[Any], bounds: PutBounds) -> bytes:
     """As `script_arguments` makes it."""
     extra: dict[str, Any] = {}
     for field, value in zip(_POLICY, policy, strict=True):
-        if type(value) is Raw:
-            raw = bytes(value)
-            extra |= _known_backoff(field, raw) if len(raw) <= _KEPT_BACKOFF_BYTES else _backoff(field, raw)
+        if type(value) is bytes:
+            extra |= (_known_backoff if len(value) <= _KEPT_BACKOFF_BYTES else _backoff)(field, value)
         elif value is not UNSET and (value is not None or field.null_is_none):
             extra[field.key] = to_store(field, value)
     add_terms(extra, put, bounds)

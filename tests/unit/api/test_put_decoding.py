@@ -259,6 +259,22 @@ def test_a_large_batch_takes_the_fast_path_too() -> None:
     assert compare(batch_of(*puts))
 
 
+def test_jobs_of_a_batch_have_their_own_options_in_their_own_order() -> None:
+    options = [
+        b'"headers":{"a":"1","b":"2"}',
+        b'"headers":{"b":"2","a":"1"}',
+        b'"window":{"from":"09:00"},"tags":["x","y"]',
+        b'"window":{"from":"10:00"},"tags":["y","x"]',
+        b'"backoff":{"kind":"fixed","seconds":1}',
+        b'"backoff":{"kind":"fixed","seconds":2}',
+        b'"on_conflict":"append"',
+        b'"delay":1',
+    ]
+    assert compare(batch_of(*[b'{"topic":"t","id":"a%d",%b}' % job for job in enumerate(options + options)]))
+    without_id = b'{"topic":"t","on_conflict":"append"}'
+    assert decode_batch(batch_of(b'{"topic":"t","id":"a","on_conflict":"append"}', without_id), NO_BOUNDS) is None
+
+
 def test_one_wrong_id_between_others_is_found() -> None:
     ids = [rb"a", rb"b\nc", rb"d"]
     assert decode_batch(batch_of(*[b'{"topic":"t","id":"%b"}' % job_id for job_id in ids]), NO_BOUNDS) is None
