@@ -22,6 +22,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from msgspec.structs import astuple
 from pydantic import TypeAdapter
 
+from deferd.api.auth.api_keys import Bounds
 from deferd.api.large_values import has_many_parts, without_collections
 from deferd.api.request_body import PARSED_IN_THE_LOOP_BYTES
 from deferd.contract import limits
@@ -36,7 +37,6 @@ from deferd.engine.record import Receipt, instant_ms, json_bytes
 from deferd.engine.script_arguments import (
     DELAY,
     INSTANT,
-    NO_BOUNDS,
     NONCE_BYTES,
     ON_CONFLICT,
     PUT_HEAD_END,
@@ -178,17 +178,17 @@ _window_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
 )
 
 
-def decode_put(raw: bytes, bounds: PutBounds, traceparent: str | None = None) -> EncodedPut | None:
+def decode_put(raw: bytes, bounds: PutBounds, key: Bounds, traceparent: str | None = None) -> EncodedPut | None:
     """The put in the body of `POST /jobs`; None when the general path must decide.
 
-    `traceparent` is that of the request's header, which a put without one takes.
+    `key` are the bounds of its API key. `traceparent` is that of the request's header, which a put without one takes.
     """
-    return _decoded(_decode_put, raw, bounds, traceparent) if len(raw) <= _SINGLE_MAX_BYTES else None
+    return _decoded(_decode_put, raw, key, bounds, traceparent) if len(raw) <= _SINGLE_MAX_BYTES else None
 
 
-def decode_batch(raw: bytes, bounds: PutBounds) -> EncodedBatch | None:
+def decode_batch(raw: bytes, bounds: PutBounds, key: Bounds) -> EncodedBatch | None:
     """The puts in the body of `POST /jobs/batch`; None when the general path must decide."""
-    return _decoded(_decode_batch, raw, bounds)
+    return _decoded(_decode_batch, raw, key, bounds)
 
 
 def encode_strings(topic: str, jobs: Sequence[tuple[str, int]]) -> list[EncodedPut]:
@@ -204,30 +204,51 @@ def encode_strings(topic: str, jobs: Sequence[tuple[str, int]]) -> list[EncodedP
     return puts
 
 
-def decode_finish(raw: bytes, job_id: str) -> EncodedFinish | None:
+def decode_finish(raw: bytes, key: Bounds, job_id: str) -> EncodedFinish | None:
     """The finish in the body of `POST /jobs/{topic}/{id}/finish`; None when the general path must decide."""
-    return _decoded(_decode_finish, raw, job_id) if len(raw) <= _SINGLE_MAX_BYTES else None
+    return _decoded(_decode_finish, raw, key, job_id) if len(raw) <= _SINGLE_MAX_BYTES else None
 
 
-def decode_finishes(raw: bytes, _bounds: PutBounds = NO_BOUNDS) -> EncodedFinishes | None:
+def decode_finishes(raw: bytes, _bounds: PutBounds, key: Bounds) -> EncodedFinishes | None:
     """The finishes in the body of `POST /topics/{topic}/finish`; None when the general path must decide."""
-    return _decoded(_decode_finishes, raw)
+    return _decoded(_decode_finishes, raw, key)
 
 
-def _decoded(decode: Callable[..., Decoded], raw: bytes, *args: Any) -> Decoded | None:
+def _decoded(decode: Callable[..., Decoded], raw: bytes, key: Bounds, *args: Any) -> Decoded | None:
     if has_many_parts(raw):
         return None
     try:
         if len(raw) <= PARSED_IN_THE_LOOP_BYTES:
-            return decode(raw, *args)
+            _check_depth(raw, key)
+            return decode(raw, key, *args)
         with without_collections():
-            return decode(raw, *args)
+            _check_depth(raw, key)
+            return decode(raw, key, *args)
     except (msgspec.MsgspecError, _UnusualError, ValueError, RecursionError):  # ValueError: invalid UTF-8, an instant
         return None
 
 
-def _decode_put(raw: bytes, bounds: PutBounds, traceparent: str | None) -> EncodedPut:
+def _check_depth(raw: bytes, key: Bounds) -> None:
+    """As `KeyUsage.check_depth` does. Most bodies have fewer brackets than the bound has levels."""
+    most = key.max_depth
+    if most is None or raw.count(b"{") + raw.count(b"[") <= most:
+        return
+    if is_deeper(orjson.loads(raw), most):
+        raise _UnusualError
+
+
+def _check_times(put: _Put, key: Bounds) -> None:
+    """As `KeyUsage.check_times` does."""
+    retain, ttl = put.retain, put.ttl  # type: ignore[attr-defined]  # fields of the policy
+    if key.max_retain is not None and retain is not UNSET and retain is not None and retain > key.max_retain:
+        raise _UnusualError
+    if key.max_ttl is not None and ttl is not UNSET and (ttl is None or ttl > key.max_ttl):  # null means no bound
+        raise _UnusualError
+
+
+def _decode_put(raw: bytes, key: Bounds, bounds: PutBounds, traceparent: str | None) -> EncodedPut:
     put = _put_decoder.decode(raw)
+    _check_times(put, key)
     _make_hashable(put)
     start, end, placing = _encode_options(put, bounds, traceparent)
     if put.id is None:
@@ -242,8 +263,11 @@ def _decode_put(raw: bytes, bounds: PutBounds, traceparent: str | None) -> Encod
     return EncodedPut(put.topic, put.id, put.durability, start + nonce + end + _json_bytes(put.body), placing)
 
 
-def _decode_batch(raw: bytes, bounds: PutBounds) -> EncodedBatch:
+def _decode_batch(raw: bytes, key: Bounds, bounds: PutBounds) -> EncodedBatch:
     puts = _batch_decoder.decode(raw).jobs
+    if key.max_retain is not None or key.max_ttl is not None:
+        for put in puts:
+            _check_times(put, key)
     ids = [new_id() if put.id is None else put.id for put in puts]
     _check_ids(ids)
     for topic in {put.topic for put in puts}:
@@ -302,8 +326,9 @@ def _encode_options(
     if put.traceparent is None:
         put.traceparent = traceparent
     values = astuple(put)
-    if values[_RARE] == _NO_RARE and not put.headers and bounds.dead_retain_ms is None:
-        return PUT_HEAD_START.pack(0, when, when_ms), PUT_HEAD_END.pack(bounds.max_jobs or 0, 0), None
+    if values[_RARE] == _NO_RARE and not put.headers:
+        extra = b"" if bounds.dead_retain_ms is None else _extra_of_key(bounds)
+        return PUT_HEAD_START.pack(0, when, when_ms), PUT_HEAD_END.pack(bounds.max_jobs or 0, len(extra)) + extra, None
     _check_terms(put)
     _check_labels(put)
     placing = None
@@ -377,6 +402,14 @@ def _extra(put: _Put, policy: Sequence[Any], bounds: PutBounds) -> bytes:
     return json_bytes(extra) if extra else b""
 
 
+@lru_cache(maxsize=256)
+def _extra_of_key(bounds: PutBounds) -> bytes:
+    """That of a put without any of its fields."""
+    extra: dict[str, Any] = {}
+    add_terms(extra, _Put(topic=""), bounds)
+    return json_bytes(extra)
+
+
 def _backoff(field: Field, raw: bytes) -> dict[str, Any]:
     value = msgspec.json.decode(raw)
     return {} if value is None else {field.key: to_store(field, _backoffs.validate_python(value))}
@@ -396,7 +429,7 @@ def _json_bytes(value: Any) -> bytes:
     return encoded
 
 
-def _decode_finish(raw: bytes, job_id: str) -> EncodedFinish:
+def _decode_finish(raw: bytes, _key: Bounds, job_id: str) -> EncodedFinish:
     finish = _finish_decoder.decode(raw)
     return _encode_finish(job_id, receipt_bytes(Receipt.of(finish.receipt)), finish.result)
 
@@ -405,7 +438,7 @@ def _encode_finish(job_id: str, receipt: bytes, result: Any) -> EncodedFinish:
     return EncodedFinish(job_id, receipt if result is None else receipt + _json_bytes(result))
 
 
-def _decode_finishes(raw: bytes) -> EncodedFinishes:
+def _decode_finishes(raw: bytes, _key: Bounds) -> EncodedFinishes:
     items = _finishes_decoder.decode(raw).jobs
     ids = [item.id for item in items]
     _check_ids(ids)

@@ -56,10 +56,10 @@ def taken(worlds: Worlds) -> int:
         (
             keys(("put", "pop", "cancel"), "requests_per_second = 0.001", "burst = 2"),
             [b"201", b"409", b"429"],
-            0,
+            2,
         ),
-        (keys(("put", "pop", "cancel"), "max_jobs = 1"), [b"201", b"409", b"200"], 0),
-        (keys(("put", "pop", "cancel"), "max_body_bytes = 20"), [b"413", b"404", b"404"], 0),
+        (keys(("put", "pop", "cancel"), "max_jobs = 1"), [b"201", b"409", b"200"], 3),
+        (keys(("put", "pop", "cancel"), "max_body_bytes = 20"), [b"413", b"404", b"404"], 2),
     ],
 )
 def test_a_change_of_the_key_holds_from_the_next_call_on(

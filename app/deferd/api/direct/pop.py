@@ -32,7 +32,7 @@ class _Pop(NamedTuple):
 
 
 class DirectPop(DirectVerb):
-    """Pops of one topic, of a service without keys: a key may be revoked while the pop waits."""
+    """Pops of one topic."""
 
     operations: ClassVar = (POP_JOBS_BY_GET, POP_JOBS)
     query: ClassVar = r"(?:\?([!\x22$-~]*))?"
@@ -43,9 +43,17 @@ class DirectPop(DirectVerb):
         self._notes = self._app.consumers.notes
         self._refusing: set[asyncio.Task[None]] = set()
 
-    def begin(self, connection: Connection, head: KnownHead, line: Match[str], body: bytes) -> DirectCall | None:
+    def begin(
+        self,
+        connection: Connection,
+        head: KnownHead,
+        line: Match[str],
+        body: bytes,
+        traceparent: str | None,  # noqa: ARG002 (DirectVerb's)
+    ) -> DirectCall | None:
         """See DirectVerb."""
-        if self._app.gate.has_keys or (body and body != _EMPTY_OBJECT):
+        admission = self._admission(head)
+        if admission is None or (body and body != _EMPTY_OBJECT):
             return None
         topic, query = self._path_values(line, 2)
         query = query or ""
@@ -54,10 +62,11 @@ class DirectPop(DirectVerb):
         if pop is None or (pop.request.request_id and self._app.engine.partitions.known.count(topic) > 1):
             return None
         try:
-            self._app.unsent.check(topic, None)
+            self._app.unsent.check(topic, admission.key_name)
         except DeferdError:
             return None
-        call = self._admitted(connection, head, topic)
+        waits = admission.usage.waiting_pop() if pop.wait_ms and admission.usage is not None else None
+        call = self._admitted(connection, admission, topic, body, waits)
         if call is not None:
             notes = self._notes
             if len(notes) < MOST_NOTES:
@@ -72,9 +81,11 @@ class DirectPop(DirectVerb):
             if error is not None:
                 call.fail(error)
                 return
+            if jobs:
+                self._app.gate.check_again(call.admission.key, self._operation.permission, (topic,), call)
             body = written_deliveries(jobs)
             if len(body) > LARGE_BYTES:
-                self._app.unsent.claim(len(body), None, topic)
+                self._app.unsent.claim(len(body), call.key_name, topic)
             call.respond(200, body, _NO_STORE_FIELD)
         except DeferdError as exc:
             call.abandon = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
 from re import Match
 from typing import Any, ClassVar
 
@@ -12,6 +13,7 @@ from deferd.api.direct.call import Connection, DirectCall
 from deferd.api.operation import OperationRoute
 from deferd.api.responses import Header
 from deferd.contract import limits
+from deferd.contract.errors import DeferdError
 from deferd.contract.operations.operation import Operation
 
 TOPIC = limits.TOPIC_PATTERN.strip("^$")
@@ -21,12 +23,13 @@ ID = limits.ID_PATTERN.strip("^$")
 class KnownHead:
     """The headers of a request, without its first line. Clients send the same ones each time."""
 
-    __slots__ = ("admissions", "headers")
+    __slots__ = ("admissions", "generation", "headers")
 
     def __init__(self, headers: list[Header]) -> None:
         self.headers = headers
         self.admissions: dict[DirectVerb, Admission] = {}
-        """Of a service without keys, where they depend on nothing else."""
+        """By the keys of this `generation`."""
+        self.generation = 0
 
 
 class DirectVerb(ABC):
@@ -51,8 +54,13 @@ class DirectVerb(ABC):
         self._method = next(iter(operation.methods or ()))
 
     @abstractmethod
-    def begin(self, connection: Connection, head: KnownHead, line: Match[str], body: bytes) -> DirectCall | None:
-        """Begin the call; `line` is the match of its first line. None, without any effect: it goes the general way."""
+    def begin(
+        self, connection: Connection, head: KnownHead, line: Match[str], body: bytes, traceparent: str | None
+    ) -> DirectCall | None:
+        """Begin the call; `line` is the match of its first line, `traceparent` its trace context, if it has one.
+
+        None, without any effect: it goes the general way.
+        """
 
     @staticmethod
     def _path_values(line: Match[str], count: int) -> tuple[str, ...]:
@@ -60,14 +68,45 @@ class DirectVerb(ABC):
         at = line.lastindex or 0  # the group around the pattern
         return line.group(*range(at + 1, at + 1 + count))
 
-    def _admitted(self, connection: Connection, head: KnownHead, topic: str) -> DirectCall | None:
-        """The call, when its request is admitted; None when that is not certain or depends on limits of its key."""
+    def _admission(self, head: KnownHead) -> Admission | None:
+        """The admission of a request with this head, but for its topic and limits; None when that is not certain."""
+        gate = self._app.gate
+        if head.generation != gate.generation:
+            head.admissions.clear()
+            head.generation = gate.generation
         admission = head.admissions.get(self)
         if admission is None:
-            gate = self._app.gate
-            admission = gate.admit_without_limits(self._operation.permission, self._method, head.headers, topic)
-            if admission is None:
-                return None
-            if not gate.has_keys:
+            admission = gate.find_admission(self._operation.permission, self._method, head.headers)
+            if admission is not None:
                 head.admissions[self] = admission
-        return DirectCall(connection, self._operation, self._method, admission.key_name)
+        return admission
+
+    def _admitted(
+        self,
+        connection: Connection,
+        admission: Admission,
+        topic: str,
+        body: bytes = b"",
+        held: AbstractContextManager[None] | None = None,
+    ) -> DirectCall | None:
+        """The call, when its key is for the topic and allows it, so that it counts; None otherwise, without any effect.
+
+        `held` is entered until the call ends; if that raises a DeferdError, the call is not allowed.
+        """
+        if not admission.may_use(topic):
+            return None
+        usage = admission.usage
+        if usage is not None:
+            try:
+                usage.check_body(body)
+                if not usage.may_take():
+                    return None
+                if held is not None:
+                    held.__enter__()
+            except DeferdError:
+                return None
+            usage.take()
+        call = DirectCall(connection, self._operation, self._method, admission)
+        if usage is not None:
+            call.held = held
+        return call
