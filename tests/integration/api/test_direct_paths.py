@@ -283,6 +283,11 @@ QUERIES = st.sampled_from(
         ),
     ]
 )
+POPPED = st.sampled_from(
+    [b"{t}"] * 6
+    + [b"{t},{t}.more", b"{t}.more,{t}", b"{t}.*,{t}", b"{t}.*", b"other,{t}*x"]
+    + [b"{t},{t}", b"{t},", b"{t},*,*", b"%2A", b"{t}%2C{t}.more", b","]
+)
 PATH_IDS = st.sampled_from([b"a", b"b"] * 6 + [b"-a", b"a%62", b"a%2Fb", b"A.b_c:d-1", b"x" * 256])
 
 
@@ -293,7 +298,7 @@ def any_request(draw: st.DrawFn) -> Request:
     if kind == "put":
         return Request(head, b"POST /jobs", draw(BODIES))
     if kind == "pop":
-        line = draw(st.sampled_from([b"GET", b"POST"])) + b" /topics/{t}/pop?" + draw(QUERIES)
+        line = draw(st.sampled_from([b"GET", b"POST"])) + b" /topics/%b/pop?" % draw(POPPED) + draw(QUERIES)
         if line.startswith(b"GET") or draw(st.booleans()):
             return Request(b"Host: x", line)
         return Request(head, line, draw(st.sampled_from([b"", b"{}", b" {}", b"null", b"[]"])))
@@ -333,6 +338,8 @@ USUAL = [
     ("/jobs", Request(HEADS[0], b"POST /jobs", b'{"topic":"{t}","delay":0.5}'), b"201 Created"),
     ("/topics/{topic}/pop", Request(b"Host: x", b"GET /topics/{t}/pop?wait=0"), b"200 OK"),
     ("/topics/{topic}/pop", Request(b"Host: x", b"POST /topics/{t}/pop?wait=0&count=9"), b"200 OK"),
+    ("/topics/{topic}/pop", Request(b"Host: x", b"GET /topics/{t},{t}.more/pop?wait=0"), b"200 OK"),
+    ("/topics/{topic}/pop", Request(b"Host: x", b"GET /topics/{t}.*,{t}/pop?wait=0&request_id=r"), b"200 OK"),
     ("/jobs/{topic}/{id}/finish", Request(HEADS[0], b"POST /jobs/{t}/a/finish", b'{"receipt":"x"}'), b"404 Not Found"),
     ("/jobs/{topic}/{id}", Request(b"Host: x", b"DELETE /jobs/{t}/a"), b"404 Not Found"),
 ]

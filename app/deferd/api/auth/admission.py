@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 
 from deferd.api.auth.api_keys import NO_BOUNDS, Bounds, Key
 from deferd.api.auth.audit_log import AuditedRequest, AuditLog
-from deferd.api.auth.permissions import Arguments, Permission
+from deferd.api.auth.permissions import Arguments, Permission, admits
 from deferd.api.auth.usage_limits import KeyUsage
 from deferd.api.incoming_request import IncomingRequest
 from deferd.api.responses import Header
@@ -60,9 +60,10 @@ class Admission:
         bounds = script_arguments.NO_BOUNDS if self.usage is None else self.usage.put_bounds
         return bounds if bounds.body_bytes == body_bytes else bounds._replace(body_bytes=body_bytes)
 
-    def may_use(self, topic: str) -> bool:
-        """Whether the key is for this topic."""
-        return self.key is None or self.key.topics.everything or self.key.topics.match(topic)
+    def may_use(self, topics: str) -> bool:
+        """Whether the key is for these topics and patterns, which have commas between them."""
+        key = self.key
+        return key is None or key.topics.everything or all(admits(key, topic) for topic in topics.split(","))
 
     def authorize(self) -> None:
         """Check the key's rate limit (429), then its scope (403)."""
@@ -124,7 +125,7 @@ class Gate(ABC):
         """Admit a request for a page, or with `scope` None for a path that does not exist. Raises as `admit`."""
 
     @abstractmethod
-    def check_again(self, key: Key | None, permission: Permission, topics: Collection[str], request: Addressed) -> None:
+    def check_again(self, key: Key, permission: Permission, topics: Collection[str], request: Addressed) -> None:
         """As `Admission.check_again`, for a request that came with `key`."""
 
     def find_key(self, token: bytes) -> Key | None:  # noqa: ARG002 (a service without keys has none)

@@ -71,7 +71,7 @@ class BrowserGuard(Gate):
         is_open = permission.scope is None or self._refusal(permission.scope, method, headers) is None
         return WITHOUT_KEY if is_open else None
 
-    def check_again(self, key: Key | None, permission: Permission, topics: Collection[str], request: Addressed) -> None:
+    def check_again(self, key: Key, permission: Permission, topics: Collection[str], request: Addressed) -> None:
         """See Gate. Without keys none can be revoked."""
 
     def admit_page(self, scope: Scope | None, name: str, request: IncomingRequest) -> Admission:

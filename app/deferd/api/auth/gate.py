@@ -128,10 +128,10 @@ class KeyGate(Gate):
             raise _unauthorized(token, password_allowed=password_allowed)
         return _KeyAdmission(self, permission, request, key, self._usages.get(key.name))
 
-    def check_again(self, key: Key | None, permission: Permission, topics: Collection[str], request: Addressed) -> None:
+    def check_again(self, key: Key, permission: Permission, topics: Collection[str], request: Addressed) -> None:
         """See Gate."""
-        now = None if key is None else self.key_of_digest(key.digest)
-        if key is None or now is key:
+        now = self.key_of_digest(key.digest)
+        if now is key:
             return
         joined = ",".join(topics)
         if now is None:

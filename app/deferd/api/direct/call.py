@@ -67,7 +67,7 @@ class DirectCall:
         self.keep_alive = True
         self.disconnected = False
         self.response_complete = False
-        self.abandon: Callable[[], None] | None = None
+        self.abandon: Callable[[], object] | None = None
         self.held: AbstractContextManager[None] | None = None
         self.clock: RequestClock | None = None
 

@@ -16,7 +16,6 @@ from deferd.contract import limits
 from deferd.contract.errors import DeferdError
 from deferd.contract.operations.operation import Operation
 
-TOPIC = limits.TOPIC_PATTERN.strip("^$")
 ID = limits.ID_PATTERN.strip("^$")
 
 
@@ -35,10 +34,11 @@ class KnownHead:
 class DirectVerb(ABC):
     """The direct path of an operation, or of several.
 
-    `query` is the pattern of what may follow the path in the first line of a request.
+    `topic` is the pattern of the topic in the path, `query` that of what may follow the path in the first line.
     """
 
     operations: ClassVar[tuple[Operation[Any], ...]]
+    topic: ClassVar = limits.TOPIC_PATTERN.strip("^$")
     query: ClassVar = ""
     has_same_lines: ClassVar = False
     """Clients send the same first lines again and again."""
@@ -46,7 +46,7 @@ class DirectVerb(ABC):
     @classmethod
     def line_of(cls, operation: Operation[Any]) -> str:
         """The pattern of the first lines, without the HTTP version, of requests that may take the path."""
-        return f"{operation.method} {operation.path.format(topic=f'({TOPIC})', id=f'({ID})')}{cls.query}"
+        return f"{operation.method} {operation.path.format(topic=f'({cls.topic})', id=f'({ID})')}{cls.query}"
 
     def __init__(self, app: AppContext, operation: OperationRoute) -> None:
         self._app = app
@@ -85,15 +85,15 @@ class DirectVerb(ABC):
         self,
         connection: Connection,
         admission: Admission,
-        topic: str,
+        topics: str,
         body: bytes = b"",
         held: AbstractContextManager[None] | None = None,
     ) -> DirectCall | None:
-        """The call, when its key is for the topic and allows it, so that it counts; None otherwise, without any effect.
+        """The call, when its key is for the topics and allows it, so that it counts; else None, without any effect.
 
         `held` is entered until the call ends; if that raises a DeferdError, the call is not allowed.
         """
-        if not admission.may_use(topic):
+        if not admission.may_use(topics):
             return None
         usage = admission.usage
         if usage is not None:
