@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from starlette.requests import ClientDisconnect
@@ -27,7 +27,7 @@ _NOT_AFTER = NOT_AFTER_HEADER.encode()
 _INSTANT_MAX_DIGITS = 15
 _SHOWN_BYTES = 100
 
-Headers = Iterable[tuple[bytes, bytes]]
+Headers = Sequence[tuple[bytes, bytes]]
 Result = TypeVar("Result")
 
 

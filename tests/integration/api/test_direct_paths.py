@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import re
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
@@ -78,7 +79,7 @@ class Request(NamedTuple):
 class NoDirectPath(DirectPath):
     """Sends all requests the general way."""
 
-    def begin(self, connection: Connection, data: bytes) -> DirectCall | None:
+    def _begin(self, *_args: Any, **_named: Any) -> DirectCall | None:
         return None
 
 
@@ -87,8 +88,17 @@ class CountingDirectPath(DirectPath):
 
     taken: Counter[str]
 
+    unparsed: Counter[str]
+    """Those of them whose head was known."""
+
     def begin(self, connection: Connection, data: bytes) -> DirectCall | None:
         call = super().begin(connection, data)
+        if call is not None:
+            self.unparsed[call._route] += 1
+        return call
+
+    def _begin(self, *args: Any, **named: Any) -> DirectCall | None:
+        call = super()._begin(*args, **named)
         if call is not None:
             self.taken[call._route] += 1
         return call
@@ -141,7 +151,7 @@ class World:
         kind: type[DirectPath] = CountingDirectPath if direct else NoDirectPath
         self.direct_path = kind(self.service)
         if isinstance(self.direct_path, CountingDirectPath):
-            self.direct_path.taken = Counter()
+            self.direct_path.taken, self.direct_path.unparsed = Counter(), Counter()
         self.limits = Connections(self.settings)
         self.state = ServerState()
         self.state.default_headers = [(b"date", b"today")]
@@ -385,13 +395,33 @@ def test_what_comes_too_late_does_nothing(worlds: Worlds) -> None:
     assert [response[9:12] for response in responses] == [b"408", b"404", b"201", b"408", b"200"]
 
 
-def test_calls_with_different_headers_in_turn_take_their_direct_paths(worlds: Worlds) -> None:
+def test_heads_that_came_twice_in_turn_with_others_are_known(worlds: Worlds) -> None:
     assert isinstance(worlds.direct.direct_path, CountingDirectPath)
-    before = worlds.direct.direct_path.taken.copy()
+    before = worlds.direct.direct_path.unparsed.copy()
     put = Request(b"Host: by-turns\r\nContent-Length: %d", b"POST /jobs", JOB)
     pop = Request(b"Host: by-turns", b"POST /topics/{t}/pop?wait=0")
     worlds.compare([put, pop] * 3)
-    assert worlds.direct.direct_path.taken - before == Counter({"/jobs": 1, "/topics/{topic}/pop": 1})
+    assert worlds.direct.direct_path.unparsed - before == Counter({"/jobs": 1, "/topics/{topic}/pop": 1})
+
+
+@pytest.mark.parametrize(("route", "request_", "status"), USUAL, ids=lambda value: str(value)[:30])
+def test_usual_requests_with_a_new_head_each_time_take_their_direct_path(
+    worlds: Worlds, route: str, request_: Request, status: bytes
+) -> None:
+    direct = worlds.direct.direct_path
+    assert isinstance(direct, CountingDirectPath)
+    taken, unparsed = direct.taken[route], direct.unparsed[route]
+    for number, is_split in enumerate([False, True]):
+        head = b"%b\r\nX-Request-Id: %d.%d" % (request_.head, number, zlib.crc32(request_.line + request_.body))
+        [response] = worlds.compare([request_._replace(head=head, is_split=is_split)])
+        assert response.startswith(b"HTTP/1.1 " + status)
+    assert (direct.taken[route], direct.unparsed[route]) == (taken + 2, unparsed)
+
+
+@pytest.mark.parametrize("header", [b"Connection: close", b"Deferd-Via: console", b"Content-Encoding: gzip"])
+def test_a_new_head_with_an_effect_has_the_same_one(worlds: Worlds, header: bytes) -> None:
+    put = Request(HEADS[0] + b"\r\nX-Request-Id: 1\r\n" + header, b"POST /jobs", JOB)
+    worlds.compare([put, put._replace(line=b"POST /jobs?x=1"), put._replace(is_split=True)])
 
 
 def test_a_job_lives_its_life_on_direct_paths(worlds: Worlds) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from re import Match
 from typing import ClassVar
 
 from deferd.api.direct.call import Connection, DirectCall
@@ -24,14 +23,14 @@ class DirectCancel(DirectVerb):
         self,
         connection: Connection,
         head: KnownHead,
-        line: Match[str],
+        values: tuple[str, ...],
         body: bytes,
         traceparent: str | None,  # noqa: ARG002 (DirectVerb's)
     ) -> DirectCall | None:
         """See DirectVerb."""
         if body:
             return None
-        topic, job_id = self._path_values(line, 2)
+        topic, job_id = values
         admission = self._admission(head)
         call = None if admission is None else self._admitted(connection, admission, topic)
         if call is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from re import Match
 from typing import ClassVar
 
 from deferd.api.direct.call import Connection, DirectCall
@@ -24,12 +23,12 @@ class DirectFinish(DirectVerb):
         self,
         connection: Connection,
         head: KnownHead,
-        line: Match[str],
+        values: tuple[str, ...],
         body: bytes,
         traceparent: str | None,  # noqa: ARG002 (DirectVerb's)
     ) -> DirectCall | None:
         """See DirectVerb."""
-        topic, job_id = self._path_values(line, 2)
+        topic, job_id = values
         admission = self._admission(head)
         finish = None if admission is None else decode_finish(body, admission.bounds, job_id)
         if admission is None or finish is None:

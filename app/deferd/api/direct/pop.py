@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from functools import lru_cache, partial
-from re import Match
 from typing import Any, ClassVar, NamedTuple
 
 from deferd.api import request_query
@@ -51,7 +50,7 @@ class DirectPop(DirectVerb):
         self,
         connection: Connection,
         head: KnownHead,
-        line: Match[str],
+        values: tuple[str, ...],
         body: bytes,
         traceparent: str | None,  # noqa: ARG002 (DirectVerb's)
     ) -> DirectCall | None:
@@ -59,8 +58,7 @@ class DirectPop(DirectVerb):
         admission = self._admission(head)
         if admission is None or (body and body != _EMPTY_OBJECT):
             return None
-        topics, query = self._path_values(line, 2)
-        query = query or ""
+        topics, query = values
         differs = "request_id" in query or len(query) > _KEPT_QUERY_BYTES
         pop = _parse_new(query) if differs else _parse(query)
         has_many = "," in topics or "*" in topics

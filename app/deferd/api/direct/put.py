@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from re import Match
 from typing import ClassVar
 
 from deferd.api.context import AppContext
@@ -23,6 +22,7 @@ class DirectPut(DirectVerb):
 
     operations: ClassVar = (PUT_JOB,)
     has_same_lines: ClassVar = True
+    values: ClassVar = 0
 
     def __init__(self, app: AppContext, operation: OperationRoute) -> None:
         super().__init__(app, operation)
@@ -32,7 +32,7 @@ class DirectPut(DirectVerb):
         self,
         connection: Connection,
         head: KnownHead,
-        line: Match[str],  # noqa: ARG002 (DirectVerb's)
+        values: tuple[str, ...],  # noqa: ARG002 (DirectVerb's)
         body: bytes,
         traceparent: str | None,
     ) -> DirectCall | None:

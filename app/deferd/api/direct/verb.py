@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from re import Match
 from typing import Any, ClassVar
 
 from deferd.api.auth.admission import Admission
@@ -24,7 +24,7 @@ class KnownHead:
 
     __slots__ = ("admissions", "generation", "headers")
 
-    def __init__(self, headers: list[Header]) -> None:
+    def __init__(self, headers: Sequence[Header]) -> None:
         self.headers = headers
         self.admissions: dict[DirectVerb, Admission] = {}
         """By the keys of this `generation`."""
@@ -34,12 +34,14 @@ class KnownHead:
 class DirectVerb(ABC):
     """The direct path of an operation, or of several.
 
-    `topic` is the pattern of the topic in the path, `query` that of what may follow the path in the first line.
+    `topic` is the pattern of the topic in the path, `query` that of what may follow the path in the first line, and
+    `values` how many groups these have together.
     """
 
     operations: ClassVar[tuple[Operation[Any], ...]]
     topic: ClassVar = limits.TOPIC_PATTERN.strip("^$")
     query: ClassVar = ""
+    values: ClassVar = 2
     has_same_lines: ClassVar = False
     """Clients send the same first lines again and again."""
 
@@ -55,18 +57,18 @@ class DirectVerb(ABC):
 
     @abstractmethod
     def begin(
-        self, connection: Connection, head: KnownHead, line: Match[str], body: bytes, traceparent: str | None
+        self,
+        connection: Connection,
+        head: KnownHead,
+        values: tuple[str, ...],
+        body: bytes,
+        traceparent: str | None,
     ) -> DirectCall | None:
-        """Begin the call; `line` is the match of its first line, `traceparent` its trace context, if it has one.
+        """Begin the call. None, without any effect: it goes the general way.
 
-        None, without any effect: it goes the general way.
+        `values` are those of its path and query, '' for a part that it does not have; `traceparent` is its trace
+        context, if it has one.
         """
-
-    @staticmethod
-    def _path_values(line: Match[str], count: int) -> tuple[str, ...]:
-        """What the first groups of the pattern of the line matched."""
-        at = line.lastindex or 0  # the group around the pattern
-        return line.group(*range(at + 1, at + 1 + count))
 
     def _admission(self, head: KnownHead) -> Admission | None:
         """The admission of a request with this head, but for its topic and limits; None when that is not certain."""
