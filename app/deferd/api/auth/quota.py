@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from deferd.api.auth.api_keys import Bounds
 from deferd.contract.errors import FieldError, InvalidInput, RateLimited, StoreUnavailable
@@ -59,11 +60,12 @@ class _Counted:
 class _Use:
     """How much of `what` is in use: what the last count found, what was added since then, and what is being added now.
 
-    `bound` is the name of its limit.
+    `bound` is the name of its limit, `most` the limit, None for none.
     """
 
     bound: str
     what: str
+    most: int | None = None
     counted: int = 0
     since: int = 0
     under_way: int = 0
@@ -115,6 +117,7 @@ class Quota:
         self._jobs, self._bytes = _Use("max_jobs_total", "jobs"), _Use("max_bytes_total", "bytes")
         self._calls = _Use("max_jobs_total", "notes of calls on many jobs")
         self._call_bytes = _Use("max_bytes_total", "bytes of notes of calls on many jobs")
+        self._in_topics = _Use("max_topics", "topics")
         self._of_shard: dict[int, _Counted] = {}
         self._topics: set[str] = set()
         self._topics_since: set[str] = set()
@@ -126,6 +129,9 @@ class Quota:
         """Replace patterns and bounds; the last count stays until the next one."""
         self._patterns = patterns
         self._bounds = bounds
+        self._jobs.most = self._calls.most = bounds.max_jobs_total
+        self._bytes.most = self._call_bytes.most = bounds.max_bytes_total
+        self._in_topics.most = bounds.max_topics
         self._was_used = True
 
     def room_for(self, jobs: Sequence[PutJob | EncodedPut]) -> AbstractContextManager[None]:
@@ -184,12 +190,15 @@ class Quota:
     def check(self, amounts: _Amounts) -> None:
         """Raise as `room_for` does when there is no room for these amounts."""
         for use, needed in amounts:
-            self._check(use.bound, use.held, needed, use.what)
+            if use.most is not None and needed and use.held + needed > use.most:
+                self._refuse(use, use.most, needed)
 
     def begin_in(self, topics: Collection[str], amounts: _Amounts) -> None:
         """As `check`, for jobs in these topics, which are in use from then on."""
         new = [topic for topic in topics if topic not in self._topics]
-        self._check("max_topics", len(self._topics), len(new), "topics")
+        if new:
+            self._in_topics.counted = len(self._topics)
+            self.check(((self._in_topics, len(new)),))
         self.check(amounts)
         self._topics.update(new)
         self._topics_since.update(topics)
@@ -205,19 +214,17 @@ class Quota:
         self._topics.update(topics)
         self._topics_since.update(topics)
 
-    def _check(self, bound: str, held: int, needed: int, what: str) -> None:
-        most: int | None = getattr(self._bounds, bound)
-        if most is None or not needed:
-            return
+    def _refuse(self, use: _Use, most: int, needed: int) -> NoReturn:
         if needed > most:  # a retry cannot help
-            text = f"needs room for {needed} {what}, but key {self._key_name!r} may have at most {most} ({bound})"
-            raise InvalidInput([FieldError(("body",), text)])
-        if held + needed > most:
-            raise RateLimited(
-                f"the topics of key {self._key_name!r} are full: {bound} is {most}, including dead and retained jobs; "
-                f"{what} in use: {held}, needed: {needed} more",
-                retry_after_s=math.ceil(max(1.0, self._count_at_s - time.monotonic())),
+            text = (
+                f"needs room for {needed} {use.what}, but key {self._key_name!r} may have at most {most} ({use.bound})"
             )
+            raise InvalidInput([FieldError(("body",), text)])
+        raise RateLimited(
+            f"the topics of key {self._key_name!r} are full: {use.bound} is {most}, including dead and retained jobs; "
+            f"{use.what} in use: {use.held}, needed: {needed} more",
+            retry_after_s=math.ceil(max(1.0, self._count_at_s - time.monotonic())),
+        )
 
     def _bytes_of(self, jobs: Sequence[PutJob | EncodedPut]) -> int:
         if self._bounds.max_bytes_total is None:
