@@ -53,8 +53,8 @@ class _Call:
     with_records: int
     slot: Slot
     to_place: bool
-    corrected: dict[str, Terms] = field(default_factory=dict)
-    """By partition: the terms to try next, after others were outdated."""
+    corrected: Terms | None = None
+    """What to try next: terms that were returned, as those before were outdated."""
     results: dict[int, Any] = field(default_factory=dict)
     """By the index of the job."""
     stored: list[Stored] = field(default_factory=list)
@@ -156,12 +156,12 @@ class PutSender:
     async def _put_into(self, place: _Place, jobs: Sequence[EncodedPut], call: _Call) -> Stored | Terms | None:
         """Put jobs into a partition.
 
-        If nothing was stored because its terms were outdated, returns those to try next, which `call` has too. None:
+        If nothing was stored because the terms were outdated, returns those to try next, which `call` has too. None:
         the partition does not hold the id any more.
         """
         partition, is_named = place.partition, call.level is not None
-        is_remembered = partition not in call.corrected
-        default, _, placing = call.corrected.get(partition) or self._remembered(place)
+        is_remembered = call.corrected is None
+        default, _, placing = call.corrected or self._remembered(place)
         level = default if call.level is None else call.level
         if call.to_place or placing:
             placed = await self.placer.place_puts(partition, jobs, placing)
@@ -176,17 +176,22 @@ class PutSender:
             return reply
 
         try:
-            (outcome, *rest), reached = await self._durable_calls.run(
+            reply, reached = await self._durable_calls.run(
                 partition, level, send, call.slot, default_of=None if is_named else topic_of(partition)
             )
         except (DurabilityUnavailable, StoreUnavailable) as error:
             if is_named or level == MEMORY or not (is_remembered and stored_nothing(error)):
                 raise
             # The default may be outdated: the script returns the new one.
-            terms = call.corrected[partition] = Terms(MEMORY, place.partitions, placing)
+            terms = call.corrected = Terms(MEMORY, place.partitions, placing)
             return terms
+        return self._read(partition, reply, reached, call)
+
+    def _read(self, partition: str, reply: list[Any], reached: int, call: _Call) -> Stored | Terms | None:
+        """What `_put_into` returns for a reply."""
+        outcome, *rest = reply
         if outcome == OUTDATED:
-            terms = call.corrected[partition] = read_terms(rest)
+            terms = call.corrected = read_terms(rest)
             self._note_default(partition, terms.durability)
             self.placer.note_defaults(partition, terms.placing)
             return terms
@@ -194,7 +199,7 @@ class PutSender:
             return None
         max_jobs, results, default = rest
         self._note_default(partition, default)
-        if reached < (level if is_named else min(default, FSYNC)):
+        if reached < (min(default, FSYNC) if call.level is None else call.level):
             raise lost_durability()
         return Stored(max_jobs, results, reached)
 
