@@ -50,7 +50,11 @@ class _Group(NamedTuple):
 
 @dataclass(slots=True)
 class _Call:
-    """A call of `ChainedPuts.finish`. `level` is what its puts are to reach: their highest, or `default_of` a topic."""
+    """A call of `ChainedPuts.finish`.
+
+    `level` is what its puts are to reach: the highest of theirs, or the default of a topic, of which `default_of` is a
+    partition.
+    """
 
     finish: EncodedFinish
     puts: list[EncodedPut]
@@ -183,12 +187,11 @@ class ChainedPuts:
         """Note the terms that the script returned."""
         for number, *reply in outdated:
             group, terms = groups[number - 1], read_terms(reply)
-            topic = topic_of(group.partition)
             self._placer.note_defaults(group.partition, terms.placing)
             if group.takes_default and terms.durability > call.level:
-                call.level, call.default_of = terms.durability, topic
+                call.level, call.default_of = terms.durability, group.partition
             if terms.partitions != group.partitions:
-                await self._partitions.spread(topic)
+                await self._partitions.spread(topic_of(group.partition))
 
 
 def _is_not_found(chained: Chained | None) -> bool:

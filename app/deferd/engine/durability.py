@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from deferd.contract.errors import DurabilityUnavailable, StoreUnavailable
+from deferd.engine.partitions import topic_of
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Sending, observed
 from deferd.store.connection import Store
@@ -55,8 +56,8 @@ class DurableCalls:
 
         `send` runs the script; it gets the level that will be reached, and what sends it. A level that is lower than
         `level` was lost meanwhile: `lost_durability` is the error. `topic` is one of those that the script is for, or a
-        partition. `slot` is held around the call, unless it waits for replicas. For error texts are `default_of`, the
-        topic whose default the level is, and `nothing`, which says that nothing was done.
+        partition. `slot` is held around the call, unless it waits for replicas. For error texts are `default_of`, a
+        partition of the topic whose default the level is, and `nothing`, which says that nothing was done.
 
         Raises:
             DurabilityUnavailable: the store does not support the level. Nothing was done.
@@ -104,7 +105,7 @@ def _unavailable(
         available.append(name_of(FSYNC))
     if replicas:
         available.append("replicated:N")
-    origin = "" if default_of is None else f", the default of topic {default_of!r},"
+    origin = "" if default_of is None else f", the default of topic {topic_of(default_of)!r},"
     detail = (
         f"durability {name_of(level)!r}{origin} is not available: {why}; this store supports "
         f"{', '.join(available)}; {nothing}"

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
+
+import msgspec
 
 from deferd.contract.errors import DurabilityUnavailable, StoreUnavailable
 from deferd.engine.durability import DurableCalls, Slot, lost_durability, stored_nothing
@@ -44,8 +45,7 @@ class _Place(NamedTuple):
     held_id: str | None = None
 
 
-@dataclass(slots=True)
-class _Call:
+class _Call(msgspec.Struct):
     """A call of `PutSender.put`: what it asks for, and what has become of it so far."""
 
     jobs: Sequence[EncodedPut]
@@ -55,9 +55,9 @@ class _Call:
     to_place: bool
     corrected: Terms | None = None
     """What to try next: terms that were returned, as those before were outdated."""
-    results: dict[int, Any] = field(default_factory=dict)
+    results: dict[int, Any] = {}
     """By the index of the job."""
-    stored: list[Stored] = field(default_factory=list)
+    stored: list[Stored] = []
 
 
 class PutSender:
@@ -161,7 +161,10 @@ class PutSender:
         """
         partition, is_named = place.partition, call.level is not None
         is_remembered = call.corrected is None
-        default, _, placing = call.corrected or self._remembered(place)
+        if call.corrected is None:
+            default, placing = self._defaults.get(partition, MEMORY), self.placer.defaults_of(partition)
+        else:
+            default, _, placing = call.corrected
         level = default if call.level is None else call.level
         if call.to_place or placing:
             placed = await self.placer.place_puts(partition, jobs, placing)
@@ -177,7 +180,7 @@ class PutSender:
 
         try:
             reply, reached = await self._durable_calls.run(
-                partition, level, send, call.slot, default_of=None if is_named else topic_of(partition)
+                partition, level, send, call.slot, default_of=None if is_named else partition
             )
         except (DurabilityUnavailable, StoreUnavailable) as error:
             if is_named or level == MEMORY or not (is_remembered and stored_nothing(error)):
@@ -202,11 +205,6 @@ class PutSender:
         if reached < (min(default, FSYNC) if call.level is None else call.level):
             raise lost_durability()
         return Stored(max_jobs, results, reached)
-
-    def _remembered(self, place: _Place) -> Terms:
-        """The terms of a partition as far as they are known."""
-        default = self._defaults.get(place.partition, MEMORY)
-        return Terms(default, place.partitions, self.placer.defaults_of(place.partition))
 
     def _note_default(self, partition: str, level: int) -> None:
         """Remember the default durability of a partition's topic."""
