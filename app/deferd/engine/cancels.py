@@ -14,8 +14,9 @@ from deferd.contract.responses.job_calls import CancelResult
 from deferd.engine import metrics
 from deferd.engine.bulk_throttle import BulkThrottle
 from deferd.engine.call_results import NOT_FOUND, in_batches
-from deferd.engine.durability import PutSender
+from deferd.engine.durability import DurableCalls
 from deferd.engine.group_commit import GroupCommit, OnResult
+from deferd.engine.partition_store import PartitionStore
 from deferd.engine.record import STATES_BY_NAME
 from deferd.engine.redis_keys import Keys
 from deferd.engine.script_arguments import Args, size
@@ -29,15 +30,22 @@ class Cancels:
     """Single cancels, which share store calls by group commit, and batches, which use `throttle`."""
 
     def __init__(
-        self, scripts: Scripts, keys: Keys, labels: metrics.TopicLabels, sender: PutSender, throttle: BulkThrottle
+        self,
+        scripts: Scripts,
+        keys: Keys,
+        labels: metrics.TopicLabels,
+        throttle: BulkThrottle,
+        *,
+        partitions: PartitionStore,
+        durable_calls: DurableCalls,
     ) -> None:
         self._scripts = scripts
         self._keys = keys
         self._labels = labels
-        self._sender = sender
+        self._durable_calls = durable_calls
         self._throttle = throttle
-        self._partitions = sender.partitions
-        self._home = sender.partitions.known.home
+        self._partitions = partitions
+        self._home = partitions.known.home
         self._commit: GroupCommit[Args, JobState | int] = GroupCommit(
             self._send, size=size, most_items=_CANCELS_PER_CALL
         )
@@ -132,7 +140,7 @@ class Cancels:
             async def send(_reached: int, sending: Sending) -> list[Any]:
                 return await self._cancel(partition, some, sending)
 
-            results, reached = await self._sender.run(partition, level, send, nothing="nothing was cancelled")
+            results, reached = await self._durable_calls.run(partition, level, send, nothing="nothing was cancelled")
             if reached < min(level, FSYNC):
                 raise StoreUnavailable(
                     "the job may be cancelled; that is not confirmed at durability fsync, because the store's "

@@ -15,7 +15,7 @@ from deferd.engine.consistency.checker import ConsistencyChecker
 from deferd.engine.console_sessions import ConsoleSessions
 from deferd.engine.console_undo import ConsoleUndo
 from deferd.engine.dispatcher import Dispatcher
-from deferd.engine.durability import PutSender
+from deferd.engine.durability import DurableCalls
 from deferd.engine.events.event_hub import EventHub
 from deferd.engine.events.event_reader import EventReader
 from deferd.engine.history.finish_rates import FinishRates
@@ -99,7 +99,9 @@ class Engine:
             self._scripts,
             keys,
             labels,
-            PutSender(store, self._scripts, keys, self.placer, partitions=self.partitions, embedded=embedded),
+            self.placer,
+            partitions=self.partitions,
+            durable_calls=DurableCalls(store, keys, embedded=embedded),
             bulk_throttle=throttle,
             dead_retention_ms=dead_retention_ms,
         )

@@ -26,9 +26,10 @@ from deferd.contract.responses.job_calls import PutResult
 from deferd.contract.timestamps import instant
 from deferd.engine import metrics
 from deferd.engine.bulk_throttle import MOST_JOBS, BulkThrottle
-from deferd.engine.durability import PutSender, stored_nothing
+from deferd.engine.durability import stored_nothing
 from deferd.engine.group_commit import GroupCommit, OnResult
 from deferd.engine.partitions import topic_of
+from deferd.engine.put_sender import PutSender
 from deferd.engine.record import JobRecord, read_record, read_reply
 from deferd.engine.script_arguments import NO_BOUNDS, EncodedPut, PutBounds, encode_put, size_of_put
 from deferd.engine.time_slice import TimeSlice

@@ -32,12 +32,14 @@ from deferd.engine.call_results import (
 )
 from deferd.engine.cancels import Cancels
 from deferd.engine.chained_puts import ChainedPuts
-from deferd.engine.durability import PutSender
+from deferd.engine.durability import DurableCalls
 from deferd.engine.group_commit import GroupCommit, OnResult
 from deferd.engine.held_jobs import HeldJobs
+from deferd.engine.partition_store import PartitionStore
 from deferd.engine.partitions import topic_of
-from deferd.engine.placement import until_placed
+from deferd.engine.placement import Placer, until_placed
 from deferd.engine.pop_and_finish import PopsAndFinishes
+from deferd.engine.put_sender import PutSender
 from deferd.engine.puts import Puts
 from deferd.engine.record import (
     ENOUGH_BYTES,
@@ -134,8 +136,10 @@ class JobQueue:
         scripts: Scripts,
         keys: Keys,
         labels: metrics.TopicLabels,
-        put_sender: PutSender,
+        placer: Placer,
         *,
+        partitions: PartitionStore,
+        durable_calls: DurableCalls,
         bulk_throttle: BulkThrottle,
         dead_retention_ms: int,
     ) -> None:
@@ -145,17 +149,18 @@ class JobQueue:
         self.dead_retention_ms = dead_retention_ms
         self._bulk_throttle = bulk_throttle
         self._pacing = ReplyPacing()
-        self._placer = put_sender.placer
+        self._placer = placer
         self._pop_counts = PopCounts(labels)
         self.take_popped = self._pop_counts.take_popped
-        self._partitions = put_sender.partitions
-        self._home = put_sender.partitions.known.home
+        self._partitions = partitions
+        self._home = partitions.known.home
+        put_sender = PutSender(scripts, keys, placer, partitions, durable_calls)
         self._puts = puts = Puts(put_sender, labels, bulk_throttle)
         self.put, self.add_put = puts.put, puts.add
         self.put_many, self.put_many_with_jobs = puts.put_many, puts.put_many_with_jobs
-        self._chained = ChainedPuts(scripts, keys, put_sender)
+        self._chained = ChainedPuts(scripts, keys, placer, partitions, durable_calls)
         self._finishes = GroupCommit(self._send_finishes, size=size, most_items=MOST_JOBS)
-        cancels = Cancels(scripts, keys, labels, put_sender, bulk_throttle)
+        cancels = Cancels(scripts, keys, labels, bulk_throttle, partitions=partitions, durable_calls=durable_calls)
         self.cancel, self.add_cancel = cancels.cancel, cancels.add
         self.cancel_durably, self.cancel_many = cancels.cancel_durably, cancels.cancel_many
         held = HeldJobs(scripts, keys, labels, self._partitions, bulk_throttle)

@@ -27,6 +27,7 @@ from deferd.engine.schedules.schedules import ScheduleFilter
 from deferd.engine.script_arguments import NO_BOUNDS
 from deferd.engine.scripts import translate
 from deferd.engine.store_inventory import split_key
+from deferd.engine.terms import ANY_DEFAULT, Terms
 from deferd.engine.topic_search import TopicSelection
 from deferd.engine.topics import JobFilter
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
@@ -143,7 +144,7 @@ async def call_all_of_a_topic(driver: EngineDriver) -> None:
     await driver.put("f", on_conflict="keep")
     await driver.queue.pop_and_finish(TOPIC, 1)
     keys = driver.queue._keys.of_topic(TOPIC)
-    await driver.engine._scripts.run("check_puts", keys, (TOPIC, -1, ""))
+    await driver.engine._scripts.run("check_puts", keys, (TOPIC, Terms(ANY_DEFAULT, 1, "").argument(), ""))
     await driver.queue.get(TOPIC, "c")
     await driver.topics.why(TOPIC, "c")
     await driver.queue.cancel_many(TOPIC, [CancelItem(id="c")])
