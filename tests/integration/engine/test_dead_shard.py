@@ -91,7 +91,7 @@ class Deployment:
         """Wait until the engine has noticed the failure, so that later calls do not pay for that."""
         with pytest.raises(StoreUnavailable):
             await self.engine.dispatcher.pop(self.dead[:1])
-        assert self.engine.dispatcher.is_down(self.dead[0])
+        assert self.engine.dispatcher._outages.is_topic_down(self.dead[0])
 
     def waiting_pop(self, *topics: str, **options: object) -> asyncio.Task[list[JobRecord]]:
         return asyncio.create_task(self.engine.dispatcher.pop(topics, **{"wait_ms": 30_000, **options}))  # type: ignore[arg-type]

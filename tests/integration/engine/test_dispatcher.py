@@ -29,7 +29,7 @@ async def all_wait(engine: Engine, count: int) -> None:
     """Wait until `count` consumers have been polled for and wait."""
     queues = engine.dispatcher._wait_queues
     await until(
-        lambda: sum(waiter.first_pass_index is None for queue in queues.values() for waiter in queue.waiters) >= count,
+        lambda: sum(waiter.stage == "waiting" for queue in queues.values() for waiter in queue.waiters) >= count,
         f"{count} consumers wait",
     )
 

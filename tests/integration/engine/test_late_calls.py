@@ -133,7 +133,7 @@ async def test_a_request_that_has_ended_fails_no_call_that_others_share(driver: 
     with request_ending_at(asyncio.get_running_loop().time()):
         assert await engine.dispatcher.pop([TOPIC], wait_ms=60_000) == []
         assert (await engine.system.read()).unreadable == set()
-    assert not engine.dispatcher.is_down(TOPIC)
+    assert not engine.dispatcher._outages.is_topic_down(TOPIC)
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ async def put(engine: Engine, topic: str, jobs: int = 1, **fields: object) -> No
 
 def waiting(engine: Engine) -> int:
     groups = engine.dispatcher._patterns.groups.values()
-    return sum(waiter.first_pass_index is None for group in groups for waiter in group.waiters)
+    return sum(waiter.stage == "waiting" for group in groups for waiter in group.waiters)
 
 
 async def all_wait(engine: Engine, count: int) -> None:
