@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine import metrics
@@ -23,7 +24,7 @@ from deferd.engine.history.histories import Histories
 from deferd.engine.history.publisher import HistoryPublisher
 from deferd.engine.inspection.alerts import Alerts
 from deferd.engine.inspection.attention_reader import AttentionReader
-from deferd.engine.inspection.consumer_registry import ConsumerRegistry
+from deferd.engine.inspection.consumer_registry import ConsumerRegistry, Sample
 from deferd.engine.inspection.consumers import ConsumerList
 from deferd.engine.inspection.dead_errors import DeadJobs
 from deferd.engine.inspection.forecast import Forecasts
@@ -32,8 +33,9 @@ from deferd.engine.inspection.system import SystemReader
 from deferd.engine.movable_clock import MovableClock
 from deferd.engine.notifications import Notifications
 from deferd.engine.partition_store import PartitionStore
+from deferd.engine.partitions import Partitions
 from deferd.engine.placement import Placer
-from deferd.engine.push.push_store import PushStore
+from deferd.engine.push.push_store import PushListener, PushStore
 from deferd.engine.queue import JobQueue
 from deferd.engine.redis_keys import Keys
 from deferd.engine.request_clock import RequestClock
@@ -67,7 +69,7 @@ class Engine:
     `shards` must be the number that the store was first used with. `tick_s` is the longest sleep of a timer,
     `dead_retention_ms` how long dead jobs are kept, `max_topic_labels` how many topics have their own metric series.
     `movable_clock`, for tests, adds a `clock` that can be moved. `embedded`: the store is the service's own, which has
-    no replicas.
+    no replicas. `sample_consumers` returns the consumers that this process has seen within a minute.
     """
 
     def __init__(
@@ -80,11 +82,13 @@ class Engine:
         max_topic_labels: int = 100,
         movable_clock: bool = False,
         embedded: bool = False,
+        sample_consumers: Callable[[], Sample] = lambda: Sample([]),
     ) -> None:
-        keys = Keys(shards)
-        labels = metrics.TopicLabels(max_topic_labels)
+        keys = Keys(shards, Partitions(on_change=self._on_other_partitions))
         self._watch = StoreWatch(store, shards, exclusive=embedded)
-        self._scripts = Scripts(store, movable_clock=movable_clock, watch=self._watch)
+        self._scripts = Scripts(store, movable_clock=movable_clock, watch=self._watch, on_late_run=self._on_late_run)
+        self.topic_list = TopicList(self._scripts, keys)
+        labels = metrics.TopicLabels(max_topic_labels, on_change=self.topic_list.known_topics.add)
         self.calendars = Calendars(self._scripts, keys)
         self.store_clock = StoreClock(self._scripts, keys, is_movable=movable_clock)
         self.request_clock = RequestClock(self._scripts, keys)
@@ -110,9 +114,7 @@ class Engine:
         schedule_store = ScheduleStore(self._scripts, keys, run_placer, labels.counted)
         scheduler = Scheduler(schedule_store, run_placer)
         self.schedules = Schedules(schedule_store, self.queue, run_placer, scheduler)
-        self.topic_list = TopicList(self._scripts, keys)
-        labels.counted.on_change = self.topic_list.known_topics.add
-        self.consumer_registry = ConsumerRegistry(self._scripts, keys, self.queue.take_popped)
+        self.consumer_registry = ConsumerRegistry(self._scripts, keys, self.queue.take_popped, sample_consumers)
         self.consumers = ConsumerList(self._scripts, keys, self.topic_list, self.consumer_registry)
         self.history_publisher = HistoryPublisher(self._scripts, keys, labels.counted)
         self.histories = Histories(self._scripts, keys)
@@ -172,12 +174,12 @@ class Engine:
             store,
             on_ready=self._on_ready,
             on_due=self._on_due,
-            on_push=self.push.signals.on_message,
+            on_push=self._on_push,
             on_partitions=self.partitions.on_message,
             on_gap=self._on_gap,
         )
         self._store, self._keys, self._is_cluster = store, keys, store.cluster
-        self._scripts.on_late_run = self._on_late_run
+        self._pushers: PushListener | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._pings: set[asyncio.Task[StoreUnavailable | None]] = set()
 
@@ -206,6 +208,10 @@ class Engine:
         self._tasks.append(asyncio.create_task(self.task_runner.run(), name="deferd-tasks"))
         for task in self._tasks:
             task.add_done_callback(_report_unexpected_end)
+
+    def tell_pushers(self, pushers: PushListener) -> None:
+        """From now on tell `pushers` what those who push must hear of."""
+        self._pushers = pushers
 
     def drain(self) -> None:
         """End waiting pops and streams of events at once; new pops do not wait."""
@@ -263,19 +269,32 @@ class Engine:
 
     def _announce(self, topic: str) -> None:
         self.dispatcher.on_ready(topic)
-        self.push.signals.on_ready(topic)
+        if self._pushers is not None:
+            self._pushers.on_ready(topic)
+
+    def _on_push(self, payload: str) -> None:
+        if self._pushers is not None:
+            topic, _, job_id = payload.partition(" ")
+            if job_id:
+                self._pushers.on_removed(topic, job_id)
+            else:
+                self._pushers.on_change(topic)
+
+    def _on_other_partitions(self, topic: str) -> None:
+        self.dispatcher.on_other_partitions(topic)
 
     def _on_late_run(self) -> None:
+        """Polls may have run before the call whose jobs they were to find."""
         self.dispatcher.on_gap()
-        self.push.signals.on_gap()
+        if self._pushers is not None:
+            self._pushers.on_gap()
 
     def _on_due(self, key: str) -> None:
         for timer in self.timers:
             timer.wake(key)
 
     def _on_gap(self) -> None:
-        self.dispatcher.on_gap()
-        self.push.signals.on_gap()
+        self._on_late_run()
         self.partitions.on_gap()
         for timer in self.timers:
             timer.wake_always()

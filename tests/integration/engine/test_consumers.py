@@ -29,8 +29,7 @@ class Process:
     def __init__(self, engine: Engine) -> None:
         self.seen: list[SeenConsumer] = []
         self.popped: Counter[str] = Counter()
-        self.registry = ConsumerRegistry(engine._scripts, engine._keys, self._take)
-        self.registry.sample = lambda: Sample(self.seen)
+        self.registry = ConsumerRegistry(engine._scripts, engine._keys, self._take, lambda: Sample(self.seen))
 
     def _take(self) -> dict[str, int]:
         popped, self.popped = self.popped, Counter()
@@ -237,8 +236,7 @@ async def test_it_is_said_when_not_all_held_jobs_were_counted(driver: EngineDriv
 
 async def test_an_engine_publishes_by_itself(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumer_registry, "_LOOK_EVERY_S", 0.01)
-    engine = Engine(store)
-    engine.consumer_registry.sample = lambda: Sample([ONE])
+    engine = Engine(store, sample_consumers=lambda: Sample([ONE]))
     await engine.start()
     try:
         async with asyncio.timeout(5):

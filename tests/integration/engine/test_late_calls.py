@@ -173,14 +173,14 @@ class TestClock:
         return Scripts(store)
 
     async def test_a_call_is_sent_again_when_the_stores_clock_was_set_forward(
-        self, server: StoreServer, store: Store, scripts: Scripts
+        self, server: StoreServer, store: Store
     ) -> None:
+        run_late: list[str] = []
+        scripts = Scripts(store, on_late_run=lambda: run_late.append("behind later calls"))
         await scripts.write("SET", "key", 0)
         before = refusals(server)
         clock = store.calls_of("key").pipeline._open._clock  # type: ignore[union-attr]
         clock._at_zero_ms -= 3_600_000  # as if the store's clock had been an hour behind at the last reading
-        run_late: list[str] = []
-        scripts.on_late_run = lambda: run_late.append("behind later calls")
 
         assert await scripts.write("INCR", "key") == 1
 
