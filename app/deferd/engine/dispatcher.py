@@ -33,6 +33,7 @@ from typing import Any
 from deferd.contract.errors import DeferdError, StoreUnavailable, TopicPushed
 from deferd.engine.empty_partitions import EmptyPartitions
 from deferd.engine.group_commit import settle
+from deferd.engine.held_jobs import HeldJobs
 from deferd.engine.outage import Outages
 from deferd.engine.partitions import topic_of
 from deferd.engine.pattern_waits import PatternWaits
@@ -55,8 +56,16 @@ class Dispatcher:
     `failure_domain` maps a topic to the part of the store that can fail on its own: a shard of a cluster, else all.
     """
 
-    def __init__(self, queue: JobQueue, failure_domain: Callable[[str], int], search: TopicSearch, keys: Keys) -> None:
+    def __init__(
+        self,
+        queue: JobQueue,
+        held_jobs: HeldJobs,
+        failure_domain: Callable[[str], int],
+        search: TopicSearch,
+        keys: Keys,
+    ) -> None:
         self._job_queue = queue
+        self._held_jobs = held_jobs
         self._wait_queues: dict[str, WaitQueue] = {}
         self.empty_partitions = EmptyPartitions(
             queue, keys, is_waited_for=self._wait_queues.__contains__, on_ready=self.on_ready
@@ -211,7 +220,7 @@ class Dispatcher:
     async def return_undelivered(self, jobs: Sequence[JobRecord]) -> None:
         """Return jobs that no consumer received to the queue; if that fails, they are ready when their leases end."""
         try:
-            await self._job_queue.return_popped(jobs)
+            await self._held_jobs.return_popped(jobs)
         except DeferdError as exc:
             _LOG.warning("%d undelivered jobs stay leased until their leases end: %s", len(jobs), exc)
 

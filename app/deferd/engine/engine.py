@@ -12,6 +12,7 @@ from deferd.engine.activity_list import ActivityList
 from deferd.engine.bulk_actions import BulkActions
 from deferd.engine.bulk_throttle import BulkThrottle
 from deferd.engine.calendars import Calendars
+from deferd.engine.cancels import Cancels
 from deferd.engine.consistency.checker import ConsistencyChecker
 from deferd.engine.console_sessions import ConsoleSessions
 from deferd.engine.console_undo import ConsoleUndo
@@ -19,6 +20,7 @@ from deferd.engine.dispatcher import Dispatcher
 from deferd.engine.durability import PutSender
 from deferd.engine.events.event_hub import EventHub
 from deferd.engine.events.event_reader import EventReader
+from deferd.engine.held_jobs import HeldJobs
 from deferd.engine.history.finish_rates import FinishRates
 from deferd.engine.history.histories import Histories
 from deferd.engine.history.publisher import HistoryPublisher
@@ -36,6 +38,7 @@ from deferd.engine.partition_store import PartitionStore
 from deferd.engine.partitions import Partitions
 from deferd.engine.placement import Placer
 from deferd.engine.push.push_store import PushListener, PushStore
+from deferd.engine.puts import Puts
 from deferd.engine.queue import JobQueue
 from deferd.engine.redis_keys import Keys
 from deferd.engine.request_clock import RequestClock
@@ -85,6 +88,7 @@ class Engine:
         sample_consumers: Callable[[], Sample] = lambda: Sample([]),
     ) -> None:
         keys = Keys(shards, Partitions(on_change=self._on_other_partitions))
+        self._store, self._keys, self._is_cluster = store, keys, store.cluster
         self._watch = StoreWatch(store, shards, exclusive=embedded)
         self._scripts = Scripts(store, movable_clock=movable_clock, watch=self._watch, on_late_run=self._on_late_run)
         self.topic_list = TopicList(self._scripts, keys)
@@ -99,11 +103,16 @@ class Engine:
         self.usage = TopicUsage(self._scripts, keys)
         failure_domain = keys.shard_of if store.cluster else lambda _topic: 0
         throttle = BulkThrottle(failure_domain)
+        put_sender = PutSender(store, self._scripts, keys, self.placer, partitions=self.partitions, embedded=embedded)
+        self.puts = Puts(put_sender, labels, throttle)
+        self.cancels = Cancels(self._scripts, keys, labels, put_sender, throttle)
+        self.held_jobs = HeldJobs(self._scripts, keys, labels, self.partitions, throttle)
         self.queue = JobQueue(
             self._scripts,
             keys,
             labels,
-            PutSender(store, self._scripts, keys, self.placer, partitions=self.partitions, embedded=embedded),
+            put_sender,
+            self.puts,
             bulk_throttle=throttle,
             dead_retention_ms=dead_retention_ms,
         )
@@ -113,37 +122,23 @@ class Engine:
         run_placer = RunPlacer(self.placer)
         schedule_store = ScheduleStore(self._scripts, keys, run_placer, labels.counted)
         scheduler = Scheduler(schedule_store, run_placer)
-        self.schedules = Schedules(schedule_store, self.queue, run_placer, scheduler)
-        self.consumer_registry = ConsumerRegistry(self._scripts, keys, self.queue.take_popped, sample_consumers)
-        self.consumers = ConsumerList(self._scripts, keys, self.topic_list, self.consumer_registry)
-        self.history_publisher = HistoryPublisher(self._scripts, keys, labels.counted)
-        self.histories = Histories(self._scripts, keys)
-        self.finish_rates = FinishRates(self._scripts, keys)
-        self.forecasts = Forecasts(self._scripts, keys, self.topic_list, ScheduledRuns(schedule_store, run_placer))
+        self.schedules = Schedules(schedule_store, self.puts, run_placer, scheduler)
         self.event_reader = EventReader(self._scripts, keys)
         self.events = EventHub(self.event_reader, keys)
-        self.dead_jobs = DeadJobs(self._scripts, keys, self.topic_list)
-        self.alerts = Alerts(
-            AttentionReader(
-                store,
-                self._scripts,
-                keys,
-                self.topic_list,
-                registry=self.consumer_registry,
-                dead_jobs=self.dead_jobs,
-                finish_rates=self.finish_rates,
-                dead_retention_ms=dead_retention_ms,
-            )
+        self._init_inspection(
+            labels,
+            ScheduledRuns(schedule_store, run_placer),
+            sample_consumers=sample_consumers,
+            dead_retention_ms=dead_retention_ms,
         )
         self.sweeps = TopicSweeps(self._scripts, keys, labels, self.dead_jobs, self.partitions)
         self.topics = Topics(self._scripts, keys, self.placer, self.partitions)
         self.task_actions = TaskActions(self._scripts, keys, self.bulk, self.sweeps, throttle)
         self.tasks = TaskStore(self._scripts, keys)
         self.task_runner = TaskRunner(self.tasks, self.task_actions, self.activity)
-        self.system = SystemReader(store, self._scripts, keys)
         self.consistency = ConsistencyChecker(self._scripts, keys, self.schedules, self.partitions)
         self.dispatcher = Dispatcher(
-            self.queue, failure_domain, TopicSearch(self._scripts, keys, by_shard=store.cluster), keys
+            self.queue, self.held_jobs, failure_domain, TopicSearch(self._scripts, keys, by_shard=store.cluster), keys
         )
         self.timers = [
             Timer(
@@ -178,10 +173,40 @@ class Engine:
             on_partitions=self.partitions.on_message,
             on_gap=self._on_gap,
         )
-        self._store, self._keys, self._is_cluster = store, keys, store.cluster
         self._pushers: PushListener | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._pings: set[asyncio.Task[StoreUnavailable | None]] = set()
+
+    def _init_inspection(
+        self,
+        labels: metrics.TopicLabels,
+        scheduled_runs: ScheduledRuns,
+        *,
+        sample_consumers: Callable[[], Sample],
+        dead_retention_ms: int,
+    ) -> None:
+        """Make what operators look at, and what publishes that for them."""
+        store, scripts, keys = self._store, self._scripts, self._keys
+        self.consumer_registry = ConsumerRegistry(scripts, keys, self.queue.pop_counts.take_popped, sample_consumers)
+        self.consumers = ConsumerList(scripts, keys, self.topic_list, self.consumer_registry)
+        self.history_publisher = HistoryPublisher(scripts, keys, labels.counted)
+        self.histories = Histories(scripts, keys)
+        self.finish_rates = FinishRates(scripts, keys)
+        self.forecasts = Forecasts(scripts, keys, self.topic_list, scheduled_runs)
+        self.dead_jobs = DeadJobs(scripts, keys, self.topic_list)
+        self.alerts = Alerts(
+            AttentionReader(
+                store,
+                scripts,
+                keys,
+                self.topic_list,
+                registry=self.consumer_registry,
+                dead_jobs=self.dead_jobs,
+                finish_rates=self.finish_rates,
+                dead_retention_ms=dead_retention_ms,
+            )
+        )
+        self.system = SystemReader(store, scripts, keys)
 
     async def start(self) -> None:
         """Start the timers and the subscription to the store's messages.

@@ -59,7 +59,7 @@ class Pushers:
         self._sender = sender
         self._drain_s = drain_s
         self._drain_until_s: float | None = None
-        self._tools = PushTools(engine.push, engine.queue, sender, user_agent, serialize_jobs)
+        self._tools = PushTools(engine.push, engine.queue, engine.held_jobs, sender, user_agent, serialize_jobs)
         self._pushers: dict[str, TopicPusher] = {}
         self._retired: dict[asyncio.Task[None], TopicPusher] = {}
         self._under_way: dict[str, UnderWay] = {}

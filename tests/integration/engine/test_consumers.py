@@ -178,7 +178,7 @@ async def test_a_report_has_the_consumers_seen_last(server: StoreServer, process
 
 
 async def held(driver: EngineDriver, topic: str, count: int, **request: Any) -> None:
-    await driver.queue.put_many([PutJob(topic=topic) for _ in range(count)])
+    await driver.puts.put_many([PutJob(topic=topic) for _ in range(count)])
     await driver.queue.pop(topic, [PopRequest(count, **request)])
 
 
@@ -250,5 +250,5 @@ async def test_jobs_handed_out_are_counted_by_topic(driver: EngineDriver) -> Non
     await held(driver, TOPIC, 3)
     await held(driver, "mail", 2)
     await driver.pop(1)
-    assert driver.queue.take_popped() == {TOPIC: 3, "mail": 2}
-    assert driver.queue.take_popped() == {}
+    assert driver.queue.pop_counts.take_popped() == {TOPIC: 3, "mail": 2}
+    assert driver.queue.pop_counts.take_popped() == {}

@@ -27,7 +27,7 @@ class DirectCancel(DirectVerb):
         topic, job_id = self._path_values(line, 2)
         call = self._admitted(connection, head, topic)
         if call is not None:
-            self._app.engine.queue.add_cancel(topic, job_id, partial(_respond, call, topic, job_id))
+            self._app.engine.cancels.add(topic, job_id, partial(_respond, call, topic, job_id))
         return call
 
 

@@ -31,11 +31,11 @@ class DirectPut(DirectVerb):
     def begin(self, connection: Connection, head: KnownHead, line: Match[str], body: bytes) -> DirectCall | None:  # noqa: ARG002 (DirectVerb's)
         """See DirectVerb."""
         put = decode_put(body, self._bounds)
-        if put is None or not self._app.engine.queue.may_add(put):
+        if put is None or not self._app.engine.puts.may_add(put):
             return None
         call = self._admitted(connection, head, put.topic)
         if call is not None:
-            self._app.engine.queue.add_put(put, partial(self._respond, call, put))
+            self._app.engine.puts.add(put, partial(self._respond, call, put))
         return call
 
     def _respond(self, call: DirectCall, put: EncodedPut, stored: StoredPut | None, error: Exception | None) -> None:
