@@ -35,8 +35,9 @@ from deferd.engine.topic_search import FoundTopics, TopicSearch, TopicSelection
 from deferd.engine.wait_queue import OnPopEnd, Waiter
 
 _LOG = logging.getLogger(__name__)
-_WAITERS_PER_TOPIC = 8
-"""How many pops poll one topic together, when there are fewer topics than pops."""
+_WAITERS_PER_TOPIC, _WAITERS_PER_FULL_TOPIC = 8, 128
+"""How many pops poll one topic together, when there are fewer topics than pops: more if it is known to have jobs for
+them."""
 _TOPICS_PER_ROUND = 64
 _FIRST_TOPICS = 4
 """How many topics a round polls at once until it knows how large their jobs are."""
@@ -261,23 +262,47 @@ class PatternWaits:
         is_down = self._outages.is_topic_down
         topics = list(islice((name for name in group.topics_to_poll() if not is_down(name)), _TOPICS_PER_ROUND))
         if topics:
-            idle = list(islice(group.idle(), len(topics) * _WAITERS_PER_TOPIC))
-            for at, waiter in enumerate(idle):
-                self._begin_round(group, waiter, topics[at :: len(idle)] or [topics[at % len(topics)]])
-        for waiter in [one for one in group.newcomers if not one.in_call]:
-            if group.searches_done <= group.newcomers[waiter]:
-                self._want_search(group)
-            elif group.refusal is not None:
+            self._begin_rounds(group, topics)
+        for waiter in self._searched_newcomers(group):
+            if group.refusal is not None:
                 self._settle(waiter, group.refusal)
             elif not group.polls:
                 del group.newcomers[waiter]
                 self._settle(waiter, None)
 
+    def _searched_newcomers(self, group: PatternGroup) -> list[Waiter]:
+        """The idle newcomers that came before the last search; for those that came later there will be another one."""
+        searched = []
+        for waiter, searches_begun in group.newcomers.items():
+            if waiter.in_call:
+                continue
+            if group.searches_done <= searches_begun:
+                self._want_search(group)
+                break  # those behind it came later still
+            searched.append(waiter)
+        return searched
+
+    def _begin_rounds(self, group: PatternGroup, topics: Sequence[str]) -> None:
+        """Give idle pops some topics each or, if they are more than the topics, each topic to some of them."""
+        idle = group.idle()
+        first = list(islice(idle, len(topics) * _WAITERS_PER_TOPIC))
+        for at, waiter in enumerate(first):
+            self._begin_round(group, waiter, topics[at :: len(first)] or [topics[at % len(topics)]])
+        for at, topic in enumerate(topics):
+            jobs_left = group.jobs_of(topic) - sum(waiter.missing for waiter in first[at :: len(topics)])
+            while jobs_left > 0 and group.polls[topic] < _WAITERS_PER_FULL_TOPIC:
+                further = next(idle, None)
+                if further is None:
+                    return
+                self._begin_round(group, further, [topic])
+                jobs_left -= further.missing
+
     def _begin_round(self, group: PatternGroup, waiter: Waiter, topics: Sequence[str]) -> None:
         waiter.in_call = True
         topics = topics[: waiter.missing]
         shares = _shares(waiter.missing, [group.jobs_of(topic) for topic in topics])
-        group.polls.update(topics)
+        for topic in topics:
+            group.polls[topic] += 1
         self._poll_next(_Round(group, waiter, list(zip(topics, shares, strict=True))))
 
     def _poll_next(self, polls: _Round) -> None:
@@ -288,7 +313,7 @@ class PatternWaits:
         request = waiter.request if waiter.request.request_id is None else _of_patterns(waiter.request)
         for topic, share in now:
             on_end = partial(self._on_polled, polls, topic, group.number_of(topic))
-            self._poll(topic, replace(request, count=share), on_end)
+            self._poll(topic, request if share == request.count else replace(request, count=share), on_end)
         self._remember_turn(group, now[-1][0])
 
     def _on_polled(
