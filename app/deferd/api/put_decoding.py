@@ -406,7 +406,7 @@ def _extra(put: _Put, policy: Sequence[Any], bounds: PutBounds) -> bytes:
 def _extra_of_key(bounds: PutBounds) -> bytes:
     """That of a put without any of its fields."""
     extra: dict[str, Any] = {}
-    add_terms(extra, _Put(topic=""), bounds)
+    add_put_fields(extra, _Put(topic=""), bounds)
     return json_bytes(extra)
 
 

@@ -13,9 +13,10 @@ from deferd.contract.model import CancelItem, JobState
 from deferd.contract.responses.job_calls import CancelResult
 from deferd.engine import metrics
 from deferd.engine.bulk_throttle import BulkThrottle
-from deferd.engine.call_results import NOT_FOUND, in_batches
+from deferd.engine.call_results import NOT_FOUND
 from deferd.engine.durability import DurableCalls
 from deferd.engine.group_commit import GroupCommit, OnResult
+from deferd.engine.job_batches import send_batch
 from deferd.engine.partition_store import PartitionStore
 from deferd.engine.record import STATES_BY_NAME
 from deferd.engine.redis_keys import Keys
@@ -102,19 +103,16 @@ class Cancels:
         Raises:
             StoreUnavailable: the store confirmed none of them.
         """
-
-        async def send_in_slot(partition: str, jobs: list[Args]) -> list[JobState | int | StoreUnavailable]:
-            async with self._throttle.slot(partition, len(items)):
-                return await self._send(partition, jobs)
-
-        async def send(some: Sequence[CancelItem]) -> list[JobState | int | StoreUnavailable]:
-            jobs: list[Args] = [
-                (one.id, _flags(refuse_reserved=one.if_reserved == "refuse", keep_follow_up=one.follow_up == "keep"))
-                for one in some
-            ]
-            return await self._partitions.send_by_home(topic, jobs, _id_of, send_in_slot)
-
-        return await in_batches(items, _CANCELS_PER_CALL, send, _results_of)
+        outcomes = await send_batch(
+            topic,
+            items,
+            _args_of,
+            self._send,
+            most=_CANCELS_PER_CALL,
+            partitions=self._partitions,
+            throttle=self._throttle,
+        )
+        return _results_of(items, outcomes)
 
     async def _send(self, topic: str, jobs: list[Args]) -> list[JobState | int | StoreUnavailable]:
         """For each job the state it was in, or the code that says why it was not cancelled. `topic`: a partition."""
@@ -154,6 +152,10 @@ class Cancels:
 def _flags(*, refuse_reserved: bool, keep_follow_up: bool) -> int:
     """As lua/cancel.lua has them."""
     return refuse_reserved + 2 * keep_follow_up
+
+
+def _args_of(item: CancelItem) -> Args:
+    return item.id, _flags(refuse_reserved=item.if_reserved == "refuse", keep_follow_up=item.follow_up == "keep")
 
 
 def _id_of(job: Args) -> str:

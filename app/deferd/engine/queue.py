@@ -26,20 +26,16 @@ from deferd.engine.call_results import (
     OK,
     Released,
     finish_results,
-    in_batches,
     is_missing,
     raise_unless_ok,
 )
-from deferd.engine.cancels import Cancels
 from deferd.engine.chained_puts import ChainedPuts
-from deferd.engine.durability import DurableCalls
 from deferd.engine.group_commit import GroupCommit, OnResult
-from deferd.engine.held_jobs import HeldJobs
+from deferd.engine.job_batches import send_batch
 from deferd.engine.partition_store import PartitionStore
 from deferd.engine.partitions import topic_of
 from deferd.engine.placement import Placer, until_placed
 from deferd.engine.pop_and_finish import PopsAndFinishes
-from deferd.engine.put_sender import PutSender
 from deferd.engine.puts import Puts
 from deferd.engine.record import (
     ENOUGH_BYTES,
@@ -58,7 +54,6 @@ from deferd.engine.script_arguments import (
     NO_BOUNDS,
     Args,
     EncodedFinish,
-    EncodedPut,
     PutBounds,
     change_extra,
     encode_finish,
@@ -136,10 +131,11 @@ class JobQueue:
         scripts: Scripts,
         keys: Keys,
         labels: metrics.TopicLabels,
-        placer: Placer,
         *,
+        puts: Puts,
+        chained: ChainedPuts,
+        placer: Placer,
         partitions: PartitionStore,
-        durable_calls: DurableCalls,
         bulk_throttle: BulkThrottle,
         dead_retention_ms: int,
     ) -> None:
@@ -150,23 +146,13 @@ class JobQueue:
         self._bulk_throttle = bulk_throttle
         self._pacing = ReplyPacing()
         self._placer = placer
-        self._pop_counts = PopCounts(labels)
-        self.take_popped = self._pop_counts.take_popped
+        self.pop_counts = PopCounts(labels)
         self._partitions = partitions
         self._home = partitions.known.home
-        put_sender = PutSender(scripts, keys, placer, partitions, durable_calls)
-        self._puts = puts = Puts(put_sender, labels, bulk_throttle)
-        self.put, self.add_put = puts.put, puts.add
-        self.put_many, self.put_many_with_jobs = puts.put_many, puts.put_many_with_jobs
-        self._chained = ChainedPuts(scripts, keys, placer, partitions, durable_calls)
+        self._puts = puts
+        self._chained = chained
         self._finishes = GroupCommit(self._send_finishes, size=size, most_items=MOST_JOBS)
-        cancels = Cancels(scripts, keys, labels, bulk_throttle, partitions=partitions, durable_calls=durable_calls)
-        self.cancel, self.add_cancel = cancels.cancel, cancels.add
-        self.cancel_durably, self.cancel_many = cancels.cancel_durably, cancels.cancel_many
-        held = HeldJobs(scripts, keys, labels, self._partitions, bulk_throttle)
-        self.check_many, self.return_many = held.check_many, held.return_many
-        self.return_popped = held.return_popped
-        self.pop_and_finish = PopsAndFinishes(self._pop_and_finish, self._partitions.known).pop
+        self.pops_and_finishes = PopsAndFinishes(self._pop_and_finish, self._partitions.known)
 
     async def _send_finishes(self, topic: str, jobs: list[Args]) -> list[int | StoreUnavailable]:
         return await self._partitions.find(topic, jobs, itemgetter(0), self._send_finishes_to, NOT_FOUND.__eq__)
@@ -193,13 +179,6 @@ class JobQueue:
         return await self._partitions.find_one(topic, job_id, run, is_missing)
 
     # Producers
-
-    def may_add(self, put: EncodedPut) -> bool:
-        """Whether `add_put` takes the put: its window needs no check, or has had one."""
-        placing = put.placing
-        if placing is None or not placing.window or placing.window[0] != '"':  # windows are checked when they are read
-            return True
-        return self._placer.is_checked(placing)
 
     async def get(self, topic: str, job_id: str) -> JobRecord:
         """Return the job as it is now. Raises JobNotFound."""
@@ -324,7 +303,7 @@ class JobQueue:
             for request, reply in zip(requests, replies, strict=True)
         ]
         first_time = [job for reply, some in zip(replies, jobs, strict=True) if not reply[0] for job in some]
-        self._pop_counts.count(topic, first_time, now_ms, expired, overdue)
+        self.pop_counts.count(topic, first_time, now_ms, expired, overdue)
         return PopReply(jobs, bool(more), [at for at, reply in enumerate(replies) if reply[0] == _RESEND])
 
     async def finish(self, topic: str, job_id: str, receipt: Receipt, result: Any = None) -> None:
@@ -376,19 +355,16 @@ class JobQueue:
         Raises:
             StoreUnavailable: the store confirmed none of them.
         """
-
-        async def send_in_slot(partition: str, jobs: list[Args]) -> list[int | StoreUnavailable]:
-            async with self._bulk_throttle.slot(partition, len(items)):
-                return await self._send_finishes(partition, jobs)
-
-        async def send(some: Sequence[FinishItem | EncodedFinish]) -> list[int | StoreUnavailable]:
-            jobs = [
-                one if isinstance(one, EncodedFinish) else encode_finish(one.id, Receipt.of(one.receipt), one.result)
-                for one in some
-            ]
-            return await self._partitions.send_by_home(topic, [job.args for job in jobs], itemgetter(0), send_in_slot)
-
-        return await in_batches(items, MOST_JOBS, send, finish_results)
+        codes = await send_batch(
+            topic,
+            items,
+            _args_of_finish,
+            self._send_finishes,
+            most=MOST_JOBS,
+            partitions=self._partitions,
+            throttle=self._bulk_throttle,
+        )
+        return finish_results(items, codes)
 
     async def release(
         self,
@@ -464,3 +440,8 @@ class JobQueue:
         raise_unless_ok(code, topic, job_id)
         metrics.DEATHS.labels(self._labels.label(topic), "buried").inc()
         self._labels.counted.of(topic).dead += 1
+
+
+def _args_of_finish(item: FinishItem | EncodedFinish) -> Args:
+    finish = item if isinstance(item, EncodedFinish) else encode_finish(item.id, Receipt.of(item.receipt), item.result)
+    return finish.args

@@ -112,7 +112,7 @@ async def check_placing(engine: Engine, topic: str, job_id: str, kinds: Sequence
 async def test_a_script_returns_all_terms_when_some_are_others_and_stores_nothing(
     pair: Pair, first: Engine, verb: str, kinds: tuple[str, ...]
 ) -> None:
-    await first.queue.put(job("held", delay=0))
+    await first.puts.put(job("held", delay=0))
     await first.queue.pop(TOPIC, [PopRequest(1)])
     await first.topics.set(TOPIC, settings_of(tuple(OUTDATED)))
     placing = json_bytes([WINDOW, 0]).decode()
@@ -159,38 +159,38 @@ async def test_a_put_above_the_default_is_sent_again_but_a_finish_may_be_above_i
 async def test_a_put_corrects_all_terms_in_one_round(
     pair: Pair, first: Engine, stale: Engine, kinds: tuple[str, ...], number: int
 ) -> None:
-    await stale.queue.put(job("before"))
+    await stale.puts.put(job("before"))
     await first.topics.set(TOPIC, settings_of(kinds))
     job_id = id_of_partition(number)
     calls = counted(stale)
-    put = await stale.queue.put(job(job_id))
+    put = await stale.puts.put(job(job_id))
     assert calls["put"] == 2
     assert put.durability == ("replicated:1" if "durability" in kinds else "memory")
     await check_placing(first, TOPIC, job_id, kinds)
     home = names_of(TOPIC, COUNT)[number] if "partitions" in kinds else TOPIC
     assert job_id in ids_in(pair, first, home)
-    assert (await stale.queue.put(job(f"{job_id}-again"))).durability == put.durability
+    assert (await stale.puts.put(job(f"{job_id}-again"))).durability == put.durability
 
 
 @pytest.mark.parametrize("kinds", KINDS, ids="+".join)
 async def test_a_put_that_names_its_level_keeps_it(first: Engine, stale: Engine, kinds: tuple[str, ...]) -> None:
-    await stale.queue.put(job("before"))
+    await stale.puts.put(job("before"))
     await first.topics.set(TOPIC, settings_of(kinds))
     calls = counted(stale)
-    put = await stale.queue.put(job(id_of_partition(1), "memory"))
+    put = await stale.puts.put(job(id_of_partition(1), "memory"))
     assert put.durability == "memory"
     assert calls["put"] == (1 if kinds == ("durability",) else 2)
     with pytest.raises(DurabilityUnavailable, match="appendonly is no"):
-        await stale.queue.put(job(id_of_partition(2), "fsync"))
+        await stale.puts.put(job(id_of_partition(2), "fsync"))
     await check_placing(first, TOPIC, put.record.id, kinds)
 
 
 @pytest.mark.parametrize("kinds", KINDS, ids="+".join)
 async def test_a_batch_corrects_all_terms(first: Engine, stale: Engine, kinds: tuple[str, ...]) -> None:
     ids = [f"j{number}" for number in range(40)]
-    await stale.queue.put(job("before"))
+    await stale.puts.put(job("before"))
     await first.topics.set(TOPIC, settings_of(kinds))
-    results = await stale.queue.put_many([job(job_id) for job_id in ids])
+    results = await stale.puts.put_many([job(job_id) for job_id in ids])
     level = "replicated:1" if "durability" in kinds else "memory"
     assert [(one.id, one.status, one.durability) for one in results] == [(job_id, 201, level) for job_id in ids]
     for job_id in ids:
@@ -202,10 +202,10 @@ async def test_settings_that_are_removed_again_are_corrected_too(
     first: Engine, stale: Engine, kinds: tuple[str, ...]
 ) -> None:
     await first.topics.set(TOPIC, settings_of(kinds))
-    await stale.queue.put(job("before"))
+    await stale.puts.put(job("before"))
     await first.topics.set(TOPIC, TopicSettings())  # the partitions stay
-    await stale.queue.put(job("a"))  # at the level that was the default, if there was one
-    assert (await stale.queue.put(job("b"))).durability == "memory"
+    await stale.puts.put(job("a"))  # at the level that was the default, if there was one
+    assert (await stale.puts.put(job("b"))).durability == "memory"
     await check_placing(first, TOPIC, "a", ())
 
 
@@ -214,9 +214,9 @@ async def test_a_put_goes_where_a_former_partition_holds_its_id(
     pair: Pair, first: Engine, stale: Engine, kinds: tuple[str, ...]
 ) -> None:
     job_id = id_of_partition(1)
-    await stale.queue.put(job(job_id))
+    await stale.puts.put(job(job_id))
     await first.topics.set(TOPIC, settings_of([*kinds, "partitions"]))
-    put = await stale.queue.put(job(job_id, on_conflict="replace", body=7))
+    put = await stale.puts.put(job(job_id, on_conflict="replace", body=7))
     assert put.durability == ("replicated:1" if "durability" in kinds else "memory")
     record = await first.queue.get(TOPIC, job_id)
     assert record.body == b"7"
@@ -229,16 +229,16 @@ async def test_a_put_goes_home_when_the_former_partition_has_lost_the_job_meanwh
     pair: Pair, first: Engine, stale: Engine
 ) -> None:
     job_id = id_of_partition(1)
-    await first.queue.put(job(job_id))
+    await first.puts.put(job(job_id))
     await first.topics.set(TOPIC, settings_of(tuple(OUTDATED)))
 
     async def cancel(verb: str) -> None:
         if verb == "put_where_held" and job_id in ids_in(pair, first):
-            await first.queue.cancel(TOPIC, job_id)
+            await first.cancels.cancel(TOPIC, job_id)
 
     before_each(stale, cancel)
     calls = counted(stale)
-    assert (await stale.queue.put(job(job_id))).durability == "replicated:1"
+    assert (await stale.puts.put(job(job_id))).durability == "replicated:1"
     assert calls["put_where_held"] == 1
     assert job_id in ids_in(pair, first, names_of(TOPIC, COUNT)[1])
     await check_placing(first, TOPIC, job_id, ["placing"])
@@ -249,7 +249,7 @@ async def test_puts_of_a_stale_process_are_stored_once_while_the_topic_grows(fir
 
     async def put_all() -> None:
         for job_id in ids:
-            await stale.queue.put(job(job_id))
+            await stale.puts.put(job(job_id))
 
     async def change_all() -> None:
         for count in (2, 4, 8):
@@ -259,7 +259,7 @@ async def test_puts_of_a_stale_process_are_stored_once_while_the_topic_grows(fir
     await asyncio.gather(put_all(), change_all())
     for job_id in ids:
         with pytest.raises(JobExists):
-            await first.queue.put(job(job_id))
+            await first.puts.put(job(job_id))
     assert (await first.topics.get(TOPIC)).counts[JobState.DELAYED] == len(ids)
 
 
@@ -269,10 +269,10 @@ async def test_an_outdated_default_that_is_not_available_any_more_is_corrected_w
     await first.topics.set(TOPIC, TopicSettings(durability="replicated:2"))
     for _ in range(2):
         with pytest.raises(StoreUnavailable, match="1 of 2 replicas"):
-            await stale.queue.put(job("a"))
+            await stale.puts.put(job("a"))
     await first.topics.set(TOPIC, settings_of(["partitions", "placing"]))
     job_id = id_of_partition(1)
-    assert (await stale.queue.put(job(job_id))).durability == "memory"
+    assert (await stale.puts.put(job(job_id))).durability == "memory"
     await check_placing(first, TOPIC, job_id, ["placing"])
     assert job_id in ids_in(pair, first, names_of(TOPIC, COUNT)[1])
 
@@ -293,10 +293,10 @@ async def test_a_finish_corrects_the_terms_of_all_topics_in_one_round(
 ) -> None:
     topics = [TOPIC, *neighbours(first, 3)]
     job_id = id_of_partition(0)
-    await stale.queue.put(job("held", delay=0))
+    await stale.puts.put(job("held", delay=0))
     [[held]] = (await stale.queue.pop(TOPIC, [PopRequest(1)])).jobs
     for topic in topics:
-        await stale.queue.put(job("before", topic=topic))
+        await stale.puts.put(job("before", topic=topic))
         await first.topics.set(topic, settings_of(kinds))
     calls = counted(stale)
     results = await stale.queue.finish_and_put(TOPIC, "held", held.receipt, [job(job_id, topic=one) for one in topics])
@@ -308,7 +308,7 @@ async def test_a_finish_corrects_the_terms_of_all_topics_in_one_round(
 
 
 async def test_a_default_does_not_count_for_puts_that_name_their_level(first: Engine, stale: Engine) -> None:
-    await stale.queue.put(job("held", delay=0))
+    await stale.puts.put(job("held", delay=0))
     [[held]] = (await stale.queue.pop(TOPIC, [PopRequest(1)])).jobs
     await first.topics.set(TOPIC, settings_of(tuple(OUTDATED)))
     [result] = await stale.queue.finish_and_put(TOPIC, "held", held.receipt, [job(id_of_partition(0), "memory")])
@@ -319,9 +319,9 @@ async def test_a_default_does_not_count_for_puts_that_name_their_level(first: En
 async def test_the_first_topic_that_does_not_pass_decides(first: Engine, stale: Engine) -> None:
     [other] = neighbours(first, 1)
     for topic in (TOPIC, other):
-        await stale.queue.put(job("taken", topic=topic))
+        await stale.puts.put(job("taken", topic=topic))
     await first.topics.set(other, TopicSettings(durability="fsync"))
-    await stale.queue.put(job("held", delay=0))
+    await stale.puts.put(job("held", delay=0))
     [[held]] = (await stale.queue.pop(TOPIC, [PopRequest(1)])).jobs
 
     async def finish(*puts: PutJob) -> None:
@@ -352,13 +352,13 @@ async def test_a_put_gives_up_when_the_settings_keep_changing(pair: Pair, first:
     keep_changing(stale, "put", lambda window: first.topics.set(TOPIC, TopicSettings.model_validate(window)))
     calls = counted(stale)
     with pytest.raises(StoreUnavailable, match=f"^the settings of topic {TOPIC!r} kept changing during the put"):
-        await stale.queue.put(job("a"))
+        await stale.puts.put(job("a"))
     assert 4 <= calls["put"] <= 10
     assert ids_in(pair, first) == set()
 
 
 async def test_a_finish_gives_up_when_the_settings_keep_changing(pair: Pair, first: Engine, stale: Engine) -> None:
-    await stale.queue.put(job("held", delay=0))
+    await stale.puts.put(job("held", delay=0))
     [[held]] = (await stale.queue.pop(TOPIC, [PopRequest(1)])).jobs
     keep_changing(stale, "finish_and_put", lambda window: first.topics.set(TOPIC, TopicSettings.model_validate(window)))
     with pytest.raises(StoreUnavailable, match=f"^the settings of topic {TOPIC!r} kept changing during the finish"):
@@ -368,7 +368,7 @@ async def test_a_finish_gives_up_when_the_settings_keep_changing(pair: Pair, fir
 
 
 async def test_a_change_gives_up_when_the_window_keeps_changing(first: Engine, stale: Engine) -> None:
-    before = (await first.queue.put(job("a", window=OTHER_WINDOW))).record
+    before = (await first.puts.put(job("a", window=OTHER_WINDOW))).record
     keep_changing(stale, "change", lambda window: first.queue.change(TOPIC, "a", ChangeJob.model_validate(window)))
     with pytest.raises(StoreUnavailable, match=r"^the window of the job kept changing; nothing was done"):
         await stale.queue.change(TOPIC, "a", ChangeJob(delay=5 * 86_400))
