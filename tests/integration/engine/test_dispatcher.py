@@ -14,6 +14,7 @@ from deferd.contract.model import PutJob
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopReply, PopRequest
 from deferd.engine.record import JobRecord
+from deferd.engine.topic_search import TopicSelection
 from deferd.store.connection import connect
 from tests.integration.engine.engine_driver import TOPIC, job, started_engine
 from tests.integration.store.store_servers import StoreServer
@@ -144,6 +145,18 @@ async def test_a_pop_of_many_topics_keeps_its_place_in_each(engine: Engine) -> N
     assert [found.id for found in await first] == ["x"]
     assert not any(one.done() for one in later)
     await cancel_all(*later)
+
+
+async def test_pops_by_patterns_share_a_poll_of_a_topic_that_has_jobs_for_all(
+    engine: Engine, server: StoreServer
+) -> None:
+    await engine.puts.put_many([job(f"j{number}") for number in range(60)])
+    before = store_calls(server)
+    selection = TopicSelection(["*"])
+    popped = await asyncio.gather(*(engine.dispatcher.pop([], selection=selection) for _ in range(60)))
+    assert sorted(one.id for [one] in popped) == sorted(f"j{number}" for number in range(60))
+    # A poll, and searches before it and again once the store knows their script; and calls of the timer.
+    assert store_calls(server) - before <= 3 + 3
 
 
 async def test_waiting_consumers_cause_no_store_calls(engine: Engine, server: StoreServer) -> None:

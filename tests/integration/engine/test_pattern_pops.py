@@ -217,14 +217,6 @@ async def test_each_of_many_pops_gets_a_job_of_any_topic(engine: Engine, second:
     assert nothing_is_left(engine)
 
 
-async def test_pops_share_one_poll_of_a_topic_that_has_jobs_for_all(engine: Engine, server: StoreServer) -> None:
-    await put(engine, "t.a", jobs=60)
-    before = script_calls(server)
-    popped = await asyncio.gather(*(pop_now(engine, "t.*") for _ in range(60)))
-    assert sorted(job.id for [job] in popped) == sorted(f"j{number}" for number in range(60))
-    assert script_calls(server) - before <= 2 + 2  # a search and a poll, and those of the timer
-
-
 async def test_a_pop_by_names_and_patterns_waits_for_both(engine: Engine) -> None:
     for topic in ("named", "t.a"):
         popping = pop_by(engine, "named", "t.*")
