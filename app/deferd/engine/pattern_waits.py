@@ -48,10 +48,11 @@ _TOPICS_REMEMBERED = 10_000
 
 
 class _Report(NamedTuple):
-    """A topic is said to have something ready: `jobs`, 0 if their number is unknown."""
+    """A topic is said to have something ready: `jobs`, 0 if their number is unknown; `least` by an earlier report."""
 
     number: int
     jobs: int
+    least: int
 
 
 class PatternGroup:
@@ -85,7 +86,7 @@ class PatternGroup:
         if topic not in self._reports:
             insort(self._names, topic)
         self._reports_made += 1
-        self._reports[topic] = _Report(self._reports_made, jobs)
+        self._reports[topic] = _Report(self._reports_made, jobs, jobs or self.least_jobs_of(topic))
 
     def number_of(self, topic: str) -> int:
         """The number of the last report of a topic, 0 if it was dropped."""
@@ -95,11 +96,15 @@ class PatternGroup:
         """How many jobs a topic is said to have ready, 0 if that is unknown."""
         return self._reports[topic].jobs if topic in self._reports else 0
 
+    def least_jobs_of(self, topic: str) -> int:
+        """How many jobs a topic is said to have ready, however many have come since; 0 if nothing is known."""
+        return self._reports[topic].least if topic in self._reports else 0
+
     def took(self, topic: str, jobs: int) -> None:
         """Some jobs of a topic were handed out. It stays among those that may have more."""
         if topic in self._reports:
-            number, known = self._reports[topic]
-            self._reports[topic] = _Report(number, max(known - jobs, 0))
+            number, known, least = self._reports[topic]
+            self._reports[topic] = _Report(number, max(known - jobs, 0), max(least - jobs, 0))
 
     def drop(self, topic: str, number: int) -> None:
         """A poll found nothing in `topic`; if it was reported again since the report with this number, it stays."""
@@ -289,7 +294,7 @@ class PatternWaits:
         for at, waiter in enumerate(first):
             self._begin_round(group, waiter, topics[at :: len(first)] or [topics[at % len(topics)]])
         for at, topic in enumerate(topics):
-            jobs_left = group.jobs_of(topic) - sum(waiter.missing for waiter in first[at :: len(topics)])
+            jobs_left = group.least_jobs_of(topic) - sum(waiter.missing for waiter in first[at :: len(topics)])
             while jobs_left > 0 and group.polls[topic] < _WAITERS_PER_FULL_TOPIC:
                 further = next(idle, None)
                 if further is None:
