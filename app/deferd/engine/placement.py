@@ -115,23 +115,31 @@ def _openings_or_name(window: str) -> Openings | str | None:
         return None
 
 
+def is_to_place(reply: list[Any]) -> bool:
+    """Whether a script that gives a job another due time did nothing, and left it to the caller to place the job."""
+    return bool(reply[0] == _TO_PLACE)
+
+
 async def until_placed(
-    run: Callable[..., Awaitable[list[Any]]], place: Callable[[int, str, int], Awaitable[tuple[int, int]]]
+    reply: list[Any],
+    run: Callable[..., Awaitable[list[Any]]],
+    place: Callable[[int, str, int], Awaitable[tuple[int, int]]],
 ) -> list[Any]:
-    """The reply of a script that gives one job another due time, change.lua or release.lua.
+    """The last reply of a script that gives a job another due time, change.lua or release.lua; `reply` is the first.
 
     If the job has a window, the script does nothing and returns it, and `place` places the job for the next call.
 
     Raises:
         StoreUnavailable: also when the window was changed each time in between. Nothing was done.
     """
-    reply = await run("", 0, 0)
-    for _ in range(_MOST_CALLS):
-        if reply[0] != _TO_PLACE:
-            return reply
+    calls = 0
+    while is_to_place(reply):
+        if calls == _MOST_CALLS:
+            raise StoreUnavailable("the window of the job kept changing; nothing was done")
         _, asked_ms, window, spread_ms = reply
         reply = await run(b"%d %b" % (spread_ms, window), *await place(asked_ms, window.decode(), spread_ms))
-    raise StoreUnavailable("the window of the job kept changing; nothing was done")
+        calls += 1
+    return reply
 
 
 def _place_put(put: EncodedPut, window: str, spread_ms: int, now_ms: int, openings: Openings | None) -> bytes:
