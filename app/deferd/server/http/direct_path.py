@@ -14,11 +14,14 @@ from typing import Any
 
 from deferd.api.app import Service
 from deferd.api.change_recording import VIA_HEADER
+from deferd.api.direct.bury import DirectBury
 from deferd.api.direct.call import Connection, DirectCall
 from deferd.api.direct.cancel import DirectCancel
 from deferd.api.direct.finish import DirectFinish
 from deferd.api.direct.pop import DirectPop
 from deferd.api.direct.put import DirectPut
+from deferd.api.direct.release import DirectRelease
+from deferd.api.direct.touch import DirectTouch
 from deferd.api.direct.verb import DirectVerb, KnownHead
 from deferd.api.operation import OperationRoute
 from deferd.api.request_body import check_media_type
@@ -40,7 +43,15 @@ _EFFECTIVE_HEADERS = frozenset((b"traceparent", VIA_HEADER, _NOT_AFTER))
 """Headers on which the effect of a request depends: the context of a trace, which differs each time, the way by which
 people make changes, which are recorded, and an instant in another form, or a second one.
 """
-_VERBS: tuple[type[DirectVerb], ...] = (DirectPut, DirectPop, DirectFinish, DirectCancel)
+_VERBS: tuple[type[DirectVerb], ...] = (
+    DirectPut,
+    DirectPop,
+    DirectFinish,
+    DirectCancel,
+    DirectRelease,
+    DirectTouch,
+    DirectBury,
+)
 
 
 class DirectPath:
