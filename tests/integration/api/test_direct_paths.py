@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import pytest
@@ -26,7 +27,7 @@ from deferd.server.http.connections import Connections
 from deferd.server.http.direct_path import DirectPath
 from deferd.server.http.fast_path import FastPathProtocol
 from deferd.settings import Settings
-from tests.integration.api.drawn_objects import BODIES, FINISHES
+from tests.integration.api.drawn_objects import BODIES, ENDS
 from tests.integration.store.store_servers import StoreServer
 
 RESPONSE_S = 20
@@ -231,13 +232,24 @@ class Worlds:
         return found[0][0]
 
 
+COUNTERS = (
+    engine_metrics.PUTS,
+    engine_metrics.POPS,
+    engine_metrics.FINISHES,
+    engine_metrics.CANCELS,
+    engine_metrics.RELEASES,
+    engine_metrics.SNOOZES,
+    engine_metrics.DEATHS,
+)
+
+
 def counts() -> Counter[tuple[str, ...]]:
-    """Requests, puts, pops, finishes and cancels so far, by labels."""
+    """Requests, and what calls on jobs did, so far, by labels."""
     found: Counter[tuple[str, ...]] = Counter()
     child: Any  # of a metric; `collect` would take 10 times as long
     for labels, child in metrics._REQUEST_SECONDS._metrics.items():
         found["requests", *labels] = int(sum(bucket.get() for bucket in child._buckets))
-    for counter in (engine_metrics.PUTS, engine_metrics.POPS, engine_metrics.FINISHES, engine_metrics.CANCELS):
+    for counter in COUNTERS:
         for labels, child in counter._metrics.items():
             found[counter._name, *labels] = int(child._value.get())
     return found
@@ -280,7 +292,7 @@ PATH_IDS = st.sampled_from([b"a", b"b"] * 6 + [b"-a", b"a%62", b"a%2Fb", b"A.b_c
 @st.composite
 def any_request(draw: st.DrawFn) -> Request:
     head = draw(st.sampled_from(HEADS[:1] * 12 + HEADS))
-    kind = draw(st.sampled_from(["put", "put", "pop", "finish", "cancel"]))
+    kind = draw(st.sampled_from(["put", "put", "pop", "end", "end", "cancel"]))
     if kind == "put":
         return Request(head, b"POST /jobs", draw(BODIES))
     if kind == "pop":
@@ -289,8 +301,9 @@ def any_request(draw: st.DrawFn) -> Request:
             return Request(b"Host: x", line)
         return Request(head, line, draw(st.sampled_from([b"", b"{}", b" {}", b"null", b"[]"])))
     job_id = draw(PATH_IDS)
-    if kind == "finish":
-        return Request(head, b"POST /jobs/{t}/%b/finish" % job_id, draw(FINISHES))
+    if kind == "end":
+        verb = draw(st.sampled_from(sorted(ENDS)))
+        return Request(head, b"POST /jobs/{t}/%b/%b" % (job_id, verb), draw(ENDS[verb]))
     query = draw(st.sampled_from([b"", b"", b"?if_reserved=refuse", b"?x=1"]))
     return Request(b"Host: x", b"DELETE /jobs/{t}/%b%b" % (job_id, query))
 
@@ -326,6 +339,18 @@ USUAL = [
     ("/topics/{topic}/pop", Request(b"Host: x", b"POST /topics/{t}/pop?wait=0&count=9"), b"200 OK"),
     ("/jobs/{topic}/{id}/finish", Request(HEADS[0], b"POST /jobs/{t}/a/finish", b'{"receipt":"x"}'), b"404 Not Found"),
     ("/jobs/{topic}/{id}", Request(b"Host: x", b"DELETE /jobs/{t}/a"), b"404 Not Found"),
+    *(
+        (
+            f"/jobs/{{topic}}/{{id}}/{verb}",
+            Request(HEADS[0], f"POST /jobs/{{t}}/a/{verb}".encode(), body),
+            b"404 Not Found",
+        )
+        for verb, body in (
+            ("release", b'{"receipt":"x","delay":5,"error":"502"}'),
+            ("touch", b'{"receipt":"x","ttr":30.5}'),
+            ("bury", b'{"receipt":"x","error":"502"}'),
+        )
+    ),
 ]
 
 
@@ -388,6 +413,48 @@ def test_a_job_lives_its_life_on_direct_paths(worlds: Worlds) -> None:
     assert statuses == [b"201", b"409", b"200", b"200", b"404", b"201", b"200", b"404", b"404"]
 
 
+def end(verb: bytes, more: bytes = b"") -> Request:
+    return Request(HEADS[0], b"POST /jobs/{t}/a/%b" % verb, b'{"receipt":"{receipt}"%b}' % more)
+
+
+POP = Request(b"Host: x", b"GET /topics/{t}/pop?wait=5")
+
+
+def test_deliveries_end_in_every_way_on_direct_paths(worlds: Worlds) -> None:
+    put = Request(HEADS[0], b"POST /jobs", b'{"topic":"{t}","id":"a","max_attempts":2}')
+    calls = {
+        put: 201,
+        POP: 200,
+        end(b"touch"): 200,
+        end(b"touch", b',"ttr":600'): 200,
+        end(b"release", b',"count":false,"delay":0.5'): 200,
+        end(b"release", b',"delay":0'): 409,
+    }
+    again = {POP: 200, end(b"release", b',"delay":0.5,"error":"502"'): 200, end(b"touch", b',"ttr":5'): 409}
+    last = {POP: 200, end(b"release"): 200, end(b"bury"): 409, Request(b"Host: x", b"DELETE /jobs/{t}/a"): 200}
+    buried = {put: 201, POP: 200, end(b"bury", b',"error":"poison"'): 200, end(b"bury"): 409}
+    expected = [one for some in (calls, again, last, buried) for one in some.items()]
+    assert isinstance(worlds.direct.direct_path, CountingDirectPath)
+    before = worlds.direct.direct_path.taken.total()
+    responses = worlds.compare([request for request, _ in expected])
+    assert [int(response[9:12]) for response in responses] == [status for _, status in expected]
+    released = [response for response in responses if b'"state":"d' in response and b"due_at" not in response]
+    assert released[0].endswith(b'{"state":"dead","attempts":2}')
+    assert worlds.direct.direct_path.taken.total() - before == len(expected)
+
+
+def test_a_retry_is_placed_in_its_opening_hours_on_the_direct_path(worlds: Worlds) -> None:
+    now = datetime.now(UTC)
+    window = b'{"from":"%b","to":"%b"}' % tuple(
+        (now + timedelta(hours=hours)).strftime("%H:%M").encode() for hours in (-1, 1)
+    )
+    put = Request(HEADS[0], b"POST /jobs", b'{"topic":"{t}","id":"a","window":%b}' % window)
+    assert isinstance(worlds.direct.direct_path, CountingDirectPath)
+    before = worlds.direct.direct_path.taken.total()
+    worlds.compare([put, POP, end(b"release", b',"delay":7200'), end(b"release")])
+    assert worlds.direct.direct_path.taken.total() - before == 4
+
+
 def test_a_store_that_has_lost_its_scripts_is_sent_them_again(worlds: Worlds, running_server: StoreServer) -> None:
     for _, request, status in USUAL:
         running_server.command("SCRIPT", "FLUSH")
@@ -441,7 +508,10 @@ def test_with_keys_the_responses_are_the_same(keyed_worlds: Worlds, holder: str)
         Request(head, b"POST /jobs", b'{"topic":"{t}","id":"b","body":"%b"}' % (b"x" * 60)),
         Request(head, b"POST /jobs", b'{"topic":"other","id":"b","on_conflict":"keep"}'),
         Request(head, b"POST /topics/{t}/pop?wait=0"),
-        Request(head, b"POST /jobs/{t}/a/finish", b'{"receipt":"{receipt}"}'),
+        *(
+            Request(head, b"POST /jobs/{t}/a/%b" % verb, b'{"receipt":"{receipt}"}')
+            for verb in (b"touch", b"finish", b"bury", b"release")
+        ),
         Request(head, b"DELETE /jobs/{t}/b"),
     ]
     for _ in range(3):
