@@ -95,18 +95,23 @@ class Deliveries:
             if reply is None or not is_to_place(reply):
                 on_result(reply, error)
                 return
-            with request_ending_at(ends_at_s):
-                task = asyncio.get_running_loop().create_task(self._place(topic, release, reply, on_result))
+            task = asyncio.get_running_loop().create_task(self._place(topic, release, reply, ends_at_s, on_result))
             self._placing.add(task)
             task.add_done_callback(self._placing.discard)
 
         self._releases.add(self._home(topic, release.id), release, on_reply)
 
     async def _place(
-        self, topic: str, release: EncodedRelease, reply: ReleaseReply, on_result: OnResult[ReleaseReply]
+        self,
+        topic: str,
+        release: EncodedRelease,
+        reply: ReleaseReply,
+        ends_at_s: float,
+        on_result: OnResult[ReleaseReply],
     ) -> None:
         try:
-            placed = await self._until_placed(topic, release, reply)
+            with request_ending_at(ends_at_s):
+                placed = await self._until_placed(topic, release, reply)
         except Exception as exc:  # noqa: BLE001 (the caller must learn of any error)
             on_result(None, exc)
         else:
