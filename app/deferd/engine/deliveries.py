@@ -31,8 +31,8 @@ from deferd.engine.script_arguments import (
 )
 from deferd.engine.scripts import Scripts
 
-_MOST_JOBS = 200
-"""Of a call, which takes the store 4 ms then."""
+_MOST_JOBS = 100
+"""Of a call, which then takes the store 2 to 5 ms."""
 ReleaseReply = list[Any]
 """What lua/release.lua returns for a job; `released` reads it."""
 _DEAD = JobState.DEAD.value.encode()

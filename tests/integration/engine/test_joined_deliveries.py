@@ -64,13 +64,13 @@ def script_calls(server: StoreServer) -> int:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_calls_that_are_made_together_are_one_call_of_the_store(driver: EngineDriver, kind: str) -> None:
-    ids = [f"job-{number}" for number in range(150)]
+    ids = [f"job-{number}" for number in range(100)]
     held = await hold(driver, *ids)
     await end(driver, kind, [("unknown", ANY_RECEIPT)])  # the store must know the script
     before = script_calls(driver.server)
-    assert await end(driver, kind, [(one.id, one.receipt) for one in held.values()]) == [0] * 150
+    assert await end(driver, kind, [(one.id, one.receipt) for one in held.values()]) == [0] * 100
     assert script_calls(driver.server) == before + 1
-    assert await driver.counts() == {{"release": "delayed", "touch": "reserved", "bury": "dead"}[kind]: 150}
+    assert await driver.counts() == {{"release": "delayed", "touch": "reserved", "bury": "dead"}[kind]: 100}
     assert (await driver.engine.consistency.audit_topic(TOPIC)).clean
 
 

@@ -5,7 +5,7 @@
 -- ARGV[3..] two for each job: id | nonce u48 | attempt u32 (0: any) | u8, 1 when an error text follows | error
 -- Returns a code for each of the first jobs (lib/deliveries.lua): 0 buried, 1 not found, 2 held under another receipt,
 --   3 cancelled, 4 to 7 not reserved (lib/delivery.lua)
--- Bound: the jobs in ARGV, at most 200, of which it reads 1 MiB.
+-- Bound: the jobs in ARGV, at most 100, of which it reads 1 MiB.
 local HAS_ERROR_AT = 11
 local now = now_ms()
 local ids, raws, codes = read_deliveries(3, now)

@@ -11,7 +11,7 @@
 -- Returns for each of the first jobs (lib/deliveries.lua): { 0, state, due ms (0 when dead), attempts, why it is dead }
 --   or { 8, end of the wait ms, window, spread ms }: nothing is done, and the caller is to place the retry
 --   or { code }: 1 not found, 2 held under another receipt, 3 cancelled, 4 to 7 not reserved (lib/delivery.lua)
--- Bound: the jobs in ARGV, at most 200, of which it reads 1 MiB.
+-- Bound: the jobs in ARGV, at most 100, of which it reads 1 MiB.
 local TO_PLACE = 8
 local WAIT_AT = 11
 local now = now_ms()

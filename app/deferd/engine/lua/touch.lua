@@ -4,7 +4,7 @@
 -- ARGV[1] topic | ARGV[2..] two for each job: id | nonce u48 | attempt u32 (0: any) | ttr ms u64, 0 for the job's own
 -- Returns for each of the first jobs (lib/deliveries.lua) the end of its lease in ms
 --   or a code: 1 not found, 2 held under another receipt, 3 cancelled, 4 to 7 not reserved (lib/delivery.lua)
--- Bound: the jobs in ARGV, at most 200, of which it reads 1 MiB.
+-- Bound: the jobs in ARGV, at most 100, of which it reads 1 MiB.
 local TTR_AT = 11
 local now = now_ms()
 local ids, raws, replies = read_deliveries(2, now)
