@@ -1,4 +1,7 @@
-"""The fast path for the bodies of calls on deliveries; see `fast_decoding`."""
+"""The fast path for the bodies of calls on deliveries; see `fast_decoding`.
+
+`key` are the bounds of the API key of a call.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,12 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from deferd.api.auth.api_keys import Bounds
 from deferd.api.fast_decoding import SINGLE_MAX_BYTES, UnusualError, check_ids, decoded, stored_json
 from deferd.contract import limits
 from deferd.contract.fields import POLICY
 from deferd.engine.record import Receipt
 from deferd.engine.script_arguments import (
-    NO_BOUNDS,
     NONCE_BYTES,
     Args,
     EncodedFinish,
@@ -87,32 +90,32 @@ _touch_decoder = msgspec.json.Decoder(_Touch)
 _bury_decoder = msgspec.json.Decoder(_Bury)
 
 
-def decode_finish(raw: bytes, job_id: str) -> EncodedFinish | None:
+def decode_finish(raw: bytes, key: Bounds, job_id: str) -> EncodedFinish | None:
     """The finish in the body of `POST /jobs/{topic}/{id}/finish`; None when the general path must decide."""
-    return decoded(_decode_finish, raw, job_id) if len(raw) <= SINGLE_MAX_BYTES else None
+    return decoded(_decode_finish, raw, key, job_id) if len(raw) <= SINGLE_MAX_BYTES else None
 
 
-def decode_finishes(raw: bytes, _bounds: PutBounds = NO_BOUNDS) -> EncodedFinishes | None:
+def decode_finishes(raw: bytes, _bounds: PutBounds, key: Bounds) -> EncodedFinishes | None:
     """The finishes in the body of `POST /topics/{topic}/finish`; None when the general path must decide."""
-    return decoded(_decode_finishes, raw)
+    return decoded(_decode_finishes, raw, key)
 
 
-def decode_release(raw: bytes, job_id: str) -> EncodedRelease | None:
+def decode_release(raw: bytes, key: Bounds, job_id: str) -> EncodedRelease | None:
     """The release in the body of `POST /jobs/{topic}/{id}/release`; None when the general path must decide."""
-    return decoded(_decode_release, raw, job_id) if len(raw) <= SINGLE_MAX_BYTES else None
+    return decoded(_decode_release, raw, key, job_id) if len(raw) <= SINGLE_MAX_BYTES else None
 
 
-def decode_touch(raw: bytes, job_id: str) -> Args | None:
+def decode_touch(raw: bytes, key: Bounds, job_id: str) -> Args | None:
     """The touch in the body of `POST /jobs/{topic}/{id}/touch`; None when the general path must decide."""
-    return decoded(_decode_touch, raw, job_id) if len(raw) <= SINGLE_MAX_BYTES else None
+    return decoded(_decode_touch, raw, key, job_id) if len(raw) <= SINGLE_MAX_BYTES else None
 
 
-def decode_bury(raw: bytes, job_id: str) -> Args | None:
+def decode_bury(raw: bytes, key: Bounds, job_id: str) -> Args | None:
     """The burial in the body of `POST /jobs/{topic}/{id}/bury`; None when the general path must decide."""
-    return decoded(_decode_bury, raw, job_id) if len(raw) <= SINGLE_MAX_BYTES else None
+    return decoded(_decode_bury, raw, key, job_id) if len(raw) <= SINGLE_MAX_BYTES else None
 
 
-def _decode_finish(raw: bytes, job_id: str) -> EncodedFinish:
+def _decode_finish(raw: bytes, _key: Bounds, job_id: str) -> EncodedFinish:
     finish = _finish_decoder.decode(raw)
     return _encode_finish(job_id, receipt_bytes(Receipt.of(finish.receipt)), finish.result)
 
@@ -121,7 +124,7 @@ def _encode_finish(job_id: str, receipt: bytes, result: Any) -> EncodedFinish:
     return EncodedFinish(job_id, receipt if result is None else receipt + stored_json(result))
 
 
-def _decode_finishes(raw: bytes) -> EncodedFinishes:
+def _decode_finishes(raw: bytes, _key: Bounds) -> EncodedFinishes:
     items = _finishes_decoder.decode(raw).jobs
     ids = [item.id for item in items]
     check_ids(ids)
@@ -161,7 +164,7 @@ def _usual_receipts(texts: list[str]) -> list[bytes] | None:
     ]
 
 
-def _decode_release(raw: bytes, job_id: str) -> EncodedRelease:
+def _decode_release(raw: bytes, _key: Bounds, job_id: str) -> EncodedRelease:
     release = _release_decoder.decode(raw)
     delay = release.delay
     if not release.count and (delay is None or delay < limits.SNOOZE_MIN_S):
@@ -172,11 +175,11 @@ def _decode_release(raw: bytes, job_id: str) -> EncodedRelease:
     )
 
 
-def _decode_touch(raw: bytes, job_id: str) -> Args:
+def _decode_touch(raw: bytes, _key: Bounds, job_id: str) -> Args:
     touch = _touch_decoder.decode(raw)
     return encode_touch(job_id, Receipt.of(touch.receipt), None if touch.ttr is None else to_ms(touch.ttr))
 
 
-def _decode_bury(raw: bytes, job_id: str) -> Args:
+def _decode_bury(raw: bytes, _key: Bounds, job_id: str) -> Args:
     bury = _bury_decoder.decode(raw)
     return encode_bury(job_id, Receipt.of(bury.receipt), bury.error)

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 import orjson
 
+from deferd.api.auth.api_keys import Bounds
 from deferd.api.large_values import has_many_parts, without_collections
 from deferd.api.request_body import PARSED_IN_THE_LOOP_BYTES
 from deferd.contract import limits
@@ -36,17 +37,28 @@ class UnusualError(Exception):
     """The general path decides."""
 
 
-def decoded(decode: Callable[..., Decoded], raw: bytes, *args: Any) -> Decoded | None:
-    """What `decode` makes of a body and `args`; None when the general path must decide."""
+def decoded(decode: Callable[..., Decoded], raw: bytes, key: Bounds, *args: Any) -> Decoded | None:
+    """What `decode` makes of a body, the bounds of its API key and `args`; None when the general path must decide."""
     if has_many_parts(raw):
         return None
     try:
         if len(raw) <= PARSED_IN_THE_LOOP_BYTES:
-            return decode(raw, *args)
+            _check_depth(raw, key)
+            return decode(raw, key, *args)
         with without_collections():
-            return decode(raw, *args)
+            _check_depth(raw, key)
+            return decode(raw, key, *args)
     except (msgspec.MsgspecError, UnusualError, ValueError, RecursionError):  # ValueError: invalid UTF-8, an instant
         return None
+
+
+def _check_depth(raw: bytes, key: Bounds) -> None:
+    """As `KeyUsage.check_depth` does. Most bodies have fewer brackets than the bound has levels."""
+    most = key.max_depth
+    if most is None or raw.count(b"{") + raw.count(b"[") <= most:
+        return
+    if is_deeper(orjson.loads(raw), most):
+        raise UnusualError
 
 
 def check_ids(ids: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from starlette.requests import ClientDisconnect
@@ -20,14 +20,14 @@ from deferd.api import request_body
 from deferd.contract.call_instants import NOT_AFTER_HEADER
 from deferd.contract.errors import DeferdError, FieldError, InvalidInput
 
-_TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 """A valid header of this version by W3C Trace Context, section 3.2, which has any other ignored."""
 
 _NOT_AFTER = NOT_AFTER_HEADER.encode()
 _INSTANT_MAX_DIGITS = 15
 _SHOWN_BYTES = 100
 
-Headers = Iterable[tuple[bytes, bytes]]
+Headers = Sequence[tuple[bytes, bytes]]
 Result = TypeVar("Result")
 
 
@@ -61,7 +61,7 @@ class IncomingRequest(ABC):
                 if found is not None:
                     return None
                 found = value
-        if found is None or _TRACEPARENT.fullmatch(found) is None:
+        if found is None or TRACEPARENT.fullmatch(found) is None:
             return None
         return found.decode("ascii")
 

@@ -24,6 +24,7 @@ from starlette.responses import Response
 
 from deferd.api import delivery_decoding, put_decoding, request_body, request_query
 from deferd.api.auth.admission import WITHOUT_KEY, Admission
+from deferd.api.auth.api_keys import Bounds
 from deferd.api.auth.permissions import Permission
 from deferd.api.event_stream_response import EventStreamResponse
 from deferd.api.request_body import PARSED_IN_THE_LOOP_BYTES
@@ -46,7 +47,7 @@ class EmptyBody(StrictModel):
 
 
 EMPTY_BODY = EmptyBody()
-_FAST_PATHS: dict[type[BaseModel], Callable[[bytes, PutBounds], Any]] = {
+_FAST_PATHS: dict[type[BaseModel], Callable[[bytes, PutBounds, Bounds], Any]] = {
     PutBatch: put_decoding.decode_batch,
     FinishBatch: delivery_decoding.decode_finishes,
 }
@@ -63,11 +64,11 @@ class _Body(NamedTuple):
     model: type[BaseModel]
     default: BaseModel | None
     items: tuple[str, type[BaseModel]] | None
-    decode: Callable[[bytes, PutBounds], Any] | None = None
+    decode: Callable[[bytes, PutBounds, Bounds], Any] | None = None
 
     def read(self, raw: bytes, admission: Admission = WITHOUT_KEY, bounds: PutBounds = NO_BOUNDS) -> Any:
-        if self.decode is not None and not admission.limits_content:
-            decoded = self.decode(raw, bounds)
+        if self.decode is not None:
+            decoded = self.decode(raw, bounds, admission.bounds)
             if decoded is not None:
                 return decoded
         if not raw:

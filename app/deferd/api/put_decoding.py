@@ -14,6 +14,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from msgspec.structs import astuple
 from pydantic import TypeAdapter
 
+from deferd.api.auth.api_keys import Bounds
 from deferd.api.fast_decoding import SINGLE_MAX_BYTES, UnusualError, check_ids, decoded, stored_json
 from deferd.contract import limits
 from deferd.contract.backoff import Backoff, ExponentialBackoff, FixedBackoff, ScheduleBackoff
@@ -125,17 +126,17 @@ _window_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
 )
 
 
-def decode_put(raw: bytes, bounds: PutBounds, traceparent: str | None = None) -> EncodedPut | None:
+def decode_put(raw: bytes, bounds: PutBounds, key: Bounds, traceparent: str | None = None) -> EncodedPut | None:
     """The put in the body of `POST /jobs`; None when the general path must decide.
 
-    `traceparent` is that of the request's header, which a put without one takes.
+    `key` are the bounds of its API key. `traceparent` is that of the request's header, which a put without one takes.
     """
-    return decoded(_decode_put, raw, bounds, traceparent) if len(raw) <= SINGLE_MAX_BYTES else None
+    return decoded(_decode_put, raw, key, bounds, traceparent) if len(raw) <= SINGLE_MAX_BYTES else None
 
 
-def decode_batch(raw: bytes, bounds: PutBounds) -> EncodedBatch | None:
+def decode_batch(raw: bytes, bounds: PutBounds, key: Bounds) -> EncodedBatch | None:
     """The puts in the body of `POST /jobs/batch`; None when the general path must decide."""
-    return decoded(_decode_batch, raw, bounds)
+    return decoded(_decode_batch, raw, key, bounds)
 
 
 def encode_strings(topic: str, jobs: Sequence[tuple[str, int]]) -> list[EncodedPut]:
@@ -151,8 +152,18 @@ def encode_strings(topic: str, jobs: Sequence[tuple[str, int]]) -> list[EncodedP
     return puts
 
 
-def _decode_put(raw: bytes, bounds: PutBounds, traceparent: str | None) -> EncodedPut:
+def _check_times(put: _Put, key: Bounds) -> None:
+    """As `KeyUsage.check_times` does."""
+    retain, ttl = put.retain, put.ttl  # type: ignore[attr-defined]  # fields of the policy
+    if key.max_retain is not None and retain is not UNSET and retain is not None and retain > key.max_retain:
+        raise UnusualError
+    if key.max_ttl is not None and ttl is not UNSET and (ttl is None or ttl > key.max_ttl):  # null means no bound
+        raise UnusualError
+
+
+def _decode_put(raw: bytes, key: Bounds, bounds: PutBounds, traceparent: str | None) -> EncodedPut:
     put = _put_decoder.decode(raw)
+    _check_times(put, key)
     _make_hashable(put)
     start, end, placing = _encode_options(put, bounds, traceparent)
     if put.id is None:
@@ -167,8 +178,11 @@ def _decode_put(raw: bytes, bounds: PutBounds, traceparent: str | None) -> Encod
     return EncodedPut(put.topic, put.id, put.durability, start + nonce + end + stored_json(put.body), placing)
 
 
-def _decode_batch(raw: bytes, bounds: PutBounds) -> EncodedBatch:
+def _decode_batch(raw: bytes, key: Bounds, bounds: PutBounds) -> EncodedBatch:
     puts = _batch_decoder.decode(raw).jobs
+    if key.max_retain is not None or key.max_ttl is not None:
+        for put in puts:
+            _check_times(put, key)
     ids = [new_id() if put.id is None else put.id for put in puts]
     check_ids(ids)
     for topic in {put.topic for put in puts}:
@@ -219,8 +233,9 @@ def _encode_options(
     if put.traceparent is None:
         put.traceparent = traceparent
     values = astuple(put)
-    if values[_RARE] == _NO_RARE and not put.headers and bounds.dead_retain_ms is None:
-        return PUT_HEAD_START.pack(0, when, when_ms), PUT_HEAD_END.pack(bounds.max_jobs or 0, 0), None
+    if values[_RARE] == _NO_RARE and not put.headers:
+        extra = b"" if bounds.dead_retain_ms is None else _extra_of_key(bounds)
+        return PUT_HEAD_START.pack(0, when, when_ms), PUT_HEAD_END.pack(bounds.max_jobs or 0, len(extra)) + extra, None
     _check_terms(put)
     _check_labels(put)
     placing = None
@@ -292,6 +307,14 @@ def _extra(put: _Put, policy: Sequence[Any], bounds: PutBounds) -> bytes:
             extra[field.key] = to_store(field, value)
     add_terms(extra, put, bounds)
     return json_bytes(extra) if extra else b""
+
+
+@lru_cache(maxsize=256)
+def _extra_of_key(bounds: PutBounds) -> bytes:
+    """That of a put without any of its fields."""
+    extra: dict[str, Any] = {}
+    add_terms(extra, _Put(topic=""), bounds)
+    return json_bytes(extra)
 
 
 def _backoff(field: Field, raw: bytes) -> dict[str, Any]:

@@ -16,8 +16,9 @@ from deferd.contract.bulk_model import CancelSelected, RescheduleSelected
 from deferd.contract.model import ChangeJob, FinishItem, PutJob
 from deferd.contract.schedules import PutSchedule
 from deferd.engine.engine import Engine
+from deferd.engine.record import json_bytes
 from deferd.engine.schedules.stored_schedule import StoredSchedule
-from deferd.engine.script_arguments import NO_BOUNDS, PutBounds
+from deferd.engine.script_arguments import EncodedFinish, EncodedPut, PutBounds
 
 _NO_QUOTA = nullcontext()
 Result = TypeVar("Result")
@@ -44,10 +45,10 @@ class RequestContext:
         """The application's engine."""
         return self.app.engine
 
-    def room_for(self, jobs: Sequence[PutJob]) -> AbstractContextManager[None]:
+    def room_for(self, jobs: Sequence[PutJob | EncodedPut]) -> AbstractContextManager[None]:
         """Around a put. Raises RateLimited when the key's quota has no room for these jobs."""
         usage = self.admission.usage
-        return _NO_QUOTA if usage is None or usage.quota is None else usage.quota.room_for(jobs)
+        return _NO_QUOTA if usage is None else usage.room_for(jobs)
 
     def room_for_schedule(self, schedule: PutSchedule) -> AbstractContextManager[None]:
         """Around a put of a schedule. Raises RateLimited when the key's quota has no room for it and its next run."""
@@ -81,14 +82,18 @@ class RequestContext:
     def counting(self, *values: Any) -> AbstractContextManager[None]:
         """Around the end of a delivery that may store these values: they count for the key's quota."""
         usage = self.admission.usage
-        return _NO_QUOTA if usage is None or usage.quota is None else usage.quota.counting(values)
+        if usage is None or usage.quota is None:
+            return _NO_QUOTA
+        return usage.counting(sum(len(json_bytes(value)) for value in values if value is not None))
 
-    def counting_results(self, jobs: Sequence[FinishItem]) -> AbstractContextManager[None]:
+    def counting_results(self, jobs: Sequence[FinishItem | EncodedFinish]) -> AbstractContextManager[None]:
         """Around a batch of finishes, as `counting`."""
         usage = self.admission.usage
-        if usage is None or usage.quota is None:  # only then the batch may be an EncodedFinishes, which has no results
+        if usage is None or usage.quota is None:
             return _NO_QUOTA
-        return usage.quota.counting([job.result for job in jobs])
+        encoded = [job.result_bytes for job in jobs if isinstance(job, EncodedFinish)]
+        values = [job.result for job in jobs if not isinstance(job, EncodedFinish) and job.result is not None]
+        return usage.counting(sum(encoded) + sum(len(json_bytes(value)) for value in values))
 
     async def compute(self, work: Callable[[], Awaitable[Result]]) -> Result:
         """Do what may compute for long: within the share of the key, and only as long as the client is there.
@@ -105,9 +110,7 @@ class RequestContext:
 
     def put_bounds(self) -> PutBounds:
         """The bounds that the key and the service set for each job."""
-        usage, body_bytes = self.admission.usage, self.app.settings.max_body_bytes
-        bounds = NO_BOUNDS if usage is None else usage.put_bounds
-        return bounds if bounds.body_bytes == body_bytes else bounds._replace(body_bytes=body_bytes)
+        return self.admission.put_bounds(self.app.settings.max_body_bytes)
 
 
 def _bound_by_operation() -> RequestContext:

@@ -52,7 +52,7 @@ _ENDINGS_KEYS = frozenset("sva")
 _KEYS = {field.name: field.key for field in POLICY}
 _RARE_KEYS = frozenset({_KEYS["deadline"], _KEYS["backoff"], *(_KEYS[name] for name in PLACING)})
 """With these a job shows more than its policy, or an object."""
-_PLAIN_KEYS = frozenset(_KEYS.values()) - _RARE_KEYS
+PLAIN_KEYS = frozenset(_KEYS.values()) - _RARE_KEYS
 
 
 class Receipt(NamedTuple):
@@ -223,7 +223,7 @@ def read_record(  # noqa: PLR0917 (by position: see below)
         request_id,
     )
     if extra_length:
-        _read_extra(record, orjson.loads(raw[_HEADER_SIZE:body_at]))
+        read_extra(record, orjson.loads(raw[_HEADER_SIZE:body_at]))
     return record
 
 
@@ -257,14 +257,15 @@ def read_reply(topic: str, job_id: str, reply: Sequence[Any]) -> JobRecord:
     return read_record(topic, job_id, state, raw, int(score), consumer.decode() or None)
 
 
-def _read_extra(record: JobRecord, extra: dict[str, Any]) -> None:
+def read_extra(record: JobRecord, extra: dict[str, Any]) -> None:
+    """Set what the JSON object of a record says of the job."""
     record.extra, get = extra, extra.get
     if "wi" in extra or "sp" in extra or "sh" in extra:
         record.placement = placement = Placement(get("wi", ""), get("sp", 0), get("sh", 0))
         record.is_plain = False
         if len(extra) == bool(placement.window) + bool(placement.spread_ms) + bool(placement.moved_ms):
             return
-    if _PLAIN_KEYS.issuperset(extra):
+    if PLAIN_KEYS.issuperset(extra):
         return
     record.is_plain = False
     record.last_error = get("e")

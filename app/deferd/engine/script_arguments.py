@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import random
 import struct
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
+import orjson
 
 from deferd.contract import limits
 from deferd.contract.fields import PLACING
@@ -31,6 +33,9 @@ _ONLY_LIVE, _AFTER, _HAS_MAX_WAIT = 4, 8, 16
 """Added to the code of `on_conflict`, see lua/put.lua."""
 DELAY, INSTANT = 0, 1
 NONCE_BYTES = 6
+_ATTEMPT_BYTES = 4
+RECEIPT_BYTES = NONCE_BYTES + _ATTEMPT_BYTES
+"""Of a receipt as scripts read it."""
 _RELEASE, _PLACED_RETRY, _TTR = struct.Struct("<qBd"), struct.Struct("<QQI"), struct.Struct("<Q")
 """Parts of the arguments of lua/release.lua, and that of lua/touch.lua, which follow the receipt."""
 _HAS_ERROR, _COUNTS = 1, 2
@@ -85,6 +90,11 @@ class EncodedFinish(msgspec.Struct, frozen=True, gc=False):
     argument: bytes
 
     @property
+    def result_bytes(self) -> int:
+        """How long its result is; 0 without one."""
+        return len(self.argument) - RECEIPT_BYTES
+
+    @property
     def args(self) -> Args:
         """The arguments for this job."""
         return self.id, self.argument
@@ -131,6 +141,16 @@ def encode_put(spec: PutJob, bounds: PutBounds = NO_BOUNDS, *, is_placed: bool =
         policy = policy_extra(spec)
         placing = Placing(policy.get("wi"), policy.get("sp"))
     return EncodedPut(spec.topic, spec.id or new_id(), spec.durability, job, placing)
+
+
+def tags_of(put: EncodedPut) -> Sequence[str]:
+    """The tags that it was encoded with."""
+    if b'"g":[' not in put.job:  # as most
+        return ()
+    *_, extra_bytes = PUT_HEAD.unpack_from(put.job)
+    extra = put.job[PUT_HEAD.size : PUT_HEAD.size + extra_bytes]
+    tags: Sequence[str] = orjson.loads(extra).get("g", ()) if extra else ()
+    return tags
 
 
 def conflict_code(put: Any) -> int:
@@ -233,7 +253,7 @@ def receipt_bytes(receipt: Receipt) -> bytes:
     nonce, attempt = receipt
     if not 0 <= attempt < _NO_ATTEMPT or nonce >> NONCE_BYTES * 8:
         nonce, attempt = 0, _NO_ATTEMPT
-    return nonce.to_bytes(NONCE_BYTES, "little") + attempt.to_bytes(4, "little")
+    return nonce.to_bytes(NONCE_BYTES, "little") + attempt.to_bytes(_ATTEMPT_BYTES, "little")
 
 
 def new_nonces(count: int) -> list[bytes]:

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import re
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
@@ -34,6 +35,9 @@ INSTANT = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 RECEIPT = re.compile(rb'"receipt":"([0-9a-f]{12}\.\d+)"')
 TIME = re.compile(rb"deferd-time: \d{13}")
 NEW_ID = re.compile(rb"[0-9a-f]{32}")
+FULL_IN = re.compile(rb'("requests";r=\d+;t=)\d+')
+"""When a rate limit is full again: that depends on the time."""
+TRACE = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 HEADS = (
     b"Host: 127.0.0.1:8000\r\nContent-Type: application/json\r\nContent-Length: %d",
     b"host: localhost\r\ncontent-length: %d\r\naccept: */*",
@@ -41,7 +45,11 @@ HEADS = (
     b"Host: x\r\nContent-Type: text/plain\r\nContent-Length: %d",
     b"Host: x\r\nX-Strength: 7\r\nCONTENT-LENGTH: %d",
     b"Host: jobs.example.com\r\nContent-Length: %d",
-    b"Host: x\r\nTraceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\nContent-Length: %d",
+    b"Host: x\r\nTraceparent: %b\r\nContent-Length: %%d" % TRACE,
+    b"Host: x\r\ntraceparent: %b\r\nContent-Length: %%d\r\ndeferd-not-after: 9999999999999" % TRACE,
+    b"Host: x\r\nContent-Length: %%d\r\ntraceparent: %b" % TRACE.replace(b"00f067aa0ba902b7", b"0" * 16),
+    b"Host: x\r\ntraceparent: %b\r\nContent-Length: %%d\r\ntraceparent: %b" % (TRACE, TRACE),
+    b"Host: x\r\nX-Traceparent: %b\r\nContent-Length: %%d\r\nTRACEPARENT: %b" % (TRACE, TRACE),
     b"Host: x\r\nContent-Length: %d\r\nConnection: close",
     b"Host: x\r\nContent-Length: %d\r\ndeferd-not-after: 9999999999999",
     b"Host: x\r\nContent-Length: %d\r\ndeferd-not-after: 1000000000000",
@@ -71,7 +79,7 @@ class Request(NamedTuple):
 class NoDirectPath(DirectPath):
     """Sends all requests the general way."""
 
-    def begin(self, connection: Connection, data: bytes) -> DirectCall | None:
+    def _begin(self, *_args: Any, **_named: Any) -> DirectCall | None:
         return None
 
 
@@ -80,8 +88,17 @@ class CountingDirectPath(DirectPath):
 
     taken: Counter[str]
 
+    unparsed: Counter[str]
+    """Those of them whose head was known."""
+
     def begin(self, connection: Connection, data: bytes) -> DirectCall | None:
         call = super().begin(connection, data)
+        if call is not None:
+            self.unparsed[call._route] += 1
+        return call
+
+    def _begin(self, *args: Any, **named: Any) -> DirectCall | None:
+        call = super()._begin(*args, **named)
         if call is not None:
             self.taken[call._route] += 1
         return call
@@ -134,7 +151,7 @@ class World:
         kind: type[DirectPath] = CountingDirectPath if direct else NoDirectPath
         self.direct_path = kind(self.service)
         if isinstance(self.direct_path, CountingDirectPath):
-            self.direct_path.taken = Counter()
+            self.direct_path.taken, self.direct_path.unparsed = Counter(), Counter()
         self.limits = Connections(self.settings)
         self.state = ServerState()
         self.state.default_headers = [(b"date", b"today")]
@@ -177,6 +194,7 @@ class World:
         response = INSTANT.sub(b"<instant>", TIME.sub(b"deferd-time: <ms>", transport.received)).replace(
             self.receipt, b"<receipt>"
         )  # quoted by an error
+        response = FULL_IN.sub(rb"\1<s>", response)
         found = RECEIPT.search(response)
         if found:
             self.receipt = found[1]
@@ -192,7 +210,8 @@ def is_whole(response: bytes) -> bool:
 class Worlds:
     """A service with direct paths and one without, each over its own database."""
 
-    def __init__(self, direct_url: str, general_url: str, **more: Any) -> None:
+    def __init__(self, direct_url: str, general_url: str, head: bytes = b"Host: x", **more: Any) -> None:
+        self._head = head  # of gets
         self.runner = asyncio.Runner()
         self.stack = AsyncExitStack()
         self.numbers = itertools.count()
@@ -217,7 +236,7 @@ class Worlds:
         return self.runner.run(self._compare(requests, b"t%d" % next(self.numbers)))
 
     async def _compare(self, requests: list[Request], topic: bytes) -> list[bytes]:
-        gets = [Request(b"Host: x", b"GET /jobs/{t}/%b" % job_id) for job_id in (b"a", b"b")]
+        gets = [Request(self._head, b"GET /jobs/{t}/%b" % job_id) for job_id in (b"a", b"b")]
         found = []
         before = counts()
         for world in (self.direct, self.general):
@@ -285,6 +304,11 @@ QUERIES = st.sampled_from(
         ),
     ]
 )
+POPPED = st.sampled_from(
+    [b"{t}"] * 6
+    + [b"{t},{t}.more", b"{t}.more,{t}", b"{t}.*,{t}", b"{t}.*", b"other,{t}*x"]
+    + [b"{t},{t}", b"{t},", b"{t},*,*", b"%2A", b"{t}%2C{t}.more", b","]
+)
 PATH_IDS = st.sampled_from([b"a", b"b"] * 6 + [b"-a", b"a%62", b"a%2Fb", b"A.b_c:d-1", b"x" * 256])
 
 
@@ -295,7 +319,7 @@ def any_request(draw: st.DrawFn) -> Request:
     if kind == "put":
         return Request(head, b"POST /jobs", draw(BODIES))
     if kind == "pop":
-        line = draw(st.sampled_from([b"GET", b"POST"])) + b" /topics/{t}/pop?" + draw(QUERIES)
+        line = draw(st.sampled_from([b"GET", b"POST"])) + b" /topics/%b/pop?" % draw(POPPED) + draw(QUERIES)
         if line.startswith(b"GET") or draw(st.booleans()):
             return Request(b"Host: x", line)
         return Request(head, line, draw(st.sampled_from([b"", b"{}", b" {}", b"null", b"[]"])))
@@ -336,6 +360,8 @@ USUAL = [
     ("/jobs", Request(HEADS[0], b"POST /jobs", b'{"topic":"{t}","delay":0.5}'), b"201 Created"),
     ("/topics/{topic}/pop", Request(b"Host: x", b"GET /topics/{t}/pop?wait=0"), b"200 OK"),
     ("/topics/{topic}/pop", Request(b"Host: x", b"POST /topics/{t}/pop?wait=0&count=9"), b"200 OK"),
+    ("/topics/{topic}/pop", Request(b"Host: x", b"GET /topics/{t},{t}.more/pop?wait=0"), b"200 OK"),
+    ("/topics/{topic}/pop", Request(b"Host: x", b"GET /topics/{t}.*,{t}/pop?wait=0&request_id=r"), b"200 OK"),
     ("/jobs/{topic}/{id}/finish", Request(HEADS[0], b"POST /jobs/{t}/a/finish", b'{"receipt":"x"}'), b"404 Not Found"),
     ("/jobs/{topic}/{id}", Request(b"Host: x", b"DELETE /jobs/{t}/a"), b"404 Not Found"),
     *(
@@ -393,13 +419,33 @@ def test_what_comes_too_late_does_nothing(worlds: Worlds) -> None:
     assert [response[9:12] for response in responses] == [b"408", b"404", b"201", b"408", b"200"]
 
 
-def test_calls_with_different_headers_in_turn_take_their_direct_paths(worlds: Worlds) -> None:
+def test_heads_that_came_twice_in_turn_with_others_are_known(worlds: Worlds) -> None:
     assert isinstance(worlds.direct.direct_path, CountingDirectPath)
-    before = worlds.direct.direct_path.taken.copy()
+    before = worlds.direct.direct_path.unparsed.copy()
     put = Request(b"Host: by-turns\r\nContent-Length: %d", b"POST /jobs", JOB)
     pop = Request(b"Host: by-turns", b"POST /topics/{t}/pop?wait=0")
     worlds.compare([put, pop] * 3)
-    assert worlds.direct.direct_path.taken - before == Counter({"/jobs": 1, "/topics/{topic}/pop": 1})
+    assert worlds.direct.direct_path.unparsed - before == Counter({"/jobs": 1, "/topics/{topic}/pop": 1})
+
+
+@pytest.mark.parametrize(("route", "request_", "status"), USUAL, ids=lambda value: str(value)[:30])
+def test_usual_requests_with_a_new_head_each_time_take_their_direct_path(
+    worlds: Worlds, route: str, request_: Request, status: bytes
+) -> None:
+    direct = worlds.direct.direct_path
+    assert isinstance(direct, CountingDirectPath)
+    taken, unparsed = direct.taken[route], direct.unparsed[route]
+    for number, is_split in enumerate([False, True]):
+        head = b"%b\r\nX-Request-Id: %d.%d" % (request_.head, number, zlib.crc32(request_.line + request_.body))
+        [response] = worlds.compare([request_._replace(head=head, is_split=is_split)])
+        assert response.startswith(b"HTTP/1.1 " + status)
+    assert (direct.taken[route], direct.unparsed[route]) == (taken + 2, unparsed)
+
+
+@pytest.mark.parametrize("header", [b"Connection: close", b"Deferd-Via: console", b"Content-Encoding: gzip"])
+def test_a_new_head_with_an_effect_has_the_same_one(worlds: Worlds, header: bytes) -> None:
+    put = Request(HEADS[0] + b"\r\nX-Request-Id: 1\r\n" + header, b"POST /jobs", JOB)
+    worlds.compare([put, put._replace(line=b"POST /jobs?x=1"), put._replace(is_split=True)])
 
 
 def test_a_job_lives_its_life_on_direct_paths(worlds: Worlds) -> None:
@@ -475,5 +521,5 @@ def test_with_keys_the_responses_are_the_same(keyed_worlds: Worlds, holder: str)
         keyed_worlds.compare(lives)
     taken = keyed_worlds.direct.direct_path
     assert isinstance(taken, CountingDirectPath)
-    assert bool(taken.taken) is (holder in {"put", "pop", "some-topics"})
+    assert bool(taken.taken) is (holder != "nobody")
     taken.taken.clear()

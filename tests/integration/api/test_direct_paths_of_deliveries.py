@@ -13,7 +13,7 @@ from tests.integration.store.store_servers import StoreServer
 
 @pytest.fixture(scope="module")
 def worlds(running_server: StoreServer) -> Iterator[Worlds]:
-    both = Worlds(f"{running_server.url}/4", f"{running_server.url}/5")
+    both = Worlds(f"{running_server.url}/6", f"{running_server.url}/7")
     yield both
     both.close()
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import orjson
 import pytest
 
+from deferd.api.auth.api_keys import NO_BOUNDS as NO_KEY_BOUNDS
 from deferd.api.delivery_decoding import decode_finishes
 from deferd.api.put_decoding import decode_batch, decode_put
 from deferd.contract.model import FinishBatch, PutBatch
@@ -30,7 +32,7 @@ async def test_an_encoded_batch_is_stored_as_its_models(driver: EngineDriver) ->
         {"id": "c", "run_at": "2020-01-01T00:00:00Z", "traceparent": f"00-{'1' * 32}-{'2' * 16}-01"},
         {"id": "c", "on_conflict": "replace", "body": [None]},
     ]
-    encoded = decode_batch(puts(*jobs), NO_BOUNDS)
+    encoded = decode_batch(puts(*jobs), NO_BOUNDS, NO_KEY_BOUNDS)
     assert encoded is not None
     fast = await driver.queue.put_many(encoded.jobs)
     of_fast = [await driver.queue.get(TOPIC, job_id) for job_id in "abc"]
@@ -48,7 +50,8 @@ async def test_an_encoded_batch_is_stored_as_its_models(driver: EngineDriver) ->
 
 
 async def test_an_encoded_put_is_one_put(driver: EngineDriver) -> None:
-    encoded = decode_put(orjson.dumps({"topic": TOPIC, "body": {"a": 1}}), NO_BOUNDS, f"00-{'1' * 32}-{'2' * 16}-01")
+    raw = orjson.dumps({"topic": TOPIC, "body": {"a": 1}})
+    encoded = decode_put(raw, NO_BOUNDS, NO_KEY_BOUNDS, f"00-{'1' * 32}-{'2' * 16}-01")
     assert isinstance(encoded, EncodedPut)
     put = await driver.queue.put(encoded)
     assert (put.outcome, put.record.id, put.record.body) == ("created", encoded.id, b'{"a":1}')
@@ -57,7 +60,7 @@ async def test_an_encoded_put_is_one_put(driver: EngineDriver) -> None:
 
 async def test_an_encoded_batch_of_finishes_ends_as_its_models(driver: EngineDriver) -> None:
     codes = []
-    for decode in (decode_finishes, FinishBatch.model_validate_json):
+    for decode in (partial(decode_finishes, _bounds=NO_BOUNDS, key=NO_KEY_BOUNDS), FinishBatch.model_validate_json):
         for job_id in ("gone", "kept", "other", "any", "twice", "cancelled"):
             await driver.put(job_id, retain=0 if job_id != "kept" else 60)
         receipts = {popped.id: str(popped.receipt) for popped in await driver.pop(10)}
@@ -90,7 +93,9 @@ async def test_an_encoded_batch_of_finishes_ends_as_its_models(driver: EngineDri
 
 
 async def test_an_encoded_finish_has_a_receipt_of_ten_bytes() -> None:
-    finishes = decode_finishes(b'{"jobs":[{"id":"a","receipt":"0123456789ab.2","result":[]}]}')
+    finishes = decode_finishes(
+        b'{"jobs":[{"id":"a","receipt":"0123456789ab.2","result":[]}]}', NO_BOUNDS, NO_KEY_BOUNDS
+    )
     assert finishes is not None
     assert finishes.jobs == [EncodedFinish("a", bytes.fromhex("ab896745230102000000") + b"[]")]
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from deferd.api import delivery_decoding
+from deferd.api.auth.api_keys import NO_BOUNDS, Bounds
 from deferd.api.delivery_decoding import decode_bury, decode_release, decode_touch
 from deferd.api.request_body import parse_object
 from deferd.contract import limits
@@ -44,7 +45,7 @@ def buried(raw: bytes) -> Any:
     return encode_bury("a", Receipt.of(bury.receipt), bury.error)
 
 
-VERBS: dict[str, tuple[Callable[[bytes, str], Any], Callable[[bytes], Any]]] = {
+VERBS: dict[str, tuple[Callable[[bytes, Bounds, str], Any], Callable[[bytes], Any]]] = {
     "release": (decode_release, released),
     "touch": (decode_touch, touched),
     "bury": (decode_bury, buried),
@@ -59,7 +60,7 @@ def both_ways(verb: str, raw: bytes) -> tuple[Any, Any]:
         expected = general(raw)
     except (InvalidInput, ValidationError):
         expected = None
-    return _sent(fast(raw, "a")), _sent(expected)
+    return _sent(fast(raw, NO_BOUNDS, "a")), _sent(expected)
 
 
 def _sent(call: Any) -> Any:
@@ -130,7 +131,7 @@ def test_what_is_refused_is_left_to_the_general_path(verb: str, raw: bytes) -> N
 
 def test_a_number_in_a_string_is_left_to_the_general_path() -> None:
     for verb, raw in (("release", b'{"delay":"5"}'), ("touch", b'{"ttr":"5"}')):
-        assert VERBS[verb][0](raw, "a") is None
+        assert VERBS[verb][0](raw, NO_BOUNDS, "a") is None
 
 
 def test_the_fast_paths_know_each_field_but_puts() -> None:
@@ -145,7 +146,7 @@ def test_the_fast_paths_know_each_field_but_puts() -> None:
 
 
 def test_the_jitter_of_each_release_is_another() -> None:
-    releases = [decode_release(b"{}", "a") for _ in range(10)]
+    releases = [decode_release(b"{}", NO_BOUNDS, "a") for _ in range(10)]
     assert len({release.start for release in releases if release is not None}) == 10
 
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from deferd.api.auth.admission import WITHOUT_KEY
 from deferd.api.direct.call import DirectCall
 from deferd.api.operation import OperationRoute
 
@@ -30,7 +31,7 @@ class Connection:
 def test_a_call_that_has_ended_is_freed_without_the_collector(end: str) -> None:
     work = Work()
     freed = weakref.ref(work)
-    call = DirectCall(Connection(), cast("OperationRoute", SimpleNamespace(path="/test")), "GET", None)
+    call = DirectCall(Connection(), cast("OperationRoute", SimpleNamespace(path="/test")), "GET", WITHOUT_KEY)
     call.abandon = partial(lambda _work, _call: None, work, call)
     del work
     gc.disable()

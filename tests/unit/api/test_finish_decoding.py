@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from deferd.api.auth.api_keys import NO_BOUNDS as NO_KEY_BOUNDS
 from deferd.api.delivery_decoding import decode_finishes
 from deferd.api.request_body import parse_object
 from deferd.contract import limits
 from deferd.contract.errors import InvalidInput
 from deferd.contract.model import FinishBatch
 from deferd.engine.record import Receipt
-from deferd.engine.script_arguments import EncodedFinish, encode_finish, receipt_bytes
+from deferd.engine.script_arguments import NO_BOUNDS, EncodedFinish, encode_finish, receipt_bytes
 from tests.drawn_input import drawn
 from tests.unit.api.test_put_decoding import batch_of, json_values
 
@@ -63,7 +64,7 @@ def generally_finished(raw: bytes) -> list[EncodedFinish] | None:
 @pytest.mark.parametrize("raw", USUAL_FINISHES)
 def test_a_usual_finish_is_sent_as_on_the_general_path(raw: bytes) -> None:
     for batch in (batch_of(raw), batch_of(raw, USUAL_FINISHES[2]), batch_of(USUAL_FINISHES[3], raw)):
-        finishes = decode_finishes(batch)
+        finishes = decode_finishes(batch, NO_BOUNDS, NO_KEY_BOUNDS)
         assert finishes is not None
         assert generally_finished(batch) == finishes.jobs
 
@@ -71,7 +72,7 @@ def test_a_usual_finish_is_sent_as_on_the_general_path(raw: bytes) -> None:
 @pytest.mark.parametrize("raw", LEFT_FINISHES)
 def test_an_unusual_finish_is_left_to_the_general_path(raw: bytes) -> None:
     for batch in (batch_of(raw), batch_of(USUAL_FINISHES[2], raw)):
-        assert decode_finishes(batch) is None
+        assert decode_finishes(batch, NO_BOUNDS, NO_KEY_BOUNDS) is None
 
 
 def test_a_receipt_that_no_delivery_can_have_never_matches() -> None:
@@ -97,5 +98,5 @@ def test_a_receipt_that_no_delivery_can_have_never_matches() -> None:
 )
 def test_every_finish_is_sent_as_on_the_general_path(items: list[Any]) -> None:
     raw = json.dumps({"jobs": items}).encode()
-    finishes = decode_finishes(raw)
+    finishes = decode_finishes(raw, NO_BOUNDS, NO_KEY_BOUNDS)
     assert generally_finished(raw) == (None if finishes is None else finishes.jobs)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from deferd.api import put_decoding
+from deferd.api.auth.api_keys import NO_BOUNDS as NO_KEY_BOUNDS
 from deferd.api.put_decoding import EncodedBatch, decode_batch, decode_put
 from deferd.api.request_body import parse_object
 from deferd.contract import limits
@@ -22,7 +23,6 @@ from deferd.contract.model import PutBatch, PutJob
 from deferd.engine.script_arguments import (
     NO_BOUNDS,
     EncodedPut,
-    PutBounds,
     encode_put,
 )
 from tests.drawn_input import drawn
@@ -215,7 +215,7 @@ def without_chance(put: EncodedPut, *, has_id: bool = True) -> tuple[Any, ...]:
 
 def compare(raw: bytes) -> bool:
     """Whether a batch takes the fast path; then it must give what the general path gives."""
-    fast = decode_batch(raw, NO_BOUNDS)
+    fast = decode_batch(raw, NO_BOUNDS, NO_KEY_BOUNDS)
     if fast is None:
         return False
     slow = general(raw)
@@ -234,7 +234,7 @@ def batch_of(*puts: bytes) -> bytes:
 @pytest.mark.parametrize("raw", USUAL)
 def test_a_usual_put_takes_the_fast_path_and_is_stored_as_on_the_general_one(raw: bytes) -> None:
     assert compare(batch_of(raw))
-    put = decode_put(raw, NO_BOUNDS)
+    put = decode_put(raw, NO_BOUNDS, NO_KEY_BOUNDS)
     assert put is not None
     has_id = parse_object(raw).get("id") is not None
     expected = encode_put(PutJob.model_validate(parse_object(raw)))
@@ -243,9 +243,9 @@ def test_a_usual_put_takes_the_fast_path_and_is_stored_as_on_the_general_one(raw
 
 @pytest.mark.parametrize("raw", LEFT_TO_THE_GENERAL_PATH, ids=lambda raw: repr(raw[:50]))
 def test_an_unusual_put_is_left_to_the_general_path(raw: bytes) -> None:
-    assert decode_put(raw, NO_BOUNDS) is None
-    assert decode_batch(batch_of(raw), NO_BOUNDS) is None
-    assert decode_batch(batch_of(USUAL[0], raw), NO_BOUNDS) is None
+    assert decode_put(raw, NO_BOUNDS, NO_KEY_BOUNDS) is None
+    assert decode_batch(batch_of(raw), NO_BOUNDS, NO_KEY_BOUNDS) is None
+    assert decode_batch(batch_of(USUAL[0], raw), NO_BOUNDS, NO_KEY_BOUNDS) is None
 
 
 @pytest.mark.parametrize("count", [0, 1, limits.BATCH_MAX, limits.BATCH_MAX + 1])
@@ -272,43 +272,38 @@ def test_jobs_of_a_batch_have_their_own_options_in_their_own_order() -> None:
     ]
     assert compare(batch_of(*[b'{"topic":"t","id":"a%d",%b}' % job for job in enumerate(options + options)]))
     without_id = b'{"topic":"t","on_conflict":"append"}'
-    assert decode_batch(batch_of(b'{"topic":"t","id":"a","on_conflict":"append"}', without_id), NO_BOUNDS) is None
+    assert (
+        decode_batch(batch_of(b'{"topic":"t","id":"a","on_conflict":"append"}', without_id), NO_BOUNDS, NO_KEY_BOUNDS)
+        is None
+    )
 
 
 def test_one_wrong_id_between_others_is_found() -> None:
     ids = [rb"a", rb"b\nc", rb"d"]
-    assert decode_batch(batch_of(*[b'{"topic":"t","id":"%b"}' % job_id for job_id in ids]), NO_BOUNDS) is None
+    assert (
+        decode_batch(batch_of(*[b'{"topic":"t","id":"%b"}' % job_id for job_id in ids]), NO_BOUNDS, NO_KEY_BOUNDS)
+        is None
+    )
 
 
 def test_the_trace_context_of_the_header_is_taken_only_without_one_in_the_put() -> None:
     other = "00-" + "1" * 32 + "-" + "2" * 16 + "-00"
     named = b'{"topic":"t","id":"a","traceparent":"%b"}' % TRACEPARENT.encode()
     for raw, expected in ((b'{"topic":"t","id":"a"}', other), (named, TRACEPARENT)):
-        put = decode_put(raw, NO_BOUNDS, other)
+        put = decode_put(raw, NO_BOUNDS, NO_KEY_BOUNDS, other)
         assert put is not None
         assert without_chance(put) == without_chance(encode_put(PutJob(topic="t", id="a", traceparent=expected)))
-        assert decode_put(raw, NO_BOUNDS) is not None
+        assert decode_put(raw, NO_BOUNDS, NO_KEY_BOUNDS) is not None
 
 
 def test_every_nonce_is_another_one() -> None:
-    batch = decode_batch(batch_of(*USUAL), NO_BOUNDS)
+    batch = decode_batch(batch_of(*USUAL), NO_BOUNDS, NO_KEY_BOUNDS)
     assert isinstance(batch, EncodedBatch)
     assert len({put.job[NONCE] for put in batch.jobs}) == len(USUAL)
 
 
 def test_the_fast_path_knows_each_field() -> None:
     assert set(put_decoding._Put.__struct_fields__) == PutJob.model_fields.keys()
-
-
-def test_the_bounds_of_a_key_are_a_part_of_its_puts() -> None:
-    bounds = PutBounds(max_jobs=7, dead_retain_ms=5, body_bytes=1000)
-    for raw in (b'{"topic":"t","id":"a"}', b'{"topic":"t","id":"a","on_conflict":"append","tags":["x"],"retain":1}'):
-        put = decode_put(raw, bounds)
-        batch = decode_batch(batch_of(raw), bounds)
-        assert put is not None
-        assert batch is not None
-        expected = without_chance(encode_put(PutJob.model_validate(parse_object(raw)), bounds))
-        assert [without_chance(put), without_chance(batch.jobs[0])] == [expected] * 2
 
 
 # Fuzz

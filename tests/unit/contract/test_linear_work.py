@@ -33,6 +33,7 @@ from deferd.api import (
 )
 from deferd.api.app import create_app
 from deferd.api.auth import api_keys, key_file
+from deferd.api.auth.api_keys import NO_BOUNDS as NO_KEY_BOUNDS
 from deferd.api.operation import OperationRoute
 from deferd.api.resp import command_error, set_commands
 from deferd.api.routes import pop, queries, schedules, topics
@@ -118,7 +119,10 @@ def is_deeper(raw: bytes) -> bool:
 
 
 def decoded_window(form: str) -> Callable[[str], object]:
-    return lambda text: fast_decoding.decoded(put_decoding._window, form.format(json.dumps(text)).encode())
+    window = put_decoding._window
+    return lambda text: fast_decoding.decoded(
+        lambda raw, _key: window(raw), form.format(json.dumps(text)).encode(), NO_KEY_BOUNDS
+    )
 
 
 def validated(kind: Any) -> Callable[[Any], object]:
@@ -251,7 +255,7 @@ ROWS = [
     Row("traceparent of a body", validated(model.Traceparent), HEX, ("contract/model.py",)),
     Row(
         "traceparent",
-        incoming_request._TRACEPARENT.fullmatch,
+        incoming_request.TRACEPARENT.fullmatch,
         {"zeros": repeat_bytes("0")},
         ("api/incoming_request.py",),
     ),
@@ -312,9 +316,9 @@ ROWS = [
         },
         ("server/http/direct_path.py",),
     ),
-    Row("body of a put on its direct path", lambda raw: put_decoding.decode_put(raw, NO_BOUNDS), BODIES),
-    Row("body of a finish on its direct path", lambda raw: delivery_decoding.decode_finish(raw, "a"), BODIES),
-    Row("body of a release on its direct path", lambda raw: delivery_decoding.decode_release(raw, "a"), BODIES),
+    Row("body of a put on its direct path", lambda raw: put_decoding.decode_put(raw, NO_BOUNDS, NO_KEY_BOUNDS), BODIES),
+    Row("body of a finish", lambda raw: delivery_decoding.decode_finish(raw, NO_KEY_BOUNDS, "a"), BODIES),
+    Row("body of a release", lambda raw: delivery_decoding.decode_release(raw, NO_KEY_BOUNDS, "a"), BODIES),
     Row("body of a put", read_body("put_job"), BODIES),
     Row("body of a batch", read_body("put_jobs"), BATCHES),
     *(

@@ -45,5 +45,10 @@ def test_a_kept_line_means_what_it_meant_before(direct_path: DirectPath) -> None
     line = b"GET /topics/mail/pop?wait=3 HTTP/1.1"
     found = direct_path._find_verb(line)
     assert found is not None
-    verb, match = direct_path._lines[line]
-    assert (verb, verb._path_values(match, 2)) == (found[0], ("mail", "wait=3"))
+    assert direct_path._lines[line] == found == (found[0], ("mail", "wait=3"))
+
+
+def test_a_line_without_a_query_has_an_empty_one(direct_path: DirectPath) -> None:
+    found = direct_path._find_verb(b"POST /topics/mail,post.*/pop HTTP/1.1")
+    assert found is not None
+    assert found[1] == ("mail,post.*", "")

@@ -5,17 +5,26 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
-from deferd.api.auth.api_keys import Key
+from deferd.api.auth.api_keys import NO_BOUNDS, Bounds, Key
 from deferd.api.auth.audit_log import AuditedRequest, AuditLog
-from deferd.api.auth.permissions import Arguments, Permission
+from deferd.api.auth.permissions import Arguments, Permission, admits
 from deferd.api.auth.usage_limits import KeyUsage
 from deferd.api.incoming_request import IncomingRequest
 from deferd.api.responses import Header
 from deferd.contract.scopes import Scope
 from deferd.contract.topic_patterns import TopicPatterns
+from deferd.engine import script_arguments
+from deferd.engine.script_arguments import PutBounds
 from deferd.engine.topic_usage import TopicUsage
+
+
+class Addressed(Protocol):
+    """A request, as the audit log sees it."""
+
+    def client_address(self) -> str | None:
+        """The address that the connection comes from, if the server knows it."""
 
 
 class Admission:
@@ -42,9 +51,19 @@ class Admission:
         return self.key is not None and Scope.ADMIN in self.key.scopes
 
     @property
-    def limits_content(self) -> bool:
-        """Whether the key has limits that `check_value` and `check_arguments` need the body's values for."""
-        return self.usage is not None and self.usage.has_bounds
+    def bounds(self) -> Bounds:
+        """The bounds of the key; without a key there are none."""
+        return NO_BOUNDS if self.usage is None else self.usage.bounds
+
+    def put_bounds(self, body_bytes: int) -> PutBounds:
+        """The bounds that the key sets for each job, and the service by its limit of `body_bytes`."""
+        bounds = script_arguments.NO_BOUNDS if self.usage is None else self.usage.put_bounds
+        return bounds if bounds.body_bytes == body_bytes else bounds._replace(body_bytes=body_bytes)
+
+    def may_use(self, topics: str) -> bool:
+        """Whether the key is for these topics and patterns, which have commas between them."""
+        key = self.key
+        return key is None or key.topics.everything or all(admits(key, topic) for topic in topics.split(","))
 
     def authorize(self) -> None:
         """Check the key's rate limit (429), then its scope (403)."""
@@ -79,6 +98,8 @@ class Gate(ABC):
 
     def __init__(self) -> None:
         self._audit_log = AuditLog()
+        self.generation = 0
+        """Of the keys: it grows when they are read again."""
 
     @abstractmethod
     def running(self, usage: TopicUsage) -> AbstractAsyncContextManager[None]:
@@ -93,17 +114,19 @@ class Gate(ABC):
         """
 
     @abstractmethod
-    def admit_without_limits(
-        self, permission: Permission, method: str, headers: Sequence[Header], topic: str
-    ) -> Admission | None:
-        """Admit a request that passes all checks of its admission for certain; otherwise None, without any effect.
+    def find_admission(self, permission: Permission, method: str, headers: Sequence[Header]) -> Admission | None:
+        """The admission of a request on a direct path, whose topic and limits are still to be checked; without effect.
 
-        Without keys this depends on the permission, the method and the headers only.
+        It depends on the arguments and the keys only. None: the request is to be refused, or needs a closer look.
         """
 
     @abstractmethod
     def admit_page(self, scope: Scope | None, name: str, request: IncomingRequest) -> Admission:
         """Admit a request for a page, or with `scope` None for a path that does not exist. Raises as `admit`."""
+
+    @abstractmethod
+    def check_again(self, key: Key, permission: Permission, topics: Collection[str], request: Addressed) -> None:
+        """As `Admission.check_again`, for a request that came with `key`."""
 
     def find_key(self, token: bytes) -> Key | None:  # noqa: ARG002 (a service without keys has none)
         """The key whose token this is; None if there is none. The console's log-in asks for it."""
@@ -114,7 +137,7 @@ class Gate(ABC):
         return None
 
     def audit_refusal(
-        self, key_name: str | None, permission: Permission, request: IncomingRequest, topic: str | None, code: str
+        self, key_name: str | None, permission: Permission, request: Addressed, topic: str | None, code: str
     ) -> None:
         """Write to the audit log that a request was refused with the error `code`."""
         audited = AuditedRequest(permission.operation, topic, request.client_address())

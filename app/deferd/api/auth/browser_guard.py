@@ -15,7 +15,8 @@ import contextlib
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from functools import lru_cache
 
-from deferd.api.auth.admission import WITHOUT_KEY, Admission, Gate
+from deferd.api.auth.admission import WITHOUT_KEY, Addressed, Admission, Gate
+from deferd.api.auth.api_keys import Key
 from deferd.api.auth.permissions import Permission
 from deferd.api.incoming_request import IncomingRequest
 from deferd.api.responses import Header
@@ -65,16 +66,13 @@ class BrowserGuard(Gate):
             raise self._forbidden(detail, permission, request)
         return WITHOUT_KEY
 
-    def admit_without_limits(
-        self,
-        permission: Permission,
-        method: str,
-        headers: Sequence[Header],
-        topic: str,  # noqa: ARG002 (Gate's)
-    ) -> Admission | None:
+    def find_admission(self, permission: Permission, method: str, headers: Sequence[Header]) -> Admission | None:
         """See Gate."""
         is_open = permission.scope is None or self._refusal(permission.scope, method, headers) is None
         return WITHOUT_KEY if is_open else None
+
+    def check_again(self, key: Key, permission: Permission, topics: Collection[str], request: Addressed) -> None:
+        """See Gate. Without keys none can be revoked."""
 
     def admit_page(self, scope: Scope | None, name: str, request: IncomingRequest) -> Admission:
         """See Gate. A page has no effect, so pages of other sites may link to it."""

@@ -15,7 +15,7 @@ import math
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from typing import Any
 
-from deferd.api.auth.admission import WITHOUT_KEY, Admission, Gate
+from deferd.api.auth.admission import WITHOUT_KEY, Addressed, Admission, Gate
 from deferd.api.auth.api_keys import NO_BOUNDS, Key, KeyRing, KeysRefused
 from deferd.api.auth.key_source import CHECK_S, KeySource
 from deferd.api.auth.permissions import Arguments, Permission
@@ -89,6 +89,7 @@ class KeyGate(Gate):
             if key.limit is not None or key.bounds != NO_BOUNDS
         }
         self._ring = KeyRing(tuple(keys))
+        self.generation += 1
 
     def admit(self, permission: Permission, request: IncomingRequest) -> Admission:
         """See Gate."""
@@ -96,21 +97,18 @@ class KeyGate(Gate):
             return WITHOUT_KEY
         return self._identify(permission, request)
 
-    def admit_without_limits(
+    def find_admission(
         self,
         permission: Permission,
         method: str,  # noqa: ARG002 (Gate's)
         headers: Sequence[Header],
-        topic: str,
     ) -> Admission | None:
         """See Gate."""
         token = _token(headers, password_allowed=False)
         key = None if token is None else self._ring.find(token)
-        if key is None or key.name in self._usages:
+        if key is None or permission.scope not in key.scopes:
             return None
-        if permission.scope not in key.scopes or not (key.topics.everything or key.topics.match(topic)):
-            return None
-        return Admission(key)
+        return Admission(key, self._usages.get(key.name))
 
     def admit_page(self, scope: Scope | None, name: str, request: IncomingRequest) -> Admission:
         """See Gate. A browser can be made to ask for a password but not for a bearer token."""
@@ -129,6 +127,33 @@ class KeyGate(Gate):
             self.audit_refusal(None, permission, request, request.path_values.get("topic"), Unauthorized.code)
             raise _unauthorized(token, password_allowed=password_allowed)
         return _KeyAdmission(self, permission, request, key, self._usages.get(key.name))
+
+    def check_again(self, key: Key, permission: Permission, topics: Collection[str], request: Addressed) -> None:
+        """See Gate."""
+        now = self.key_of_digest(key.digest)
+        if now is key:
+            return
+        joined = ",".join(topics)
+        if now is None:
+            self.audit_refusal(key.name, permission, request, joined, Unauthorized.code)
+            raise Unauthorized("the key was revoked while the request waited")
+        if permission.scope not in now.scopes or not all(map(now.topics.match, topics)):
+            raise self.forbidden(key, permission, request, joined)
+
+    def forbidden(
+        self,
+        key: Key,
+        permission: Permission,
+        request: Addressed,
+        topic: str | None,
+        scope: Scope | None = None,
+    ) -> Forbidden:
+        """The error of a key without `scope`, or that of the permission, for a topic; it is in the audit log then."""
+        self.audit_refusal(key.name, permission, request, topic, Forbidden.code)
+        text = f"key {key.name!r} does not have scope {scope or permission.scope!s}"
+        if topic is not None:
+            text += " for all topics" if topic == "*" else f" for topic {topic[:_TOPIC_SHOWN]!r}"
+        return Forbidden(text)
 
     def find_key(self, token: bytes) -> Key | None:
         """See Gate."""
@@ -192,15 +217,7 @@ class _KeyAdmission(Admission):
 
     def check_again(self, topics: Collection[str]) -> None:
         """See Admission."""
-        key = self._gate.key_of_digest(self.key.digest)
-        if key is self.key:
-            return
-        joined = ",".join(topics)
-        if key is None:
-            self._gate.audit_refusal(self.key_name, self._permission, self._request, joined, Unauthorized.code)
-            raise Unauthorized("the key was revoked while the request waited")
-        if self._permission.scope not in key.scopes or not all(map(key.topics.match, topics)):
-            raise self._forbidden(joined)
+        self._gate.check_again(self.key, self._permission, topics, self._request)
 
     def current_topics(self) -> TopicPatterns | None:
         """See Admission."""
@@ -209,11 +226,7 @@ class _KeyAdmission(Admission):
         return None if key.topics.everything else key.topics
 
     def _forbidden(self, topic: str | None, scope: Scope | None = None) -> Forbidden:
-        self._gate.audit_refusal(self.key_name, self._permission, self._request, topic, Forbidden.code)
-        text = f"key {self.key.name!r} does not have scope {scope or self._permission.scope!s}"
-        if topic is not None:
-            text += " for all topics" if topic == "*" else f" for topic {topic[:_TOPIC_SHOWN]!r}"
-        return Forbidden(text)
+        return self._gate.forbidden(self.key, self._permission, self._request, topic, scope)
 
 
 def _unauthorized(token: bytes | None, *, password_allowed: bool) -> Unauthorized:

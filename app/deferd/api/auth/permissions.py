@@ -67,8 +67,9 @@ class Permission:
             return None
         if self.all_topics:
             return "*"
-        return next((topic for topic in self.topics(arguments) if not _admits(key, topic)), None)
+        return next((topic for topic in self.topics(arguments) if not admits(key, topic)), None)
 
 
-def _admits(key: Key, topic: str) -> bool:
+def admits(key: Key, topic: str) -> bool:
+    """Whether a key is for a topic; for a pattern, whether some topic can match both."""
     return bool(key.topics.overlapping(topic)) if is_pattern(topic) else key.topics.match(topic)

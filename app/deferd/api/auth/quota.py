@@ -10,15 +10,14 @@ those alone. `docs/authentication.md` lists all keys of the store with what boun
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NoReturn
 
 from deferd.api.auth.api_keys import Bounds
 from deferd.contract.errors import FieldError, InvalidInput, RateLimited, StoreUnavailable
@@ -29,7 +28,7 @@ from deferd.contract.windows import window_text
 from deferd.engine.partitions import topic_of
 from deferd.engine.record import json_bytes
 from deferd.engine.schedules.stored_schedule import StoredSchedule, definition_to_store, rest_to_store
-from deferd.engine.script_arguments import NO_BOUNDS
+from deferd.engine.script_arguments import NO_BOUNDS, EncodedPut, tags_of
 from deferd.engine.topic_usage import (
     CALL_OVERHEAD_BYTES,
     JOB_OVERHEAD_BYTES,
@@ -59,8 +58,14 @@ class _Counted:
 
 @dataclass(slots=True)
 class _Use:
-    """How much is in use: what the last count found, what was added since then, and what is being added now."""
+    """How much of `what` is in use: what the last count found, what was added since then, and what is being added now.
 
+    `bound` is the name of its limit, `most` the limit, None for none.
+    """
+
+    bound: str
+    what: str
+    most: int | None = None
     counted: int = 0
     since: int = 0
     under_way: int = 0
@@ -69,14 +74,39 @@ class _Use:
     def held(self) -> int:
         return self.counted + self.since + self.under_way
 
-    @contextlib.contextmanager
-    def adding(self, amount: int) -> Iterator[None]:
-        self.under_way += amount
-        try:
-            yield
-        finally:
-            self.under_way -= amount
-            self.since += amount  # includes what was refused or is unknown; the next count corrects it
+
+_Amounts = Sequence[tuple[_Use, int]]
+
+
+class _Claim:
+    """Around a call that may add these amounts to what is in use, and these topics.
+
+    Entering it raises the errors of `Quota.room_for` when there is no room for the amounts `checked`, and has no effect
+    then. Not a generator: this is done for each put.
+    """
+
+    __slots__ = ("_added", "_checked", "_quota", "_topics")
+
+    def __init__(self, quota: Quota, added: _Amounts, checked: _Amounts, topics: Collection[str] = ()) -> None:
+        self._quota = quota
+        self._added = added
+        self._checked = checked
+        self._topics = topics
+
+    def __enter__(self) -> None:
+        if self._topics:
+            self._quota.begin_in(self._topics, self._checked)
+        else:
+            self._quota.check(self._checked)
+        for use, amount in self._added:
+            use.under_way += amount
+
+    def __exit__(self, *_error: object) -> None:
+        for use, amount in self._added:
+            use.under_way -= amount
+            use.since += amount  # includes what was refused or is unknown; the next count corrects it
+        if self._topics:
+            self._quota.end_in(self._topics)
 
 
 class Quota:
@@ -84,7 +114,10 @@ class Quota:
 
     def __init__(self, key_name: str, patterns: TopicPatterns, bounds: Bounds) -> None:
         self._key_name = key_name
-        self._jobs, self._bytes, self._calls, self._call_bytes = _Use(), _Use(), _Use(), _Use()
+        self._jobs, self._bytes = _Use("max_jobs_total", "jobs"), _Use("max_bytes_total", "bytes")
+        self._calls = _Use("max_jobs_total", "notes of calls on many jobs")
+        self._call_bytes = _Use("max_bytes_total", "bytes of notes of calls on many jobs")
+        self._in_topics = _Use("max_topics", "topics")
         self._of_shard: dict[int, _Counted] = {}
         self._topics: set[str] = set()
         self._topics_since: set[str] = set()
@@ -96,9 +129,12 @@ class Quota:
         """Replace patterns and bounds; the last count stays until the next one."""
         self._patterns = patterns
         self._bounds = bounds
+        self._jobs.most = self._calls.most = bounds.max_jobs_total
+        self._bytes.most = self._call_bytes.most = bounds.max_bytes_total
+        self._in_topics.most = bounds.max_topics
         self._was_used = True
 
-    def room_for(self, jobs: Sequence[PutJob]) -> AbstractContextManager[None]:
+    def room_for(self, jobs: Sequence[PutJob | EncodedPut]) -> AbstractContextManager[None]:
         """Around a put.
 
         Raises, before anything is put:
@@ -120,42 +156,16 @@ class Quota:
         """Around what puts a run of a stored schedule. Raises as `room_for` does."""
         return self._room_in({schedule.topic}, 1, len(schedule.rest or b"") + JOB_OVERHEAD_BYTES)
 
-    @contextlib.contextmanager
-    def room_to_remember(self, notes: int, text_bytes: int) -> Iterator[None]:
+    def room_to_remember(self, notes: int, text_bytes: int) -> AbstractContextManager[None]:
         """Around a call on many jobs, of which so many notes are kept: one, or two if it is a task.
 
-        It is refused only when such notes reach a limit alone: with these calls a client makes room.
-
-        Raises:
-            RateLimited, InvalidInput: as `room_for` does.
+        It is refused only when such notes reach a limit alone: with these calls a client makes room. Raises as
+        `room_for` does.
         """
         self._was_used = True
         needed_bytes = text_bytes + notes * CALL_OVERHEAD_BYTES
-        self._check("max_jobs_total", self._calls.held, notes, "notes of calls on many jobs")
-        self._check("max_bytes_total", self._call_bytes.held, needed_bytes, "bytes of notes of calls on many jobs")
-        with (
-            self._calls.adding(notes),
-            self._call_bytes.adding(needed_bytes),
-            self._jobs.adding(notes),
-            self._bytes.adding(needed_bytes),
-        ):
-            yield
-
-    @contextlib.contextmanager
-    def _room_in(self, named: set[str], jobs: int, needed_bytes: int) -> Iterator[None]:
-        self._was_used = True
-        topics = set() if self._bounds.max_topics is None else named
-        self._check("max_topics", len(self._topics), len(topics - self._topics), "topics")
-        with self._room(jobs, needed_bytes):
-            self._topics |= topics
-            self._topics_since |= topics
-            self._topics_under_way.update(topics)
-            try:
-                yield
-            finally:
-                self._topics_under_way -= Counter(topics)
-                self._topics |= topics
-                self._topics_since |= topics
+        checked = ((self._calls, notes), (self._call_bytes, needed_bytes))
+        return _Claim(self, (*checked, (self._jobs, notes), (self._bytes, needed_bytes)), checked)
 
     def room_for_change(self, change: ChangeJob) -> AbstractContextManager[None]:
         """Around a change of a job, whose new body may be longer. Raises RateLimited as `room_for` does."""
@@ -164,44 +174,62 @@ class Quota:
         if self._bounds.max_bytes_total is not None:
             body_bytes = len(json_bytes(change.body)) if "body" in change.model_fields_set else 0
             needed_bytes = body_bytes + _policy_bytes(change) + _label_bytes(change)
-        return self._room(0, needed_bytes)
+        amounts = ((self._bytes, needed_bytes),)
+        return _Claim(self, amounts, amounts)
 
-    def counting(self, values: Iterable[Any]) -> AbstractContextManager[None]:
-        """Around the end of a delivery that may store these values: they count, but are never refused."""
+    def counting(self, stored_bytes: int) -> AbstractContextManager[None]:
+        """Around the end of a delivery that may store so many bytes: they count, but are never refused."""
         self._was_used = True
-        stored_bytes = 0
-        if self._bounds.max_bytes_total is not None:
-            stored_bytes = sum(len(json_bytes(value)) for value in values if value is not None)
-        return self._bytes.adding(stored_bytes)
+        return _Claim(self, ((self._bytes, stored_bytes),), ())
 
-    @contextlib.contextmanager
-    def _room(self, jobs: int, needed_bytes: int) -> Iterator[None]:
-        self._check("max_jobs_total", self._jobs.held, jobs, "jobs")
-        self._check("max_bytes_total", self._bytes.held, needed_bytes, "bytes")
-        with self._jobs.adding(jobs), self._bytes.adding(needed_bytes):
-            yield
+    def _room_in(self, named: set[str], jobs: int, needed_bytes: int) -> AbstractContextManager[None]:
+        self._was_used = True
+        amounts = ((self._jobs, jobs), (self._bytes, needed_bytes))
+        return _Claim(self, amounts, amounts, () if self._bounds.max_topics is None else named)
 
-    def _check(self, bound: str, held: int, needed: int, what: str) -> None:
-        most: int | None = getattr(self._bounds, bound)
-        if most is None or not needed:
-            return
+    def check(self, amounts: _Amounts) -> None:
+        """Raise as `room_for` does when there is no room for these amounts."""
+        for use, needed in amounts:
+            if use.most is not None and needed and use.held + needed > use.most:
+                self._refuse(use, use.most, needed)
+
+    def begin_in(self, topics: Collection[str], amounts: _Amounts) -> None:
+        """As `check`, for jobs in these topics, which are in use from then on."""
+        new = [topic for topic in topics if topic not in self._topics]
+        if new:
+            self._in_topics.counted = len(self._topics)
+            self.check(((self._in_topics, len(new)),))
+        self.check(amounts)
+        self._topics.update(new)
+        self._topics_since.update(topics)
+        for topic in topics:
+            self._topics_under_way[topic] += 1
+
+    def end_in(self, topics: Collection[str]) -> None:
+        """The call that began in these topics has ended; a count may have replaced them meanwhile."""
+        for topic in topics:
+            self._topics_under_way[topic] -= 1
+            if not self._topics_under_way[topic]:
+                del self._topics_under_way[topic]
+        self._topics.update(topics)
+        self._topics_since.update(topics)
+
+    def _refuse(self, use: _Use, most: int, needed: int) -> NoReturn:
         if needed > most:  # a retry cannot help
-            text = f"needs room for {needed} {what}, but key {self._key_name!r} may have at most {most} ({bound})"
-            raise InvalidInput([FieldError(("body",), text)])
-        if held + needed > most:
-            raise RateLimited(
-                f"the topics of key {self._key_name!r} are full: {bound} is {most}, including dead and retained jobs; "
-                f"{what} in use: {held}, needed: {needed} more",
-                retry_after_s=math.ceil(max(1.0, self._count_at_s - time.monotonic())),
+            text = (
+                f"needs room for {needed} {use.what}, but key {self._key_name!r} may have at most {most} ({use.bound})"
             )
+            raise InvalidInput([FieldError(("body",), text)])
+        raise RateLimited(
+            f"the topics of key {self._key_name!r} are full: {use.bound} is {most}, including dead and retained jobs; "
+            f"{use.what} in use: {use.held}, needed: {needed} more",
+            retry_after_s=math.ceil(max(1.0, self._count_at_s - time.monotonic())),
+        )
 
-    def _bytes_of(self, jobs: Sequence[PutJob]) -> int:
+    def _bytes_of(self, jobs: Sequence[PutJob | EncodedPut]) -> int:
         if self._bounds.max_bytes_total is None:
             return 0
-        ids = sum(2 * (len(job.id) if job.id is not None else _MADE_ID_BYTES) for job in jobs)
-        more = sum(_policy_bytes(job) + _label_bytes(job) + len(job.traceparent or "") for job in jobs)
-        more += sum(len(job.tags) * (len(job.topic) + len(job.id or "")) for job in jobs if job.tags)
-        return ids + more + sum(len(json_bytes(job.body)) + JOB_OVERHEAD_BYTES for job in jobs)
+        return sum(_bytes_of_encoded(job) if isinstance(job, EncodedPut) else _bytes_of(job) for job in jobs)
 
     def is_due(self, now_s: float) -> bool:
         """Whether to count: the quota was used since the last count, and that is long enough ago."""
@@ -258,6 +286,20 @@ class Quota:
         counted.jobs += counted.calls
         counted.bytes += counted.call_bytes
         return counted
+
+
+def _bytes_of(job: PutJob) -> int:
+    id_bytes = _MADE_ID_BYTES if job.id is None else len(job.id)
+    index_bytes = len(job.tags or ()) * (len(job.topic) + len(job.id or ""))
+    labels = _policy_bytes(job) + _label_bytes(job) + len(job.traceparent or "")
+    return 2 * id_bytes + index_bytes + labels + len(json_bytes(job.body)) + JOB_OVERHEAD_BYTES
+
+
+def _bytes_of_encoded(job: EncodedPut) -> int:
+    """The same, and what the numbers of its policy use."""
+    window_bytes = 0 if job.placing is None else len(job.placing.window or "")
+    index_bytes = sum(2 * len(tag) + TAG_OVERHEAD_BYTES + len(job.topic) + len(job.id) for tag in tags_of(job))
+    return 2 * len(job.id) + index_bytes + window_bytes + len(job.job) + JOB_OVERHEAD_BYTES
 
 
 def _policy_bytes(policy: JobPolicy) -> int:

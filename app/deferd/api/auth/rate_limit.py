@@ -28,6 +28,11 @@ class Bucket:
             return 0.0
         return (1 - self._tokens) / self.limit.requests_per_second
 
+    def has_token(self, now_s: float) -> bool:
+        """Whether `take` would take one."""
+        self._refill(now_s)
+        return self._tokens >= 1
+
     def _refill(self, now_s: float) -> None:
         gained = (now_s - self._at_s) * self.limit.requests_per_second
         self._tokens = min(self.limit.burst, self._tokens + gained)

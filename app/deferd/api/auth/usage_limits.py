@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from deferd.api.auth.api_keys import NO_BOUNDS, Key
+from deferd.api.auth.api_keys import Key
 from deferd.api.auth.quota import Quota
 from deferd.api.auth.rate_limit import Bucket
 from deferd.api.responses import Header
@@ -18,21 +19,21 @@ from deferd.contract.errors import FieldError, InvalidInput, PayloadTooLarge, Ra
 from deferd.contract.json_depth import is_deeper
 from deferd.contract.model import ChangeJob, FinishJob, JobPolicy, PutBatch, PutJob
 from deferd.contract.schedules import PutSchedule, ScheduledJob
-from deferd.engine.script_arguments import PutBounds
+from deferd.engine.script_arguments import EncodedPut, PutBounds
 
 WAITING_RETRY_S = 1
 """`Retry-After` of a key with too many waiting pops: one may end at any time."""
+_NO_QUOTA = nullcontext()
 
 
 class KeyUsage:
     """The limits of a key and what it has used of them. After a reload it continues from `before`."""
 
-    __slots__ = ("_bucket", "_name", "_waiting", "bounds", "has_bounds", "put_bounds", "quota")
+    __slots__ = ("_bucket", "_name", "_waiting", "bounds", "put_bounds", "quota")
 
     def __init__(self, key: Key, before: KeyUsage | None) -> None:
         self._name = key.name
         self.bounds = key.bounds
-        self.has_bounds = key.bounds != NO_BOUNDS
         dead_retain_s = key.bounds.max_dead_retain
         self.put_bounds = PutBounds(key.bounds.max_jobs, None if dead_retain_s is None else dead_retain_s * 1000)
         # shared: pops go on waiting while keys are reloaded
@@ -51,9 +52,21 @@ class KeyUsage:
         elif self._bucket is None or self._bucket.limit != key.limit:
             self._bucket = Bucket(key.limit, time.monotonic())
 
+    def may_take(self) -> bool:
+        """Whether the rate limit allows a request now."""
+        return self._bucket is None or self._bucket.has_token(time.monotonic())
+
     def take(self) -> float:
         """Count a request: 0 when the rate limit allows it, else the seconds until it does."""
         return 0.0 if self._bucket is None else self._bucket.take(time.monotonic())
+
+    def room_for(self, jobs: Sequence[PutJob | EncodedPut]) -> AbstractContextManager[None]:
+        """Around a put. Raises as `Quota.room_for` does."""
+        return _NO_QUOTA if self.quota is None else self.quota.room_for(jobs)
+
+    def counting(self, stored_bytes: int) -> AbstractContextManager[None]:
+        """Around the end of a delivery that may store so many bytes: they count, but are never refused."""
+        return _NO_QUOTA if self.quota is None else self.quota.counting(stored_bytes)
 
     @contextlib.contextmanager
     def waiting_pop(self) -> Iterator[None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from re import Match
 from typing import ClassVar
 
 from deferd.api.delivery_decoding import decode_bury
@@ -13,6 +12,7 @@ from deferd.api.responses import encode
 from deferd.contract.operations.deliveries import BURY_JOB
 from deferd.contract.responses.job_calls import Buried
 from deferd.engine.call_results import raise_unless_ok
+from deferd.engine.script_arguments import RECEIPT_BYTES, size
 
 _BURIED = encode(Buried(state="dead"))
 
@@ -22,13 +22,24 @@ class DirectBury(DirectVerb):
 
     operations: ClassVar = (BURY_JOB,)
 
-    def begin(self, connection: Connection, head: KnownHead, line: Match[str], body: bytes) -> DirectCall | None:
+    def begin(
+        self,
+        connection: Connection,
+        head: KnownHead,
+        values: tuple[str, ...],
+        body: bytes,
+        traceparent: str | None,  # noqa: ARG002 (DirectVerb's)
+    ) -> DirectCall | None:
         """See DirectVerb."""
-        topic, job_id = self._path_values(line, 2)
-        burial = decode_bury(body, job_id)
-        if burial is None:
+        topic, job_id = values
+        admission = self._admission(head)
+        burial = None if admission is None else decode_bury(body, admission.bounds, job_id)
+        if admission is None or burial is None:
             return None
-        call = self._admitted(connection, head, topic)
+        counted = (
+            None if admission.usage is None else admission.usage.counting(size(burial) - len(job_id) - RECEIPT_BYTES)
+        )
+        call = self._admitted(connection, admission, topic, body, counted)
         if call is not None:
             self._app.engine.queue.add_bury(topic, burial, partial(_respond, call, topic, job_id))
         return call

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import ClassVar, Protocol
 
 from starlette.responses import Response
 
 from deferd.api import metrics
+from deferd.api.auth.admission import Admission
 from deferd.api.dispatch import error_response, time_header
+from deferd.api.incoming_request import host_of
 from deferd.api.operation import OperationRoute
 from deferd.contract.call_instants import TIME_HEADER
 from deferd.engine.request_clock import RequestClock
@@ -33,8 +36,9 @@ class Connection(Protocol):
 class DirectCall:
     """One call. To uvicorn it looks like a request-response cycle, and like the task that handles it.
 
-    `abandon` ends work that only a connected client needs; None: the work goes on without the client. If the request
-    names an instant by the `clock`, the response tells what that shows.
+    `abandon` ends work that only a connected client needs; None: the work goes on without the client. `held` has
+    been entered; it is left when the call ends. If the request names an instant by the `clock`, the response tells what
+    that shows.
     """
 
     __slots__ = (
@@ -43,42 +47,59 @@ class DirectCall:
         "_route",
         "_started_s",
         "abandon",
+        "admission",
         "clock",
         "disconnected",
+        "held",
         "keep_alive",
-        "key_name",
         "response_complete",
     )
 
     message_event: ClassVar[asyncio.Event] = asyncio.Event()
     """What uvicorn wakes a cycle by. Nothing waits for this one, so it may stay set."""
 
-    def __init__(self, connection: Connection, operation: OperationRoute, method: str, key_name: str | None) -> None:
+    def __init__(self, connection: Connection, operation: OperationRoute, method: str, admission: Admission) -> None:
         self._connection = connection
         self._route = operation.path
         self._method = method
         self._started_s = time.perf_counter()
-        self.key_name = key_name
+        self.admission = admission
         self.keep_alive = True
         self.disconnected = False
         self.response_complete = False
-        self.abandon: Callable[[], None] | None = None
+        self.abandon: Callable[[], object] | None = None
+        self.held: AbstractContextManager[None] | None = None
         self.clock: RequestClock | None = None
+
+    @property
+    def key_name(self) -> str | None:
+        """The name of its API key, if it has one."""
+        return self.admission.key_name
 
     def respond(self, status: int, body: bytes, fields: bytes = b"") -> None:
         """End the call with JSON; `fields` are more header lines, each ended by CRLF."""
         if not self.response_complete:
+            connection = self._end(status)
+            if self.admission.usage is not None:
+                fields += b"".join([b"%b: %b\r\n" % header for header in self.admission.usage.headers()])
             if self.clock is not None:
                 fields += _TIME_LINE % self.clock.least_ms()
-            self._end(status).end_call(self, status, fields, body)
+            connection.end_call(self, status, fields, body)
 
     def fail(self, error: Exception) -> None:
         """End the call with a problem document."""
         if not self.response_complete:
             response = error_response(error)
+            connection = self._end(response.status_code)
+            if self.admission.usage is not None:
+                response.raw_headers.extend(self.admission.usage.headers())
             if self.clock is not None:
                 response.raw_headers.append(time_header(self.clock.least_ms()))
-            self._end(response.status_code).end_call_with(self, response)
+            connection.end_call_with(self, response)
+
+    def client_address(self) -> str | None:
+        """The address that the connection comes from, until the call ends."""
+        return host_of(self._connection.client)
 
     def disconnect(self) -> None:
         """The client has disconnected."""
@@ -115,6 +136,8 @@ class DirectCall:
         connection = self._connection
         del self._connection
         self.abandon = None
+        if self.held is not None:
+            self.held.__exit__(None, None, None)
         self.response_complete = True
         metrics.observe_request(self._route, self._method, status, time.perf_counter() - self._started_s)
         return connection

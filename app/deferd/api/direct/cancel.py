@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from re import Match
 from typing import ClassVar
 
 from deferd.api.direct.call import Connection, DirectCall
@@ -20,12 +19,20 @@ class DirectCancel(DirectVerb):
 
     operations: ClassVar = (CANCEL_JOB,)
 
-    def begin(self, connection: Connection, head: KnownHead, line: Match[str], body: bytes) -> DirectCall | None:
+    def begin(
+        self,
+        connection: Connection,
+        head: KnownHead,
+        values: tuple[str, ...],
+        body: bytes,
+        traceparent: str | None,  # noqa: ARG002 (DirectVerb's)
+    ) -> DirectCall | None:
         """See DirectVerb."""
         if body:
             return None
-        topic, job_id = self._path_values(line, 2)
-        call = self._admitted(connection, head, topic)
+        topic, job_id = values
+        admission = self._admission(head)
+        call = None if admission is None else self._admitted(connection, admission, topic)
         if call is not None:
             self._app.engine.queue.add_cancel(topic, job_id, partial(_respond, call, topic, job_id))
         return call

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from re import Match
 from typing import ClassVar
 
 from deferd.api.delivery_decoding import decode_finish
@@ -20,13 +19,22 @@ class DirectFinish(DirectVerb):
 
     operations: ClassVar = (FINISH_JOB,)
 
-    def begin(self, connection: Connection, head: KnownHead, line: Match[str], body: bytes) -> DirectCall | None:
+    def begin(
+        self,
+        connection: Connection,
+        head: KnownHead,
+        values: tuple[str, ...],
+        body: bytes,
+        traceparent: str | None,  # noqa: ARG002 (DirectVerb's)
+    ) -> DirectCall | None:
         """See DirectVerb."""
-        topic, job_id = self._path_values(line, 2)
-        finish = decode_finish(body, job_id)
-        if finish is None:
+        topic, job_id = values
+        admission = self._admission(head)
+        finish = None if admission is None else decode_finish(body, admission.bounds, job_id)
+        if admission is None or finish is None:
             return None
-        call = self._admitted(connection, head, topic)
+        counted = None if admission.usage is None else admission.usage.counting(finish.result_bytes)
+        call = self._admitted(connection, admission, topic, body, counted)
         if call is not None:
             self._app.engine.queue.add_finish(topic, finish, partial(_respond, call, topic, job_id))
         return call

@@ -1,10 +1,10 @@
-"""The direct path of pops of one topic. Its specification is `deferd.api.routes.pop`."""
+"""The direct path of pops. Its specification is `deferd.api.routes.pop`."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from functools import lru_cache, partial
-from re import Match
 from typing import Any, ClassVar, NamedTuple
 
 from deferd.api import request_query
@@ -12,10 +12,12 @@ from deferd.api.consumer_tracker import MOST_NOTES
 from deferd.api.direct.call import Connection, DirectCall
 from deferd.api.direct.verb import DirectVerb, KnownHead
 from deferd.api.job_templates import written_deliveries
-from deferd.api.routes.pop import NO_STORE, PopQuery, return_undelivered
+from deferd.api.routes.pop import NO_STORE, PopQuery, named_topics, return_undelivered
+from deferd.api.routes.queries import TOPICS_PATTERN
 from deferd.api.unsent_bytes import LARGE_BYTES
 from deferd.contract.errors import DeferdError
 from deferd.contract.operations.pop import POP_JOBS, POP_JOBS_BY_GET
+from deferd.contract.topic_patterns import is_pattern
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import JobRecord
 from deferd.engine.stored_fields import to_ms
@@ -32,55 +34,97 @@ class _Pop(NamedTuple):
 
 
 class DirectPop(DirectVerb):
-    """Pops of one topic, of a service without keys: a key may be revoked while the pop waits."""
+    """Pops of topics. Those of one topic cost no task."""
 
     operations: ClassVar = (POP_JOBS_BY_GET, POP_JOBS)
+    topic: ClassVar = TOPICS_PATTERN.strip("^$").replace("(,", "(?:,")
     query: ClassVar = r"(?:\?([!\x22$-~]*))?"
     has_same_lines: ClassVar = True
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._notes = self._app.consumers.notes
-        self._refusing: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    def begin(self, connection: Connection, head: KnownHead, line: Match[str], body: bytes) -> DirectCall | None:
+    def begin(
+        self,
+        connection: Connection,
+        head: KnownHead,
+        values: tuple[str, ...],
+        body: bytes,
+        traceparent: str | None,  # noqa: ARG002 (DirectVerb's)
+    ) -> DirectCall | None:
         """See DirectVerb."""
-        if self._app.gate.has_keys or (body and body != _EMPTY_OBJECT):
+        admission = self._admission(head)
+        if admission is None or (body and body != _EMPTY_OBJECT):
             return None
-        topic, query = self._path_values(line, 2)
-        query = query or ""
+        topics, query = values
         differs = "request_id" in query or len(query) > _KEPT_QUERY_BYTES
         pop = _parse_new(query) if differs else _parse(query)
-        if pop is None or (pop.request.request_id and self._app.engine.partitions.known.count(topic) > 1):
+        has_many = "," in topics or "*" in topics
+        if pop is None or (has_many and len(set(topics.split(","))) <= topics.count(",")):
             return None
         try:
-            self._app.unsent.check(topic, None)
+            self._app.unsent.check(topics, admission.key_name)
         except DeferdError:
             return None
-        call = self._admitted(connection, head, topic)
+        waits = admission.usage.waiting_pop() if pop.wait_ms and admission.usage is not None else None
+        call = self._admitted(connection, admission, topics, body, waits)
         if call is not None:
             notes = self._notes
             if len(notes) < MOST_NOTES:
-                notes[connection.client or id(connection)] = (head, topic, pop.request, call)
-            dispatcher = self._app.engine.dispatcher
-            waiter = dispatcher.begin_pop(topic, pop.request, pop.wait_ms, partial(self._respond, call, topic))
-            call.abandon = partial(dispatcher.cancel, waiter)
+                notes[connection.client or id(connection)] = (head, topics, pop.request, call)
+            if has_many or (pop.request.request_id and self._app.engine.partitions.known.count(topics) > 1):
+                task = self._start(self._pop(call, topics, pop))
+                call.abandon = task.cancel
+            else:
+                dispatcher = self._app.engine.dispatcher
+                waiter = dispatcher.begin_pop(topics, pop.request, pop.wait_ms, partial(self._respond, call, topics))
+                call.abandon = partial(dispatcher.cancel, waiter)
         return call
 
-    def _respond(self, call: DirectCall, topic: str, jobs: list[JobRecord], error: Exception | None) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _pop(self, call: DirectCall, topics: str, pop: _Pop) -> None:
+        """Pop topics that one wait queue cannot serve."""
+        names, selection = named_topics(topics, call.admission.visible_topics)
+        request = pop.request
+        try:
+            jobs = await self._app.engine.dispatcher.pop(
+                names,
+                selection=selection,
+                count=request.count,
+                wait_ms=pop.wait_ms,
+                ttr_ms=request.ttr_ms,
+                consumer=request.consumer,
+                request_id=request.request_id,
+            )
+        except Exception as exc:  # noqa: BLE001 (every error gets a response)
+            call.fail(exc)
+        else:
+            self._respond(call, topics, jobs, None)
+
+    def _respond(self, call: DirectCall, topics: str, jobs: list[JobRecord], error: Exception | None) -> None:
         try:
             if error is not None:
                 call.fail(error)
                 return
+            key = call.admission.key
+            if jobs and key is not None:
+                named = [topic for topic in topics.split(",") if not is_pattern(topic)]
+                delivered = dict.fromkeys([*named, *(job.topic for job in jobs)])
+                self._app.gate.check_again(key, self._operation.permission, delivered, call)
             body = written_deliveries(jobs)
             if len(body) > LARGE_BYTES:
-                self._app.unsent.claim(len(body), None, topic)
+                self._app.unsent.claim(len(body), call.key_name, topics)
             call.respond(200, body, _NO_STORE_FIELD)
         except DeferdError as exc:
             call.abandon = None
-            refusing = asyncio.get_running_loop().create_task(self._refuse(call, jobs, exc))
-            self._refusing.add(refusing)
-            refusing.add_done_callback(self._refusing.discard)
+            self._start(self._refuse(call, jobs, exc))
         except Exception as exc:  # noqa: BLE001 (every error gets a response)
             call.fail(exc)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from re import Match
 from typing import ClassVar
 
 from deferd.api.context import AppContext
@@ -15,7 +14,7 @@ from deferd.api.put_decoding import decode_put
 from deferd.api.unsent_bytes import LARGE_BYTES
 from deferd.contract.operations.jobs import PUT_JOB
 from deferd.engine.puts import StoredPut, outcome_of
-from deferd.engine.script_arguments import NO_BOUNDS, EncodedPut
+from deferd.engine.script_arguments import EncodedPut, PutBounds
 
 
 class DirectPut(DirectVerb):
@@ -23,27 +22,47 @@ class DirectPut(DirectVerb):
 
     operations: ClassVar = (PUT_JOB,)
     has_same_lines: ClassVar = True
+    values: ClassVar = 0
 
     def __init__(self, app: AppContext, operation: OperationRoute) -> None:
         super().__init__(app, operation)
-        self._bounds = NO_BOUNDS._replace(body_bytes=app.settings.max_body_bytes)
+        self._body_bytes = app.settings.max_body_bytes
 
-    def begin(self, connection: Connection, head: KnownHead, line: Match[str], body: bytes) -> DirectCall | None:  # noqa: ARG002 (DirectVerb's)
+    def begin(
+        self,
+        connection: Connection,
+        head: KnownHead,
+        values: tuple[str, ...],  # noqa: ARG002 (DirectVerb's)
+        body: bytes,
+        traceparent: str | None,
+    ) -> DirectCall | None:
         """See DirectVerb."""
-        put = decode_put(body, self._bounds)
+        admission = self._admission(head)
+        if admission is None:
+            return None
+        bounds = admission.put_bounds(self._body_bytes)
+        put = decode_put(body, bounds, admission.bounds, traceparent)
         if put is None or not self._app.engine.queue.may_add(put):
             return None
-        call = self._admitted(connection, head, put.topic)
+        room = None if admission.usage is None else admission.usage.room_for((put,))
+        call = self._admitted(connection, admission, put.topic, body, room)
         if call is not None:
-            self._app.engine.queue.add_put(put, partial(self._respond, call, put))
+            self._app.engine.queue.add_put(put, partial(self._respond, call, put, bounds))
         return call
 
-    def _respond(self, call: DirectCall, put: EncodedPut, stored: StoredPut | None, error: Exception | None) -> None:
+    def _respond(
+        self,
+        call: DirectCall,
+        put: EncodedPut,
+        bounds: PutBounds,
+        stored: StoredPut | None,
+        error: Exception | None,
+    ) -> None:
         try:
             if stored is None:
                 call.fail(error or AssertionError())
                 return
-            outcome = outcome_of(put, stored, self._bounds)
+            outcome = outcome_of(put, stored, bounds)
             body = written_put(outcome)
             if len(body) > LARGE_BYTES:  # it is the job that was kept
                 self._app.unsent.claim(len(body), call.key_name)

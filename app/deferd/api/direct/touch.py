@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from re import Match
 from typing import ClassVar
 
 from deferd.api.delivery_decoding import decode_touch
@@ -21,13 +20,21 @@ class DirectTouch(DirectVerb):
 
     operations: ClassVar = (TOUCH_JOB,)
 
-    def begin(self, connection: Connection, head: KnownHead, line: Match[str], body: bytes) -> DirectCall | None:
+    def begin(
+        self,
+        connection: Connection,
+        head: KnownHead,
+        values: tuple[str, ...],
+        body: bytes,
+        traceparent: str | None,  # noqa: ARG002 (DirectVerb's)
+    ) -> DirectCall | None:
         """See DirectVerb."""
-        topic, job_id = self._path_values(line, 2)
-        touch = decode_touch(body, job_id)
-        if touch is None:
+        topic, job_id = values
+        admission = self._admission(head)
+        touch = None if admission is None else decode_touch(body, admission.bounds, job_id)
+        if admission is None or touch is None:
             return None
-        call = self._admitted(connection, head, topic)
+        call = self._admitted(connection, admission, topic, body)
         if call is not None:
             self._app.engine.queue.add_touch(topic, touch, partial(_respond, call, topic, job_id))
         return call

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from re import Match
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 from deferd.api.auth.admission import Admission
@@ -12,38 +13,42 @@ from deferd.api.direct.call import Connection, DirectCall
 from deferd.api.operation import OperationRoute
 from deferd.api.responses import Header
 from deferd.contract import limits
+from deferd.contract.errors import DeferdError
 from deferd.contract.operations.operation import Operation
 
-TOPIC = limits.TOPIC_PATTERN.strip("^$")
 ID = limits.ID_PATTERN.strip("^$")
 
 
 class KnownHead:
     """The headers of a request, without its first line. Clients send the same ones each time."""
 
-    __slots__ = ("admissions", "headers")
+    __slots__ = ("admissions", "generation", "headers")
 
-    def __init__(self, headers: list[Header]) -> None:
+    def __init__(self, headers: Sequence[Header]) -> None:
         self.headers = headers
         self.admissions: dict[DirectVerb, Admission] = {}
-        """Of a service without keys, where they depend on nothing else."""
+        """By the keys of this `generation`."""
+        self.generation = 0
 
 
 class DirectVerb(ABC):
     """The direct path of an operation, or of several.
 
-    `query` is the pattern of what may follow the path in the first line of a request.
+    `topic` is the pattern of the topic in the path, `query` that of what may follow the path in the first line, and
+    `values` how many groups these have together.
     """
 
     operations: ClassVar[tuple[Operation[Any], ...]]
+    topic: ClassVar = limits.TOPIC_PATTERN.strip("^$")
     query: ClassVar = ""
+    values: ClassVar = 2
     has_same_lines: ClassVar = False
     """Clients send the same first lines again and again."""
 
     @classmethod
     def line_of(cls, operation: Operation[Any]) -> str:
         """The pattern of the first lines, without the HTTP version, of requests that may take the path."""
-        return f"{operation.method} {operation.path.format(topic=f'({TOPIC})', id=f'({ID})')}{cls.query}"
+        return f"{operation.method} {operation.path.format(topic=f'({cls.topic})', id=f'({ID})')}{cls.query}"
 
     def __init__(self, app: AppContext, operation: OperationRoute) -> None:
         self._app = app
@@ -51,23 +56,59 @@ class DirectVerb(ABC):
         self._method = next(iter(operation.methods or ()))
 
     @abstractmethod
-    def begin(self, connection: Connection, head: KnownHead, line: Match[str], body: bytes) -> DirectCall | None:
-        """Begin the call; `line` is the match of its first line. None, without any effect: it goes the general way."""
+    def begin(
+        self,
+        connection: Connection,
+        head: KnownHead,
+        values: tuple[str, ...],
+        body: bytes,
+        traceparent: str | None,
+    ) -> DirectCall | None:
+        """Begin the call. None, without any effect: it goes the general way.
 
-    @staticmethod
-    def _path_values(line: Match[str], count: int) -> tuple[str, ...]:
-        """What the first groups of the pattern of the line matched."""
-        at = line.lastindex or 0  # the group around the pattern
-        return line.group(*range(at + 1, at + 1 + count))
+        `values` are those of its path and query, '' for a part that it does not have; `traceparent` is its trace
+        context, if it has one.
+        """
 
-    def _admitted(self, connection: Connection, head: KnownHead, topic: str) -> DirectCall | None:
-        """The call, when its request is admitted; None when that is not certain or depends on limits of its key."""
+    def _admission(self, head: KnownHead) -> Admission | None:
+        """The admission of a request with this head, but for its topic and limits; None when that is not certain."""
+        gate = self._app.gate
+        if head.generation != gate.generation:
+            head.admissions.clear()
+            head.generation = gate.generation
         admission = head.admissions.get(self)
         if admission is None:
-            gate = self._app.gate
-            admission = gate.admit_without_limits(self._operation.permission, self._method, head.headers, topic)
-            if admission is None:
-                return None
-            if not gate.has_keys:
+            admission = gate.find_admission(self._operation.permission, self._method, head.headers)
+            if admission is not None:
                 head.admissions[self] = admission
-        return DirectCall(connection, self._operation, self._method, admission.key_name)
+        return admission
+
+    def _admitted(
+        self,
+        connection: Connection,
+        admission: Admission,
+        topics: str,
+        body: bytes = b"",
+        held: AbstractContextManager[None] | None = None,
+    ) -> DirectCall | None:
+        """The call, when its key is for the topics and allows it, so that it counts; else None, without any effect.
+
+        `held` is entered until the call ends; if that raises a DeferdError, the call is not allowed.
+        """
+        if not admission.may_use(topics):
+            return None
+        usage = admission.usage
+        if usage is not None:
+            try:
+                usage.check_body(body)
+                if not usage.may_take():
+                    return None
+                if held is not None:
+                    held.__enter__()
+            except DeferdError:
+                return None
+            usage.take()
+        call = DirectCall(connection, self._operation, self._method, admission)
+        if usage is not None:
+            call.held = held
+        return call

@@ -11,9 +11,9 @@ from urllib.parse import urlencode
 from starlette.responses import Response
 
 from deferd.api.app import Service
-from deferd.api.auth.admission import Admission
 from deferd.api.context import AppContext
 from deferd.api.dispatch import Run
+from deferd.api.metrics import RESP_METHOD
 from deferd.api.operation import OperationRoute
 from deferd.api.resp.command_error import CommandError, Disconnected, of_problem
 from deferd.api.resp.replies import REPLIES, Replies
@@ -156,12 +156,13 @@ class Session:
         if self._waiting is not None:
             self._waiting.disconnect()
 
-    def admit_without_limits(self, operation: Operation[Any], topic: str) -> Admission | None:
-        """Admit a request that may take the short way; None when it must go the general one."""
+    def may_take_short_way(self, operation: Operation[Any], topic: str) -> bool:
+        """Whether a request may take the short way, which counts nothing for the limits of keys."""
         if not self.api.has_short_way:
-            return None
+            return False
         permission = self.api.route_of(operation).permission
-        return self.api.context.gate.admit_without_limits(permission, "RESP", self.headers, topic)
+        admission = self.api.context.gate.find_admission(permission, RESP_METHOD, self.headers)
+        return admission is not None and admission.usage is None and admission.may_use(topic)
 
 
 def _checked(response: Response | None) -> Response:

@@ -68,9 +68,8 @@ async def sadd(session: Session, commands: Sequence[list[bytes]]) -> AsyncGenera
             done[index] = error.reply()
             continue
         if puts.topic not in is_short:
-            is_short[puts.topic] = (
-                _TOPIC.fullmatch(puts.topic) is not None
-                and session.admit_without_limits(PUT_JOBS, puts.topic) is not None
+            is_short[puts.topic] = _TOPIC.fullmatch(puts.topic) is not None and session.may_take_short_way(
+                PUT_JOBS, puts.topic
             )
         (batch if is_short[puts.topic] else general).append((index, puts))
     for some in _batches(batch):
@@ -234,7 +233,7 @@ async def _pop(session: Session, name: bytes, count: int, *, are_singles: bool =
 
 
 def _takes_short_way(session: Session, topic: str) -> bool:
-    return _TOPIC.fullmatch(topic) is not None and session.admit_without_limits(POP_JOBS, topic) is not None
+    return _TOPIC.fullmatch(topic) is not None and session.may_take_short_way(POP_JOBS, topic)
 
 
 def _name(word: bytes) -> str:

@@ -23,7 +23,7 @@ from deferd.contract.errors import DeferdError
 from deferd.contract.model import Ttr
 from deferd.contract.operations import pop as operations
 from deferd.contract.strict_model import StrictModel
-from deferd.contract.topic_patterns import is_pattern
+from deferd.contract.topic_patterns import TopicPatterns, is_pattern
 from deferd.engine.engine import Engine
 from deferd.engine.record import JobRecord
 from deferd.engine.request_end import request_ending_at
@@ -83,13 +83,18 @@ class PopQuery(StrictModel):
     )
 
 
-async def _pop(request: RequestContext, topics: str, query: PopQuery) -> Response:
+def named_topics(topics: str, visible: TopicPatterns | None) -> tuple[list[str], TopicSelection | None]:
+    """The topics that a pop names, and the selection of those that its patterns match among the `visible` ones."""
     names = topics.split(",")
-    selection = None
-    if is_pattern(topics):
-        patterns = [name for name in names if is_pattern(name)]
-        names = [name for name in names if not is_pattern(name)]
-        selection = TopicSelection(patterns, names, request.admission.visible_topics)
+    if not is_pattern(topics):
+        return names, None
+    patterns = [name for name in names if is_pattern(name)]
+    names = [name for name in names if not is_pattern(name)]
+    return names, TopicSelection(patterns, names, visible)
+
+
+async def _pop(request: RequestContext, topics: str, query: PopQuery) -> Response:
+    names, selection = named_topics(topics, request.admission.visible_topics)
     key_name = request.incoming.key_name
     usage = request.admission.usage
     unsent = request.app.unsent

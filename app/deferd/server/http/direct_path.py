@@ -1,9 +1,9 @@
-"""Recognizes requests for the direct paths of `deferd.api.direct`, which are not parsed by httptools.
+"""Recognizes requests for the direct paths of `deferd.api.direct`, most of which are not parsed by httptools.
 
 Clients send the same headers with each request. So what httptools made of a block of headers is remembered, and a
 request in one read whose headers are the same, byte for byte, needs no parser: its first line is matched, and its body
-is what follows the headers. Two headers may differ: the length of the body, and the instant of `Deferd-Not-After`. All
-other requests are parsed.
+is what follows the headers. Three headers may differ: the length of the body, the instant of `Deferd-Not-After`, and
+the trace context of `traceparent`. All other requests are parsed, and may take a direct path then.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from deferd.api.direct.put import DirectPut
 from deferd.api.direct.release import DirectRelease
 from deferd.api.direct.touch import DirectTouch
 from deferd.api.direct.verb import DirectVerb, KnownHead
+from deferd.api.incoming_request import TRACEPARENT, IncomingRequest
 from deferd.api.operation import OperationRoute
 from deferd.api.request_body import check_media_type
 from deferd.api.responses import Header
@@ -39,10 +40,17 @@ _LINE_MAX_BYTES = 256
 _NOT_AFTER = NOT_AFTER_HEADER.encode()
 _NOT_AFTER_LINE = b"\r\n%b: " % _NOT_AFTER
 """As the client library writes it; in another form the request is parsed."""
-_EFFECTIVE_HEADERS = frozenset((b"traceparent", VIA_HEADER, _NOT_AFTER))
-"""Headers on which the effect of a request depends: the context of a trace, which differs each time, the way by which
-people make changes, which are recorded, and an instant in another form, or a second one.
+_TRACEPARENT = b"traceparent"
+_TRACEPARENT_LINES = (b"\r\ntraceparent: ", b"\r\nTraceparent: ")
+_TRACEPARENT_END = b"raceparent: "
+"""As clients write it. One that is not valid, which has no effect, is parsed."""
+_TRACEPARENT_BYTES = 55
+_EFFECTIVE_HEADERS = frozenset((_TRACEPARENT, VIA_HEADER, _NOT_AFTER))
+"""Headers on which the effect of a request depends: the way by which people make changes, which are recorded, and an
+instant or trace context in another form, or a second one.
 """
+_Line = tuple[DirectVerb, tuple[str, ...]]
+"""What the first line of a request means: its verb, and the values in its path and query."""
 _VERBS: tuple[type[DirectVerb], ...] = (
     DirectPut,
     DirectPop,
@@ -70,40 +78,71 @@ class DirectPath:
         self._match_line = re.compile(f"(?:{'|'.join(patterns)}) HTTP/1\\.1", re.ASCII).fullmatch
         self._known: dict[bytes | None, KnownHead] = {}
         self._seen_once: set[int] = set()  # hashes
-        self._lines: dict[bytes, tuple[DirectVerb, re.Match[str]]] = {}
+        self._lines: dict[bytes, _Line] = {}
 
     def begin(self, connection: Connection, data: bytes) -> DirectCall | None:
         """Begin the call of the request that `data` consists of; None, without any effect, when it must be parsed."""
         line_end = data.find(b"\r\n")
         body_at = data.find(b"\r\n\r\n", line_end) + 4
-        block, not_after_ms = _block(data, line_end, body_at)
+        block, not_after_ms, traceparent = _block(data, line_end, body_at)
         head = self._known.get(_key(block, len(data) - body_at))
         if head is None:
             return None
-        found = self._lines.get(data[:line_end]) or self._find_verb(data[:line_end])
+        first_line, body = data[:line_end], data[body_at:]
+        return self._begin(connection, first_line, head, body, not_after_ms=not_after_ms, traceparent=traceparent)
+
+    def begin_parsed(
+        self, connection: Connection, line: bytes, request: IncomingRequest, body: bytes
+    ) -> DirectCall | None:
+        """As `begin`, for a plain request that was parsed; `line` is its first line, without the HTTP version."""
+        headers = request.headers
+        if any(name == VIA_HEADER for name, _ in headers):
+            return None
+        try:
+            if body:
+                check_media_type(headers)
+            not_after_ms = request.not_after_ms()
+        except DeferdError:
+            return None
+        head, first_line, traceparent = KnownHead(headers), line + b" HTTP/1.1", request.traceparent()
+        return self._begin(connection, first_line, head, body, not_after_ms=not_after_ms, traceparent=traceparent)
+
+    def _begin(
+        self,
+        connection: Connection,
+        first_line: bytes,
+        head: KnownHead,
+        body: bytes,
+        *,
+        not_after_ms: int | None,
+        traceparent: str | None,
+    ) -> DirectCall | None:
+        found = self._lines.get(first_line) or self._find_verb(first_line)
         if found is None:
             return None
-        verb, line = found
+        verb, values = found
         if not_after_ms is None:
-            return verb.begin(connection, head, line, data[body_at:])
+            return verb.begin(connection, head, values, body, traceparent)
         clock = self._context.engine.request_clock
         if not clock.is_trusted or (left_s := clock.left_s(not_after_ms)) <= 0:
             return None
         with request_ending_at(asyncio.get_running_loop().time() + left_s):
-            call = verb.begin(connection, head, line, data[body_at:])
+            call = verb.begin(connection, head, values, body, traceparent)
         if call is not None:
             call.clock = clock
         return call
 
-    def _find_verb(self, first_line: bytes) -> tuple[DirectVerb, re.Match[str]] | None:
-        line = self._match_line(first_line.decode("latin-1"))
-        if line is None:
+    def _find_verb(self, first_line: bytes) -> _Line | None:
+        match = self._match_line(first_line.decode("latin-1"))
+        if match is None:
             return None
-        verb = self._verbs[line.lastgroup]
+        verb = self._verbs[match.lastgroup]
+        at = match.lastindex or 0  # the group around the pattern of the verb's operation
+        line = verb, match.groups("")[at : at + verb.values]
         if verb.has_same_lines and len(first_line) <= _LINE_MAX_BYTES:
             _bound(self._lines, _KNOWN_MAX)
-            self._lines[first_line] = verb, line
-        return verb, line
+            self._lines[first_line] = line
+        return line
 
     def learn(self, data: bytes, operation: OperationRoute, headers: list[Header]) -> None:
         """Remember the headers of a plain request that httptools found at the beginning of `data`.
@@ -113,9 +152,11 @@ class DirectPath:
         if operation.operation_id not in self._verbs:
             return
         body_at = data.find(b"\r\n\r\n") + 4
-        block, not_after_ms = _block(data, data.find(b"\r\n"), body_at)
+        block, not_after_ms, traceparent = _block(data, data.find(b"\r\n"), body_at)
         if not_after_ms is not None:
             headers = [header for header in headers if header != (_NOT_AFTER, b"%d" % not_after_ms)]
+        if traceparent is not None:
+            headers = [header for header in headers if header != (_TRACEPARENT, traceparent.encode())]
         key = _key(block, len(data) - body_at)
         if key is None or key in self._known or not _is_usual(block, headers, key):
             return
@@ -134,16 +175,28 @@ def _bound(known: dict[Any, Any] | set[Any], most: int) -> None:
         known.clear()
 
 
-def _block(data: bytes, line_end: int, body_at: int) -> tuple[bytes, int | None]:
-    """The header lines without the first one that has an instant, and that instant; it may be in another form."""
-    at = data.find(_NOT_AFTER_LINE, line_end, body_at)
+def _block(data: bytes, line_end: int, body_at: int) -> tuple[bytes, int | None, str | None]:
+    """The header lines without an instant and a trace context, and these two; they may be in another form.
+
+    Of several, only the first one is left out.
+    """
+    block, not_after_ms, traceparent = data[line_end : body_at - 2], None, None
+    at = block.find(_NOT_AFTER_LINE)
     if at >= 0:
         instant_at = at + len(_NOT_AFTER_LINE)
         end = instant_at + INSTANT_DIGITS
-        instant = data[instant_at:end]
-        if instant.isdigit() and data[end : end + 2] == b"\r\n":
-            return data[line_end:at] + data[end : body_at - 2], int(instant)
-    return data[line_end : body_at - 2], None
+        instant = block[instant_at:end]
+        if instant.isdigit() and block[end : end + 2] == b"\r\n":
+            block, not_after_ms = block[:at] + block[end:], int(instant)
+    at = block.find(_TRACEPARENT_END)
+    if at >= 0:
+        value_at = at + len(_TRACEPARENT_END)
+        line_at, end = value_at - len(_TRACEPARENT_LINES[0]), value_at + _TRACEPARENT_BYTES
+        value = block[value_at:end]
+        is_whole = block[line_at:value_at] in _TRACEPARENT_LINES and block[end : end + 2] == b"\r\n"
+        if is_whole and TRACEPARENT.fullmatch(value) is not None:
+            block, traceparent = block[:line_at] + block[end:], value.decode()
+    return block, not_after_ms, traceparent
 
 
 def _key(block: bytes, body_bytes: int) -> bytes | None:

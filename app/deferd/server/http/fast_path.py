@@ -71,12 +71,15 @@ class FastPathProtocol(LimitedProtocol):
         if self._may_take_direct_path(data):
             call = self._direct_path.begin(self, data)
             if call is not None:
-                self._handling = self.cycle = call  # type: ignore[assignment]  # see DirectCall
-                self.tasks.add(call)  # type: ignore[arg-type]  # the same
+                self._begin_call(call)
                 return
             self._read = data
         super().data_received(data)
         self._read = b""
+
+    def _begin_call(self, call: DirectCall) -> None:
+        self._handling = self.cycle = call  # type: ignore[assignment]  # see DirectCall
+        self.tasks.add(call)  # type: ignore[arg-type]  # the same
 
     def _may_take_direct_path(self, data: bytes) -> bool:
         """Whether `data` may be one whole request, and nothing is due before its response."""
@@ -210,6 +213,13 @@ class FastPathProtocol(LimitedProtocol):
             super().on_message_complete()
             return
         self._came_as_a_whole()
+        if len(request.body) <= READ_MAX_BYTES:
+            line = b"%b %b" % (self.parser.get_method(), self.url)
+            call = self._direct_path.begin_parsed(self, line, request, bytes(request.body))
+            if call is not None:
+                call.keep_alive = request.keep_alive
+                self._begin_call(call)
+                return
         self._handling = request
         request.task = self.loop.create_task(self._handle(request))
         self.tasks.add(request.task)
