@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.integration.api.test_direct_paths import HEADS, CountingDirectPath, Request, Worlds
+from tests.integration.api.direct_worlds import HEADS, CountingDirectPath, Request, Worlds
 from tests.integration.store.store_servers import StoreServer
 
 

@@ -14,15 +14,8 @@ from hypothesis import strategies as st
 from deferd.api.auth.api_keys import hash_of, parse_keys
 from deferd.api.auth.gate import KeyGate
 from deferd.contract.model import PutJob
-from tests.integration.api.test_direct_paths import (
-    FUZZING,
-    JOB,
-    CountingDirectPath,
-    Request,
-    World,
-    Worlds,
-    any_request,
-)
+from tests.integration.api.direct_worlds import CountingDirectPath, Request, World, Worlds
+from tests.integration.api.test_direct_paths import FUZZING, JOB, any_request
 from tests.integration.store.store_servers import StoreServer
 
 TOKEN = "the-token-of-the-holder".ljust(43, "x")
