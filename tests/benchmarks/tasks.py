@@ -66,7 +66,7 @@ async def bury(engine: Engine, jobs: int) -> None:
     await put(engine, jobs)
     for _ in range(jobs // 100):
         reply = await engine.queue.pop(_TOPIC, [PopRequest(100)])
-        buried = (engine.queue.bury(_TOPIC, one.id, ANY_RECEIPT, error=f"no {one.id}") for one in reply.jobs[0])
+        buried = (engine.deliveries.bury(_TOPIC, one.id, ANY_RECEIPT, error=f"no {one.id}") for one in reply.jobs[0])
         await asyncio.gather(*buried)
     await asyncio.sleep(0.01)
 

@@ -22,7 +22,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.responses import Response
 
-from deferd.api import put_decoding, request_body, request_query
+from deferd.api import delivery_decoding, put_decoding, request_body, request_query
 from deferd.api.auth.admission import WITHOUT_KEY, Admission
 from deferd.api.auth.api_keys import Bounds
 from deferd.api.auth.permissions import Permission
@@ -49,7 +49,7 @@ class EmptyBody(StrictModel):
 EMPTY_BODY = EmptyBody()
 _FAST_PATHS: dict[type[BaseModel], Callable[[bytes, PutBounds, Bounds], Any]] = {
     PutBatch: put_decoding.decode_batch,
-    FinishBatch: put_decoding.decode_finishes,
+    FinishBatch: delivery_decoding.decode_finishes,
 }
 
 

@@ -1,20 +1,12 @@
-"""The fast path for the bodies of puts and finishes: from JSON to the arguments of scripts, without models.
-
-`deferd.contract.model` and `deferd.api.request_body` are the specification. What is accepted here is stored byte for
-byte as they would have it stored; anything else gives None, and then they decide and say what is wrong.
-
-A body is parsed, since it is stored as `json_bytes` writes it: without whitespace, of two members with the same name
-only the last. msgspec checks all of it on the way, as the parser of `request_body` does: numbers beyond a float's
-range, UTF-8 and surrogate pairs. Its `Raw` would not, and to find out whether raw bytes are in that form takes longer.
-"""
+"""The fast path for the bodies of puts; see `fast_decoding`."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 import msgspec
 import orjson
@@ -23,25 +15,21 @@ from msgspec.structs import astuple
 from pydantic import TypeAdapter
 
 from deferd.api.auth.api_keys import Bounds
-from deferd.api.large_values import has_many_parts, without_collections
-from deferd.api.request_body import PARSED_IN_THE_LOOP_BYTES
+from deferd.api.fast_decoding import SINGLE_MAX_BYTES, UnusualError, check_ids, decoded, stored_json
 from deferd.contract import limits
 from deferd.contract.backoff import Backoff, ExponentialBackoff, FixedBackoff, ScheduleBackoff
 from deferd.contract.errors import InvalidInput
 from deferd.contract.fields import PLACING, POLICY, Field, Kind
-from deferd.contract.json_depth import is_deeper
 from deferd.contract.model import TRACEPARENT_PATTERN, DurabilityLevel
 from deferd.contract.timestamps import parse_instant
 from deferd.contract.windows import WindowFields, WindowsFields
-from deferd.engine.record import Receipt, instant_ms, json_bytes
+from deferd.engine.record import instant_ms, json_bytes
 from deferd.engine.script_arguments import (
     DELAY,
     INSTANT,
-    NONCE_BYTES,
     ON_CONFLICT,
     PUT_HEAD_END,
     PUT_HEAD_START,
-    EncodedFinish,
     EncodedPut,
     Placing,
     PutBounds,
@@ -49,23 +37,12 @@ from deferd.engine.script_arguments import (
     conflict_code,
     new_id,
     new_nonces,
-    receipt_bytes,
 )
 from deferd.engine.stored_fields import to_ms, to_store
 from deferd.engine.timing.openings import read_openings
 
-Decoded = TypeVar("Decoded")
-
-_SINGLE_MAX_BYTES = 16 * 1024
-"""The largest body of a single call: twice the largest request that takes a direct path."""
 _KEPT_BACKOFF_BYTES = 200
-_SHORTEST_DEEP_BYTES = 2 * limits.VALUE_DEPTH_MAX
 _ID = re.compile(limits.ID_PATTERN)
-_ID_MAX = 255
-_IDS = re.compile(rf"(?:{limits.ID_PATTERN.strip('^$')}\n)+")
-_NONCE, _ATTEMPT = slice(0, 12), slice(12, None)
-"""The parts of a receipt as `record.receipt_text` writes it."""
-_DOT_AND_ATTEMPT = re.compile(r"\.[1-9][0-9]{0,8}")
 _TOPIC = re.compile(limits.TOPIC_PATTERN)
 _TRACEPARENT = re.compile(TRACEPARENT_PATTERN)
 _TAG = re.compile(limits.TAG_PATTERN)
@@ -141,37 +118,8 @@ class EncodedBatch(msgspec.Struct, frozen=True):
     jobs: list[EncodedPut]
 
 
-class _Finish(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """The fields of `model.FinishJob`."""
-
-    receipt: Annotated[str, Meta(max_length=limits.RECEIPT_MAX)] | None = None
-    result: Any = None
-
-
-class _FinishItem(_Finish, forbid_unknown_fields=True, gc=False, kw_only=True):
-    """The fields of `model.FinishItem`."""
-
-    id: str
-
-
-class _Finishes(msgspec.Struct, forbid_unknown_fields=True):
-    jobs: Annotated[list[_FinishItem], Meta(min_length=1, max_length=limits.BATCH_MAX)]
-
-
-class EncodedFinishes(msgspec.Struct, frozen=True):
-    """Stands for a `model.FinishBatch` of these jobs."""
-
-    jobs: list[EncodedFinish]
-
-
-class _UnusualError(Exception):
-    """The general path decides."""
-
-
 _put_decoder = msgspec.json.Decoder(_Put)
 _batch_decoder = msgspec.json.Decoder(_Batch)
-_finish_decoder = msgspec.json.Decoder(_Finish)
-_finishes_decoder = msgspec.json.Decoder(_Finishes)
 _backoffs: TypeAdapter[ExponentialBackoff | FixedBackoff | ScheduleBackoff] = TypeAdapter(Backoff)
 _window_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
     WindowFields | WindowsFields | Annotated[str, Meta(pattern=limits.TOPIC_PATTERN.replace("$", r"\Z"))] | None
@@ -183,12 +131,12 @@ def decode_put(raw: bytes, bounds: PutBounds, key: Bounds, traceparent: str | No
 
     `key` are the bounds of its API key. `traceparent` is that of the request's header, which a put without one takes.
     """
-    return _decoded(_decode_put, raw, key, bounds, traceparent) if len(raw) <= _SINGLE_MAX_BYTES else None
+    return decoded(_decode_put, raw, key, bounds, traceparent) if len(raw) <= SINGLE_MAX_BYTES else None
 
 
 def decode_batch(raw: bytes, bounds: PutBounds, key: Bounds) -> EncodedBatch | None:
     """The puts in the body of `POST /jobs/batch`; None when the general path must decide."""
-    return _decoded(_decode_batch, raw, key, bounds)
+    return decoded(_decode_batch, raw, key, bounds)
 
 
 def encode_strings(topic: str, jobs: Sequence[tuple[str, int]]) -> list[EncodedPut]:
@@ -204,46 +152,13 @@ def encode_strings(topic: str, jobs: Sequence[tuple[str, int]]) -> list[EncodedP
     return puts
 
 
-def decode_finish(raw: bytes, key: Bounds, job_id: str) -> EncodedFinish | None:
-    """The finish in the body of `POST /jobs/{topic}/{id}/finish`; None when the general path must decide."""
-    return _decoded(_decode_finish, raw, key, job_id) if len(raw) <= _SINGLE_MAX_BYTES else None
-
-
-def decode_finishes(raw: bytes, _bounds: PutBounds, key: Bounds) -> EncodedFinishes | None:
-    """The finishes in the body of `POST /topics/{topic}/finish`; None when the general path must decide."""
-    return _decoded(_decode_finishes, raw, key)
-
-
-def _decoded(decode: Callable[..., Decoded], raw: bytes, key: Bounds, *args: Any) -> Decoded | None:
-    if has_many_parts(raw):
-        return None
-    try:
-        if len(raw) <= PARSED_IN_THE_LOOP_BYTES:
-            _check_depth(raw, key)
-            return decode(raw, key, *args)
-        with without_collections():
-            _check_depth(raw, key)
-            return decode(raw, key, *args)
-    except (msgspec.MsgspecError, _UnusualError, ValueError, RecursionError):  # ValueError: invalid UTF-8, an instant
-        return None
-
-
-def _check_depth(raw: bytes, key: Bounds) -> None:
-    """As `KeyUsage.check_depth` does. Most bodies have fewer brackets than the bound has levels."""
-    most = key.max_depth
-    if most is None or raw.count(b"{") + raw.count(b"[") <= most:
-        return
-    if is_deeper(orjson.loads(raw), most):
-        raise _UnusualError
-
-
 def _check_times(put: _Put, key: Bounds) -> None:
     """As `KeyUsage.check_times` does."""
     retain, ttl = put.retain, put.ttl  # type: ignore[attr-defined]  # fields of the policy
     if key.max_retain is not None and retain is not UNSET and retain is not None and retain > key.max_retain:
-        raise _UnusualError
+        raise UnusualError
     if key.max_ttl is not None and ttl is not UNSET and (ttl is None or ttl > key.max_ttl):  # null means no bound
-        raise _UnusualError
+        raise UnusualError
 
 
 def _decode_put(raw: bytes, key: Bounds, bounds: PutBounds, traceparent: str | None) -> EncodedPut:
@@ -253,14 +168,14 @@ def _decode_put(raw: bytes, key: Bounds, bounds: PutBounds, traceparent: str | N
     start, end, placing = _encode_options(put, bounds, traceparent)
     if put.id is None:
         if _needs_id(put):
-            raise _UnusualError
+            raise UnusualError
         put.id = new_id()
     elif _ID.fullmatch(put.id) is None:
-        raise _UnusualError
+        raise UnusualError
     if _TOPIC.fullmatch(put.topic) is None:
-        raise _UnusualError
+        raise UnusualError
     [nonce] = new_nonces(1)
-    return EncodedPut(put.topic, put.id, put.durability, start + nonce + end + _json_bytes(put.body), placing)
+    return EncodedPut(put.topic, put.id, put.durability, start + nonce + end + stored_json(put.body), placing)
 
 
 def _decode_batch(raw: bytes, key: Bounds, bounds: PutBounds) -> EncodedBatch:
@@ -269,10 +184,10 @@ def _decode_batch(raw: bytes, key: Bounds, bounds: PutBounds) -> EncodedBatch:
         for put in puts:
             _check_times(put, key)
     ids = [new_id() if put.id is None else put.id for put in puts]
-    _check_ids(ids)
+    check_ids(ids)
     for topic in {put.topic for put in puts}:
         if _TOPIC.fullmatch(topic) is None:
-            raise _UnusualError
+            raise UnusualError
     known: dict[tuple[Any, ...], tuple[bytes, bytes, Placing | None]] = {}
     jobs = []
     for put, job_id, nonce in zip(puts, ids, new_nonces(len(puts)), strict=True):
@@ -284,9 +199,9 @@ def _decode_batch(raw: bytes, key: Bounds, bounds: PutBounds) -> EncodedBatch:
         if encoded is None:
             encoded = known[options] = _encode_options(put, bounds)
         if put.id is None and _needs_id(put):
-            raise _UnusualError
+            raise UnusualError
         start, end, placing = encoded
-        job = b"".join((start, nonce, end, _json_bytes(put.body)))
+        job = b"".join((start, nonce, end, stored_json(put.body)))
         jobs.append(EncodedPut(put.topic, job_id, put.durability, job, placing))
     return EncodedBatch(jobs)
 
@@ -299,14 +214,6 @@ def _make_hashable(put: Any) -> None:
         put.backoff = bytes(put.backoff)
 
 
-def _check_ids(ids: Sequence[str]) -> None:
-    if "".join(ids).encode().isalnum() and all(ids) and max(map(len, ids)) <= _ID_MAX:
-        return  # in a tenth of the time
-    lines = "\n".join(ids) + "\n"  # one match for all takes a third of the time
-    if _IDS.fullmatch(lines) is None or lines.count("\n") != len(ids):
-        raise _UnusualError
-
-
 def _encode_options(
     put: _Put, bounds: PutBounds, traceparent: str | None = None
 ) -> tuple[bytes, bytes, Placing | None]:
@@ -315,12 +222,12 @@ def _encode_options(
     It does not check whether the put needs an id.
     """
     if put.durability not in _DURABILITIES:
-        raise _UnusualError
+        raise UnusualError
     when, when_ms = DELAY, 0
     if put.delay is not None:
         when_ms = to_ms(put.delay)
         if put.run_at is not None:
-            raise _UnusualError
+            raise UnusualError
     elif put.run_at is not None:
         when, when_ms = INSTANT, _due_ms(put.run_at)
     if put.traceparent is None:
@@ -350,23 +257,23 @@ def _check_terms(put: _Put) -> None:
     """As `deferd.contract.collapsing` does, and the trace context."""
     appends, waits = put.on_conflict == "append", put.if_reserved == "after"
     if (waits and put.on_conflict == "reject") or (put.max_items is not None and not appends):
-        raise _UnusualError
+        raise UnusualError
     if put.max_wait is not None and (put.on_conflict in {"reject", "keep"} or put.max_wait < (put.delay or 0)):
-        raise _UnusualError
+        raise UnusualError
     if put.traceparent is not None and _TRACEPARENT.fullmatch(put.traceparent) is None:
-        raise _UnusualError
+        raise UnusualError
 
 
 def _check_labels(put: _Put) -> None:
     """As `deferd.contract.labels` does."""
     if put.tags and (len(set(put.tags)) < len(put.tags) or not all(map(_TAG.fullmatch, put.tags))):
-        raise _UnusualError
+        raise UnusualError
     if put.headers:
         texts = [text for pair in put.headers.items() for text in pair]
         if not (all(put.headers) and all(map(_HEADER_TEXT.fullmatch, texts))):
-            raise _UnusualError
+            raise UnusualError
         if len("".join(texts).encode()) > limits.HEADERS_OF_JOB_BYTES:
-            raise _UnusualError
+            raise UnusualError
 
 
 def _window(raw: bytes) -> str:
@@ -379,14 +286,14 @@ def _window(raw: bytes) -> str:
         if not isinstance(spec, str):
             read_openings(text)
     except InvalidInput:
-        raise _UnusualError from None
+        raise UnusualError from None
     return text
 
 
 def _due_ms(run_at: str) -> int:
     at = parse_instant(run_at)
     if at.timestamp() > time.time() + limits.DELAY_MAX_S:
-        raise _UnusualError
+        raise UnusualError
     return instant_ms(at)
 
 
@@ -417,62 +324,3 @@ def _backoff(field: Field, raw: bytes) -> dict[str, Any]:
 
 _known_backoff = lru_cache(maxsize=256)(_backoff)
 """Producers send the same few again and again. Not for longer ones, to bound the memory."""
-
-
-def _json_bytes(value: Any) -> bytes:
-    try:
-        encoded = orjson.dumps(value)  # as json_bytes does, without another call
-    except TypeError:
-        encoded = json_bytes(value)
-    if len(encoded) >= _SHORTEST_DEEP_BYTES and is_deeper(value, limits.VALUE_DEPTH_MAX):
-        raise _UnusualError
-    return encoded
-
-
-def _decode_finish(raw: bytes, _key: Bounds, job_id: str) -> EncodedFinish:
-    finish = _finish_decoder.decode(raw)
-    return _encode_finish(job_id, receipt_bytes(Receipt.of(finish.receipt)), finish.result)
-
-
-def _encode_finish(job_id: str, receipt: bytes, result: Any) -> EncodedFinish:
-    return EncodedFinish(job_id, receipt if result is None else receipt + _json_bytes(result))
-
-
-def _decode_finishes(raw: bytes, _key: Bounds) -> EncodedFinishes:
-    items = _finishes_decoder.decode(raw).jobs
-    ids = [item.id for item in items]
-    _check_ids(ids)
-    receipts = _usual_receipts([item.receipt or "" for item in items])
-    if receipts is None:
-        receipts = [receipt_bytes(Receipt.of(item.receipt)) for item in items]
-    return EncodedFinishes(
-        [
-            EncodedFinish(item.id, receipt if item.result is None else receipt + _json_bytes(item.result))
-            for item, receipt in zip(items, receipts, strict=True)
-        ]
-    )
-
-
-def _usual_receipts(texts: list[str]) -> list[bytes] | None:
-    """Receipts as scripts read them; None if one is not as `record.receipt_text` writes it.
-
-    The nonces are converted together. Both their order and that of their bytes is reversed twice.
-    """
-    nonces = "".join([text[_NONCE] for text in reversed(texts)])
-    try:
-        together = bytes.fromhex(nonces)
-    except ValueError:
-        return None
-    if together.hex() != nonces or len(together) != NONCE_BYTES * len(texts):  # upper case, spaces, too short
-        return None
-    together = together[::-1]
-    attempts = {}
-    for text in {text[_ATTEMPT] for text in texts}:
-        if _DOT_AND_ATTEMPT.fullmatch(text) is None:
-            return None
-        attempts[text] = receipt_bytes(Receipt(0, int(text[1:])))[NONCE_BYTES:]
-    starts = range(0, len(together), NONCE_BYTES)
-    return [
-        together[start : start + NONCE_BYTES] + attempts[text[_ATTEMPT]]
-        for start, text in zip(starts, texts, strict=True)
-    ]

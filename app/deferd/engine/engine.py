@@ -17,6 +17,7 @@ from deferd.engine.chained_puts import ChainedPuts
 from deferd.engine.consistency.checker import ConsistencyChecker
 from deferd.engine.console_sessions import ConsoleSessions
 from deferd.engine.console_undo import ConsoleUndo
+from deferd.engine.deliveries import Deliveries
 from deferd.engine.dispatcher import Dispatcher
 from deferd.engine.durability import DurableCalls
 from deferd.engine.events.event_hub import EventHub
@@ -109,6 +110,9 @@ class Engine:
         self.puts = Puts(PutSender(self._scripts, keys, self.placer, self.partitions, durable_calls), labels, throttle)
         self.cancels = Cancels(
             self._scripts, keys, labels, throttle, partitions=self.partitions, durable_calls=durable_calls
+        )
+        self.deliveries = Deliveries(
+            self._scripts, keys, labels, self.partitions, self.placer, dead_retention_ms=dead_retention_ms
         )
         self.held_jobs = HeldJobs(self._scripts, keys, labels, self.partitions, throttle)
         self.queue = JobQueue(

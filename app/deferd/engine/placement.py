@@ -115,27 +115,31 @@ def _openings_or_name(window: str) -> Openings | str | None:
         return None
 
 
+def is_to_place(reply: list[Any]) -> bool:
+    """Whether a script that gives a job another due time did nothing, and left it to the caller to place the job."""
+    return bool(reply[0] == _TO_PLACE)
+
+
 async def until_placed(
-    run: Callable[..., Awaitable[list[Any]]], place: Callable[[int, str, int], Awaitable[tuple[int, int]]]
+    reply: list[Any],
+    run: Callable[..., Awaitable[list[Any]]],
+    place: Callable[[int, str, int], Awaitable[tuple[int, int]]],
 ) -> list[Any]:
-    """The reply of a script that gives one job another due time, change.lua or release.lua.
+    """The last reply of a script that gives a job another due time, change.lua or release.lua; `reply` is the first.
 
     If the job has a window, the script does nothing and returns it, and `place` places the job for the next call.
 
     Raises:
         StoreUnavailable: also when the window was changed each time in between. Nothing was done.
     """
-    by, due_ms, moved_ms = b"", 0, 0
 
     async def attempt() -> list[Any] | None:
-        nonlocal by, due_ms, moved_ms
-        reply = await run(by, due_ms, moved_ms)
-        if reply[0] != _TO_PLACE:
-            return reply
-        _, asked_ms, window, spread_ms = reply
-        by = b"%d %b" % (spread_ms, window)
-        due_ms, moved_ms = await place(asked_ms, window.decode(), spread_ms)
-        return None
+        nonlocal reply
+        if is_to_place(reply):
+            _, asked_ms, window, spread_ms = reply
+            placed = await place(asked_ms, window.decode(), spread_ms)
+            reply = await run(b"%d %b" % (spread_ms, window), *placed)
+        return None if is_to_place(reply) else reply
 
     return await until_done(attempt, "the window of the job kept changing; nothing was done")
 

@@ -7,7 +7,6 @@ are milliseconds on the store's clock.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
@@ -24,7 +23,6 @@ from deferd.engine.bulk_throttle import FROM_JOBS, MOST_JOBS, BulkThrottle
 from deferd.engine.call_results import (
     NOT_FOUND,
     OK,
-    Released,
     finish_results,
     is_missing,
     raise_unless_ok,
@@ -39,7 +37,6 @@ from deferd.engine.pop_and_finish import PopsAndFinishes
 from deferd.engine.puts import Puts
 from deferd.engine.record import (
     ENOUGH_BYTES,
-    STATES_BY_NAME,
     JobRecord,
     Receipt,
     body_bytes,
@@ -211,7 +208,8 @@ class JobQueue:
             1 if has_body else 0,
             json_bytes(change.body) if has_body else "",
         )
-        reply = await until_placed(partial(self._run_on_job, "change", *args), partial(self._placer.place, job_id))
+        run = partial(self._run_on_job, "change", *args)
+        reply = await until_placed(await run("", 0, 0), run, partial(self._placer.place, job_id))
         code, state = reply[0], reply[1].decode()
         if code == 2:
             raise JobReserved(topic, job_id)
@@ -365,81 +363,6 @@ class JobQueue:
             throttle=self._bulk_throttle,
         )
         return finish_results(items, codes)
-
-    async def release(
-        self,
-        topic: str,
-        job_id: str,
-        receipt: Receipt,
-        *,
-        delay_ms: int | None = None,
-        error: str | None = None,
-        counts: bool = True,
-    ) -> Released:
-        """Release a job for another attempt after `delay_ms` (None: after its backoff), in its opening hours.
-
-        It becomes dead instead when this was its last attempt or its backoff schedule has ended. Unless the delivery
-        `counts` as an attempt, it is a snooze, which needs a delay. The receipt is void afterwards.
-
-        Raises:
-            JobNotFound, ReceiptStale, JobCancelled.
-        """
-        args = (
-            topic,
-            job_id,
-            receipt.nonce,
-            receipt.attempt,
-            -1 if delay_ms is None else delay_ms,
-            0 if error is None else 1,
-            error or "",
-            random.uniform(-1, 1),  # noqa: S311 (spreads retries; nothing to guess)
-            self.dead_retention_ms,
-            1 if counts else 0,
-        )
-        reply = await until_placed(
-            partial(self._run_on_job, "release", *args), partial(self._placer.place_retry, job_id)
-        )
-        raise_unless_ok(reply[0], topic, job_id)
-        state = STATES_BY_NAME[reply[1]]
-        label = self._labels.label(topic)
-        (metrics.RELEASES if counts else metrics.SNOOZES).labels(label).inc()
-        counted = self._labels.counted.of(topic)
-        counted.released += counts
-        if state is JobState.DEAD:
-            counted.dead += 1
-            metrics.DEATHS.labels(label, reply[4].decode()).inc()
-        return Released(state, None if state is JobState.DEAD else reply[2], reply[3])
-
-    async def touch(self, topic: str, job_id: str, receipt: Receipt, *, ttr_ms: int | None = None) -> int:
-        """Extend the lease to `ttr_ms` from now (None: the job's own ttr) and return its new end.
-
-        Raises:
-            JobNotFound, ReceiptStale, JobCancelled.
-        """
-        reply = await self._run_on_job("touch", topic, job_id, receipt.nonce, receipt.attempt, ttr_ms or 0)
-        raise_unless_ok(reply[0], topic, job_id)
-        reserved_until_ms: int = reply[1]
-        return reserved_until_ms
-
-    async def bury(self, topic: str, job_id: str, receipt: Receipt, *, error: str | None = None) -> None:
-        """Make a reserved job dead.
-
-        Raises:
-            JobNotFound, ReceiptStale, JobCancelled.
-        """
-        code = await self._run_on_job(
-            "bury",
-            topic,
-            job_id,
-            receipt.nonce,
-            receipt.attempt,
-            0 if error is None else 1,
-            error or "",
-            self.dead_retention_ms,
-        )
-        raise_unless_ok(code, topic, job_id)
-        metrics.DEATHS.labels(self._labels.label(topic), "buried").inc()
-        self._labels.counted.of(topic).dead += 1
 
 
 def _args_of_finish(item: FinishItem | EncodedFinish) -> Args:

@@ -1,4 +1,7 @@
-"""Encodes jobs as arguments of scripts, as the headers of `lua/put.lua`, `change.lua` and `finish.lua` define them."""
+"""Encodes jobs as arguments of scripts, as the headers of these define them.
+
+They are `lua/put.lua`, `change.lua`, `finish.lua`, `release.lua`, `touch.lua` and `bury.lua`.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +36,10 @@ NONCE_BYTES = 6
 _ATTEMPT_BYTES = 4
 RECEIPT_BYTES = NONCE_BYTES + _ATTEMPT_BYTES
 """Of a receipt as scripts read it."""
+_RELEASE, _PLACED_RETRY, _TTR = struct.Struct("<qBd"), struct.Struct("<QQI"), struct.Struct("<Q")
+"""Parts of the arguments of lua/release.lua, and that of lua/touch.lua, which follow the receipt."""
+_HAS_ERROR, _COUNTS = 1, 2
+_BY_BACKOFF = -1
 _NO_ATTEMPT = 2**32 - 1
 """The number of an attempt that no delivery ever has."""
 _EXTRA_FIELDS = frozenset(
@@ -91,6 +98,29 @@ class EncodedFinish(msgspec.Struct, frozen=True, gc=False):
     def args(self) -> Args:
         """The arguments for this job."""
         return self.id, self.argument
+
+
+class EncodedRelease(msgspec.Struct, frozen=True, gc=False):
+    """A release that is ready to be sent: its parts follow the id in the arguments of lua/release.lua, in one.
+
+    `counts`: the delivery counts as an attempt.
+    """
+
+    id: str
+    start: bytes
+    error: bytes
+    counts: bool
+    placed: bytes = _PLACED_RETRY.pack(0, 0, 0)
+
+    @property
+    def args(self) -> Args:
+        """The arguments for this job."""
+        return self.id, self.start + self.placed + self.error
+
+    def placed_by(self, placing: bytes, due_ms: int, moved_ms: int) -> EncodedRelease:
+        """The release with the due time of the retry, which `placing` has moved so far."""
+        placed = _PLACED_RETRY.pack(due_ms, moved_ms, len(placing)) + placing
+        return EncodedRelease(self.id, self.start, self.error, self.counts, placed)
 
 
 def encode_put(spec: PutJob, bounds: PutBounds = NO_BOUNDS, *, is_placed: bool = False) -> EncodedPut:
@@ -198,6 +228,26 @@ def encode_finish(job_id: str, receipt: Receipt, result: Any) -> EncodedFinish:
     return EncodedFinish(job_id, receipt_bytes(receipt) + (b"" if result is None else json_bytes(result)))
 
 
+def encode_release(
+    job_id: str, receipt: Receipt, *, delay_ms: int | None, error: str | None, counts: bool
+) -> EncodedRelease:
+    """Encode a release. A `delay_ms` of None: after the job's backoff."""
+    flags = (error is not None) * _HAS_ERROR + counts * _COUNTS
+    jitter = random.uniform(-1, 1)  # noqa: S311 (spreads retries; nothing to guess)
+    start = receipt_bytes(receipt) + _RELEASE.pack(_BY_BACKOFF if delay_ms is None else delay_ms, flags, jitter)
+    return EncodedRelease(job_id, start, (error or "").encode(), counts)
+
+
+def encode_touch(job_id: str, receipt: Receipt, ttr_ms: int | None) -> Args:
+    """Encode a touch. A `ttr_ms` of None is the job's own."""
+    return job_id, receipt_bytes(receipt) + _TTR.pack(ttr_ms or 0)
+
+
+def encode_bury(job_id: str, receipt: Receipt, error: str | None) -> Args:
+    """Encode the burial of a job."""
+    return job_id, b"%b%c%b" % (receipt_bytes(receipt), error is not None, (error or "").encode())
+
+
 def receipt_bytes(receipt: Receipt) -> bytes:
     """A receipt as scripts read it: nonce u48 | attempt u32. One that no delivery can have becomes one such."""
     nonce, attempt = receipt
@@ -229,6 +279,11 @@ def size(args: Args) -> int:
     """The approximate size of arguments in bytes."""
     job_id, argument = args
     return len(job_id) + (0 if isinstance(argument, int) else len(argument))
+
+
+def size_of_release(release: EncodedRelease) -> int:
+    """The approximate size of its arguments in bytes."""
+    return len(release.id) + len(release.start) + len(release.placed) + len(release.error)
 
 
 def new_id() -> str:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from deferd.contract.errors import JobCancelled, JobNotFound, ReceiptStale, StoreUnavailable
-from deferd.engine.queue import JobQueue
+from deferd.engine.deliveries import Deliveries
 from deferd.engine.record import JobRecord
 
 _LEASE_IS_ENOUGH = 0.8
@@ -76,8 +76,8 @@ class Delivery:
 class Leases:
     """Extends the leases of requests under way, and notices jobs that were cancelled or lost."""
 
-    def __init__(self, queue: JobQueue) -> None:
-        self._queue = queue
+    def __init__(self, deliveries: Deliveries) -> None:
+        self._deliveries = deliveries
 
     async def keep(self, delivery: Delivery) -> None:
         """Touch the jobs again and again, until cancelled.
@@ -98,7 +98,7 @@ class Leases:
     async def touch(self, delivery: Delivery, job: JobRecord) -> bool:
         """Touch one job; the delivery loses it if it was cancelled or has another holder. False: the store is away."""
         try:
-            await self._queue.touch(job.topic, job.id, job.receipt)
+            await self._deliveries.touch(job.topic, job.id, job.receipt)
         except (JobCancelled, JobNotFound, ReceiptStale):
             delivery.lose(job)
         except StoreUnavailable:

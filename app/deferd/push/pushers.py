@@ -59,12 +59,14 @@ class Pushers:
         self._sender = sender
         self._drain_s = drain_s
         self._drain_until_s: float | None = None
-        self._tools = PushTools(engine.push, engine.queue, engine.held_jobs, sender, user_agent, serialize_jobs)
+        self._tools = PushTools(
+            engine.push, engine.queue, engine.deliveries, engine.held_jobs, sender, user_agent, serialize_jobs
+        )
         self._pushers: dict[str, TopicPusher] = {}
         self._retired: dict[asyncio.Task[None], TopicPusher] = {}
         self._under_way: dict[str, UnderWay] = {}
         self._checks: set[asyncio.Task[bool]] = set()
-        self._leases = Leases(engine.queue)
+        self._leases = Leases(engine.deliveries)
         self._refused: dict[str, bytes] = {}
         self._changed: set[str] = set()
         self._read_all = True

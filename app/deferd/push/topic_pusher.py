@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from orjson import Fragment
 
 from deferd.contract.errors import DeferdError, StoreUnavailable
+from deferd.engine.deliveries import Deliveries
 from deferd.engine.held_jobs import HeldJobs
 from deferd.engine.push.push_definition import PushDefinition
 from deferd.engine.push.push_store import COUNTED_MS, PushStore, Taken
@@ -45,6 +46,7 @@ class PushTools:
 
     store: PushStore
     queue: JobQueue
+    deliveries: Deliveries
     held_jobs: HeldJobs
     sender: HttpSender
     user_agent: str
@@ -66,7 +68,7 @@ class TopicPusher:
         self._tools = tools
         self._on_gone = on_gone
         self._writer = MessageWriter(definition, tools.user_agent, tools.serialize_jobs)
-        self._leases = Leases(tools.queue)
+        self._leases = Leases(tools.deliveries)
         self.under_way = under_way
         under_way.on_end = self._on_end
         self._tasks: set[asyncio.Task[None]] = set()
@@ -307,21 +309,22 @@ class TopicPusher:
             await settled(lambda: queue.finish_many(topic, items), until_s)
 
     async def _end(self, job: JobRecord, outcome: Outcome, failure: str | None, until_s: float) -> None:
-        queue, topic = self._tools.queue, self.topic
+        deliveries, topic = self._tools.deliveries, self.topic
         job_id, receipt = job.id, job.receipt
         error = failure or outcome.error
         match "released" if failure is not None else outcome.verdict:
             case "accepted":  # the receiver finishes it, within the whole of its ttr
-                await settled(lambda: queue.touch(topic, job_id, receipt), until_s)
+                await settled(lambda: deliveries.touch(topic, job_id, receipt), until_s)
             case "snoozed":
                 delay_ms = to_ms(outcome.wait_s)
                 await settled(
-                    lambda: queue.release(topic, job_id, receipt, delay_ms=delay_ms, error=error, counts=False), until_s
+                    lambda: deliveries.release(topic, job_id, receipt, delay_ms=delay_ms, error=error, counts=False),
+                    until_s,
                 )
             case "buried":
-                await settled(lambda: queue.bury(topic, job_id, receipt, error=error), until_s)
+                await settled(lambda: deliveries.bury(topic, job_id, receipt, error=error), until_s)
             case _:
-                await settled(lambda: queue.release(topic, job_id, receipt, error=error), until_s)
+                await settled(lambda: deliveries.release(topic, job_id, receipt, error=error), until_s)
 
 
 async def _wait(event: asyncio.Event, wait_s: float | None) -> None:

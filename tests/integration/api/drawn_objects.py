@@ -1,4 +1,4 @@
-"""Bodies of puts and finishes, drawn: usual fields and values, rare ones, and such as are refused."""
+"""Bodies of puts and of calls on deliveries, drawn: usual fields and values, rare ones, and such as are refused."""
 
 from __future__ import annotations
 
@@ -74,6 +74,8 @@ FIELDS = {
     b"other": mostly(b"1"),
     b"receipt": mostly(b'"{receipt}"') | mostly(b'"0123456789ab.1"', b'"x"', b'"%b"' % (b"x" * 65)),
     b"result": mostly(*NUMBERS, *FRACTIONS, *OTHERS) | GENERATED,
+    b"count": mostly(b"true", b"false") | mostly(b"null", b"1", b'"true"'),
+    b"error": mostly(b'"502"', b'"a\\nb"', b'""', b"null") | mostly(b'"%b"' % (b"x" * 4096), b'"%b"' % (b"x" * 4097)),
 }
 FIELDS |= dict.fromkeys((b"unique_for", b"max_wait", b"max_items"), mostly(b"0", b"1000", b"null"))
 FIELDS |= {b"conflict_with": mostly(b'"any"', b'"live"'), b"if_reserved": mostly(b'"after"', b'"refuse"')}
@@ -98,8 +100,22 @@ def objects(draw: st.DrawFn, usual: tuple[bytes, ...]) -> bytes:
 
 
 GENERAL_FIELDS = {b"backoff", b"dead_retain", b"time_limit", b"deadline", b"tags", b"headers"}
-PUT_FIELDS = tuple(sorted(FIELDS.keys() - GENERAL_FIELDS - {b"other", b"receipt", b"result", b"put"}))
+OF_DELIVERIES = {b"receipt", b"result", b"put", b"count", b"error"}
+PUT_FIELDS = tuple(sorted(FIELDS.keys() - GENERAL_FIELDS - OF_DELIVERIES - {b"other"}))
 BODIES = st.one_of(objects(PUT_FIELDS), objects((b"id", b"body", b"delay", b"on_conflict")))
 FINISHES = st.one_of(
     objects((b"receipt", b"result")), st.sampled_from([b"", b"null", b"{}", b'{"receipt":"{receipt}"}'])
 )
+RELEASES = (
+    objects((b"receipt", b"count", b"error"))
+    .filter(lambda raw: b'"delay"' not in raw)
+    .map(lambda raw: raw.replace(b"{", b'{"delay":1000,', 1).replace(b",}", b"}"))
+)
+"""All have this delay: none, and the default of 2 seconds, may pass during an example."""
+ENDS = {
+    b"finish": FINISHES,
+    b"release": RELEASES,
+    b"touch": objects((b"receipt", b"ttr")),
+    b"bury": objects((b"receipt", b"error")),
+}
+"""By the verb."""

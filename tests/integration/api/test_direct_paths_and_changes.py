@@ -10,7 +10,8 @@ import pytest
 
 from deferd.api.auth.api_keys import hash_of, parse_keys
 from deferd.api.auth.gate import KeyGate
-from tests.integration.api.test_direct_paths import HEADS, JOB, CountingDirectPath, Request, World, Worlds
+from tests.integration.api.direct_worlds import HEADS, CountingDirectPath, Request, World, Worlds
+from tests.integration.api.test_direct_paths import JOB
 from tests.integration.store.store_servers import ClusterSet, SentinelSet, StoreServer
 
 TOKEN = "the-token-of-the-holder".ljust(43, "x")

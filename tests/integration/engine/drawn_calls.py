@@ -88,6 +88,7 @@ patterns = st.sampled_from(PATTERNS)
 consumers = st.sampled_from(["worker-1", "worker-2", None])
 request_ids = st.sampled_from([None, None, *REQUEST_IDS])
 errors = st.sampled_from([None, "", "it went wrong"])
+are_attempts = st.sampled_from([True, True, False])
 states = st.sampled_from([*JobState, None, None])
 receipts = st.one_of(
     st.tuples(st.just("live"), st.integers(0, 3)),

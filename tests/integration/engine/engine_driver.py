@@ -42,6 +42,7 @@ class EngineDriver:
         self.engine = engine
         self.server = server
         self.queue, self.puts, self.cancels = engine.queue, engine.puts, engine.cancels
+        self.deliveries = engine.deliveries
         self.held_jobs = engine.held_jobs
         self.topics = engine.topics
 

@@ -52,7 +52,7 @@ async def reserve(engine: Engine, count: int) -> list[str]:
 
 async def bury(engine: Engine, ids: Sequence[str], error: str = "no use") -> None:
     for job_id in ids:
-        await engine.queue.bury(TOPIC, job_id, ANY_RECEIPT, error=error)
+        await engine.deliveries.bury(TOPIC, job_id, ANY_RECEIPT, error=error)
 
 
 async def counts(engine: Engine) -> dict[str, int]:

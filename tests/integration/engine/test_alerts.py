@@ -160,7 +160,7 @@ async def test_a_pause_with_ready_jobs(driver: EngineDriver) -> None:
 async def bury(driver: EngineDriver, topic: str, job_id: str, error: str | None, **fields: Any) -> None:
     await driver.puts.put(PutJob.model_validate({"topic": topic, "id": job_id, **fields}))
     await driver.queue.pop(topic, [PopRequest(1)])
-    await driver.queue.bury(topic, job_id, ANY_RECEIPT, error=error)
+    await driver.deliveries.bury(topic, job_id, ANY_RECEIPT, error=error)
 
 
 async def test_jobs_that_died_within_the_hour(driver: EngineDriver) -> None:

@@ -117,7 +117,7 @@ async def test_a_held_job_refuses_or_is_followed_by_the_next_collection(driver: 
 async def test_an_append_to_a_job_that_came_back_waits_for_it(driver: EngineDriver) -> None:
     await append(driver, 1)
     held = await driver.pop_one()
-    await driver.queue.release(TOPIC, "a", held.receipt, delay_ms=1000)
+    await driver.deliveries.release(TOPIC, "a", held.receipt, delay_ms=1000)
     assert (await append(driver, 2))[0] == "follow_up"
     assert (await append(driver, 3))[0] == "appended"
     await driver.pass_time(2)
@@ -318,7 +318,7 @@ async def test_every_item_is_delivered_once_and_in_order(driver: EngineDriver) -
                 await finish(driver, one)
                 done[one.id] += orjson.loads(one.body)
             elif verb == "release":
-                await driver.queue.release(TOPIC, one.id, one.receipt, delay_ms=1000)
+                await driver.deliveries.release(TOPIC, one.id, one.receipt, delay_ms=1000)
             else:
                 await driver.held_jobs.return_popped([one])
             await driver.run_timer()

@@ -16,11 +16,13 @@ async def entries(driver: EngineDriver) -> list[tuple[int, str, str, str]]:
 
 async def test_each_failed_attempt_is_logged_with_consumer_and_error(driver: EngineDriver) -> None:
     await driver.put(ttr=10, max_attempts=3)
-    await driver.queue.release(TOPIC, "a", (await driver.pop_one(consumer="w1")).receipt, delay_ms=0, error="é: no")
+    await driver.deliveries.release(
+        TOPIC, "a", (await driver.pop_one(consumer="w1")).receipt, delay_ms=0, error="é: no"
+    )
     await driver.run_timer()
     await driver.pop_one(consumer="w2")
     await driver.pass_time(10)
-    await driver.queue.bury(TOPIC, "a", (await driver.pop_one()).receipt, error="never")
+    await driver.deliveries.bury(TOPIC, "a", (await driver.pop_one()).receipt, error="never")
     assert await entries(driver) == [
         (1, "released", "w1", "é: no"),
         (2, "lease_ended", "w2", ""),
@@ -50,7 +52,7 @@ async def test_only_the_last_ten_attempts_and_the_begin_of_their_errors_are_kept
     await driver.put()
     for number in range(1, 13):
         error = f"{number}: " + "ü" * 10_000
-        await driver.queue.release(TOPIC, "a", (await driver.pop_one()).receipt, delay_ms=0, error=error[:10_000])
+        await driver.deliveries.release(TOPIC, "a", (await driver.pop_one()).receipt, delay_ms=0, error=error[:10_000])
         await driver.run_timer()
     logged = await entries(driver)
     assert [number for number, *_ in logged] == [*range(3, 13)]
@@ -63,7 +65,7 @@ async def test_only_the_last_ten_attempts_and_the_begin_of_their_errors_are_kept
 @pytest.mark.parametrize("text", ["x" * 500, "x" * 499 + "é", "x" * 498 + "😀", "😀" * 125, "x" + "😀" * 125])
 async def test_an_error_is_cut_between_characters(driver: EngineDriver, text: str) -> None:
     await driver.put()
-    await driver.queue.bury(TOPIC, "a", (await driver.pop_one()).receipt, error=text)
+    await driver.deliveries.bury(TOPIC, "a", (await driver.pop_one()).receipt, error=text)
     [(_, _, _, error)] = await entries(driver)
     assert error == text.encode()[:500].decode(errors="ignore")
 
@@ -74,7 +76,7 @@ async def test_snoozes_and_successes_are_not_logged_and_cost_nothing(driver: Eng
     await driver.pop_one(consumer="w1")
     assert driver.server.command("HSTRLEN", f"{KEY}:pool", "a") == before
     held = await driver.queue.get(TOPIC, "a")
-    await driver.queue.release(TOPIC, "a", held.receipt, delay_ms=1000, counts=False)
+    await driver.deliveries.release(TOPIC, "a", held.receipt, delay_ms=1000, counts=False)
     await driver.pass_time(1)
     await driver.queue.finish(TOPIC, "a", (await driver.pop_one()).receipt)
     assert await entries(driver) == []
@@ -83,6 +85,6 @@ async def test_snoozes_and_successes_are_not_logged_and_cost_nothing(driver: Eng
 async def test_a_redrive_keeps_the_log(driver: EngineDriver) -> None:
     await driver.put()
     for _ in range(2):
-        await driver.queue.bury(TOPIC, "a", (await driver.pop_one()).receipt)
+        await driver.deliveries.bury(TOPIC, "a", (await driver.pop_one()).receipt)
         await redrive_jobs(driver.engine, TOPIC)
     assert [number for number, *_ in await entries(driver)] == [1, 1]

@@ -9,7 +9,8 @@ import orjson
 import pytest
 
 from deferd.api.auth.api_keys import NO_BOUNDS as NO_KEY_BOUNDS
-from deferd.api.put_decoding import decode_batch, decode_finishes, decode_put
+from deferd.api.delivery_decoding import decode_finishes
+from deferd.api.put_decoding import decode_batch, decode_put
 from deferd.contract.model import FinishBatch, PutBatch
 from deferd.engine.record import Receipt
 from deferd.engine.script_arguments import NO_BOUNDS, EncodedFinish, EncodedPut, encode_finish

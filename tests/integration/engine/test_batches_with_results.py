@@ -70,7 +70,7 @@ async def test_each_cancel_of_a_batch_has_its_own_result(driver: EngineDriver) -
     for name in ("held", "refused", "dead"):
         await driver.put(name)
         await driver.pop_one()
-    await driver.queue.bury(TOPIC, "dead", ANY_RECEIPT)
+    await driver.deliveries.bury(TOPIC, "dead", ANY_RECEIPT)
     await driver.put("delayed", delay=60)
     await driver.put("ready")
     names = ["delayed", "ready", "held", "dead", "missing", "ready"]

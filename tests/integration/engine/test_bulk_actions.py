@@ -39,7 +39,7 @@ async def put_one_in_every_state(driver: EngineDriver, **fields: Any) -> None:
     await driver.put("dead", **fields)
     await driver.put("finished", retain=3600, **fields)
     await driver.pop(3, consumer="worker-1", ttr_ms=3_000_000)
-    await driver.queue.bury(TOPIC, "dead", ANY_RECEIPT)
+    await driver.deliveries.bury(TOPIC, "dead", ANY_RECEIPT)
     await driver.queue.finish(TOPIC, "finished", ANY_RECEIPT)
     await driver.put("delayed", delay=60, ttl=1000, **fields)
     await driver.put("ready", ttl=1000, **fields)
@@ -71,7 +71,7 @@ async def test_a_tag_cancels_its_jobs_in_every_state_and_no_others(driver: Engin
     assert await cancel(driver, select={"tag": "undo"}) == BulkOutcome(5, 5, dict.fromkeys(JobState, 1), True)
     assert await driver.counts() == {"ready": 1}
     with pytest.raises(JobCancelled):
-        await driver.queue.touch(TOPIC, "reserved", ANY_RECEIPT)
+        await driver.deliveries.touch(TOPIC, "reserved", ANY_RECEIPT)
     await assert_consistent(driver)
     assert await cancel(driver, select={"tag": "undo"}) == BulkOutcome(0, 0, {}, True)
 

@@ -58,10 +58,12 @@ class Twins:
         if how == "finish":
             await self.queue.finish(job.topic, job.id, job.receipt)
         elif how == "bury":
-            await self.queue.bury(job.topic, job.id, job.receipt)
+            await self.driver.deliveries.bury(job.topic, job.id, job.receipt)
         else:
-            await self.queue.release(job.topic, job.id, job.receipt, delay_ms=0 if how == "release" else 100,
-                                     counts=how == "release")  # fmt: skip
+            delay_ms = 0 if how == "release" else 100
+            await self.driver.deliveries.release(
+                job.topic, job.id, job.receipt, delay_ms=delay_ms, counts=how == "release"
+            )
 
     async def put_each(self, puts: list[dict[str, Any]]) -> DeferdError | None:
         """Put the jobs one by one, up to the first that is refused: its error."""

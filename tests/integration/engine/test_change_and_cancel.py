@@ -98,7 +98,7 @@ async def test_a_missing_dead_or_finished_job_cannot_change(driver: EngineDriver
         await driver.queue.change(TOPIC, "a", change(delay=5))
     await driver.put("b")
     await driver.pop_one()
-    await driver.queue.bury(TOPIC, "b", ANY_RECEIPT)
+    await driver.deliveries.bury(TOPIC, "b", ANY_RECEIPT)
     with pytest.raises(JobNotFound, match="redrive"):
         await driver.queue.change(TOPIC, "b", change(delay=5))
 
@@ -109,7 +109,7 @@ async def test_cancel_returns_the_state_of_the_job(driver: EngineDriver) -> None
     await driver.pop_one()
     await driver.put("dead")
     await driver.pop_one()
-    await driver.queue.bury(TOPIC, "dead", ANY_RECEIPT)
+    await driver.deliveries.bury(TOPIC, "dead", ANY_RECEIPT)
     await driver.put("finished", retain=60)
     await driver.pop_one()
     await driver.queue.finish(TOPIC, "finished", ANY_RECEIPT)
@@ -228,11 +228,11 @@ async def test_the_holder_of_a_cancelled_job_is_notified(driver: EngineDriver) -
         with pytest.raises(JobCancelled):
             await driver.queue.finish(TOPIC, "a", receipt)
         with pytest.raises(JobCancelled):
-            await driver.queue.release(TOPIC, "a", receipt)
+            await driver.deliveries.release(TOPIC, "a", receipt)
         with pytest.raises(JobCancelled):
-            await driver.queue.touch(TOPIC, "a", receipt)
+            await driver.deliveries.touch(TOPIC, "a", receipt)
         with pytest.raises(JobCancelled):
-            await driver.queue.bury(TOPIC, "a", receipt)
+            await driver.deliveries.bury(TOPIC, "a", receipt)
 
 
 async def test_the_holder_of_a_cancelled_job_cannot_touch_the_next_job_of_that_id(driver: EngineDriver) -> None:

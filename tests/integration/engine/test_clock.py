@@ -104,7 +104,7 @@ async def test_a_remembered_request_expires_as_if_the_time_had_passed(
     for job_id in ("a", "b"):
         await driver.put(job_id)
     first = await driver.pop_one(request_id="r")
-    await driver.queue.touch(TOPIC, first.id, first.receipt, ttr_ms=DAY_MS)
+    await driver.deliveries.touch(TOPIC, first.id, first.receipt, ttr_ms=DAY_MS)
     await clock.advance(61_000)
     assert [other.id for other in await driver.pop(1, request_id="r")] == ["b"]
 

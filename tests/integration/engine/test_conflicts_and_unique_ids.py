@@ -20,7 +20,7 @@ async def finish(driver: EngineDriver, job_id: str = "a") -> None:
 
 async def bury(driver: EngineDriver, job_id: str = "a") -> None:
     await driver.pop_one()
-    await driver.queue.bury(TOPIC, job_id, ANY_RECEIPT)
+    await driver.deliveries.bury(TOPIC, job_id, ANY_RECEIPT)
 
 
 # States in results

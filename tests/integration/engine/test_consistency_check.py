@@ -30,7 +30,7 @@ async def put_one_in_every_state(driver: EngineDriver) -> None:
     await driver.put("dead", tags=["t-1", "t-2"], headers={"tenant": "acme"})
     await driver.put("finished", retain=3600)
     await driver.pop(4, consumer="worker-1", ttr_ms=3_000_000)
-    await driver.queue.bury(TOPIC, "dead", ANY_RECEIPT)
+    await driver.deliveries.bury(TOPIC, "dead", ANY_RECEIPT)
     await driver.queue.finish(TOPIC, "finished", ANY_RECEIPT)
     await driver.put("delayed", delay=60, ttl=1000)
     await driver.put("ready", ttl=1000, deadline=500)

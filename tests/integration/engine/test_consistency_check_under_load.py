@@ -64,9 +64,9 @@ class Load:
         for one in popped:
             end = self.random.randrange(6)
             if end == 0:
-                await self.engine.queue.release(TOPIC, one.id, one.receipt, delay_ms=self.random.choice((0, 50)))
+                await self.engine.deliveries.release(TOPIC, one.id, one.receipt, delay_ms=self.random.choice((0, 50)))
             elif end == 1:
-                await self.engine.queue.bury(TOPIC, one.id, one.receipt)
+                await self.engine.deliveries.bury(TOPIC, one.id, one.receipt)
             elif end == 2:
                 await self.engine.held_jobs.return_popped([one])
             elif end > 3:

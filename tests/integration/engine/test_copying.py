@@ -443,7 +443,7 @@ async def test_what_has_happened_in_the_source_is_not_copied(
     engine = Engine(store)
     await engine.puts.put(PutJob(topic="t", id="a:b", ttr=600))
     await engine.queue.pop("t", [PopRequest(1)])
-    await engine.queue.touch("t", "a:b", ANY_RECEIPT)
+    await engine.deliveries.touch("t", "a:b", ANY_RECEIPT)
     server.command("ZADD", "deferd:{0}:schedules/missed", 1, "s")
     server.command("SET", "deferd:{0}:console/undo/x", "jobs", "PX", 13_000)
     server.command("HSET", "deferd:{0}:console/sessions", "cookie", "1")

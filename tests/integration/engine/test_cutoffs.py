@@ -24,7 +24,7 @@ async def bury(driver: EngineDriver, job_id: str, error: str | None = None, **fi
     await driver.put(job_id, **fields)
     popped = await driver.pop_one()
     assert popped.id == job_id
-    await driver.queue.bury(TOPIC, job_id, ANY_RECEIPT, error=error)
+    await driver.deliveries.bury(TOPIC, job_id, ANY_RECEIPT, error=error)
 
 
 async def ids(driver: EngineDriver, state: JobState | None = None) -> set[str]:
@@ -57,7 +57,7 @@ async def test_a_job_that_dies_after_the_preview_is_left_alone(driver: EngineDri
     await bury(driver, "late")
     await driver.engine.sweeps.run(sweep("redrive", ids=("b",)))
     await driver.pop_one()
-    await driver.queue.bury(TOPIC, "b", ANY_RECEIPT)
+    await driver.deliveries.bury(TOPIC, "b", ANY_RECEIPT)
     done = await driver.engine.sweeps.run(sweep(verb, state=JobState.DEAD, cutoff_ms=preview.cutoff_ms))
     assert done == 2
     assert await ids(driver, JobState.DEAD) == {"late", "b"}
@@ -198,7 +198,7 @@ async def test_a_call_on_many_jobs_leaves_those_that_died_since(driver: EngineDr
     assert preview.preview is not None
     driver.move_clock(0.005)
     await driver.pop_one()
-    await driver.queue.bury(TOPIC, "c", ANY_RECEIPT)
+    await driver.deliveries.bury(TOPIC, "c", ANY_RECEIPT)
     cutoff = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=preview.preview.cutoff_ms)
     outcome = await cancel(driver, {"tag": "x", "cutoff": cutoff.isoformat()})
     assert outcome.was == {JobState.DEAD: 2}

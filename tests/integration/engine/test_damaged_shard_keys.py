@@ -64,7 +64,7 @@ async def test_a_damaged_list_of_topics_with_events_stops_no_call(driver: Engine
             await driver.queue.change(TOPIC, "a", ChangeJob(delay=0))
             await driver.run_timer()
         case "bury":
-            await driver.queue.bury(TOPIC, "a", ANY_RECEIPT)
+            await driver.deliveries.bury(TOPIC, "a", ANY_RECEIPT)
         case "purge":
             await purge_jobs(driver.engine, TOPIC, state=JobState.READY)
     assert await driver.counts() == expected.get(call, {})

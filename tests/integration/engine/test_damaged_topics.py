@@ -23,7 +23,7 @@ async def fill(driver: EngineDriver, topic: str) -> None:
     for name in ("dead", "held", "ready"):
         await driver.puts.put(PutJob(topic=topic, id=name))
     await driver.queue.pop(topic, [PopRequest(2, consumer="w")])
-    await driver.queue.bury(topic, "dead", ANY_RECEIPT, error="an error")
+    await driver.deliveries.bury(topic, "dead", ANY_RECEIPT, error="an error")
 
 
 @pytest.mark.parametrize("damaged", KEYS)

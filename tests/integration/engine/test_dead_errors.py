@@ -18,7 +18,7 @@ async def bury(driver: EngineDriver, topic: str, job_id: str, error: str | None 
     await driver.puts.put(PutJob.model_validate({"topic": topic, "id": job_id, **fields}))
     [[job]] = (await driver.queue.pop(topic, [PopRequest(1)])).jobs
     assert job.id == job_id
-    await driver.queue.bury(topic, job_id, ANY_RECEIPT, error=error)
+    await driver.deliveries.bury(topic, job_id, ANY_RECEIPT, error=error)
 
 
 async def dead(driver: EngineDriver, *topics: str, **options: Any) -> DeadErrors:

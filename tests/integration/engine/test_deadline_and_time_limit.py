@@ -60,7 +60,7 @@ async def test_the_lease_of_a_held_job_ends_with_its_deadline_at_the_latest(driv
     deadline_at_ms = held.deadline_at_ms
     assert deadline_at_ms == held.due_at_ms + 100_000
     assert held.reserved_until_ms == deadline_at_ms
-    assert await driver.queue.touch(TOPIC, "a", held.receipt, ttr_ms=3_600_000) == deadline_at_ms
+    assert await driver.deliveries.touch(TOPIC, "a", held.receipt, ttr_ms=3_600_000) == deadline_at_ms
     await driver.pass_time(49)
     assert await driver.state() is JobState.RESERVED
     await driver.pass_time(1)
@@ -74,9 +74,9 @@ async def test_the_lease_of_a_held_job_ends_with_its_deadline_at_the_latest(driv
 async def test_retries_and_snoozes_do_not_move_the_deadline(driver: EngineDriver) -> None:
     put = await driver.put(deadline=100, ttr=10)
     deadline_at_ms = put.due_at_ms + 100_000
-    await driver.queue.release(TOPIC, "a", (await driver.pop_one()).receipt, delay_ms=20_000)
+    await driver.deliveries.release(TOPIC, "a", (await driver.pop_one()).receipt, delay_ms=20_000)
     await driver.pass_time(20)
-    await driver.queue.release(TOPIC, "a", (await driver.pop_one()).receipt, delay_ms=20_000, counts=False)
+    await driver.deliveries.release(TOPIC, "a", (await driver.pop_one()).receipt, delay_ms=20_000, counts=False)
     await driver.pass_time(20)
     await driver.pop_one()
     await driver.pass_time(10)  # the lease ends
@@ -88,7 +88,7 @@ async def test_retries_and_snoozes_do_not_move_the_deadline(driver: EngineDriver
 
 async def test_a_job_whose_backoff_is_longer_than_its_deadline_dies_at_the_deadline(driver: EngineDriver) -> None:
     await driver.put(deadline=100)
-    released = await driver.queue.release(TOPIC, "a", (await driver.pop_one()).receipt, delay_ms=500_000)
+    released = await driver.deliveries.release(TOPIC, "a", (await driver.pop_one()).receipt, delay_ms=500_000)
     assert released.state is JobState.DELAYED
     await driver.pass_time(100)
     assert await reason(driver) == "deadline"
@@ -99,7 +99,7 @@ async def test_a_release_after_the_deadline_makes_the_job_dead(driver: EngineDri
     await driver.put(deadline=10)
     held = await driver.pop_one()
     driver.move_clock(11)
-    released = await driver.queue.release(TOPIC, "a", held.receipt, delay_ms=1000, counts=counts)
+    released = await driver.deliveries.release(TOPIC, "a", held.receipt, delay_ms=1000, counts=counts)
     assert (released.state, released.attempts) == (JobState.DEAD, int(counts))
     assert await reason(driver) == "deadline"
 
@@ -116,13 +116,13 @@ async def test_a_finish_before_the_timer_has_ended_the_delivery_succeeds(driver:
 
 async def test_a_redrive_and_a_new_due_time_begin_a_new_deadline(driver: EngineDriver) -> None:
     await driver.put(deadline=10)
-    await driver.queue.release(TOPIC, "a", (await driver.pop_one()).receipt, delay_ms=1000)
+    await driver.deliveries.release(TOPIC, "a", (await driver.pop_one()).receipt, delay_ms=1000)
     await driver.pass_time(10)
     assert await reason(driver) == "deadline"
     await redrive_jobs(driver.engine, TOPIC)
     redriven = await driver.queue.get(TOPIC, "a")
     assert redriven.deadline_at_ms == redriven.due_at_ms + 10_000
-    await driver.queue.release(TOPIC, "a", (await driver.pop_one()).receipt, delay_ms=1000)
+    await driver.deliveries.release(TOPIC, "a", (await driver.pop_one()).receipt, delay_ms=1000)
     changed = await driver.queue.change(TOPIC, "a", ChangeJob(delay=60))
     assert changed.deadline_at_ms == changed.due_at_ms + 10_000
     changed = await driver.queue.change(TOPIC, "a", ChangeJob(deadline=None))
@@ -155,9 +155,9 @@ async def test_a_time_limit_bounds_the_lease_and_its_extensions(driver: EngineDr
     assert held.reserved_until_ms is not None
     began_ms = held.reserved_until_ms - 20_000
     await driver.pass_time(15)
-    assert await driver.queue.touch(TOPIC, "a", held.receipt) == began_ms + 30_000
+    assert await driver.deliveries.touch(TOPIC, "a", held.receipt) == began_ms + 30_000
     await driver.pass_time(14)
-    assert await driver.queue.touch(TOPIC, "a", held.receipt, ttr_ms=86_400_000) == began_ms + 30_000
+    assert await driver.deliveries.touch(TOPIC, "a", held.receipt, ttr_ms=86_400_000) == began_ms + 30_000
     await driver.pass_time(1)
     again = await driver.pop_one(ttr_ms=86_400_000)
     assert again.attempts == 2
@@ -171,7 +171,7 @@ async def test_the_earlier_one_of_time_limit_and_deadline_ends_the_lease(driver:
     first = await driver.pop_one()
     deadline_at_ms = first.due_at_ms + 100_000
     assert (first.reserved_until_ms or 0) < deadline_at_ms - 40_000
-    await driver.queue.release(TOPIC, "a", first.receipt, delay_ms=0)
+    await driver.deliveries.release(TOPIC, "a", first.receipt, delay_ms=0)
     await driver.pass_time(60)
     assert (await driver.pop_one()).reserved_until_ms == deadline_at_ms
 
@@ -181,12 +181,12 @@ async def test_a_time_limit_leaves_nothing_behind(driver: EngineDriver) -> None:
         return (await driver.pop_one()).receipt
 
     await driver.put(time_limit=30)
-    await driver.queue.release(TOPIC, "a", await take(), delay_ms=0)
+    await driver.deliveries.release(TOPIC, "a", await take(), delay_ms=0)
     await driver.run_timer()
     assert "expiry" not in driver.keys_left()
     await driver.held_jobs.return_popped([await driver.pop_one()])
     assert "expiry" not in driver.keys_left()
-    await driver.queue.bury(TOPIC, "a", await take())
+    await driver.deliveries.bury(TOPIC, "a", await take())
     assert "expiry" not in driver.keys_left()
     await redrive_jobs(driver.engine, TOPIC)
     await driver.queue.finish(TOPIC, "a", await take())
@@ -211,7 +211,7 @@ async def test_jobs_with_and_without_limits_are_popped_together(driver: EngineDr
 
 async def test_a_dead_job_is_kept_for_its_own_time(driver: EngineDriver) -> None:
     await driver.put(dead_retain=10)
-    await driver.queue.bury(TOPIC, "a", (await driver.pop_one()).receipt)
+    await driver.deliveries.bury(TOPIC, "a", (await driver.pop_one()).receipt)
     await driver.pass_time(9)
     assert await driver.state() is JobState.DEAD
     await driver.pass_time(1)
@@ -230,9 +230,9 @@ async def test_a_job_that_is_not_kept_when_dead_is_removed_at_once_and_counted(d
     else:
         held = await driver.pop_one(ttr_ms=5000 if by == "lease" else None)
         if by == "bury":
-            await driver.queue.bury(TOPIC, "a", held.receipt)
+            await driver.deliveries.bury(TOPIC, "a", held.receipt)
         elif by == "release":
-            assert (await driver.queue.release(TOPIC, "a", held.receipt)).state is JobState.DEAD
+            assert (await driver.deliveries.release(TOPIC, "a", held.receipt)).state is JobState.DEAD
         else:
             await driver.pass_time(5 if by == "lease" else 1000)
     with pytest.raises(JobNotFound):
@@ -245,7 +245,7 @@ async def test_a_job_that_is_not_kept_when_dead_is_removed_at_once_and_counted(d
 async def test_the_limit_of_an_api_key_bounds_how_long_a_dead_job_is_kept(driver: EngineDriver) -> None:
     for job_id, dead_retain, kept_s in (("more", 100, 20), ("less", 5, 5)):
         await driver.puts.put(job(job_id, dead_retain=dead_retain), PutBounds(dead_retain_ms=20_000))
-        await driver.queue.bury(TOPIC, job_id, (await driver.pop_one()).receipt)
+        await driver.deliveries.bury(TOPIC, job_id, (await driver.pop_one()).receipt)
         await driver.pass_time(kept_s - 1)
         assert await driver.state(job_id) is JobState.DEAD
         await driver.pass_time(1)

@@ -81,10 +81,10 @@ async def test_the_life_of_a_job(driver: EngineDriver) -> None:
         "consumer": "worker one",
     }
     assert found[0].at_ms == put.created_at_ms
-    await driver.queue.release(TOPIC, "a", popped.receipt, error="SMTP 421\nsecond line")
+    await driver.deliveries.release(TOPIC, "a", popped.receipt, error="SMTP 421\nsecond line")
     assert [("released", "a", {"state": "delayed", "attempt": 1, "error": "SMTP 421"})] == await last(driver)
     await driver.pass_time(5)
-    await driver.queue.release(TOPIC, (await driver.pop_one()).id, ANY_RECEIPT, delay_ms=1000, counts=False)
+    await driver.deliveries.release(TOPIC, (await driver.pop_one()).id, ANY_RECEIPT, delay_ms=1000, counts=False)
     assert [("snoozed", "a", {"state": "delayed", "attempts": 1})] == await last(driver)
     await driver.pass_time(2)
     await driver.held_jobs.return_popped(await driver.pop(1))
@@ -99,13 +99,13 @@ async def test_the_life_of_a_job(driver: EngineDriver) -> None:
 async def test_deaths_and_what_comes_after(driver: EngineDriver) -> None:
     await keep(driver, max_attempts=1, dead_retain=100)
     await driver.put("a")
-    await driver.queue.bury(TOPIC, (await driver.pop_one()).id, ANY_RECEIPT, error="é" * 100)
+    await driver.deliveries.bury(TOPIC, (await driver.pop_one()).id, ANY_RECEIPT, error="é" * 100)
     ((kind, job_id, facts),) = await last(driver)
     assert (kind, job_id, facts.pop("error")) == ("dead", "a", "é" * 60)
     assert facts == {"state": "dead", "attempts": 1, "reason": "buried"}
     await redrive_jobs(driver.engine, TOPIC)
     assert [("redriven", "a", {"state": "ready"})] == await last(driver)
-    await driver.queue.release(TOPIC, (await driver.pop_one()).id, ANY_RECEIPT)
+    await driver.deliveries.release(TOPIC, (await driver.pop_one()).id, ANY_RECEIPT)
     assert (await last(driver))[0][2]["reason"] == "attempts_exhausted"
     await driver.put("b", ttl=1)
     await driver.pass_time(2)
@@ -113,7 +113,7 @@ async def test_deaths_and_what_comes_after(driver: EngineDriver) -> None:
     await driver.pass_time(200)
     assert [("purged", None, {"count": 2, "reason": "retention", "was": "dead"})] == await last(driver)
     await driver.put("c", dead_retain=0)
-    await driver.queue.bury(TOPIC, (await driver.pop_one()).id, ANY_RECEIPT)
+    await driver.deliveries.bury(TOPIC, (await driver.pop_one()).id, ANY_RECEIPT)
     assert [("dead", "c", {"attempts": 1, "reason": "buried"})] == await last(driver)
 
 
@@ -248,7 +248,7 @@ async def test_calls_that_free_memory_work_while_the_store_is_out_of_memory(driv
         with pytest.raises(StoreUnavailable):
             await driver.put("d")
         await driver.queue.finish(TOPIC, "a", ANY_RECEIPT)
-        await driver.queue.release(TOPIC, "b", ANY_RECEIPT)
+        await driver.deliveries.release(TOPIC, "b", ANY_RECEIPT)
         await driver.cancels.cancel_many(TOPIC, [CancelItem(id="b"), CancelItem(id="c")])
     finally:
         driver.server.command("CONFIG", "SET", "maxmemory", "0")

@@ -88,7 +88,7 @@ async def test_rescheduled_jobs_have_their_deadline_from_the_new_due_time(
     if was_retried:
         for held in await driver.pop(2):
             driver.move_clock(20)
-            await driver.queue.release(TOPIC, held.id, held.receipt, delay_ms=1000)
+            await driver.deliveries.release(TOPIC, held.id, held.receipt, delay_ms=1000)
     assert (await reschedule(driver, 300, **TAG)).done == 2
     for job_id in ("late", "soon"):
         moved = await driver.queue.get(TOPIC, job_id)
@@ -105,7 +105,7 @@ async def test_rescheduled_jobs_have_their_deadline_from_the_new_due_time(
 
 async def test_a_deadline_that_was_removed_does_not_count_from_before_a_reschedule(driver: EngineDriver) -> None:
     held = await hold(driver, deadline=100, **TAGGED)
-    await driver.queue.release(TOPIC, "a", held.receipt, delay_ms=1000)
+    await driver.deliveries.release(TOPIC, "a", held.receipt, delay_ms=1000)
     await driver.queue.change(TOPIC, "a", ChangeJob(deadline=None))
     assert (await reschedule(driver, 300, **TAG)).done == 1
     await driver.queue.change(TOPIC, "a", ChangeJob(deadline=10))
@@ -120,7 +120,7 @@ async def test_a_cancel_by_tag_takes_a_held_job_with_a_time_limit(driver: Engine
     outcome = await cancel(driver, **TAG)
     assert (outcome.done, outcome.was) == (1, {JobState.RESERVED: 1})
     with pytest.raises(JobCancelled):
-        await driver.queue.touch(TOPIC, "a", held.receipt)
+        await driver.deliveries.touch(TOPIC, "a", held.receipt)
     assert (contents(driver).expiry, tagged(driver)) == ({}, set())
     assert await is_sound(driver)
     await driver.pass_time(600)
@@ -132,8 +132,8 @@ async def test_a_dead_job_is_found_by_its_tag_as_long_as_it_is_kept(driver: Engi
     for job_id in ("buried", "exhausted", "lost", "overdue"):
         await driver.put(job_id, dead_retain=dead_retain, max_attempts=1, **TAGGED)
     await driver.pop(4)
-    await driver.queue.bury(TOPIC, "buried", ANY_RECEIPT)
-    await driver.queue.release(TOPIC, "exhausted", ANY_RECEIPT)
+    await driver.deliveries.bury(TOPIC, "buried", ANY_RECEIPT)
+    await driver.deliveries.release(TOPIC, "exhausted", ANY_RECEIPT)
     await driver.put("expired", dead_retain=dead_retain, ttl=1, **TAGGED)
     await driver.pass_time(61)
     assert len(tagged(driver)) == (0 if dead_retain == 0 else len(contents(driver).pool))
@@ -186,7 +186,7 @@ async def test_a_follow_up_is_found_by_its_tags_when_it_is_the_job(driver: Engin
         await driver.cancels.cancel(TOPIC, "a", keep_follow_up=True)
         driver.move_clock(61)
     else:
-        await driver.queue.bury(TOPIC, "a", held.receipt)
+        await driver.deliveries.bury(TOPIC, "a", held.receipt)
     assert contents(driver).index == {"customer:7": {"a"}}
     following = await driver.queue.get(TOPIC, "a")
     assert contents(driver).expiry == {"a": following.due_at_ms + 20_000}
@@ -238,7 +238,7 @@ async def test_a_collection_is_handed_out_within_its_time_limit_and_tags(driver:
 
 async def test_an_append_to_a_snoozed_job_follows_it(driver: EngineDriver) -> None:
     held = await hold(driver)
-    await driver.queue.release(TOPIC, "a", held.receipt, delay_ms=1000, counts=False)
+    await driver.deliveries.release(TOPIC, "a", held.receipt, delay_ms=1000, counts=False)
     put = await driver.puts.put(job(body="next", on_conflict="append"))
     assert (put.outcome, put.record.is_follow_up) == ("follow_up", True)
     await driver.pass_time(1.1)

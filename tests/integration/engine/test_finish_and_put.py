@@ -78,7 +78,7 @@ async def test_a_job_may_be_followed_by_one_with_its_id(driver: EngineDriver) ->
     job = await held(driver)
     await finish(driver, job, put("a", TOPIC, delay=60))
     assert await state_of(driver, TOPIC, "a") is JobState.DELAYED
-    for verb in (driver.queue.release, driver.queue.bury, driver.queue.touch):
+    for verb in (driver.deliveries.release, driver.deliveries.bury, driver.deliveries.touch):
         with pytest.raises(ReceiptStale):
             await verb(TOPIC, "a", job.receipt)
     await driver.queue.finish(TOPIC, "a", job.receipt)  # repeats the first one, and does not end the new job
@@ -120,7 +120,7 @@ async def test_nothing_is_put_when_the_job_is_not_held(driver: EngineDriver, how
     elif how == "lease":
         await driver.pass_time(10)
     elif how == "snoozed":
-        await driver.queue.release(TOPIC, "a", job.receipt, delay_ms=1000, counts=False)
+        await driver.deliveries.release(TOPIC, "a", job.receipt, delay_ms=1000, counts=False)
     elif how == "cancelled":
         await driver.cancels.cancel(TOPIC, "a")
         expected = JobCancelled
@@ -175,7 +175,7 @@ async def test_the_limits_of_topics_and_of_the_caller_hold(driver: EngineDriver)
     await finish(driver, job, put("n1", TOPIC), put("m1"), bounds=PutBounds(max_jobs=2, dead_retain_ms=7000))
     await driver.queue.pop(TOPIC, [])
     popped = (await driver.pop(2))[1]
-    await driver.queue.bury(TOPIC, popped.id, popped.receipt)
+    await driver.deliveries.bury(TOPIC, popped.id, popped.receipt)
     await driver.pass_time(7)
     assert await state_of(driver, TOPIC, "n1") is None
 

@@ -66,13 +66,13 @@ async def test_a_finish_of_a_job_that_is_not_reserved_is_refused_with_its_state(
     for job_id in ("dead", "finished"):
         await driver.put(job_id, retain=60)
         await driver.pop_one()
-    await driver.queue.bury(TOPIC, "dead", ANY_RECEIPT)
+    await driver.deliveries.bury(TOPIC, "dead", ANY_RECEIPT)
     await driver.queue.finish(TOPIC, "finished", ANY_RECEIPT)
     await driver.put("delayed", delay=5)
     await driver.put("ready")
 
     for job_id in STATES_NOBODY_HOLDS:
-        for verb in (driver.queue.finish, driver.queue.release, driver.queue.touch, driver.queue.bury):
+        for verb in (driver.queue.finish, driver.deliveries.release, driver.deliveries.touch, driver.deliveries.bury):
             with pytest.raises(ReceiptStale, match=f"nobody holds job '{job_id}' of topic '{TOPIC}': it is {job_id}$"):
                 await verb(TOPIC, job_id, receipt)
     items = [FinishItem(id=job_id) for job_id in STATES_NOBODY_HOLDS]
@@ -83,7 +83,7 @@ async def test_a_finish_of_a_job_that_is_not_reserved_is_refused_with_its_state(
 async def test_a_finish_of_a_job_held_under_another_receipt_is_refused(driver: EngineDriver) -> None:
     await driver.put()
     await driver.pop_one()
-    for verb in (driver.queue.finish, driver.queue.release, driver.queue.touch, driver.queue.bury):
+    for verb in (driver.queue.finish, driver.deliveries.release, driver.deliveries.touch, driver.deliveries.bury):
         with pytest.raises(ReceiptStale, match="under another receipt"):
             await verb(TOPIC, "a", IMPOSSIBLE_RECEIPT)
 
@@ -132,7 +132,7 @@ async def release_after(driver: EngineDriver, attempts: int, **fields: Any) -> l
     for _ in range(attempts):
         held = await driver.pop_one()
         assert held.reserved_until_ms is not None
-        released = await driver.queue.release(TOPIC, "a", held.receipt)
+        released = await driver.deliveries.release(TOPIC, "a", held.receipt)
         if released.due_at_ms is None:
             waits.append(None)
             break
@@ -189,7 +189,7 @@ async def test_attempts_end_in_dead(driver: EngineDriver) -> None:
 async def test_a_release_can_set_its_delay_and_an_error(driver: EngineDriver) -> None:
     await driver.put()
     held = await driver.pop_one(consumer="worker-1")
-    released = await driver.queue.release(TOPIC, "a", held.receipt, delay_ms=30_000, error="no response")
+    released = await driver.deliveries.release(TOPIC, "a", held.receipt, delay_ms=30_000, error="no response")
     assert (released.state, released.attempts) == (JobState.DELAYED, 1)
     stored = await driver.queue.get(TOPIC, "a")
     assert (stored.last_error, stored.attempts, stored.reserved_by) == ("no response", 1, None)
@@ -198,7 +198,7 @@ async def test_a_release_can_set_its_delay_and_an_error(driver: EngineDriver) ->
     assert await driver.pop() == []
     await driver.pass_time(2)
     held = await driver.pop_one()
-    await driver.queue.release(TOPIC, "a", held.receipt, delay_ms=0)
+    await driver.deliveries.release(TOPIC, "a", held.receipt, delay_ms=0)
     await driver.run_timer()
     assert (await driver.pop_one()).last_error == "no response"
 
@@ -206,28 +206,28 @@ async def test_a_release_can_set_its_delay_and_an_error(driver: EngineDriver) ->
 async def test_the_last_attempt_ends_in_dead_even_with_an_explicit_delay(driver: EngineDriver) -> None:
     await driver.put(max_attempts=1)
     await driver.pop_one()
-    released = await driver.queue.release(TOPIC, "a", ANY_RECEIPT, delay_ms=5000)
+    released = await driver.deliveries.release(TOPIC, "a", ANY_RECEIPT, delay_ms=5000)
     assert released.state is JobState.DEAD
 
 
 async def test_release_and_bury_need_the_live_receipt(driver: EngineDriver) -> None:
     with pytest.raises(JobNotFound):
-        await driver.queue.release(TOPIC, "a", ANY_RECEIPT)
+        await driver.deliveries.release(TOPIC, "a", ANY_RECEIPT)
     with pytest.raises(JobNotFound):
-        await driver.queue.bury(TOPIC, "a", ANY_RECEIPT)
+        await driver.deliveries.bury(TOPIC, "a", ANY_RECEIPT)
     await driver.put()
     await driver.pop_one()
     with pytest.raises(ReceiptStale):
-        await driver.queue.release(TOPIC, "a", IMPOSSIBLE_RECEIPT)
+        await driver.deliveries.release(TOPIC, "a", IMPOSSIBLE_RECEIPT)
     with pytest.raises(ReceiptStale):
-        await driver.queue.bury(TOPIC, "a", IMPOSSIBLE_RECEIPT)
+        await driver.deliveries.bury(TOPIC, "a", IMPOSSIBLE_RECEIPT)
     assert await driver.state() is JobState.RESERVED
 
 
 async def test_a_buried_job_is_dead_until_its_retention_ends(driver: EngineDriver) -> None:
     await driver.put()
     await driver.pop_one()
-    await driver.queue.bury(TOPIC, "a", ANY_RECEIPT, error="poison")
+    await driver.deliveries.bury(TOPIC, "a", ANY_RECEIPT, error="poison")
     stored = await driver.queue.get(TOPIC, "a")
     assert (stored.state, stored.reason, stored.last_error) == (JobState.DEAD, "buried", "poison")
     await driver.pass_time(3601)
@@ -238,7 +238,7 @@ async def dead_jobs(driver: EngineDriver, *job_ids: str, **fields: Any) -> None:
     for job_id in job_ids:
         await driver.put(job_id, **fields)
         held = await driver.pop_one()
-        await driver.queue.bury(TOPIC, job_id, held.receipt, error="poison")
+        await driver.deliveries.bury(TOPIC, job_id, held.receipt, error="poison")
         driver.move_clock(0.01)
 
 
@@ -256,7 +256,7 @@ async def test_a_redriven_job_is_as_new(driver: EngineDriver) -> None:
 async def test_an_old_receipt_is_stale_for_a_redriven_job(driver: EngineDriver) -> None:
     await driver.put()
     old = await driver.pop_one()
-    await driver.queue.bury(TOPIC, "a", old.receipt)
+    await driver.deliveries.bury(TOPIC, "a", old.receipt)
     await redrive_jobs(driver.engine, TOPIC)
     await driver.pop_one()
     with pytest.raises(ReceiptStale):

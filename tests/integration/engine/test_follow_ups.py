@@ -23,11 +23,11 @@ async def finish(driver: EngineDriver, held: JobRecord) -> None:
 
 
 async def bury(driver: EngineDriver, held: JobRecord) -> None:
-    await driver.queue.bury(TOPIC, held.id, held.receipt, error="poison")
+    await driver.deliveries.bury(TOPIC, held.id, held.receipt, error="poison")
 
 
 async def exhaust(driver: EngineDriver, held: JobRecord) -> None:
-    await driver.queue.release(TOPIC, held.id, held.receipt, error="poison")
+    await driver.deliveries.release(TOPIC, held.id, held.receipt, error="poison")
 
 
 async def lose_the_last_lease(driver: EngineDriver, held: JobRecord) -> None:
@@ -140,7 +140,7 @@ async def test_a_job_that_comes_back_runs_before_its_follow_up(driver: EngineDri
     held = await hold(driver)
     await follow(driver, "next")
     if returns == "release":
-        await driver.queue.release(TOPIC, "a", held.receipt, delay_ms=5000)
+        await driver.deliveries.release(TOPIC, "a", held.receipt, delay_ms=5000)
         await driver.pass_time(6)
     elif returns == "lease end":
         await driver.pass_time(61)
@@ -159,7 +159,7 @@ async def test_a_job_that_comes_back_runs_before_its_follow_up(driver: EngineDri
 async def test_a_put_that_replaces_a_job_on_retry_replaces_its_follow_up_too(driver: EngineDriver) -> None:
     held = await hold(driver)
     await follow(driver, "next")
-    await driver.queue.release(TOPIC, "a", held.receipt, delay_ms=5000)
+    await driver.deliveries.release(TOPIC, "a", held.receipt, delay_ms=5000)
     assert (await follow(driver, "newest"))[0] == "replaced"
     assert "follow" not in driver.keys_left()
     assert (await driver.pop_one()).body == b'"newest"'
@@ -182,7 +182,7 @@ async def test_a_cancel_takes_the_follow_up_along(driver: EngineDriver, many: bo
 async def test_a_cancel_of_a_job_on_retry_takes_the_follow_up_along(driver: EngineDriver) -> None:
     held = await hold(driver)
     await follow(driver, 1)
-    await driver.queue.release(TOPIC, "a", held.receipt, delay_ms=5000)
+    await driver.deliveries.release(TOPIC, "a", held.receipt, delay_ms=5000)
     await driver.cancels.cancel(TOPIC, "a")
     assert not driver.keys_left() & {"pool", "follow"}
 
@@ -208,7 +208,7 @@ async def test_a_cancel_keeps_the_follow_up_if_asked_but_not_before_the_lease_wo
 async def test_a_cancel_on_retry_lets_the_follow_up_run_at_once_if_asked(driver: EngineDriver) -> None:
     held = await hold(driver)
     await follow(driver, 1)
-    await driver.queue.release(TOPIC, "a", held.receipt, delay_ms=5000)
+    await driver.deliveries.release(TOPIC, "a", held.receipt, delay_ms=5000)
     assert await driver.cancels.cancel(TOPIC, "a", keep_follow_up=True) is JobState.DELAYED
     await driver.run_timer()
     assert (await driver.pop_one()).body == b"1"
@@ -287,7 +287,7 @@ async def test_no_update_is_lost_and_none_runs_beside_another(driver: EngineDriv
             elif verb == "bury":
                 await bury(driver, one)
             elif verb == "release":
-                await driver.queue.release(TOPIC, "a", one.receipt, delay_ms=1000)
+                await driver.deliveries.release(TOPIC, "a", one.receipt, delay_ms=1000)
             else:
                 await driver.held_jobs.return_popped([one])
             await driver.run_timer()
@@ -306,7 +306,7 @@ async def test_no_update_is_lost_and_none_runs_beside_another(driver: EngineDriv
 async def test_the_longest_wait_counts_again_once_a_job_was_snoozed(driver: EngineDriver) -> None:
     held = await hold(driver, on_conflict="replace", max_wait=15)
     driver.move_clock(20)
-    await driver.queue.release(TOPIC, "a", held.receipt, delay_ms=5000, counts=False)
+    await driver.deliveries.release(TOPIC, "a", held.receipt, delay_ms=5000, counts=False)
     replacing = await driver.put(on_conflict="replace", delay=10, max_wait=15)
     assert replacing.due_at_ms == replacing.created_at_ms + 10_000
 

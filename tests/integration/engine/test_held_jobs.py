@@ -37,8 +37,8 @@ async def in_all_states(driver: EngineDriver) -> list[JobRecord]:
     assert again.id == "popped"
     await driver.cancels.cancel_many(TOPIC, [CancelItem(id=name) for name in ("cancelled", "replaced")])
     await driver.queue.finish_many(TOPIC, [FinishItem(id=name) for name in ("finished", "kept")])
-    await driver.queue.bury(TOPIC, "dead", ANY_RECEIPT)
-    await driver.queue.release(TOPIC, "delayed", ANY_RECEIPT, delay_ms=60_000)
+    await driver.deliveries.bury(TOPIC, "dead", ANY_RECEIPT)
+    await driver.deliveries.release(TOPIC, "delayed", ANY_RECEIPT, delay_ms=60_000)
     await driver.put("replaced")
     return deliveries
 

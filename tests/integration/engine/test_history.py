@@ -57,9 +57,9 @@ async def everything_once(driver: EngineDriver) -> dict[str, int]:
     popped = {delivery.id: delivery for delivery in await driver.pop(8)}
     await queue.finish(TOPIC, "j0", popped["j0"].receipt)
     await queue.finish_many(TOPIC, [FinishItem(id="j1"), FinishItem(id="unknown")])
-    await queue.release(TOPIC, "j2", ANY_RECEIPT, delay_ms=60_000)
-    await queue.release(TOPIC, "j3", ANY_RECEIPT, delay_ms=60_000, counts=False)
-    await queue.bury(TOPIC, "j4", ANY_RECEIPT)
+    await driver.deliveries.release(TOPIC, "j2", ANY_RECEIPT, delay_ms=60_000)
+    await driver.deliveries.release(TOPIC, "j3", ANY_RECEIPT, delay_ms=60_000, counts=False)
+    await driver.deliveries.bury(TOPIC, "j4", ANY_RECEIPT)
     await driver.cancels.cancel(TOPIC, "j5")
     await driver.cancels.cancel_many(TOPIC, [CancelItem(id="j6"), CancelItem(id="unknown")])
     await driver.put("tagged", delay=60, tags=["x"])

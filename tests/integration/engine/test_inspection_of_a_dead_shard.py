@@ -33,7 +33,7 @@ async def fill(deployment: Deployment) -> None:
         for job_id in ("dead", "held"):
             await deployment.engine.puts.put(PutJob(topic=topic, id=job_id, ttr=600))
             await queue.pop(topic, [PopRequest(1, consumer="w")])
-        await queue.bury(topic, "dead", ANY_RECEIPT, error="x")
+        await deployment.engine.deliveries.bury(topic, "dead", ANY_RECEIPT, error="x")
 
 
 @pytest.mark.parametrize("how", ["kill", "pause"])

@@ -283,7 +283,7 @@ async def test_a_partitioned_topic_gets_the_share_of_one_topic(engine: Engine) -
     await put_all(engine, ["a", "b"], topic="other")
     await bury(engine, await reserve(engine, len(IDS)))
     for job in await engine.dispatcher.pop(["other"], count=2):
-        await engine.queue.bury("other", job.id, ANY_RECEIPT)
+        await engine.deliveries.bury("other", job.id, ANY_RECEIPT)
     found = await engine.dead_jobs.by_error([TOPIC, "other"], lambda _: True, look_at=14)
     assert (found.dead, found.looked_at, found.is_complete) == (42, 14, False)
     assert {group.topic: group.count for group in found.groups} == {TOPIC: 12, "other": 2}

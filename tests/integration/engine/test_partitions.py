@@ -154,7 +154,7 @@ async def test_a_process_that_does_not_know_of_it_does_everything_right(engines:
 
 
 async def test_a_holder_of_a_job_of_fewer_partitions_learns_that_it_is_cancelled(engine: Engine) -> None:
-    for job_id in IDS[:6]:
+    for job_id in IDS[:12]:
         await put(engine, job_id)
     held = await pop_all(engine)
     await grow(engine, 8)
@@ -163,8 +163,12 @@ async def test_a_holder_of_a_job_of_fewer_partitions_learns_that_it_is_cancelled
         with pytest.raises(JobCancelled):
             await engine.queue.finish("t", job_id, held[job_id])
     for job_id in IDS[3:6]:
-        await engine.queue.touch("t", job_id, held[job_id])
+        await engine.deliveries.touch("t", job_id, held[job_id])
         await engine.queue.finish("t", job_id, ANY_RECEIPT)
+    releases = (engine.deliveries.release("t", job_id, held[job_id], delay_ms=60_000) for job_id in IDS[6:9])
+    assert [released.state for released in await asyncio.gather(*releases)] == [JobState.DELAYED] * 3
+    await asyncio.gather(*(engine.deliveries.bury("t", job_id, held[job_id]) for job_id in IDS[9:12]))
+    assert {(await engine.queue.get("t", job_id)).state for job_id in IDS[9:12]} == {JobState.DEAD}
 
 
 async def test_the_number_cannot_shrink(engine: Engine) -> None:

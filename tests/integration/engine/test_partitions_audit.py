@@ -78,7 +78,7 @@ async def everything_works(engine: Engine) -> None:
 async def test_a_sound_topic_is_one_report(engine: Engine) -> None:
     await seed(engine)
     await pop_all(engine)
-    await engine.queue.bury("t", IDS[30], ANY_RECEIPT)
+    await engine.deliveries.bury("t", IDS[30], ANY_RECEIPT)
     report = await engine.consistency.audit_topic("t")
     assert (report.topic, report.clean, report.checked) == ("t", True, 40)
     assert report.counts == {

@@ -322,7 +322,7 @@ async def test_the_overview_has_the_sums(engine: Engine) -> None:
     await put(engine, ids=IDS[25:], delay=600)
     await put(engine, "u", IDS[:2])
     for job in (await pop(engine, 9))[:4]:
-        await engine.queue.bury("t", job.id, ANY_RECEIPT)
+        await engine.deliveries.bury("t", job.id, ANY_RECEIPT)
     found = await overview(engine)
     assert [(row.topic, row.counts) for row in found.rows] == [
         ("t", (15, 16, 5, 4)),

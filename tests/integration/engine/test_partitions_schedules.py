@@ -164,7 +164,7 @@ async def test_a_finish_puts_jobs_into_partitions_of_its_shard(server: StoreServ
                     await engine.queue.finish_and_put("t", job.id, job.receipt, [put])
                 assert "#" not in str(raised.value)
                 assert job.id in str(raised.value)
-                await engine.queue.touch("t", job.id, job.receipt)
+                await engine.deliveries.touch("t", job.id, job.receipt)
         assert (refused == 0) == (shards == 1)
         assert refused < len(held)
         report = await engine.consistency.audit_topic("t")

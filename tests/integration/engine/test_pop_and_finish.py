@@ -90,7 +90,7 @@ async def test_a_follow_up_takes_the_place_of_its_job(driver: EngineDriver) -> N
     await driver.put("a")
     await driver.pop_one()
     await driver.put("a", on_conflict="replace", if_reserved="after", body="second")
-    await driver.queue.release(TOPIC, "a", ANY_RECEIPT, delay_ms=0)
+    await driver.deliveries.release(TOPIC, "a", ANY_RECEIPT, delay_ms=0)
     await driver.run_timer()
     assert await ids_of(driver, 1) == ["a"]
     await driver.run_timer()

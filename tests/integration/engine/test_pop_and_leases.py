@@ -87,7 +87,7 @@ async def test_touch_extends_the_lease_by_the_jobs_ttr(driver: EngineDriver) -> 
     held = await driver.pop_one()
     for _ in range(4):
         await driver.pass_time(4)
-        assert await driver.queue.touch(TOPIC, "a", held.receipt) > 0
+        assert await driver.deliveries.touch(TOPIC, "a", held.receipt) > 0
     assert await driver.state() is JobState.RESERVED
     await driver.pass_time(5.1)
     assert await driver.state() is JobState.READY
@@ -96,17 +96,17 @@ async def test_touch_extends_the_lease_by_the_jobs_ttr(driver: EngineDriver) -> 
 async def test_touch_can_choose_the_time(driver: EngineDriver) -> None:
     await driver.put(ttr=5)
     await driver.pop_one()
-    await driver.queue.touch(TOPIC, "a", ANY_RECEIPT, ttr_ms=60_000)
+    await driver.deliveries.touch(TOPIC, "a", ANY_RECEIPT, ttr_ms=60_000)
     await driver.pass_time(50)
     assert await driver.state() is JobState.RESERVED
 
 
 async def test_touch_needs_a_live_delivery(driver: EngineDriver) -> None:
     with pytest.raises(JobNotFound):
-        await driver.queue.touch(TOPIC, "a", ANY_RECEIPT)
+        await driver.deliveries.touch(TOPIC, "a", ANY_RECEIPT)
     await driver.put()
     with pytest.raises(ReceiptStale):
-        await driver.queue.touch(TOPIC, "a", ANY_RECEIPT)
+        await driver.deliveries.touch(TOPIC, "a", ANY_RECEIPT)
 
 
 async def test_returned_jobs_are_next_in_their_order_and_no_attempt_counts(driver: EngineDriver) -> None:

@@ -99,7 +99,7 @@ async def test_replace_of_a_reserved_job_is_refused(driver: EngineDriver) -> Non
 async def test_replace_brings_a_dead_job_back_as_new(driver: EngineDriver) -> None:
     await driver.put(max_attempts=1)
     await driver.pop_one()
-    await driver.queue.release(TOPIC, "a", ANY_RECEIPT)
+    await driver.deliveries.release(TOPIC, "a", ANY_RECEIPT)
     assert await driver.state() is JobState.DEAD
     replaced = await driver.put(on_conflict="replace")
     assert replaced.attempts == 0

@@ -91,7 +91,7 @@ async def test_either_cancel_or_pop_wins(driver: EngineDriver, rival: EngineDriv
             assert popped == []
         else:
             assert was is JobState.RESERVED
-            assert await race(driver.queue.touch(TOPIC, "a", popped[0].receipt)) == [JobCancelled]
+            assert await race(driver.deliveries.touch(TOPIC, "a", popped[0].receipt)) == [JobCancelled]
         assert await driver.counts() == {}
     assert both_sides_won(winners)
 
@@ -166,8 +166,8 @@ async def test_only_one_of_two_releases_with_one_receipt_counts(driver: EngineDr
     for number in range(ROUNDS):
         held = await driver.pop_one()
         one, two = await race(
-            driver.queue.release(TOPIC, "a", held.receipt, delay_ms=0),
-            rival.queue.release(TOPIC, "a", held.receipt, delay_ms=0),
+            driver.deliveries.release(TOPIC, "a", held.receipt, delay_ms=0),
+            rival.deliveries.release(TOPIC, "a", held.receipt, delay_ms=0),
         )
         assert [isinstance(response, Released) for response in (one, two)].count(True) == 1
         assert ReceiptStale in {one, two}
@@ -185,7 +185,7 @@ async def test_either_release_or_the_end_of_the_lease_ends_a_delivery(
         held = await driver.pop_one()
         driver.move_clock(11)
         released, _ = await race(
-            driver.queue.release(TOPIC, "a", held.receipt, delay_ms=5000), promote(rival_scripts, TOPIC)
+            driver.deliveries.release(TOPIC, "a", held.receipt, delay_ms=5000), promote(rival_scripts, TOPIC)
         )
         winners["timer" if released is ReceiptStale else "release"] += 1
         stored = await driver.queue.get(TOPIC, "a")
@@ -201,7 +201,7 @@ async def test_either_touch_or_the_end_of_the_lease_wins(driver: EngineDriver, r
         await driver.put(ttr=10)
         held = await driver.pop_one()
         driver.move_clock(11)
-        touched, _ = await race(driver.queue.touch(TOPIC, "a", held.receipt), promote(rival_scripts, TOPIC))
+        touched, _ = await race(driver.deliveries.touch(TOPIC, "a", held.receipt), promote(rival_scripts, TOPIC))
         winners["timer" if touched is ReceiptStale else "touch"] += 1
         assert await driver.counts() == ({"ready": 1} if touched is ReceiptStale else {"reserved": 1})
         await driver.cancels.cancel(TOPIC, "a")
@@ -310,7 +310,7 @@ async def test_return_and_cancel_both_take_effect(driver: EngineDriver, rival: E
 async def test_dead_jobs_are_redriven_once(driver: EngineDriver, rival: EngineDriver) -> None:
     for number in range(ROUNDS):
         held = (await driver.puts.put(job(f"j{number}")), await driver.pop_one())[1]
-        await driver.queue.bury(TOPIC, held.id, held.receipt)
+        await driver.deliveries.bury(TOPIC, held.id, held.receipt)
     redriven = await race(redrive_jobs(driver.engine, TOPIC, limit=150), redrive_jobs(rival.engine, TOPIC, limit=150))
     assert sum(redriven) == ROUNDS
     assert sorted(driver.ready_list()) == sorted(f"j{number}" for number in range(ROUNDS))

@@ -151,19 +151,19 @@ class Run:
 
     async def release(self) -> None:
         held = self.some_held()
-        await self.driver.queue.release(TOPIC, held.id, held.receipt, delay_ms=self.chance.choice([0, 1000]))
+        await self.driver.deliveries.release(TOPIC, held.id, held.receipt, delay_ms=self.chance.choice([0, 1000]))
 
     async def snooze(self) -> None:
         held = self.some_held()
-        await self.driver.queue.release(TOPIC, held.id, held.receipt, delay_ms=500, counts=False)
+        await self.driver.deliveries.release(TOPIC, held.id, held.receipt, delay_ms=500, counts=False)
 
     async def bury(self) -> None:
         held = self.some_held()
-        await self.driver.queue.bury(TOPIC, held.id, held.receipt)
+        await self.driver.deliveries.bury(TOPIC, held.id, held.receipt)
 
     async def touch(self) -> None:
         held = self.some_held(stays=True)
-        held.reserved_until_ms = await self.driver.queue.touch(TOPIC, held.id, held.receipt)
+        held.reserved_until_ms = await self.driver.deliveries.touch(TOPIC, held.id, held.receipt)
 
     async def return_popped(self) -> None:
         held = self.some_held()

@@ -152,7 +152,7 @@ def test_a_job_is_unchanged_after_all_transitions(
             await purge_jobs(engine_of_examples, "t")
         first = (await engine_of_examples.puts.put(put)).record
         [[popped]] = (await queue.pop("t", [PopRequest(1)])).jobs
-        await queue.bury("t", "a", popped.receipt, error=error)
+        await engine_of_examples.deliveries.bury("t", "a", popped.receipt, error=error)
         dead = await queue.get("t", "a")
         assert error == dead.last_error
         await redrive_jobs(engine_of_examples, "t", ["a"])
@@ -196,9 +196,9 @@ def test_only_the_live_receipt_changes_a_job(engine_of_examples: Engine, run: Ru
         receipt = Receipt.of(text_sent)
         for change in (
             queue.finish("t", "a", receipt, None),
-            queue.release("t", "a", receipt),
-            queue.touch("t", "a", receipt),
-            queue.bury("t", "a", receipt),
+            engine_of_examples.deliveries.release("t", "a", receipt),
+            engine_of_examples.deliveries.touch("t", "a", receipt),
+            engine_of_examples.deliveries.bury("t", "a", receipt),
         ):
             with pytest.raises(ReceiptStale):
                 await change

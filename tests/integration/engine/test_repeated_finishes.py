@@ -110,7 +110,7 @@ async def test_it_succeeds_when_the_finish_replaced_the_kept_job(driver: EngineD
 
 async def test_other_receipts_stay_stale(driver: EngineDriver) -> None:
     first = await hold(driver)
-    await driver.queue.release(TOPIC, "a", first.receipt, delay_ms=0)
+    await driver.deliveries.release(TOPIC, "a", first.receipt, delay_ms=0)
     await driver.run_timer()
     held = await driver.pop_one()
     await follow(driver)
@@ -119,7 +119,7 @@ async def test_other_receipts_stay_stale(driver: EngineDriver) -> None:
     for receipt in (first.receipt, Receipt(nonce, attempt + 1), Receipt(nonce + 1, attempt), ANY_RECEIPT):
         with pytest.raises(ReceiptStale):
             await driver.queue.finish(TOPIC, "a", receipt)
-    for verb in (driver.queue.touch, driver.queue.bury, driver.queue.release):
+    for verb in (driver.deliveries.touch, driver.deliveries.bury, driver.deliveries.release):
         with pytest.raises(ReceiptStale):
             await verb(TOPIC, "a", held.receipt)
 
@@ -127,7 +127,7 @@ async def test_other_receipts_stay_stale(driver: EngineDriver) -> None:
 async def test_a_delivery_that_did_not_finish_the_job_stays_stale(driver: EngineDriver) -> None:
     held = await hold(driver)
     await follow(driver)
-    await driver.queue.bury(TOPIC, "a", held.receipt)
+    await driver.deliveries.bury(TOPIC, "a", held.receipt)
     with pytest.raises(ReceiptStale):
         await finish(driver, held)
 

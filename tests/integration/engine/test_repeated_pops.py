@@ -159,7 +159,7 @@ async def test_a_delivery_whose_request_is_forgotten_is_not_returned(driver: Eng
     await driver.put()
     (lost,) = await driver.pop(1, request_id="r1")
     (again,) = await driver.pop(1, request_id="r1")
-    await driver.queue.touch(TOPIC, "a", again.receipt, ttr_ms=60_000)
+    await driver.deliveries.touch(TOPIC, "a", again.receipt, ttr_ms=60_000)
     assert driver.server.command("DEL", f"{KEY}:request/r1") == 1
     assert await driver.held_jobs.return_popped([lost]) == 0
     assert await driver.held_jobs.return_popped([again]) == 0

@@ -53,7 +53,7 @@ async def test_a_job_that_was_delivered_does_not_shorten_the_next_wait(driver: E
     await driver.put(delay=10, max_wait=15, on_conflict="replace")
     await driver.pass_time(11)
     held = await driver.pop_one()
-    await driver.queue.release(TOPIC, "a", held.receipt, delay_ms=1_000_000, counts=False)
+    await driver.deliveries.release(TOPIC, "a", held.receipt, delay_ms=1_000_000, counts=False)
     await driver.pass_time(60)
     put = await driver.put(delay=10, max_wait=15, on_conflict="replace")
     assert put.due_at_ms == put.created_at_ms + 10_000
@@ -114,7 +114,7 @@ async def test_a_follow_up_that_cannot_be_read_strands_no_other_job(
         results = await driver.queue.finish_many(TOPIC, [FinishItem(id=one.id) for one in held.values()])
         assert [result.status for result in results] == [200, 200, 200]
     elif ending == "bury":
-        await driver.queue.bury(TOPIC, "b", held["b"].receipt)
+        await driver.deliveries.bury(TOPIC, "b", held["b"].receipt)
     elif ending == "cancel":
         await driver.cancels.cancel(TOPIC, "b", keep_follow_up=True)
     await driver.pass_time(11)
@@ -140,7 +140,7 @@ async def test_an_append_to_what_cannot_be_read_is_refused_alone(
         [popped] = await driver.pop()
         await driver.puts.put(job("b", on_conflict="replace", if_reserved="after"))
         if not held:
-            await driver.queue.release(TOPIC, "b", popped.receipt, delay_ms=60_000)
+            await driver.deliveries.release(TOPIC, "b", popped.receipt, delay_ms=60_000)
     driver.server.command("HSET", f"{KEY}:{'follow' if follow_up else 'pool'}", "b", damaged)
     specs = [job("a", delay=5), job("b", on_conflict="append", if_reserved="after"), job("c", delay=5)]
     results = await driver.puts.put_many(specs)
@@ -165,7 +165,7 @@ async def test_a_dead_job_that_cannot_be_read_does_not_keep_others_from_a_redriv
     for job_id in ("a", "b", "c"):
         await driver.put(job_id)
     for held in await driver.pop(3):
-        await driver.queue.bury(TOPIC, held.id, held.receipt)
+        await driver.deliveries.bury(TOPIC, held.id, held.receipt)
     driver.server.command("HSET", f"{KEY}:pool", "a", b"short")
     assert await redrive_jobs(driver.engine, TOPIC, limit=limit, reason=reason) == 2
     assert await driver.counts() == {"ready": 2, "dead": 1}

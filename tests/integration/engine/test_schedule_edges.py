@@ -80,7 +80,7 @@ async def test_a_delivered_run_that_comes_due_again_is_not_skipped(schedules: Sc
     second = await schedules.next_id()
     await schedules.queue.change(TOPIC, second, ChangeJob(delay=0))
     await schedules.pop(2)
-    await schedules.queue.release(TOPIC, second, ANY_RECEIPT, delay_ms=1000)
+    await schedules.deliveries.release(TOPIC, second, ANY_RECEIPT, delay_ms=1000)
     await schedules.pass_time(2)
     assert schedules.ready_list() == [second]
     assert await schedules.counters() == (2, 0, 0, 0)

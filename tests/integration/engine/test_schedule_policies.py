@@ -48,7 +48,7 @@ async def test_a_run_is_skipped_while_the_last_one_is_live(schedules: ScheduleDr
     if state != "ready":
         await schedules.pop_one(ttr_ms=900_000)
     if state == "delayed":
-        await schedules.queue.release(TOPIC, first, ANY_RECEIPT, delay_ms=900_000)
+        await schedules.deliveries.release(TOPIC, first, ANY_RECEIPT, delay_ms=900_000)
     await schedules.advance(120)
     assert await schedules.counters() == (1, 2, 0, 1)
     assert counted("skipped") == before + 2
@@ -65,7 +65,7 @@ async def test_a_run_follows_one_that_has_ended(schedules: ScheduleDriver, state
     await schedules.advance(61)
     popped = await schedules.pop_one()
     if state == "dead":
-        await schedules.queue.bury(TOPIC, popped.id, popped.receipt)
+        await schedules.deliveries.bury(TOPIC, popped.id, popped.receipt)
     else:
         await schedules.queue.finish(TOPIC, popped.id, popped.receipt)
     await schedules.advance(60)

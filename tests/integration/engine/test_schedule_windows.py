@@ -57,7 +57,7 @@ async def test_a_failed_run_waits_for_the_next_opening(schedules: ScheduleDriver
     await schedules.until_due()
     [run] = await schedules.pop()
     assert run.id == schedule.next_id
-    await schedules.queue.release(TOPIC, run.id, ANY_RECEIPT)
+    await schedules.deliveries.release(TOPIC, run.id, ANY_RECEIPT)
     retry = await schedules.queue.get(TOPIC, run.id)
     assert retry.due_at_ms == run.due_at_ms + DAY_MS
     assert retry.tags == ["a"]

@@ -131,9 +131,9 @@ async def call_all_of_a_topic(driver: EngineDriver) -> None:
     await driver.held_jobs.return_popped(await driver.pop(2))
     await driver.engine.dispatcher.pop((), selection=TopicSelection(["*"]), request_id="r1")
     await driver.pop(2)
-    await driver.queue.touch(TOPIC, "a", ANY_RECEIPT)
-    await driver.queue.release(TOPIC, "a", ANY_RECEIPT)
-    await driver.queue.bury(TOPIC, "b", ANY_RECEIPT)
+    await driver.deliveries.touch(TOPIC, "a", ANY_RECEIPT)
+    await driver.deliveries.release(TOPIC, "a", ANY_RECEIPT)
+    await driver.deliveries.bury(TOPIC, "b", ANY_RECEIPT)
     await inspect_everything(driver.engine)  # with a dead job
     await redrive_jobs(driver.engine, TOPIC)
     await driver.pop()
@@ -328,10 +328,10 @@ async def test_without_memory_only_puts_are_refused(driver: EngineDriver) -> Non
         with pytest.raises(StoreUnavailable, match="memory"):
             await driver.puts.put_many([job("new2"), job("new3", delay=3)])
         assert {popped.id for popped in await driver.pop(4, request_id="r1")} == set(held)
-        await driver.queue.touch(TOPIC, "a", held["a"].receipt, ttr_ms=50_000)
+        await driver.deliveries.touch(TOPIC, "a", held["a"].receipt, ttr_ms=50_000)
         await driver.queue.finish(TOPIC, "a", held["a"].receipt, result={"x": "y" * 100})
-        await driver.queue.release(TOPIC, "b", held["b"].receipt, error="later")
-        await driver.queue.bury(TOPIC, "c", held["c"].receipt, error="poison")
+        await driver.deliveries.release(TOPIC, "b", held["b"].receipt, error="later")
+        await driver.deliveries.bury(TOPIC, "c", held["c"].receipt, error="poison")
         assert await redrive_jobs(driver.engine, TOPIC) == 1
         await driver.cancels.cancel(TOPIC, "d")
         await driver.queue.change(TOPIC, "e", ChangeJob(delay=2, body="x" * 100))
@@ -385,7 +385,7 @@ async def test_a_ready_list_of_another_type_fails_calls_before_they_change_anyth
     """As in a store filled by an earlier commit, until `deferd audit --repair` is run."""
     await driver.put("dead")
     await driver.pop_one()
-    await driver.queue.bury(TOPIC, "dead", ANY_RECEIPT)
+    await driver.deliveries.bury(TOPIC, "dead", ANY_RECEIPT)
     await driver.put("delayed", delay=5)
     driver.server.command("DEL", f"{KEY}:ready")
     driver.server.command("RPUSH", f"{KEY}:ready", "old")

@@ -24,7 +24,7 @@ async def put_some(driver: EngineDriver) -> None:
         await driver.put(f"a-{number}", tags=tags, **fields)
         await driver.put(f"b-{number}", delay=1000 + 10 * number, tags=tags)
     for popped in await driver.pop(3):
-        await driver.queue.bury(TOPIC, popped.id, ANY_RECEIPT, error=f'could not "send" {popped.id}: 502')
+        await driver.deliveries.bury(TOPIC, popped.id, ANY_RECEIPT, error=f'could not "send" {popped.id}: 502')
     await driver.pass_time(6)
 
 
@@ -76,7 +76,7 @@ async def test_an_error_is_found_by_any_part_of_it_and_not_by_the_body(driver: E
         body = "".join(other or "" for other in _ERRORS)[:size] + "x" * size
         await driver.put(f"j{number}", body=body, tags=["GET", "z-tag"])
         [popped] = await driver.pop(1)
-        await driver.queue.bury(TOPIC, popped.id, ANY_RECEIPT, error=error)
+        await driver.deliveries.bury(TOPIC, popped.id, ANY_RECEIPT, error=error)
     for part in (*filter(None, _ERRORS), "https:", "/b: 50", "b", "(a", ".", "GET", "/", "a", "üller", "\n/", "GET /"):
         expected = [f"j{number}" for number, error in enumerate(_ERRORS) if error and part in error]
         assert await search(driver, DEAD, error=part) == (expected, len(_ERRORS)), part
@@ -160,7 +160,7 @@ async def test_a_limit_counts_only_jobs_of_the_reason(driver: EngineDriver) -> N
         await driver.put(f"j{number:04}", ttl=5 if number % 3 else None)
     for popped in [job for _ in range(4) for job in await driver.pop(300)]:
         if int(popped.id[1:]) % 3 == 0:
-            await driver.queue.bury(TOPIC, popped.id, ANY_RECEIPT)
+            await driver.deliveries.bury(TOPIC, popped.id, ANY_RECEIPT)
         else:
             await driver.held_jobs.return_popped([popped])
     await driver.pass_time(6)

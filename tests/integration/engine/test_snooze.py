@@ -13,7 +13,7 @@ from tests.integration.engine.sweeping import redrive_jobs
 async def test_a_snooze_counts_no_attempt_and_makes_the_job_due_after_the_delay(driver: EngineDriver) -> None:
     await driver.put(max_attempts=1)
     first = await driver.pop_one()
-    released = await driver.queue.release(TOPIC, "a", first.receipt, delay_ms=30_000, counts=False)
+    released = await driver.deliveries.release(TOPIC, "a", first.receipt, delay_ms=30_000, counts=False)
     assert (released.state, released.attempts) == (JobState.DELAYED, 0)
     await driver.pass_time(29)
     assert await driver.state() is JobState.DELAYED
@@ -25,13 +25,13 @@ async def test_a_snooze_counts_no_attempt_and_makes_the_job_due_after_the_delay(
 async def test_the_receipt_of_a_snoozed_delivery_is_void_also_while_the_job_is_held_again(driver: EngineDriver) -> None:
     await driver.put()
     first = await driver.pop_one()
-    await driver.queue.release(TOPIC, "a", first.receipt, delay_ms=1000, counts=False)
+    await driver.deliveries.release(TOPIC, "a", first.receipt, delay_ms=1000, counts=False)
     with pytest.raises(ReceiptStale):
         await driver.queue.finish(TOPIC, "a", first.receipt)
     await driver.pass_time(1)
     second = await driver.pop_one()
     assert second.attempts == first.attempts
-    for call in (driver.queue.finish, driver.queue.release, driver.queue.touch, driver.queue.bury):
+    for call in (driver.queue.finish, driver.deliveries.release, driver.deliveries.touch, driver.deliveries.bury):
         with pytest.raises(ReceiptStale):
             await call(TOPIC, "a", first.receipt)
     await driver.queue.finish(TOPIC, "a", second.receipt)
@@ -40,18 +40,18 @@ async def test_the_receipt_of_a_snoozed_delivery_is_void_also_while_the_job_is_h
 async def test_a_cancel_tells_the_holder_of_a_delivery_after_a_snooze(driver: EngineDriver) -> None:
     await driver.put()
     first = await driver.pop_one()
-    await driver.queue.release(TOPIC, "a", first.receipt, delay_ms=1000, counts=False)
+    await driver.deliveries.release(TOPIC, "a", first.receipt, delay_ms=1000, counts=False)
     await driver.pass_time(1)
     second = await driver.pop_one()
     await driver.cancels.cancel(TOPIC, "a")
     with pytest.raises(JobCancelled):
-        await driver.queue.touch(TOPIC, "a", second.receipt)
+        await driver.deliveries.touch(TOPIC, "a", second.receipt)
 
 
 async def test_a_snoozed_job_has_met_its_ttl(driver: EngineDriver) -> None:
     await driver.put(ttl=10)
     first = await driver.pop_one()
-    await driver.queue.release(TOPIC, "a", first.receipt, delay_ms=30_000, counts=False)
+    await driver.deliveries.release(TOPIC, "a", first.receipt, delay_ms=30_000, counts=False)
     await driver.pass_time(60)
     assert await driver.state() is JobState.READY
     assert "expiry" not in driver.keys_left()
@@ -60,9 +60,9 @@ async def test_a_snoozed_job_has_met_its_ttl(driver: EngineDriver) -> None:
 async def test_a_redrive_forgets_snoozes(driver: EngineDriver) -> None:
     await driver.put()
     first = await driver.pop_one()
-    await driver.queue.release(TOPIC, "a", first.receipt, delay_ms=1000, counts=False)
+    await driver.deliveries.release(TOPIC, "a", first.receipt, delay_ms=1000, counts=False)
     await driver.pass_time(1)
-    await driver.queue.bury(TOPIC, "a", (await driver.pop_one()).receipt)
+    await driver.deliveries.bury(TOPIC, "a", (await driver.pop_one()).receipt)
     await redrive_jobs(driver.engine, TOPIC)
     assert (await driver.queue.get(TOPIC, "a")).endings.snoozes == 0
 
@@ -70,7 +70,7 @@ async def test_a_redrive_forgets_snoozes(driver: EngineDriver) -> None:
 async def test_a_change_does_not_bring_the_ttl_of_a_snoozed_job_back(driver: EngineDriver) -> None:
     await driver.put(ttl=10)
     first = await driver.pop_one()
-    await driver.queue.release(TOPIC, "a", first.receipt, delay_ms=1000, counts=False)
+    await driver.deliveries.release(TOPIC, "a", first.receipt, delay_ms=1000, counts=False)
     await driver.queue.change(TOPIC, "a", ChangeJob(delay=1))
     await driver.pass_time(60)
     assert await driver.state() is JobState.READY

@@ -271,49 +271,58 @@ class EveryCall(EngineAndModel):
         outcome = _chain(trial, topic, (job_id, trial_delivery, result), puts)
         return outcome if isinstance(outcome, type) else _chain(self.models, topic, (job_id, delivery, result), puts)
 
-    @drawn.verb(3, topic=drawn.topics, which=drawn.receipts, delay=drawn.waits, error=drawn.errors)
-    def release(self, topic: str, which: tuple[str, int], delay: int | None, error: str | None) -> None:
-        job_id, delivery = self.target_of(topic, which)
-        delay_ms = None if delay is None else delay * 1000
-        actual = self.run(self.queue.release(topic, job_id, receipt_of(delivery), delay_ms=delay_ms, error=error))
-        expected = result_of(lambda: self.models[topic].release(job_id, delivery, delay_s=delay, error=error))
-        if isinstance(actual, Released):
-            state, due_s, attempts = expected
-            assert (actual.state, actual.attempts) == (state, attempts)
-            self.assert_same_instant(actual.due_at_ms, due_s)
-        else:
-            assert actual == expected
+    @drawn.verb(
+        4,
+        topic=drawn.topics,
+        which=st.lists(
+            st.tuples(drawn.receipts, drawn.waits, drawn.errors, drawn.are_attempts), min_size=1, max_size=4
+        ),
+    )
+    def release(self, topic: str, which: list[tuple[tuple[str, int], int | None, str | None, bool]]) -> None:
+        calls, models = [], []
+        for pick, delay, error, counts in which:
+            job_id, delivery = self.target_of(topic, pick)
+            delay_s = delay if counts else 10
+            delay_ms = None if delay_s is None else delay_s * 1000
+            receipt = receipt_of(delivery)
+            calls.append(
+                self.engine.deliveries.release(topic, job_id, receipt, delay_ms=delay_ms, error=error, counts=counts)
+            )
+            release = self.models[topic].release
+            models.append(partial(release, job_id, delivery, delay_s=delay_s, error=error, counts=counts))
+        for actual, expected in zip(self.run_together(calls), map(result_of, models), strict=True):
+            if isinstance(actual, Released):
+                state, due_s, attempts = expected
+                assert (actual.state, actual.attempts) == (state, attempts)
+                self.assert_same_instant(actual.due_at_ms, due_s)
+            else:
+                assert actual == expected
 
-    @drawn.verb(topic=drawn.topics, which=drawn.receipts, error=drawn.errors)
-    def snooze(self, topic: str, which: tuple[str, int], error: str | None) -> None:
-        job_id, delivery = self.target_of(topic, which)
-        receipt = receipt_of(delivery)
-        actual = self.run(self.queue.release(topic, job_id, receipt, delay_ms=10_000, error=error, counts=False))
+    @drawn.verb(topic=drawn.topics, which=st.lists(st.tuples(drawn.receipts, drawn.leases_ms), min_size=1, max_size=3))
+    def touch(self, topic: str, which: list[tuple[tuple[str, int], int | None]]) -> None:
+        calls, models = [], []
+        for pick, ttr_ms in which:
+            job_id, delivery = self.target_of(topic, pick)
+            calls.append(self.engine.deliveries.touch(topic, job_id, receipt_of(delivery), ttr_ms=ttr_ms))
+            ttr_s = None if ttr_ms is None else ttr_ms // 1000
+            models.append(partial(self.models[topic].touch, job_id, delivery, ttr_s=ttr_s))
+        for actual, expected in zip(self.run_together(calls), map(result_of, models), strict=True):
+            if isinstance(actual, int):
+                self.assert_same_instant(actual, expected)
+            else:
+                assert actual == expected
+
+    @drawn.verb(topic=drawn.topics, which=st.lists(st.tuples(drawn.receipts, drawn.errors), min_size=1, max_size=3))
+    def bury(self, topic: str, which: list[tuple[tuple[str, int], str | None]]) -> None:
+        targets = [(*self.target_of(topic, pick), error) for pick, error in which]
+        actual = self.run_together(
+            [
+                self.engine.deliveries.bury(topic, job_id, receipt_of(delivery), error=error)
+                for job_id, delivery, error in targets
+            ]
+        )
         model = self.models[topic]
-        expected = result_of(lambda: model.release(job_id, delivery, delay_s=10, error=error, counts=False))
-        if isinstance(actual, Released):
-            state, due_s, attempts = expected
-            assert (actual.state, actual.attempts) == (state, attempts)
-            self.assert_same_instant(actual.due_at_ms, due_s)
-        else:
-            assert actual == expected
-
-    @drawn.verb(topic=drawn.topics, which=drawn.receipts, ttr_ms=drawn.leases_ms)
-    def touch(self, topic: str, which: tuple[str, int], ttr_ms: int | None) -> None:
-        job_id, delivery = self.target_of(topic, which)
-        ttr_s = None if ttr_ms is None else ttr_ms // 1000
-        actual = self.run(self.queue.touch(topic, job_id, receipt_of(delivery), ttr_ms=ttr_ms))
-        expected = result_of(lambda: self.models[topic].touch(job_id, delivery, ttr_s=ttr_s))
-        if isinstance(actual, int):
-            self.assert_same_instant(actual, expected)
-        else:
-            assert actual == expected
-
-    @drawn.verb(topic=drawn.topics, which=drawn.receipts, error=drawn.errors)
-    def bury(self, topic: str, which: tuple[str, int], error: str | None) -> None:
-        job_id, delivery = self.target_of(topic, which)
-        actual = self.run(self.queue.bury(topic, job_id, receipt_of(delivery), error=error))
-        assert actual == result_of(lambda: self.models[topic].bury(job_id, delivery, error=error))
+        assert actual == [result_of(partial(model.bury, job_id, of, error=error)) for job_id, of, error in targets]
 
     # Operators
 

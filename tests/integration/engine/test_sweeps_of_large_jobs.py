@@ -23,7 +23,7 @@ async def bury(driver: EngineDriver, name: str, size: int) -> None:
     is_odd = name not in NAMES - ODD
     await driver.put(name, body="x" * size, tags=["odd"] if is_odd else [])
     await driver.pop_one()
-    await driver.queue.bury(TOPIC, name, ANY_RECEIPT, error="odd" if is_odd else "even")
+    await driver.deliveries.bury(TOPIC, name, ANY_RECEIPT, error="odd" if is_odd else "even")
 
 
 async def fill(driver: EngineDriver, size: int) -> int:

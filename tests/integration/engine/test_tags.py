@@ -45,7 +45,7 @@ async def end(driver: EngineDriver, how: str) -> None:
             await driver.pass_time(20)
         case "dead until its retention ends":
             await driver.pop_one()
-            await driver.queue.bury(TOPIC, "a", ANY_RECEIPT)
+            await driver.deliveries.bury(TOPIC, "a", ANY_RECEIPT)
             assert index(driver) == {"order-1042": {"a"}, "customer:7": {"a"}}
             await driver.pass_time(3601)
         case "cancelled when delayed":
@@ -86,7 +86,7 @@ async def test_tags_and_headers_stay_through_the_life_of_a_job(driver: EngineDri
     for delay_ms in (1000, None):
         popped = await driver.pop_one(consumer="c")
         assert (popped.tags, popped.headers) == (TAGS, HEADERS)
-        await driver.queue.release(TOPIC, "a", popped.receipt, delay_ms=delay_ms)
+        await driver.deliveries.release(TOPIC, "a", popped.receipt, delay_ms=delay_ms)
         await driver.pass_time(2)
     assert await driver.state() is JobState.DEAD
     assert await redrive_jobs(driver.engine, TOPIC) == 1

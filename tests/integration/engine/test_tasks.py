@@ -159,7 +159,7 @@ async def test_reschedule(driver: EngineDriver, how: dict[str, Any], moved_ms: i
 async def test_redrive_and_purge(driver: EngineDriver, kind: str) -> None:
     await put_many(driver, delay=0, number=500)
     for popped in await driver.pop(500):
-        await driver.queue.bury(TOPIC, popped.id, ANY_RECEIPT, error=f"no {popped.id}")
+        await driver.deliveries.bury(TOPIC, popped.id, ANY_RECEIPT, error=f"no {popped.id}")
     await put_many(driver, "other", 50)
     driver.move_clock(0.005)
     sweep = {"topic": TOPIC, "error": "no j*"}

@@ -45,7 +45,7 @@ async def test_jobs_of_every_state_and_tombstones_are_counted(driver: EngineDriv
     for job_id in ("dead", "finished", "cancelled"):
         await driver.put(job_id, retain=60)
     held = {popped.id: popped for popped in await driver.pop(3)}
-    await driver.queue.bury(TOPIC, "dead", held["dead"].receipt)
+    await driver.deliveries.bury(TOPIC, "dead", held["dead"].receipt)
     await driver.queue.finish(TOPIC, "finished", held["finished"].receipt)
     await driver.cancels.cancel(TOPIC, "cancelled")
     assert await driver.engine.usage.jobs(0, [TOPIC]) == (3, 2)
@@ -86,7 +86,7 @@ async def test_consumers_requests_and_touches_of_held_jobs_are_counted(driver: E
     waiting = sum([step async for step in driver.engine.usage.record_bytes(TOPIC)])
     for number in range(100):
         held = await driver.pop_one(consumer="c" * 100, request_id=f"{number:0250}")
-        await driver.queue.touch(TOPIC, held.id, held.receipt)
+        await driver.deliveries.touch(TOPIC, held.id, held.receipt)
     counted = sum([step async for step in driver.engine.usage.record_bytes(TOPIC)]) - waiting
     memory = sum(memory_of(driver, f"{KEY}:{name}*") for name in ("holders", "request", "touches"))
     assert memory <= counted <= 1.5 * memory

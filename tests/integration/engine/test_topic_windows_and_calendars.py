@@ -101,7 +101,7 @@ async def test_jobs_of_a_deleted_or_damaged_calendar_are_always_open(driver: Eng
     await driver.put("a")
     held = await driver.pop_one()
     await calendars.delete("office")
-    released = await driver.queue.release(TOPIC, "a", held.receipt, delay_ms=120_000)
+    released = await driver.deliveries.release(TOPIC, "a", held.receipt, delay_ms=120_000)
     assert instant(released.due_at_ms) == "2030-01-14T16:01:00+00:00"
     with pytest.raises(InvalidInput):
         await driver.put("b", window="office")

@@ -26,7 +26,7 @@ async def put_one_in_every_state(driver: EngineDriver) -> None:
     await driver.put("dead")
     await driver.put("finished", retain=60)
     await driver.pop(3, consumer="worker-1")
-    await driver.queue.bury(TOPIC, "dead", ANY_RECEIPT)
+    await driver.deliveries.bury(TOPIC, "dead", ANY_RECEIPT)
     await driver.queue.finish(TOPIC, "finished", ANY_RECEIPT)
     await driver.put("delayed", delay=60)
     await driver.put("ready")

@@ -72,7 +72,7 @@ async def test_the_log_of_attempts_counts_with_its_record(driver: EngineDriver) 
     await driver.put()
     before = (await used(driver))[1]
     held = await driver.pop_one()
-    await driver.queue.release(TOPIC, "a", held.receipt, error="x" * 1000)
+    await driver.deliveries.release(TOPIC, "a", held.receipt, error="x" * 1000)
     assert (await used(driver))[1] > before + 1500  # the error, and its first 500 bytes in the log
 
 

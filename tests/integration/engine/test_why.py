@@ -61,7 +61,7 @@ async def test_a_job_that_the_timer_has_not_moved_yet_is_due_since(driver: Engin
 async def test_a_snoozed_job_is_not_due(driver: EngineDriver) -> None:
     await driver.put()
     await driver.pop_one()
-    await driver.queue.release(TOPIC, "a", ANY_RECEIPT, delay_ms=5000, counts=False)
+    await driver.deliveries.release(TOPIC, "a", ANY_RECEIPT, delay_ms=5000, counts=False)
     found = await reason(driver)
     assert (found["code"], found["snoozes"]) == ("not_due", 1)
 
@@ -69,7 +69,7 @@ async def test_a_snoozed_job_is_not_due(driver: EngineDriver) -> None:
 async def test_a_released_job_waits_for_its_backoff(driver: EngineDriver) -> None:
     await driver.put(max_attempts=3, backoff={"kind": "fixed", "seconds": 30})
     await driver.pop_one(consumer="worker-1")
-    await driver.queue.release(TOPIC, "a", ANY_RECEIPT, error="502 from the payment service\nTraceback ...")
+    await driver.deliveries.release(TOPIC, "a", ANY_RECEIPT, error="502 from the payment service\nTraceback ...")
     found = await reason(driver)
     assert {name: found[name] for name in ("code", "attempt", "max_attempts", "how", "by")} == {
         "code": "backoff", "attempt": 1, "max_attempts": 3, "how": "released", "by": "worker-1"
@@ -156,16 +156,16 @@ async def test_a_held_job_says_how_often_it_was_touched(driver: EngineDriver) ->
     await driver.pop_one()
     assert (await reason(driver))["touches"] == 0
     for _ in range(3):
-        await driver.queue.touch(TOPIC, "a", ANY_RECEIPT)
+        await driver.deliveries.touch(TOPIC, "a", ANY_RECEIPT)
     found = await reason(driver)
     assert found["touches"] == 3
     assert "; it was touched 3 times." in found["text"]
     assert 0 < driver.server.command("PTTL", f"{KEY}:touches/a") <= 30_000
-    await driver.queue.release(TOPIC, "a", ANY_RECEIPT, delay_ms=1000)
+    await driver.deliveries.release(TOPIC, "a", ANY_RECEIPT, delay_ms=1000)
     await driver.pass_time(1)
     await driver.pop_one()
     assert (await reason(driver))["touches"] == 0
-    await driver.queue.touch(TOPIC, "a", ANY_RECEIPT, ttr_ms=1000)
+    await driver.deliveries.touch(TOPIC, "a", ANY_RECEIPT, ttr_ms=1000)
     assert "; it was touched once." in (await reason(driver))["text"]
     assert driver.server.command("PTTL", f"{KEY}:touches/a") <= 1000
 
@@ -201,7 +201,7 @@ async def test_a_retry_that_opening_hours_moved(driver: EngineDriver) -> None:
     await driver.put(window=opening_in(2))
     await driver.pass_time(2.5 * 3600)
     await driver.pop_one(consumer="w")
-    await driver.queue.release(TOPIC, "a", ANY_RECEIPT, delay_ms=2 * 3_600_000, error="no")
+    await driver.deliveries.release(TOPIC, "a", ANY_RECEIPT, delay_ms=2 * 3_600_000, error="no")
     found = await reasons(driver)
     assert [one["code"] for one in found] == ["backoff", "window"]
 
@@ -210,7 +210,7 @@ async def test_a_dead_job_says_why_and_what_a_redrive_does(driver: EngineDriver)
     await driver.put("a", body="x" * 1000)
     await driver.pop_one()
     driver.move_clock(7)
-    await driver.queue.bury(TOPIC, "a", ANY_RECEIPT, error="poison")
+    await driver.deliveries.bury(TOPIC, "a", ANY_RECEIPT, error="poison")
     dead = await driver.queue.get(TOPIC, "a")
     found = await reason(driver)
     assert {name: found[name] for name in ("code", "reason", "error", "attempt")} == {

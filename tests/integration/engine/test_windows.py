@@ -203,7 +203,9 @@ async def test_the_end_of_a_backoff_moves_to_the_next_opening(driver: EngineDriv
     await driver.put(window=OFFICE, deadline=86_400, backoff={"kind": "fixed", "seconds": 120})
     held = await driver.pop_one()
     delay_ms = None if counts else 120_000
-    released = await driver.queue.release(TOPIC, "a", held.receipt, error="it failed", delay_ms=delay_ms, counts=counts)
+    released = await driver.deliveries.release(
+        TOPIC, "a", held.receipt, error="it failed", delay_ms=delay_ms, counts=counts
+    )
     assert (released.state, instant(released.due_at_ms)) == (JobState.DELAYED, TUESDAY_OPENING)
     job_now = await driver.queue.get(TOPIC, "a")
     assert asked(job_now) == "2030-01-14T16:01:00+00:00"
@@ -213,7 +215,7 @@ async def test_the_end_of_a_backoff_moves_to_the_next_opening(driver: EngineDriv
     assert await driver.pop() == []
     await driver.pass_time(1.1)
     again = await driver.pop_one()
-    released = await driver.queue.release(TOPIC, "a", again.receipt, delay_ms=120_000, counts=counts)
+    released = await driver.deliveries.release(TOPIC, "a", again.receipt, delay_ms=120_000, counts=counts)
     assert (instant(released.due_at_ms)[:16], (await driver.queue.get(TOPIC, "a")).placement.moved_ms) == (
         "2030-01-15T08:02",
         0,
@@ -226,7 +228,7 @@ async def test_retries_that_wait_for_the_opening_are_spread(driver: EngineDriver
         await driver.put(job_id, window=OFFICE)
     await driver.queue.change(TOPIC, "a", ChangeJob(spread=600))
     for held in await driver.pop(2):
-        await driver.queue.release(TOPIC, held.id, held.receipt, delay_ms=120_000)
+        await driver.deliveries.release(TOPIC, held.id, held.receipt, delay_ms=120_000)
     assert (await driver.queue.get(TOPIC, "a")).due_at_ms == ms(TUESDAY_OPENING) + spread_of("a", 600_000)
     assert (await driver.queue.get(TOPIC, "b")).due_at_ms == ms(TUESDAY_OPENING)
 
@@ -235,7 +237,7 @@ async def test_a_spread_alone_does_not_move_retries(driver: EngineDriver) -> Non
     await driver.put(spread=60)
     await driver.pass_time(60)
     held = await driver.pop_one()
-    released = await driver.queue.release(TOPIC, "a", held.receipt, delay_ms=5000)
+    released = await driver.deliveries.release(TOPIC, "a", held.receipt, delay_ms=5000)
     assert abs((released.due_at_ms or 0) - await now_ms(driver) - 5000) < 1000
     assert (await driver.queue.get(TOPIC, "a")).placement.moved_ms == 0
 
@@ -250,13 +252,13 @@ async def test_a_release_that_buries_does_so_in_quiet_hours_too(driver: EngineDr
     for job_id, fields in options.items():
         await driver.put(job_id, window=OFFICE, ttr=86_400, **fields)
     held = {one.id: one for one in await driver.pop(3)}
-    assert (await driver.queue.release(TOPIC, "a", held["a"].receipt)).state is JobState.DEAD
-    await driver.queue.release(TOPIC, "b", held["b"].receipt)
+    assert (await driver.deliveries.release(TOPIC, "a", held["a"].receipt)).state is JobState.DEAD
+    await driver.deliveries.release(TOPIC, "b", held["b"].receipt)
     await driver.run_timer()
     again = await driver.pop_one()
-    assert (await driver.queue.release(TOPIC, "b", again.receipt)).state is JobState.DEAD
+    assert (await driver.deliveries.release(TOPIC, "b", again.receipt)).state is JobState.DEAD
     driver.move_clock(3600)
-    assert (await driver.queue.release(TOPIC, "c", held["c"].receipt)).state is JobState.DEAD
+    assert (await driver.deliveries.release(TOPIC, "c", held["c"].receipt)).state is JobState.DEAD
     reasons = [(await driver.queue.get(TOPIC, job_id)).reason for job_id in "abc"]
     assert reasons == ["attempts_exhausted", "schedule_ended", "deadline"]
 
@@ -274,11 +276,11 @@ async def test_the_first_step_of_a_release_changes_nothing(
     monkeypatch.setattr(Placer, "place_retry", fails)
     before = driver.server.command("HGETALL", "deferd:{0}:orders.close:pool")
     with pytest.raises(StoreUnavailable):
-        await driver.queue.release(TOPIC, "a", held.receipt, delay_ms=120_000, error="it failed")
+        await driver.deliveries.release(TOPIC, "a", held.receipt, delay_ms=120_000, error="it failed")
     assert driver.server.command("HGETALL", "deferd:{0}:orders.close:pool") == before
     assert (await driver.queue.get(TOPIC, "a")).reserved_by == "one"
     monkeypatch.undo()
-    assert (await driver.queue.release(TOPIC, "a", held.receipt)).state is JobState.DELAYED
+    assert (await driver.deliveries.release(TOPIC, "a", held.receipt)).state is JobState.DELAYED
 
 
 async def test_a_window_that_changes_during_a_release_places_it_again(
@@ -302,7 +304,7 @@ async def test_a_window_that_changes_during_a_release_places_it_again(
         return await place_retry(self, job_id, asked_ms, window, spread_ms)
 
     monkeypatch.setattr(Placer, "place_retry", meanwhile)
-    released = await driver.queue.release(TOPIC, "a", held.receipt, delay_ms=120_000)
+    released = await driver.deliveries.release(TOPIC, "a", held.receipt, delay_ms=120_000)
     assert instant(released.due_at_ms) == "2030-01-14T16:01:00+00:00"
     assert len(windows) == 2
 
@@ -354,7 +356,7 @@ async def test_a_redrive_is_ready_at_once(driver: EngineDriver) -> None:
     driver.move_clock((ms(TUESDAY_OPENING) - ms(MONDAY_NOON)) / 1000 + 30)
     await driver.run_timer()
     held = await driver.pop_one()
-    await driver.queue.bury(TOPIC, "a", held.receipt)
+    await driver.deliveries.bury(TOPIC, "a", held.receipt)
     driver.move_clock(3600)
     assert await redrive_jobs(driver.engine, TOPIC) == 1
     redriven = await driver.queue.get(TOPIC, "a")

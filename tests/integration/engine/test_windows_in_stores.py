@@ -47,7 +47,7 @@ async def test_a_calendar_serves_topics_of_all_shards_of_a_cluster(tmp_path: Pat
             always = PutJob.model_validate({"topic": topic, "id": "b", "window": {}})
             await engine.puts.put(always)
             [[held]] = (await engine.queue.pop(topic, [PopRequest(1)])).jobs
-            released = await engine.queue.release(topic, "b", held.receipt, delay_ms=1000)
+            released = await engine.deliveries.release(topic, "b", held.receipt, delay_ms=1000)
             assert released.state is JobState.DELAYED
         assert [one.name for one in await engine.calendars.all()] == ["office"]
         await engine.close()

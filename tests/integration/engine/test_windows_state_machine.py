@@ -52,7 +52,7 @@ class WindowLives(RuleBasedStateMachine):
         self.store = self.runner.run(connect(self.server.url, timeout_s=5))
         engine = Engine(self.store, movable_clock=True, dead_retention_ms=HOUR_S * 1000)
         self.driver = EngineDriver(engine, self.server)
-        self.queue = engine.queue
+        self.queue, self.deliveries = engine.queue, engine.deliveries
         self.moved_exactly: set[str] = set()
         """Jobs whose due time is to be that of a retry within the opening hours, which no spread moves."""
 
@@ -90,7 +90,7 @@ class WindowLives(RuleBasedStateMachine):
     def release(self, delay_s: int, counts: bool) -> None:
         for held in self.run(self.queue.pop(TOPIC, [PopRequest(1)])).jobs[0]:
             delay_ms = delay_s * 1000 if counts else max(delay_s * 1000, 100)
-            self.run(self.queue.release(TOPIC, held.id, held.receipt, delay_ms=delay_ms, counts=counts))
+            self.run(self.deliveries.release(TOPIC, held.id, held.receipt, delay_ms=delay_ms, counts=counts))
             self.moved_exactly.add(held.id)
 
     @rule(hours=st.sampled_from([0.1, 1, 5, 26]))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from deferd.api.auth.api_keys import NO_BOUNDS as NO_KEY_BOUNDS
-from deferd.api.put_decoding import decode_finishes
+from deferd.api.delivery_decoding import decode_finishes
 from deferd.api.request_body import parse_object
 from deferd.contract import limits
 from deferd.contract.errors import InvalidInput

@@ -22,7 +22,15 @@ from pydantic_core import from_json
 
 import deferd
 from deferd import settings
-from deferd.api import incoming_request, large_values, problem_details, put_decoding, request_body
+from deferd.api import (
+    delivery_decoding,
+    fast_decoding,
+    incoming_request,
+    large_values,
+    problem_details,
+    put_decoding,
+    request_body,
+)
 from deferd.api.app import create_app
 from deferd.api.auth import api_keys, key_file
 from deferd.api.auth.api_keys import NO_BOUNDS as NO_KEY_BOUNDS
@@ -112,7 +120,7 @@ def is_deeper(raw: bytes) -> bool:
 
 def decoded_window(form: str) -> Callable[[str], object]:
     window = put_decoding._window
-    return lambda text: put_decoding._decoded(
+    return lambda text: fast_decoding.decoded(
         lambda raw, _key: window(raw), form.format(json.dumps(text)).encode(), NO_KEY_BOUNDS
     )
 
@@ -309,22 +317,33 @@ ROWS = [
         ("server/http/direct_path.py",),
     ),
     Row("body of a put on its direct path", lambda raw: put_decoding.decode_put(raw, NO_BOUNDS, NO_KEY_BOUNDS), BODIES),
-    Row("body of a finish on its direct path", lambda raw: put_decoding.decode_finish(raw, NO_KEY_BOUNDS, "a"), BODIES),
+    Row("body of a finish", lambda raw: delivery_decoding.decode_finish(raw, NO_KEY_BOUNDS, "a"), BODIES),
+    Row("body of a release", lambda raw: delivery_decoding.decode_release(raw, NO_KEY_BOUNDS, "a"), BODIES),
     Row("body of a put", read_body("put_job"), BODIES),
     Row("body of a batch", read_body("put_jobs"), BATCHES),
     *(
-        Row(f"text {number} of a batch", pattern.fullmatch, NAMES | HEX | inputs, ("api/put_decoding.py",))
-        for number, (pattern, inputs) in enumerate(
+        Row(f"text {number} of a batch", pattern.fullmatch, NAMES | HEX, ("api/put_decoding.py",))
+        for number, pattern in enumerate(
             (
-                (put_decoding._ID, {}),
-                (put_decoding._IDS, {"ids": repeat("order-1042\n", after="!"), "short ids": repeat("a\n", after="-")}),
-                (put_decoding._DOT_AND_ATTEMPT, {"digits": repeat("1", "."), "dots": repeat(".1", after="0")}),
-                (put_decoding._TOPIC, {}),
-                (put_decoding._TRACEPARENT, {}),
-                (put_decoding._TAG, {}),
-                (put_decoding._HEADER_TEXT, {}),
+                put_decoding._ID,
+                put_decoding._TOPIC,
+                put_decoding._TRACEPARENT,
+                put_decoding._TAG,
+                put_decoding._HEADER_TEXT,
             )
         )
+    ),
+    Row(
+        "ids of a batch",
+        fast_decoding._IDS.fullmatch,
+        NAMES | HEX | {"ids": repeat("order-1042\n", after="!"), "short ids": repeat("a\n", after="-")},
+        ("api/fast_decoding.py",),
+    ),
+    Row(
+        "attempt of a receipt",
+        delivery_decoding._DOT_AND_ATTEMPT.fullmatch,
+        NAMES | HEX | {"digits": repeat("1", "."), "dots": repeat(".1", after="0")},
+        ("api/delivery_decoding.py",),
     ),
     Row("body of a batch of finishes", read_body("finish_jobs"), BATCHES),
     Row("body of a call on many jobs", read_body("cancel_selected_jobs"), BODIES),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar
 
+from deferd.api.delivery_decoding import decode_finish
 from deferd.api.direct.call import Connection, DirectCall
 from deferd.api.direct.verb import DirectVerb, KnownHead
-from deferd.api.put_decoding import decode_finish
 from deferd.api.responses import encode
 from deferd.contract.operations.deliveries import FINISH_JOB
 from deferd.contract.responses.job_calls import Finished

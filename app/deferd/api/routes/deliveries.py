@@ -51,7 +51,7 @@ async def release_job(
     request: CurrentRequest, topic: Topic, id: JobId, release: ReleaseJob = _RELEASE
 ) -> responses.Released:
     with request.counting(release.error):
-        released = await request.engine.queue.release(
+        released = await request.engine.deliveries.release(
             topic,
             id,
             Receipt.of(release.receipt),
@@ -66,14 +66,14 @@ async def release_job(
 @router.serves(operations.TOUCH_JOB)
 async def touch_job(request: CurrentRequest, topic: Topic, id: JobId, touch: TouchJob = _TOUCH) -> responses.Touched:
     ttr_ms = None if touch.ttr is None else to_ms(touch.ttr)
-    reserved_until_ms = await request.engine.queue.touch(topic, id, Receipt.of(touch.receipt), ttr_ms=ttr_ms)
+    reserved_until_ms = await request.engine.deliveries.touch(topic, id, Receipt.of(touch.receipt), ttr_ms=ttr_ms)
     return responses.Touched(reserved_until=instant(reserved_until_ms))
 
 
 @router.serves(operations.BURY_JOB)
 async def bury_job(request: CurrentRequest, topic: Topic, id: JobId, bury: BuryJob = _BURY) -> responses.Buried:
     with request.counting(bury.error):
-        await request.engine.queue.bury(topic, id, Receipt.of(bury.receipt), error=bury.error)
+        await request.engine.deliveries.bury(topic, id, Receipt.of(bury.receipt), error=bury.error)
     return responses.Buried(state="dead")
 
 

@@ -1,19 +1,42 @@
--- Make a reserved job dead.
--- @include clock topic events tags record transitions delivery attempts_log
+-- Make reserved jobs dead.
+-- @include clock topic events tags record transitions delivery attempts_log bounded_reads deliveries
 -- KEYS: see lib/topic.lua
--- ARGV[1] topic | ARGV[2] id | ARGV[3] nonce | ARGV[4] attempt (0: any)
--- ARGV[5] 1 when an error text follows | ARGV[6] error | ARGV[7] how long a dead job is kept, ms
--- Returns the code: 0 buried, 1 not found, 2 held under another receipt, 3 cancelled, 4 to 7 not reserved
---   (lib/delivery.lua)
--- Bound: one job.
-local id, now = ARGV[2], now_ms()
-local code, raw = find_delivery(id, tonumber(ARGV[3]), tonumber(ARGV[4]), now)
-if code ~= LIVE then return code end
-local record = read_record(raw)
-record.attempts = record.attempts + 1
-log_attempt(record, now, 'buried', redis.call('HGET', HOLDERS, id), ARGV[6])
-if ARGV[5] == '1' then record.extra.e = ARGV[6] end
-redis.call('ZREM', RESERVED, id)
-forget_holders({ id })
-bury_job(id, record, 'buried', now, tonumber(ARGV[7]))
-return LIVE
+-- ARGV[1] topic | ARGV[2] how long a dead job is kept, ms
+-- ARGV[3..] two for each job: id | nonce u48 | attempt u32 (0: any) | u8, 1 when an error text follows | error
+-- Returns a code for each of the first jobs (lib/deliveries.lua): 0 buried, 1 not found, 2 held under another receipt,
+--   3 cancelled, 4 to 7 not reserved (lib/delivery.lua)
+-- Bound: the jobs in ARGV, at most 100, of which it reads 1 MiB.
+local HAS_ERROR_AT = 11
+local now = now_ms()
+local ids, raws, codes = read_deliveries(3, now)
+local consumers = redis.call('HMGET', HOLDERS, unpack(ids, 1, #codes))
+
+local replies, is_buried, buried, records = {}, {}, {}, {}
+for index, code in ipairs(codes) do
+  local id = ids[index]
+  if is_buried[id] then break end
+  replies[index] = code
+  if code == LIVE then
+    local is_read, record = pcall(read_record, raws[index])
+    if is_read then
+      local has_error, at = struct.unpack('B', ARGV[2 * index + 2], HAS_ERROR_AT)
+      local error = string.sub(ARGV[2 * index + 2], at)
+      record.attempts = record.attempts + 1
+      log_attempt(record, now, 'buried', consumers[index], error)
+      if has_error == 1 then record.extra.e = error end
+      is_buried[id] = true
+      buried[#buried + 1] = id
+      records[#records + 1] = record
+    else  -- a damaged store: the other jobs are buried all the same
+      replies[index] = STALE
+    end
+  end
+end
+if #buried > 0 then
+  redis.call('ZREM', RESERVED, unpack(buried))
+  forget_holders(buried)
+end
+for index, id in ipairs(buried) do
+  bury_job(id, records[index], 'buried', now, tonumber(ARGV[2]))
+end
+return replies

@@ -1,20 +1,22 @@
--- Release a job for another attempt after a wait; it becomes dead when it has no attempt left. The receipt becomes
+-- Release jobs for another attempt after a wait; one becomes dead when it has no attempt left. Their receipts become
 -- void.
--- @include clock topic events tags record transitions delivery time_limits waiting attempts_log
+-- @include clock topic events tags record transitions delivery time_limits waiting attempts_log bounded_reads deliveries
 -- KEYS: see lib/topic.lua
--- ARGV[1] topic | ARGV[2] id | ARGV[3] nonce | ARGV[4] attempt (0: any)
--- ARGV[5] wait ms, -1 for the job's backoff | ARGV[6] 1 when an error text follows | ARGV[7] error
--- ARGV[8] a random number from -1 to 1 for the jitter | ARGV[9] how long a dead job is kept, ms
--- ARGV[10] 1: the delivery counts as an attempt; 0: as a snooze, which needs a wait
--- ARGV[11] by which window and spread the caller placed the retry: "spread_ms window", '' if it did not
--- ARGV[12] the due time of a placed retry, ms | ARGV[13] how much later that is than the end of the wait, ms
--- Returns { 0, state, due ms (0 when dead), attempts, why it is dead }
+-- ARGV[1] topic | ARGV[2] how long a dead job is kept, ms
+-- ARGV[3..] two for each job: id | nonce u48 | attempt u32 (0: any) | wait ms i64, -1 for the job's backoff
+--   | flags u8: + 1 an error text follows, + 2 the delivery counts as an attempt, else as a snooze, which needs a wait
+--   | a random number from -1 to 1 for the jitter, double | due time of a placed retry, ms u64
+--   | how much later that is than the end of the wait, ms u64 | length u32 of what comes next
+--   | by which window and spread the caller placed the retry: "spread_ms window", nothing if it did not | error
+-- Returns for each of the first jobs (lib/deliveries.lua): { 0, state, due ms (0 when dead), attempts, why it is dead }
 --   or { 8, end of the wait ms, window, spread ms }: nothing is done, and the caller is to place the retry
 --   or { code }: 1 not found, 2 held under another receipt, 3 cancelled, 4 to 7 not reserved (lib/delivery.lua)
--- Bound: one job.
-local id, now = ARGV[2], now_ms()
-local code, raw = find_delivery(id, tonumber(ARGV[3]), tonumber(ARGV[4]), now)
-if code ~= LIVE then return { code } end
+-- Bound: the jobs in ARGV, at most 100, of which it reads 1 MiB.
+local TO_PLACE = 8
+local WAIT_AT = 11
+local now = now_ms()
+local ids, raws, codes = read_deliveries(3, now)
+local consumers = redis.call('HMGET', HOLDERS, unpack(ids, 1, #codes))
 
 -- The wait in ms after `attempts` attempts, or nil when the schedule has ended.
 local function backoff_ms(backoff, attempts, random)
@@ -34,49 +36,91 @@ local function backoff_ms(backoff, attempts, random)
   return math.floor(seconds * 1000 * (1 + jitter * random) + 0.5)
 end
 
-local record = read_record(raw)
-local counts = ARGV[10] == '1'
-if counts then
-  record.attempts = record.attempts + 1
-  log_attempt(record, now, 'released', redis.call('HGET', HOLDERS, id), ARGV[7])
-else
-  void_receipts(record)
-  record.extra.s = (record.extra.s or 0) + 1
-end
-if ARGV[6] == '1' then record.extra.e = ARGV[7] end
+local ended, has_ended = {}, {}
+local waiting = { records = {}, due_times = {}, expiring = {}, events = {}, earliest = math.huge }
+local dead = {}
+local most_events = events_to_keep()
 
-local deadline, limit, wait = deadline_of(record.due, record.extra), record.extra.m or 0, tonumber(ARGV[5])
-local died
-if deadline and deadline <= now then
-  died = 'deadline'
-elseif counts and limit > 0 and record.attempts >= limit then
-  died = 'attempts_exhausted'
-elseif wait < 0 then
-  wait = backoff_ms(record.extra.b, record.attempts, tonumber(ARGV[8]))
-  if not wait then died = 'schedule_ended' end
-end
-local window, spread = record.extra.wi, record.extra.sp or 0
-if window and not died and ARGV[11] ~= string.format('%d %s', spread, window) then
-  return { 8, now + wait, window, spread }
+-- Have a job wait for its next delivery until `due`; its writes are collected and done at the end.
+local function wait_until(due, id, record, counts, error)
+  waiting.records[#waiting.records + 1] = id
+  waiting.records[#waiting.records + 1] = write_record(record)
+  waiting.due_times[#waiting.due_times + 1] = due
+  waiting.due_times[#waiting.due_times + 1] = id
+  waiting.earliest = math.min(waiting.earliest, due)
+  if record.extra.i or record.extra.l then waiting.expiring[#waiting.expiring + 1] = { id, record } end
+  if not most_events then return end
+  waiting.events[#waiting.events + 1] = counts and event_text('L', id, record.attempts, due, error)
+    or event_text('S', id, record.attempts, due)
 end
 
-redis.call('ZREM', RESERVED, id)
-forget_holders({ id })
-if died then
-  bury_job(id, record, died, now, tonumber(ARGV[9]))
-  return { 0, 'dead', 0, record.attempts, record.extra.d }
+-- Release a live delivery; its writes are collected and done at the end. Returns the reply.
+local function release(index, record)
+  local id, argument, extra = ids[index], ARGV[2 * index + 2], record.extra
+  local wait, flags, random, placed_due, moved, length, at = struct.unpack('<i8BdI8I8I4', argument, WAIT_AT)
+  local placed_by, error = string.sub(argument, at, at + length - 1), string.sub(argument, at + length)
+  local counts = flags >= 2
+  if counts then
+    record.attempts = record.attempts + 1
+    log_attempt(record, now, 'released', consumers[index], error)
+  else
+    void_receipts(record)
+    extra.s = (extra.s or 0) + 1
+  end
+  if flags % 2 == 1 then extra.e = error end
+
+  local deadline, limit, died = deadline_of(record.due, extra), extra.m or 0
+  if deadline and deadline <= now then
+    died = 'deadline'
+  elseif counts and limit > 0 and record.attempts >= limit then
+    died = 'attempts_exhausted'
+  elseif wait < 0 then
+    wait = backoff_ms(extra.b, record.attempts, random)
+    if not wait then died = 'schedule_ended' end
+  end
+  local window, spread = extra.wi, extra.sp or 0
+  if window and not died and placed_by ~= string.format('%d %s', spread, window) then
+    return { TO_PLACE, now + wait, window, spread }
+  end
+
+  ended[#ended + 1] = id
+  has_ended[id] = true
+  if died then
+    dead[#dead + 1] = { id, record, died }
+    return { LIVE, 'dead', 0, record.attempts, died }
+  end
+  local due = window and math.max(placed_due, now) or now + wait
+  set_retry_due(record, due)
+  if window and moved > 0 then extra.sh = moved end
+  wait_until(due, id, record, counts, error)
+  return { LIVE, 'delayed', due, record.attempts }
 end
-local due, moved = now + wait, 0
-if window then due, moved = math.max(tonumber(ARGV[12]), now), tonumber(ARGV[13]) end
-set_retry_due(record, due)
-if moved > 0 then record.extra.sh = moved end
-redis.call('HSET', POOL, id, write_record(record))
-if record.extra.i or record.extra.l then watch_expiry(id, record) end
-redis.call('ZADD', DELAY, record.due, id)
-schedule(record.due)
-if counts then
-  note_event('L', id, record.attempts, record.due, ARGV[7])
-else
-  note_event('S', id, record.attempts, record.due)
+
+local replies = {}
+for index, code in ipairs(codes) do
+  if has_ended[ids[index]] then break end
+  if code == LIVE then
+    local is_read, record = pcall(read_record, raws[index])
+    replies[index] = is_read and release(index, record) or { STALE }  -- a damaged store: the other jobs are released
+  else
+    replies[index] = { code }
+  end
 end
-return { 0, 'delayed', record.due, record.attempts }
+
+if #ended > 0 then
+  redis.call('ZREM', RESERVED, unpack(ended))
+  forget_holders(ended)
+end
+if #waiting.records > 0 then
+  redis.call('HSET', POOL, unpack(waiting.records))
+  for _, one in ipairs(waiting.expiring) do
+    watch_expiry(one[1], one[2])
+  end
+  redis.call('ZADD', DELAY, unpack(waiting.due_times))
+  schedule(waiting.earliest)
+  if most_events then note_events(most_events, waiting.events) end
+end
+for _, one in ipairs(dead) do
+  bury_job(one[1], one[2], one[3], now, tonumber(ARGV[2]))
+end
+return replies

@@ -1,24 +1,50 @@
--- Extend a lease to a ttr from now, but not beyond the job's time limit and deadline. Counts the touches.
--- @include clock topic record transitions delivery
+-- Extend leases to a ttr from now, but not beyond the job's time limit and deadline. Counts the touches.
+-- @include clock topic record transitions delivery bounded_reads deliveries
 -- KEYS: see lib/topic.lua
--- ARGV[1] topic | ARGV[2] id | ARGV[3] nonce | ARGV[4] attempt (0: any)
--- ARGV[5] ttr ms, 0 for the job's own
--- Returns { 0, lease end ms }
---   or { code }: 1 not found, 2 held under another receipt, 3 cancelled, 4 to 7 not reserved (lib/delivery.lua)
--- Bound: one job.
-local id, now = ARGV[2], now_ms()
-local code, raw = find_delivery(id, tonumber(ARGV[3]), tonumber(ARGV[4]), now)
-if code ~= LIVE then return { code } end
-local ttr = tonumber(ARGV[5])
-if ttr == 0 then ttr = read_extra(raw).t or DEFAULT_TTR_MS end
-local lease_end = now + ttr
-local has_extra = string.sub(raw, 23, 26) ~= '\0\0\0\0'
-local latest = has_extra and redis.call('ZSCORE', EXPIRY, id)
-if latest then lease_end = math.min(lease_end, tonumber(latest)) end
-redis.call('ZREM', RESERVED, id)  -- delete first: a store that is out of memory allows it
-redis.call('ZADD', RESERVED, lease_end, id)
-schedule(lease_end)
-local touches = touches_key(id)
-redis.call('HINCRBY', touches, string.format('%.0f %.0f', read_nonce_and_attempts(raw)), 1)
-redis.call('PEXPIRE', touches, math.max(lease_end - now, 1))
-return { 0, lease_end }
+-- ARGV[1] topic | ARGV[2..] two for each job: id | nonce u48 | attempt u32 (0: any) | ttr ms u64, 0 for the job's own
+-- Returns for each of the first jobs (lib/deliveries.lua) the end of its lease in ms
+--   or a code: 1 not found, 2 held under another receipt, 3 cancelled, 4 to 7 not reserved (lib/delivery.lua)
+-- Bound: the jobs in ARGV, at most 100, of which it reads 1 MiB.
+local TTR_AT = 11
+local now = now_ms()
+local ids, raws, replies = read_deliveries(2, now)
+local latest_ends  -- of the leases of all jobs; few have a time limit or deadline
+
+-- The end of the lease; nil when the record cannot be read.
+local function lease_end_of(index, raw)
+  local ttr = struct.unpack('<I8', ARGV[2 * index + 1], TTR_AT)
+  if ttr == 0 then
+    local is_read, extra = pcall(read_extra, raw)
+    if not is_read then return nil end
+    ttr = extra.t or DEFAULT_TTR_MS
+  end
+  if string.sub(raw, 23, 26) == '\0\0\0\0' then return now + ttr end  -- without extra, as most jobs
+  latest_ends = latest_ends or redis.call('ZMSCORE', EXPIRY, unpack(ids, 1, #replies))
+  return math.min(now + ttr, tonumber(latest_ends[index] or math.huge))
+end
+
+local touched, leases, touches, earliest = {}, {}, {}, math.huge
+for index, code in ipairs(replies) do
+  local id, raw = ids[index], raws[index]
+  local lease_end = code == LIVE and lease_end_of(index, raw)
+  if lease_end then
+    replies[index] = lease_end
+    touched[#touched + 1] = id
+    leases[#leases + 1] = lease_end
+    leases[#leases + 1] = id
+    touches[#touches + 1] = { touches_key(id), string.format('%.0f %.0f', read_nonce_and_attempts(raw)), lease_end }
+    earliest = math.min(earliest, lease_end)
+  elseif code == LIVE then  -- a damaged store: the other jobs are touched all the same
+    replies[index] = STALE
+  end
+end
+if #touched > 0 then
+  redis.call('ZREM', RESERVED, unpack(touched))  -- delete first: a store that is out of memory allows it
+  redis.call('ZADD', RESERVED, unpack(leases))
+  schedule(earliest)
+end
+for _, touch in ipairs(touches) do
+  redis.call('HINCRBY', touch[1], touch[2], 1)
+  redis.call('PEXPIRE', touch[1], math.max(touch[3] - now, 1))
+end
+return replies

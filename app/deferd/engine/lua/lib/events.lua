@@ -50,15 +50,20 @@ local function note_events(most, events)
   if length > most then redis.call('LTRIM', log, -most, -1) end
 end
 
--- Append one event now, if the topic keeps events: its kind, the id, and the others in their order. Of an error, which
--- is the last, it has the first line, at most 120 bytes of it, of which the last may be of half a character.
+-- An event now: its kind, the id, and the others in their order. Of an error, which is the last, it has the first line,
+-- at most 120 bytes of it, of which the last may be of half a character.
+-- @rare
+local function event_text(kind, id, ...)
+  local parts = { kind .. now_ms(), id, ... }
+  if kind == 'L' or kind == 'D' then parts[#parts] = string.sub(string.match(parts[#parts], '^[^\r\n]*'), 1, 120) end
+  return table.concat(parts, ' ')
+end
+
+-- Append one event now, see event_text, if the topic keeps events.
 -- @rare
 local function note_event(kind, id, ...)
   local most = events_to_keep()
-  if not most then return end
-  local parts = { kind .. now_ms(), id, ... }
-  if kind == 'L' or kind == 'D' then parts[#parts] = string.sub(string.match(parts[#parts], '^[^\r\n]*'), 1, 120) end
-  note_events(most, { table.concat(parts, ' ') })
+  if most then note_events(most, { event_text(kind, id, ...) }) end
 end
 
 -- The event of a put that has stored `record`, with the code that it returns.
