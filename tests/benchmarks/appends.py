@@ -38,13 +38,13 @@ async def measure(server: StoreServer, size: int, jobs: int, appends: int, round
 
     for job_id in ids:
         for left in range(size, 0, -BATCH):
-            await engine.queue.put_many([put(job_id)] * min(left, BATCH))
+            await engine.puts.put_many([put(job_id)] * min(left, BATCH))
     cpu_us, bytes_written = [], []
     for _ in range(rounds):
         before_us, before_bytes = used_us(server), file_bytes(server)
         for _ in range(appends):
             for job_id in ids:
-                await engine.queue.put(put(job_id))
+                await engine.puts.put(put(job_id))
         calls = appends * jobs
         cpu_us.append((used_us(server) - before_us) / calls)
         bytes_written.append((file_bytes(server) - before_bytes) / calls)

@@ -60,14 +60,14 @@ class Cycle:
         queue = self._engine.queue
 
         async def put(start: int) -> None:
-            await queue.put_many(self._jobs_of(start))
+            await self._engine.puts.put_many(self._jobs_of(start))
 
         async def put_delayed(start: int) -> None:
-            await queue.put_many(self._jobs_of(start, "delayed", 3600))
+            await self._engine.puts.put_many(self._jobs_of(start, "delayed", 3600))
 
         async def cancel(start: int) -> None:
             ids = [f"delayed-{number}" for number in range(start, start + self._size)]
-            await queue.cancel_many(self._topic, [CancelItem(id=job_id) for job_id in ids])
+            await self._engine.cancels.cancel_many(self._topic, [CancelItem(id=job_id) for job_id in ids])
 
         async def pop(_start: int) -> None:
             reply = await queue.pop(self._topic, [PopRequest(self._size)])

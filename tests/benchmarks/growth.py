@@ -87,7 +87,7 @@ class Side:
         async def fill_part() -> None:
             for start in starts:
                 numbers = range(start, min(start + STORED_BATCH, self.stored))
-                await self.engine.queue.put_many([self._far_job(number) for number in numbers])
+                await self.engine.puts.put_many([self._far_job(number) for number in numbers])
 
         await asyncio.gather(fill_part(), fill_part())  # one is made while the store works on the other
         return self.stored / (time.perf_counter() - began)
@@ -134,10 +134,10 @@ class Side:
         soon = [PutJob(topic=TOPIC, id=job_id, body=BODY, delay=0.05) for job_id in self._soon_ids(calls)]
 
         async def put() -> None:
-            await in_groups(jobs, queue.put)
+            await in_groups(jobs, self.engine.puts.put)
 
         async def cancel() -> None:
-            await in_groups(victims, lambda job_id: queue.cancel(TOPIC, job_id))
+            await in_groups(victims, lambda job_id: self.engine.cancels.cancel(TOPIC, job_id))
 
         async def turn() -> None:
             await self.engine.timers[0].run_once()
@@ -151,7 +151,7 @@ class Side:
 
         await self.measure("put", calls, put)
         await self.measure("cancel", calls, cancel)
-        await queue.put_many(soon)
+        await self.engine.puts.put_many(soon)
         await asyncio.sleep(0.1)
         await self.measure("timer turn", 1, turn)
         await self.measure("pop+finish", calls, pop_and_finish)

@@ -181,7 +181,7 @@ async def measure_counting(url: str) -> None:
 
     async def cycle(number: int) -> None:
         for at in range(_JOBS_EACH):
-            await engine.queue.put(PutJob(topic="counted", id=f"{number}-{at}"))
+            await engine.puts.put(PutJob(topic="counted", id=f"{number}-{at}"))
             [job] = await engine.dispatcher.pop(["counted"])
             await engine.queue.finish("counted", job.id, job.receipt)
 

@@ -81,7 +81,7 @@ async def cycle(engine: Engine, topic: str, jobs: int, batch: int, load: int) ->
     batch *= load
     for start in range(0, jobs, batch):
         puts = [PutJob(topic=topic, id=f"order-{number}", body=BODY) for number in range(start, start + batch)]
-        results = await engine.queue.put_many(puts)
+        results = await engine.puts.put_many(puts)
         assert all(result.status == 201 for result in results)
         left = batch
         while left:
@@ -93,7 +93,7 @@ async def cycle(engine: Engine, topic: str, jobs: int, batch: int, load: int) ->
 
 async def _one_by_one(engine: Engine, topic: str, client: int, jobs: int) -> None:
     for number in range(jobs):
-        await engine.queue.put(PutJob(topic=topic, id=f"order-{client}-{number}", body=BODY))
+        await engine.puts.put(PutJob(topic=topic, id=f"order-{client}-{number}", body=BODY))
         (job,) = await engine.dispatcher.pop([topic], wait_ms=10_000)
         await engine.queue.finish(topic, job.id, job.receipt)
 

@@ -59,7 +59,7 @@ async def measure_deferd(server: StoreServer, jobs: int, batch: int) -> dict[str
 
     async def put() -> None:
         for start in range(0, jobs, batch):
-            await engine.queue.put_many(
+            await engine.puts.put_many(
                 [
                     PutJob(topic=TOPIC, id=f"order-{number}", body=BODY, delay=delay_s)
                     for number in range(start, start + batch)

@@ -58,7 +58,7 @@ async def measured(what: str, client: redis.Redis, work: Awaitable[Any]) -> None
 async def put(engine: Engine, jobs: int, **fields: Any) -> None:
     for start in range(0, jobs, _BATCH):
         batch = [PutJob(topic=_TOPIC, id=f"order-{start + n}", body={"order": n}, **fields) for n in range(_BATCH)]
-        await engine.queue.put_many(batch)
+        await engine.puts.put_many(batch)
     await asyncio.sleep(0.01)
 
 

@@ -141,8 +141,8 @@ def create_app(
                 max_topic_labels=settings.max_topic_labels,
                 movable_clock=settings.test_clock,
                 embedded=settings.redis_url is None,
+                sample_consumers=context.consumers.sample,
             )
-            engine.consumer_registry.sample = context.consumers.sample
             await engine.start()
             app.state.drain = engine.drain
             try:

@@ -33,7 +33,7 @@ from deferd.engine.script_arguments import (
     EncodedPut,
     Placing,
     PutBounds,
-    add_terms,
+    add_put_fields,
     conflict_code,
     new_id,
     new_nonces,
@@ -305,7 +305,7 @@ def _extra(put: _Put, policy: Sequence[Any], bounds: PutBounds) -> bytes:
             extra |= (_known_backoff if len(value) <= _KEPT_BACKOFF_BYTES else _backoff)(field, value)
         elif value is not UNSET and (value is not None or field.null_is_none):
             extra[field.key] = to_store(field, value)
-    add_terms(extra, put, bounds)
+    add_put_fields(extra, put, bounds)
     return json_bytes(extra) if extra else b""
 
 
@@ -313,7 +313,7 @@ def _extra(put: _Put, policy: Sequence[Any], bounds: PutBounds) -> bytes:
 def _extra_of_key(bounds: PutBounds) -> bytes:
     """That of a put without any of its fields."""
     extra: dict[str, Any] = {}
-    add_terms(extra, _Put(topic=""), bounds)
+    add_put_fields(extra, _Put(topic=""), bounds)
     return json_bytes(extra)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from deferd.contract.errors import JobCancelled, JobNotFound, ReceiptStale, StoreUnavailable
 from deferd.contract.model import FinishItem, HeldJob, JobState
@@ -20,9 +20,6 @@ _FINISH_STATUS: dict[int, tuple[int, str | None]] = {
     _CANCELLED: (410, JobCancelled.code),
 }
 """The status and the error's name in the response to a batch finish, by code."""
-Item = TypeVar("Item")
-Outcome = TypeVar("Outcome")
-Result = TypeVar("Result")
 
 
 class Released(NamedTuple):
@@ -43,36 +40,6 @@ def finish_results(
     for job, code in zip(jobs, codes, strict=True):
         status, name = (503, code.code) if isinstance(code, StoreUnavailable) else _FINISH_STATUS[code]
         results.append(FinishResult(id=job.id, status=status, code=name))
-    return results
-
-
-async def in_batches(
-    items: Sequence[Item],
-    most: int,
-    send: Callable[[Sequence[Item]], Awaitable[Sequence[Outcome]]],
-    results_of: Callable[[Sequence[Item], Sequence[Outcome | StoreUnavailable]], list[Result]],
-) -> list[Result]:
-    """The results of items that `send` sends, at most `most` at a time; each has its own result, in order.
-
-    When the store fails in the middle, the items that it did not confirm have its error as their outcome.
-
-    Raises:
-        StoreUnavailable: the store confirmed none of them.
-    """
-    results: list[Result] = []
-    for start in range(0, len(items), most):
-        some = items[start : start + most]
-        try:
-            outcomes: Sequence[Outcome | StoreUnavailable] = await send(some)
-        except StoreUnavailable as exc:
-            if not results:
-                raise
-            outcomes = [exc] * len(some)
-        results += results_of(some, outcomes)
-        error = next((outcome for outcome in outcomes if isinstance(outcome, StoreUnavailable)), None)
-        if error is not None:  # wait only once for a shard that is away
-            rest = items[start + most :]
-            return results + results_of(rest, [error] * len(rest))
     return results
 
 

@@ -13,9 +13,11 @@ from deferd.contract.model import CancelItem, JobState
 from deferd.contract.responses.job_calls import CancelResult
 from deferd.engine import metrics
 from deferd.engine.bulk_throttle import BulkThrottle
-from deferd.engine.call_results import NOT_FOUND, in_batches
-from deferd.engine.durability import PutSender
+from deferd.engine.call_results import NOT_FOUND
+from deferd.engine.durability import DurableCalls
 from deferd.engine.group_commit import GroupCommit, OnResult
+from deferd.engine.job_batches import send_batch
+from deferd.engine.partition_store import PartitionStore
 from deferd.engine.record import STATES_BY_NAME
 from deferd.engine.redis_keys import Keys
 from deferd.engine.script_arguments import Args, size
@@ -29,15 +31,22 @@ class Cancels:
     """Single cancels, which share store calls by group commit, and batches, which use `throttle`."""
 
     def __init__(
-        self, scripts: Scripts, keys: Keys, labels: metrics.TopicLabels, sender: PutSender, throttle: BulkThrottle
+        self,
+        scripts: Scripts,
+        keys: Keys,
+        labels: metrics.TopicLabels,
+        throttle: BulkThrottle,
+        *,
+        partitions: PartitionStore,
+        durable_calls: DurableCalls,
     ) -> None:
         self._scripts = scripts
         self._keys = keys
         self._labels = labels
-        self._sender = sender
+        self._durable_calls = durable_calls
         self._throttle = throttle
-        self._partitions = sender.partitions
-        self._home = sender.partitions.known.home
+        self._partitions = partitions
+        self._home = partitions.known.home
         self._commit: GroupCommit[Args, JobState | int] = GroupCommit(
             self._send, size=size, most_items=_CANCELS_PER_CALL
         )
@@ -94,19 +103,16 @@ class Cancels:
         Raises:
             StoreUnavailable: the store confirmed none of them.
         """
-
-        async def send_in_slot(partition: str, jobs: list[Args]) -> list[JobState | int | StoreUnavailable]:
-            async with self._throttle.slot(partition, len(items)):
-                return await self._send(partition, jobs)
-
-        async def send(some: Sequence[CancelItem]) -> list[JobState | int | StoreUnavailable]:
-            jobs: list[Args] = [
-                (one.id, _flags(refuse_reserved=one.if_reserved == "refuse", keep_follow_up=one.follow_up == "keep"))
-                for one in some
-            ]
-            return await self._partitions.send_by_home(topic, jobs, _id_of, send_in_slot)
-
-        return await in_batches(items, _CANCELS_PER_CALL, send, _results_of)
+        outcomes = await send_batch(
+            topic,
+            items,
+            _args_of,
+            self._send,
+            most=_CANCELS_PER_CALL,
+            partitions=self._partitions,
+            throttle=self._throttle,
+        )
+        return _results_of(items, outcomes)
 
     async def _send(self, topic: str, jobs: list[Args]) -> list[JobState | int | StoreUnavailable]:
         """For each job the state it was in, or the code that says why it was not cancelled. `topic`: a partition."""
@@ -132,7 +138,7 @@ class Cancels:
             async def send(_reached: int, sending: Sending) -> list[Any]:
                 return await self._cancel(partition, some, sending)
 
-            results, reached = await self._sender.run(partition, level, send, nothing="nothing was cancelled")
+            results, reached = await self._durable_calls.run(partition, level, send, nothing="nothing was cancelled")
             if reached < min(level, FSYNC):
                 raise StoreUnavailable(
                     "the job may be cancelled; that is not confirmed at durability fsync, because the store's "
@@ -146,6 +152,10 @@ class Cancels:
 def _flags(*, refuse_reserved: bool, keep_follow_up: bool) -> int:
     """As lua/cancel.lua has them."""
     return refuse_reserved + 2 * keep_follow_up
+
+
+def _args_of(item: CancelItem) -> Args:
+    return item.id, _flags(refuse_reserved=item.if_reserved == "refuse", keep_follow_up=item.follow_up == "keep")
 
 
 def _id_of(job: Args) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -10,21 +11,17 @@ from deferd.contract.errors import DifferentShard, StoreUnavailable
 from deferd.contract.model import PutJob
 from deferd.contract.responses.job_calls import PutResult
 from deferd.engine.call_results import NOT_FOUND, OK
-from deferd.engine.durability import ANY_DEFAULT, OtherPartitionsError, PutSender, lost_durability, put_terms
+from deferd.engine.durability import DurableCalls, lost_durability
+from deferd.engine.partition_store import PartitionStore
 from deferd.engine.partitions import topic_of
-from deferd.engine.placement import NO_DEFAULTS
+from deferd.engine.placement import NO_DEFAULTS, Placer
 from deferd.engine.puts import refusal, result_of
 from deferd.engine.record import Receipt
 from deferd.engine.redis_keys import Keys
-from deferd.engine.script_arguments import NO_BOUNDS, Args, EncodedPut, PutBounds, encode_finish, encode_put
+from deferd.engine.script_arguments import NO_BOUNDS, EncodedFinish, EncodedPut, PutBounds, encode_finish, encode_put
 from deferd.engine.scripts import Scripts, Sending
+from deferd.engine.terms import ANY_DEFAULT, OUTDATED, REFUSED, Terms, read_terms, until_done
 from deferd.store.durability_levels import FSYNC, MEMORY, level_named, name_of
-
-_REFUSED = -1
-_OTHER_DEFAULT = -1
-_OTHER_PLACEMENT = -2
-_OTHER_PARTITIONS = -5
-_MOST_TRIES = 4
 
 
 class Chained(NamedTuple):
@@ -38,20 +35,45 @@ class Chained(NamedTuple):
     codes: dict[str, list[int]]
 
 
-class _Place(NamedTuple):
-    """A partition, and how many the topic has."""
+class _Group(NamedTuple):
+    """The puts into a partition, of so many."""
 
-    name: str
+    partition: str
     partitions: int
+    puts: list[EncodedPut]
+
+    @property
+    def takes_default(self) -> bool:
+        """Whether one of the puts names no durability, so that the default of the topic matters."""
+        return any(put.durability is None for put in self.puts)
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call of `ChainedPuts.finish`.
+
+    `level` is what its puts are to reach: the highest of theirs, or the default of a topic, of which `default_of` is a
+    partition.
+    """
+
+    finish: EncodedFinish
+    puts: list[EncodedPut]
+    bounds: PutBounds
+    level: int
+    default_of: str | None = None
 
 
 class ChainedPuts:
     """Runs finishes with puts. All jobs must belong into one shard."""
 
-    def __init__(self, scripts: Scripts, keys: Keys, sender: PutSender) -> None:
+    def __init__(
+        self, scripts: Scripts, keys: Keys, placer: Placer, partitions: PartitionStore, durable_calls: DurableCalls
+    ) -> None:
         self._scripts = scripts
         self._keys = keys
-        self._sender = sender
+        self._placer = placer
+        self._partitions = partitions
+        self._durable_calls = durable_calls
 
     async def finish(
         self,
@@ -71,33 +93,31 @@ class ChainedPuts:
             InvalidInput: a zone or calendar of a put's window is unknown, or that never opens.
         """
         puts = [encode_put(spec, bounds) for spec in specs]
-        finish = encode_finish(job_id, receipt, result).args
-        partitions = self._sender.partitions
+        level = max(MEMORY if put.durability is None else level_named(put.durability) for put in puts)
+        call = _Call(encode_finish(job_id, receipt, result), puts, bounds, level)
 
         different: list[DifferentShard] = []
 
-        async def run(home: str) -> Chained:
+        async def run(home: str) -> Chained | None:
             try:
-                return await self._finish(home, finish, puts, bounds)
+                return await self._finish(home, call)
             except DifferentShard as exc:  # the job may be where it was put before the topic had more partitions
                 different.append(exc)
                 return Chained(NOT_FOUND, [], {})
 
-        for _ in range(_MOST_TRIES):
+        async def attempt() -> Chained | None:
             different.clear()
-            try:
-                chained = await partitions.find_one(topic, job_id, run, lambda chained: chained.code == NOT_FOUND)
-            except OtherPartitionsError as other:
-                await partitions.spread(other.topic)
-                continue
-            if chained.code == NOT_FOUND and different:
+            chained = await self._partitions.find_one(topic, job_id, run, _is_not_found)
+            if _is_not_found(chained) and different:
                 raise different[0]
             return chained
-        raise StoreUnavailable("the number of partitions of a topic kept changing during the finish")
 
-    async def _groups(self, home: str, job_id: str, puts: Sequence[EncodedPut]) -> dict[_Place, list[EncodedPut]]:
-        """The puts by partition; `home` is that of the job."""
-        groups: dict[_Place, list[EncodedPut]] = {}
+        topics = " or ".join(repr(name) for name in dict.fromkeys(put.topic for put in puts))
+        return await until_done(attempt, f"the settings of topic {topics} kept changing during the finish")
+
+    async def _groups(self, home: str, job_id: str, puts: Sequence[EncodedPut]) -> list[_Group] | None:
+        """The puts by partition; `home` is that of the job. None: the partitions of a topic were not known right."""
+        groups: dict[str, _Group] = {}
         known = self._keys.partitions
         for put in puts:
             layout = known.layout_of(put.topic)
@@ -110,9 +130,10 @@ class ChainedPuts:
                         f"{job_id!r} of topic {topic_of(home)!r}, by their partitions"
                     )
                 raise DifferentShard(put.topic, f"{text}; nothing was done")
-            held = await self._sender.partitions.held_by_former(put.topic, layout, [put.id])
+            held = await self._partitions.held_by_former(put.topic, layout, [put.id])
             if held is None:
-                raise OtherPartitionsError(put.topic)
+                await self._partitions.spread(put.topic)
+                return None
             former = held.get(put.id)
             if isinstance(former, StoreUnavailable):
                 raise former
@@ -122,78 +143,71 @@ class ChainedPuts:
                     "partitions; nothing was done"
                 )
                 raise DifferentShard(put.topic, text)
-            groups.setdefault(_Place(place, layout.count), []).append(put)
-        return groups
+            groups.setdefault(place, _Group(place, layout.count, [])).puts.append(put)
+        return list(groups.values())
 
-    async def _finish(self, topic: str, finish_args: Args, puts: list[EncodedPut], bounds: PutBounds) -> Chained:
-        """As `finish`, of a job in the partition `topic`."""
-        groups = await self._groups(topic, finish_args[0], puts)
-        placer = self._sender.placer
-        for index, put in enumerate(puts):
+    async def _finish(self, topic: str, call: _Call) -> Chained | None:
+        """As `finish`, of a job in the partition `topic`. None: what was known of the topics was outdated."""
+        groups = await self._groups(topic, call.finish.id, call.puts)
+        if groups is None:
+            return None
+        for index, put in enumerate(call.puts):
             if put.placing is not None:
-                await placer.check(put.placing, ("body", "put", index))
-        keys = (*self._keys.of_topic(topic), *chain.from_iterable(self._keys.of_topic(place.name) for place in groups))
-        finish = (topic, *finish_args)
-        level = max(MEMORY if put.durability is None else level_named(put.durability) for put in puts)
-        refusing = puts  # those that decide the level
-        for _ in range(_MOST_TRIES + len(groups)):
-            placed = {place: await self._placed(place.name, some) for place, some in groups.items()}
+                await self._placer.check(put.placing, ("body", "put", index))
+        partitions = (topic, *(group.partition for group in groups))
+        keys = tuple(chain.from_iterable(self._keys.of_topic(partition) for partition in partitions))
+        placings = [self._placer.defaults_of(group.partition) for group in groups]
+        placed = [await self._placed(group, placing) for group, placing in zip(groups, placings, strict=True)]
 
-            async def send(
-                reached: int, sending: Sending, placed: dict[_Place, tuple[list[Any], str]] = placed
-            ) -> list[Any]:
-                of_groups = (_arguments(place, some, *placed[place], reached) for place, some in groups.items())
-                reply: list[Any] = await self._scripts.run(
-                    "finish_and_put", keys, (*finish, *chain.from_iterable(of_groups)), sending=sending
-                )
-                return reply
+        async def send(reached: int, sending: Sending) -> list[Any]:
+            args: list[Any] = [topic, *call.finish.args]
+            for group, placing, jobs in zip(groups, placings, placed, strict=True):
+                terms = Terms(reached if group.takes_default else ANY_DEFAULT, group.partitions, placing)
+                args += (group.partition, terms.argument(), len(group.puts), *jobs)
+            reply: list[Any] = await self._scripts.run("finish_and_put", keys, args, sending=sending)
+            return reply
 
-            reply, reached = await self._sender.run(topic, level, send, named=refusing is puts)
-            if reply[0] != _REFUSED:
-                return _read(reply, groups, puts, reached, level)
-            number, refused = reply[1:]
-            of_topic = list(groups.values())[number - 1]
-            if refused[0] == _OTHER_PARTITIONS:
-                raise OtherPartitionsError(of_topic[0].topic)
-            if refused[0] == _OTHER_PLACEMENT:
-                placer.note_defaults(list(groups)[number - 1].name, refused[1].decode())
-                continue
-            refusing = of_topic
-            if refused[0] != _OTHER_DEFAULT:
-                index, why, max_jobs = refused
-                raise refusal(refusing[index - 1], why, max_jobs, bounds)
-            level = max(level, refused[1])
-        raise StoreUnavailable(f"the settings of topic {refusing[0].topic!r} kept changing during the finish")
+        (outcome, *rest), reached = await self._durable_calls.run(topic, call.level, send, default_of=call.default_of)
+        if outcome == OUTDATED:
+            await self._correct(call, groups, rest)
+            return None
+        if outcome == REFUSED:
+            number, index, why, max_jobs = rest
+            raise refusal(groups[number - 1].puts[index - 1], why, max_jobs, call.bounds)
+        code, results = rest
+        return _read(code, results, groups, call, reached)
 
-    async def _placed(self, topic: str, puts: list[EncodedPut]) -> tuple[list[Any], str]:
-        """The id and argument of each put, with its due time placed, and the defaults of the topic that placed it."""
-        placer = self._sender.placer
-        defaults = placer.defaults_of(topic)
-        if defaults == NO_DEFAULTS and all(put.placing is None for put in puts):
-            return list(chain.from_iterable((put.id, put.job) for put in puts)), defaults
-        return await placer.place_puts(topic, puts, defaults), defaults
+    async def _placed(self, group: _Group, defaults: str) -> list[Any]:
+        """The id and argument of each put, with its due time placed."""
+        if defaults == NO_DEFAULTS and all(put.placing is None for put in group.puts):
+            return list(chain.from_iterable((put.id, put.job) for put in group.puts))
+        return await self._placer.place_puts(group.partition, group.puts, defaults)
+
+    async def _correct(self, call: _Call, groups: list[_Group], outdated: list[Any]) -> None:
+        """Note the terms that the script returned."""
+        for number, *reply in outdated:
+            group, terms = groups[number - 1], read_terms(reply)
+            self._placer.note_defaults(group.partition, terms.placing)
+            if group.takes_default and terms.durability > call.level:
+                call.level, call.default_of = terms.durability, group.partition
+            if terms.partitions != group.partitions:
+                await self._partitions.spread(topic_of(group.partition))
 
 
-def _arguments(place: _Place, puts: list[EncodedPut], placed: list[Any], defaults: str, reached: int) -> list[Any]:
-    """The arguments of the script for one partition."""
-    satisfied = reached if any(put.durability is None for put in puts) else ANY_DEFAULT
-    return [place.name, put_terms(satisfied, place.partitions, defaults), len(puts), *placed]
+def _is_not_found(chained: Chained | None) -> bool:
+    return chained is not None and chained.code == NOT_FOUND
 
 
-def _read(
-    reply: list[Any], groups: dict[_Place, list[EncodedPut]], puts: list[EncodedPut], reached: int, level: int
-) -> Chained:
-    if len(reply) == 1:
-        return Chained(reply[0], [], {})
-    if reached < min(level, FSYNC):
+def _read(code: int, results: list[Any], groups: list[_Group], call: _Call, reached: int) -> Chained:
+    if not results:
+        return Chained(code, [], {})
+    if reached < min(call.level, FSYNC):
         raise lost_durability()
-    replies = iter(reply[1])
-    durability = name_of(reached)
-    of_groups = {place: [result_of(put, next(replies), durability) for put in some] for place, some in groups.items()}
-    of_put = {
-        id(put): result
-        for place, some in groups.items()
-        for put, (_, result) in zip(some, of_groups[place], strict=True)
-    }
-    codes = {place.name: [code for code, _ in some] for place, some in of_groups.items()}
-    return Chained(OK, [of_put[id(put)] for put in puts], codes)
+    replies = iter(results)
+    of_put: dict[int, PutResult] = {}
+    codes: dict[str, list[int]] = {}
+    for group in groups:
+        for put in group.puts:
+            code_of_put, of_put[id(put)] = result_of(put, next(replies), name_of(reached))
+            codes.setdefault(group.partition, []).append(code_of_put)
+    return Chained(OK, [of_put[id(put)] for put in call.puts], codes)

@@ -13,6 +13,10 @@ empty; see `empty_partitions`.
 
 A shard that fails affects only its own topics. While it cannot be reached, one call at a time tests whether it is back,
 however many consumers wait; pops that also name topics of other shards are served from those.
+
+`Stage` in `wait_queue` tells how a pop goes on; only the dispatcher moves it. What a stage needs is kept by one owner:
+WaitQueue has who waits for a topic, PatternWaits who waits for patterns, Outages what cannot be reached. PatternWaits
+does not know the dispatcher: it has polls made, and tells what they found, by the functions that it is given.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -29,9 +33,10 @@ from typing import Any
 from deferd.contract.errors import DeferdError, StoreUnavailable, TopicPushed
 from deferd.engine.empty_partitions import EmptyPartitions
 from deferd.engine.group_commit import settle
-from deferd.engine.outage import Outage
+from deferd.engine.held_jobs import HeldJobs
+from deferd.engine.outage import Outages
 from deferd.engine.partitions import topic_of
-from deferd.engine.pattern_waits import PatternWaits, of_patterns
+from deferd.engine.pattern_waits import PatternWaits
 from deferd.engine.queue import JobQueue, PopRequest
 from deferd.engine.record import ENOUGH_BYTES, JobRecord, body_bytes
 from deferd.engine.redis_keys import Keys
@@ -51,22 +56,34 @@ class Dispatcher:
     `failure_domain` maps a topic to the part of the store that can fail on its own: a shard of a cluster, else all.
     """
 
-    def __init__(self, queue: JobQueue, failure_domain: Callable[[str], int], search: TopicSearch, keys: Keys) -> None:
+    def __init__(
+        self,
+        queue: JobQueue,
+        held_jobs: HeldJobs,
+        failure_domain: Callable[[str], int],
+        search: TopicSearch,
+        keys: Keys,
+    ) -> None:
         self._job_queue = queue
-        self._failure_domain = failure_domain
+        self._held_jobs = held_jobs
         self._wait_queues: dict[str, WaitQueue] = {}
         self.empty_partitions = EmptyPartitions(
             queue, keys, is_waited_for=self._wait_queues.__contains__, on_ready=self.on_ready
         )
         self._partitions = keys.partitions
-        self._partitions.on_change = self.on_other_partitions
-        self._outages: dict[int, Outage] = {}
+        self._outages = Outages(failure_domain, on_failure=self._on_outage_failure, on_end=self._on_outage_end)
         self._tasks: set[asyncio.Task[None]] = set()
         self._looks = FirstLooks(self._begin_polling)
         self._draining = False
         self._arrivals = 0
         self.waiting = WaitingPops()
-        self._patterns = PatternWaits(self, search)
+        self._patterns = PatternWaits(
+            search,
+            self._outages,
+            poll=self._poll_for_patterns,
+            settle=self._settle_by_patterns,
+            spawn=self._spawn,
+        )
 
     async def pop(
         self,
@@ -94,11 +111,7 @@ class Dispatcher:
         result: asyncio.Future[list[JobRecord]] = asyncio.get_running_loop().create_future()
         request = PopRequest(count, ttr_ms, consumer, request_id)
         topics = self.empty_partitions.partitions_of(topics)
-        waiter = self._join(topics, request, wait_ms, partial(settle, result))
-        if selection is not None:
-            waiter.selection = selection
-            waiter.may_have_deliveries = False
-            self._patterns.join(waiter)
+        waiter = self._join(topics, request, wait_ms, partial(settle, result), selection)
         with request_ending_at(inf):  # its calls serve other pops too, or return jobs that nobody waits for
             try:
                 if request_id is not None and (len(topics) > 1 or selection is not None):
@@ -129,34 +142,44 @@ class Dispatcher:
 
     def cancel(self, waiter: Waiter) -> None:
         """End the pop. The jobs that were popped for it return to the head of the queue."""
-        waiter.cancelled = True
+        self._end(waiter)
+        waiter.stage = "cancelled"
         if not waiter.in_call:
             self._return_jobs(waiter)
-        self._end(waiter)
 
-    def _join(self, topics: Sequence[str], request: PopRequest, wait_ms: int, on_end: OnPopEnd) -> Waiter:
+    def _join(
+        self,
+        topics: Sequence[str],
+        request: PopRequest,
+        wait_ms: int,
+        on_end: OnPopEnd,
+        selection: TopicSelection | None = None,
+    ) -> Waiter:
         self._arrivals += 1
-        ends_at_s = min(time.monotonic() + wait_ms / 1000, request_ends_at_s())
-        waiter = Waiter(self._arrivals, topics, request, on_end, ends_at_s)
-        waiter.may_have_deliveries = request.request_id is not None and len(topics) == 1
-        waiter.timed_out = wait_ms <= 0 or self._draining
+        waits = wait_ms > 0 and not self._draining
+        waits_until_s = min(time.monotonic() + wait_ms / 1000, request_ends_at_s()) if waits else None
+        waiter = Waiter(self._arrivals, topics, request, on_end, waits_until_s, selection)
         for topic in topics:
             self._wait_queue_of(topic).join(waiter)
-        self.waiting.change(1)
+        if selection is not None:
+            self._patterns.join(waiter)
+        elif request.request_id is not None and len(topics) == 1:
+            waiter.may_have_deliveries = True
+        self.waiting.add(waiter)
         return waiter
 
     def _wait_queue_of(self, topic: str) -> WaitQueue:
         if topic not in self._wait_queues:
-            self._wait_queues[topic] = WaitQueue(topic, self._failure_domain(topic))
+            self._wait_queues[topic] = WaitQueue(topic, self._outages.domain_of(topic))
         return self._wait_queues[topic]
 
     def on_other_partitions(self, topic: str) -> None:
         """The topic has more partitions: who waits for it waits for all of them."""
         queue = self._wait_queues.get(topic)
-        for waiter in [] if queue is None else [one for one in queue.waiters if not one.timed_out]:
+        for waiter in [] if queue is None else [one for one in queue.waiters if one.waits_until_s is not None]:
             for partition in self._partitions.of(topic):
                 if partition not in waiter.topics:
-                    waiter.add_topic(partition)
+                    waiter.topics = (*waiter.topics, partition)
                     self._wait_queue_of(partition).join(waiter)
                     self._request_poll(partition)
 
@@ -167,8 +190,7 @@ class Dispatcher:
         if topic in self._wait_queues:
             self._request_poll(topic)
             self._probe_outage_now(topic)
-        if self._patterns.groups:
-            self._patterns.on_ready(topic)
+        self._patterns.on_ready(topic)
 
     def on_gap(self) -> None:
         """Messages may have been missed: poll every topic that somebody waits for."""
@@ -182,7 +204,8 @@ class Dispatcher:
     def drain(self) -> None:
         """End all waiting pops with the jobs they have; from now on no pop waits."""
         self._draining = True
-        for waiter in self._waiters():
+        self._outages.drain()
+        for waiter in self.waiting.all():
             self._time_out(waiter)
 
     async def close(self) -> None:
@@ -190,42 +213,35 @@ class Dispatcher:
         self.drain()
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
-        outages = list(self._outages.values())
-        self._outages.clear()
-        for outage in outages:
-            await outage.end()
-        for waiter in self._waiters():  # those whose topics could not be polled
-            self.fail(waiter, StoreUnavailable("the service is shutting down and the store cannot be reached"))
+        await self._outages.close()
+        for waiter in self.waiting.all():  # those whose topics could not be polled
+            self._fail(waiter, StoreUnavailable("the service is shutting down and the store cannot be reached"))
 
     async def return_undelivered(self, jobs: Sequence[JobRecord]) -> None:
         """Return jobs that no consumer received to the queue; if that fails, they are ready when their leases end."""
         try:
-            await self._job_queue.return_popped(jobs)
+            await self._held_jobs.return_popped(jobs)
         except DeferdError as exc:
             _LOG.warning("%d undelivered jobs stay leased until their leases end: %s", len(jobs), exc)
 
-    # Polls for PatternWaits
+    # What PatternWaits calls
 
-    def begin_poll(self, topic: str, request: PopRequest, on_end: OnPopEnd) -> None:
-        """Poll `topic` for a pop by patterns, in the order of arrival at this topic, and call `on_end`."""
+    def _poll_for_patterns(self, topic: str, request: PopRequest, on_end: OnPopEnd) -> None:
+        """Poll `topic`, in the order of arrival at this topic, and call `on_end`."""
         waiter = self._join((topic,), request, 0, on_end)
         waiter.may_have_deliveries = False
         self._poll_from(waiter, 0)
 
-    def end_round(self, waiter: Waiter) -> None:
-        """Some topics that match were polled for the waiter."""
-        waiter.was_polled = True
-        if waiter.cancelled:
+    def _settle_by_patterns(self, waiter: Waiter, error: Exception | None) -> None:
+        """Topics that match were polled for the waiter, or all of them are empty: it ends, or waits from now on."""
+        if waiter.stage == "cancelled":
             self._return_jobs(waiter)
-        elif waiter.jobs or (waiter.timed_out and waiter.first_pass_index is None):
-            self._resolve(waiter)
-        elif waiter.first_pass_index is None:
-            self._keep_waiting(waiter)
-
-    def end_first_pass(self, waiter: Waiter) -> None:
-        """All topics that match were searched, and polled if they had something ready: the waiter has it, or waits."""
-        waiter.first_pass_index = None
-        self.end_round(waiter)
+        elif error is not None:
+            self._fail(waiter, error)
+        elif waiter.stage != "ended":
+            waiter.was_polled = True
+            waiter.stage = "waiting"
+            self._resolve_or_wait(waiter)
 
     # Polling the store
 
@@ -235,22 +251,24 @@ class Dispatcher:
         """The jobs that the request id still holds from an earlier response; see `JobQueue.earlier_deliveries`."""
         requests = dict.fromkeys(topics, request)
         if selection is not None:
-            requests |= dict.fromkeys(await self._patterns.served(selection, request), of_patterns(request))
-        return await self._job_queue.earlier_deliveries(requests, is_down=self.is_down, on_failure=self._note_failure)
+            requests |= await self._patterns.earlier_requests(selection, request)
+        return await self._job_queue.earlier_deliveries(
+            requests, is_down=self._outages.is_topic_down, on_failure=self._note_failure
+        )
 
     def _request_poll(self, topic: str) -> None:
         queue = self._wait_queues[topic]
         queue.dirty = True
-        if not queue.polling and queue.failure_domain not in self._outages:
+        if not queue.polling and not self._outages.is_down(queue.failure_domain):
             self._looks.request(queue)
 
     def _begin_polling(self, queue: WaitQueue) -> None:
         queue.polling = True
-        self.spawn(self._poll_while_dirty(queue))
+        self._spawn(self._poll_while_dirty(queue))
 
     async def _poll_while_dirty(self, queue: WaitQueue) -> None:
         try:
-            while queue.dirty and queue.failure_domain not in self._outages:
+            while queue.dirty and not self._outages.is_down(queue.failure_domain):
                 queue.dirty = False
                 requests = queue.choose()
                 if requests:
@@ -270,7 +288,7 @@ class Dispatcher:
         except Exception as exc:  # noqa: BLE001 (no error may leave anybody waiting)
             for waiter in requests:
                 waiter.in_call = False
-                if waiter.cancelled:
+                if waiter.stage == "cancelled":
                     self._return_jobs(waiter)
             self._on_error(queue, exc)
             return
@@ -289,7 +307,7 @@ class Dispatcher:
                 continue
             waiter.may_have_deliveries = False
             waiter.jobs += jobs
-            if request.count or jobs or waiter.cancelled:
+            if request.count or jobs or waiter.stage == "cancelled":
                 self._settle(waiter, more=reply.more)
         if not reply.more:
             self._settle_newcomers(queue, last_arrival)
@@ -309,52 +327,57 @@ class Dispatcher:
     def _settle(self, waiter: Waiter, *, more: bool) -> None:
         """A topic of the waiter was polled: end its wait, go on to its next topic, or keep it waiting."""
         waiter.was_polled = True
-        if waiter.cancelled:
+        if waiter.stage == "cancelled":
             self._return_jobs(waiter)
-            return
-        if more and not waiter.jobs and waiter.first_pass_index is not None:
-            return  # the call only skipped left-over ids: the queue is dirty, so that it is polled again
-        has_next_topic = waiter.first_pass_index is not None and (
-            waiter.first_pass_index < len(waiter.topics) - 1 or waiter.selection is not None
-        )
-        if has_next_topic and waiter.jobs and (more or body_bytes(waiter.jobs) >= ENOUGH_BYTES):
-            has_next_topic = False  # with `more` the topic has ready jobs that did not fit, and those go first
-        if len(waiter.jobs) == waiter.request.count or (not has_next_topic and (waiter.jobs or waiter.timed_out)):
+        elif waiter.stage == "waiting":
+            self._resolve_or_wait(waiter)
+        elif more and not waiter.jobs:
+            pass  # the call only skipped left-over ids: the queue is dirty, so that it is polled again
+        elif waiter.jobs and (not waiter.missing or self._are_its_last(waiter, more=more)):
             self._resolve(waiter)
-        elif waiter.first_pass_index is not None:
-            self._poll_from(waiter, waiter.first_pass_index + 1)
         else:
-            self._keep_waiting(waiter)
+            self._poll_from(waiter, waiter.at + 1)
+
+    def _are_its_last(self, waiter: Waiter, *, more: bool) -> bool:
+        """Whether the waiter gets no jobs of further topics."""
+        has_next_topic = waiter.at < len(waiter.topics) - 1 or waiter.selection is not None
+        # With `more` the topic has ready jobs that did not fit, and those go first.
+        return not has_next_topic or more or body_bytes(waiter.jobs) >= ENOUGH_BYTES
 
     def _poll_from(self, waiter: Waiter, start: int) -> None:
         """Poll the waiter's first reachable topic from index `start` on; after the last one it waits for all."""
         for index in range(start, len(waiter.topics)):
-            if not waiter.timed_out and waiter.topics[index] in self.empty_partitions:
+            topic = waiter.topics[index]
+            if waiter.waits_until_s is not None and topic in self.empty_partitions:
                 waiter.was_polled = True
-                continue
-            if not self.is_down(waiter.topics[index]):
-                waiter.first_pass_index = index
-                self._request_poll(waiter.topics[index])
+            elif not self._outages.is_topic_down(topic):
+                waiter.at = index
+                self._request_poll(topic)
                 return
         if waiter.selection is not None:
-            waiter.first_pass_index = len(waiter.topics)
+            waiter.stage = "patterns"
             self._patterns.seek(waiter)
             return
-        waiter.first_pass_index = None
-        if waiter.was_polled and (waiter.jobs or waiter.timed_out):
-            self._resolve(waiter)
+        waiter.stage = "waiting"
+        if waiter.was_polled:
+            self._resolve_or_wait(waiter)
             return
         self._keep_waiting(waiter)
-        if not waiter.was_polled:
-            for topic in waiter.topics:
-                self._probe_outage_now(topic)
+        for topic in waiter.topics:
+            self._probe_outage_now(topic)
+
+    def _resolve_or_wait(self, waiter: Waiter) -> None:
+        if waiter.jobs or waiter.waits_until_s is None:
+            self._resolve(waiter)
+        else:
+            self._keep_waiting(waiter)
 
     def _keep_waiting(self, waiter: Waiter) -> None:
-        if waiter.timer is None and not waiter.timed_out:
-            wait_s = max(waiter.ends_at_s - time.monotonic(), 0)
+        if waiter.timer is None and waiter.waits_until_s is not None:
+            wait_s = max(waiter.waits_until_s - time.monotonic(), 0)
             waiter.timer = asyncio.get_running_loop().call_later(wait_s, self._time_out, waiter)
         for topic in waiter.topics:
-            if not self.is_down(topic):  # else it is polled for as a newcomer after the outage
+            if not self._outages.is_topic_down(topic):  # else it is polled for as a newcomer after the outage
                 self._wait_queues[topic].note_polled(waiter)
         skipped_topics, waiter.skipped_topics = waiter.skipped_topics, set()
         for topic in skipped_topics:
@@ -362,43 +385,20 @@ class Dispatcher:
 
     # Topics that cannot be polled
 
-    def is_down(self, topic: str) -> bool:
-        """Whether the topic's shard cannot be reached."""
-        return self._failure_domain(topic) in self._outages
-
-    def is_domain_down(self, domain: int) -> bool:
-        """Whether a part of the store cannot be reached."""
-        return domain in self._outages
-
     def _probe_outage_now(self, topic: str) -> None:
-        self.probe_now(self._failure_domain(topic))
-
-    def probe_now(self, domain: int) -> None:
-        """If a part of the store is down, test now whether it is back."""
-        outage = self._outages.get(domain)
-        if outage is not None:
-            outage.probe_now()
+        self._outages.probe_now(self._outages.domain_of(topic))
 
     def _note_failure(self, topic: str, error: Exception) -> None:
         """A call for the topic failed: if the store is unavailable, so are all topics of the shard until it is back."""
         if not isinstance(error, DeferdError):
             _LOG.error("pop of topic %s failed", topic_of(topic), exc_info=error)
         probe = partial(self._job_queue.pop, topic, [PopRequest(0)])
-        self.note_outage(self._failure_domain(topic), error, probe)
-
-    def note_outage(self, domain: int, error: Exception, probe: Callable[[], Awaitable[object]]) -> None:
-        """If the store is unavailable, so is this part of it until a `probe` succeeds."""
-        if isinstance(error, StoreUnavailable) and domain not in self._outages and not self._draining:
-            self._outages[domain] = Outage(
-                probe,
-                on_failure=lambda exc: self._on_outage_failure(domain, exc),
-                on_end=lambda: self._on_outage_end(domain),
-            )
+        self._outages.note(self._outages.domain_of(topic), error, probe)
 
     def _on_error(self, queue: WaitQueue, error: Exception) -> None:
         if isinstance(error, TopicPushed):  # nobody may wait for it
             for waiter in [one for one in queue.waiters if not one.in_call]:
-                self.fail(waiter, error)
+                self._fail(waiter, error)
             return
         is_outage = isinstance(error, StoreUnavailable)
         if is_outage or not queue.failing:
@@ -417,7 +417,6 @@ class Dispatcher:
         self._patterns.on_outage_failure(error)
 
     def _on_outage_end(self, domain: int) -> None:
-        self._outages.pop(domain, None)
         for queue in list(self._wait_queues.values()):
             if queue.failure_domain == domain:
                 for waiter in queue.waiters:
@@ -432,14 +431,13 @@ class Dispatcher:
         waiter.failed_topics.add(queue.topic)
         if isinstance(error, StoreUnavailable):
             domain = queue.failure_domain
-            waiter.failed_topics.update(topic for topic in waiter.topics if self._failure_domain(topic) == domain)
-        at = waiter.first_pass_index
+            waiter.failed_topics.update(one for one in waiter.topics if self._outages.domain_of(one) == domain)
         if len(waiter.failed_topics) == len(waiter.topics) and not self._patterns.may_serve(waiter):
-            self.fail(waiter, error)
-        elif at is not None and at < len(waiter.topics) and waiter.topics[at] == queue.topic:
-            self._poll_from(waiter, at + 1)
+            self._fail(waiter, error)
+        elif waiter.stage == "topics" and waiter.topics[waiter.at] == queue.topic:
+            self._poll_from(waiter, waiter.at + 1)
 
-    def fail(self, waiter: Waiter, error: Exception) -> None:
+    def _fail(self, waiter: Waiter, error: Exception) -> None:
         """End the pop with this error, or with the jobs that it has."""
         if waiter.jobs:  # of a topic polled before
             self._resolve(waiter)
@@ -449,8 +447,8 @@ class Dispatcher:
     # The end of a wait
 
     def _time_out(self, waiter: Waiter) -> None:
-        waiter.timed_out = True
-        if not waiter.in_call and waiter.first_pass_index is None and waiter.was_polled:
+        waiter.waits_until_s = None
+        if not waiter.in_call and waiter.stage == "waiting" and waiter.was_polled:
             self._resolve(waiter)
 
     def _resolve(self, waiter: Waiter) -> None:
@@ -459,12 +457,12 @@ class Dispatcher:
 
     def _end(self, waiter: Waiter) -> bool:
         """Take a waiter out of the queues; False when it has left them before."""
-        if waiter.ended:
+        if waiter.stage in {"ended", "cancelled"}:
             return False
-        waiter.ended = True
+        waiter.stage = "ended"
         if waiter.timer is not None:
             waiter.timer.cancel()
-        self.waiting.change(-1)
+        self.waiting.remove(waiter)
         if waiter.selection is not None:
             self._patterns.leave(waiter)
         for topic in waiter.topics:
@@ -479,16 +477,12 @@ class Dispatcher:
             del self._wait_queues[queue.topic]
             self._looks.forget(queue)
 
-    def _waiters(self) -> set[Waiter]:
-        named = {waiter for queue in self._wait_queues.values() for waiter in queue.waiters}
-        return named.union(*(group.waiters for group in self._patterns.groups.values()))
-
     def _return_jobs(self, waiter: Waiter) -> None:
         jobs, waiter.jobs = waiter.jobs, []
         if jobs:
-            self.spawn(self.return_undelivered(jobs))
+            self._spawn(self.return_undelivered(jobs))
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run `work` in a task that `close` waits for."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine import metrics
@@ -11,19 +12,22 @@ from deferd.engine.activity_list import ActivityList
 from deferd.engine.bulk_actions import BulkActions
 from deferd.engine.bulk_throttle import BulkThrottle
 from deferd.engine.calendars import Calendars
+from deferd.engine.cancels import Cancels
+from deferd.engine.chained_puts import ChainedPuts
 from deferd.engine.consistency.checker import ConsistencyChecker
 from deferd.engine.console_sessions import ConsoleSessions
 from deferd.engine.console_undo import ConsoleUndo
 from deferd.engine.dispatcher import Dispatcher
-from deferd.engine.durability import PutSender
+from deferd.engine.durability import DurableCalls
 from deferd.engine.events.event_hub import EventHub
 from deferd.engine.events.event_reader import EventReader
+from deferd.engine.held_jobs import HeldJobs
 from deferd.engine.history.finish_rates import FinishRates
 from deferd.engine.history.histories import Histories
 from deferd.engine.history.publisher import HistoryPublisher
 from deferd.engine.inspection.alerts import Alerts
 from deferd.engine.inspection.attention_reader import AttentionReader
-from deferd.engine.inspection.consumer_registry import ConsumerRegistry
+from deferd.engine.inspection.consumer_registry import ConsumerRegistry, Sample
 from deferd.engine.inspection.consumers import ConsumerList
 from deferd.engine.inspection.dead_errors import DeadJobs
 from deferd.engine.inspection.forecast import Forecasts
@@ -32,8 +36,11 @@ from deferd.engine.inspection.system import SystemReader
 from deferd.engine.movable_clock import MovableClock
 from deferd.engine.notifications import Notifications
 from deferd.engine.partition_store import PartitionStore
+from deferd.engine.partitions import Partitions
 from deferd.engine.placement import Placer
-from deferd.engine.push.push_store import PushStore
+from deferd.engine.push.push_store import PushListener, PushStore
+from deferd.engine.put_sender import PutSender
+from deferd.engine.puts import Puts
 from deferd.engine.queue import JobQueue
 from deferd.engine.redis_keys import Keys
 from deferd.engine.request_clock import RequestClock
@@ -67,7 +74,7 @@ class Engine:
     `shards` must be the number that the store was first used with. `tick_s` is the longest sleep of a timer,
     `dead_retention_ms` how long dead jobs are kept, `max_topic_labels` how many topics have their own metric series.
     `movable_clock`, for tests, adds a `clock` that can be moved. `embedded`: the store is the service's own, which has
-    no replicas.
+    no replicas. `sample_consumers` returns the consumers that this process has seen within a minute.
     """
 
     def __init__(
@@ -80,11 +87,14 @@ class Engine:
         max_topic_labels: int = 100,
         movable_clock: bool = False,
         embedded: bool = False,
+        sample_consumers: Callable[[], Sample] = lambda: Sample([]),
     ) -> None:
-        keys = Keys(shards)
-        labels = metrics.TopicLabels(max_topic_labels)
+        keys = Keys(shards, Partitions(on_change=self._on_other_partitions))
+        self._store, self._keys, self._is_cluster = store, keys, store.cluster
         self._watch = StoreWatch(store, shards, exclusive=embedded)
-        self._scripts = Scripts(store, movable_clock=movable_clock, watch=self._watch)
+        self._scripts = Scripts(store, movable_clock=movable_clock, watch=self._watch, on_late_run=self._on_late_run)
+        self.topic_list = TopicList(self._scripts, keys)
+        labels = metrics.TopicLabels(max_topic_labels, on_change=self.topic_list.known_topics.add)
         self.calendars = Calendars(self._scripts, keys)
         self.store_clock = StoreClock(self._scripts, keys, is_movable=movable_clock)
         self.request_clock = RequestClock(self._scripts, keys)
@@ -95,11 +105,20 @@ class Engine:
         self.usage = TopicUsage(self._scripts, keys)
         failure_domain = keys.shard_of if store.cluster else lambda _topic: 0
         throttle = BulkThrottle(failure_domain)
+        durable_calls = DurableCalls(store, keys, embedded=embedded)
+        self.puts = Puts(PutSender(self._scripts, keys, self.placer, self.partitions, durable_calls), labels, throttle)
+        self.cancels = Cancels(
+            self._scripts, keys, labels, throttle, partitions=self.partitions, durable_calls=durable_calls
+        )
+        self.held_jobs = HeldJobs(self._scripts, keys, labels, self.partitions, throttle)
         self.queue = JobQueue(
             self._scripts,
             keys,
             labels,
-            PutSender(store, self._scripts, keys, self.placer, partitions=self.partitions, embedded=embedded),
+            puts=self.puts,
+            chained=ChainedPuts(self._scripts, keys, self.placer, self.partitions, durable_calls),
+            placer=self.placer,
+            partitions=self.partitions,
             bulk_throttle=throttle,
             dead_retention_ms=dead_retention_ms,
         )
@@ -109,39 +128,23 @@ class Engine:
         run_placer = RunPlacer(self.placer)
         schedule_store = ScheduleStore(self._scripts, keys, run_placer, labels.counted)
         scheduler = Scheduler(schedule_store, run_placer)
-        self.schedules = Schedules(schedule_store, self.queue, run_placer, scheduler)
-        self.topic_list = TopicList(self._scripts, keys)
-        labels.counted.on_change = self.topic_list.known_topics.add
-        self.consumer_registry = ConsumerRegistry(self._scripts, keys, self.queue.take_popped)
-        self.consumers = ConsumerList(self._scripts, keys, self.topic_list, self.consumer_registry)
-        self.history_publisher = HistoryPublisher(self._scripts, keys, labels.counted)
-        self.histories = Histories(self._scripts, keys)
-        self.finish_rates = FinishRates(self._scripts, keys)
-        self.forecasts = Forecasts(self._scripts, keys, self.topic_list, ScheduledRuns(schedule_store, run_placer))
+        self.schedules = Schedules(schedule_store, self.puts, run_placer, scheduler)
         self.event_reader = EventReader(self._scripts, keys)
         self.events = EventHub(self.event_reader, keys)
-        self.dead_jobs = DeadJobs(self._scripts, keys, self.topic_list)
-        self.alerts = Alerts(
-            AttentionReader(
-                store,
-                self._scripts,
-                keys,
-                self.topic_list,
-                registry=self.consumer_registry,
-                dead_jobs=self.dead_jobs,
-                finish_rates=self.finish_rates,
-                dead_retention_ms=dead_retention_ms,
-            )
+        self._init_inspection(
+            labels,
+            ScheduledRuns(schedule_store, run_placer),
+            sample_consumers=sample_consumers,
+            dead_retention_ms=dead_retention_ms,
         )
         self.sweeps = TopicSweeps(self._scripts, keys, labels, self.dead_jobs, self.partitions)
         self.topics = Topics(self._scripts, keys, self.placer, self.partitions)
         self.task_actions = TaskActions(self._scripts, keys, self.bulk, self.sweeps, throttle)
         self.tasks = TaskStore(self._scripts, keys)
         self.task_runner = TaskRunner(self.tasks, self.task_actions, self.activity)
-        self.system = SystemReader(store, self._scripts, keys)
         self.consistency = ConsistencyChecker(self._scripts, keys, self.schedules, self.partitions)
         self.dispatcher = Dispatcher(
-            self.queue, failure_domain, TopicSearch(self._scripts, keys, by_shard=store.cluster), keys
+            self.queue, self.held_jobs, failure_domain, TopicSearch(self._scripts, keys, by_shard=store.cluster), keys
         )
         self.timers = [
             Timer(
@@ -172,14 +175,44 @@ class Engine:
             store,
             on_ready=self._on_ready,
             on_due=self._on_due,
-            on_push=self.push.signals.on_message,
+            on_push=self._on_push,
             on_partitions=self.partitions.on_message,
             on_gap=self._on_gap,
         )
-        self._store, self._keys, self._is_cluster = store, keys, store.cluster
-        self._scripts.on_late_run = self._on_late_run
+        self._pushers: PushListener | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._pings: set[asyncio.Task[StoreUnavailable | None]] = set()
+
+    def _init_inspection(
+        self,
+        labels: metrics.TopicLabels,
+        scheduled_runs: ScheduledRuns,
+        *,
+        sample_consumers: Callable[[], Sample],
+        dead_retention_ms: int,
+    ) -> None:
+        """Make what operators look at, and what publishes that for them."""
+        store, scripts, keys = self._store, self._scripts, self._keys
+        self.consumer_registry = ConsumerRegistry(scripts, keys, self.queue.pop_counts.take_popped, sample_consumers)
+        self.consumers = ConsumerList(scripts, keys, self.topic_list, self.consumer_registry)
+        self.history_publisher = HistoryPublisher(scripts, keys, labels.counted)
+        self.histories = Histories(scripts, keys)
+        self.finish_rates = FinishRates(scripts, keys)
+        self.forecasts = Forecasts(scripts, keys, self.topic_list, scheduled_runs)
+        self.dead_jobs = DeadJobs(scripts, keys, self.topic_list)
+        self.alerts = Alerts(
+            AttentionReader(
+                store,
+                scripts,
+                keys,
+                self.topic_list,
+                registry=self.consumer_registry,
+                dead_jobs=self.dead_jobs,
+                finish_rates=self.finish_rates,
+                dead_retention_ms=dead_retention_ms,
+            )
+        )
+        self.system = SystemReader(store, scripts, keys)
 
     async def start(self) -> None:
         """Start the timers and the subscription to the store's messages.
@@ -206,6 +239,10 @@ class Engine:
         self._tasks.append(asyncio.create_task(self.task_runner.run(), name="deferd-tasks"))
         for task in self._tasks:
             task.add_done_callback(_report_unexpected_end)
+
+    def tell_pushers(self, pushers: PushListener) -> None:
+        """From now on tell `pushers` what those who push must hear of."""
+        self._pushers = pushers
 
     def drain(self) -> None:
         """End waiting pops and streams of events at once; new pops do not wait."""
@@ -263,19 +300,32 @@ class Engine:
 
     def _announce(self, topic: str) -> None:
         self.dispatcher.on_ready(topic)
-        self.push.signals.on_ready(topic)
+        if self._pushers is not None:
+            self._pushers.on_ready(topic)
+
+    def _on_push(self, payload: str) -> None:
+        if self._pushers is not None:
+            topic, _, job_id = payload.partition(" ")
+            if job_id:
+                self._pushers.on_removed(topic, job_id)
+            else:
+                self._pushers.on_change(topic)
+
+    def _on_other_partitions(self, topic: str) -> None:
+        self.dispatcher.on_other_partitions(topic)
 
     def _on_late_run(self) -> None:
+        """Polls may have run before the call whose jobs they were to find."""
         self.dispatcher.on_gap()
-        self.push.signals.on_gap()
+        if self._pushers is not None:
+            self._pushers.on_gap()
 
     def _on_due(self, key: str) -> None:
         for timer in self.timers:
             timer.wake(key)
 
     def _on_gap(self) -> None:
-        self.dispatcher.on_gap()
-        self.push.signals.on_gap()
+        self._on_late_run()
         self.partitions.on_gap()
         for timer in self.timers:
             timer.wake_always()

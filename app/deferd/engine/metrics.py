@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter as Count
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 
 from prometheus_client import Counter, Gauge, Histogram
@@ -100,11 +100,11 @@ store_calls_of = cache(STORE_CALLS.labels)
 class TopicLabels:
     """Gives each topic its metric label: its name for the first `max_labels` topics seen, `_other` for the rest.
 
-    `counted` are the counts for the history, which has no such limit.
+    `counted` are the counts for the history, which has no such limit; `on_change` is theirs.
     """
 
-    def __init__(self, max_labels: int) -> None:
-        self.counted = CountedTopics()
+    def __init__(self, max_labels: int, on_change: Callable[[str], None] = lambda _topic: None) -> None:
+        self.counted = CountedTopics(on_change)
         self._max_labels = max_labels
         self._known: set[str] = set()
 

@@ -1,10 +1,11 @@
-"""The outage of a shard: one call at a time tests whether the shard is back."""
+"""The outages of shards: one call at a time tests whether a shard is back."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.store.task_cancellation import cancel_and_wait
@@ -55,3 +56,60 @@ class Outage:
             else:
                 break
         self._on_end()
+
+
+class Outages:
+    """The failure domains that cannot be reached now: shards of a cluster, else the whole store.
+
+    `domain_of` gives that of a topic. `on_failure` is called with the domain and the error of each failed probe,
+    `on_end` with a domain that is back.
+    """
+
+    def __init__(
+        self,
+        domain_of: Callable[[str], int],
+        *,
+        on_failure: Callable[[int, StoreUnavailable], None],
+        on_end: Callable[[int], None],
+    ) -> None:
+        self.domain_of = domain_of
+        self._on_failure = on_failure
+        self._on_end = on_end
+        self._outages: dict[int, Outage] = {}
+        self._begin_no_more = False
+
+    def is_down(self, domain: int) -> bool:
+        """Whether the domain cannot be reached."""
+        return domain in self._outages
+
+    def is_topic_down(self, topic: str) -> bool:
+        """Whether the topic's domain cannot be reached."""
+        return self.domain_of(topic) in self._outages
+
+    def note(self, domain: int, error: Exception, probe: Callable[[], Awaitable[object]]) -> None:
+        """A call failed: if the store is unavailable, so is this domain until a `probe` succeeds."""
+        if isinstance(error, StoreUnavailable) and domain not in self._outages and not self._begin_no_more:
+            self._outages[domain] = Outage(
+                probe, on_failure=partial(self._on_failure, domain), on_end=partial(self._end, domain)
+            )
+
+    def probe_now(self, domain: int) -> None:
+        """If the domain is down, test now whether it is back."""
+        outage = self._outages.get(domain)
+        if outage is not None:
+            outage.probe_now()
+
+    def drain(self) -> None:
+        """From now on errors begin no outage: nobody shall wait for its end."""
+        self._begin_no_more = True
+
+    async def close(self) -> None:
+        """Stop all probing."""
+        outages = list(self._outages.values())
+        self._outages.clear()
+        for outage in outages:
+            await outage.end()
+
+    def _end(self, domain: int) -> None:
+        self._outages.pop(domain, None)
+        self._on_end(domain)

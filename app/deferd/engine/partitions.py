@@ -112,12 +112,14 @@ ONE_PARTITION = Layout((1,))
 
 
 class Partitions:
-    """The layouts of the partitioned topics that this process knows; every other topic is its only partition."""
+    """The layouts of the partitioned topics that this process knows; every other topic is its only partition.
 
-    def __init__(self) -> None:
+    `on_change` is called with a topic that has got another number of partitions.
+    """
+
+    def __init__(self, on_change: Callable[[str], None] = lambda _topic: None) -> None:
         self.layouts: dict[str, Layout] = {}
-        self.on_change: Callable[[str], None] = lambda _topic: None
-        """Called with a topic that has got another number of partitions. Set where somebody waits for jobs."""
+        self._on_change = on_change
         self.version = 0
         """Another one whenever a number of partitions has changed."""
 
@@ -174,5 +176,5 @@ class Partitions:
         is_other = (None if before is None else before.counts) != (None if layout is None else layout.counts)
         if is_other:
             self.version += 1
-            self.on_change(topic)
+            self._on_change(topic)
         return is_other

@@ -19,26 +19,25 @@ import asyncio
 import logging
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter, OrderedDict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from deferd.contract.errors import FieldError, InvalidInput, StoreUnavailable, TopicPushed
 from deferd.contract.limits import POP_MATCHES_MAX
+from deferd.engine.outage import Outages
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ENOUGH_BYTES, JobRecord, body_bytes
 from deferd.engine.redis_keys import PATTERN_REQUEST
 from deferd.engine.topic_search import FoundTopics, TopicSearch, TopicSelection
-from deferd.engine.wait_queue import Waiter
-
-if TYPE_CHECKING:
-    from deferd.engine.dispatcher import Dispatcher
+from deferd.engine.wait_queue import OnPopEnd, Waiter
 
 _LOG = logging.getLogger(__name__)
-_WAITERS_PER_TOPIC = 8
-"""How many pops poll one topic together, when there are fewer topics than pops."""
+_WAITERS_PER_TOPIC, _WAITERS_PER_FULL_TOPIC = 8, 128
+"""How many pops poll one topic together, when there are fewer topics than pops: more if it is known to have jobs for
+them."""
 _TOPICS_PER_ROUND = 64
 _FIRST_TOPICS = 4
 """How many topics a round polls at once until it knows how large their jobs are."""
@@ -124,7 +123,7 @@ class PatternGroup:
         if not self.searches_done:
             return
         for waiter in self.waiters:
-            if not waiter.in_call and (waiter.first_pass_index is None or waiter in self.newcomers):
+            if not waiter.in_call and (waiter.stage == "waiting" or waiter in self.newcomers):
                 yield waiter
 
 
@@ -142,11 +141,27 @@ class _Round:
 
 
 class PatternWaits:
-    """The waiting pops by patterns of this process. `dispatcher` polls topics for them."""
+    """The waiting pops by patterns of this process.
 
-    def __init__(self, dispatcher: Dispatcher, search: TopicSearch) -> None:
-        self._dispatcher = dispatcher
+    `poll(topic, request, on_end)` polls a topic. `settle(waiter, error)` is called when topics that match were polled
+    for a pop, or it turned out that all of them are empty: it has jobs now, or else an error, or waits from now on.
+    `spawn` runs a coroutine in a task.
+    """
+
+    def __init__(
+        self,
+        search: TopicSearch,
+        outages: Outages,
+        *,
+        poll: Callable[[str, PopRequest, OnPopEnd], None],
+        settle: Callable[[Waiter, Exception | None], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
         self._search = search
+        self._outages = outages
+        self._poll = poll
+        self._settle = settle
+        self._spawn = spawn
         self.groups: dict[Hashable, PatternGroup] = {}
         self._matching_groups: dict[str, tuple[PatternGroup, ...]] = {}
         self._turns: OrderedDict[Hashable, str] = OrderedDict()
@@ -167,7 +182,7 @@ class PatternWaits:
                 group.retry.cancel()
 
     def seek(self, waiter: Waiter) -> None:
-        """Find jobs for a pop that has just come; its `end_first_pass` follows if there are none."""
+        """Find jobs for a pop that has just come; `settle` follows."""
         group = self._group_of(waiter)
         group.newcomers[waiter] = group.searches_begun
         self._pump(group)
@@ -178,6 +193,8 @@ class PatternWaits:
 
     def on_ready(self, topic: str) -> None:
         """`topic` may have something ready."""
+        if not self.groups:
+            return
         groups = self._matching_groups.get(topic)
         if groups is None:
             if len(self._matching_groups) >= _TOPICS_REMEMBERED:
@@ -199,8 +216,8 @@ class PatternWaits:
             for group in list(self.groups.values()):
                 self._fail_waiters(group, error)
 
-    async def served(self, selection: TopicSelection, request: PopRequest) -> list[str]:
-        """The topics of which an earlier response to this request may hold jobs, as far as they can be reached.
+    async def earlier_requests(self, selection: TopicSelection, request: PopRequest) -> dict[str, PopRequest]:
+        """The request for each topic of which an earlier response to it may hold jobs, as far as they can be reached.
 
         Raises the error of one shard when none can be reached.
         """
@@ -209,11 +226,11 @@ class PatternWaits:
         self._note_errors(errors)
         if len(errors) == len(shards):
             raise next(iter(errors.values()))
-        return topics
+        return dict.fromkeys(topics, _of_patterns(request))
 
     def _shards_up(self) -> list[int]:
         search = self._search
-        return [shard for shard in search.shards if not self._dispatcher.is_domain_down(search.failure_domain(shard))]
+        return [shard for shard in search.shards if not self._outages.is_down(search.failure_domain(shard))]
 
     def _other_shards_up(self) -> bool:
         """Whether there may be topics that can be reached, after the store was unavailable for one."""
@@ -221,13 +238,13 @@ class PatternWaits:
 
     def _note_errors(self, errors: Mapping[int, Exception]) -> None:
         for shard, error in errors.items():
-            self._dispatcher.note_outage(self._search.failure_domain(shard), error, partial(self._search.probe, shard))
+            self._outages.note(self._search.failure_domain(shard), error, partial(self._search.probe, shard))
 
     def _fail_waiters(self, group: PatternGroup, error: Exception) -> None:
         """No topic that matches can be reached: fail the pops none of whose named topics can be reached either."""
         for waiter in list(group.waiters):
             if not waiter.in_call and not _names_others(waiter):
-                self._dispatcher.fail(waiter, error)
+                self._settle(waiter, error)
 
     def _group_of(self, waiter: Waiter) -> PatternGroup:
         selection = waiter.selection
@@ -242,26 +259,50 @@ class PatternWaits:
 
     def _pump(self, group: PatternGroup) -> None:
         """Give topics that may have something ready to idle pops; settle newcomers when there are none."""
-        is_down = self._dispatcher.is_down
+        is_down = self._outages.is_topic_down
         topics = list(islice((name for name in group.topics_to_poll() if not is_down(name)), _TOPICS_PER_ROUND))
         if topics:
-            idle = list(islice(group.idle(), len(topics) * _WAITERS_PER_TOPIC))
-            for at, waiter in enumerate(idle):
-                self._begin_round(group, waiter, topics[at :: len(idle)] or [topics[at % len(topics)]])
-        for waiter in [one for one in group.newcomers if not one.in_call]:
-            if group.searches_done <= group.newcomers[waiter]:
-                self._want_search(group)
-            elif group.refusal is not None:
-                self._dispatcher.fail(waiter, group.refusal)
+            self._begin_rounds(group, topics)
+        for waiter in self._searched_newcomers(group):
+            if group.refusal is not None:
+                self._settle(waiter, group.refusal)
             elif not group.polls:
                 del group.newcomers[waiter]
-                self._dispatcher.end_first_pass(waiter)
+                self._settle(waiter, None)
+
+    def _searched_newcomers(self, group: PatternGroup) -> list[Waiter]:
+        """The idle newcomers that came before the last search; for those that came later there will be another one."""
+        searched = []
+        for waiter, searches_begun in group.newcomers.items():
+            if waiter.in_call:
+                continue
+            if group.searches_done <= searches_begun:
+                self._want_search(group)
+                break  # those behind it came later still
+            searched.append(waiter)
+        return searched
+
+    def _begin_rounds(self, group: PatternGroup, topics: Sequence[str]) -> None:
+        """Give idle pops some topics each or, if they are more than the topics, each topic to some of them."""
+        idle = group.idle()
+        first = list(islice(idle, len(topics) * _WAITERS_PER_TOPIC))
+        for at, waiter in enumerate(first):
+            self._begin_round(group, waiter, topics[at :: len(first)] or [topics[at % len(topics)]])
+        for at, topic in enumerate(topics):
+            jobs_left = group.jobs_of(topic) - sum(waiter.missing for waiter in first[at :: len(topics)])
+            while jobs_left > 0 and group.polls[topic] < _WAITERS_PER_FULL_TOPIC:
+                further = next(idle, None)
+                if further is None:
+                    return
+                self._begin_round(group, further, [topic])
+                jobs_left -= further.missing
 
     def _begin_round(self, group: PatternGroup, waiter: Waiter, topics: Sequence[str]) -> None:
         waiter.in_call = True
         topics = topics[: waiter.missing]
         shares = _shares(waiter.missing, [group.jobs_of(topic) for topic in topics])
-        group.polls.update(topics)
+        for topic in topics:
+            group.polls[topic] += 1
         self._poll_next(_Round(group, waiter, list(zip(topics, shares, strict=True))))
 
     def _poll_next(self, polls: _Round) -> None:
@@ -269,10 +310,10 @@ class PatternWaits:
         now, polls.to_come = polls.to_come[: polls.at_once], polls.to_come[polls.at_once :]
         polls.under_way = len(now)
         polls.polled += len(now)
-        request = waiter.request if waiter.request.request_id is None else of_patterns(waiter.request)
+        request = waiter.request if waiter.request.request_id is None else _of_patterns(waiter.request)
         for topic, share in now:
             on_end = partial(self._on_polled, polls, topic, group.number_of(topic))
-            self._dispatcher.begin_poll(topic, replace(request, count=share), on_end)
+            self._poll(topic, request if share == request.count else replace(request, count=share), on_end)
         self._remember_turn(group, now[-1][0])
 
     def _on_polled(
@@ -299,7 +340,7 @@ class PatternWaits:
         """Poll the next topics of a round, or end it."""
         group, waiter = polls.group, polls.waiter
         room = ENOUGH_BYTES - body_bytes(waiter.jobs)
-        if polls.to_come and waiter.missing > 0 and room > 0 and not waiter.cancelled:
+        if polls.to_come and waiter.missing > 0 and room > 0 and waiter.stage != "cancelled":
             bytes_each = body_bytes(waiter.jobs) / polls.polled
             polls.at_once = max(int(min(room / max(bytes_each, 1), 4 * polls.at_once)), 1)
             self._poll_next(polls)
@@ -307,11 +348,11 @@ class PatternWaits:
         for topic, _ in polls.to_come:
             _release(group, topic)
         waiter.in_call = False
-        error = None if waiter.cancelled or waiter.jobs or _names_others(waiter) else polls.store_error
+        error = None if waiter.stage == "cancelled" or waiter.jobs or _names_others(waiter) else polls.store_error
         if error is not None and not self._other_shards_up():
-            self._dispatcher.fail(waiter, error)
-        else:
-            self._dispatcher.end_round(waiter)
+            self._settle(waiter, error)
+        elif waiter.jobs or waiter not in group.newcomers:  # else further topics are polled for it, or searched
+            self._settle(waiter, None)
         self._pump(group)
 
     def _remember_turn(self, group: PatternGroup, topic: str) -> None:
@@ -326,7 +367,7 @@ class PatternWaits:
         group.search_wanted = True
         if not group.searching:
             group.searching = True
-            self._dispatcher.spawn(self._search_while_wanted(group))
+            self._spawn(self._search_while_wanted(group))
 
     def _search_later(self, group: PatternGroup) -> None:
         if group.retry is None and group.waiters:
@@ -343,7 +384,7 @@ class PatternWaits:
                 shards = self._shards_up()
                 if not shards:  # the outage's next probe fails the pops, or its end brings a search
                     for shard in self._search.shards:
-                        self._dispatcher.probe_now(self._search.failure_domain(shard))
+                        self._outages.probe_now(self._search.failure_domain(shard))
                     break
                 group.searches_begun += 1
                 found = await self._search.ready(group.selection, shards)
@@ -355,7 +396,7 @@ class PatternWaits:
         except Exception as error:  # noqa: BLE001 (no error may leave anybody waiting)
             _LOG.exception("the search for topics that match patterns failed")
             for waiter in [one for one in group.newcomers if not one.in_call]:
-                self._dispatcher.fail(waiter, error)
+                self._settle(waiter, error)
         finally:
             group.searching = False
 
@@ -367,7 +408,7 @@ class PatternWaits:
         if group.refusal is not None:
             for waiter in [one for one, begun in group.newcomers.items() if begun < group.searches_done]:
                 if not waiter.in_call:
-                    self._dispatcher.fail(waiter, group.refusal)
+                    self._settle(waiter, group.refusal)
         if any(not isinstance(error, StoreUnavailable) for error in found.errors.values()):
             self._search_later(group)
 
@@ -377,7 +418,7 @@ def _names_others(waiter: Waiter) -> bool:
     return len(waiter.failed_topics) < len(waiter.topics)
 
 
-def of_patterns(request: PopRequest) -> PopRequest:
+def _of_patterns(request: PopRequest) -> PopRequest:
     """The request as it is sent to topics that match patterns; see lib/topic.lua."""
     return replace(request, request_id=f"{PATTERN_REQUEST}{request.request_id}")
 

@@ -1,7 +1,7 @@
 """Places jobs: moves their due times into opening hours, and spreads them.
 
-A put is placed just before it is sent. The defaults of its topic are known only to the put script, so it is sent with
-those that placed it; if the topic has others, nothing is stored, the script returns them, and the put is placed again.
+A put is placed just before it is sent. The defaults of its topic are known only to the put script, so those that placed
+it are among the terms that it is sent by; see terms.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from deferd.contract.errors import InvalidInput, StoreUnavailable
+from deferd.contract.errors import InvalidInput
 from deferd.contract.windows import read_window
 from deferd.engine.bounded_cache import BoundedCache
 from deferd.engine.calendars import Calendars, Path
@@ -19,6 +19,7 @@ from deferd.engine.record import json_bytes
 from deferd.engine.redis_keys import Keys
 from deferd.engine.script_arguments import DELAY, INSTANT, PUT_HEAD, EncodedPut, Placing
 from deferd.engine.store_clock import StoreClock
+from deferd.engine.terms import until_done
 from deferd.engine.time_slice import TimeSlice
 from deferd.engine.timing.openings import Openings, place, read_openings, spread_of
 
@@ -26,7 +27,6 @@ _REMEMBERED_BYTES = 4 * 1024 * 1024
 NO_DEFAULTS = ""
 _TO_PLACE = 8
 """The first value of a script that leaves it to the caller to place the job."""
-_MOST_CALLS = 4
 
 
 class Placer:
@@ -132,14 +132,15 @@ async def until_placed(
     Raises:
         StoreUnavailable: also when the window was changed each time in between. Nothing was done.
     """
-    calls = 0
-    while is_to_place(reply):
-        if calls == _MOST_CALLS:
-            raise StoreUnavailable("the window of the job kept changing; nothing was done")
-        _, asked_ms, window, spread_ms = reply
-        reply = await run(b"%d %b" % (spread_ms, window), *await place(asked_ms, window.decode(), spread_ms))
-        calls += 1
-    return reply
+
+    async def attempt() -> list[Any] | None:
+        nonlocal reply
+        if is_to_place(reply):
+            _, asked_ms, window, spread_ms = reply
+            reply = await run(b"%d %b" % (spread_ms, window), *await place(asked_ms, window.decode(), spread_ms))
+        return None if is_to_place(reply) else reply
+
+    return await until_done(attempt, "the window of the job kept changing; nothing was done")
 
 
 def _place_put(put: EncodedPut, window: str, spread_ms: int, now_ms: int, openings: Openings | None) -> bytes:

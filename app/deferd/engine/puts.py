@@ -26,9 +26,10 @@ from deferd.contract.responses.job_calls import PutResult
 from deferd.contract.timestamps import instant
 from deferd.engine import metrics
 from deferd.engine.bulk_throttle import MOST_JOBS, BulkThrottle
-from deferd.engine.durability import PutSender, stored_nothing
+from deferd.engine.durability import stored_nothing
 from deferd.engine.group_commit import GroupCommit, OnResult
 from deferd.engine.partitions import topic_of
+from deferd.engine.put_sender import PutSender
 from deferd.engine.record import JobRecord, read_record, read_reply
 from deferd.engine.script_arguments import NO_BOUNDS, EncodedPut, PutBounds, encode_put, size_of_put
 from deferd.engine.time_slice import TimeSlice
@@ -139,8 +140,15 @@ class Puts:
         return outcome_of(put, await self._commit_of(put).submit(self._home(put.topic, put.id), put), bounds)
 
     def add(self, put: EncodedPut, on_result: OnResult[StoredPut]) -> None:
-        """As `put` for callers without a task, of one that `JobQueue.may_add` allows; `outcome_of` reads the result."""
+        """As `put` for callers without a task, of one that `may_add` allows; `outcome_of` reads the result."""
         self._commit_of(put).add(self._home(put.topic, put.id), put, on_result)
+
+    def may_add(self, put: EncodedPut) -> bool:
+        """Whether `add` takes the put: its window needs no check, or has had one."""
+        placing = put.placing
+        if placing is None or not placing.window or placing.window[0] != '"':  # windows are checked when they are read
+            return True
+        return self._sender.placer.is_checked(placing)
 
     def _commit_of(self, put: EncodedPut) -> _PutCommit:
         """The group commit of puts that name the same durability, or none."""

@@ -24,18 +24,16 @@ from deferd.engine.call_results import (
     NOT_FOUND,
     OK,
     finish_results,
-    in_batches,
     is_missing,
     raise_unless_ok,
 )
-from deferd.engine.cancels import Cancels
 from deferd.engine.chained_puts import ChainedPuts
 from deferd.engine.deliveries import Deliveries
-from deferd.engine.durability import PutSender
 from deferd.engine.group_commit import GroupCommit, OnResult
-from deferd.engine.held_jobs import HeldJobs
+from deferd.engine.job_batches import send_batch
+from deferd.engine.partition_store import PartitionStore
 from deferd.engine.partitions import topic_of
-from deferd.engine.placement import until_placed
+from deferd.engine.placement import Placer, until_placed
 from deferd.engine.pop_and_finish import PopsAndFinishes
 from deferd.engine.puts import Puts
 from deferd.engine.record import (
@@ -54,7 +52,6 @@ from deferd.engine.script_arguments import (
     NO_BOUNDS,
     Args,
     EncodedFinish,
-    EncodedPut,
     PutBounds,
     change_extra,
     encode_finish,
@@ -132,8 +129,11 @@ class JobQueue:
         scripts: Scripts,
         keys: Keys,
         labels: metrics.TopicLabels,
-        put_sender: PutSender,
         *,
+        puts: Puts,
+        chained: ChainedPuts,
+        placer: Placer,
+        partitions: PartitionStore,
         bulk_throttle: BulkThrottle,
         dead_retention_ms: int,
     ) -> None:
@@ -143,29 +143,18 @@ class JobQueue:
         self.dead_retention_ms = dead_retention_ms
         self._bulk_throttle = bulk_throttle
         self._pacing = ReplyPacing()
-        self._placer = put_sender.placer
-        self._pop_counts = PopCounts(labels)
-        self.take_popped = self._pop_counts.take_popped
-        self._partitions = put_sender.partitions
-        self._home = put_sender.partitions.known.home
-        self._puts = puts = Puts(put_sender, labels, bulk_throttle)
-        self.put, self.add_put = puts.put, puts.add
-        self.put_many, self.put_many_with_jobs = puts.put_many, puts.put_many_with_jobs
-        self._chained = ChainedPuts(scripts, keys, put_sender)
+        self._placer = placer
+        self.pop_counts = PopCounts(labels)
+        self._partitions = partitions
+        self._home = partitions.known.home
+        self._puts = puts
+        self._chained = chained
         self._finishes = GroupCommit(self._send_finishes, size=size, most_items=MOST_JOBS)
-        cancels = Cancels(scripts, keys, labels, put_sender, bulk_throttle)
-        self.cancel, self.add_cancel = cancels.cancel, cancels.add
-        self.cancel_durably, self.cancel_many = cancels.cancel_durably, cancels.cancel_many
-        held = HeldJobs(scripts, keys, labels, self._partitions, bulk_throttle)
-        self.check_many, self.return_many = held.check_many, held.return_many
-        self.return_popped = held.return_popped
-        deliveries = Deliveries(
-            scripts, keys, labels, self._partitions, self._placer, dead_retention_ms=dead_retention_ms
-        )
+        deliveries = Deliveries(scripts, keys, labels, partitions, placer, dead_retention_ms=dead_retention_ms)
         self.release, self.add_release = deliveries.release, deliveries.add_release
         self.touch, self.add_touch = deliveries.touch, deliveries.add_touch
         self.bury, self.add_bury = deliveries.bury, deliveries.add_bury
-        self.pop_and_finish = PopsAndFinishes(self._pop_and_finish, self._partitions.known).pop
+        self.pops_and_finishes = PopsAndFinishes(self._pop_and_finish, self._partitions.known)
 
     async def _send_finishes(self, topic: str, jobs: list[Args]) -> list[int | StoreUnavailable]:
         return await self._partitions.find(topic, jobs, itemgetter(0), self._send_finishes_to, NOT_FOUND.__eq__)
@@ -192,13 +181,6 @@ class JobQueue:
         return await self._partitions.find_one(topic, job_id, run, is_missing)
 
     # Producers
-
-    def may_add(self, put: EncodedPut) -> bool:
-        """Whether `add_put` takes the put: its window needs no check, or has had one."""
-        placing = put.placing
-        if placing is None or not placing.window or placing.window[0] != '"':  # windows are checked when they are read
-            return True
-        return self._placer.is_checked(placing)
 
     async def get(self, topic: str, job_id: str) -> JobRecord:
         """Return the job as it is now. Raises JobNotFound."""
@@ -324,7 +306,7 @@ class JobQueue:
             for request, reply in zip(requests, replies, strict=True)
         ]
         first_time = [job for reply, some in zip(replies, jobs, strict=True) if not reply[0] for job in some]
-        self._pop_counts.count(topic, first_time, now_ms, expired, overdue)
+        self.pop_counts.count(topic, first_time, now_ms, expired, overdue)
         return PopReply(jobs, bool(more), [at for at, reply in enumerate(replies) if reply[0] == _RESEND])
 
     async def finish(self, topic: str, job_id: str, receipt: Receipt, result: Any = None) -> None:
@@ -376,16 +358,18 @@ class JobQueue:
         Raises:
             StoreUnavailable: the store confirmed none of them.
         """
+        codes = await send_batch(
+            topic,
+            items,
+            _args_of_finish,
+            self._send_finishes,
+            most=MOST_JOBS,
+            partitions=self._partitions,
+            throttle=self._bulk_throttle,
+        )
+        return finish_results(items, codes)
 
-        async def send_in_slot(partition: str, jobs: list[Args]) -> list[int | StoreUnavailable]:
-            async with self._bulk_throttle.slot(partition, len(items)):
-                return await self._send_finishes(partition, jobs)
 
-        async def send(some: Sequence[FinishItem | EncodedFinish]) -> list[int | StoreUnavailable]:
-            jobs = [
-                one if isinstance(one, EncodedFinish) else encode_finish(one.id, Receipt.of(one.receipt), one.result)
-                for one in some
-            ]
-            return await self._partitions.send_by_home(topic, [job.args for job in jobs], itemgetter(0), send_in_slot)
-
-        return await in_batches(items, MOST_JOBS, send, finish_results)
+def _args_of_finish(item: FinishItem | EncodedFinish) -> Args:
+    finish = item if isinstance(item, EncodedFinish) else encode_finish(item.id, Receipt.of(item.receipt), item.result)
+    return finish.args

@@ -52,7 +52,9 @@ _ENDINGS_KEYS = frozenset("sva")
 _KEYS = {field.name: field.key for field in POLICY}
 _RARE_KEYS = frozenset({_KEYS["deadline"], _KEYS["backoff"], *(_KEYS[name] for name in PLACING)})
 """With these a job shows more than its policy, or an object."""
-PLAIN_KEYS = frozenset(_KEYS.values()) - _RARE_KEYS
+_DEAD_RETAIN_OF_KEY = "k"
+"""The bound that the key of its put sets for `dead_retain`: nothing that a job shows."""
+PLAIN_KEYS = frozenset((*_KEYS.values(), _DEAD_RETAIN_OF_KEY)) - _RARE_KEYS
 
 
 class Receipt(NamedTuple):

@@ -56,9 +56,9 @@ _LATER_TOPIC_KEYS = ("tally", "requests", "tagged", "taken")
 class Keys:
     """Key names for a store whose topics are spread over `shards` shards. `topic` is the name of a partition, too."""
 
-    def __init__(self, shards: int) -> None:
+    def __init__(self, shards: int, partitions: Partitions | None = None) -> None:
         self.shards = shards
-        self.partitions = Partitions()
+        self.partitions = Partitions() if partitions is None else partitions
         self.of_topic = lru_cache(maxsize=4096)(self._of_topic)
 
     def shard_of(self, topic: str) -> int:

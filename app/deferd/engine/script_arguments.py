@@ -177,11 +177,11 @@ def _put_extra(spec: PutJob, bounds: PutBounds, *, is_placed: bool) -> bytes:
     for key in ("wi", "sp"):
         if not (is_placed and extra.get(key)):
             extra.pop(key, None)
-    add_terms(extra, spec, bounds)
+    add_put_fields(extra, spec, bounds)
     return json_bytes(extra) if extra else b""
 
 
-def add_terms(extra: dict[str, Any], put: Any, bounds: PutBounds) -> None:
+def add_put_fields(extra: dict[str, Any], put: Any, bounds: PutBounds) -> None:
     """Add the fields that are not of the policy to the `extra` of a record. `put` has those of a PutJob."""
     if put.on_conflict == "append":
         extra["z"] = bounds.body_bytes

@@ -139,10 +139,17 @@ class Scripts:
     calls ran before it.
     """
 
-    def __init__(self, store: Store, *, movable_clock: bool = False, watch: StoreWatch | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        movable_clock: bool = False,
+        watch: StoreWatch | None = None,
+        on_late_run: Callable[[], None] = lambda: None,
+    ) -> None:
         self._store = store
         self._watch = watch
-        self.on_late_run: Callable[[], None] = lambda: None
+        self._on_late_run = on_late_run
         self._scripts = assembled(movable_clock)
         self._load_watch = None if store.cluster else LoadWatch(store.client.info)
 
@@ -182,7 +189,7 @@ class Scripts:
                     raise
                 async with asyncio.timeout_at(end_s):
                     reply = await self._send(call, verb, (len(keys), *keys, *args, NotAfter(end_s)))
-                self.on_late_run()
+                self._on_late_run()
                 return reply
         except Exception as exc:
             with _failing(label):
@@ -197,7 +204,7 @@ class Scripts:
             return await call("EVALSHA", self._scripts[verb].digest, *args)
         except redis_errors.NoScriptError:  # the store is new, or SCRIPT FLUSH was called
             reply = await call("EVAL", self._scripts[verb].source, *args)
-            self.on_late_run()
+            self._on_late_run()
             return reply
 
     async def write(self, name: str, key: str, *args: str | bytes | int) -> Any:

@@ -1,6 +1,6 @@
 """The wait queue of one topic: the pops that wait for it, in the order of their arrival.
 
-And over all topics: how many pops wait, and which queues are polled first.
+And over all topics: which pops wait, and which queues are polled first.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Literal
 
 import msgspec
 
@@ -27,30 +28,38 @@ OnPopEnd = Callable[[list[JobRecord], Exception | None], None]
 """Called once with the jobs, or with none and the error."""
 
 
+Stage = Literal["topics", "patterns", "waiting", "ended", "cancelled"]
+"""How far a pop is. Only the dispatcher moves it on.
+
+`topics`: the topics that it names are polled one after the other, now `topics[at]`; no other may serve it.
+`patterns`: PatternWaits polls the topics that match its patterns, for the first time.
+`waiting`: each was polled, or cannot be reached; whichever has a job first serves it.
+`ended`: it has left its queues, with a result. `cancelled`: jobs that are popped for it are returned.
+"""
+
+
 class Waiter(msgspec.Struct, eq=False):  # made for every pop, in a third of a dataclass's time
-    """One pop that waits; it is in the queue of each topic that it names."""
+    """One pop that waits; it is in the queue of each topic that it names, and in the group of its patterns."""
 
     number: int
     topics: Sequence[str]
     request: PopRequest
     on_end: OnPopEnd
-    ends_at_s: float
-    """On the monotonic clock. `timer` is set only once it has to wait, since most pops end before."""
+    waits_until_s: float | None
+    """On the monotonic clock. None when it does not wait, or not any longer: it ends once it was polled for."""
     selection: TopicSelection | None = None
     """The topics that its patterns match; see PatternWaits."""
-    timer: asyncio.TimerHandle | None = None
-    first_pass_index: int | None = 0
-    """Index of the only topic that may serve it until each has been polled once; then None. Behind the last topic while
-    those of its patterns are polled."""
     may_have_deliveries: bool = False
     """Its request id may still hold jobs of an earlier response; they have not been looked up yet."""
-    was_polled: bool = False
-    """At least one of its topics has been polled."""
+    stage: Stage = "topics"
+    at: int = 0
+    """The index of the topic that is polled in the stage `topics`."""
     in_call: bool = False
-    timed_out: bool = False
-    cancelled: bool = False
-    ended: bool = False
-    """It has left its queues: it has its result, or was cancelled."""
+    """A store call is under way for it, of who set this; nobody else makes one meanwhile."""
+    was_polled: bool = False
+    """At least one of its topics could be reached: it may end without jobs."""
+    timer: asyncio.TimerHandle | None = None
+    """Set only once it has to wait, since most pops end before."""
     failed_topics: set[str] = set()
     """Topics that could not be polled since it came."""
     skipped_topics: set[str] = set()
@@ -59,14 +68,9 @@ class Waiter(msgspec.Struct, eq=False):  # made for every pop, in a third of a d
 
     def may_be_served_by(self, topic: str) -> bool:
         """Whether a poll of `topic` may include it now."""
-        at = self.first_pass_index
-        return not self.in_call and (at is None or (at < len(self.topics) and self.topics[at] == topic))
-
-    def add_topic(self, topic: str) -> None:
-        """Wait for one more topic, after the others."""
-        if self.first_pass_index == len(self.topics):
-            self.first_pass_index += 1
-        self.topics = (*self.topics, topic)
+        if self.in_call:
+            return False
+        return self.topics[self.at] == topic if self.stage == "topics" else self.stage == "waiting"
 
     @property
     def missing(self) -> int:
@@ -146,24 +150,44 @@ class WaitQueue:
 
 
 class WaitingPops:
-    """Counts waiting pops. The metric follows once for each turn of the event loop: most pops end within two."""
+    """The pops that have not ended, in the order of their arrival.
 
-    __slots__ = ("_is_changed", "count")
+    The metric of their number follows once for each turn of the event loop: most pops end within two.
+    """
+
+    __slots__ = ("_is_changed", "_waiters")
 
     def __init__(self) -> None:
-        self.count = 0
+        self._waiters: dict[Waiter, None] = {}
         self._is_changed = False
 
-    def change(self, by: int) -> None:
-        """So many more pops wait."""
-        self.count += by
+    @property
+    def count(self) -> int:
+        """How many they are."""
+        return len(self._waiters)
+
+    def all(self) -> list[Waiter]:
+        """All that wait now."""
+        return list(self._waiters)
+
+    def add(self, waiter: Waiter) -> None:
+        """The pop has come."""
+        self._waiters[waiter] = None
+        self._show_later()
+
+    def remove(self, waiter: Waiter) -> None:
+        """The pop has ended."""
+        del self._waiters[waiter]
+        self._show_later()
+
+    def _show_later(self) -> None:
         if not self._is_changed:
             self._is_changed = True
             asyncio.get_running_loop().call_soon(self._show)
 
     def _show(self) -> None:
         self._is_changed = False
-        metrics.WAITING_POPS.set(self.count)
+        metrics.WAITING_POPS.set(len(self._waiters))
 
 
 class FirstLooks:

@@ -59,7 +59,7 @@ class Pushers:
         self._sender = sender
         self._drain_s = drain_s
         self._drain_until_s: float | None = None
-        self._tools = PushTools(engine.push, engine.queue, sender, user_agent, serialize_jobs)
+        self._tools = PushTools(engine.push, engine.queue, engine.held_jobs, sender, user_agent, serialize_jobs)
         self._pushers: dict[str, TopicPusher] = {}
         self._retired: dict[asyncio.Task[None], TopicPusher] = {}
         self._under_way: dict[str, UnderWay] = {}
@@ -73,11 +73,7 @@ class Pushers:
 
     def start(self) -> None:
         """Begin to push."""
-        signals = self._engine.push.signals
-        signals.on_ready = self._on_ready
-        signals.on_change = self._on_change
-        signals.on_removed = self._on_removed
-        signals.on_gap = self._on_gap
+        self._engine.tell_pushers(self)
         self._task = asyncio.create_task(self._run(), name="deferd-pushers")
 
     def drain(self) -> None:
@@ -113,19 +109,21 @@ class Pushers:
         took_s = time.perf_counter() - began_s
         return TestResult(message_id, took_s, response.status, excerpt(response.body, limits.PUSH_ERROR_BYTES))
 
-    # Signals
+    # See PushListener
 
-    def _on_ready(self, topic: str) -> None:
+    def on_ready(self, topic: str) -> None:
+        """Let the topic's pusher take the jobs."""
         pusher = self._pushers.get(topic)
         if pusher is not None:
             pusher.wake()
 
-    def _on_change(self, topic: str) -> None:
+    def on_change(self, topic: str) -> None:
+        """Read the topic's push again."""
         self._changed.add(topic)
         self._reading.set()
 
-    def _on_removed(self, topic: str, job_id: str) -> None:
-        """A job was cancelled while somebody held it: close its request, if it is one of these."""
+    def on_removed(self, topic: str, job_id: str) -> None:
+        """Close the job's request, if it is one of these."""
         under_way = self._under_way.get(topic)
         for delivery in () if under_way is None else under_way.deliveries:
             job = delivery.held.get(job_id)
@@ -134,7 +132,8 @@ class Pushers:
                 self._checks.add(check)
                 check.add_done_callback(self._checks.discard)
 
-    def _on_gap(self) -> None:
+    def on_gap(self) -> None:
+        """Read all pushes again, and look for jobs."""
         self._read_all = True
         self._reading.set()
         for pusher in self._pushers.values():
@@ -199,7 +198,7 @@ class Pushers:
             return
         self._refused.pop(topic, None)
         under_way = self._under_way.setdefault(topic, UnderWay())
-        self._pushers[topic] = TopicPusher(definition, self._tools, self._on_change, under_way)
+        self._pushers[topic] = TopicPusher(definition, self._tools, self.on_change, under_way)
 
     def _retire(self, topic: str) -> None:
         """Stop a pusher; what it has under way ends as it would."""

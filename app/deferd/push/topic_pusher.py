@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from orjson import Fragment
 
 from deferd.contract.errors import DeferdError, StoreUnavailable
+from deferd.engine.held_jobs import HeldJobs
 from deferd.engine.push.push_definition import PushDefinition
 from deferd.engine.push.push_store import COUNTED_MS, PushStore, Taken
 from deferd.engine.queue import JobQueue
@@ -44,6 +45,7 @@ class PushTools:
 
     store: PushStore
     queue: JobQueue
+    held_jobs: HeldJobs
     sender: HttpSender
     user_agent: str
     serialize_jobs: SerializeJobs
@@ -169,7 +171,7 @@ class TopicPusher:
             self._on_gone(self.topic)
             return _STORE_MOST_S
         if self._is_closing:
-            await self._tools.queue.return_popped(taken.jobs)
+            await self._tools.held_jobs.return_popped(taken.jobs)
             return None
         if taken.failures:
             self._is_suspect = True

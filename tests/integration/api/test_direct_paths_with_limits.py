@@ -197,7 +197,7 @@ async def _change_while_a_pop_waits(world: World, changed: str, status: bytes) -
     assert taken_by(world) == before + 1
     world.connect()
     gate.replace_keys(parse_keys(changed))
-    await world.service.context.engine.queue.put(PutJob(topic=topic.decode(), id="a"))
+    await world.service.context.engine.puts.put(PutJob(topic=topic.decode(), id="a"))
     assert (await waiting)[9:12] == status
     gate.replace_keys(parse_keys(key_with("")))
     again = await world.send(Request(BEARER, b"GET /topics/{t}/pop?wait=1"), topic)

@@ -39,7 +39,7 @@ def job(job_id: str, durability: str | None = None, **fields: Any) -> PutJob:
 
 async def put(engine: Engine, job_id: str, durability: str | None = None, **fields: Any) -> str:
     """Put a job and return the durability that it has reached."""
-    return (await engine.queue.put(job(job_id, durability, **fields))).durability
+    return (await engine.puts.put(job(job_id, durability, **fields))).durability
 
 
 async def put_when_in_step(engine: Engine, job_id: str, durability: str, **fields: Any) -> str:

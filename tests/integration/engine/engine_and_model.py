@@ -20,7 +20,7 @@ from deferd.contract.errors import DeferdError, JobNotFound
 from deferd.contract.fields import POLICY, Kind
 from deferd.contract.model import JobState
 from deferd.engine.engine import Engine
-from deferd.engine.queue import PopRequest
+from deferd.engine.queue import JobQueue, PopRequest
 from deferd.engine.record import ANY_RECEIPT, IMPOSSIBLE_RECEIPT, JobRecord, Receipt
 from deferd.engine.redis_keys import PATTERN_REQUEST
 from deferd.engine.stored_fields import from_store
@@ -66,17 +66,20 @@ class EngineAndModel(RuleBasedStateMachine):
         seconds, microseconds = self.client.time()
         self.began_ms = seconds * 1000 + microseconds // 1000
         self.store = self.runner.run(connect(self.server.url, timeout_s=5))
-        engine = self.new_engine()
-        self.driver = EngineDriver(engine, self.server)
-        self.queue = engine.queue
-        self.partitions = engine.partitions.known
-        self.keys = engine.queue._keys
+        self.engine = self.new_engine()
+        self.driver = EngineDriver(self.engine, self.server)
+        self.partitions = self.engine.partitions.known
+        self.keys = self.engine._keys
         self.models = {topic: JobModel(topic) for topic in TOPICS}
         self.contents = {topic: of_all_partitions(self.read_partitions(topic)) for topic in TOPICS}
         self.versions: dict[str, dict[str, int]] = {topic: {} for topic in TOPICS}
         self.deliveries: dict[str, list[Delivery]] = {topic: [] for topic in TOPICS}
         self.seen_receipts: set[tuple[str, str, Any]] = set()
         self.bodies = 0
+
+    @property
+    def queue(self) -> JobQueue:
+        return self.engine.queue
 
     def new_engine(self) -> Engine:
         return Engine(self.store, shards=self.shards, movable_clock=True, dead_retention_ms=DEAD_RETENTION_S * 1000)

@@ -41,7 +41,8 @@ class EngineDriver:
     def __init__(self, engine: Engine, server: StoreServer) -> None:
         self.engine = engine
         self.server = server
-        self.queue = engine.queue
+        self.queue, self.puts, self.cancels = engine.queue, engine.puts, engine.cancels
+        self.held_jobs = engine.held_jobs
         self.topics = engine.topics
 
     def move_clock(self, seconds: float) -> None:
@@ -67,7 +68,7 @@ class EngineDriver:
         await self.run_timer()
 
     async def put(self, job_id: str = "a", **fields: Any) -> JobRecord:
-        return (await self.queue.put(job(job_id, **fields))).record
+        return (await self.puts.put(job(job_id, **fields))).record
 
     async def pop(self, count: int = 1, **request: Any) -> list[JobRecord]:
         return (await self.queue.pop(TOPIC, [PopRequest(count, **request)])).jobs[0]

@@ -25,7 +25,7 @@ async def grow(engine: Engine, count: int = COUNT, topic: str = TOPIC) -> None:
 
 async def put_all(engine: Engine, ids: Sequence[str], topic: str = TOPIC, **fields: Any) -> None:
     jobs = [PutJob.model_validate({"topic": topic, "id": job_id, **fields}) for job_id in ids]
-    results = await engine.queue.put_many(jobs)
+    results = await engine.puts.put_many(jobs)
     assert {result.status for result in results} == {201}
 
 

@@ -66,8 +66,8 @@ async def test_quiet_says_what_is_due_next(driver: EngineDriver) -> None:
     for job_id, due_ms in (("b", second_ms + 999), ("c", second_ms + 1000), ("d", first.due_at_ms)):
         driver.server.command("HSET", f"{KEY}:pool", job_id, driver.server.command("HGET", f"{KEY}:pool", "a"))
         driver.server.command("ZADD", f"{KEY}:delay", due_ms, job_id)
-    await driver.queue.put(PutJob(topic="other", id="x", delay=3601))
-    await driver.queue.put(PutJob(topic="hidden", id="x", delay=1))
+    await driver.puts.put(PutJob(topic="other", id="x", delay=3601))
+    await driver.puts.put(PutJob(topic="hidden", id="x", delay=1))
     driver.server.command("ZADD", "deferd:{0}:other:delay", second_ms + 998, "x")
     found = await now(driver, TOPIC, "other")
     assert (found.alerts, found.next_due_ms, found.next_due_jobs) == ([], min(first.due_at_ms, second_ms + 998), 4)
@@ -134,7 +134,7 @@ async def test_behind_by_the_age_of_the_first_job(driver: EngineDriver) -> None:
 
 
 async def test_behind_by_the_wait_of_the_last_job(driver: EngineDriver) -> None:
-    await driver.queue.put_many([PutJob(topic=TOPIC, id=str(at)) for at in range(600)])
+    await driver.puts.put_many([PutJob(topic=TOPIC, id=str(at)) for at in range(600)])
     consume(driver)
     report(driver, orders_close=30)
     assert await alerts(driver) == []
@@ -158,7 +158,7 @@ async def test_a_pause_with_ready_jobs(driver: EngineDriver) -> None:
 
 
 async def bury(driver: EngineDriver, topic: str, job_id: str, error: str | None, **fields: Any) -> None:
-    await driver.queue.put(PutJob.model_validate({"topic": topic, "id": job_id, **fields}))
+    await driver.puts.put(PutJob.model_validate({"topic": topic, "id": job_id, **fields}))
     await driver.queue.pop(topic, [PopRequest(1)])
     await driver.queue.bury(topic, job_id, ANY_RECEIPT, error=error)
 
@@ -212,7 +212,7 @@ async def test_jobs_that_the_timer_does_not_get_to(driver: EngineDriver) -> None
 async def test_no_timer_runs(driver: EngineDriver) -> None:
     """One alert for the shard, and none for each of its topics."""
     await driver.put("a", delay=10)
-    await driver.queue.put(PutJob(topic="other", id="a", delay=10))
+    await driver.puts.put(PutJob(topic="other", id="a", delay=10))
     driver.server.command("DEL", "deferd:{0}:lock")
     driver.move_clock(20)
     alert = await only_alert(driver, TOPIC)
@@ -236,7 +236,7 @@ async def test_a_topic_that_is_nearly_full(driver: EngineDriver) -> None:
     consume(driver)
     await bury(driver, TOPIC, "dead", None, dead_retain=3600)
     driver.move_clock(0)
-    await driver.queue.put_many([PutJob(topic=TOPIC, id=str(at), delay=600) for at in range(8)])
+    await driver.puts.put_many([PutJob(topic=TOPIC, id=str(at), delay=600) for at in range(8)])
     assert [one.code for one in await alerts(driver)] == ["dying"]
     await driver.put("8")
     full, _ = await alerts(driver)
@@ -281,7 +281,7 @@ async def test_without_a_history_what_is_due_soon_is_compared_with_what_consumer
         return {}
 
     monkeypatch.setattr(driver.engine.finish_rates, "of_topics", unknown)
-    await driver.queue.put_many([PutJob(topic=TOPIC, id=str(at), delay=600) for at in range(1000)])
+    await driver.puts.put_many([PutJob(topic=TOPIC, id=str(at), delay=600) for at in range(1000)])
     consume(driver)
     report(driver, orders_close=3)
     assert await alerts(driver) == []
@@ -299,7 +299,7 @@ async def test_more_is_due_soon_than_was_finished_in_the_last_hour(
         return {topic: finished[topic] for topic in topics if topic in finished}
 
     monkeypatch.setattr(driver.engine.finish_rates, "of_topics", rates_of)
-    await driver.queue.put_many([PutJob(topic=TOPIC, id=str(at), delay=600) for at in range(1000)])
+    await driver.puts.put_many([PutJob(topic=TOPIC, id=str(at), delay=600) for at in range(1000)])
     for rate, expected in ((1000 / 3600, 0), (0.1, 1), (0.0, 0)):
         finished[TOPIC] = rate
         found = await alerts(driver)
@@ -309,20 +309,20 @@ async def test_more_is_due_soon_than_was_finished_in_the_last_hour(
 
 async def test_the_most_urgent_comes_first(driver: EngineDriver) -> None:
     for topic, jobs in (("few", 1), ("many", 3)):
-        await driver.queue.put_many([PutJob(topic=topic, id=str(at)) for at in range(jobs)])
+        await driver.puts.put_many([PutJob(topic=topic, id=str(at)) for at in range(jobs)])
     await bury(driver, "dying", "a", "x")
-    await driver.queue.put(PutJob(topic="paused", id="a"))
+    await driver.puts.put(PutJob(topic="paused", id="a"))
     await driver.topics.pause("paused")
     assert [one.topic for one in await alerts(driver)] == ["many", "few", "dying", "paused"]
     driver.move_clock(61)
-    await driver.queue.put(PutJob(topic="young", id="a"))
+    await driver.puts.put(PutJob(topic="young", id="a"))
     assert [one.topic for one in await alerts(driver)] == ["many", "few", "young", "dying", "paused"]
     assert [one.topic for one in await alerts(driver, "few", "paused")] == ["few", "paused"]
 
 
 async def test_a_damaged_topic_does_not_hide_the_others(driver: EngineDriver) -> None:
     await driver.put()
-    await driver.queue.put(PutJob(topic="broken", id="a"))
+    await driver.puts.put(PutJob(topic="broken", id="a"))
     driver.server.command("HSET", "deferd:{0}:broken:pool", "a", "short")
     for settings in ("no json", "[1]", '{"l": "x", "j": {}, "q": []}', '{"p": 1, "pb": 7}'):
         driver.server.command("HSET", "deferd:{0}:settings", "broken", settings)
@@ -332,7 +332,7 @@ async def test_a_damaged_topic_does_not_hide_the_others(driver: EngineDriver) ->
 async def test_large_bodies_are_read_in_steps(driver: EngineDriver) -> None:
     names = [f"t{number}" for number in range(5)]
     for name in names:
-        await driver.queue.put(PutJob(topic=name, id="a", body="x" * 700_000))
+        await driver.puts.put(PutJob(topic=name, id="a", body="x" * 700_000))
     driver.server.command("CONFIG", "RESETSTAT")
     assert {one.topic for one in await alerts(driver)} == set(names)
     assert (await now(driver)).looked_at == 5

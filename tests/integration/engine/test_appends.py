@@ -19,7 +19,7 @@ from tests.integration.engine.sweeping import purge_jobs, redrive_jobs
 
 
 async def append(driver: EngineDriver, body: Any, job_id: str = "a", **fields: Any) -> tuple[str, JobRecord]:
-    put = await driver.queue.put(job(job_id, body=body, on_conflict="append", **fields))
+    put = await driver.puts.put(job(job_id, body=body, on_conflict="append", **fields))
     return put.outcome, put.record
 
 
@@ -104,7 +104,7 @@ async def test_a_held_job_refuses_or_is_followed_by_the_next_collection(driver: 
     shown = await driver.queue.get(TOPIC, "a")
     assert shown.followed_by is not None
     assert shown.followed_by.body == b"[2,3]"
-    kept = await driver.queue.put_many_with_jobs([job(on_conflict="keep", if_reserved="after"), job("b")])
+    kept = await driver.puts.put_many_with_jobs([job(on_conflict="keep", if_reserved="after"), job("b")])
     assert [one and one.body for _, one in kept] == [b"[2,3]", b"null"]
     assert await is_sound(driver)
     await finish(driver, held)
@@ -132,7 +132,7 @@ async def test_an_append_to_a_job_that_came_back_waits_for_it(driver: EngineDriv
 async def test_a_follow_up_that_was_put_otherwise_is_the_first_item(driver: EngineDriver) -> None:
     await driver.put()
     held = await driver.pop_one()
-    await driver.queue.put(job(body="x", on_conflict="replace", if_reserved="after"))
+    await driver.puts.put(job(body="x", on_conflict="replace", if_reserved="after"))
     await append(driver, "y", if_reserved="after")
     assert await is_sound(driver)
     await finish(driver, held)
@@ -144,7 +144,7 @@ async def test_replacing_a_follow_up_drops_its_items(driver: EngineDriver) -> No
     await driver.put()
     await driver.pop_one()
     await append(driver, 1, if_reserved="after")
-    await driver.queue.put(job(body="x", on_conflict="replace", if_reserved="after"))
+    await driver.puts.put(job(body="x", on_conflict="replace", if_reserved="after"))
     assert not items_left(driver)
     assert await is_sound(driver)
 
@@ -155,7 +155,7 @@ async def test_nothing_of_a_collection_stays_when_its_job_goes(driver: EngineDri
     await append(driver, 2, delay=5)
     match verb:
         case "cancel":
-            await driver.queue.cancel(TOPIC, "a")
+            await driver.cancels.cancel(TOPIC, "a")
         case "replace":
             await driver.put(on_conflict="replace")
         case "purge":
@@ -199,20 +199,20 @@ async def test_a_change_of_the_due_time_keeps_the_items(driver: EngineDriver) ->
 async def test_what_is_too_large_is_refused_and_nothing_is_lost(driver: EngineDriver) -> None:
     bounds = PutBounds(body_bytes=100)
     item = job(body="x" * 38, on_conflict="append", delay=5)  # 40 bytes
-    await driver.queue.put(item, bounds)
-    await driver.queue.put(item, bounds)  # 83 bytes
+    await driver.puts.put(item, bounds)
+    await driver.puts.put(item, bounds)  # 83 bytes
     with pytest.raises(PayloadTooLarge, match="100 bytes"):
-        await driver.queue.put(item, bounds)
+        await driver.puts.put(item, bounds)
     exact = job(body="y" * 14, on_conflict="append", delay=5)  # 16 and a comma: 100 bytes
     larger = job(body="y" * 15, on_conflict="append", delay=5)
-    results = await driver.queue.put_many([larger, exact, larger], bounds)
+    results = await driver.puts.put_many([larger, exact, larger], bounds)
     assert [(result.status, result.code) for result in results] == [
         (413, "payload_too_large"),
         (200, None),
         (413, "payload_too_large"),
     ]
     with pytest.raises(PayloadTooLarge):
-        await driver.queue.put(job("b", body="x" * 97, on_conflict="append"), bounds)
+        await driver.puts.put(job("b", body="x" * 97, on_conflict="append"), bounds)
     body = (await driver.queue.get(TOPIC, "a")).body
     assert (len(body), len(orjson.loads(body))) == (100, 3)
     assert await is_sound(driver)
@@ -220,7 +220,7 @@ async def test_what_is_too_large_is_refused_and_nothing_is_lost(driver: EngineDr
 
 async def test_a_collection_has_a_largest_number_of_items(driver: EngineDriver) -> None:
     for _ in range(limits.ITEMS_MAX // 1000):
-        results = await driver.queue.put_many([job(body=0, on_conflict="append", delay=60)] * 1000)
+        results = await driver.puts.put_many([job(body=0, on_conflict="append", delay=60)] * 1000)
     assert results[-1].status == 200
     with pytest.raises(PayloadTooLarge, match="10000 items"):
         await append(driver, 1, delay=60)
@@ -320,7 +320,7 @@ async def test_every_item_is_delivered_once_and_in_order(driver: EngineDriver) -
             elif verb == "release":
                 await driver.queue.release(TOPIC, one.id, one.receipt, delay_ms=1000)
             else:
-                await driver.queue.return_popped([one])
+                await driver.held_jobs.return_popped([one])
             await driver.run_timer()
     assert await is_sound(driver)
     for _ in range(8):
@@ -336,7 +336,7 @@ async def test_an_append_to_a_job_that_was_returned_waits_with_those_that_wait_a
     await driver.put(body="held")
     held = await driver.pop_one()
     await append(driver, 1, if_reserved="after")
-    await driver.queue.return_popped([held])
+    await driver.held_jobs.return_popped([held])
     outcome, record = await append(driver, 2)
     assert (outcome, record.is_follow_up, record.items) == ("appended", True, 2)
     assert await is_sound(driver)

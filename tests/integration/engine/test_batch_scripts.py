@@ -34,11 +34,11 @@ async def test_an_encoded_batch_is_stored_as_its_models(driver: EngineDriver) ->
     ]
     encoded = decode_batch(puts(*jobs), NO_BOUNDS, NO_KEY_BOUNDS)
     assert encoded is not None
-    fast = await driver.queue.put_many(encoded.jobs)
+    fast = await driver.puts.put_many(encoded.jobs)
     of_fast = [await driver.queue.get(TOPIC, job_id) for job_id in "abc"]
     for job_id in "abc":
-        await driver.queue.cancel(TOPIC, job_id)
-    general = await driver.queue.put_many(PutBatch.model_validate_json(puts(*jobs)).jobs)
+        await driver.cancels.cancel(TOPIC, job_id)
+    general = await driver.puts.put_many(PutBatch.model_validate_json(puts(*jobs)).jobs)
     assert [(result.id, result.status, result.code) for result in general] == [
         (result.id, result.status, result.code) for result in fast
     ]
@@ -53,7 +53,7 @@ async def test_an_encoded_put_is_one_put(driver: EngineDriver) -> None:
     raw = orjson.dumps({"topic": TOPIC, "body": {"a": 1}})
     encoded = decode_put(raw, NO_BOUNDS, NO_KEY_BOUNDS, f"00-{'1' * 32}-{'2' * 16}-01")
     assert isinstance(encoded, EncodedPut)
-    put = await driver.queue.put(encoded)
+    put = await driver.puts.put(encoded)
     assert (put.outcome, put.record.id, put.record.body) == ("created", encoded.id, b'{"a":1}')
     assert (await driver.queue.get(TOPIC, encoded.id)).traceparent == f"00-{'1' * 32}-{'2' * 16}-01"
 
@@ -64,7 +64,7 @@ async def test_an_encoded_batch_of_finishes_ends_as_its_models(driver: EngineDri
         for job_id in ("gone", "kept", "other", "any", "twice", "cancelled"):
             await driver.put(job_id, retain=0 if job_id != "kept" else 60)
         receipts = {popped.id: str(popped.receipt) for popped in await driver.pop(10)}
-        await driver.queue.cancel(TOPIC, "cancelled")
+        await driver.cancels.cancel(TOPIC, "cancelled")
         await driver.put("waits", delay=10)
         jobs: list[dict[str, object]] = [
             {"id": "gone", "receipt": receipts["gone"]},
@@ -86,7 +86,7 @@ async def test_an_encoded_batch_of_finishes_ends_as_its_models(driver: EngineDri
         codes.append([result.status for result in await driver.queue.finish_many(TOPIC, batch.jobs)])
         assert (await driver.queue.get(TOPIC, "kept")).result == b'{"ok":1.0}'
         for job_id in ("kept", "other", "waits"):
-            await driver.queue.cancel(TOPIC, job_id)
+            await driver.cancels.cancel(TOPIC, job_id)
         driver.move_clock(200)  # past the tombstones
         await driver.run_timer()
     assert codes[0] == codes[1] == [200, 200, 200, 409, 409, 409, 409, 200, 200, 404, 410, 409, 404]

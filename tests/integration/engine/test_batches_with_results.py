@@ -37,7 +37,7 @@ async def test_a_batch_returns_the_jobs_that_single_puts_return(driver: EngineDr
         job("kept"),
         job("ready", max_attempts=3, durability="memory"),
     ]
-    results = await driver.queue.put_many_with_jobs(batch)
+    results = await driver.puts.put_many_with_jobs(batch)
     assert [201, 200, 200, 200, 409, 409, 201] == [result.status for result, _ in results]
     jobs = [record for _, record in results]
     assert [(record.id, record.state, record.body) for record in jobs if record is not None] == [
@@ -55,11 +55,11 @@ async def test_existing_jobs_are_returned_up_to_a_mebibyte(driver: EngineDriver)
     """Beyond it their results have no job; new jobs, which the request itself contains, always have theirs."""
     large = "x" * (KEPT_BYTES // 10)
     names = [f"j{number}" for number in range(20)]
-    await driver.queue.put_many([job(name, body=large) for name in names])
+    await driver.puts.put_many([job(name, body=large) for name in names])
     batch = [job(name, on_conflict="keep") for name in names] + [
         job(f"new{number}", body=large) for number in range(20)
     ]
-    results = await driver.queue.put_many_with_jobs(batch)
+    results = await driver.puts.put_many_with_jobs(batch)
     assert [200] * 20 + [201] * 20 == [result.status for result, _ in results]
     kept = [record for _, record in results[:20] if record is not None]
     assert 0 < sum(len(record.body) for record in kept) <= KEPT_BYTES
@@ -75,7 +75,7 @@ async def test_each_cancel_of_a_batch_has_its_own_result(driver: EngineDriver) -
     await driver.put("ready")
     names = ["delayed", "ready", "held", "dead", "missing", "ready"]
     items = [CancelItem(id=name) for name in names] + [CancelItem(id="refused", if_reserved="refuse")]
-    assert await driver.queue.cancel_many(TOPIC, items) == [
+    assert await driver.cancels.cancel_many(TOPIC, items) == [
         CancelResult(id="delayed", status=200, was=JobState.DELAYED),
         CancelResult(id="ready", status=200, was=JobState.READY),
         CancelResult(id="held", status=200, was=JobState.RESERVED),
@@ -89,8 +89,8 @@ async def test_each_cancel_of_a_batch_has_its_own_result(driver: EngineDriver) -
 
 async def test_a_thousand_jobs_are_cancelled(engine: Engine) -> None:
     names = [f"j{number}" for number in range(limits.BATCH_MAX)]
-    await engine.queue.put_many([job(name) for name in names])
-    results = await engine.queue.cancel_many(TOPIC, [CancelItem(id=name) for name in names])
+    await engine.puts.put_many([job(name) for name in names])
+    results = await engine.cancels.cancel_many(TOPIC, [CancelItem(id=name) for name in names])
     assert results == [CancelResult(id=name, status=200, was=JobState.READY) for name in names]
 
 
@@ -101,7 +101,7 @@ async def test_a_batch_of_cancels_that_the_store_confirmed_none_of_fails(server:
     server.pause()
     try:
         with pytest.raises(StoreUnavailable):
-            await engine.queue.cancel_many(TOPIC, [CancelItem(id="a")])
+            await engine.cancels.cancel_many(TOPIC, [CancelItem(id="a")])
     finally:
         server.unpause()
         await store.close()
@@ -113,12 +113,12 @@ async def test_a_small_batch_does_not_wait_for_bulk_calls(driver: EngineDriver) 
     async with throttle.slot(TOPIC), throttle.slot(TOPIC):
         names = [f"j{number}" for number in range(FROM_JOBS)]
         async with asyncio.timeout(10):
-            await driver.queue.put_many_with_jobs([job(name) for name in names])
+            await driver.puts.put_many_with_jobs([job(name) for name in names])
             await driver.queue.finish_many(TOPIC, [FinishItem(id=name) for name in names])
-            await driver.queue.cancel_many(TOPIC, [CancelItem(id=name) for name in names])
+            await driver.cancels.cancel_many(TOPIC, [CancelItem(id=name) for name in names])
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
-                await driver.queue.put_many([job(f"bulk{number}") for number in range(FROM_JOBS + 1)])
+                await driver.puts.put_many([job(f"bulk{number}") for number in range(FROM_JOBS + 1)])
 
 
 async def test_small_batches_wait_for_each_other(driver: EngineDriver) -> None:
@@ -128,13 +128,13 @@ async def test_small_batches_wait_for_each_other(driver: EngineDriver) -> None:
         for _ in range(SMALL_AT_ONCE):
             await held.enter_async_context(throttle.slot(TOPIC, FROM_JOBS))
         for waits in (
-            driver.queue.put_many([job("a")]),
+            driver.puts.put_many([job("a")]),
             driver.queue.finish_many(TOPIC, [FinishItem(id="a")]),
-            driver.queue.cancel_many(TOPIC, [CancelItem(id="a")]),
+            driver.cancels.cancel_many(TOPIC, [CancelItem(id="a")]),
         ):
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.1):
                     await waits
         async with asyncio.timeout(10):
             await driver.put("single")
-            await driver.queue.put_many([job(f"bulk{number}") for number in range(FROM_JOBS + 1)])
+            await driver.puts.put_many([job(f"bulk{number}") for number in range(FROM_JOBS + 1)])

@@ -19,7 +19,7 @@ IDS = [f"j{n:04d}" for n in range(limits.BATCH_MAX)]
 
 
 async def test_a_thousand_jobs_are_put_popped_and_finished_in_order(engine: Engine) -> None:
-    put = await engine.queue.put_many([PutJob(topic=TOPIC, id=job_id) for job_id in IDS])
+    put = await engine.puts.put_many([PutJob(topic=TOPIC, id=job_id) for job_id in IDS])
     assert IDS == [result.id for result in put]
     assert {201} == {result.status for result in put}
 
@@ -35,7 +35,7 @@ async def test_a_thousand_jobs_are_put_popped_and_finished_in_order(engine: Engi
 async def test_an_id_that_occurs_twice_in_a_batch_is_put_once(engine: Engine) -> None:
     batch = [PutJob(topic=TOPIC, id=job_id) for job_id in [*IDS[:-1], IDS[0]]]
 
-    put = await engine.queue.put_many(batch)
+    put = await engine.puts.put_many(batch)
 
     assert (201, 409) == (put[0].status, put[-1].status)
 
@@ -43,7 +43,7 @@ async def test_an_id_that_occurs_twice_in_a_batch_is_put_once(engine: Engine) ->
 async def test_many_large_calls_at_the_same_time_all_complete(engine: Engine) -> None:
     topics = [f"{TOPIC}{n}" for n in range(8)]
     await asyncio.gather(
-        *(engine.queue.put_many([PutJob(topic=topic, id=job_id) for job_id in IDS]) for topic in topics)
+        *(engine.puts.put_many([PutJob(topic=topic, id=job_id) for job_id in IDS]) for topic in topics)
     )
     pops = await asyncio.gather(*(engine.dispatcher.pop([topic], count=limits.POP_COUNT_MAX) for topic in topics))
     assert [IDS] * len(topics) == [[job.id for job in jobs] for jobs in pops]
@@ -53,7 +53,7 @@ async def test_jobs_that_a_failing_store_did_not_confirm_have_status_503(server:
     """Jobs before the failure are confirmed; whether later ones were stored is unknown."""
     store = await connect(server.url, timeout_s=0.5)
     engine = Engine(store)
-    await engine.queue.put_many([PutJob(topic=TOPIC, id=job_id) for job_id in IDS])
+    await engine.puts.put_many([PutJob(topic=TOPIC, id=job_id) for job_id in IDS])
     popped = await engine.dispatcher.pop([TOPIC], count=limits.POP_COUNT_MAX)
     finishing = asyncio.ensure_future(
         engine.queue.finish_many(TOPIC, [FinishItem(id=job.id, receipt=str(job.receipt)) for job in popped])
@@ -83,7 +83,7 @@ async def test_bulk_calls_to_a_store_that_hangs_fail_together(server: StoreServe
     began = asyncio.get_running_loop().time()
     try:
         responses = await asyncio.gather(
-            *(engine.queue.put_many([PutJob(topic=TOPIC, id=job_id) for job_id in IDS]) for _ in range(12)),
+            *(engine.puts.put_many([PutJob(topic=TOPIC, id=job_id) for job_id in IDS]) for _ in range(12)),
             *(engine.queue.finish_many(TOPIC, [FinishItem(id=job_id) for job_id in IDS]) for _ in range(4)),
             *(engine.queue.pop(TOPIC, [PopRequest(500)]) for _ in range(4)),
             return_exceptions=True,
@@ -93,5 +93,5 @@ async def test_bulk_calls_to_a_store_that_hangs_fail_together(server: StoreServe
         server.unpause()
     assert {StoreUnavailable} == {type(response) for response in responses}
     assert took_s < BUSY_S  # one after the other, they take 10 s
-    assert (await engine.queue.put_many([PutJob(topic=TOPIC, id="after")]))[0].status == 201
+    assert (await engine.puts.put_many([PutJob(topic=TOPIC, id="after")]))[0].status == 201
     await store.close()

@@ -48,7 +48,7 @@ async def put_one_in_every_state(driver: EngineDriver, **fields: Any) -> None:
 async def put_many(driver: EngineDriver, count: int, *, topic: str = TOPIC, **fields: Any) -> None:
     for at in range(0, count, 1000):
         jobs = [PutJob(topic=topic, id=f"j{n}", **fields) for n in range(at, min(at + 1000, count))]
-        await driver.queue.put_many(jobs)
+        await driver.puts.put_many(jobs)
 
 
 async def due_times(driver: EngineDriver) -> dict[str, int]:
@@ -89,8 +89,8 @@ async def test_a_tag_is_found_in_all_topics_and_shards(store: Store, server: Sto
     engine = Engine(store, shards=5, movable_clock=True)
     topics = [f"t{number}" for number in range(20)]
     for topic in topics:
-        await engine.queue.put_many([PutJob(topic=topic, id=f"j{n}", delay=60, tags=["all"]) for n in range(7)])
-        await engine.queue.put(PutJob(topic=topic, id="plain", delay=60))
+        await engine.puts.put_many([PutJob(topic=topic, id=f"j{n}", delay=60, tags=["all"]) for n in range(7)])
+        await engine.puts.put(PutJob(topic=topic, id="plain", delay=60))
     call = CancelSelected.model_validate({"select": {"tag": "all", "topics": ["t1*", "t0"]}})
     assert await engine.bulk.cancel(call) == BulkOutcome(84, 84, {DELAYED: 84}, True)
     call = CancelSelected.model_validate({"select": {"tag": "all"}})
@@ -104,7 +104,7 @@ async def test_a_tag_is_found_in_all_topics_and_shards(store: Store, server: Sto
 async def test_jobs_are_cancelled_by_name(driver: EngineDriver) -> None:
     await driver.put("a", delay=5)
     await driver.put("b")
-    await driver.queue.put(PutJob(topic="other", id="a"))
+    await driver.puts.put(PutJob(topic="other", id="a"))
     ids = [{"topic": TOPIC, "id": "a"}, {"topic": "other", "id": "a"}, {"topic": TOPIC, "id": "a"}]
     ids.append({"topic": TOPIC, "id": "missing"})
     dry = await cancel(driver, select={"ids": ids}, dry_run=True)
@@ -141,7 +141,7 @@ async def test_a_limit_is_kept_and_the_rest_can_be_asked_for(driver: EngineDrive
 async def test_a_limit_is_shared_by_the_shards(store: Store) -> None:
     engine = Engine(store, shards=4)
     for number in range(40):
-        await engine.queue.put_many([PutJob(topic=f"t{number}", id=f"j{n}", delay=60, tags=["x"]) for n in range(10)])
+        await engine.puts.put_many([PutJob(topic=f"t{number}", id=f"j{n}", delay=60, tags=["x"]) for n in range(10)])
     call = CancelSelected.model_validate({"select": {"tag": "x"}, "limit": 390})
     first, second = await engine.bulk.cancel(call), await engine.bulk.cancel(call)
     assert (first.done, first.complete, second.done, second.complete) == (390, False, 10, True)
@@ -263,7 +263,7 @@ async def test_each_job_is_moved_once_wherever_it_lands(
         PutJob(topic=TOPIC, id=f"j{n}", run_at=datetime.fromtimestamp((start + n * step) / 1000, UTC))
         for n in range(900)
     ]
-    await driver.queue.put_many(jobs)
+    await driver.puts.put_many(jobs)
     before = await due_times(driver)
     found = await reschedule(driver, select={"state": "delayed", "topics": [TOPIC]}, **fields)
     assert found == BulkOutcome(901, 901, {DELAYED: 901}, True)
@@ -283,10 +283,10 @@ async def test_a_repeated_call_moves_the_rest_and_no_job_twice(driver: EngineDri
     select = {"state": "delayed", "topics": [TOPIC]}
     first = await reschedule(driver, select=select, by=100, request_id="r", limit=400)
     assert first == BulkOutcome(400, 400, {DELAYED: 400}, False)
-    await driver.queue.put(PutJob(topic=TOPIC, id="another", delay=3600))
+    await driver.puts.put(PutJob(topic=TOPIC, id="another", delay=3600))
     await reschedule(driver, select=select, by=-7)  # another call in between
     driver.move_clock(1)
-    await driver.queue.put(PutJob(topic=TOPIC, id="late", delay=3600))
+    await driver.puts.put(PutJob(topic=TOPIC, id="late", delay=3600))
     second = await reschedule(driver, select=select, by=100, request_id="r", limit=400)
     assert second == BulkOutcome(600, 600, {DELAYED: 600}, True)
     third = await reschedule(driver, select=select, by=100, request_id="r")
@@ -335,7 +335,7 @@ async def test_attempts_at_the_same_time_move_each_job_once(driver: EngineDriver
 async def test_ready_jobs_are_moved_by_state(driver: EngineDriver) -> None:
     await put_many(driver, 600)
     await driver.pop(3, ttr_ms=600_000)
-    await driver.engine.queue.return_popped(await driver.pop(2))
+    await driver.engine.held_jobs.return_popped(await driver.pop(2))
     found = await reschedule(driver, select={"state": "ready", "topics": [TOPIC]}, delay=60)
     assert found == BulkOutcome(597, 597, {READY: 597}, True)
     assert await driver.counts() == {"delayed": 597, "reserved": 3}
@@ -345,7 +345,7 @@ async def test_ready_jobs_are_moved_by_state(driver: EngineDriver) -> None:
 
 
 async def test_waiting_consumers_get_rescheduled_jobs(engine: Engine) -> None:
-    await engine.queue.put(PutJob(topic=TOPIC, id="a", delay=3600, tags=["x"]))
+    await engine.puts.put(PutJob(topic=TOPIC, id="a", delay=3600, tags=["x"]))
     waiting = asyncio.create_task(engine.dispatcher.pop([TOPIC], wait_ms=5000))
     await until(lambda: engine.dispatcher.waiting.count == 1, "it waits")
     await engine.bulk.reschedule(RescheduleSelected.model_validate({"select": {"tag": "x"}, "delay": 0.2}))

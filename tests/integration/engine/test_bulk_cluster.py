@@ -40,7 +40,7 @@ async def engine(cluster: ClusterSet) -> AsyncIterator[Engine]:
 async def test_jobs_of_all_nodes_are_moved_and_cancelled(engine: Engine, cluster: ClusterSet) -> None:
     for topic in TOPICS:
         jobs = [PutJob(topic=topic, id=f"j{n}", delay=3600, tags=["x", f"t-{n}"]) for n in range(5)]
-        assert {result.status for result in await engine.queue.put_many(jobs)} == {201}
+        assert {result.status for result in await engine.puts.put_many(jobs)} == {201}
     assert [len(node.command("KEYS", "deferd:*:tag/x")) > 0 for node in cluster.masters] == [True] * 3
     before = (await engine.queue.get("t3", "j4")).due_at_ms
     by_state = {"select": {"state": "delayed", "topics": ["t*"]}, "by": 60, "request_id": "r"}

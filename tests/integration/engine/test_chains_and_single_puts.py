@@ -47,7 +47,7 @@ class Twins:
 
     async def put(self, fields: dict[str, Any]) -> None:
         for topic in (TOPIC, OTHER):
-            await self.queue.put_many([put_of(topic, fields)], self.bounds)
+            await self.driver.puts.put_many([put_of(topic, fields)], self.bounds)
 
     async def pop(self, count: int) -> dict[str, list[JobRecord]]:
         """The jobs of each, in the same order: those that are due in the same ms have any."""
@@ -67,7 +67,7 @@ class Twins:
         """Put the jobs one by one, up to the first that is refused: its error."""
         for fields in puts:
             try:
-                await self.queue.put(put_of(OTHER, fields), self.bounds)
+                await self.driver.puts.put(put_of(OTHER, fields), self.bounds)
             except DeferdError as error:
                 return error
         return None
@@ -114,7 +114,7 @@ class Twins:
             **draw.choice([{}, {"retain": 60}, {"unique_for": 60}, {"tags": ["x"]}]),
         }
         for topic in (TOPIC, OTHER):
-            await self.queue.put(put_of(topic, fields))
+            await self.driver.puts.put(put_of(topic, fields))
         self.driver.move_clock(120)
         await self.driver.run_timer()
 

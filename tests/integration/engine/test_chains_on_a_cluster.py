@@ -36,7 +36,7 @@ async def test_a_finish_puts_into_topics_of_its_shard_on_each_node(engine: Engin
     for shard in range(SHARDS):
         first, second, third = [topic for topic in TOPICS if KEYS.shard_of(topic) == shard][:3]
         far = next(topic for topic in TOPICS if KEYS.shard_of(topic) != shard)
-        await engine.queue.put(PutJob(topic=first, id="a"))
+        await engine.puts.put(PutJob(topic=first, id="a"))
         [[held]] = (await engine.queue.pop(first, [PopRequest(1)])).jobs
         near = [PutJob(topic=topic, id="next", delay=60) for topic in (second, first, third)]
         with pytest.raises(DifferentShard, match=f"topic '{far}' is in another shard"):

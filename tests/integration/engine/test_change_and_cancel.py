@@ -115,20 +115,20 @@ async def test_cancel_returns_the_state_of_the_job(driver: EngineDriver) -> None
     await driver.queue.finish(TOPIC, "finished", ANY_RECEIPT)
     await driver.put("ready")
     for state in JobState:
-        assert await driver.queue.cancel(TOPIC, state.value) is state
+        assert await driver.cancels.cancel(TOPIC, state.value) is state
     assert await driver.counts() == {}
 
 
 async def test_cancel_of_a_missing_job_is_not_found(driver: EngineDriver) -> None:
     with pytest.raises(JobNotFound):
-        await driver.queue.cancel(TOPIC, "a")
+        await driver.cancels.cancel(TOPIC, "a")
 
 
 async def test_a_cancelled_job_is_never_handed_out(driver: EngineDriver) -> None:
     await driver.put("a", delay=5)
     await driver.put("b")
-    await driver.queue.cancel(TOPIC, "a")
-    await driver.queue.cancel(TOPIC, "b")
+    await driver.cancels.cancel(TOPIC, "a")
+    await driver.cancels.cancel(TOPIC, "b")
     await driver.pass_time(60)
     assert await driver.pop(5) == []
     assert driver.keys_left() == set()
@@ -139,9 +139,9 @@ async def test_an_id_that_becomes_ready_again_goes_to_the_end_of_a_long_ready_li
     driver: EngineDriver, way: str
 ) -> None:
     ids = [f"j{number}" for number in range(3000)]
-    await driver.queue.put_many([job(job_id) for job_id in ids])
+    await driver.puts.put_many([job(job_id) for job_id in ids])
     if way == "cancelled and put again":
-        await driver.queue.cancel(TOPIC, "j1500")
+        await driver.cancels.cancel(TOPIC, "j1500")
         await driver.put("j1500")
     elif way == "replaced":
         await driver.put("j1500", on_conflict="replace")
@@ -166,8 +166,8 @@ async def test_returned_jobs_come_first_in_their_order(driver: EngineDriver) -> 
     for job_id in ("a", "b", "c"):
         await driver.put(job_id)
     held = await driver.pop(2)
-    await driver.queue.return_popped(held)
-    assert await driver.queue.return_popped(await driver.pop(1)) == 1
+    await driver.held_jobs.return_popped(held)
+    assert await driver.held_jobs.return_popped(await driver.pop(1)) == 1
     await driver.put("d")
     assert driver.ready_list() == ["a", "b", "c", "d"]
 
@@ -175,11 +175,11 @@ async def test_returned_jobs_come_first_in_their_order(driver: EngineDriver) -> 
 async def test_churn_deep_inside_a_long_ready_list_leaves_only_ready_jobs_in_it(driver: EngineDriver) -> None:
     """If ids were left in it, put-only topics would make it grow without limit, and every pop slower."""
     ids = [f"j{number}" for number in range(3000)]
-    await driver.queue.put_many([job(job_id) for job_id in ids])
+    await driver.puts.put_many([job(job_id) for job_id in ids])
     for _ in range(3):
         for delay in (60, 0):
             churn = [job(job_id, on_conflict="replace", delay=delay) for job_id in ids[1000:2000]]
-            await driver.queue.put_many(churn)
+            await driver.puts.put_many(churn)
     assert len(driver.ready_list()) == len(ids)
     assert await driver.counts() == {"ready": len(ids)}
 
@@ -189,14 +189,14 @@ async def test_the_ready_list_does_not_grow_with_jobs_that_are_put_and_cancelled
     await driver.put("j0")
     for number in range(1, 50):
         await driver.put(f"j{number}")
-        await driver.queue.cancel(TOPIC, f"j{number - 1}")
+        await driver.cancels.cancel(TOPIC, f"j{number - 1}")
     assert driver.ready_list() == ["stays", "j49"]
 
 
 async def test_a_job_that_was_cancelled_and_put_again_is_last(driver: EngineDriver) -> None:
     for job_id in ("a", "b", "c"):
         await driver.put(job_id)
-    await driver.queue.cancel(TOPIC, "b")
+    await driver.cancels.cancel(TOPIC, "b")
     await driver.put("b")
     assert [popped.id for popped in await driver.pop(5)] == ["a", "c", "b"]
 
@@ -216,14 +216,14 @@ async def test_cancel_may_refuse_a_reserved_job(driver: EngineDriver) -> None:
     await driver.put()
     held = await driver.pop_one()
     with pytest.raises(JobReserved):
-        await driver.queue.cancel(TOPIC, "a", refuse_reserved=True)
+        await driver.cancels.cancel(TOPIC, "a", refuse_reserved=True)
     await driver.queue.finish(TOPIC, "a", held.receipt)
 
 
 async def test_the_holder_of_a_cancelled_job_is_notified(driver: EngineDriver) -> None:
     await driver.put()
     held = await driver.pop_one(consumer="worker-1")
-    assert await driver.queue.cancel(TOPIC, "a") is JobState.RESERVED
+    assert await driver.cancels.cancel(TOPIC, "a") is JobState.RESERVED
     for receipt in (held.receipt, ANY_RECEIPT):
         with pytest.raises(JobCancelled):
             await driver.queue.finish(TOPIC, "a", receipt)
@@ -238,7 +238,7 @@ async def test_the_holder_of_a_cancelled_job_is_notified(driver: EngineDriver) -
 async def test_the_holder_of_a_cancelled_job_cannot_touch_the_next_job_of_that_id(driver: EngineDriver) -> None:
     await driver.put()
     held = await driver.pop_one()
-    await driver.queue.cancel(TOPIC, "a")
+    await driver.cancels.cancel(TOPIC, "a")
     await driver.put()
     with pytest.raises(ReceiptStale):
         await driver.queue.finish(TOPIC, "a", held.receipt)
@@ -251,7 +251,7 @@ async def test_the_holder_of_a_cancelled_job_cannot_touch_the_next_job_of_that_i
 async def test_the_tombstone_of_a_cancelled_delivery_expires(driver: EngineDriver) -> None:
     await driver.put(ttr=5)
     held = await driver.pop_one()
-    await driver.queue.cancel(TOPIC, "a")
+    await driver.cancels.cancel(TOPIC, "a")
     await driver.pass_time(66)
     with pytest.raises(JobNotFound):
         await driver.queue.finish(TOPIC, "a", held.receipt)

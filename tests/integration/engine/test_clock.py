@@ -71,10 +71,10 @@ async def test_the_clock_does_not_move_past_a_thousand_years(clock: MovableClock
 
 async def test_due_jobs_are_ready_after_a_move(driver: EngineDriver, clock: MovableClock) -> None:
     """No timer ran; there are more jobs than one step takes, in more topics than are visited together."""
-    await driver.queue.put_many([job(f"j{number}", delay=1000) for number in range(700)])
+    await driver.puts.put_many([job(f"j{number}", delay=1000) for number in range(700)])
     for number in range(9):
-        await driver.queue.put(PutJob(topic=f"other-{number}", delay=86_400))
-    await driver.queue.put(PutJob(topic="later", delay=86_500))
+        await driver.puts.put(PutJob(topic=f"other-{number}", delay=86_400))
+    await driver.puts.put(PutJob(topic="later", delay=86_500))
     await clock.advance(DAY_MS)
     assert await driver.counts() == {"ready": 700}
     for number in range(9):
@@ -119,7 +119,7 @@ async def test_a_request_is_remembered_until_its_lease_ends(driver: EngineDriver
 
 
 async def test_a_waiting_consumer_gets_a_job_that_becomes_due(process: Engine, clock: MovableClock) -> None:
-    await process.queue.put(job(delay=86_400))
+    await process.puts.put(job(delay=86_400))
     popping = asyncio.create_task(process.dispatcher.pop([TOPIC], wait_ms=20_000))
     await until(lambda: process.dispatcher.waiting.count == 1, "the consumer waits")
     await clock.advance(DAY_MS)
@@ -132,7 +132,7 @@ async def test_a_sleeping_timer_wakes_when_the_clock_moves(process: Engine, cloc
     """It slept for its tick of a minute, because the job was due in a day; after the move that is 0.3 s."""
     await until(lambda: process.timers[0]._holds_lock, "the timer works")
     before = timer_runs()
-    await process.queue.put(job(delay=86_400))
+    await process.puts.put(job(delay=86_400))
     await until(lambda: timer_runs() > before, "it has seen the job, and sleeps")
     await clock.advance(DAY_MS - 300)
     async with asyncio.timeout(5):
@@ -143,7 +143,7 @@ async def test_all_shards_move_together(store: Store) -> None:
     engine = Engine(store, shards=7, movable_clock=True)
     topics = [f"t{number}" for number in range(20)]
     for topic in topics:
-        await engine.queue.put(PutJob(topic=topic, delay=60))
+        await engine.puts.put(PutJob(topic=topic, delay=60))
     assert engine.clock is not None
     await engine.clock.advance(60_000)
     for topic in topics:

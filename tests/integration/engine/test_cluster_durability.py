@@ -145,7 +145,7 @@ class TestReplicated:
 
     async def test_a_batch_goes_to_all_primaries(self, cluster: ClusterSet, producer: Engine) -> None:
         topics = [topics_of(cluster, master)[0] for master in range(3)]
-        results = await producer.queue.put_many([job(topic, "replicated:1", topic=topic) for topic in topics])
+        results = await producer.puts.put_many([job(topic, "replicated:1", topic=topic) for topic in topics])
         assert [(line.status, line.durability) for line in results] == [(201, "replicated:1")] * 3
         assert [ids_on(replica, topic) for replica, topic in zip(cluster.replicas, topics, strict=True)] == [
             {topic} for topic in topics

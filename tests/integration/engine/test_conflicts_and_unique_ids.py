@@ -37,7 +37,7 @@ async def test_the_results_of_a_batch_show_the_states_of_jobs_that_were_there(dr
     await driver.put("ready")
     names = ("dead", "finished", "held", "delayed", "ready", "new")
     for on_conflict, status in (("keep", 200), ("reject", 409)):
-        results = await driver.queue.put_many([job(name, on_conflict=on_conflict, delay=60) for name in names])
+        results = await driver.puts.put_many([job(name, on_conflict=on_conflict, delay=60) for name in names])
         assert [(result.status, result.state) for result in results[:-1]] == [
             (status, JobState.DEAD),
             (status, JobState.FINISHED),
@@ -46,14 +46,14 @@ async def test_the_results_of_a_batch_show_the_states_of_jobs_that_were_there(dr
             (status, JobState.READY),
         ]
         assert (results[-1].status, results[-1].state) in {(201, None), (409, JobState.DELAYED)}
-    [held] = await driver.queue.put_many([job("held", on_conflict="replace")])
+    [held] = await driver.puts.put_many([job("held", on_conflict="replace")])
     assert (held.code, held.state) == ("job_reserved", JobState.RESERVED)
 
 
 async def test_a_kept_job_of_the_same_batch_shows_its_state(driver: EngineDriver) -> None:
-    results = await driver.queue.put_many([job("a"), job("a", on_conflict="keep"), job("a")])
+    results = await driver.puts.put_many([job("a"), job("a", on_conflict="keep"), job("a")])
     assert [result.state for result in results] == [None, JobState.READY, JobState.READY]
-    with_jobs = await driver.queue.put_many_with_jobs([job("a", on_conflict="keep"), job("a")])
+    with_jobs = await driver.puts.put_many_with_jobs([job("a", on_conflict="keep"), job("a")])
     assert [(result.state, record and record.state) for result, record in with_jobs] == [
         (JobState.READY, JobState.READY),
         (JobState.READY, None),
@@ -65,7 +65,7 @@ async def test_a_conflict_says_the_state_and_until_when_the_id_is_taken(driver: 
     with pytest.raises(JobExists) as live:
         await driver.put()
     assert (live.value.state, live.value.until) == (JobState.DELAYED, None)
-    await driver.queue.cancel(TOPIC, "a")
+    await driver.cancels.cancel(TOPIC, "a")
     put = await driver.put(retain=60)
     await finish(driver)
     with pytest.raises(JobExists) as finished:
@@ -85,7 +85,7 @@ async def test_only_live_jobs_are_in_the_way_if_the_put_says_so(
 ) -> None:
     await driver.put(retain=60, unique_for=100)
     await ending(driver)  # type: ignore[operator]
-    put = await driver.queue.put(job(body="new", on_conflict=on_conflict, conflict_with="live", delay=5))
+    put = await driver.puts.put(job(body="new", on_conflict=on_conflict, conflict_with="live", delay=5))
     assert (put.outcome, put.record.body, put.record.state) == ("created", b'"new"', JobState.DELAYED)
     assert await driver.counts() == {"delayed": 1}
     assert not driver.keys_left() & {"dead", "finished", "taken"}
@@ -97,8 +97,8 @@ async def test_live_jobs_stay_in_the_way(driver: EngineDriver, delay: float) -> 
     await driver.put(body="old", delay=delay)
     with pytest.raises(JobExists):
         await driver.put(conflict_with="live")
-    assert (await driver.queue.put(job(conflict_with="live", on_conflict="keep"))).record.body == b'"old"'
-    assert (await driver.queue.put(job(conflict_with="live", on_conflict="replace"))).outcome == "replaced"
+    assert (await driver.puts.put(job(conflict_with="live", on_conflict="keep"))).record.body == b'"old"'
+    assert (await driver.puts.put(job(conflict_with="live", on_conflict="replace"))).outcome == "replaced"
 
 
 async def test_a_held_job_stays_in_the_way(driver: EngineDriver) -> None:
@@ -136,7 +136,7 @@ async def test_the_id_of_a_finished_job_stays_taken(driver: EngineDriver) -> Non
         assert refused.value.state == "finished"
         assert refused.value.until_ms is not None
         assert 0 <= refused.value.until_ms - put.created_at_ms - 60_000 < 5000
-    results = await driver.queue.put_many([job("a"), job("b")])
+    results = await driver.puts.put_many([job("a"), job("b")])
     assert [(result.status, result.state) for result in results] == [(409, JobState.FINISHED), (201, None)]
     assert (await driver.engine.consistency.audit_topic(TOPIC)).clean
     await driver.pass_time(61)
@@ -155,7 +155,7 @@ async def test_an_id_is_free_at_its_time_also_when_the_timer_is_late(driver: Eng
 async def test_a_kept_record_and_its_unique_id_end_each_at_its_time(driver: EngineDriver) -> None:
     await driver.put(unique_for=120, retain=60)
     await finish(driver)
-    kept = await driver.queue.put(job(on_conflict="keep"))
+    kept = await driver.puts.put(job(on_conflict="keep"))
     assert (kept.outcome, kept.record.state) == ("kept", JobState.FINISHED)
     with pytest.raises(JobExists):
         await driver.put(on_conflict="replace")
@@ -170,7 +170,7 @@ async def test_only_a_finish_takes_the_id(driver: EngineDriver) -> None:
     await driver.put("dead", unique_for=60)
     await bury(driver, "dead")
     await driver.put("cancelled", unique_for=60)
-    await driver.queue.cancel(TOPIC, "cancelled")
+    await driver.cancels.cancel(TOPIC, "cancelled")
     assert "taken" not in driver.keys_left()
     await driver.put("cancelled", unique_for=60)
 
@@ -179,10 +179,10 @@ async def test_only_a_finish_takes_the_id(driver: EngineDriver) -> None:
 async def test_a_cancel_frees_the_id(driver: EngineDriver, retain: float) -> None:
     await driver.put(unique_for=60, retain=retain)
     await finish(driver)
-    [result] = await driver.queue.cancel_many(TOPIC, [CancelItem(id="a")])
+    [result] = await driver.cancels.cancel_many(TOPIC, [CancelItem(id="a")])
     assert result.was is JobState.FINISHED
     with pytest.raises(JobNotFound):
-        await driver.queue.cancel(TOPIC, "a")
+        await driver.cancels.cancel(TOPIC, "a")
     await driver.put()
 
 
@@ -231,17 +231,17 @@ async def test_each_put_moves_the_due_time_but_not_beyond_the_longest_wait(drive
     def put(body: int) -> PutJob:
         return job(body=body, delay=10, max_wait=25, on_conflict="replace")
 
-    first = (await driver.queue.put(put(0))).record
+    first = (await driver.puts.put(put(0))).record
     assert first.due_at_ms - first.created_at_ms == 10_000
     assert first.due_by_ms == first.created_at_ms + 25_000
     driver.move_clock(8)
-    second = (await driver.queue.put(put(1))).record
+    second = (await driver.puts.put(put(1))).record
     assert second.due_at_ms - second.created_at_ms == 10_000
     driver.move_clock(8)
-    third = (await driver.queue.put(put(2))).record
+    third = (await driver.puts.put(put(2))).record
     assert third.due_at_ms == third.due_by_ms == first.due_by_ms
     driver.move_clock(10)
-    last = (await driver.queue.put(put(3))).record
+    last = (await driver.puts.put(put(3))).record
     assert last.state is JobState.READY
     assert (await driver.engine.consistency.audit_topic(TOPIC)).clean
     assert (await driver.pop_one()).body == b"3"
@@ -265,7 +265,7 @@ async def test_a_job_that_ended_does_not_shorten_the_next_wait(driver: EngineDri
 
 async def test_the_longest_wait_counts_within_a_batch(driver: EngineDriver) -> None:
     jobs = [job("a", delay=60), job("a", delay=60, max_wait=60, on_conflict="replace"), job("b")]
-    results = await driver.queue.put_many([*jobs, job("a", max_wait=70, on_conflict="replace", delay=70)])
+    results = await driver.puts.put_many([*jobs, job("a", max_wait=70, on_conflict="replace", delay=70)])
     assert [result.status for result in results] == [201, 200, 201, 200]
     record = await driver.queue.get(TOPIC, "a")
     assert record.due_at_ms == record.created_at_ms + 60_000

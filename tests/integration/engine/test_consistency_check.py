@@ -326,7 +326,7 @@ async def test_a_dead_job_stays_dead_and_a_finished_one_finished(driver: EngineD
 
 
 async def test_many_findings_are_counted_and_some_are_examples(driver: EngineDriver) -> None:
-    await driver.queue.put_many([job(f"j{number}", delay=1000) for number in range(3000)])
+    await driver.puts.put_many([job(f"j{number}", delay=1000) for number in range(3000)])
     driver.server.command("DEL", f"{KEY}:delay")
     found = await audit(driver)
     assert kinds(found) == {"in_no_place": 3000}
@@ -369,7 +369,7 @@ async def test_an_audit_waits_for_others_only_for_a_bounded_time(
     driver: EngineDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("deferd.engine.consistency.checker._LONGEST_WAIT_S", 0)
-    await driver.queue.put_many([job(f"j{number}", delay=1000) for number in range(3000)])
+    await driver.puts.put_many([job(f"j{number}", delay=1000) for number in range(3000)])
     first = asyncio.create_task(audit(driver))
     await asyncio.sleep(0)
     with pytest.raises(StoreUnavailable, match="other audits"):
@@ -402,7 +402,7 @@ async def test_a_topic_that_was_purged_leaves_nothing_to_find(driver: EngineDriv
 
 
 async def test_jobs_missing_from_a_long_ready_list_are_found_and_put_back(driver: EngineDriver) -> None:
-    await driver.queue.put_many([job(f"j{number}") for number in range(LONG)])
+    await driver.puts.put_many([job(f"j{number}") for number in range(LONG)])
     assert (await audit(driver)).clean
     missing = {"j0", "j1700", "j2500", "j4999"}
     driver.server.command("ZREM", f"{KEY}:ready", *missing)
@@ -418,7 +418,7 @@ async def test_jobs_missing_from_a_long_ready_list_are_found_and_put_back(driver
 
 async def test_a_survey_finds_unlisted_topics_and_stray_keys(driver: EngineDriver) -> None:
     for topic in ("known", "in-no-list", "without-settings", "not-in-topics"):
-        await driver.queue.put(PutJob(topic=topic, delay=5))
+        await driver.puts.put(PutJob(topic=topic, delay=5))
     driver.server.command("HDEL", "deferd:{0}:settings", "in-no-list", "without-settings")
     driver.server.command("ZREM", "deferd:{0}:topics", "in-no-list", "not-in-topics")
     driver.server.command("SET", "deferd:{0}:mine", "x")
@@ -457,7 +457,7 @@ async def test_topics_of_many_shards_are_surveyed(store: Store, server: StoreSer
     engine = Engine(store, shards=3)
     names = [f"t{number}" for number in range(9)]
     for name in names:
-        await engine.queue.put(PutJob(topic=name, delay=5))
+        await engine.puts.put(PutJob(topic=name, delay=5))
     assert (await engine.consistency.audit_store()).unlisted == []
     for shard in range(3):
         server.command("DEL", f"deferd:{{{shard}}}:settings")

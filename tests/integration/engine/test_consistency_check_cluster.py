@@ -29,7 +29,7 @@ async def clustered_store(tmp_path: Path) -> AsyncIterator[Store]:
 async def test_each_shard_is_surveyed_and_repaired_on_its_node(clustered_store: Store) -> None:
     engine = Engine(clustered_store, shards=SHARDS)
     for topic in TOPICS:
-        await engine.queue.put_many([PutJob(topic=topic, id=f"j{number}", delay=60) for number in range(2)])
+        await engine.puts.put_many([PutJob(topic=topic, id=f"j{number}", delay=60) for number in range(2)])
         assert (await engine.consistency.audit_topic(topic)).clean
     assert (await engine.consistency.audit_store()).clean
 

@@ -44,7 +44,7 @@ class Load:
                 self.calls += 1
 
     async def put(self) -> None:
-        await self.engine.queue.put_many(
+        await self.engine.puts.put_many(
             [
                 job(
                     job_id,
@@ -68,13 +68,13 @@ class Load:
             elif end == 1:
                 await self.engine.queue.bury(TOPIC, one.id, one.receipt)
             elif end == 2:
-                await self.engine.queue.return_popped([one])
+                await self.engine.held_jobs.return_popped([one])
             elif end > 3:
                 await self.engine.queue.finish(TOPIC, one.id, one.receipt)
 
     async def cancel(self) -> None:
         for job_id in self.random.sample(self.ids, 10):
-            await self.engine.queue.cancel(TOPIC, job_id)
+            await self.engine.cancels.cancel(TOPIC, job_id)
 
     async def change(self) -> None:
         await redrive_jobs(self.engine, TOPIC, limit=5)
@@ -86,7 +86,7 @@ class Load:
 @pytest.mark.parametrize("waiting", [0, pytest.param(3000, marks=pytest.mark.slow)], ids=["short list", "long list"])
 async def test_a_busy_topic_raises_no_false_alarm(engine: Engine, waiting: int, repair: bool) -> None:
     await engine.topics.set(TOPIC, TopicSettings())
-    await engine.queue.put_many([job(f"waiting{number}") for number in range(waiting)])
+    await engine.puts.put_many([job(f"waiting{number}") for number in range(waiting)])
     loads = [Load(engine, seed) for seed in range(4)]
     async with asyncio.TaskGroup() as group:
         for load in loads:

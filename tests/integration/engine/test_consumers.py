@@ -29,8 +29,7 @@ class Process:
     def __init__(self, engine: Engine) -> None:
         self.seen: list[SeenConsumer] = []
         self.popped: Counter[str] = Counter()
-        self.registry = ConsumerRegistry(engine._scripts, engine._keys, self._take)
-        self.registry.sample = lambda: Sample(self.seen)
+        self.registry = ConsumerRegistry(engine._scripts, engine._keys, self._take, lambda: Sample(self.seen))
 
     def _take(self) -> dict[str, int]:
         popped, self.popped = self.popped, Counter()
@@ -179,7 +178,7 @@ async def test_a_report_has_the_consumers_seen_last(server: StoreServer, process
 
 
 async def held(driver: EngineDriver, topic: str, count: int, **request: Any) -> None:
-    await driver.queue.put_many([PutJob(topic=topic) for _ in range(count)])
+    await driver.puts.put_many([PutJob(topic=topic) for _ in range(count)])
     await driver.queue.pop(topic, [PopRequest(count, **request)])
 
 
@@ -237,8 +236,7 @@ async def test_it_is_said_when_not_all_held_jobs_were_counted(driver: EngineDriv
 
 async def test_an_engine_publishes_by_itself(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumer_registry, "_LOOK_EVERY_S", 0.01)
-    engine = Engine(store)
-    engine.consumer_registry.sample = lambda: Sample([ONE])
+    engine = Engine(store, sample_consumers=lambda: Sample([ONE]))
     await engine.start()
     try:
         async with asyncio.timeout(5):
@@ -252,5 +250,5 @@ async def test_jobs_handed_out_are_counted_by_topic(driver: EngineDriver) -> Non
     await held(driver, TOPIC, 3)
     await held(driver, "mail", 2)
     await driver.pop(1)
-    assert driver.queue.take_popped() == {TOPIC: 3, "mail": 2}
-    assert driver.queue.take_popped() == {}
+    assert driver.queue.pop_counts.take_popped() == {TOPIC: 3, "mail": 2}
+    assert driver.queue.pop_counts.take_popped() == {}

@@ -67,8 +67,8 @@ async def seed(store: Store, *, shards: int = 1, jobs: int = 10, body: Any = Non
     for topic in TOPICS:
         for at in range(0, jobs, 500):
             ids = range(at, min(at + 500, jobs))
-            await engine.queue.put_many([PutJob(topic=topic, id=f"d{n}", delay=3600, body=body) for n in ids])
-            await engine.queue.put_many([PutJob(topic=topic, id=f"r{n}", body=body) for n in ids])
+            await engine.puts.put_many([PutJob(topic=topic, id=f"d{n}", delay=3600, body=body) for n in ids])
+            await engine.puts.put_many([PutJob(topic=topic, id=f"r{n}", body=body) for n in ids])
         await engine.queue.pop(topic, [PopRequest(3, ttr_ms=3_600_000, consumer="c")])
     await engine.close()
 
@@ -161,9 +161,9 @@ async def test_follow_ups_taken_ids_and_collected_items_are_copied(
     await seed(store)
     engine = Engine(store)
     appends = [PutJob(topic="t1", id="items", body=n, on_conflict="append", delay=60) for n in range(1500)]
-    await engine.queue.put_many(appends)
-    await engine.queue.put(PutJob(topic="t1", id="r0", body=1, on_conflict="append", if_reserved="after"))
-    await engine.queue.put(PutJob(topic="t2", id="r0", conflict_with="live", on_conflict="keep", unique_for=60))
+    await engine.puts.put_many(appends)
+    await engine.puts.put(PutJob(topic="t1", id="r0", body=1, on_conflict="append", if_reserved="after"))
+    await engine.puts.put(PutJob(topic="t2", id="r0", conflict_with="live", on_conflict="keep", unique_for=60))
     server.command("ZADD", "deferd:{0}:t2:taken", 10**13, "gone")
     await engine.close()
 
@@ -254,7 +254,7 @@ async def test_jobs_are_found_by_their_tags_in_the_target(
     await check(store, shards=from_shards)
     engine = Engine(store, shards=from_shards)
     for topic in TOPICS:
-        await engine.queue.put(PutJob(topic=topic, id="a", delay=3600, tags=["all", f"only-{topic}"]))
+        await engine.puts.put(PutJob(topic=topic, id="a", delay=3600, tags=["all", f"only-{topic}"]))
     await engine.close()
 
     assert (await copy_store(store, target, shards=to_shards)).adds_up
@@ -441,7 +441,7 @@ async def test_what_has_happened_in_the_source_is_not_copied(
     """Which schedules missed runs is forgotten; how often a lease was extended is copied, until the lease ends."""
     await check(store, shards=1)
     engine = Engine(store)
-    await engine.queue.put(PutJob(topic="t", id="a:b", ttr=600))
+    await engine.puts.put(PutJob(topic="t", id="a:b", ttr=600))
     await engine.queue.pop("t", [PopRequest(1)])
     await engine.queue.touch("t", "a:b", ANY_RECEIPT)
     server.command("ZADD", "deferd:{0}:schedules/missed", 1, "s")

@@ -65,7 +65,7 @@ async def test_a_job_that_dies_after_the_preview_is_left_alone(driver: EngineDri
 
 
 async def test_a_purge_with_a_cutoff_leaves_what_was_put_since(driver: EngineDriver) -> None:
-    await driver.queue.put_many([job(f"old{number}", delay=60) for number in range(MANY)])
+    await driver.puts.put_many([job(f"old{number}", delay=60) for number in range(MANY)])
     await driver.put("ready")
     await driver.put("held")
     await driver.pop(2)
@@ -75,7 +75,7 @@ async def test_a_purge_with_a_cutoff_leaves_what_was_put_since(driver: EngineDri
     preview = await driver.engine.sweeps.preview(sweep("purge"), 10)
     assert (preview.matched, len(preview.samples)) == (MANY + 3, 10)
     driver.move_clock(0.005)
-    await driver.queue.put_many([job(f"new{number}", delay=30) for number in range(MANY)])
+    await driver.puts.put_many([job(f"new{number}", delay=30) for number in range(MANY)])
     await driver.put("now")
     kept = {f"new{number}" for number in range(MANY)} | {"now"}
     assert await driver.engine.sweeps.run(sweep("purge", cutoff_ms=preview.cutoff_ms)) == MANY + 3
@@ -143,7 +143,7 @@ async def test_a_job_that_cannot_be_read_is_left_by_a_cutoff(driver: EngineDrive
 
 
 async def test_the_scripts_count_what_a_named_sweep_has_done(driver: EngineDriver) -> None:
-    await driver.queue.put_many([job(f"j{number}", delay=60) for number in range(100)])
+    await driver.puts.put_many([job(f"j{number}", delay=60) for number in range(100)])
     steps: list[int] = []
 
     def on_step(count: int) -> bool:
@@ -160,7 +160,7 @@ async def test_the_scripts_count_what_a_named_sweep_has_done(driver: EngineDrive
 @pytest.mark.parametrize("selector", ["tag", "state", "ids"])
 async def test_calls_on_many_jobs(driver: EngineDriver, selector: str) -> None:
     names = [f"j{number}" for number in range(300)]
-    await driver.queue.put_many([job(name, delay=60, tags=["x"]) for name in names])
+    await driver.puts.put_many([job(name, delay=60, tags=["x"]) for name in names])
     selectors: dict[str, dict[str, Any]] = {
         "tag": {"tag": "x"},
         "state": {"state": "delayed", "topics": ["*"]},

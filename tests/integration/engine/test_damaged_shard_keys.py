@@ -38,7 +38,7 @@ async def listed(driver: EngineDriver) -> list[str]:
 async def test_a_damaged_list_of_topics_with_events_stops_no_call(driver: EngineDriver, call: str) -> None:
     """The first event of a topic is that of the call."""
     await keep_events(driver, "other")
-    await driver.queue.put(PutJob(topic="other", id="a"))
+    await driver.puts.put(PutJob(topic="other", id="a"))
     if call != "put":
         await driver.put("a", delay=5 if call in {"promote", "change"} else 0, ttr=2)
     if call in {"lease end", "finish", "bury"}:
@@ -59,7 +59,7 @@ async def test_a_damaged_list_of_topics_with_events_stops_no_call(driver: Engine
         case "finish":
             await driver.queue.finish_many(TOPIC, [FinishItem(id="a")])
         case "cancel":
-            await driver.queue.cancel(TOPIC, "a")
+            await driver.cancels.cancel(TOPIC, "a")
         case "change":
             await driver.queue.change(TOPIC, "a", ChangeJob(delay=0))
             await driver.run_timer()
@@ -77,7 +77,7 @@ async def test_a_damaged_list_of_topics_with_events_stops_no_call(driver: Engine
 async def test_a_topic_ends_its_events_with_a_damaged_list(driver: EngineDriver) -> None:
     for topic in ("other", TOPIC):
         await keep_events(driver, topic)
-        await driver.queue.put(PutJob(topic=topic, id="a"))
+        await driver.puts.put(PutJob(topic=topic, id="a"))
     damage(driver, "events/topics")
     await driver.topics.set(TOPIC, TopicSettings(ttr=30))
     assert (await driver.topics.get(TOPIC)).settings.ttr == 30
@@ -98,7 +98,7 @@ async def test_a_reader_repairs_a_damaged_list_of_topics_with_events(driver: Eng
     for topic in ("b", "a", "none"):
         if topic != "none":
             await keep_events(driver, topic)
-        await driver.queue.put(PutJob(topic=topic, id="x"))
+        await driver.puts.put(PutJob(topic=topic, id="x"))
     damage(driver, "events/topics")
     found = await driver.engine.event_reader.latest(None, None, 10)
     assert {event.topic for event in found.events} == {"a", "b"}

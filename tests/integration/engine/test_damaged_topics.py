@@ -19,9 +19,9 @@ KEYS = ("pool", "delay", "ready", "reserved", "dead", "finished", "holders", "ev
 async def fill(driver: EngineDriver, topic: str) -> None:
     """A delayed, a ready, a reserved and a dead job, with events."""
     await driver.topics.set(topic, TopicSettings(events=100, max_jobs=50))
-    await driver.queue.put(PutJob(topic=topic, id="delayed", delay=300))
+    await driver.puts.put(PutJob(topic=topic, id="delayed", delay=300))
     for name in ("dead", "held", "ready"):
-        await driver.queue.put(PutJob(topic=topic, id=name))
+        await driver.puts.put(PutJob(topic=topic, id=name))
     await driver.queue.pop(topic, [PopRequest(2, consumer="w")])
     await driver.queue.bury(topic, "dead", ANY_RECEIPT, error="an error")
 

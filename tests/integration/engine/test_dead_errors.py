@@ -15,7 +15,7 @@ from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver
 
 
 async def bury(driver: EngineDriver, topic: str, job_id: str, error: str | None = None, **fields: Any) -> None:
-    await driver.queue.put(PutJob.model_validate({"topic": topic, "id": job_id, **fields}))
+    await driver.puts.put(PutJob.model_validate({"topic": topic, "id": job_id, **fields}))
     [[job]] = (await driver.queue.pop(topic, [PopRequest(1)])).jobs
     assert job.id == job_id
     await driver.queue.bury(topic, job_id, ANY_RECEIPT, error=error)
@@ -37,8 +37,8 @@ async def test_jobs_are_grouped_by_topic_reason_and_error(driver: EngineDriver) 
     await bury(driver, "mail", "other", "no such user")
     await bury(driver, "orders", "o", "SMTP 421: message 1 refused")
     await bury(driver, "orders", "silent")
-    await driver.queue.put(PutJob(topic="orders", id="late", ttl=5))
-    await driver.queue.put(PutJob(topic="alive", id="x"))
+    await driver.puts.put(PutJob(topic="orders", id="late", ttl=5))
+    await driver.puts.put(PutJob(topic="alive", id="x"))
     await driver.pass_time(6)
     found = await dead(driver)
     assert groups(found) == [
@@ -109,7 +109,7 @@ async def test_many_topics_with_large_bodies_are_read_in_further_calls(driver: E
 async def test_pages_cover_all_jobs_once(driver: EngineDriver) -> None:
     """Also where many have the same end of retention, and while some are removed."""
     jobs = [PutJob(topic=TOPIC, id=f"j{number:04}", ttl=5) for number in range(1200)]
-    await driver.queue.put_many(jobs)
+    await driver.puts.put_many(jobs)
     await driver.pass_time(6)
     seen: Counter[str] = Counter()
     score, last_id, more = b"", b"", 1
@@ -117,7 +117,7 @@ async def test_pages_cover_all_jobs_once(driver: EngineDriver) -> None:
         [[more, looked, score, last_id, *rows]] = await page(driver, score, last_id)
         assert looked == len(rows) // 2
         seen.update(row.decode() for row in rows[::2])
-        await driver.queue.cancel(TOPIC, last_id.decode())  # the next page begins after a job that is gone
+        await driver.cancels.cancel(TOPIC, last_id.decode())  # the next page begins after a job that is gone
     assert len(seen) == 1200
     assert set(seen.values()) == {1}
     found = await dead(driver)

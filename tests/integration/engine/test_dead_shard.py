@@ -91,7 +91,7 @@ class Deployment:
         """Wait until the engine has noticed the failure, so that later calls do not pay for that."""
         with pytest.raises(StoreUnavailable):
             await self.engine.dispatcher.pop(self.dead[:1])
-        assert self.engine.dispatcher.is_down(self.dead[0])
+        assert self.engine.dispatcher._outages.is_topic_down(self.dead[0])
 
     def waiting_pop(self, *topics: str, **options: object) -> asyncio.Task[list[JobRecord]]:
         return asyncio.create_task(self.engine.dispatcher.pop(topics, **{"wait_ms": 30_000, **options}))  # type: ignore[arg-type]
@@ -117,7 +117,7 @@ async def deployment(cluster: ClusterSet) -> AsyncIterator[Deployment]:
 
 async def put(deployment: Deployment, *topics: str) -> None:
     for topic in topics:
-        await deployment.engine.queue.put(PutJob(topic=topic, id=topic))
+        await deployment.engine.puts.put(PutJob(topic=topic, id=topic))
 
 
 @HOW
@@ -319,7 +319,7 @@ async def test_a_quota_keeps_counting_without_the_dead_shard(deployment: Deploym
     async def put_one(topic: str) -> None:
         job = PutJob(topic=topic)
         with quota.room_for((job,)):
-            await deployment.engine.queue.put(job)
+            await deployment.engine.puts.put(job)
         await quota.count(deployment.engine.usage)
 
     for topic in (dead, dead, healthy):
@@ -344,7 +344,7 @@ async def test_jobs_of_the_healthy_shards_become_due_in_time(deployment: Deploym
     deployment.fail("pause")
     waiting = [deployment.waiting_pop(topic) for topic in deployment.healthy]
     for topic in deployment.healthy:
-        await deployment.engine.queue.put(PutJob(topic=topic, delay=0.3))
+        await deployment.engine.puts.put(PutJob(topic=topic, delay=0.3))
     async with asyncio.timeout(WOKEN_S):
         assert [jobs[0].topic for jobs in await asyncio.gather(*waiting)] == deployment.healthy
 
@@ -367,7 +367,7 @@ async def test_a_service_starts_with_the_shards_that_can_be_reached(cluster: Clu
                 for name in (*deployment.healthy, *deployment.dead)
                 if cluster.holder_of(KEYS.of_topic(name)[0]) is guard
             )
-            await deployment.engine.queue.put(PutJob(topic=healthy, on_conflict="keep", id="a"))
+            await deployment.engine.puts.put(PutJob(topic=healthy, on_conflict="keep", id="a"))
 
 
 async def test_a_start_without_the_node_of_the_shard_guard_names_it(cluster: ClusterSet) -> None:
@@ -383,7 +383,7 @@ async def test_a_batch_with_some_dead_topics_stores_the_others(deployment: Deplo
     deployment.fail(how)
     jobs = [PutJob(topic=topic) for topic in (*deployment.dead, *deployment.healthy)]
     async with asyncio.timeout(3 * STORE_TIMEOUT_S):
-        results = await deployment.engine.queue.put_many(jobs)
+        results = await deployment.engine.puts.put_many(jobs)
     assert {result.topic for result in results if result.status == 503} == {*deployment.dead}
     assert {result.topic for result in results if result.status == 201} == {*deployment.healthy}
 
@@ -391,11 +391,11 @@ async def test_a_batch_with_some_dead_topics_stores_the_others(deployment: Deplo
 async def test_bulk_calls_to_a_dead_shard_delay_no_others(deployment: Deployment) -> None:
     deployment.fail("pause")
     dead, healthy = deployment.dead[0], deployment.healthy[0]
-    failing = [asyncio.create_task(deployment.engine.queue.put_many([PutJob(topic=dead)] * 60)) for _ in range(20)]
+    failing = [asyncio.create_task(deployment.engine.puts.put_many([PutJob(topic=dead)] * 60)) for _ in range(20)]
     await asyncio.sleep(0)
     for iteration in range(5):
         jobs = [PutJob(topic=healthy, id=f"{iteration}-{number}") for number in range(60)]
-        results = await deployment.engine.queue.put_many(jobs)
+        results = await deployment.engine.puts.put_many(jobs)
         assert {result.status for result in results} == {201}
     assert not any(task.done() for task in failing)
     await asyncio.gather(*failing, return_exceptions=True)

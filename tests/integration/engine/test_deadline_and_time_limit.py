@@ -134,7 +134,7 @@ async def test_a_redrive_and_a_new_due_time_begin_a_new_deadline(driver: EngineD
 async def test_many_held_jobs_die_at_their_deadlines_in_bounded_steps(driver: EngineDriver) -> None:
     """More than one step of the timer: no job may be in two states meanwhile."""
     for start in range(0, 1200, 400):
-        await driver.queue.put_many([job(f"j{start + n}", deadline=10, ttr=60) for n in range(400)])
+        await driver.puts.put_many([job(f"j{start + n}", deadline=10, ttr=60) for n in range(400)])
     for _ in range(3):
         assert len(await driver.pop(400)) == 400
     driver.move_clock(10)
@@ -184,7 +184,7 @@ async def test_a_time_limit_leaves_nothing_behind(driver: EngineDriver) -> None:
     await driver.queue.release(TOPIC, "a", await take(), delay_ms=0)
     await driver.run_timer()
     assert "expiry" not in driver.keys_left()
-    await driver.queue.return_popped([await driver.pop_one()])
+    await driver.held_jobs.return_popped([await driver.pop_one()])
     assert "expiry" not in driver.keys_left()
     await driver.queue.bury(TOPIC, "a", await take())
     assert "expiry" not in driver.keys_left()
@@ -193,7 +193,7 @@ async def test_a_time_limit_leaves_nothing_behind(driver: EngineDriver) -> None:
     assert "expiry" not in driver.keys_left()
     await driver.put(time_limit=30)
     await take()
-    await driver.queue.cancel(TOPIC, "a")
+    await driver.cancels.cancel(TOPIC, "a")
     assert "expiry" not in driver.keys_left()
 
 
@@ -244,7 +244,7 @@ async def test_a_job_that_is_not_kept_when_dead_is_removed_at_once_and_counted(d
 
 async def test_the_limit_of_an_api_key_bounds_how_long_a_dead_job_is_kept(driver: EngineDriver) -> None:
     for job_id, dead_retain, kept_s in (("more", 100, 20), ("less", 5, 5)):
-        await driver.queue.put(job(job_id, dead_retain=dead_retain), PutBounds(dead_retain_ms=20_000))
+        await driver.puts.put(job(job_id, dead_retain=dead_retain), PutBounds(dead_retain_ms=20_000))
         await driver.queue.bury(TOPIC, job_id, (await driver.pop_one()).receipt)
         await driver.pass_time(kept_s - 1)
         assert await driver.state(job_id) is JobState.DEAD

@@ -14,6 +14,7 @@ from deferd.contract.model import PutJob
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopReply, PopRequest
 from deferd.engine.record import JobRecord
+from deferd.engine.topic_search import TopicSelection
 from deferd.store.connection import connect
 from tests.integration.engine.engine_driver import TOPIC, job, started_engine
 from tests.integration.store.store_servers import StoreServer
@@ -29,7 +30,7 @@ async def all_wait(engine: Engine, count: int) -> None:
     """Wait until `count` consumers have been polled for and wait."""
     queues = engine.dispatcher._wait_queues
     await until(
-        lambda: sum(waiter.first_pass_index is None for queue in queues.values() for waiter in queue.waiters) >= count,
+        lambda: sum(waiter.stage == "waiting" for queue in queues.values() for waiter in queue.waiters) >= count,
         f"{count} consumers wait",
     )
 
@@ -47,7 +48,7 @@ async def second(server: StoreServer) -> AsyncIterator[Engine]:
 
 
 async def test_a_ready_job_is_handed_out_at_once(engine: Engine) -> None:
-    await engine.queue.put(job())
+    await engine.puts.put(job())
     assert [popped.id for popped in await engine.dispatcher.pop([TOPIC])] == ["a"]
 
 
@@ -60,7 +61,7 @@ async def test_a_pop_of_an_empty_topic_ends_after_its_wait(engine: Engine) -> No
 async def test_a_waiting_consumer_gets_a_job_put_by_another_process(engine: Engine, second: Engine) -> None:
     waiting = waiting_pop(engine)
     await all_wait(engine, 1)
-    await second.queue.put(job())
+    await second.puts.put(job())
     assert [popped.id for popped in await waiting] == ["a"]
 
 
@@ -70,7 +71,7 @@ async def test_waiters_are_served_in_the_order_they_came(engine: Engine) -> None
         waiting.append(waiting_pop(engine, consumer=f"w{number}"))
         await asyncio.sleep(0)
     await all_wait(engine, 40)
-    await engine.queue.put_many([job(f"j{number}") for number in range(40)])
+    await engine.puts.put_many([job(f"j{number}") for number in range(40)])
     popped = [jobs[0] for jobs in await asyncio.gather(*waiting)]
     assert [found.id for found in popped] == [f"j{number}" for number in range(40)]
     assert [found.reserved_by for found in popped] == [f"w{number}" for number in range(40)]
@@ -81,7 +82,7 @@ async def test_a_single_job_goes_to_the_longest_waiter(engine: Engine) -> None:
     await all_wait(engine, 1)
     others = [waiting_pop(engine) for _ in range(20)]
     await all_wait(engine, 21)
-    await engine.queue.put(job())
+    await engine.puts.put(job())
     assert [popped.id for popped in await first] == ["a"]
     assert not any(other.done() for other in others)
 
@@ -94,7 +95,7 @@ async def test_a_newcomer_never_overtakes_those_who_wait(engine: Engine) -> None
             waiting.append(waiting_pop(engine, consumer=f"w{number}"))
             await asyncio.sleep(0)
         await all_wait(engine, 40)
-        putting = asyncio.create_task(engine.queue.put_many([job(f"{iteration}-{number}") for number in range(17)]))
+        putting = asyncio.create_task(engine.puts.put_many([job(f"{iteration}-{number}") for number in range(17)]))
         for _ in range(iteration % 10):  # they arrive at any moment of the put and of the pops that it causes
             await asyncio.sleep(0.0002 if iteration % 3 else 0)
         request_ids: list[dict[str, object]] = [{}, {"request_id": f"r{iteration}"}]
@@ -115,7 +116,7 @@ async def cancel_all(*tasks: asyncio.Task[list[JobRecord]]) -> None:
 
 
 async def test_a_newcomer_that_repeats_a_request_gets_its_jobs_at_once(engine: Engine) -> None:
-    await engine.queue.put(job("a"))
+    await engine.puts.put(job("a"))
     first = await engine.dispatcher.pop([TOPIC], request_id="r1")
     waiting = [waiting_pop(engine) for _ in range(40)]
     await all_wait(engine, 40)
@@ -140,10 +141,21 @@ async def test_a_pop_of_many_topics_keeps_its_place_in_each(engine: Engine) -> N
     first = waiting_pop(engine, "a", "b", consumer="first")
     later = [waiting_pop(engine, "b", consumer=f"later{number}") for number in range(3)]
     await all_wait(engine, 4)
-    await engine.queue.put(PutJob(topic="b", id="x"))
+    await engine.puts.put(PutJob(topic="b", id="x"))
     assert [found.id for found in await first] == ["x"]
     assert not any(one.done() for one in later)
     await cancel_all(*later)
+
+
+async def test_pops_by_patterns_share_a_poll_of_a_topic_that_has_jobs_for_all(
+    engine: Engine, server: StoreServer
+) -> None:
+    await engine.puts.put_many([job(f"j{number}") for number in range(60)])
+    before = store_calls(server)
+    selection = TopicSelection(["*"])
+    popped = await asyncio.gather(*(engine.dispatcher.pop([], selection=selection) for _ in range(60)))
+    assert sorted(one.id for [one] in popped) == sorted(f"j{number}" for number in range(60))
+    assert store_calls(server) - before <= 2 + 2  # a search and a poll, and those of the timer
 
 
 async def test_waiting_consumers_cause_no_store_calls(engine: Engine, server: StoreServer) -> None:
@@ -160,21 +172,21 @@ async def test_many_waiters_are_served_with_few_store_calls(engine: Engine, serv
     tasks = [waiting_pop(engine) for _ in range(500)]
     await all_wait(engine, 500)
     before = store_calls(server)
-    await engine.queue.put_many([job(f"j{number}") for number in range(500)])
+    await engine.puts.put_many([job(f"j{number}") for number in range(500)])
     assert len({jobs[0].id for jobs in await asyncio.gather(*tasks)}) == 500
     assert store_calls(server) - before < 60
 
 
 async def test_the_first_topic_has_priority(engine: Engine) -> None:
-    await engine.queue.put(PutJob(topic="low", id="l"))
-    await engine.queue.put(PutJob(topic="high", id="h"))
+    await engine.puts.put(PutJob(topic="low", id="l"))
+    await engine.puts.put(PutJob(topic="high", id="h"))
     popped = await engine.dispatcher.pop(["nothing", "high", "low"])
     assert [found.id for found in popped] == ["h"]
 
 
 async def test_a_count_is_filled_from_the_topics_in_order(engine: Engine) -> None:
-    await engine.queue.put_many([PutJob(topic="low", id=f"l{number}") for number in range(5)])
-    await engine.queue.put_many([PutJob(topic="high", id=f"h{number}") for number in range(2)])
+    await engine.puts.put_many([PutJob(topic="low", id=f"l{number}") for number in range(5)])
+    await engine.puts.put_many([PutJob(topic="high", id=f"h{number}") for number in range(2)])
     popped = await engine.dispatcher.pop(["high", "low"], count=4, wait_ms=1000)
     assert [found.id for found in popped] == ["h0", "h1", "l0", "l1"]
 
@@ -182,8 +194,8 @@ async def test_a_count_is_filled_from_the_topics_in_order(engine: Engine) -> Non
 async def test_no_job_of_a_later_topic_overtakes_one_that_did_not_fit(engine: Engine) -> None:
     large = "x" * 600_000
     for number in range(2):
-        await engine.queue.put(PutJob(topic="high", id=f"h{number}", body=large))
-    await engine.queue.put(PutJob(topic="low", id="l"))
+        await engine.puts.put(PutJob(topic="high", id=f"h{number}", body=large))
+    await engine.puts.put(PutJob(topic="low", id="l"))
     popped = [await engine.dispatcher.pop(["high", "low"], count=4, wait_ms=1000) for _ in range(2)]
     assert [["h0"], ["h1", "l"]] == [[found.id for found in jobs] for jobs in popped]
 
@@ -191,7 +203,7 @@ async def test_no_job_of_a_later_topic_overtakes_one_that_did_not_fit(engine: En
 async def test_large_jobs_of_many_topics_come_in_several_pops(engine: Engine) -> None:
     topics = [f"t{number}" for number in range(6)]
     for topic in topics:
-        await engine.queue.put(PutJob(topic=topic, body="x" * 600_000))
+        await engine.puts.put(PutJob(topic=topic, body="x" * 600_000))
     popped = [await engine.dispatcher.pop(topics, count=100, wait_ms=1000) for _ in range(3)]
     assert [topics[:2], topics[2:4], topics[4:]] == [[found.topic for found in jobs] for jobs in popped]
 
@@ -199,7 +211,7 @@ async def test_large_jobs_of_many_topics_come_in_several_pops(engine: Engine) ->
 async def test_a_request_repeated_for_many_topics_at_once_gets_no_more_than_a_new_one(engine: Engine) -> None:
     topics = [f"t{number}" for number in range(6)]
     for topic in topics:
-        await engine.queue.put(PutJob(topic=topic, body="x" * 600_000))
+        await engine.puts.put(PutJob(topic=topic, body="x" * 600_000))
         assert 1 == len(await engine.dispatcher.pop([topic], request_id="r"))
     assert 2 == len(await engine.dispatcher.pop(topics, count=100, request_id="r"))
 
@@ -232,7 +244,7 @@ async def test_a_pop_that_is_cut_short_by_the_shutdown_logs_nothing(
 async def test_a_waiter_is_served_by_the_first_of_its_topics_that_has_a_job(engine: Engine, topic: str) -> None:
     waiting = waiting_pop(engine, "a", "b", "c")
     await all_wait(engine, 1)
-    await engine.queue.put(PutJob(topic=topic, id="x"))
+    await engine.puts.put(PutJob(topic=topic, id="x"))
     assert [found.topic for found in await waiting] == [topic]
     assert engine.dispatcher._wait_queues == {}
 
@@ -241,7 +253,7 @@ async def test_a_waiter_on_many_topics_is_served_once(engine: Engine) -> None:
     waiting = [waiting_pop(engine, "a", "b") for _ in range(20)]
     await all_wait(engine, 20)
     batch = [PutJob(topic=topic, id=f"{topic}{number}") for number in range(10) for topic in ("a", "b")]
-    await engine.queue.put_many(batch)
+    await engine.puts.put_many(batch)
     results = await asyncio.gather(*waiting)
     assert [len(jobs) for jobs in results] == [1] * 20
     assert len({(jobs[0].topic, jobs[0].id) for jobs in results}) == 20
@@ -253,7 +265,7 @@ async def test_large_requests_on_an_empty_topic_stop_polling(engine: Engine, ser
     before, began_s = store_calls(server), time.monotonic()
     await asyncio.sleep(0.1)  # otherwise they would poll without a pause
     assert store_calls(server) - before <= 1 + (time.monotonic() - began_s)  # the timer's tick, once a second
-    await engine.queue.put_many([job(f"j{number}") for number in range(10)])
+    await engine.puts.put_many([job(f"j{number}") for number in range(10)])
     assert len(await waiting[0]) == 10
     engine.drain()
     assert [len(jobs) for jobs in await asyncio.gather(*waiting[1:])] == [0] * 4
@@ -264,21 +276,21 @@ async def test_a_consumer_that_disconnects_while_waiting_strands_no_job(engine: 
     await all_wait(engine, 1)
     gone.cancel()
     await asyncio.gather(gone, return_exceptions=True)
-    await engine.queue.put(job())
+    await engine.puts.put(job())
     (popped,) = await engine.dispatcher.pop([TOPIC], wait_ms=1000)
     assert popped.attempts == 1
 
 
 async def test_jobs_popped_for_a_consumer_that_disconnected_return_to_the_head(engine: Engine) -> None:
     """Cancel a pop at every moment of it: no job is lost and no attempt counts."""
-    await engine.queue.put_many([job(f"j{number}") for number in range(3)])
+    await engine.puts.put_many([job(f"j{number}") for number in range(3)])
     for iteration in range(60):
         gone = waiting_pop(engine, count=2)
         for _ in range(iteration % 20):
             await asyncio.sleep(0)
         await asyncio.sleep(0.0001 * (iteration // 20))
         if gone.done():
-            await engine.queue.return_popped(gone.result())
+            await engine.held_jobs.return_popped(gone.result())
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)
         while engine.dispatcher._tasks:
@@ -294,12 +306,12 @@ async def test_drain_ends_waiting_pops_and_new_ones_do_not_wait(engine: Engine) 
     async with asyncio.timeout(BUSY_S):
         assert await asyncio.gather(*waiting) == [[], []]
         assert await engine.dispatcher.pop([TOPIC], wait_ms=10_000) == []
-        await engine.queue.put(job())
+        await engine.puts.put(job())
         assert len(await engine.dispatcher.pop([TOPIC], wait_ms=10_000)) == 1
 
 
 async def test_resuming_a_topic_serves_its_waiters(engine: Engine) -> None:
-    await engine.queue.put(job())
+    await engine.puts.put(job())
     await engine.topics.pause(TOPIC)
     waiting = waiting_pop(engine)
     await all_wait(engine, 1)
@@ -309,23 +321,23 @@ async def test_resuming_a_topic_serves_its_waiters(engine: Engine) -> None:
 
 
 async def test_a_repeated_request_over_many_topics_gets_all_its_jobs_again(engine: Engine) -> None:
-    await engine.queue.put(PutJob(topic="low", id="l"))
-    await engine.queue.put(PutJob(topic="high", id="h"))
+    await engine.puts.put(PutJob(topic="low", id="l"))
+    await engine.puts.put(PutJob(topic="high", id="h"))
     first = await engine.dispatcher.pop(["high", "low"], count=5, request_id="r1")
-    await engine.queue.put(PutJob(topic="high", id="h2"))
+    await engine.puts.put(PutJob(topic="high", id="h2"))
     assert await engine.dispatcher.pop(["high", "low"], count=5, request_id="r1") == first
 
 
 async def test_consumers_that_repeat_a_large_request_at_the_same_time_all_get_its_jobs(engine: Engine) -> None:
     for job_id in ("a", "b", "c"):
-        await engine.queue.put(PutJob(topic=TOPIC, id=job_id, body="x" * 3_000_000))
+        await engine.puts.put(PutJob(topic=TOPIC, id=job_id, body="x" * 3_000_000))
     first = await engine.dispatcher.pop([TOPIC], count=3, request_id="r1")
     again = await asyncio.gather(*(engine.dispatcher.pop([TOPIC], request_id="r1") for _ in range(6)))
     assert [first] * 6 == again
 
 
 async def test_a_lease_that_ends_serves_a_waiter_in_another_process(engine: Engine, second: Engine) -> None:
-    await engine.queue.put(job(ttr=0.1))
+    await engine.puts.put(job(ttr=0.1))
     await engine.dispatcher.pop([TOPIC])
     (popped,) = await second.dispatcher.pop([TOPIC], wait_ms=5000)
     assert popped.attempts == 2
@@ -336,7 +348,7 @@ async def test_malformed_messages_are_ignored(engine: Engine, server: StoreServe
     await all_wait(engine, 1)
     server.command("PUBLISH", "deferd:ready", b"\xff\xfe")
     server.command("PUBLISH", "deferd:due", b"\xff\xfe")
-    await engine.queue.put(job(delay=0.05))
+    await engine.puts.put(job(delay=0.05))
     assert [popped.id for popped in await waiting] == ["a"]
     await engine.ping()
 
@@ -369,7 +381,7 @@ async def test_waiters_fail_when_the_store_is_gone_and_later_ones_are_served_whe
     waiting = [asyncio.create_task(pop_until_served(engine)) for _ in range(3)]
     await until(lambda: engine.dispatcher.waiting.count == 3, "all of them wait")
     async with asyncio.timeout(10):
-        await engine.queue.put_many([job(f"j{number}") for number in range(3)])
+        await engine.puts.put_many([job(f"j{number}") for number in range(3)])
         assert sorted(found.id for jobs in await asyncio.gather(*waiting) for found in jobs) == ["j0", "j1", "j2"]
     await engine.close()
     await store.close()
@@ -403,7 +415,7 @@ async def test_pops_of_many_topics_at_once_poll_some_topics_at_a_time(engine: En
             under_way -= 1
 
     engine.queue.pop = counted_pop  # type: ignore[method-assign]
-    await engine.queue.put(job())
+    await engine.puts.put(job())
     await until(lambda: TOPIC in engine.dispatcher._looks.lately_ready, "the message of the put has come")
     pops = [asyncio.create_task(engine.dispatcher.pop([f"t{number}"], wait_ms=1)) for number in range(300)]
     await until(lambda: bool(polled), "the first topics are polled")

@@ -212,7 +212,7 @@ class TestReplicated:
             await waiting
 
     async def test_levels_of_a_batch_are_kept_apart_and_ids_in_order(self, pair: Pair, producer: Engine) -> None:
-        results = await producer.queue.put_many(
+        results = await producer.puts.put_many(
             [
                 job("a"),
                 job("b", "replicated:1"),
@@ -240,7 +240,7 @@ class TestReplicated:
         await put(producer, "warm", "replicated:1")
         before = pair.primary.command("INFO", "commandstats")["cmdstat_wait"]["calls"]
         jobs = [job(f"j{n}", "replicated:1" if n % 2 else None) for n in range(100)]
-        results = await producer.queue.put_many(jobs)
+        results = await producer.puts.put_many(jobs)
         assert [(line.id, line.durability) for line in results] == [
             (one.id, one.durability or "memory") for one in jobs
         ]
@@ -256,7 +256,7 @@ class TestReplicated:
         twice = [job("twice", level) for level in ("memory", "replicated:1")]
         for batch in (jobs, jobs + twice):
             began = time.monotonic()
-            results = await producer.queue.put_many(batch)
+            results = await producer.puts.put_many(batch)
             assert time.monotonic() - began < IN_SYNC_WAIT_S + SLACK_S
             assert [line.id for line in results] == [one.id for one in batch]
             assert {line.status for line in results[1:100:2]} == {503}
@@ -275,7 +275,7 @@ class TestReplicated:
             [job("c", "replicated:2"), job("d", "fsync")],
         ):
             with pytest.raises(StoreUnavailable) as refused:
-                await producer.queue.put_many(batch)
+                await producer.puts.put_many(batch)
             reports_none = "nothing was stored" in str(refused.value)
             assert reports_none == (stored_ids(pair.primary).isdisjoint(one.id for one in batch))
         pair.replica.unpause()
@@ -284,12 +284,12 @@ class TestReplicated:
     @pytest.mark.slow
     async def test_a_batch_is_refused_as_a_whole_when_no_job_can_be_stored(self, producer: Engine) -> None:
         with pytest.raises(DurabilityUnavailable, match="appendonly is no"):
-            await producer.queue.put_many([job("a", "fsync"), job("b", "fsync")])
+            await producer.puts.put_many([job("a", "fsync"), job("b", "fsync")])
         with pytest.raises(StoreUnavailable, match="1 of 2 replicas"):
-            await producer.queue.put_many([job("a", "replicated:2"), job("b", "fsync")])
+            await producer.puts.put_many([job("a", "replicated:2"), job("b", "fsync")])
 
     async def test_a_thousand_jobs_of_a_batch_reach_the_replica(self, pair: Pair, producer: Engine) -> None:
-        results = await producer.queue.put_many([job(f"j{n}", "replicated:1") for n in range(1000)])
+        results = await producer.puts.put_many([job(f"j{n}", "replicated:1") for n in range(1000)])
         assert {(201, "replicated:1")} == {(line.status, line.durability) for line in results}
         assert len(stored_ids(pair.replica)) == 1000
 
@@ -298,26 +298,26 @@ async def test_a_cancel_returns_when_the_replica_has_it(pair: Pair, producer: En
     ids = [f"j{number}" for number in range(20)]
     await asyncio.gather(*(put(producer, job_id, "replicated:1") for job_id in ids))
     for job_id in ids[:5]:
-        assert await producer.queue.cancel_durably(TOPIC, job_id, "replicated:1") == ("delayed", "replicated:1")
+        assert await producer.cancels.cancel_durably(TOPIC, job_id, "replicated:1") == ("delayed", "replicated:1")
         assert job_id not in stored_ids(pair.replica)
     before = pair.primary.command("INFO", "commandstats")["cmdstat_wait"]["calls"]
-    await asyncio.gather(*(producer.queue.cancel_durably(TOPIC, job_id, "replicated:1") for job_id in ids[5:]))
+    await asyncio.gather(*(producer.cancels.cancel_durably(TOPIC, job_id, "replicated:1") for job_id in ids[5:]))
     assert stored_ids(pair.replica) == set()
     assert pair.primary.command("INFO", "commandstats")["cmdstat_wait"]["calls"] - before < 10
     with pytest.raises(JobNotFound):
-        await producer.queue.cancel_durably(TOPIC, "j0", "replicated:1")
+        await producer.cancels.cancel_durably(TOPIC, "j0", "replicated:1")
 
 
 class TestCancel:
     async def test_a_level_that_the_store_cannot_give_cancels_nothing(self, pair: Pair, producer: Engine) -> None:
         await put(producer, "a", "replicated:1")
         with pytest.raises(StoreUnavailable, match=r"1 of 2 replicas are in sync; nothing was cancelled"):
-            await producer.queue.cancel_durably(TOPIC, "a", "replicated:2")
+            await producer.cancels.cancel_durably(TOPIC, "a", "replicated:2")
         with pytest.raises(DurabilityUnavailable, match=r"appendonly is no.*nothing was cancelled") as refused:
-            await producer.queue.cancel_durably(TOPIC, "a", "fsync")
+            await producer.cancels.cancel_durably(TOPIC, "a", "fsync")
         assert refused.value.available == ["memory", "replicated:N"]
         assert stored_ids(pair.primary) == {"a"}
-        assert await producer.queue.cancel_durably(TOPIC, "a", "memory") == ("delayed", "memory")
+        assert await producer.cancels.cancel_durably(TOPIC, "a", "memory") == ("delayed", "memory")
 
     @pytest.mark.slow
     async def test_a_cancel_that_is_not_confirmed_may_be_done_and_its_repeat_is_confirmed(
@@ -325,23 +325,23 @@ class TestCancel:
     ) -> None:
         for job_id in ("a", "b"):
             await put(producer, job_id, "replicated:1")
-        await producer.queue.cancel_durably(TOPIC, "b", "replicated:1")  # now the store knows the script
+        await producer.cancels.cancel_durably(TOPIC, "b", "replicated:1")  # now the store knows the script
         pair.replica.pause()
         with pytest.raises(StoreUnavailable, match=r"may be cancelled.*replicated:1.*repeating the cancel is safe"):
-            await producer.queue.cancel_durably(TOPIC, "a", "replicated:1")
+            await producer.cancels.cancel_durably(TOPIC, "a", "replicated:1")
         assert stored_ids(pair.primary) == set()
         with pytest.raises(StoreUnavailable, match="nothing was cancelled"):
-            await producer.queue.cancel_durably(TOPIC, "a", "replicated:1")
+            await producer.cancels.cancel_durably(TOPIC, "a", "replicated:1")
         pair.replica.unpause()
         await put_when_in_step(producer, "b", "replicated:1")
         with pytest.raises(JobNotFound):
-            await producer.queue.cancel_durably(TOPIC, "a", "replicated:1")
+            await producer.cancels.cancel_durably(TOPIC, "a", "replicated:1")
         assert stored_ids(pair.replica) == {"b"}
 
     async def test_a_cancel_at_fsync_on_a_store_that_fsyncs(self, fsyncing: StoreServer) -> None:
         async with engine_on(fsyncing.url) as engine:
             await put(engine, "a")
-            assert await engine.queue.cancel_durably(TOPIC, "a", "fsync") == ("delayed", "fsync")
+            assert await engine.cancels.cancel_durably(TOPIC, "a", "fsync") == ("delayed", "fsync")
 
 
 class TestTopicDefault:
@@ -352,7 +352,7 @@ class TestTopicDefault:
         assert "a" in stored_ids(pair.replica)
         assert await put(producer, "b", "memory") == "memory"
         assert await put(producer, "c", topic="other") == "memory"
-        [line] = await producer.queue.put_many([job("d")])
+        [line] = await producer.puts.put_many([job("d")])
         assert (line.status, line.durability) == (201, "replicated:1")
 
     async def test_it_applies_at_once_when_another_process_sets_or_clears_it(
@@ -384,7 +384,7 @@ class TestTopicDefault:
         with pytest.raises(DurabilityUnavailable, match=f"the default of topic '{TOPIC}'"):
             await put(producer, "a")
         with pytest.raises(DurabilityUnavailable):
-            await producer.queue.put_many([job("a"), job("b")])
+            await producer.puts.put_many([job("a"), job("b")])
         assert stored_ids(pair.primary) == set()
         assert await put(producer, "a", "replicated:1") == "replicated:1"
 

@@ -34,7 +34,7 @@ async def engine(pair: Pair) -> AsyncIterator[Engine]:
 
 
 async def hold(engine: Engine) -> None:
-    await engine.queue.put(job("a", delay=0, on_conflict="replace"))
+    await engine.puts.put(job("a", delay=0, on_conflict="replace"))
     [[held]] = (await engine.queue.pop(TOPIC, [PopRequest(1)])).jobs
     assert held.id == "a"
 

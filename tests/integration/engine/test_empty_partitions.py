@@ -26,7 +26,7 @@ async def test_a_job_whose_message_was_lost_is_found_by_the_next_look(
                     await asyncio.sleep(0.01)
             engine._notifications._on_ready = lambda _topic, _mark: None
             await asyncio.sleep(0.3)  # at least one look has found nothing, and is remembered
-            await engine.queue.put(PutJob(topic="t", id=f"job-{number}"))
+            await engine.puts.put(PutJob(topic="t", id=f"job-{number}"))
             async with asyncio.timeout(5):
                 assert [job.id for job in await waiting] == [f"job-{number}"]
 

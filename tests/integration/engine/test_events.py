@@ -87,7 +87,7 @@ async def test_the_life_of_a_job(driver: EngineDriver) -> None:
     await driver.queue.release(TOPIC, (await driver.pop_one()).id, ANY_RECEIPT, delay_ms=1000, counts=False)
     assert [("snoozed", "a", {"state": "delayed", "attempts": 1})] == await last(driver)
     await driver.pass_time(2)
-    await driver.queue.return_popped(await driver.pop(1))
+    await driver.held_jobs.return_popped(await driver.pop(1))
     assert [("returned", "a", {"state": "ready"})] == await last(driver)
     await driver.pop_one()
     await driver.pass_time(3600)
@@ -125,10 +125,10 @@ async def test_changes_cancels_and_replacements(driver: EngineDriver) -> None:
     await driver.put("a", delay=60, on_conflict="replace")
     assert [("put", "a", {"state": "delayed", "replaced": True})] == await last(driver)
     await driver.put("a", on_conflict="keep")
-    await driver.queue.cancel_many(TOPIC, [CancelItem(id="a"), CancelItem(id="none")])
+    await driver.cancels.cancel_many(TOPIC, [CancelItem(id="a"), CancelItem(id="none")])
     await driver.put("b")
     await driver.pop_one()
-    await driver.queue.cancel_many(TOPIC, [CancelItem(id="b")])
+    await driver.cancels.cancel_many(TOPIC, [CancelItem(id="b")])
     assert await kinds(driver) == ["put", "changed", "put", "cancelled", "put", "popped", "cancelled"]
     assert [("cancelled", "b", {"was": "reserved"})] == await last(driver)
 
@@ -136,7 +136,7 @@ async def test_changes_cancels_and_replacements(driver: EngineDriver) -> None:
 async def test_batches_and_bulk_calls(driver: EngineDriver) -> None:
     await keep(driver, retain=10)
     ids = [f"job-{number:03}" for number in range(250)]
-    await driver.queue.put_many([job(job_id, delay=60, tags=["x"] if job_id > "job-200" else []) for job_id in ids])
+    await driver.puts.put_many([job(job_id, delay=60, tags=["x"] if job_id > "job-200" else []) for job_id in ids])
     assert [event.id for event in await events(driver)] == ids
     await driver.engine.bulk.reschedule(
         RescheduleSelected.model_validate({"select": {"topics": [TOPIC], "state": "delayed"}, "delay": 0})
@@ -249,7 +249,7 @@ async def test_calls_that_free_memory_work_while_the_store_is_out_of_memory(driv
             await driver.put("d")
         await driver.queue.finish(TOPIC, "a", ANY_RECEIPT)
         await driver.queue.release(TOPIC, "b", ANY_RECEIPT)
-        await driver.queue.cancel_many(TOPIC, [CancelItem(id="b"), CancelItem(id="c")])
+        await driver.cancels.cancel_many(TOPIC, [CancelItem(id="b"), CancelItem(id="c")])
     finally:
         driver.server.command("CONFIG", "SET", "maxmemory", "0")
     assert (await kinds(driver))[-4:] == ["finished", "released", "cancelled", "cancelled"]
@@ -258,7 +258,7 @@ async def test_calls_that_free_memory_work_while_the_store_is_out_of_memory(driv
 async def test_latest_merges_topics(driver: EngineDriver) -> None:
     for topic in ("mail.a", "mail.b", "secret"):
         await driver.topics.set(topic, TopicSettings(events=10))
-        await driver.queue.put(job("x").model_copy(update={"topic": topic}))
+        await driver.puts.put(job("x").model_copy(update={"topic": topic}))
         driver.move_clock(1)
     reader = driver.engine.event_reader
     found = await reader.latest(["mail.*"], None, 10)

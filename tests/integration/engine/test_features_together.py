@@ -146,7 +146,7 @@ async def test_a_dead_job_is_found_by_its_tag_as_long_as_it_is_kept(driver: Engi
 async def test_a_pattern_pops_jobs_with_tags_headers_and_limits(driver: EngineDriver) -> None:
     fields = {**TAGGED, "headers": {"tenant": "acme"}, "time_limit": 5, "deadline": 60}
     for topic in ("orders.a", "orders.b"):
-        await driver.queue.put(PutJob.model_validate({"topic": topic, "id": "x", **fields}))
+        await driver.puts.put(PutJob.model_validate({"topic": topic, "id": "x", **fields}))
     selection = TopicSelection(["orders.*"])
     pop = driver.engine.dispatcher.pop
     jobs = await pop((), selection=selection, count=5, consumer="c", request_id="r")
@@ -163,7 +163,7 @@ async def test_a_pattern_pops_jobs_with_tags_headers_and_limits(driver: EngineDr
 async def test_new_jobs_that_are_stored_together_have_their_deadlines(driver: EngineDriver, count: int) -> None:
     fields: dict[str, Any] = {"deadline": 60, "delay": 10}
     puts = [job(f"j{number}", **fields, **({"ttl": 20} if number % 2 else {})) for number in range(count)]
-    assert {one.status for one in await driver.queue.put_many(puts)} == {201}
+    assert {one.status for one in await driver.puts.put_many(puts)} == {201}
     expiry, due = contents(driver).expiry, contents(driver).scores[JobState.DELAYED]
     assert {job_id: at - due[job_id] for job_id, at in expiry.items()} == {
         f"j{number}": 20_000 if number % 2 else 60_000 for number in range(count)
@@ -183,7 +183,7 @@ async def test_a_follow_up_is_found_by_its_tags_when_it_is_the_job(driver: Engin
     if ending == "finish":
         await driver.queue.finish(TOPIC, "a", held.receipt)
     elif ending == "cancel":
-        await driver.queue.cancel(TOPIC, "a", keep_follow_up=True)
+        await driver.cancels.cancel(TOPIC, "a", keep_follow_up=True)
         driver.move_clock(61)
     else:
         await driver.queue.bury(TOPIC, "a", held.receipt)
@@ -212,7 +212,7 @@ async def test_a_cancel_of_many_frees_the_ids_of_finished_jobs(driver: EngineDri
     assert contents(driver).taken.keys() == {"a"}
     assert (await cancel(driver, **TAG)).done == 1
     assert contents(driver).taken == {}
-    assert (await driver.queue.put(job("a"))).outcome == "created"
+    assert (await driver.puts.put(job("a"))).outcome == "created"
     assert await is_sound(driver)
 
 
@@ -239,7 +239,7 @@ async def test_a_collection_is_handed_out_within_its_time_limit_and_tags(driver:
 async def test_an_append_to_a_snoozed_job_follows_it(driver: EngineDriver) -> None:
     held = await hold(driver)
     await driver.queue.release(TOPIC, "a", held.receipt, delay_ms=1000, counts=False)
-    put = await driver.queue.put(job(body="next", on_conflict="append"))
+    put = await driver.puts.put(job(body="next", on_conflict="append"))
     assert (put.outcome, put.record.is_follow_up) == ("follow_up", True)
     await driver.pass_time(1.1)
     snoozed = await driver.pop_one()

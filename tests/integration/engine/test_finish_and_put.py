@@ -100,7 +100,7 @@ async def test_a_retained_job_keeps_its_id_taken_for_those_that_follow(driver: E
 async def test_a_repeated_finish_puts_nothing_again(driver: EngineDriver) -> None:
     job = await held(driver, retain=60)
     assert len(await finish(driver, job, put("m1"))) == 1
-    await driver.queue.cancel(OTHER, "m1")
+    await driver.cancels.cancel(OTHER, "m1")
     assert await finish(driver, job, put("m1")) == []
     assert await state_of(driver, OTHER, "m1") is None
     gone = await held(driver, "b")
@@ -122,7 +122,7 @@ async def test_nothing_is_put_when_the_job_is_not_held(driver: EngineDriver, how
     elif how == "snoozed":
         await driver.queue.release(TOPIC, "a", job.receipt, delay_ms=1000, counts=False)
     elif how == "cancelled":
-        await driver.queue.cancel(TOPIC, "a")
+        await driver.cancels.cancel(TOPIC, "a")
         expected = JobCancelled
     else:
         await driver.queue.finish(TOPIC, "a", job.receipt)
@@ -148,7 +148,7 @@ async def refused(driver: EngineDriver, job: JobRecord, error: type[DeferdError]
 
 async def test_a_put_that_would_be_refused_refuses_everything(driver: EngineDriver) -> None:
     job = await held(driver)
-    await driver.queue.put(put("taken"))
+    await driver.puts.put(put("taken"))
     error = await refused(driver, job, JobExists, put("m1"), put("next", TOPIC), put("taken"))
     assert (error.topic, error.job_id) == (OTHER, "taken")
     await driver.queue.pop(OTHER, [])
@@ -162,7 +162,7 @@ async def test_a_put_that_would_be_refused_refuses_everything(driver: EngineDriv
 async def test_the_limits_of_topics_and_of_the_caller_hold(driver: EngineDriver) -> None:
     await driver.topics.set(OTHER, TopicSettings(max_jobs=2))
     await driver.topics.set(TOPIC, TopicSettings(max_jobs=2))
-    await driver.queue.put(put("one"))
+    await driver.puts.put(put("one"))
     job = await held(driver)
     error = await refused(driver, job, TopicFull, put("m1"), put("m2"))
     assert (error.topic, error.max_jobs) == (OTHER, 2)
@@ -203,7 +203,7 @@ async def test_topics_of_different_shards_are_refused(server: StoreServer) -> No
         far = next(
             f"t{n}" for n in range(99) if engine.queue._keys.shard_of(f"t{n}") != engine.queue._keys.shard_of(TOPIC)
         )
-        await engine.queue.put(put("a", TOPIC))
+        await engine.puts.put(put("a", TOPIC))
         with pytest.raises(DifferentShard) as raised:
             await engine.queue.finish_and_put(TOPIC, "a", ANY_RECEIPT, [put("x", far)])
         assert raised.value.topic == far

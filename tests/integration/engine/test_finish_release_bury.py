@@ -101,7 +101,7 @@ async def test_each_job_of_a_batch_finish_has_its_own_result(driver: EngineDrive
     for job_id in ("a", "b", "c", "d"):
         await driver.put(job_id)
     held = await driver.pop(3)
-    await driver.queue.cancel(TOPIC, "c")
+    await driver.cancels.cancel(TOPIC, "c")
     results = await driver.queue.finish_many(
         TOPIC,
         [

@@ -40,7 +40,7 @@ async def hold(driver: EngineDriver, job_id: str = "a", **fields: Any) -> JobRec
 
 
 async def follow(driver: EngineDriver, body: Any, on_conflict: str = "replace", **fields: Any) -> tuple[str, JobRecord]:
-    put = await driver.queue.put(job(body=body, on_conflict=on_conflict, if_reserved="after", **fields))
+    put = await driver.puts.put(job(body=body, on_conflict=on_conflict, if_reserved="after", **fields))
     return put.outcome, put.record
 
 
@@ -83,7 +83,7 @@ async def test_replace_replaces_the_follow_up_and_keep_keeps_it(driver: EngineDr
     outcome, kept = await follow(driver, 2, "keep")
     assert (outcome, kept.body, kept.is_follow_up) == ("kept", b"1", True)
     assert (await follow(driver, 3))[0] == "replaced"
-    results = await driver.queue.put_many(
+    results = await driver.puts.put_many(
         [
             job(body=4, on_conflict="replace", if_reserved="after"),
             job(on_conflict="keep", if_reserved="after"),
@@ -91,7 +91,7 @@ async def test_replace_replaces_the_follow_up_and_keep_keeps_it(driver: EngineDr
         ]
     )
     assert [(result.status, result.is_follow_up) for result in results] == [(200, True), (200, True), (201, False)]
-    with_jobs = await driver.queue.put_many_with_jobs(
+    with_jobs = await driver.puts.put_many_with_jobs(
         [job(body=5, on_conflict="replace", if_reserved="after"), job("c")]
     )
     assert [record and record.body for _, record in with_jobs] == [b"5", b"null"]
@@ -145,7 +145,7 @@ async def test_a_job_that_comes_back_runs_before_its_follow_up(driver: EngineDri
     elif returns == "lease end":
         await driver.pass_time(61)
     else:
-        await driver.queue.return_popped([held])
+        await driver.held_jobs.return_popped([held])
     assert await is_sound(driver)
     again = await driver.pop_one()
     assert again.body == b'"held"'
@@ -170,9 +170,9 @@ async def test_a_cancel_takes_the_follow_up_along(driver: EngineDriver, many: bo
     held = await hold(driver)
     await follow(driver, 1)
     if many:
-        await driver.queue.cancel_many(TOPIC, [CancelItem(id="a")])
+        await driver.cancels.cancel_many(TOPIC, [CancelItem(id="a")])
     else:
-        await driver.queue.cancel(TOPIC, "a")
+        await driver.cancels.cancel(TOPIC, "a")
     assert not driver.keys_left() & {"pool", "follow"}
     with pytest.raises(JobCancelled):
         await finish(driver, held)
@@ -183,7 +183,7 @@ async def test_a_cancel_of_a_job_on_retry_takes_the_follow_up_along(driver: Engi
     held = await hold(driver)
     await follow(driver, 1)
     await driver.queue.release(TOPIC, "a", held.receipt, delay_ms=5000)
-    await driver.queue.cancel(TOPIC, "a")
+    await driver.cancels.cancel(TOPIC, "a")
     assert not driver.keys_left() & {"pool", "follow"}
 
 
@@ -194,10 +194,10 @@ async def test_a_cancel_keeps_the_follow_up_if_asked_but_not_before_the_lease_wo
     held = await hold(driver)
     await follow(driver, 1)
     if many:
-        [result] = await driver.queue.cancel_many(TOPIC, [CancelItem(id="a", follow_up="keep")])
+        [result] = await driver.cancels.cancel_many(TOPIC, [CancelItem(id="a", follow_up="keep")])
         assert result.was is JobState.RESERVED
     else:
-        assert await driver.queue.cancel(TOPIC, "a", keep_follow_up=True) is JobState.RESERVED
+        assert await driver.cancels.cancel(TOPIC, "a", keep_follow_up=True) is JobState.RESERVED
     assert held.reserved_until_ms is not None
     assert (await driver.queue.get(TOPIC, "a")).due_at_ms == held.reserved_until_ms
     await driver.pass_time(61)
@@ -209,7 +209,7 @@ async def test_a_cancel_on_retry_lets_the_follow_up_run_at_once_if_asked(driver:
     held = await hold(driver)
     await follow(driver, 1)
     await driver.queue.release(TOPIC, "a", held.receipt, delay_ms=5000)
-    assert await driver.queue.cancel(TOPIC, "a", keep_follow_up=True) is JobState.DELAYED
+    assert await driver.cancels.cancel(TOPIC, "a", keep_follow_up=True) is JobState.DELAYED
     await driver.run_timer()
     assert (await driver.pop_one()).body == b"1"
 
@@ -242,7 +242,7 @@ async def test_a_get_shows_the_follow_up(driver: EngineDriver) -> None:
 async def test_an_expired_job_that_came_back_gives_its_place(driver: EngineDriver) -> None:
     held = await hold(driver, ttl=30)
     await follow(driver, "next")
-    await driver.queue.return_popped([held])
+    await driver.held_jobs.return_popped([held])
     driver.move_clock(31)
     assert await driver.pop() == []
     await driver.run_timer()
@@ -289,7 +289,7 @@ async def test_no_update_is_lost_and_none_runs_beside_another(driver: EngineDriv
             elif verb == "release":
                 await driver.queue.release(TOPIC, "a", one.receipt, delay_ms=1000)
             else:
-                await driver.queue.return_popped([one])
+                await driver.held_jobs.return_popped([one])
             await driver.run_timer()
         assert handed_out == sorted(handed_out)
     assert await is_sound(driver)

@@ -23,7 +23,7 @@ async def put_due(driver: EngineDriver, delays_s: list[float], topic: str = TOPI
     """Put delayed jobs; returns when they are due."""
     jobs = [PutJob(topic=topic, id=f"j{number}", delay=delay_s) for number, delay_s in enumerate(delays_s)]
     for at in range(0, len(jobs), 1000):
-        await driver.queue.put_many(jobs[at : at + 1000])
+        await driver.puts.put_many(jobs[at : at + 1000])
     found = driver.server.command("ZRANGE", f"deferd:{{0}}:{topic}:delay", 0, -1, "WITHSCORES")
     return [int(score) for _, score in found]
 
@@ -83,7 +83,7 @@ async def test_by_default_it_begins_now_and_lasts_six_hours(driver: EngineDriver
 async def test_topics_and_visibility(driver: EngineDriver) -> None:
     for topic, count in {"mail.a": 3, "mail.b": 2, "orders": 70}.items():
         await put_due(driver, [float(number + 1) for number in range(count)], topic)
-    await driver.queue.put(PutJob(topic="ready", id="x"))
+    await driver.puts.put(PutJob(topic="ready", id="x"))
     made = await forecast(driver)
     assert {name: counts.delayed for name, counts in made.topics.items()} == {"mail.a": 3, "mail.b": 2, "orders": 70}
     assert made.total().delayed == 75

@@ -113,7 +113,7 @@ async def test_what_makes_no_further_runs(driver: EngineDriver) -> None:
 async def test_topics_that_are_wanted_and_visible(driver: EngineDriver) -> None:
     for name, topic in (("a", "shop.a"), ("b", "shop.b"), ("c", "bank.c")):
         await put_schedule(driver, name, topic, every=3600)
-    await driver.queue.put(PutJob(topic="plain", id="a", delay=60))
+    await driver.puts.put(PutJob(topic="plain", id="a", delay=60))
     made = await forecast(driver, "shop.*")
     assert {name: sum(topic.scheduled) for name, topic in made.topics.items()} == {"shop.a": 5, "shop.b": 5}
     made = await driver.engine.forecasts.forecast(None, lambda topic: topic in {"bank.c", "plain"})
@@ -124,7 +124,7 @@ async def test_topics_that_are_wanted_and_visible(driver: EngineDriver) -> None:
 async def test_a_run_that_was_cancelled_counts_nowhere(driver: EngineDriver) -> None:
     await put_schedule(driver, every=3600)
     schedule = await driver.engine.schedules.get("s")
-    await driver.queue.cancel(TOPIC, schedule.next_id)
+    await driver.cancels.cancel(TOPIC, schedule.next_id)
     await driver.put("other", delay=60)
     made = await forecast(driver)
     assert (made.total().delayed, sum(made.total().scheduled)) == (1, 5)

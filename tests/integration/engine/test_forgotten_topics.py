@@ -45,7 +45,7 @@ async def test_the_tallies_of_forgotten_topics_are_added_up(driver: EngineDriver
     for _ in range(2):
         await put_and_finish(driver)
         await driver.put("b")
-        await driver.queue.cancel(TOPIC, "b")
+        await driver.cancels.cancel(TOPIC, "b")
         for _ in range(3):
             await driver.pass_time(2 * HOUR_S)
         assert await names(driver) == []
@@ -68,7 +68,7 @@ async def test_a_topic_whose_long_delayed_jobs_were_cancelled_is_forgotten_as_so
     await driver.put(delay=365 * 86_400)
     await driver.pass_time(2 * HOUR_S)
     if way == "cancel":
-        await driver.queue.cancel(TOPIC, "a")
+        await driver.cancels.cancel(TOPIC, "a")
     else:
         await purge_jobs(driver.engine, TOPIC, JobState.DELAYED)
     for _ in range(3):
@@ -78,7 +78,7 @@ async def test_a_topic_whose_long_delayed_jobs_were_cancelled_is_forgotten_as_so
 
 async def test_a_cancel_of_a_missing_job_leaves_nothing_behind(driver: EngineDriver) -> None:
     with pytest.raises(JobNotFound):
-        await driver.queue.cancel("nobody-used-this", "a")
+        await driver.cancels.cancel("nobody-used-this", "a")
     assert driver.server.command("ZCARD", "deferd:{0}:due") == 0
 
 
@@ -88,7 +88,7 @@ async def test_a_topic_with_jobs_or_settings_is_not_forgotten(driver: EngineDriv
         await driver.pass_time(2 * HOUR_S)
     assert await driver.counts() == {"ready": 1}
     await driver.topics.set(TOPIC, TopicSettings(ttr=30))
-    await driver.queue.cancel(TOPIC, "a")
+    await driver.cancels.cancel(TOPIC, "a")
     for _ in range(4):
         await driver.pass_time(2 * HOUR_S)
     assert await names(driver) == [TOPIC]
@@ -109,12 +109,12 @@ async def test_a_request_id_is_forgotten_with_its_last_delivery(driver: EngineDr
     elif end == "lease end":
         await driver.pass_time(86_500)
     elif end == "return":
-        await driver.queue.return_popped(held)
+        await driver.held_jobs.return_popped(held)
     else:
         for job in held:
             assert "request/r1" in driver.keys_left()
             if end == "cancel":
-                await driver.queue.cancel(TOPIC, job.id)
+                await driver.cancels.cancel(TOPIC, job.id)
             else:
                 await getattr(driver.queue, end)(TOPIC, job.id, job.receipt)
     assert driver.keys_left().isdisjoint({"request/r1", "requests"})

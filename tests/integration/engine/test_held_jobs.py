@@ -19,11 +19,11 @@ def held(*jobs: JobRecord) -> list[HeldJob]:
 
 
 async def checked(driver: EngineDriver, *jobs: JobRecord) -> list[tuple[int, str | None]]:
-    return [(one.status, one.code) for one in await driver.queue.check_many(TOPIC, held(*jobs))]
+    return [(one.status, one.code) for one in await driver.held_jobs.check_many(TOPIC, held(*jobs))]
 
 
 async def returned(driver: EngineDriver, *jobs: JobRecord) -> list[tuple[int, str | None]]:
-    return [(one.status, one.code) for one in await driver.queue.return_many(TOPIC, held(*jobs))]
+    return [(one.status, one.code) for one in await driver.held_jobs.return_many(TOPIC, held(*jobs))]
 
 
 async def in_all_states(driver: EngineDriver) -> list[JobRecord]:
@@ -35,7 +35,7 @@ async def in_all_states(driver: EngineDriver) -> list[JobRecord]:
     await driver.pass_time(6)
     [again] = await driver.pop()
     assert again.id == "popped"
-    await driver.queue.cancel_many(TOPIC, [CancelItem(id=name) for name in ("cancelled", "replaced")])
+    await driver.cancels.cancel_many(TOPIC, [CancelItem(id=name) for name in ("cancelled", "replaced")])
     await driver.queue.finish_many(TOPIC, [FinishItem(id=name) for name in ("finished", "kept")])
     await driver.queue.bury(TOPIC, "dead", ANY_RECEIPT)
     await driver.queue.release(TOPIC, "delayed", ANY_RECEIPT, delay_ms=60_000)
@@ -54,16 +54,16 @@ async def test_a_check_tells_which_deliveries_are_over(driver: EngineDriver) -> 
 async def test_a_receipt_that_no_delivery_has_is_stale(driver: EngineDriver) -> None:
     await driver.put()
     await driver.pop_one()
-    [result] = await driver.queue.check_many(TOPIC, [HeldJob(id="a", receipt="nonsense")])
+    [result] = await driver.held_jobs.check_many(TOPIC, [HeldJob(id="a", receipt="nonsense")])
     assert (result.status, result.code) == STALE
-    [result] = await driver.queue.return_many(TOPIC, [HeldJob(id="a", receipt="nonsense")])
+    [result] = await driver.held_jobs.return_many(TOPIC, [HeldJob(id="a", receipt="nonsense")])
     assert (result.status, result.code) == STALE
 
 
 async def test_a_check_forgets_a_cancel_with_its_tombstone(driver: EngineDriver) -> None:
     await driver.put(ttr=5)
     delivery = await driver.pop_one()
-    await driver.queue.cancel(TOPIC, "a")
+    await driver.cancels.cancel(TOPIC, "a")
     driver.move_clock(64)
     assert await checked(driver, delivery) == [CANCELLED]
     driver.move_clock(2)  # and before the timer has removed it

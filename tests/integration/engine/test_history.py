@@ -50,7 +50,7 @@ def gauges(found: History, at: int = -1) -> dict[str, int]:
 async def everything_once(driver: EngineDriver) -> dict[str, int]:
     """Do a bit of everything; returns what must have been counted."""
     queue = driver.queue
-    await queue.put_many([job(f"j{number}") for number in range(10)])
+    await driver.puts.put_many([job(f"j{number}") for number in range(10)])
     await driver.put("late", delay=3)
     await driver.put("j9", on_conflict="replace")
     await driver.put("j9", on_conflict="keep")
@@ -60,8 +60,8 @@ async def everything_once(driver: EngineDriver) -> dict[str, int]:
     await queue.release(TOPIC, "j2", ANY_RECEIPT, delay_ms=60_000)
     await queue.release(TOPIC, "j3", ANY_RECEIPT, delay_ms=60_000, counts=False)
     await queue.bury(TOPIC, "j4", ANY_RECEIPT)
-    await queue.cancel(TOPIC, "j5")
-    await queue.cancel_many(TOPIC, [CancelItem(id="j6"), CancelItem(id="unknown")])
+    await driver.cancels.cancel(TOPIC, "j5")
+    await driver.cancels.cancel_many(TOPIC, [CancelItem(id="j6"), CancelItem(id="unknown")])
     await driver.put("tagged", delay=60, tags=["x"])
     await driver.engine.bulk.cancel(CancelSelected.model_validate({"select": {"tag": "x"}}))
     await queue.finish_and_put(TOPIC, "j7", ANY_RECEIPT, [job("next", delay=60)])
@@ -100,7 +100,7 @@ async def test_an_hour_of_short_buckets_and_two_days_of_long_ones(driver: Engine
     """Each count is in both exactly once, also while the last one of 10 s is not complete."""
     published: list[int] = []  # when, in 10 s
     for step in range(700):
-        await driver.engine.queue.put(job(f"j{step}", delay=86_400 * 3))
+        await driver.engine.puts.put(job(f"j{step}", delay=86_400 * 3))
         await driver.engine.history_publisher.publish()
         [record] = driver.server.command("LRANGE", f"{KEY}:history/10s", -1, -1)
         published.append(msgspec.msgpack.decode(record)[0])
@@ -150,7 +150,7 @@ async def test_runs_of_schedules_are_counted(schedules: ScheduleDriver) -> None:
 
 async def test_a_forgotten_topic_keeps_its_history(driver: EngineDriver) -> None:
     await driver.put("a")
-    await driver.queue.cancel(TOPIC, "a")
+    await driver.cancels.cancel(TOPIC, "a")
     await purge_jobs(driver.engine, TOPIC)
     found = await history(driver)
     assert sums(found) == {"put": 1, "cancelled": 1}
@@ -160,7 +160,7 @@ async def test_a_forgotten_topic_keeps_its_history(driver: EngineDriver) -> None
 
 async def test_all_topics_together(driver: EngineDriver) -> None:
     expected = await everything_once(driver)
-    await driver.queue.put_many([job(topic=f"t{number}") for number in range(30)])
+    await driver.puts.put_many([job(topic=f"t{number}") for number in range(30)])
     await driver.queue.pop("t7", [PopRequest(1)])
     await history(driver)
     of_all = await driver.engine.histories.of_all(None, 60)

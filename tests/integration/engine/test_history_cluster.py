@@ -24,7 +24,7 @@ async def test_all_shards_have_histories_which_are_summed_up(tmp_path: Path) -> 
     with ClusterSet(tmp_path) as cluster:
         store = await connect(cluster.url, timeout_s=5)
         engine = Engine(store, shards=SHARDS, movable_clock=True)
-        await engine.queue.put_many([PutJob(topic=topic, id="a") for topic in TOPICS])
+        await engine.puts.put_many([PutJob(topic=topic, id="a") for topic in TOPICS])
         for topic in TOPICS[:10]:
             await engine.queue.pop(topic, [PopRequest(1)])
             await engine.queue.finish(topic, "a", ANY_RECEIPT)

@@ -255,6 +255,6 @@ async def test_several_engines_add_up_and_publish_when_they_stop(server: StoreSe
         async with started_engine(server.url) as one, started_engine(server.url) as other:
             for number in range(20):
                 engine = random.choice([one, other])
-                await engine.queue.put(job(f"{turn}-{number}"))
+                await engine.puts.put(job(f"{turn}-{number}"))
                 put += 1
     assert published(server, 0, TOPIC) == {"put": put}

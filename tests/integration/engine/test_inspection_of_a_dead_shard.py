@@ -29,9 +29,9 @@ async def fill(deployment: Deployment) -> None:
     """One job of each state that is looked at, in a topic of the node that fails and in one of another node."""
     queue = deployment.engine.queue
     for topic in (deployment.dead[0], deployment.healthy[0]):
-        await queue.put(PutJob(topic=topic, id="later", delay=600))
+        await deployment.engine.puts.put(PutJob(topic=topic, id="later", delay=600))
         for job_id in ("dead", "held"):
-            await queue.put(PutJob(topic=topic, id=job_id, ttr=600))
+            await deployment.engine.puts.put(PutJob(topic=topic, id=job_id, ttr=600))
             await queue.pop(topic, [PopRequest(1, consumer="w")])
         await queue.bury(topic, "dead", ANY_RECEIPT, error="x")
 

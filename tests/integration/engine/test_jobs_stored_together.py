@@ -84,10 +84,10 @@ async def test_a_batch_ends_as_its_puts_one_by_one(driver: EngineDriver, seed: i
     singly = []
     for fields in before:
         for topic in (TOPIC, OTHER):
-            await driver.queue.put_many([put_of(topic, fields)])
+            await driver.puts.put_many([put_of(topic, fields)])
     for fields in puts:
-        singly += await driver.queue.put_many([put_of(OTHER, fields)])
-    together = await driver.queue.put_many([put_of(TOPIC, fields) for fields in puts])
+        singly += await driver.puts.put_many([put_of(OTHER, fields)])
+    together = await driver.puts.put_many([put_of(TOPIC, fields) for fields in puts])
     assert [(one.id, one.status, one.code) for one in together] == [(one.id, one.status, one.code) for one in singly]
     distinct = sorted(set(ids))
     assert await stored_in(driver, TOPIC, distinct) == await stored_in(driver, OTHER, distinct)
@@ -98,7 +98,7 @@ async def test_an_existing_job_in_a_later_step_is_kept(driver: EngineDriver) -> 
     ids = [f"job-{number}" for number in range(3 * TOGETHER)]
     existing = ids[TOGETHER + 50]
     await driver.put(existing, body="first")
-    results = await driver.queue.put_many([put_of(TOPIC, {"id": job_id, "body": "second"}) for job_id in ids])
+    results = await driver.puts.put_many([put_of(TOPIC, {"id": job_id, "body": "second"}) for job_id in ids])
     assert [one.id for one in results if one.status != 201] == [existing]
     assert (await driver.queue.get(TOPIC, existing)).body == b'"first"'
     assert (await driver.counts()) == {"ready": len(ids)}
@@ -106,11 +106,11 @@ async def test_an_existing_job_in_a_later_step_is_kept(driver: EngineDriver) -> 
 
 async def test_a_batch_forgets_that_earlier_jobs_with_its_ids_were_cancelled(driver: EngineDriver) -> None:
     ids = ["a", "b", "c"]
-    await driver.queue.put_many([put_of(TOPIC, {"id": job_id}) for job_id in ids])
+    await driver.puts.put_many([put_of(TOPIC, {"id": job_id}) for job_id in ids])
     held = await driver.pop(3)
     for job_id in ids:
-        await driver.queue.cancel(TOPIC, job_id)
-    await driver.queue.put_many([put_of(TOPIC, {"id": job_id}) for job_id in ids])
+        await driver.cancels.cancel(TOPIC, job_id)
+    await driver.puts.put_many([put_of(TOPIC, {"id": job_id}) for job_id in ids])
     await driver.pop(3)
     for job in held:
         await driver.queue.finish(TOPIC, job.id, ANY_RECEIPT)
@@ -123,7 +123,7 @@ async def test_a_batch_forgets_that_earlier_jobs_with_its_ids_were_cancelled(dri
 async def test_an_id_may_occur_twice_among_new_jobs(driver: EngineDriver, size: int) -> None:
     puts: list[dict[str, Any]] = [{"id": f"job-{number}"} for number in range(size - 3)]
     puts += [{"id": "a", "body": 1}, {"id": "b", "body": 2}, {"id": "a", "body": 3}]
-    results = await driver.queue.put_many([put_of(TOPIC, fields) for fields in puts])
+    results = await driver.puts.put_many([put_of(TOPIC, fields) for fields in puts])
     assert [one.status for one in results] == [201] * (size - 1) + [409]
     assert (await driver.queue.get(TOPIC, "a")).body == b"1"
     assert await driver.counts() == {"ready": size - 1}
@@ -131,21 +131,21 @@ async def test_an_id_may_occur_twice_among_new_jobs(driver: EngineDriver, size: 
 
 async def test_a_batch_within_a_limit_stores_no_more_than_that(driver: EngineDriver) -> None:
     await driver.topics.set(TOPIC, TopicSettings(max_jobs=150))
-    results = await driver.queue.put_many([put_of(TOPIC, {"id": f"job-{number}"}) for number in range(300)])
+    results = await driver.puts.put_many([put_of(TOPIC, {"id": f"job-{number}"}) for number in range(300)])
     assert [one.status for one in results] == [201] * 150 + [429] * 150
     assert await driver.counts() == {"ready": 150}
 
 
 async def test_a_batch_within_the_limit_of_its_caller_stores_no_more_than_that(driver: EngineDriver) -> None:
     jobs = [put_of(TOPIC, {"id": f"job-{number}"}) for number in range(300)]
-    results = await driver.queue.put_many(jobs, PutBounds(max_jobs=150))
+    results = await driver.puts.put_many(jobs, PutBounds(max_jobs=150))
     assert [one.status for one in results] == [201] * 150 + [429] * 150
 
 
 @pytest.mark.parametrize("count", [64, 65, 300])
 async def test_many_deliveries_of_a_request_are_repeated_and_forgotten(driver: EngineDriver, count: int) -> None:
     ids = [f"job-{number}" for number in range(count)]
-    await driver.queue.put_many([put_of(TOPIC, {"id": job_id}) for job_id in ids])
+    await driver.puts.put_many([put_of(TOPIC, {"id": job_id}) for job_id in ids])
     held = await driver.pop(count, request_id="r1", consumer="c1")
     request = f"{KEY}:request/r1"
     expected = {job.id: b"%d %d 1 0" % (2 * at + 1, job.nonce) for at, job in enumerate(held)}
@@ -164,7 +164,7 @@ async def test_many_deliveries_of_a_request_are_repeated_and_forgotten(driver: E
 
 
 async def test_requests_of_one_call_are_remembered_apart(driver: EngineDriver) -> None:
-    await driver.queue.put_many([put_of(TOPIC, {"id": f"job-{number}"}) for number in range(9)])
+    await driver.puts.put_many([put_of(TOPIC, {"id": f"job-{number}"}) for number in range(9)])
     requests = [PopRequest(3, consumer=f"c{at}", request_id=f"r{at}") for at in range(3)]
     first = await driver.queue.pop(TOPIC, requests)
     again = await driver.queue.pop(TOPIC, requests)
@@ -190,7 +190,7 @@ async def test_many_topics_are_not_one_list_either(driver: EngineDriver) -> None
     settings, encodings = "deferd:{0}:settings", set()
     for number in range(66):
         encodings.add((number < 64, driver.server.command("OBJECT", "ENCODING", settings) if number else b"listpack"))
-        await driver.queue.put_many([put_of(f"topic-{number}", {"id": "a"})])
+        await driver.puts.put_many([put_of(f"topic-{number}", {"id": "a"})])
     assert encodings == {(True, b"listpack"), (False, b"listpack"), (False, b"hashtable")}
     assert set(driver.server.command("HVALS", settings)) == {b""}
 
@@ -199,5 +199,5 @@ async def test_a_damaged_set_of_cancelled_jobs_fails_a_batch_before_a_job_is_sto
     await driver.put("known")
     driver.server.command("SET", f"{KEY}:cancelled", "damaged")
     with pytest.raises(ResponseError, match="WRONGTYPE"):
-        await driver.queue.put_many([put_of(TOPIC, {"id": f"job-{number}"}) for number in range(TOGETHER)])
+        await driver.puts.put_many([put_of(TOPIC, {"id": f"job-{number}"}) for number in range(TOGETHER)])
     assert driver.server.command("HKEYS", f"{KEY}:pool") == [b"known"]

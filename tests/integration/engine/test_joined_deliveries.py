@@ -79,7 +79,7 @@ async def test_each_job_has_its_own_code(driver: EngineDriver, kind: str) -> Non
     held = await hold(driver, "dead", "finished", "cancelled", "other", "any", "live", retain=60)
     await driver.queue.bury(TOPIC, "dead", ANY_RECEIPT)
     await driver.queue.finish(TOPIC, "finished", ANY_RECEIPT)
-    await driver.queue.cancel(TOPIC, "cancelled")
+    await driver.cancels.cancel(TOPIC, "cancelled")
     await driver.put("delayed", delay=60)
     await driver.put("ready")
     jobs = [

@@ -89,35 +89,35 @@ async def behind(network: HeldNetwork, server: StoreServer) -> AsyncIterator[Eng
 async def test_calls_that_were_held_up_do_nothing_behind_those_made_in_their_place(
     network: HeldNetwork, behind: EngineDriver
 ) -> None:
-    queue = behind.queue
+    queue, puts, cancels = behind.queue, behind.puts, behind.cancels
 
     def in_topic(topic: str, **fields: Any) -> PutJob:
         return PutJob.model_validate({"topic": topic, "id": "a", **fields})
 
-    await queue.put(in_topic("cancelled"))
-    await queue.cancel_many("cancelled", [CancelItem(id="a")])  # the store must know all scripts that come late
+    await puts.put(in_topic("cancelled"))
+    await cancels.cancel_many("cancelled", [CancelItem(id="a")])  # the store must know all scripts that come late
     await behind.engine._scripts.write("UNLINK", "deferd:{0}:written")
-    await queue.put(in_topic("cancelled", delay=60))
-    await queue.put(in_topic("replaced", body=0, delay=60))
+    await puts.put(in_topic("cancelled", delay=60))
+    await puts.put(in_topic("replaced", body=0, delay=60))
     network.hold()
     given_up = await asyncio.gather(
-        queue.put(in_topic("put-and-cancelled")),
-        queue.put(in_topic("put-and-finished")),
-        queue.cancel_many("cancelled", [CancelItem(id="a")]),
-        queue.put(in_topic("replaced", body=1, delay=60, on_conflict="replace")),
+        puts.put(in_topic("put-and-cancelled")),
+        puts.put(in_topic("put-and-finished")),
+        cancels.cancel_many("cancelled", [CancelItem(id="a")]),
+        puts.put(in_topic("replaced", body=1, delay=60, on_conflict="replace")),
         behind.engine._scripts.write("SET", "deferd:{0}:written", "late"),
         return_exceptions=True,
     )
     assert {type(one) for one in given_up} == {StoreUnavailable}
 
-    assert (await queue.put(in_topic("put-and-cancelled"))).outcome == "created"
-    await queue.cancel("put-and-cancelled", "a")
-    assert (await queue.put(in_topic("put-and-finished"))).outcome == "created"
+    assert (await puts.put(in_topic("put-and-cancelled"))).outcome == "created"
+    await cancels.cancel("put-and-cancelled", "a")
+    assert (await puts.put(in_topic("put-and-finished"))).outcome == "created"
     popped = await queue.pop("put-and-finished", [PopRequest(1)])
     await queue.finish("put-and-finished", popped.jobs[0][0].id, ANY_RECEIPT)
-    await queue.cancel("cancelled", "a")
-    assert (await queue.put(in_topic("cancelled", delay=60))).outcome == "created"
-    assert (await queue.put(in_topic("replaced", body=2, delay=60, on_conflict="replace"))).outcome == "replaced"
+    await cancels.cancel("cancelled", "a")
+    assert (await puts.put(in_topic("cancelled", delay=60))).outcome == "created"
+    assert (await puts.put(in_topic("replaced", body=2, delay=60, on_conflict="replace"))).outcome == "replaced"
     late = await network.deliver()
 
     assert late.count(b"EVALSHA") + late.count(b"EVAL\r\n") >= len(given_up)
@@ -133,7 +133,7 @@ async def test_a_request_that_has_ended_fails_no_call_that_others_share(driver: 
     with request_ending_at(asyncio.get_running_loop().time()):
         assert await engine.dispatcher.pop([TOPIC], wait_ms=60_000) == []
         assert (await engine.system.read()).unreadable == set()
-    assert not engine.dispatcher.is_down(TOPIC)
+    assert not engine.dispatcher._outages.is_topic_down(TOPIC)
 
 
 @pytest.fixture
@@ -173,14 +173,14 @@ class TestClock:
         return Scripts(store)
 
     async def test_a_call_is_sent_again_when_the_stores_clock_was_set_forward(
-        self, server: StoreServer, store: Store, scripts: Scripts
+        self, server: StoreServer, store: Store
     ) -> None:
+        run_late: list[str] = []
+        scripts = Scripts(store, on_late_run=lambda: run_late.append("behind later calls"))
         await scripts.write("SET", "key", 0)
         before = refusals(server)
         clock = store.calls_of("key").pipeline._open._clock  # type: ignore[union-attr]
         clock._at_zero_ms -= 3_600_000  # as if the store's clock had been an hour behind at the last reading
-        run_late: list[str] = []
-        scripts.on_late_run = lambda: run_late.append("behind later calls")
 
         assert await scripts.write("INCR", "key") == 1
 

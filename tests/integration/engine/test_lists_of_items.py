@@ -72,7 +72,7 @@ async def test_a_list_that_is_not_recorded_goes_back_to_its_job(
 
 
 async def test_sound_lists_are_no_finding(driver: EngineDriver) -> None:
-    await driver.queue.put_many([job(f"j{number}", on_conflict="append") for number in range(700)])
+    await driver.puts.put_many([job(f"j{number}", on_conflict="append") for number in range(700)])
     assert (await survey(driver)).clean
 
 
@@ -90,7 +90,7 @@ async def test_many_lists_are_moved_aside_in_bounded_steps(driver: EngineDriver)
 async def test_large_lists_go_back_one_after_the_other(driver: EngineDriver) -> None:
     for number in range(3):
         for _ in range(3):
-            await driver.queue.put(job(f"j{number}", body="x" * 300_000, on_conflict="append"))
+            await driver.puts.put(job(f"j{number}", body="x" * 300_000, on_conflict="append"))
     driver.server.command("DEL", f"{KEY}:items")
     assert (await survey(driver, repair=True)).findings.counts == {FindingKind.ITEMS_WRONG: 3}
     assert (await survey(driver)).clean
@@ -102,7 +102,7 @@ async def test_large_lists_go_back_one_after_the_other(driver: EngineDriver) -> 
 async def test_a_topic_with_a_key_of_the_wrong_type_stops_no_survey(driver: EngineDriver, name: str) -> None:
     driver.server.command("RPUSH", f"{KEY}:items/a", "1")
     driver.server.command("SET", f"{KEY}:{name}", "x")
-    await driver.queue.put(job().model_copy(update={"topic": "other"}))
+    await driver.puts.put(job().model_copy(update={"topic": "other"}))
     assert (await survey(driver, repair=True)).findings.counts == {}
     await driver.engine.consistency.audit_topic(TOPIC, repair=True)
     assert (await survey(driver, repair=True)).findings.counts == {FindingKind.ITEMS_WRONG: 1}

@@ -47,7 +47,7 @@ async def served_within_bound(consumer: Engine, producer: Engine, topic: str = T
     waiting = asyncio.create_task(consumer.dispatcher.pop([topic], wait_ms=30_000))
     queues = consumer.dispatcher._wait_queues
     await until(lambda: topic in queues and not queues[topic].newcomers and not queues[topic].polling, "the pop waits")
-    await producer.queue.put(PutJob(topic=topic))
+    await producer.puts.put(PutJob(topic=topic))
     async with asyncio.timeout(BOUND_S + SLACK_S):
         assert len(await waiting) == 1
 

@@ -19,11 +19,11 @@ async def finish(driver: EngineDriver, held: JobRecord) -> None:
 
 
 async def cancel(driver: EngineDriver, held: JobRecord) -> None:
-    await driver.queue.cancel_many(TOPIC, [CancelItem(id="delayed"), CancelItem(id=held.id)])
+    await driver.cancels.cancel_many(TOPIC, [CancelItem(id="delayed"), CancelItem(id=held.id)])
 
 
 async def return_popped(driver: EngineDriver, held: JobRecord) -> None:
-    await driver.queue.return_popped([held])
+    await driver.held_jobs.return_popped([held])
 
 
 @pytest.mark.parametrize("call", [finish, cancel, return_popped])

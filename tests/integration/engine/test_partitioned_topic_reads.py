@@ -86,7 +86,7 @@ async def searched(engine: Engine, wanted: JobFilter, *, limit: int = 100, **opt
 async def test_a_view_sums_up_all_partitions(engine: Engine, server: StoreServer, grown: bool) -> None:
     await put_in_all_states(engine, grown=grown)
     first = await engine.queue.get(TOPIC, IDS[24])
-    await engine.queue.put(PutJob(topic=TOPIC, id="next", delay=60))
+    await engine.puts.put(PutJob(topic=TOPIC, id="next", delay=60))
     next_due = (await engine.queue.get(TOPIC, "next")).due_at_ms
     await engine.topics.pause(TOPIC, "ops", "a flood")
     async with unaware_engine(server) as unaware:
@@ -109,9 +109,9 @@ async def test_a_view_counts_what_waits_in_all_partitions(engine: Engine) -> Non
     await put_all(engine, IDS[:8])
     held = await reserve(engine, 8)
     for job_id in held:
-        await engine.queue.put(PutJob(topic=TOPIC, id=job_id, on_conflict="replace", if_reserved="after"))
+        await engine.puts.put(PutJob(topic=TOPIC, id=job_id, on_conflict="replace", if_reserved="after"))
     for job_id in IDS[8:20]:
-        await engine.queue.put(PutJob(topic=TOPIC, id=job_id, on_conflict="append", delay=60))
+        await engine.puts.put(PutJob(topic=TOPIC, id=job_id, on_conflict="append", delay=60))
     view = await engine.topics.get(TOPIC)
     assert (view.follow_ups, view.collections) == (8, 12)
 
@@ -253,7 +253,7 @@ async def test_why_knows_of_a_job_that_was_cancelled_in_a_former_partition(engin
     await reserve(engine, 6)
     await grow(engine)
     for job_id in IDS[:6]:
-        await engine.queue.cancel(TOPIC, job_id)
+        await engine.cancels.cancel(TOPIC, job_id)
         missing = await engine.topics.why(TOPIC, job_id)
         assert isinstance(missing, Missing)
         assert missing.cancelled_until_ms is not None

@@ -43,7 +43,7 @@ async def grow(engine: Engine, count: int, topic: str = "t") -> None:
 
 
 async def put(engine: Engine, job_id: str, **fields: object) -> None:
-    await engine.queue.put(PutJob.model_validate({"topic": "t", "id": job_id, **fields}))
+    await engine.puts.put(PutJob.model_validate({"topic": "t", "id": job_id, **fields}))
 
 
 async def pop_all(engine: Engine) -> dict[str, Receipt]:
@@ -66,7 +66,7 @@ async def test_jobs_are_spread_and_found(engine: Engine, store: Store) -> None:
         assert (await engine.queue.get("t", job_id)).topic == "t"
     with pytest.raises(JobExists):
         await put(engine, IDS[0])
-    assert await engine.queue.cancel("t", IDS[0]) is JobState.READY
+    assert await engine.cancels.cancel("t", IDS[0]) is JobState.READY
     with pytest.raises(JobNotFound):
         await engine.queue.get("t", IDS[0])
     held = await pop_all(engine)
@@ -81,22 +81,22 @@ async def test_held_jobs_are_found_also_where_they_would_not_be_put_now(engine: 
         await put(engine, job_id)
     held = [HeldJob(id=job_id, receipt=str(receipt)) for job_id, receipt in (await pop_all(engine)).items()]
     await grow(engine, 4)
-    await engine.queue.cancel("t", held[0].id)
-    checked = await engine.queue.check_many("t", held)
+    await engine.cancels.cancel("t", held[0].id)
+    checked = await engine.held_jobs.check_many("t", held)
     assert [result.status for result in checked] == [410, *[200] * (len(IDS) - 1)]
-    returned = await engine.queue.return_many("t", held)
+    returned = await engine.held_jobs.return_many("t", held)
     assert [result.status for result in returned] == [410, *[200] * (len(IDS) - 1)]
     assert sorted(await pop_all(engine)) == sorted(one.id for one in held[1:])
 
 
 async def test_a_batch_of_puts_and_cancels_has_results_in_order(engine: Engine) -> None:
     await grow(engine, 4)
-    results = await engine.queue.put_many([PutJob(topic="t", id=job_id) for job_id in (*IDS, IDS[3])])
+    results = await engine.puts.put_many([PutJob(topic="t", id=job_id) for job_id in (*IDS, IDS[3])])
     assert [(result.topic, result.id, result.status) for result in results] == [
         *(("t", job_id, 201) for job_id in IDS),
         ("t", IDS[3], 409),
     ]
-    cancelled = await engine.queue.cancel_many("t", [CancelItem(id=job_id) for job_id in (*IDS, "other")])
+    cancelled = await engine.cancels.cancel_many("t", [CancelItem(id=job_id) for job_id in (*IDS, "other")])
     assert [(result.id, result.status) for result in cancelled] == [*((job_id, 200) for job_id in IDS), ("other", 404)]
 
 
@@ -125,7 +125,7 @@ async def test_jobs_of_fewer_partitions_stay_and_keep_their_ids(engine: Engine) 
             await put(engine, job_id)
         await put(engine, job_id, on_conflict="replace", body=7)
         assert (await engine.queue.get("t", job_id)).body == b"7"
-        assert (await engine.queue.cancel("t", job_id)) is JobState.READY
+        assert (await engine.cancels.cancel("t", job_id)) is JobState.READY
     assert await pop_all(engine) == {}
 
 
@@ -138,7 +138,7 @@ async def test_a_process_that_does_not_know_of_it_does_everything_right(engines:
         stale.partitions.known.layouts.clear()
         assert (await stale.queue.get("t", IDS[0])).topic == "t"
         stale.partitions.known.layouts.clear()
-        assert await stale.queue.cancel("t", IDS[1]) is JobState.DELAYED
+        assert await stale.cancels.cancel("t", IDS[1]) is JobState.DELAYED
         for job_id in IDS[2:10]:
             stale.partitions.known.layouts.clear()
             with pytest.raises(JobExists):
@@ -149,7 +149,7 @@ async def test_a_process_that_does_not_know_of_it_does_everything_right(engines:
             with pytest.raises(JobExists):
                 await put(knows, job_id)
         stale.partitions.known.layouts.clear()
-        results = await stale.queue.cancel_many("t", [CancelItem(id=job_id) for job_id in IDS])
+        results = await stale.cancels.cancel_many("t", [CancelItem(id=job_id) for job_id in IDS])
         assert [result.status for result in results] == [200, 404, *[200] * 38]
 
 
@@ -159,7 +159,7 @@ async def test_a_holder_of_a_job_of_fewer_partitions_learns_that_it_is_cancelled
     held = await pop_all(engine)
     await grow(engine, 8)
     for job_id in IDS[:3]:
-        await engine.queue.cancel("t", job_id)
+        await engine.cancels.cancel("t", job_id)
         with pytest.raises(JobCancelled):
             await engine.queue.finish("t", job_id, held[job_id])
     for job_id in IDS[3:6]:
@@ -187,14 +187,14 @@ async def test_former_numbers_are_forgotten_once_no_job_is_where_they_had_put_it
     await engine.partitions._forget_former("t", layouts["t"])
     assert layouts["t"].counts == (4, 1)
     for job_id in IDS:
-        await engine.queue.cancel("t", job_id)
+        await engine.cancels.cancel("t", job_id)
     await engine.partitions._forget_former("t", layouts["t"])
     assert engine.partitions.known.layouts["t"].counts == (4,)
 
 
 async def test_max_jobs_is_shared(engine: Engine) -> None:
     await engine.topics.set("t", TopicSettings(partitions=4, max_jobs=100))
-    results = await engine.queue.put_many([PutJob(topic="t", id=f"n-{number}") for number in range(400)])
+    results = await engine.puts.put_many([PutJob(topic="t", id=f"n-{number}") for number in range(400)])
     assert [result.status for result in results].count(201) == 100
 
 
@@ -213,10 +213,10 @@ async def test_no_id_is_ever_in_two_partitions_while_the_topic_grows(engines: tu
                 if chance.random() < 0.6:
                     how = chance.choice(["reject", "keep", "replace"])
                     fields = {"topic": "t", "id": job_id, "on_conflict": how, "delay": 3600}
-                    done = await engine.queue.put(PutJob.model_validate(fields))
+                    done = await engine.puts.put(PutJob.model_validate(fields))
                     put_now += done.outcome == "created"
                 else:
-                    await engine.queue.cancel("t", job_id)
+                    await engine.cancels.cancel("t", job_id)
                     ended += 1
             except (JobExists, JobNotFound):
                 pass
@@ -301,7 +301,7 @@ async def test_a_job_that_ends_before_it_is_replaced_where_it_was_is_put_where_i
         nonlocal is_first
         if is_first:
             is_first = False
-            await other.queue.cancel("t", job_id)
+            await other.cancels.cancel("t", job_id)
             await put(other, job_id, body="other")
 
     between(knows, monkeypatch, end_it_and_put_it_anew)
@@ -454,7 +454,7 @@ async def test_it_is_looked_less_often_for_jobs_that_stay(engine: Engine, monkey
         now_s += 60
     assert looks == [1000, 1060, 1180, 1420, 1900, 2860, 4780]
     for job_id in IDS:
-        await engine.queue.cancel("t", job_id)
+        await engine.cancels.cancel("t", job_id)
     now_s += 3600
     engine.partitions._unread_shards.add(0)
     await engine.partitions._follow()

@@ -33,7 +33,7 @@ async def engine(server: StoreServer) -> AsyncIterator[Engine]:
 
 async def put(engine: Engine, ids: Sequence[str], topic: str = "t") -> None:
     for job_id in ids:
-        await engine.queue.put(PutJob(topic=topic, id=job_id, delay=60))
+        await engine.puts.put(PutJob(topic=topic, id=job_id, delay=60))
 
 
 class Follower:
@@ -94,7 +94,7 @@ async def test_a_stream_has_the_events_of_all_partitions(engine: Engine, wanted:
 async def test_the_events_of_a_job_are_in_order(engine: Engine) -> None:
     async with following(engine, EventStream(["t"], None)) as follower:
         for job_id in IDS[:10]:
-            await engine.queue.put(PutJob(topic="t", id=job_id))
+            await engine.puts.put(PutJob(topic="t", id=job_id))
             [job] = await engine.dispatcher.pop(["t"], wait_ms=5000)
             await engine.queue.finish("t", job.id, job.receipt)
         await follower.read_until(30)
@@ -203,7 +203,7 @@ async def test_all_last_events_are_read_where_partitions_share_a_call(server: St
     async with started_engine(server.url) as engine:
         await engine.topics.set("t", TopicSettings(partitions=4, events=1000))
         for at in range(0, 3000, 1000):
-            await engine.queue.put_many([PutJob(topic="t", id=f"n-{number}") for number in range(at, at + 1000)])
+            await engine.puts.put_many([PutJob(topic="t", id=f"n-{number}") for number in range(at, at + 1000)])
         places = [(name, last_events(400)) for name in ("t", "t#1", "t#2", "t#3")]
         found = await engine.event_reader.read([("u", FROM_OLDEST), *places, ("v", FROM_NOW)])
         assert [len(found[place].items) for place in places] == [400] * 4

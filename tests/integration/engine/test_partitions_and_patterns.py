@@ -31,7 +31,7 @@ async def engine(server: StoreServer) -> AsyncIterator[Engine]:
 
 
 async def put(engine: Engine, topic: str, ids: Sequence[str], **fields: Any) -> None:
-    await engine.queue.put_many([PutJob.model_validate({"topic": topic, "id": one, **fields}) for one in ids])
+    await engine.puts.put_many([PutJob.model_validate({"topic": topic, "id": one, **fields}) for one in ids])
 
 
 async def pop_by(
@@ -96,7 +96,7 @@ async def test_a_topic_counts_once_among_those_that_match(engine: Engine) -> Non
     assert found.matching == 2
     for at in range(0, POP_MATCHES_MAX - 2, 1000):
         names = [f"n-{number}" for number in range(at, min(at + 1000, POP_MATCHES_MAX - 2))]
-        await engine.queue.put_many([PutJob(topic=name, id="a") for name in names])
+        await engine.puts.put_many([PutJob(topic=name, id="a") for name in names])
     assert len(await pop_by(engine, "*", count=3)) == 3
     await put(engine, "one.more", ["a"])
     with pytest.raises(InvalidInput, match="topics"):

@@ -32,11 +32,11 @@ async def engine(server: StoreServer) -> AsyncIterator[Engine]:
 
 async def test_the_jobs_of_all_partitions_are_popped_and_finished(engine: Engine) -> None:
     await fill(engine, IDS, grown=True)
-    singles = [(await engine.queue.pop_and_finish(TOPIC, 1))[0] for _ in range(8)]
-    rest = await engine.queue.pop_and_finish(TOPIC, 1000)
+    singles = [(await engine.queue.pops_and_finishes.pop(TOPIC, 1))[0] for _ in range(8)]
+    rest = await engine.queue.pops_and_finishes.pop(TOPIC, 1000)
     assert sorted(job.id for job in (*singles, *rest)) == sorted(IDS)
     assert {job.topic for job in rest} == {TOPIC}
-    assert await engine.queue.pop_and_finish(TOPIC, 1) == []
+    assert await engine.queue.pops_and_finishes.pop(TOPIC, 1) == []
     assert await counts(engine) == {}
 
 
@@ -44,7 +44,7 @@ async def test_large_jobs_of_several_partitions_come_in_several_replies(engine: 
     await grow(engine)
     await put_all(engine, IDS, body="x" * 100_000)
     found: list[str] = []
-    while jobs := await engine.queue.pop_and_finish(TOPIC, 1000):
+    while jobs := await engine.queue.pops_and_finishes.pop(TOPIC, 1000):
         assert sum(len(job.body) for job in jobs) < 2 * 1024 * 1024
         found += (job.id for job in jobs)
     assert sorted(found) == sorted(IDS)
@@ -55,9 +55,9 @@ async def test_what_other_partitions_have_finished_is_not_lost_with_a_shard(engi
     known = engine.partitions.known
     away = [job_id for job_id in IDS if known.home(TOPIC, job_id) == "t#2"]
     break_shard_of(engine, "t#2")
-    found = [job.id for job in await engine.queue.pop_and_finish(TOPIC, len(IDS))]
+    found = [job.id for job in await engine.queue.pops_and_finishes.pop(TOPIC, len(IDS))]
     assert sorted(found) == sorted(set(IDS) - set(away))
     with pytest.raises(StoreUnavailable):
-        await engine.queue.pop_and_finish(TOPIC, 1)
+        await engine.queue.pops_and_finishes.pop(TOPIC, 1)
     restore(engine)
-    assert sorted(job.id for job in await engine.queue.pop_and_finish(TOPIC, 1000)) == sorted(away)
+    assert sorted(job.id for job in await engine.queue.pops_and_finishes.pop(TOPIC, 1000)) == sorted(away)

@@ -72,7 +72,7 @@ async def everything_works(engine: Engine) -> None:
     for job_id in IDS[20:]:
         await engine.queue.finish("t", job_id, ANY_RECEIPT)
     for job_id in IDS[:20]:
-        assert await engine.queue.cancel("t", job_id) is JobState.DELAYED
+        assert await engine.cancels.cancel("t", job_id) is JobState.DELAYED
 
 
 async def test_a_sound_topic_is_one_report(engine: Engine) -> None:
@@ -146,7 +146,7 @@ async def test_layouts_of_the_wrong_type_stop_nothing_but_partitions(engine: Eng
     await store.call("SET", layouts_key(engine), "x")
     other = Engine(store, shards=SHARDS)
     await other.start()
-    await other.queue.put(PutJob(topic="other", id="a"))
+    await other.puts.put(PutJob(topic="other", id="a"))
     with pytest.raises(JobNotFound):
         await other.queue.get("other", "b")
     assert (await other.consistency.audit_topic("other")).clean
@@ -260,7 +260,7 @@ async def test_an_id_in_two_partitions_is_reported(engine: Engine, store: Store)
     assert kinds(report) == {"in_two_partitions": 1}
     [example] = report.findings.examples
     assert (example.subject, example.detail) == (job_id, "partitions 0 and 3")
-    await engine.queue.cancel("t", job_id)
+    await engine.cancels.cancel("t", job_id)
     assert (await engine.consistency.audit_topic("t")).clean
 
 
@@ -309,8 +309,8 @@ async def test_checks_beside_growth_and_load_find_nothing(engines: tuple[Engine,
     async def work(one: Engine, ids: list[str]) -> int:
         rounds = 0
         while not is_over:
-            await one.queue.put_many([PutJob(topic="t", id=job_id, delay=3600) for job_id in ids])
-            await one.queue.cancel_many("t", [CancelItem(id=job_id) for job_id in ids[::2]])
+            await one.puts.put_many([PutJob(topic="t", id=job_id, delay=3600) for job_id in ids])
+            await one.cancels.cancel_many("t", [CancelItem(id=job_id) for job_id in ids[::2]])
             await one.topics.set("t", TopicSettings(ttr=10 + rounds % 50))
             rounds += 1
         return rounds

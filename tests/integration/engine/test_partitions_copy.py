@@ -49,11 +49,11 @@ async def seed(store: Store, shards: int) -> dict[str, Receipt]:
     """A topic that got its partitions while it had jobs; returns the held ones."""
     await check(store, shards=shards)
     engine = Engine(store, shards=shards)
-    await engine.queue.put_many([PutJob(topic="t", id=job_id, delay=3600, tags=["x"]) for job_id in IDS[:20]])
+    await engine.puts.put_many([PutJob(topic="t", id=job_id, delay=3600, tags=["x"]) for job_id in IDS[:20]])
     await engine.topics.set("t", TopicSettings(partitions=COUNT, max_jobs=1000))
-    await engine.queue.put_many([PutJob(topic="t", id=job_id, tags=["x"]) for job_id in IDS[20:]])
+    await engine.puts.put_many([PutJob(topic="t", id=job_id, tags=["x"]) for job_id in IDS[20:]])
     held = await pop_all(engine)
-    await engine.queue.put(PutJob(topic="other", id="a"))
+    await engine.puts.put(PutJob(topic="other", id="a"))
     await engine.close()
     assert len(held) == 20
     return held
@@ -85,13 +85,13 @@ async def assert_right(store: Store, shards: int, held: dict[str, Receipt]) -> N
     }
     assert tagged == set(IDS)
     with pytest.raises(JobExists):
-        await engine.queue.put(PutJob(topic="t", id=IDS[0]))
+        await engine.puts.put(PutJob(topic="t", id=IDS[0]))
     for job_id, receipt in held.items():
         await engine.queue.finish("t", job_id, receipt)
     for job_id in IDS[:20]:
-        assert await engine.queue.cancel("t", job_id) is JobState.DELAYED
+        assert await engine.cancels.cancel("t", job_id) is JobState.DELAYED
     for job_id in IDS:
-        await engine.queue.put(PutJob(topic="t", id=job_id))
+        await engine.puts.put(PutJob(topic="t", id=job_id))
     assert sorted(await pop_all(engine)) == sorted(IDS)
     await engine.close()
 

@@ -38,17 +38,17 @@ def by_reach(engine: Engine) -> tuple[list[str], list[str]]:
 async def test_a_batch_stores_the_jobs_whose_partitions_can_be_reached(engine: Engine) -> None:
     reachable, others = by_reach(engine)
     assert len(reachable) > 5 < len(others)
-    results = await engine.queue.put_many([PutJob(topic=TOPIC, id=job_id) for job_id in IDS])
+    results = await engine.puts.put_many([PutJob(topic=TOPIC, id=job_id) for job_id in IDS])
     assert [one.status for one in results] == [201 if one in reachable else 503 for one in IDS]
     with pytest.raises(StoreUnavailable):
-        await engine.queue.put_many([PutJob(topic=TOPIC, id=job_id) for job_id in others])
+        await engine.puts.put_many([PutJob(topic=TOPIC, id=job_id) for job_id in others])
     restore(engine)
     await put_all(engine, others)
 
 
 async def test_puts_that_share_a_call_fail_each_for_itself(engine: Engine) -> None:
     reachable, others = by_reach(engine)
-    puts = (engine.queue.put(PutJob(topic=TOPIC, id=job_id)) for job_id in IDS)
+    puts = (engine.puts.put(PutJob(topic=TOPIC, id=job_id)) for job_id in IDS)
     outcomes = await asyncio.gather(*puts, return_exceptions=True)
     failed = [job_id for job_id, one in zip(IDS, outcomes, strict=True) if isinstance(one, BaseException)]
     assert failed == others

@@ -47,7 +47,7 @@ async def engine(server: StoreServer) -> AsyncIterator[Engine]:
 
 async def put(engine: Engine, topic: str = "t", ids: list[str] | None = None, **fields: Any) -> None:
     ids = IDS if ids is None else ids
-    results = await engine.queue.put_many(
+    results = await engine.puts.put_many(
         [PutJob.model_validate({"topic": topic, "id": job_id, **fields}) for job_id in ids]
     )
     assert {result.status for result in results} == {201}
@@ -356,7 +356,7 @@ async def test_a_topic_has_one_alert(engine: Engine) -> None:
 async def test_a_topic_that_is_nearly_full_has_one_alert(engine: Engine) -> None:
     await engine.topics.set("t", TopicSettings(max_jobs=100))
     puts = [PutJob(topic="t", id=f"n-{number}", delay=60) for number in range(400)]
-    assert [result.status for result in await engine.queue.put_many(puts)].count(201) == 100
+    assert [result.status for result in await engine.puts.put_many(puts)].count(201) == 100
     [full] = await alerts(engine)
     assert (full.code, full.severity, full.topic, full.facts) == (
         "topic_full",

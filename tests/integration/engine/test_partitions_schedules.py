@@ -43,7 +43,7 @@ async def test_a_run_is_cancelled_and_run_now_as_in_any_topic(schedules: Schedul
     await grow(schedules)
     await schedules.schedule(every=60)
     next_id = await schedules.next_id()
-    assert await schedules.queue.cancel(TOPIC, next_id) is JobState.DELAYED
+    assert await schedules.cancels.cancel(TOPIC, next_id) is JobState.DELAYED
     with pytest.raises(JobNotFound):
         await schedules.queue.get(TOPIC, next_id)
     extra = await schedules.engine.schedules.run(await schedules.get(), NO_BOUNDS)
@@ -64,7 +64,7 @@ async def test_a_schedule_goes_on_when_its_topic_gets_more_partitions(schedules:
     assert (await schedules.queue.get(TOPIC, before)).state is JobState.DELAYED
     await schedules.advance(120)
     assert await schedules.counters() == (3, 0, 0, 1)
-    assert await schedules.queue.cancel(TOPIC, before) is JobState.READY
+    assert await schedules.cancels.cancel(TOPIC, before) is JobState.READY
     changed, created = await schedules.schedule(every=30)
     assert not created
     assert schedules.delayed() == [changed.next_id]
@@ -113,7 +113,7 @@ async def test_a_full_first_partition_makes_a_run_wait(schedules: ScheduleDriver
     assert schedules.delayed() == others
     assert schedules.waiting_runs() == {}
     for job_id in others:
-        await schedules.queue.cancel(TOPIC, job_id)
+        await schedules.cancels.cancel(TOPIC, job_id)
     await schedules.advance(61)
     assert len(schedules.waiting_runs()) == 1 == (await schedules.get()).waiting
     await schedules.assert_clean()
@@ -144,7 +144,7 @@ async def test_a_finish_puts_jobs_into_partitions_of_its_shard(server: StoreServ
         await engine.topics.set("t", TopicSettings(partitions=4))
         home = engine.partitions.known.home
         for job_id in IDS:
-            await engine.queue.put(PutJob(topic="t", id=job_id))
+            await engine.puts.put(PutJob(topic="t", id=job_id))
         held = {job.id: job for job in await engine.dispatcher.pop(["t"], count=1)}
         while jobs := await engine.dispatcher.pop(["t"], count=40):
             held |= {job.id: job for job in jobs}

@@ -35,7 +35,7 @@ class EveryCallOnPartitions(EveryCall):
 
     def __init__(self) -> None:
         super().__init__()
-        self.queues = [self.queue, self.new_engine().queue]
+        self.engines = [self.engine, self.new_engine()]
         self.turns = 0
         self.finishes: Any = None
         """Whether the last finish that puts jobs ends a delivery, or its error, by the model."""
@@ -52,11 +52,11 @@ class EveryCallOnPartitions(EveryCall):
     @rule(call=drawn.any_verb(plus=[("grow", {"topic": topic}) for topic in TOPICS]))
     def do(self, call: tuple[str, dict[str, Any]]) -> None:
         self.turns += 1
-        self.queue = self.queues[self.turns % len(self.queues)]
+        self.engine = self.engines[self.turns % len(self.engines)]
         self.make(call)
 
     def return_popped(self, topic: str, which: list[tuple[str, int]]) -> None:
-        self.queue = self.driver.engine.queue  # a process returns only what it has popped
+        self.engine = self.driver.engine  # a process returns only what it has popped
         super().return_popped(topic, which)
 
     def grow(self, topic: str) -> None:

@@ -36,7 +36,7 @@ async def test_a_dead_shard_stops_only_its_own_partitions(cluster_set: ClusterSe
     async with started_engine(cluster_set.url, timeout_s=STORE_TIMEOUT_S, shards=SHARDS) as engine:
         await engine.topics.set("t", TopicSettings(partitions=PARTITIONS))
         await engine.partitions._forget_former("t", engine.partitions.known.layouts["t"])
-        await engine.queue.put_many([PutJob(topic="t", id=job_id) for job_id in IDS])
+        await engine.puts.put_many([PutJob(topic="t", id=job_id) for job_id in IDS])
         failing, on_it = node_without_the_first(engine, cluster_set)
         lost = [job_id for job_id in IDS if engine.partitions.known.home("t", job_id) in on_it]
         served = [job_id for job_id in IDS if job_id not in lost]
@@ -52,15 +52,15 @@ async def test_a_dead_shard_stops_only_its_own_partitions(cluster_set: ClusterSe
         finishes = [FinishItem(id=job_id, receipt=popped.get(job_id)) for job_id in IDS]
         finished = await within(engine.queue.finish_many("t", finishes))
         assert [one.status for one in finished] == [503 if one in lost else 200 for one in IDS]
-        put = await within(engine.queue.put_many([PutJob(topic="t", id=job_id, delay=3600) for job_id in IDS]))
+        put = await within(engine.puts.put_many([PutJob(topic="t", id=job_id, delay=3600) for job_id in IDS]))
         assert [one.status for one in put] == [503 if one in lost else 201 for one in IDS]
-        cancelled = await within(engine.queue.cancel_many("t", [CancelItem(id=job_id) for job_id in IDS]))
+        cancelled = await within(engine.cancels.cancel_many("t", [CancelItem(id=job_id) for job_id in IDS]))
         assert [one.status for one in cancelled] == [503 if one in lost else 200 for one in IDS]
         with pytest.raises(StoreUnavailable):
-            await within(engine.queue.put(PutJob(topic="t", id=lost[0])))
+            await within(engine.puts.put(PutJob(topic="t", id=lost[0])))
         waiting = asyncio.create_task(engine.dispatcher.pop(["t"], wait_ms=20_000))
         await asyncio.sleep(0.1)
-        await engine.queue.put(PutJob(topic="t", id=served[0]))
+        await engine.puts.put(PutJob(topic="t", id=served[0]))
         assert [job.id for job in await within(waiting)] == [served[0]]
         (failing.start if how == "kill" else failing.unpause)()
 

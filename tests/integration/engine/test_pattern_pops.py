@@ -47,12 +47,12 @@ async def pop_now(engine: Engine, *entries: str, **options: Any) -> list[JobReco
 
 async def put(engine: Engine, topic: str, jobs: int = 1, **fields: object) -> None:
     puts = [PutJob.model_validate({"topic": topic, "id": f"j{number}", **fields}) for number in range(jobs)]
-    await engine.queue.put_many(puts)
+    await engine.puts.put_many(puts)
 
 
 def waiting(engine: Engine) -> int:
     groups = engine.dispatcher._patterns.groups.values()
-    return sum(waiter.first_pass_index is None for group in groups for waiter in group.waiters)
+    return sum(waiter.stage == "waiting" for group in groups for waiter in group.waiters)
 
 
 async def all_wait(engine: Engine, count: int) -> None:
@@ -124,7 +124,7 @@ async def test_waiting_pops_get_their_turns_while_a_busy_topic_never_ends(engine
         while any([(await engine.topics.get(f"t.{number}")).counts[JobState.READY] for number in range(20)]):
             assert (await engine.topics.get("t.busy")).counts[JobState.READY], "the busy topic ended first"
     stop.set()
-    await engine.queue.put_many([PutJob(topic="t.end") for _ in consumers])
+    await engine.puts.put_many([PutJob(topic="t.end") for _ in consumers])
     served = sum((await asyncio.gather(*consumers)), Counter[str]())
     assert all(served[f"t.{number}"] == 1 for number in range(20))
 
@@ -153,7 +153,7 @@ async def test_the_jobs_of_a_pop_are_shared_among_the_topics(engine: Engine) -> 
 
 
 async def test_a_pop_takes_from_many_topics_at_once(engine: Engine) -> None:
-    await engine.queue.put_many([PutJob(topic=f"t.{number}", id="a") for number in range(60)])
+    await engine.puts.put_many([PutJob(topic=f"t.{number}", id="a") for number in range(60)])
     popped = await pop_now(engine, "t.*", count=1000)
     assert sorted(job.topic for job in popped) == sorted(f"t.{number}" for number in range(60))
 
@@ -284,7 +284,7 @@ async def test_a_paused_topic_serves_nothing_until_it_is_resumed(engine: Engine)
 
 
 async def test_more_topics_than_a_pop_may_have_are_refused(engine: Engine) -> None:
-    await engine.queue.put_many([PutJob(topic=f"t.{number}", delay=60) for number in range(POP_MATCHES_MAX - 1)])
+    await engine.puts.put_many([PutJob(topic=f"t.{number}", delay=60) for number in range(POP_MATCHES_MAX - 1)])
     assert await pop_now(engine, "t.*", "t.more") == []
     await put(engine, "t.more")  # named: it counts once
     assert [job.topic for job in await pop_now(engine, "t.*", "t.more")] == ["t.more"]
@@ -301,7 +301,7 @@ async def test_more_topics_than_a_pop_may_have_are_refused(engine: Engine) -> No
 async def test_counting_topics_ends_when_they_are_far_too_many(engine: Engine) -> None:
     topics = [f"t.{number}" for number in range(14_000)]
     for at in range(0, len(topics), 1000):
-        await engine.queue.put_many([PutJob(topic=topic, delay=60) for topic in topics[at : at + 1000]])
+        await engine.puts.put_many([PutJob(topic=topic, delay=60) for topic in topics[at : at + 1000]])
     with pytest.raises(InvalidInput, match="matches at least 10000 topics"):
         await pop_now(engine, "t.*")
     assert await pop_now(engine, "*.7*7") == []
@@ -484,7 +484,7 @@ async def test_an_unexpected_error_of_a_search_leaves_nobody_waiting(
 
 
 async def test_pops_that_wait_for_a_thousand_topics_cause_no_store_calls(engine: Engine, server: StoreServer) -> None:
-    await engine.queue.put_many([PutJob(topic=f"t.{number}", delay=60) for number in range(POP_MATCHES_MAX)])
+    await engine.puts.put_many([PutJob(topic=f"t.{number}", delay=60) for number in range(POP_MATCHES_MAX)])
     before = script_calls(server)
     tasks = [pop_by(engine, "t.*", request_id=f"r{number}") for number in range(100)]
     await all_wait(engine, 100)

@@ -17,7 +17,7 @@ from tests.integration.engine.sweeping import purge_jobs
 
 
 async def ids_of(driver: EngineDriver, count: int) -> list[str]:
-    return [job.id for job in await driver.queue.pop_and_finish(TOPIC, count)]
+    return [job.id for job in await driver.queue.pops_and_finishes.pop(TOPIC, count)]
 
 
 async def check_consistent(driver: EngineDriver) -> None:
@@ -29,7 +29,7 @@ async def test_jobs_come_in_their_order_and_are_gone(driver: EngineDriver) -> No
     for job_id in "abc":
         await driver.put(job_id, body=job_id.upper())
     await driver.put("later", delay=60)
-    popped = await driver.queue.pop_and_finish(TOPIC, 2)
+    popped = await driver.queue.pops_and_finishes.pop(TOPIC, 2)
     assert [(job.id, job.body, job.attempts) for job in popped] == [("a", b'"A"', 1), ("b", b'"B"', 1)]
     assert await ids_of(driver, 10) == ["c"]
     assert await ids_of(driver, 10) == []
@@ -94,7 +94,7 @@ async def test_a_follow_up_takes_the_place_of_its_job(driver: EngineDriver) -> N
     await driver.run_timer()
     assert await ids_of(driver, 1) == ["a"]
     await driver.run_timer()
-    [second] = await driver.queue.pop_and_finish(TOPIC, 1)
+    [second] = await driver.queue.pops_and_finishes.pop(TOPIC, 1)
     assert second.body == b'"second"'
     await check_consistent(driver)
 
@@ -102,7 +102,7 @@ async def test_a_follow_up_takes_the_place_of_its_job(driver: EngineDriver) -> N
 async def test_collected_items_are_the_body(driver: EngineDriver) -> None:
     for item in (1, 2):
         await driver.put("a", on_conflict="append", body=item)
-    [job] = await driver.queue.pop_and_finish(TOPIC, 1)
+    [job] = await driver.queue.pops_and_finishes.pop(TOPIC, 1)
     assert job.body == b"[1,2]"
     await check_consistent(driver)
 
@@ -189,9 +189,9 @@ async def test_an_error_after_a_part_of_the_callers_got_theirs_is_only_that_of_t
     got = [some for some in popped if not isinstance(some, BaseException)]
     assert [type(some) for some in popped if isinstance(some, BaseException)] == [StoreUnavailable] * (6 - len(got))
     assert 1 < len(got) < 6
-    assert len(await driver.queue.pop_and_finish(TOPIC, 6)) + len(await driver.queue.pop_and_finish(TOPIC, 6)) == (
-        6 - sum(map(len, got))
-    )
+    assert len(await driver.queue.pops_and_finishes.pop(TOPIC, 6)) + len(
+        await driver.queue.pops_and_finishes.pop(TOPIC, 6)
+    ) == (6 - sum(map(len, got)))
 
 
 async def test_a_damaged_record_is_neither_popped_nor_finished(driver: EngineDriver) -> None:

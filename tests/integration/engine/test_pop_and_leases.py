@@ -113,7 +113,7 @@ async def test_returned_jobs_are_next_in_their_order_and_no_attempt_counts(drive
     for job_id in ("a", "b", "c"):
         await driver.put(job_id)
     held = await driver.pop(2, consumer="gone")
-    assert await driver.queue.return_popped(held) == 2
+    assert await driver.held_jobs.return_popped(held) == 2
     again = await driver.pop(3)
     assert [popped.id for popped in again] == ["a", "b", "c"]
     assert [popped.attempts for popped in again] == [1, 1, 1]
@@ -123,7 +123,7 @@ async def test_returned_jobs_are_next_in_their_order_and_no_attempt_counts(drive
 async def test_the_receipt_of_a_returned_delivery_is_stale(driver: EngineDriver) -> None:
     await driver.put()
     held = await driver.pop_one()
-    await driver.queue.return_popped([held])
+    await driver.held_jobs.return_popped([held])
     await driver.pop_one()
     with pytest.raises(ReceiptStale):
         await driver.queue.finish(TOPIC, "a", held.receipt)
@@ -134,14 +134,14 @@ async def test_a_delivery_that_is_not_live_is_not_returned(driver: EngineDriver)
     held = await driver.pop_one()
     await driver.pass_time(6)
     await driver.pop_one()
-    assert await driver.queue.return_popped([held]) == 0
-    await driver.queue.cancel(TOPIC, "a")
-    assert await driver.queue.return_popped([held]) == 0
+    assert await driver.held_jobs.return_popped([held]) == 0
+    await driver.cancels.cancel(TOPIC, "a")
+    assert await driver.held_jobs.return_popped([held]) == 0
 
 
 async def test_a_returned_job_still_expires(driver: EngineDriver) -> None:
     await driver.put(ttl=10)
-    await driver.queue.return_popped([await driver.pop_one()])
+    await driver.held_jobs.return_popped([await driver.pop_one()])
     await driver.pass_time(11)
     assert await driver.state() is JobState.DEAD
 
@@ -216,13 +216,13 @@ async def test_a_delivery_whose_request_was_repeated_is_not_returned(driver: Eng
     await driver.put()
     lost = await driver.pop(1, request_id="r1")
     again = await driver.pop(1, request_id="r1")
-    assert await driver.queue.return_popped(lost) == 0
+    assert await driver.held_jobs.return_popped(lost) == 0
     await driver.queue.finish(TOPIC, "a", again[0].receipt)
 
 
 async def test_a_delivery_whose_request_was_not_repeated_is_returned(driver: EngineDriver) -> None:
     await driver.put()
-    assert await driver.queue.return_popped(await driver.pop(1, request_id="r1")) == 1
+    assert await driver.held_jobs.return_popped(await driver.pop(1, request_id="r1")) == 1
     assert (await driver.pop_one(request_id="r1")).attempts == 1
 
 
@@ -288,7 +288,7 @@ async def test_a_request_id_never_names_another_topics_keys(driver: EngineDriver
     for name in ("pool", "ready", "reserved", "delay"):
         await driver.pop(1, request_id=name)
         other = PutJob(topic=f"{TOPIC}:request", id=name)
-        await driver.queue.put(other)
+        await driver.puts.put(other)
         (popped,) = (await driver.queue.pop(other.topic, [PopRequest(1)])).jobs[0]
         assert popped.id == name
 
@@ -298,7 +298,7 @@ async def test_a_repeated_delivery_comes_back_by_the_end_of_its_lease(driver: En
     await driver.put(ttr=30)
     attempts = [await driver.pop(1, request_id="r1") for _ in range(3)]
     for popped in (attempts[2], attempts[0], attempts[1]):
-        assert await driver.queue.return_popped(popped) == 0
+        assert await driver.held_jobs.return_popped(popped) == 0
         assert await driver.state() is JobState.RESERVED
     await driver.pass_time(31)
     assert (await driver.pop_one()).attempts == 2

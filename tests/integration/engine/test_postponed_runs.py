@@ -45,7 +45,7 @@ async def test_with_skip_later_runs_are_skipped_until_it_has_run(schedules: Sche
     assert schedules.ready_list() == [postponed]
     await schedules.advance(MINUTE)  # it is still live
     assert await schedules.counters() == (1, 2, 0, 1)
-    await schedules.queue.cancel(TOPIC, postponed)
+    await schedules.cancels.cancel(TOPIC, postponed)
     await schedules.advance(MINUTE)
     assert await schedules.counters() == (2, 2, 0, 1)
     assert await earlier_runs(schedules) == []

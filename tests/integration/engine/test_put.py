@@ -49,8 +49,8 @@ async def test_run_at_in_the_past_means_now(driver: EngineDriver) -> None:
 
 
 async def test_a_job_put_without_an_id_gets_one(driver: EngineDriver) -> None:
-    first = (await driver.queue.put(PutJob(topic=TOPIC))).record
-    second = (await driver.queue.put(PutJob(topic=TOPIC))).record
+    first = (await driver.puts.put(PutJob(topic=TOPIC))).record
+    second = (await driver.puts.put(PutJob(topic=TOPIC))).record
     assert first.id != second.id
 
 
@@ -63,7 +63,7 @@ async def test_an_id_that_is_taken_is_rejected_and_the_old_job_stays(driver: Eng
 
 async def test_keep_returns_the_old_job(driver: EngineDriver) -> None:
     await driver.put(body="old", delay=5)
-    kept = await driver.queue.put(job(body="new", on_conflict="keep"))
+    kept = await driver.puts.put(job(body="new", on_conflict="keep"))
     assert kept.outcome == "kept"
     assert kept.record.body == b'"old"'
     assert kept.record.state is JobState.DELAYED
@@ -72,7 +72,7 @@ async def test_keep_returns_the_old_job(driver: EngineDriver) -> None:
 async def test_keep_shows_who_holds_a_reserved_job(driver: EngineDriver) -> None:
     await driver.put()
     await driver.pop_one(consumer="worker-1")
-    kept = await driver.queue.put(job(on_conflict="keep"))
+    kept = await driver.puts.put(job(on_conflict="keep"))
     assert kept.record.state is JobState.RESERVED
     assert kept.record.reserved_by == "worker-1"
 
@@ -81,7 +81,7 @@ async def test_keep_shows_who_holds_a_reserved_job(driver: EngineDriver) -> None
 @pytest.mark.parametrize("new_delay", [0, 60])
 async def test_replace_takes_the_old_jobs_place(driver: EngineDriver, old_delay: int, new_delay: int) -> None:
     await driver.put(body="old", delay=old_delay)
-    replaced = await driver.queue.put(job(body="new", delay=new_delay, on_conflict="replace"))
+    replaced = await driver.puts.put(job(body="new", delay=new_delay, on_conflict="replace"))
     assert replaced.outcome == "replaced"
     assert await driver.counts() == {"delayed" if new_delay else "ready": 1}
     await driver.pass_time(61)
@@ -116,7 +116,7 @@ async def test_a_full_topic_refuses_puts_but_not_replacements(driver: EngineDriv
     with pytest.raises(JobExists):
         await driver.put("a")
     await driver.put("a", on_conflict="replace")
-    await driver.queue.cancel(TOPIC, "a")
+    await driver.cancels.cancel(TOPIC, "a")
     await driver.put("c")
 
 
@@ -155,7 +155,7 @@ async def test_a_topics_new_defaults_leave_old_jobs_alone(driver: EngineDriver) 
 
 async def test_each_job_of_a_batch_has_its_own_result_in_order(driver: EngineDriver) -> None:
     await driver.put("taken", delay=9)
-    results = await driver.queue.put_many(
+    results = await driver.puts.put_many(
         [
             job("one"),
             job("taken"),
@@ -178,13 +178,13 @@ async def test_each_job_of_a_batch_has_its_own_result_in_order(driver: EngineDri
 
 async def test_a_batch_stops_at_the_topics_limit(driver: EngineDriver) -> None:
     await driver.topics.set(TOPIC, TopicSettings(max_jobs=2))
-    results = await driver.queue.put_many([job("a"), job("b"), job("c"), job("a")])
+    results = await driver.puts.put_many([job("a"), job("b"), job("c"), job("a")])
     assert [result.status for result in results] == [201, 201, 429, 409]
     assert results[2].code == "topic_full"
 
 
 async def test_a_thousand_jobs_go_in_one_call(driver: EngineDriver) -> None:
-    results = await driver.queue.put_many([job(f"j{number}", delay=number % 3) for number in range(1000)])
+    results = await driver.puts.put_many([job(f"j{number}", delay=number % 3) for number in range(1000)])
     assert {result.status for result in results} == {201}
     assert await driver.counts() == {"delayed": 666, "ready": 334}
 

@@ -85,7 +85,7 @@ async def test_either_cancel_or_pop_wins(driver: EngineDriver, rival: EngineDriv
     winners: Counter[JobState] = Counter()
     for _ in range(ROUNDS):
         await driver.put()
-        popped, was = await race(driver.pop(), rival.queue.cancel(TOPIC, "a"))
+        popped, was = await race(driver.pop(), rival.cancels.cancel(TOPIC, "a"))
         winners[was] += 1
         if was is JobState.READY:
             assert popped == []
@@ -102,7 +102,7 @@ async def test_a_cancel_that_respects_the_holder_wins_or_leaves_the_job(
     winners: Counter[str] = Counter()
     for _ in range(ROUNDS):
         await driver.put()
-        popped, response = await race(driver.pop(), rival.queue.cancel(TOPIC, "a", refuse_reserved=True))
+        popped, response = await race(driver.pop(), rival.cancels.cancel(TOPIC, "a", refuse_reserved=True))
         winners["pop" if popped else "cancel"] += 1
         if popped:
             assert response is JobReserved
@@ -121,7 +121,7 @@ async def test_finish_and_cancel_agree_on_which_came_first(
     for _ in range(ROUNDS):
         await driver.put(retain=retain)
         held = await driver.pop_one()
-        finished, was = await race(driver.queue.finish(TOPIC, "a", held.receipt), rival.queue.cancel(TOPIC, "a"))
+        finished, was = await race(driver.queue.finish(TOPIC, "a", held.receipt), rival.cancels.cancel(TOPIC, "a"))
         winners["finish" if finished is None else "cancel"] += 1
         if finished is None:
             assert was == (JobState.FINISHED if retain else JobNotFound)
@@ -134,7 +134,7 @@ async def test_finish_and_cancel_agree_on_which_came_first(
 async def test_consumers_of_one_topic_never_get_the_same_job(driver: EngineDriver, rival: EngineDriver) -> None:
     jobs = 3000
     for start in range(0, jobs, 1000):
-        await driver.queue.put_many([job(f"j{number}") for number in range(start, start + 1000)])
+        await driver.puts.put_many([job(f"j{number}") for number in range(start, start + 1000)])
 
     async def consume(by: EngineDriver, consumer: str) -> list[str]:
         taken = []
@@ -204,7 +204,7 @@ async def test_either_touch_or_the_end_of_the_lease_wins(driver: EngineDriver, r
         touched, _ = await race(driver.queue.touch(TOPIC, "a", held.receipt), promote(rival_scripts, TOPIC))
         winners["timer" if touched is ReceiptStale else "touch"] += 1
         assert await driver.counts() == ({"ready": 1} if touched is ReceiptStale else {"reserved": 1})
-        await driver.queue.cancel(TOPIC, "a")
+        await driver.cancels.cancel(TOPIC, "a")
     assert both_sides_won(winners)
 
 
@@ -216,7 +216,7 @@ async def test_two_timers_at_once_lose_and_duplicate_no_job(
     ids = [f"j{number}" for number in range(2000)]
     for topic in topics:
         for start in range(0, len(ids), 1000):
-            await driver.queue.put_many(
+            await driver.puts.put_many(
                 [PutJob(topic=topic, id=job_id, delay=10) for job_id in ids[start : start + 1000]]
             )
     driver.move_clock(11)
@@ -232,7 +232,7 @@ async def test_two_timers_at_once_lose_and_duplicate_no_job(
 async def test_two_whole_timers_share_the_work_and_lose_nothing(driver: EngineDriver, rival: EngineDriver) -> None:
     for round_number in range(20):
         ids = [f"r{round_number}-{number}" for number in range(20)]
-        await driver.queue.put_many([job(job_id, delay=10) for job_id in ids])
+        await driver.puts.put_many([job(job_id, delay=10) for job_id in ids])
         driver.move_clock(11)
         await race(driver.run_timer(), rival.run_timer())
         popped = await driver.pop(100)
@@ -249,8 +249,8 @@ async def test_only_one_of_two_puts_of_one_id_creates_it(
         outcomes = [
             response.outcome if isinstance(response, PutOutcome) else response
             for response in await race(
-                driver.queue.put(job(f"j{number}", on_conflict=on_conflict)),
-                rival.queue.put(job(f"j{number}", on_conflict=on_conflict)),
+                driver.puts.put(job(f"j{number}", on_conflict=on_conflict)),
+                rival.puts.put(job(f"j{number}", on_conflict=on_conflict)),
             )
         ]
         assert Counter(outcomes) == {"created": 1, second: 1}
@@ -262,7 +262,7 @@ async def test_either_replace_or_pop_wins(driver: EngineDriver, rival: EngineDri
     winners: Counter[str] = Counter()
     for _ in range(ROUNDS):
         await driver.put(body="old")
-        popped, put = await race(driver.pop(), rival.queue.put(job(body="new", on_conflict="replace")))
+        popped, put = await race(driver.pop(), rival.puts.put(job(body="new", on_conflict="replace")))
         assert [record.id for record in popped] == ["a"]
         if put is JobReserved:
             winners["pop"] += 1
@@ -276,7 +276,7 @@ async def test_either_replace_or_pop_wins(driver: EngineDriver, rival: EngineDri
 
 
 async def test_a_request_sent_twice_at_once_gets_the_same_jobs(driver: EngineDriver, rival: EngineDriver) -> None:
-    await driver.queue.put_many([job(f"j{number}") for number in range(ROUNDS)])
+    await driver.puts.put_many([job(f"j{number}") for number in range(ROUNDS)])
     for number in range(ROUNDS // 2):
         one, two = await race(driver.pop(2, request_id=f"r{number}"), rival.pop(2, request_id=f"r{number}"))
         assert one == two
@@ -287,7 +287,7 @@ async def test_a_disconnected_attempt_does_not_return_what_the_other_one_gets(
     driver: EngineDriver, rival: EngineDriver
 ) -> None:
     async def pop_for_nobody(request_id: str) -> int:
-        return await driver.queue.return_popped(await driver.pop(1, request_id=request_id))
+        return await driver.held_jobs.return_popped(await driver.pop(1, request_id=request_id))
 
     for number in range(ROUNDS):
         await driver.put()
@@ -300,7 +300,7 @@ async def test_return_and_cancel_both_take_effect(driver: EngineDriver, rival: E
     for _ in range(ROUNDS):
         await driver.put()
         held = await driver.pop()
-        returned, was = await race(driver.queue.return_popped(held), rival.queue.cancel(TOPIC, "a"))
+        returned, was = await race(driver.held_jobs.return_popped(held), rival.cancels.cancel(TOPIC, "a"))
         winners[was] += 1
         assert (returned, was) in {(1, JobState.READY), (0, JobState.RESERVED)}
         assert await driver.pop() == []
@@ -309,7 +309,7 @@ async def test_return_and_cancel_both_take_effect(driver: EngineDriver, rival: E
 
 async def test_dead_jobs_are_redriven_once(driver: EngineDriver, rival: EngineDriver) -> None:
     for number in range(ROUNDS):
-        held = (await driver.queue.put(job(f"j{number}")), await driver.pop_one())[1]
+        held = (await driver.puts.put(job(f"j{number}")), await driver.pop_one())[1]
         await driver.queue.bury(TOPIC, held.id, held.receipt)
     redriven = await race(redrive_jobs(driver.engine, TOPIC, limit=150), redrive_jobs(rival.engine, TOPIC, limit=150))
     assert sum(redriven) == ROUNDS
@@ -334,7 +334,7 @@ async def test_waiting_consumers_of_two_processes_share_the_jobs(server: StoreSe
 
     async def produce(engine: Engine, numbers: range) -> None:
         for number in numbers:
-            await engine.queue.put(job(f"j{number}", delay=random.choice([0, 0.001, 0.02])))
+            await engine.puts.put(job(f"j{number}", delay=random.choice([0, 0.001, 0.02])))
 
     async with asyncio.timeout(20):
         await asyncio.gather(

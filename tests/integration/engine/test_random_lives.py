@@ -113,12 +113,12 @@ class Run:
 
     async def put(self) -> None:
         spec = self.spec(self.chance.choice(IDS))
-        await self.driver.queue.put(spec)
+        await self.driver.puts.put(spec)
         self.note_stored(spec)
 
     async def batch(self) -> None:
         specs = [self.spec(self.chance.choice(IDS)) for _ in range(self.chance.randrange(1, 6))]
-        for spec, result in zip(specs, await self.driver.queue.put_many(specs), strict=True):
+        for spec, result in zip(specs, await self.driver.puts.put_many(specs), strict=True):
             if result.code is None:
                 self.note_stored(spec)
 
@@ -169,7 +169,7 @@ class Run:
         held = self.some_held()
         for item in self.items_of(held):  # nobody has seen it
             self.bodies.pop(item, None)
-        await self.driver.queue.return_popped([held])
+        await self.driver.held_jobs.return_popped([held])
 
     async def change(self) -> None:
         changes = (*CHANGES, {"deadline": 5}) if self.removes else CHANGES
@@ -186,12 +186,12 @@ class Run:
 
     async def cancel(self) -> None:
         job_id = self.chance.choice(IDS)
-        await self.driver.queue.cancel(TOPIC, job_id)
+        await self.driver.cancels.cancel(TOPIC, job_id)
         self.held[job_id].clear()
 
     async def cancel_holder(self) -> None:
         job_id = self.chance.choice(IDS)
-        await self.driver.queue.cancel(TOPIC, job_id, keep_follow_up=True)
+        await self.driver.cancels.cancel(TOPIC, job_id, keep_follow_up=True)
         if not self.driver.server.command("HEXISTS", f"{KEY}:pool", job_id):
             self.held[job_id].clear()
 

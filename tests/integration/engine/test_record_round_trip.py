@@ -150,7 +150,7 @@ def test_a_job_is_unchanged_after_all_transitions(
     async def through_life() -> None:
         with contextlib.suppress(TopicNotFound):
             await purge_jobs(engine_of_examples, "t")
-        first = (await queue.put(put)).record
+        first = (await engine_of_examples.puts.put(put)).record
         [[popped]] = (await queue.pop("t", [PopRequest(1)])).jobs
         await queue.bury("t", "a", popped.receipt, error=error)
         dead = await queue.get("t", "a")
@@ -186,7 +186,7 @@ def test_only_the_live_receipt_changes_a_job(engine_of_examples: Engine, run: Ru
     queue = engine_of_examples.queue
 
     async def check() -> None:
-        await queue.put(PutJob(topic="t", id="a", on_conflict="keep"))
+        await engine_of_examples.puts.put(PutJob(topic="t", id="a", on_conflict="keep"))
         await queue.pop("t", [PopRequest(1)])
         live = (await queue.get("t", "a")).receipt
         near = text.removeprefix("near")
@@ -228,7 +228,7 @@ def test_a_cursor_leads_to_a_page_or_is_refused(
     topics = engine_of_examples.topics
 
     async def check() -> None:
-        await engine_of_examples.queue.put(PutJob(topic="t", id="a", on_conflict="keep", delay=1000))
+        await engine_of_examples.puts.put(PutJob(topic="t", id="a", on_conflict="keep", delay=1000))
         for listing in (topics.jobs("t", state, cursor), engine_of_examples.topic_list.names(cursor)):
             with contextlib.suppress(InvalidInput):
                 await listing
@@ -245,7 +245,7 @@ def test_pages_of_one_job_each_bring_every_job_once(engine_of_examples: Engine, 
         with contextlib.suppress(TopicNotFound):
             await purge_jobs(engine_of_examples, "t")
         for number, job_id in enumerate(ids):
-            await engine_of_examples.queue.put(PutJob(topic="t", id=job_id, delay=float(number // 2 * 1000)))
+            await engine_of_examples.puts.put(PutJob(topic="t", id=job_id, delay=float(number // 2 * 1000)))
         found: list[str] = []
         cursor: str | None = None
         while True:

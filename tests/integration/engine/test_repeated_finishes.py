@@ -18,7 +18,7 @@ async def hold(driver: EngineDriver, **fields: Any) -> JobRecord:
 
 
 async def follow(driver: EngineDriver, **fields: Any) -> None:
-    await driver.queue.put(job(**({"body": "next", "on_conflict": "replace", "if_reserved": "after"} | fields)))
+    await driver.puts.put(job(**({"body": "next", "on_conflict": "replace", "if_reserved": "after"} | fields)))
 
 
 async def finish(driver: EngineDriver, held: JobRecord) -> None:
@@ -144,7 +144,7 @@ async def test_a_put_in_the_place_of_the_follow_up_forgets_it(driver: EngineDriv
 async def test_a_plain_job_remembers_nothing(driver: EngineDriver) -> None:
     held = await hold(driver)
     await driver.queue.finish_and_put(TOPIC, "a", held.receipt, [job("b", body=1)])
-    await driver.queue.put_many([PutJob(topic=TOPIC, id="c", body=1)])
+    await driver.puts.put_many([PutJob(topic=TOPIC, id="c", body=1)])
     b, c = (driver.server.command("HGET", f"{KEY}:pool", job_id) for job_id in "bc")
     assert len(b) == len(c) == 26 + 1
 

@@ -72,7 +72,7 @@ async def test_a_late_first_attempt_does_not_return_what_the_repetition_holds(
     engine: Engine, second: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first attempt reaches the store last, so the store takes it for the repetition; its client is gone."""
-    await engine.queue.put_many([job("a"), job("b")])
+    await engine.puts.put_many([job("a"), job("b")])
     held = Held(engine, monkeypatch)
     first = popping(engine)
     await held.called.wait()
@@ -87,7 +87,7 @@ async def test_a_late_first_attempt_does_not_return_what_the_repetition_holds(
 async def test_a_first_attempt_whose_client_is_gone_does_not_return_what_the_repetition_holds(
     engine: Engine, second: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await engine.queue.put_many([job("a"), job("b")])
+    await engine.puts.put_many([job("a"), job("b")])
     held = Held(engine, monkeypatch)
     first = popping(engine)
     held.before.set()
@@ -103,7 +103,7 @@ async def test_a_first_attempt_whose_client_is_gone_does_not_return_what_the_rep
 async def test_of_two_attempts_in_one_call_neither_returns_the_jobs_of_the_other(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, gone: int
 ) -> None:
-    await engine.queue.put_many([job("a"), job("b")])
+    await engine.puts.put_many([job("a"), job("b")])
     held = Held(engine, monkeypatch)
     attempts = [popping(engine), popping(engine)]
     await held.called.wait()
@@ -119,7 +119,7 @@ async def test_of_two_attempts_in_one_call_neither_returns_the_jobs_of_the_other
 async def test_when_both_clients_are_gone_the_jobs_come_back_by_the_end_of_their_leases(
     engine: Engine, second: Engine, monkeypatch: pytest.MonkeyPatch, is_first_late: bool
 ) -> None:
-    await engine.queue.put_many([job("a", ttr=0.5), job("b", ttr=0.5)])
+    await engine.puts.put_many([job("a", ttr=0.5), job("b", ttr=0.5)])
     held, held_second = Held(engine, monkeypatch), Held(second, monkeypatch)
     attempts = [popping(engine), popping(second)]
     order = [held_second, held] if is_first_late else [held, held_second]
@@ -141,7 +141,7 @@ async def test_when_both_clients_are_gone_the_jobs_come_back_by_the_end_of_their
 async def test_a_first_attempt_that_returns_its_jobs_before_it_is_repeated_costs_no_attempt(
     engine: Engine, second: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await engine.queue.put_many([job("a"), job("b")])
+    await engine.puts.put_many([job("a"), job("b")])
     held = Held(engine, monkeypatch)
     first = popping(engine)
     await held.called.wait()
@@ -161,6 +161,6 @@ async def test_a_delivery_whose_request_is_forgotten_is_not_returned(driver: Eng
     (again,) = await driver.pop(1, request_id="r1")
     await driver.queue.touch(TOPIC, "a", again.receipt, ttr_ms=60_000)
     assert driver.server.command("DEL", f"{KEY}:request/r1") == 1
-    assert await driver.queue.return_popped([lost]) == 0
-    assert await driver.queue.return_popped([again]) == 0
+    assert await driver.held_jobs.return_popped([lost]) == 0
+    assert await driver.held_jobs.return_popped([again]) == 0
     assert await driver.state() is JobState.RESERVED

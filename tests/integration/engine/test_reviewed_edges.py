@@ -20,7 +20,7 @@ async def is_sound(driver: EngineDriver) -> bool:
 
 
 async def append(driver: EngineDriver, body: Any, **fields: Any) -> str:
-    return (await driver.queue.put(job(body=body, on_conflict="append", **fields))).outcome
+    return (await driver.puts.put(job(body=body, on_conflict="append", **fields))).outcome
 
 
 @pytest.mark.parametrize("chained", [False, True])
@@ -29,13 +29,13 @@ async def test_an_append_to_a_returned_job_joins_its_follow_up(driver: EngineDri
     await driver.put("other", delay=1000)
     held = await driver.pop_one()
     assert await append(driver, 1, if_reserved="after") == "follow_up"
-    await driver.queue.return_popped([held])
+    await driver.held_jobs.return_popped([held])
     if chained:
-        await driver.queue.put(PutJob(topic=TOPIC, id="first", body=None))
+        await driver.puts.put(PutJob(topic=TOPIC, id="first", body=None))
         popped = await driver.pop(2)
         [first] = [one for one in popped if one.id == "first"]
         [again] = [one for one in popped if one.id == "a"]
-        await driver.queue.return_popped([again])
+        await driver.held_jobs.return_popped([again])
         spec = job(body=2, on_conflict="append")
         await driver.queue.finish_and_put(TOPIC, "first", first.receipt, [spec])
     else:
@@ -84,7 +84,7 @@ async def test_collected_items_and_follow_ups_count_as_bytes_of_the_topic(driver
     await driver.put("held")
     await driver.pop_one()
     spec = job("held", body="y" * 5000, on_conflict="replace", if_reserved="after")
-    await driver.queue.put(spec)
+    await driver.puts.put(spec)
     counted = sum([step async for step in driver.engine.usage.record_bytes(TOPIC)])
     assert 20 * 1000 + 5000 < counted < 20 * 1000 + 5000 + 2000
 
@@ -92,7 +92,7 @@ async def test_collected_items_and_follow_ups_count_as_bytes_of_the_topic(driver
 async def test_many_collections_are_counted_in_bounded_steps(driver: EngineDriver) -> None:
     for number in range(5):
         for _ in range(3):
-            await driver.queue.put(job(f"c{number}", body="x" * 300_000, on_conflict="append", delay=60))
+            await driver.puts.put(job(f"c{number}", body="x" * 300_000, on_conflict="append", delay=60))
     steps = [step async for step in driver.engine.usage.record_bytes(TOPIC)]
     assert sum(steps) > 5 * 900_000
 
@@ -108,7 +108,7 @@ async def test_a_follow_up_that_cannot_be_read_strands_no_other_job(
     for job_id in ("a", "b", "c"):
         await driver.put(job_id, max_attempts=1 if job_id == "b" else None, ttr=10)
     held = {one.id: one for one in await driver.pop(3)}
-    await driver.queue.put(job("b", body=1, on_conflict="replace", if_reserved="after"))
+    await driver.puts.put(job("b", body=1, on_conflict="replace", if_reserved="after"))
     driver.server.command("HSET", f"{KEY}:follow", "b", damaged)
     if ending == "finish":
         results = await driver.queue.finish_many(TOPIC, [FinishItem(id=one.id) for one in held.values()])
@@ -116,7 +116,7 @@ async def test_a_follow_up_that_cannot_be_read_strands_no_other_job(
     elif ending == "bury":
         await driver.queue.bury(TOPIC, "b", held["b"].receipt)
     elif ending == "cancel":
-        await driver.queue.cancel(TOPIC, "b", keep_follow_up=True)
+        await driver.cancels.cancel(TOPIC, "b", keep_follow_up=True)
     await driver.pass_time(11)
     assert (
         await driver.counts()
@@ -138,12 +138,12 @@ async def test_an_append_to_what_cannot_be_read_is_refused_alone(
     await driver.put("b", delay=0 if held or follow_up else 60)
     if held or follow_up:
         [popped] = await driver.pop()
-        await driver.queue.put(job("b", on_conflict="replace", if_reserved="after"))
+        await driver.puts.put(job("b", on_conflict="replace", if_reserved="after"))
         if not held:
             await driver.queue.release(TOPIC, "b", popped.receipt, delay_ms=60_000)
     driver.server.command("HSET", f"{KEY}:{'follow' if follow_up else 'pool'}", "b", damaged)
     specs = [job("a", delay=5), job("b", on_conflict="append", if_reserved="after"), job("c", delay=5)]
-    results = await driver.queue.put_many(specs)
+    results = await driver.puts.put_many(specs)
     assert [result.status for result in results] == [201, 409, 201]
     await driver.pass_time(6)
     assert {one.id for one in await driver.pop(2)} == {"a", "c"}
@@ -179,7 +179,7 @@ async def test_collected_items_are_checked_in_bounded_steps(
     for job_id in ids:
         spec = job(job_id, body="x" * size, on_conflict="append", delay=60)
         for _ in range(0, items, 500):
-            await driver.queue.put_many([spec] * min(items, 500))
+            await driver.puts.put_many([spec] * min(items, 500))
     steps: list[bytes] = []
     scripts = driver.engine.consistency._scripts
     run = scripts.run

@@ -83,7 +83,7 @@ async def test_a_cancelled_run_stays_cancelled_while_another_one_waits(schedules
     await schedules.queue.change(TOPIC, moved, ChangeJob(delay=600))
     await schedules.advance(61)
     cancelled = await schedules.next_id()
-    await schedules.queue.cancel(TOPIC, cancelled)
+    await schedules.cancels.cancel(TOPIC, cancelled)
     await schedules.schedule(every=60, job={"body": 2})
     await schedules.advance(61)
     assert schedules.ready_list() == []
@@ -94,7 +94,7 @@ async def test_a_preview_leaves_a_cancelled_run_out(schedules: ScheduleDriver) -
     await schedules.schedule(every=60, max_runs=3)
     expected = await previewed(schedules, 3)
     assert expected[0] == (await schedules.get()).next_due_ms
-    await schedules.queue.cancel(TOPIC, await schedules.next_id())
+    await schedules.cancels.cancel(TOPIC, await schedules.next_id())
     after = await previewed(schedules, 9)
     assert after[:2] == expected[1:]
     assert len(after) == 3
@@ -130,7 +130,7 @@ async def test_a_cancelled_run_is_neither_shown_as_the_next_nor_put_again_after_
     schedules: ScheduleDriver,
 ) -> None:
     first, _ = await schedules.schedule(every=60)
-    await schedules.queue.cancel(TOPIC, first.next_id)
+    await schedules.cancels.cancel(TOPIC, first.next_id)
     shown = await schedules.engine.schedules.with_next_run(await schedules.get())
     assert shown.next_id == ""
     assert (shown.next_due_ms or 0) - (first.next_due_ms or 0) == 60_000

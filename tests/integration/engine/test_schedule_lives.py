@@ -64,7 +64,7 @@ class Life:
     async def cancel_next(self) -> None:
         schedule = await self.schedules.get()
         if schedule.next_job_due_ms is not None:
-            await self.schedules.queue.cancel(TOPIC, schedule.next_id)
+            await self.schedules.cancels.cancel(TOPIC, schedule.next_id)
             self.cancelled.add(schedule.next_id)
 
     async def change(self, step: int) -> None:

@@ -52,7 +52,7 @@ async def test_a_run_is_skipped_while_the_last_one_is_live(schedules: ScheduleDr
     await schedules.advance(120)
     assert await schedules.counters() == (1, 2, 0, 1)
     assert counted("skipped") == before + 2
-    await schedules.queue.cancel(TOPIC, first)
+    await schedules.cancels.cancel(TOPIC, first)
     await schedules.advance(60)
     assert await schedules.counters() == (2, 2, 0, 1)
     assert (await schedules.get()).last_id == schedules.ready_list()[0] != first
@@ -326,7 +326,7 @@ async def test_a_move_that_was_cut_off_is_completed_by_the_scheduler(store: Stor
 async def test_other_topics_are_promoted_while_a_schedule_cannot_be_read(schedules: ScheduleDriver) -> None:
     await schedules.schedule()
     schedules.server.command("HSET", f"deferd:{{0}}:schedule/{NAME}", "definition", "nonsense")
-    await schedules.queue.put(PutJob(topic="other", id="a", delay=61))
+    await schedules.puts.put(PutJob(topic="other", id="a", delay=61))
     await schedules.pass_time(62)
     assert (await schedules.topics.get("other")).counts["ready"] == 1  # type: ignore[index]
     assert len(schedules.ready_list()) == 1

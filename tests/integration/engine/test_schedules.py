@@ -171,7 +171,7 @@ async def test_it_ends_after_max_runs(schedules: ScheduleDriver) -> None:
 
 async def test_a_run_that_did_not_take_place_does_not_count_for_max_runs(schedules: ScheduleDriver) -> None:
     await schedules.schedule(max_runs=1)
-    await schedules.queue.cancel(TOPIC, await schedules.next_id())
+    await schedules.cancels.cancel(TOPIC, await schedules.next_id())
     await schedules.until_due()
     assert await schedules.counters() == (0, 1, 0, 1)
     await schedules.until_due()
@@ -189,7 +189,7 @@ async def test_it_ends_with_end_at(schedules: ScheduleDriver) -> None:
 
 async def test_a_cancelled_run_is_skipped(schedules: ScheduleDriver) -> None:
     cancelled = (await schedules.schedule()).schedule.next_id
-    await schedules.queue.cancel(TOPIC, cancelled)
+    await schedules.cancels.cancel(TOPIC, cancelled)
     assert await schedules.counters() == (0, 1, 0, 0)
     same, _ = await schedules.schedule(every=60, overlap="skip")  # its timing is the same
     assert same.next_id != cancelled
@@ -250,13 +250,13 @@ async def test_a_full_topic_delays_a_run_and_loses_none(schedules: ScheduleDrive
     assert (schedule.next_id, schedule.next_due_ms is not None) == ("", True)
     await schedules.pass_time(5)
     assert await schedules.counters() == (0, 0, 0, 0)
-    await schedules.queue.cancel(TOPIC, "blocks")
+    await schedules.cancels.cancel(TOPIC, "blocks")
     await schedules.pass_time(1)
     assert await schedules.counters() == (0, 0, 0, 1)
     await schedules.until_due()  # the run is live now, so there is no room for the next one
     assert await schedules.counters() == (1, 0, 0, 0)
     await schedules.assert_clean()
-    await schedules.queue.cancel(TOPIC, schedules.ready_list()[0])
+    await schedules.cancels.cancel(TOPIC, schedules.ready_list()[0])
     await schedules.pass_time(1)
     assert await schedules.counters() == (1, 0, 0, 1)
 
@@ -265,7 +265,7 @@ async def test_the_bounds_of_a_key_apply_to_the_runs(schedules: ScheduleDriver) 
     await schedules.put("blocks")
     schedule, _ = await schedules.schedule(bounds=PutBounds(max_jobs=1, dead_retain_ms=7))
     assert schedule.waiting == 0
-    await schedules.queue.cancel(TOPIC, "blocks")
+    await schedules.cancels.cancel(TOPIC, "blocks")
     await schedules.pass_time(1)
     run = await schedules.queue.get(TOPIC, await schedules.next_id())
     await schedules.queue.change(TOPIC, run.id, ChangeJob(delay=0))

@@ -27,6 +27,7 @@ from deferd.engine.schedules.schedules import ScheduleFilter
 from deferd.engine.script_arguments import NO_BOUNDS
 from deferd.engine.scripts import translate
 from deferd.engine.store_inventory import split_key
+from deferd.engine.terms import ANY_DEFAULT, Terms
 from deferd.engine.topic_search import TopicSelection
 from deferd.engine.topics import JobFilter
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
@@ -54,7 +55,7 @@ async def inspect_everything(engine: Engine) -> None:
     engine.finish_rates._reads._values.clear()
     await engine.finish_rates.read([TOPIC], None, lambda _: True)
     await engine.alerts.now(lambda _: True)
-    await engine.queue.check_many(TOPIC, [HeldJob(id="a", receipt="0.1")])
+    await engine.held_jobs.check_many(TOPIC, [HeldJob(id="a", receipt="0.1")])
     engine.activity.record(Change(operation="pause_topic", by=None, via="api", outcome="done"))
     await engine.activity.page(lambda _: True, None, 10)
     await engine.event_reader.latest([TOPIC, "*"], None, 1)
@@ -108,10 +109,10 @@ async def check_everything(driver: EngineDriver) -> None:
 async def use_partitions(engine: Engine) -> None:
     """Replace a job that is in the first partition and belongs in the second since its topic has two."""
     moved = PutJob(topic="parted", id="a", on_conflict="replace", delay=600)
-    await engine.queue.put(moved)
+    await engine.puts.put(moved)
     await engine.topics.set("parted", TopicSettings(partitions=2))
     assert engine.partitions.known.homes("parted", "a") == ("parted#1", "parted")
-    assert (await engine.queue.put(moved)).outcome == "replaced"
+    assert (await engine.puts.put(moved)).outcome == "replaced"
     assert (await engine.consistency.audit_topic("parted")).clean
 
 
@@ -124,10 +125,10 @@ async def call_everything(driver: EngineDriver) -> None:
 async def call_all_of_a_topic(driver: EngineDriver) -> None:
     """Run every script but those of partitions."""
     await driver.topics.set(TOPIC, TopicSettings(ttr=30))
-    await driver.queue.put(job("a", on_conflict="replace"))
-    await driver.queue.put_many([job(job_id, on_conflict="replace", delay=60) for job_id in ("b", "c")])
+    await driver.puts.put(job("a", on_conflict="replace"))
+    await driver.puts.put_many([job(job_id, on_conflict="replace", delay=60) for job_id in ("b", "c")])
     await driver.queue.change(TOPIC, "b", ChangeJob(delay=0))
-    await driver.queue.return_popped(await driver.pop(2))
+    await driver.held_jobs.return_popped(await driver.pop(2))
     await driver.engine.dispatcher.pop((), selection=TopicSelection(["*"]), request_id="r1")
     await driver.pop(2)
     await driver.queue.touch(TOPIC, "a", ANY_RECEIPT)
@@ -141,16 +142,16 @@ async def call_all_of_a_topic(driver: EngineDriver) -> None:
     await driver.put("d", on_conflict="replace", window={"from": "01:00", "to": "00:59"})
     await driver.queue.finish_and_put(TOPIC, (await driver.pop_one()).id, ANY_RECEIPT, [job("e", on_conflict="keep")])
     await driver.put("f", on_conflict="keep")
-    await driver.queue.pop_and_finish(TOPIC, 1)
+    await driver.queue.pops_and_finishes.pop(TOPIC, 1)
     keys = driver.queue._keys.of_topic(TOPIC)
-    await driver.engine._scripts.run("check_puts", keys, (TOPIC, -1, ""))
+    await driver.engine._scripts.run("check_puts", keys, (TOPIC, Terms(ANY_DEFAULT, 1, "").argument(), ""))
     await driver.queue.get(TOPIC, "c")
     await driver.topics.why(TOPIC, "c")
-    await driver.queue.cancel_many(TOPIC, [CancelItem(id="c")])
-    await driver.queue.put(job("d", on_conflict="replace", delay=60, tags=["x"]))
+    await driver.cancels.cancel_many(TOPIC, [CancelItem(id="c")])
+    await driver.puts.put(job("d", on_conflict="replace", delay=60, tags=["x"]))
     await driver.engine.bulk.reschedule(RescheduleSelected.model_validate({"select": {"tag": "x"}, "by": 1}))
     await driver.engine.bulk.cancel(CancelSelected.model_validate({"select": {"tag": "x"}}))
-    await driver.queue.put(job("e", on_conflict="replace", delay=60, tags=["x"]))
+    await driver.puts.put(job("e", on_conflict="replace", delay=60, tags=["x"]))
     await driver.topics.jobs(TOPIC)
     await driver.topics.search(TOPIC, JobFilter(id_prefix="e"))
     await driver.engine.topic_list.totals([TOPIC])
@@ -314,7 +315,7 @@ def test_refusals_of_the_store_are_mapped(text: str) -> None:
 
 
 async def test_without_memory_only_puts_are_refused(driver: EngineDriver) -> None:
-    await driver.queue.put_many([job(job_id, retain=600, ttl=3000) for job_id in "abcdefgh"])
+    await driver.puts.put_many([job(job_id, retain=600, ttl=3000) for job_id in "abcdefgh"])
     await driver.put("delayed", delay=5)
     await driver.put("lease", ttr=5)
     held = {popped.id: popped for popped in await driver.pop(4, request_id="r1")}
@@ -325,21 +326,21 @@ async def test_without_memory_only_puts_are_refused(driver: EngineDriver) -> Non
         with pytest.raises(StoreUnavailable, match="memory"):
             await driver.put("a", on_conflict="replace")
         with pytest.raises(StoreUnavailable, match="memory"):
-            await driver.queue.put_many([job("new2"), job("new3", delay=3)])
+            await driver.puts.put_many([job("new2"), job("new3", delay=3)])
         assert {popped.id for popped in await driver.pop(4, request_id="r1")} == set(held)
         await driver.queue.touch(TOPIC, "a", held["a"].receipt, ttr_ms=50_000)
         await driver.queue.finish(TOPIC, "a", held["a"].receipt, result={"x": "y" * 100})
         await driver.queue.release(TOPIC, "b", held["b"].receipt, error="later")
         await driver.queue.bury(TOPIC, "c", held["c"].receipt, error="poison")
         assert await redrive_jobs(driver.engine, TOPIC) == 1
-        await driver.queue.cancel(TOPIC, "d")
+        await driver.cancels.cancel(TOPIC, "d")
         await driver.queue.change(TOPIC, "e", ChangeJob(delay=2, body="x" * 100))
         await driver.topics.pause(TOPIC)
         await driver.topics.resume(TOPIC)
         popped = await driver.pop(5, consumer="worker-1", request_id="r2")
         assert len(popped) == 5
-        assert await driver.queue.pop_and_finish(TOPIC, 1) == []
-        await driver.queue.return_popped(popped[:1])
+        assert await driver.queue.pops_and_finishes.pop(TOPIC, 1) == []
+        await driver.held_jobs.return_popped(popped[:1])
         driver.server.command("CONFIG", "SET", "maxmemory", "0")
         driver.move_clock(10)
         driver.server.command("CONFIG", "SET", "maxmemory", "1")
@@ -356,10 +357,10 @@ async def test_without_memory_the_timer_still_makes_jobs_of_every_topic_ready(dr
     """A visit to a topic without due work only schedules the next one, which must not need memory."""
     topics = [f"t{number}" for number in range(8)]
     for topic in topics:
-        await driver.queue.put(PutJob(topic=topic, id="gone"))
+        await driver.puts.put(PutJob(topic=topic, id="gone"))
         await driver.queue.pop(topic, [PopRequest(1, ttr_ms=5000)])
         await driver.queue.finish(topic, "gone", ANY_RECEIPT)
-        await driver.queue.put(PutJob(topic=topic, id="tomorrow", delay=86_400))
+        await driver.puts.put(PutJob(topic=topic, id="tomorrow", delay=86_400))
     await driver.put("due", delay=6)
     driver.move_clock(10)
     driver.server.command("CONFIG", "SET", "maxmemory", "1")
@@ -375,7 +376,7 @@ async def test_without_memory_a_job_of_an_unnamed_consumer_can_be_cancelled(driv
     await driver.pop_one()
     driver.server.command("CONFIG", "SET", "maxmemory", "1")
     try:
-        assert await driver.queue.cancel(TOPIC, "a") is JobState.RESERVED
+        assert await driver.cancels.cancel(TOPIC, "a") is JobState.RESERVED
     finally:
         driver.server.command("CONFIG", "SET", "maxmemory", "0")
 
@@ -410,7 +411,7 @@ async def test_without_memory_operators_see_consumers_and_history_and_run_tasks(
     driver.server.command("CONFIG", "SET", "maxmemory", "1")
     try:
         await use_session(engine)
-        await driver.queue.cancel(TOPIC, "a")
+        await driver.cancels.cancel(TOPIC, "a")
         await engine.history_publisher.publish()
         await engine.consumer_registry.publish(Sample([SeenConsumer("worker-1", None, TOPIC, None, 0, 0)]))
         assert await engine.tasks.begin("t1", sweep, "ended")

@@ -107,7 +107,7 @@ async def test_found_jobs_are_complete(driver: EngineDriver) -> None:
 
 async def test_a_page_looks_at_ten_thousand_jobs_at_most(driver: EngineDriver) -> None:
     for at in range(0, 12_000, 1000):
-        await driver.queue.put_many([PutJob(topic=TOPIC, id=f"j{n}", delay=60) for n in range(at, at + 1000)])
+        await driver.puts.put_many([PutJob(topic=TOPIC, id=f"j{n}", delay=60) for n in range(at, at + 1000)])
     await driver.put("last", delay=100)
     jobs, cursor, looked_at = await driver.topics.search(TOPIC, JobFilter(id_prefix="last"))
     assert (jobs, looked_at, cursor is None) == ([], 10_000, False)
@@ -162,7 +162,7 @@ async def test_a_limit_counts_only_jobs_of_the_reason(driver: EngineDriver) -> N
         if int(popped.id[1:]) % 3 == 0:
             await driver.queue.bury(TOPIC, popped.id, ANY_RECEIPT)
         else:
-            await driver.queue.return_popped([popped])
+            await driver.held_jobs.return_popped([popped])
     await driver.pass_time(6)
     assert await driver.counts() == {"dead": 1200}
     assert await redrive_jobs(driver.engine, TOPIC, limit=500, reason="expired") == 500
@@ -210,6 +210,6 @@ async def test_a_page_in_the_opposite_order_goes_on_where_a_job_was_cancelled(dr
         await driver.put(f"b-{number}", delay=1000 + number)
     jobs, cursor = await driver.topics.jobs(TOPIC, DELAYED, None, 2, reverse=True)
     assert [job.id for job in jobs] == ["b-5", "b-4"]
-    await driver.queue.cancel(TOPIC, "b-4")
+    await driver.cancels.cancel(TOPIC, "b-4")
     jobs, cursor = await driver.topics.jobs(TOPIC, DELAYED, cursor, 3, reverse=True)
     assert [job.id for job in jobs] == ["b-3", "b-2", "b-1"]

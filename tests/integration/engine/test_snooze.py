@@ -43,7 +43,7 @@ async def test_a_cancel_tells_the_holder_of_a_delivery_after_a_snooze(driver: En
     await driver.queue.release(TOPIC, "a", first.receipt, delay_ms=1000, counts=False)
     await driver.pass_time(1)
     second = await driver.pop_one()
-    await driver.queue.cancel(TOPIC, "a")
+    await driver.cancels.cancel(TOPIC, "a")
     with pytest.raises(JobCancelled):
         await driver.queue.touch(TOPIC, "a", second.receipt)
 

@@ -48,7 +48,7 @@ class EveryCall(EngineAndModel):
     @drawn.verb(4, topic=drawn.topics, puts=st.lists(drawn.puts, min_size=1, max_size=3))
     def put(self, topic: str, puts: list[dict[str, Any]]) -> None:
         puts = [{**put, "body": self.new_body()} for put in puts]
-        results = self.run_together([self.queue.put(_put_job(topic, put), BOUNDS) for put in puts])
+        results = self.run_together([self.engine.puts.put(_put_job(topic, put), BOUNDS) for put in puts])
         for put, actual in zip(puts, results, strict=True):
             expected = result_of(partial(self.models[topic].put, **put))
             if isinstance(actual, type) or isinstance(expected, type):
@@ -61,7 +61,7 @@ class EveryCall(EngineAndModel):
     @drawn.verb(3, topic=drawn.topics, many=st.lists(drawn.puts, min_size=2, max_size=6))
     def put_many(self, topic: str, many: list[dict[str, Any]]) -> None:
         many = [{**put, "body": self.new_body()} for put in many]
-        actual = self.run(self.queue.put_many([_put_job(topic, put) for put in many], BOUNDS))
+        actual = self.run(self.engine.puts.put_many([_put_job(topic, put) for put in many], BOUNDS))
         assert [result.code for result in actual] == self.models[topic].put_many(many)
 
     @drawn.verb(
@@ -96,7 +96,8 @@ class EveryCall(EngineAndModel):
     def cancel(self, topic: str, which: list[tuple[tuple[str, int], bool]], keep: bool) -> None:
         targets = [(self.target_of(topic, pick)[0], refuse) for pick, refuse in which]
         cancels = [
-            self.queue.cancel(topic, job_id, refuse_reserved=refuse, keep_follow_up=keep) for job_id, refuse in targets
+            self.engine.cancels.cancel(topic, job_id, refuse_reserved=refuse, keep_follow_up=keep)
+            for job_id, refuse in targets
         ]
         actual = self.run_together(cancels)
         assert actual == self._expected_cancels(topic, targets, keep)
@@ -113,7 +114,7 @@ class EveryCall(EngineAndModel):
             CancelItem(id=job_id, if_reserved="refuse" if refuse else "cancel", follow_up=follow_up)
             for job_id, refuse in targets
         ]
-        actual = self.run(self.queue.cancel_many(topic, items))
+        actual = self.run(self.engine.cancels.cancel_many(topic, items))
         expected = self._expected_cancels(topic, targets, keep)
         assert [result.was or result.code for result in actual] == [getattr(one, "code", one) for one in expected]
 
@@ -217,7 +218,9 @@ class EveryCall(EngineAndModel):
     def return_popped(self, topic: str, which: list[tuple[str, int]]) -> None:
         deliveries = [self.target_of(topic, pick)[1] for pick in which]
         deliveries = [delivery for delivery in deliveries if delivery.job_id]
-        actual = self.run(self.queue.return_popped([self.as_popped(topic, delivery) for delivery in deliveries]))
+        actual = self.run(
+            self.engine.held_jobs.return_popped([self.as_popped(topic, delivery) for delivery in deliveries])
+        )
         assert actual == self.models[topic].return_popped(deliveries)
 
     @drawn.verb(topic=drawn.topics, which=drawn.receipts, result=st.sampled_from([None, {"paid": [True]}]))
@@ -466,7 +469,7 @@ async def test_a_repeated_request_leaves_expired_jobs_to_those_that_take_new_one
 async def test_a_call_without_receipt_does_not_get_an_earlier_jobs_cancel(driver: EngineDriver) -> None:
     await driver.put()
     await driver.pop_one()
-    await driver.queue.cancel(TOPIC, "a")
+    await driver.cancels.cancel(TOPIC, "a")
     await driver.put()
     await driver.queue.finish(TOPIC, "a", (await driver.pop_one()).receipt)
     with pytest.raises(JobNotFound):
@@ -476,7 +479,7 @@ async def test_a_call_without_receipt_does_not_get_an_earlier_jobs_cancel(driver
 async def test_returned_jobs_are_listed_page_by_page(driver: EngineDriver) -> None:
     for job_id in ("a", "b", "c"):
         await driver.put(job_id)
-    await driver.queue.return_popped(await driver.pop(3))
+    await driver.held_jobs.return_popped(await driver.pop(3))
     listed, cursor = [], None
     for _ in range(3):
         page, cursor = await driver.topics.jobs(TOPIC, JobState.READY, cursor, limit=1)
@@ -487,7 +490,7 @@ async def test_returned_jobs_are_listed_page_by_page(driver: EngineDriver) -> No
 async def test_a_ready_job_is_listed_once_also_over_pages(driver: EngineDriver) -> None:
     for job_id in ("a", "b", "c"):
         await driver.put(job_id)
-    await driver.queue.cancel(TOPIC, "b")
+    await driver.cancels.cancel(TOPIC, "b")
     await driver.put("b")
     listed, cursor = await driver.topics.jobs(TOPIC, JobState.READY, limit=2)
     rest, _ = await driver.topics.jobs(TOPIC, JobState.READY, cursor, limit=2)

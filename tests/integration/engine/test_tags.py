@@ -50,12 +50,12 @@ async def end(driver: EngineDriver, how: str) -> None:
             await driver.pass_time(3601)
         case "cancelled when delayed":
             await driver.queue.change(TOPIC, "a", ChangeJob(delay=10))
-            await driver.queue.cancel(TOPIC, "a")
+            await driver.cancels.cancel(TOPIC, "a")
         case "cancelled when ready":
-            await driver.queue.cancel(TOPIC, "a")
+            await driver.cancels.cancel(TOPIC, "a")
         case "cancelled when reserved":
             await driver.pop_one()
-            await driver.queue.cancel(TOPIC, "a")
+            await driver.cancels.cancel(TOPIC, "a")
         case "purged":
             await purge_jobs(driver.engine, TOPIC)
         case "replaced":
@@ -91,7 +91,7 @@ async def test_tags_and_headers_stay_through_the_life_of_a_job(driver: EngineDri
     assert await driver.state() is JobState.DEAD
     assert await redrive_jobs(driver.engine, TOPIC) == 1
     popped = await driver.pop_one()
-    assert await driver.queue.return_popped([popped]) == 1
+    assert await driver.held_jobs.return_popped([popped]) == 1
     await driver.pop_one(ttr_ms=1000)
     await driver.pass_time(2)  # the lease ends
     await driver.pop_one()
@@ -120,7 +120,7 @@ async def test_a_refused_or_kept_put_adds_nothing_to_the_index(driver: EngineDri
     with pytest.raises(JobExists):
         await driver.put(tags=TAGS)
     await driver.put(tags=TAGS, on_conflict="keep")
-    await driver.queue.put_many([job("a", tags=TAGS), job("a", tags=TAGS, on_conflict="keep")])
+    await driver.puts.put_many([job("a", tags=TAGS), job("a", tags=TAGS, on_conflict="keep")])
     assert_nothing_is_left(driver)
 
 
@@ -149,7 +149,7 @@ async def test_plain_jobs_store_no_tags(driver: EngineDriver, store: Store) -> N
 
 async def test_topics_share_the_index(driver: EngineDriver) -> None:
     for topic in ("one", "two"):
-        await driver.queue.put(PutJob(topic=topic, id="a", delay=5, tags=["both"]))
+        await driver.puts.put(PutJob(topic=topic, id="a", delay=5, tags=["both"]))
     assert driver.server.command("ZRANGE", "deferd:{0}:tag/both", 0, -1) == [b"one a", b"two a"]
-    await driver.queue.cancel("one", "a")
+    await driver.cancels.cancel("one", "a")
     assert driver.server.command("ZRANGE", "deferd:{0}:tag/both", 0, -1) == [b"two a"]

@@ -50,7 +50,7 @@ def call(**fields: Any) -> dict[str, Any]:
 async def put_many(driver: EngineDriver, prefix: str = "j", number: int = MANY, **fields: Any) -> set[str]:
     ids = [f"{prefix}{index}" for index in range(number)]
     for start in range(0, number, 500):
-        await driver.queue.put_many([job(job_id, **{"delay": 3600, **fields}) for job_id in ids[start : start + 500]])
+        await driver.puts.put_many([job(job_id, **{"delay": 3600, **fields}) for job_id in ids[start : start + 500]])
     return set(ids)
 
 

@@ -32,14 +32,14 @@ async def test_the_timer_sleeps_until_the_next_due_time(driver: EngineDriver) ->
 
 
 async def test_jobs_become_ready_in_the_order_of_their_due_times(driver: EngineDriver) -> None:
-    await driver.queue.put_many([job(f"j{number}", delay=10 - number) for number in range(10)])
+    await driver.puts.put_many([job(f"j{number}", delay=10 - number) for number in range(10)])
     await driver.pass_time(11)
     assert [popped.id for popped in await driver.pop(10)] == [f"j{number}" for number in reversed(range(10))]
 
 
 async def test_many_jobs_due_at_once_are_all_promoted_in_bounded_steps(driver: EngineDriver) -> None:
     for start in range(0, 3000, 1000):
-        await driver.queue.put_many([job(f"j{start + number}", delay=5) for number in range(1000)])
+        await driver.puts.put_many([job(f"j{start + number}", delay=5) for number in range(1000)])
     driver.move_clock(6)
     await driver.engine.timers[0].run_once()
     assert await driver.counts() == {"delayed": 2500, "ready": 500}
@@ -49,8 +49,8 @@ async def test_many_jobs_due_at_once_are_all_promoted_in_bounded_steps(driver: E
 
 async def test_topics_are_promoted_in_turn(driver: EngineDriver) -> None:
     for start in range(0, 2000, 1000):
-        await driver.queue.put_many([job(f"j{start + number}", delay=1) for number in range(1000)])
-    await driver.queue.put(PutJob(topic="small", delay=2))
+        await driver.puts.put_many([job(f"j{start + number}", delay=1) for number in range(1000)])
+    await driver.puts.put(PutJob(topic="small", delay=2))
     driver.move_clock(10)
     await driver.engine.timers[0].run_once()
     assert (await driver.topics.get("small")).counts[JobState.READY] == 1
@@ -158,7 +158,7 @@ async def test_work_put_after_the_holder_died_is_done_before_its_lock_ends(engin
         server.command("DEL", LOCK)  # the timer has taken it again
     server.command("SET", "lock of the dead", "", "PX", server.command("PTTL", LOCK))
     await engine.timers[0].run_once()  # now it knows that another one holds it
-    await engine.queue.put(job(delay=0.1))
+    await engine.puts.put(job(delay=0.1))
     popped = await engine.dispatcher.pop([TOPIC], wait_ms=10_000)
     assert [found.id for found in popped] == ["a"]
     assert server.command("EXISTS", "lock of the dead") == 1
@@ -177,7 +177,7 @@ async def test_the_timer_ends_ttls_retentions_and_tombstones(driver: EngineDrive
     await driver.put("kept", retain=5)
     held = (await driver.queue.pop(TOPIC, [PopRequest(1)])).jobs[0]
     assert held[0].id == "expires"
-    await driver.queue.return_popped(held)
+    await driver.held_jobs.return_popped(held)
     await driver.pass_time(6)
     assert await driver.counts() == {"dead": 2, "ready": 1}
     await driver.pop_one()
@@ -202,7 +202,7 @@ async def test_a_topic_the_script_cannot_handle_does_not_stop_the_others(
     driver: EngineDriver, caplog: pytest.LogCaptureFixture
 ) -> None:
     await driver.put("broken", delay=5)
-    await driver.queue.put(PutJob(topic="whole", delay=5))
+    await driver.puts.put(PutJob(topic="whole", delay=5))
     driver.server.command("SET", f"deferd:{{0}}:{TOPIC}:reserved", "not a sorted set")
     driver.move_clock(6)
     assert await driver.engine.timers[0].run_once() == 1.0
@@ -223,7 +223,7 @@ async def test_the_message_of_a_promotion_that_failed_is_not_ignored(server: Sto
     store = await connect(server.url, timeout_s=0.3)
     driver = EngineDriver(Engine(store, movable_clock=True), server)
     timer = driver.engine.timers[0]
-    await driver.queue.put_many([job("a"), job("b", delay=600), job("c", delay=600.5)])
+    await driver.puts.put_many([job("a"), job("b", delay=600), job("c", delay=600.5)])
     await driver.pass_time(600)  # now it knows the next work, and will promote it without another poll
     driver.move_clock(1)
     mark = timer.mark
@@ -239,9 +239,9 @@ async def test_the_message_of_a_promotion_that_failed_is_not_ignored(server: Sto
 
 async def test_a_running_timer_is_woken_by_an_earlier_job(server: StoreServer) -> None:
     async with started_engine(server.url, tick_s=60) as engine:
-        await engine.queue.put(job("later", delay=100))
+        await engine.puts.put(job("later", delay=100))
         popped = asyncio.create_task(engine.dispatcher.pop([TOPIC], wait_ms=20_000))
-        await engine.queue.put(job("sooner", delay=0.05))
+        await engine.puts.put(job("sooner", delay=0.05))
         assert [found.id for found in await popped] == ["sooner"]  # long before the tick
 
 
@@ -251,7 +251,7 @@ async def test_the_store_goes_and_comes_back(server: StoreServer) -> None:
     store = await connect(server.url, timeout_s=1)
     engine = Engine(store)
     await engine.start()
-    await engine.queue.put(job(delay=0.2))
+    await engine.puts.put(job(delay=0.2))
     server.pause()
     try:
         with pytest.raises(StoreUnavailable):

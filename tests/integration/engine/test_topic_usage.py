@@ -23,7 +23,7 @@ async def all_names(driver: EngineDriver, *prefixes: str) -> list[str]:
 
 async def test_only_the_topics_of_the_prefixes_are_read(driver: EngineDriver) -> None:
     for topic in ("a", "ab", "ab.1", "ab.2", "abz", "b", "z"):
-        await driver.queue.put(PutJob(topic=topic))
+        await driver.puts.put(PutJob(topic=topic))
     assert await all_names(driver, "ab.") == ["ab.1", "ab.2"]
     assert await all_names(driver, "z", "ab", "ab.") == ["ab", "ab.1", "ab.2", "abz", "z"]
     assert len(await all_names(driver, "")) == 7
@@ -33,7 +33,7 @@ async def test_only_the_topics_of_the_prefixes_are_read(driver: EngineDriver) ->
 async def test_many_topics_are_read_in_pages(driver: EngineDriver) -> None:
     names = [f"t{number:04}" for number in range(2500)]
     for start in range(0, len(names), 500):
-        await driver.queue.put_many([PutJob(topic=name) for name in names[start : start + 500]])
+        await driver.puts.put_many([PutJob(topic=name) for name in names[start : start + 500]])
     pages = [page async for page in driver.engine.usage.names(0, ["t"])]
     assert [len(page) for page in pages] == [1000, 1000, 500]
     assert [name for page in pages for name in page] == names
@@ -47,7 +47,7 @@ async def test_jobs_of_every_state_and_tombstones_are_counted(driver: EngineDriv
     held = {popped.id: popped for popped in await driver.pop(3)}
     await driver.queue.bury(TOPIC, "dead", held["dead"].receipt)
     await driver.queue.finish(TOPIC, "finished", held["finished"].receipt)
-    await driver.queue.cancel(TOPIC, "cancelled")
+    await driver.cancels.cancel(TOPIC, "cancelled")
     assert await driver.engine.usage.jobs(0, [TOPIC]) == (3, 2)
 
 
@@ -57,7 +57,7 @@ async def test_bytes_are_counted_exactly_in_bounded_steps(driver: EngineDriver) 
     }
     for start in range(0, len(bodies), 1000):
         some = list(bodies.items())[start : start + 1000]
-        await driver.queue.put_many([job(job_id, body=body) for job_id, body in some])
+        await driver.puts.put_many([job(job_id, body=body) for job_id, body in some])
     steps = [step async for step in driver.engine.usage.record_bytes(TOPIC)]
     header = 26
     expected = sum(2 * len(job_id) + len(body) + 2 + header + JOB_OVERHEAD_BYTES for job_id, body in bodies.items())
@@ -82,7 +82,7 @@ def memory_of(driver: EngineDriver, pattern: str) -> int:
 
 
 async def test_consumers_requests_and_touches_of_held_jobs_are_counted(driver: EngineDriver) -> None:
-    await driver.queue.put_many([job(f"{number:0250}") for number in range(100)])
+    await driver.puts.put_many([job(f"{number:0250}") for number in range(100)])
     waiting = sum([step async for step in driver.engine.usage.record_bytes(TOPIC)])
     for number in range(100):
         held = await driver.pop_one(consumer="c" * 100, request_id=f"{number:0250}")
@@ -111,7 +111,7 @@ async def cancel(driver: EngineDriver, request_id: str, caller: str | None) -> N
 
 
 async def test_calls_and_tasks_are_counted_for_the_key_that_made_them(driver: EngineDriver) -> None:
-    await driver.queue.put_many([job(f"order-{number:0100}", delay=60) for number in range(600)])
+    await driver.puts.put_many([job(f"order-{number:0100}", delay=60) for number in range(600)])
     shop, other = "shop", "other"
     cancels = (cancel(driver, f"{number:036}", shop) for number in range(510))
     await asyncio.gather(*cancels)

@@ -37,7 +37,7 @@ async def test_defaults_of_a_topic_place_its_puts(driver: EngineDriver) -> None:
     assert (instant(own.due_at_ms), own.placement.spread_ms) == ("2030-01-14T22:00:00+00:00", 0)
     free = await driver.put("c", window=None, spread=0)
     assert (free.state, free.placement.window) == (JobState.READY, "")
-    results = await driver.queue.put_many([job("d"), job("e", window=None)])
+    results = await driver.puts.put_many([job("d"), job("e", window=None)])
     assert [result.status for result in results] == [201, 201]
     assert (await driver.queue.get(TOPIC, "d")).due_at_ms == ms(TUESDAY_OPENING) + spread_of("d", 60_000)
 

@@ -74,7 +74,7 @@ async def test_the_oldest_ready_age_is_that_of_the_next_job_to_be_handed_out(dri
     view = await driver.topics.get(TOPIC)
     assert view.oldest_ready_age_ms is not None
     assert 110_000 <= view.oldest_ready_age_ms < 115_000
-    await driver.queue.cancel(TOPIC, "old")
+    await driver.cancels.cancel(TOPIC, "old")
     view = await driver.topics.get(TOPIC)
     assert view.oldest_ready_age_ms is not None
     assert 10_000 <= view.oldest_ready_age_ms < 15_000
@@ -82,11 +82,11 @@ async def test_the_oldest_ready_age_is_that_of_the_next_job_to_be_handed_out(dri
 
 async def test_the_oldest_ready_age_is_known_after_many_jobs_before_it_were_cancelled(driver: EngineDriver) -> None:
     ids = [f"j{number}" for number in range(2000)]
-    await driver.queue.put_many([job(job_id) for job_id in ids[:1000]])
+    await driver.puts.put_many([job(job_id) for job_id in ids[:1000]])
     driver.move_clock(100)
-    await driver.queue.put_many([job(job_id) for job_id in ids[1000:]])
+    await driver.puts.put_many([job(job_id) for job_id in ids[1000:]])
     for job_id in ids[:1000]:
-        await driver.queue.cancel(TOPIC, job_id)
+        await driver.cancels.cancel(TOPIC, job_id)
     view = await driver.topics.get(TOPIC)
     assert view.oldest_ready_age_ms is not None
     assert 0 <= view.oldest_ready_age_ms < 15_000
@@ -124,7 +124,7 @@ async def test_a_paused_topic_still_promotes(driver: EngineDriver) -> None:
 async def test_topics_are_listed_in_pages(driver: EngineDriver) -> None:
     names = [f"t{number:02}" for number in range(7)]
     for name in reversed(names):
-        await driver.queue.put(PutJob(topic=name))
+        await driver.puts.put(PutJob(topic=name))
     pages = []
     cursor = None
     while True:
@@ -141,7 +141,7 @@ async def test_a_scan_lists_the_topics_of_all_shards(store: Store) -> None:
     engine = Engine(store, shards=3)
     assert await engine.topic_list.scan() == (1, [])
     names = {f"t{number:03}" for number in range(500)}
-    await engine.queue.put_many([PutJob(topic=name) for name in sorted(names)])
+    await engine.puts.put_many([PutJob(topic=name) for name in sorted(names)])
     assert await engine.topic_list.count() == 500
     listed: list[str] = []
     cursor, pages = 0, 0
@@ -157,7 +157,7 @@ async def test_topics_of_many_shards_are_all_listed(store: Store) -> None:
     engine = Engine(store, shards=7)
     names = {f"t{number:02}" for number in range(30)}
     for name in names:
-        await engine.queue.put(PutJob(topic=name))
+        await engine.puts.put(PutJob(topic=name))
     listed: list[str] = []
     cursor = None
     while True:
@@ -183,9 +183,9 @@ async def test_jobs_are_listed_by_state(driver: EngineDriver, state: JobState) -
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])
 async def test_pages_hold_every_job_once(driver: EngineDriver, limit: int) -> None:
     await put_one_in_every_state(driver)
-    await driver.queue.put_many([job(f"same{number}", delay=60) for number in range(5)])
-    await driver.queue.put_many([job(f"ready{number}") for number in range(5)])
-    await driver.queue.cancel(TOPIC, "ready2")
+    await driver.puts.put_many([job(f"same{number}", delay=60) for number in range(5)])
+    await driver.puts.put_many([job(f"ready{number}") for number in range(5)])
+    await driver.cancels.cancel(TOPIC, "ready2")
     listed: list[str] = []
     cursor = None
     for _ in range(50):
@@ -202,11 +202,11 @@ async def test_pages_hold_every_job_once(driver: EngineDriver, limit: int) -> No
 async def test_a_page_ends_early_with_large_results_and_bodies(driver: EngineDriver) -> None:
     large = "x" * 600_000
     for number in range(3):
-        await driver.queue.put(job(f"f{number}", retain=3600))
+        await driver.puts.put(job(f"f{number}", retain=3600))
         [popped] = (await driver.queue.pop(TOPIC, [PopRequest(1)])).jobs[0]
         await driver.queue.finish(TOPIC, popped.id, popped.receipt, large)
-    await driver.queue.put_many([job(f"r{number}", body=large) for number in range(2)])
-    await driver.queue.put_many([job(f"d{number}", body=large, delay=60) for number in range(2)])
+    await driver.puts.put_many([job(f"r{number}", body=large) for number in range(2)])
+    await driver.puts.put_many([job(f"d{number}", body=large, delay=60) for number in range(2)])
     pages: list[list[str]] = []
     cursor = None
     while cursor is not None or not pages:
@@ -217,9 +217,9 @@ async def test_a_page_ends_early_with_large_results_and_bodies(driver: EngineDri
 
 
 async def test_a_page_goes_on_after_its_last_job_was_cancelled(driver: EngineDriver) -> None:
-    await driver.queue.put_many([job(f"j{number}", delay=60) for number in range(6)])
+    await driver.puts.put_many([job(f"j{number}", delay=60) for number in range(6)])
     first, cursor = await driver.topics.jobs(TOPIC, JobState.DELAYED, None, 3)
-    await driver.queue.cancel(TOPIC, first[-1].id)
+    await driver.cancels.cancel(TOPIC, first[-1].id)
     rest, _ = await driver.topics.jobs(TOPIC, JobState.DELAYED, cursor, 10)
     assert [listed.id for listed in rest] == ["j3", "j4", "j5"]
 
@@ -274,8 +274,8 @@ async def test_purge_keeps_settings(driver: EngineDriver) -> None:
 
 async def test_a_purge_of_many_jobs_runs_in_steps(driver: EngineDriver) -> None:
     for _ in range(3):
-        await driver.queue.put_many([PutJob(topic=TOPIC, delay=60) for _ in range(800)])
-        await driver.queue.put_many([PutJob(topic=TOPIC) for _ in range(800)])
+        await driver.puts.put_many([PutJob(topic=TOPIC, delay=60) for _ in range(800)])
+        await driver.puts.put_many([PutJob(topic=TOPIC) for _ in range(800)])
     assert await purge_jobs(driver.engine, TOPIC, JobState.READY) == 2400
     assert await purge_jobs(driver.engine, TOPIC, JobState.DELAYED) == 2400
     assert await driver.counts() == {}
@@ -303,7 +303,7 @@ async def test_pages_are_complete_in_any_locale_of_the_store(tmp_path: Path) -> 
         store = await connect(server.url, timeout_s=5)
         engine = Engine(store)
         ids = [f"{letter}{sign}{number}" for letter in "aBcD" for sign in "-_" for number in range(10)]
-        await engine.queue.put_many([job(job_id, delay=60) for job_id in ids])
+        await engine.puts.put_many([job(job_id, delay=60) for job_id in ids])
         listed, cursor = await engine.topics.jobs(TOPIC, JobState.DELAYED, limit=10)
         while cursor is not None:
             page, cursor = await engine.topics.jobs(TOPIC, JobState.DELAYED, cursor, limit=10)

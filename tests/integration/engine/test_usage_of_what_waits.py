@@ -31,7 +31,7 @@ async def test_a_follow_up_counts_until_it_is_gone(driver: EngineDriver) -> None
     assert both > 5000
     await driver.queue.finish(TOPIC, "a", held.receipt)
     assert await used(driver) == (1, stored_bytes(driver, "pool", "a"))
-    await driver.queue.cancel(TOPIC, "a")
+    await driver.cancels.cancel(TOPIC, "a")
     assert await used(driver) == (0, 0)
 
 
@@ -64,7 +64,7 @@ async def test_tags_count_in_the_index_too(driver: EngineDriver) -> None:
     await driver.put(tags=["user:7", "x"])
     in_index = 1 + 2 * len("user:7 x") + 2 * (len(TOPIC) + 1 + TAG_OVERHEAD_BYTES)
     assert await used(driver) == (1, stored_bytes(driver, "pool", "a") + in_index)
-    await driver.queue.cancel(TOPIC, "a")
+    await driver.cancels.cancel(TOPIC, "a")
     assert await used(driver) == (0, 0)
 
 
@@ -80,7 +80,7 @@ async def test_many_of_each_are_counted_in_bounded_steps(driver: EngineDriver) -
     many: list[dict[str, Any]] = [{"body": "x" * 998, "on_conflict": "append"} for _ in range(2500)]
     for start in range(0, len(many), 500):
         puts = [job(f"j{start + at}", tags=["t"], **fields) for at, fields in enumerate(many[start : start + 500])]
-        await driver.queue.put_many(puts)
+        await driver.puts.put_many(puts)
     steps = [step async for step in driver.engine.usage.record_bytes(TOPIC)]
     assert sum(steps) > 2500 * (998 + 2 * JOB_OVERHEAD_BYTES + TAG_OVERHEAD_BYTES)
     assert max(steps) < 3 * 1024 * 1024

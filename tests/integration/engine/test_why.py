@@ -280,7 +280,7 @@ async def test_a_job_that_is_done(driver: EngineDriver) -> None:
 async def test_a_cancelled_job_is_remembered_if_it_was_held(driver: EngineDriver) -> None:
     await driver.put(ttr=10)
     await driver.pop_one()
-    await driver.queue.cancel(TOPIC, "a")
+    await driver.cancels.cancel(TOPIC, "a")
     found = {"topic": TOPIC, "id": "a", "state": None, "reasons": [await reason(driver)]}
     assert await why(driver) == found
     assert (await reason(driver))["code"] == "cancelled"
@@ -302,7 +302,7 @@ async def test_an_unknown_job_comes_with_ids_that_are_like_it(driver: EngineDriv
 
 async def test_only_the_ends_of_each_state_are_compared(driver: EngineDriver) -> None:
     jobs = [PutJob(topic=TOPIC, id=f"job-{number:04}", delay=60 + number) for number in range(1000)]
-    await driver.queue.put_many(jobs)
+    await driver.puts.put_many(jobs)
     found = await driver.topics.why(TOPIC, "job-10000")
     assert isinstance(found, Missing)
     assert (found.jobs, found.compared) == (1000, 400)

@@ -115,7 +115,7 @@ async def test_a_window_over_a_change_of_the_clocks(driver: EngineDriver) -> Non
 async def test_puts_that_share_a_call_are_placed_each_by_its_own_window(driver: EngineDriver) -> None:
     await move_to(driver, MONDAY_EVENING)
     puts = [job("a", window=OFFICE), job("b", window=NIGHT), job("c", spread=60), job("d"), job("e", window=OFFICE)]
-    records = [one.record for one in await asyncio.gather(*map(driver.queue.put, puts))]
+    records = [one.record for one in await asyncio.gather(*map(driver.puts.put, puts))]
     assert [instant(one.due_at_ms) for one in records if one.id in "abe"] == [
         TUESDAY_OPENING,
         "2030-01-14T22:00:00+00:00",
@@ -127,7 +127,7 @@ async def test_puts_that_share_a_call_are_placed_each_by_its_own_window(driver: 
 async def test_a_batch_is_placed(driver: EngineDriver) -> None:
     await move_to(driver, MONDAY_EVENING)
     specs = [job(str(each), window=OFFICE, spread=60) for each in range(150)] + [job("plain")]
-    results = await driver.queue.put_many_with_jobs(specs)
+    results = await driver.puts.put_many_with_jobs(specs)
     assert {result.status for result, _ in results} == {201}
     for spec, (_, record) in zip(specs[:-1], results, strict=False):
         assert record is not None
@@ -147,7 +147,7 @@ async def test_a_wrong_window_is_refused_and_nothing_is_stored(driver: EngineDri
         assert refused.value.field_errors[0].path == path
         assert words in refused.value.field_errors[0].message
         with pytest.raises(InvalidInput) as refused:
-            await driver.queue.put_many([job("b"), job("a", window=window)])
+            await driver.puts.put_many([job("b"), job("a", window=window)])
         assert refused.value.field_errors[0].path == ("body", "jobs", 1, *path[1:])
         with pytest.raises(InvalidInput):
             await set_topic(driver, window=window)
@@ -403,7 +403,7 @@ async def test_a_job_without_all_this_is_stored_as_before(driver: EngineDriver) 
     record = await driver.put()
     assert record.is_plain
     assert driver.server.command("HSTRLEN", "deferd:{0}:orders.close:pool", "a") == 30
-    await driver.queue.cancel(TOPIC, "a")
+    await driver.cancels.cancel(TOPIC, "a")
     assert (await driver.put(window=None, spread=None)).is_plain
     assert driver.server.command("HSTRLEN", "deferd:{0}:orders.close:pool", "a") == 30
 

@@ -29,7 +29,7 @@ async def assert_placed(engine: Engine, topics: list[str]) -> None:
     openings = Openings.of(CALENDAR.windows)
     for topic in topics:
         put = PutJob.model_validate({"topic": topic, "id": "a", "window": "office", "spread": 600, "delay": 3600})
-        record = (await engine.queue.put(put)).record
+        record = (await engine.puts.put(put)).record
         asked_ms = record.due_at_ms - record.placement.moved_ms
         assert record.due_at_ms == openings.next_open(openings.next_open(asked_ms) + spread_of("a", 600_000))
 
@@ -45,7 +45,7 @@ async def test_a_calendar_serves_topics_of_all_shards_of_a_cluster(tmp_path: Pat
         await assert_placed(engine, topics)
         for topic in topics:
             always = PutJob.model_validate({"topic": topic, "id": "b", "window": {}})
-            await engine.queue.put(always)
+            await engine.puts.put(always)
             [[held]] = (await engine.queue.pop(topic, [PopRequest(1)])).jobs
             released = await engine.queue.release(topic, "b", held.receipt, delay_ms=1000)
             assert released.state is JobState.DELAYED

@@ -68,7 +68,7 @@ class WindowLives(RuleBasedStateMachine):
     def put(self, job_id: str, fields: dict[str, Any], due: dict[str, Any], on_conflict: str) -> None:
         asked_from = self.run(now_ms(self.driver)) + due.get("delay", 0) * 1000
         with contextlib.suppress(DeferdError):
-            outcome = self.run(self.queue.put(job(job_id, **fields, **due, on_conflict=on_conflict)))
+            outcome = self.run(self.driver.puts.put(job(job_id, **fields, **due, on_conflict=on_conflict)))
             record = outcome.record
             if outcome.outcome != "kept" and record.state is JobState.DELAYED and on_conflict != "append":
                 asked = record.due_at_ms - record.placement.moved_ms

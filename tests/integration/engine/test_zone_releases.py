@@ -137,7 +137,7 @@ async def test_a_run_that_was_cancelled_stays_cancelled(
 ) -> None:
     await move_to(schedules, EVENING)
     await schedules.schedule(**DAILY)
-    await schedules.queue.cancel(TOPIC, await schedules.next_id())
+    await schedules.cancels.cancel(TOPIC, await schedules.next_id())
     releases.use(offset_h)
     await restart(schedules)
     assert schedules.delayed() == []

@@ -45,7 +45,7 @@ class PushingEngine:
         await self.engine.push.set(topic, SetPush.model_validate({"url": self.target.url, **fields}))
 
     async def put(self, job_id: str = "a", topic: str = TOPIC, **fields: Any) -> None:
-        await self.engine.queue.put(PutJob.model_validate({"topic": topic, "id": job_id, **fields}))
+        await self.engine.puts.put(PutJob.model_validate({"topic": topic, "id": job_id, **fields}))
 
     async def job(self, job_id: str = "a", topic: str = TOPIC) -> JobRecord | None:
         try:

@@ -26,7 +26,7 @@ STATE = f"deferd:{{0}}:{TOPIC}:push/state"
 
 async def put_many(pushing: PushingEngine, number: int) -> None:
     fields = {"topic": TOPIC, "backoff": NEVER}
-    await pushing.engine.queue.put_many([PutJob.model_validate({**fields, "id": f"j{at}"}) for at in range(number)])
+    await pushing.engine.puts.put_many([PutJob.model_validate({**fields, "id": f"j{at}"}) for at in range(number)])
 
 
 def now_ms() -> int:
@@ -81,7 +81,7 @@ async def test_a_cancel_closes_a_request_from_before_a_change(pushing: PushingEn
     await pushing.set_again(timeout=31)
     pushers = pushing.pushers._pushers
     await until(lambda: pushers[TOPIC].definition.push.timeout == 31, "the change is known")
-    await pushing.engine.queue.cancel(TOPIC, "a")
+    await pushing.engine.cancels.cancel(TOPIC, "a")
     await until(lambda: pushing.target.closed == 1, "the request was closed")
 
 
@@ -124,7 +124,7 @@ async def test_a_probe_whose_job_was_cancelled_makes_room_for_another(
     pushing.target.hang()
     await until(lambda: pushing.target.under_way == 1, "the target is tested")
     received, failures = len(pushing.target.requests), (await pushing.state()).failures
-    await pushing.engine.queue.cancel(TOPIC, pushing.target.ids[-1])
+    await pushing.engine.cancels.cancel(TOPIC, pushing.target.ids[-1])
     await pushing.until_received(received + 1)
     assert (await pushing.state()).failures == failures
 

@@ -25,7 +25,7 @@ NEVER = {"kind": "fixed", "seconds": 600}
 async def put_many(pushing: PushingEngine, number: int, topic: str = TOPIC) -> None:
     fields = {"topic": topic, "backoff": NEVER}
     jobs = [PutJob.model_validate({**fields, "id": f"j{at}", "body": at}) for at in range(number)]
-    await pushing.engine.queue.put_many(jobs)
+    await pushing.engine.puts.put_many(jobs)
 
 
 async def slowly(_request: Received) -> Reply:
@@ -110,7 +110,7 @@ async def test_a_cancelled_job_of_a_batch_stays_cancelled_and_the_others_finish(
     await put_many(pushing, 3)
     await pushing.push(mode="batch", timeout=30)
     await pushing.until_received(1)
-    await pushing.engine.queue.cancel(TOPIC, "j1")
+    await pushing.engine.cancels.cancel(TOPIC, "j1")
     responding.set()
     await pushing.until_gone("j0")
     await pushing.until_gone("j2")

@@ -211,7 +211,7 @@ async def test_a_cancel_closes_the_request(pushing: PushingEngine) -> None:
     await pushing.put()
     await pushing.until_received(1)
     began_s = time.monotonic()
-    assert await pushing.engine.queue.cancel(TOPIC, "a") is JobState.RESERVED
+    assert await pushing.engine.cancels.cancel(TOPIC, "a") is JobState.RESERVED
     await until(lambda: pushing.target.closed == 1, "the request was closed")
     assert time.monotonic() - began_s < 5
     assert (await pushing.state()).failures == 0

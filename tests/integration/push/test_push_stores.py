@@ -21,7 +21,7 @@ from tests.waiting import until
 
 async def put_many(pushing: PushingEngine, number: int, topic: str = TOPIC, first: int = 0) -> None:
     jobs = [PutJob.model_validate({"topic": topic, "id": f"{topic}-{first + at}", "ttr": 2}) for at in range(number)]
-    await pushing.engine.queue.put_many(jobs)
+    await pushing.engine.puts.put_many(jobs)
 
 
 async def test_two_processes_together_keep_the_rate(
@@ -55,7 +55,7 @@ async def test_topics_on_all_nodes_of_a_cluster_are_pushed(tmp_path: Path, targe
                 target.hang()
                 await pushing.put("cancelled", "t3")
                 await until(lambda: "cancelled" in target.ids, "it is under way")
-                await engine.queue.cancel("t3", "cancelled")
+                await engine.cancels.cancel("t3", "cancelled")
                 await until(lambda: target.closed == 1, "the cancel closed the request")
                 await engine.push.remove("t3")
                 assert "t3" not in await engine.push.all()

@@ -57,7 +57,7 @@ async def put_until_stored(engine: Engine, job_id: str) -> None:
     async with asyncio.timeout(BACK_WITHIN_S):
         while True:
             try:
-                await engine.queue.put(job(job_id, on_conflict="keep"))
+                await engine.puts.put(job(job_id, on_conflict="keep"))
             except StoreUnavailable:
                 await asyncio.sleep(0.02)
             else:
@@ -75,16 +75,16 @@ async def test_a_revoked_permission_is_named_and_nothing_is_sent_until_it_is_gra
     server: StoreServer, commands: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running_engine(server) as engine:
-        await engine.queue.put(job("before", delay=600))
+        await engine.puts.put(job("before", delay=600))
         set_permissions(server, *(f"-{command}" for command in commands.split()))
         granted = " ".join(f"\\+{command}" for command in sorted(commands.split()))
         with pytest.raises(StoreUnavailable, match=rf"ACL SETUSER <user> {granted}$"):
-            await (engine.ping() if commands == "ping" else engine.queue.put(job("a", delay=600)))
+            await (engine.ping() if commands == "ping" else engine.puts.put(job("a", delay=600)))
 
         sent, began_s = scripts_sent(server), time.monotonic()
         for _ in range(200):
             with pytest.raises(StoreUnavailable, match=granted):
-                await engine.queue.put(job("a"))
+                await engine.puts.put(job("a"))
             with pytest.raises(StoreUnavailable, match=granted):
                 await engine.ping()
         # Those of the self-test alone.
@@ -107,22 +107,22 @@ async def test_the_self_test_finds_the_permission_that_a_redis_does_not_name(
         async with running_engine(server) as engine:
             set_permissions(server, "-zadd", "-hdel")
             with pytest.raises(StoreUnavailable, match=r"ACL SETUSER <user> \+hdel \+zadd$"):
-                await engine.queue.put(job("a", delay=600))
+                await engine.puts.put(job("a", delay=600))
             set_permissions(server, "+zadd", "+hdel")
             await put_until_stored(engine, "b")
 
 
 async def test_what_failed_calls_left_is_repaired_and_no_acknowledged_job_is_lost(server: StoreServer) -> None:
     async with running_engine(server) as engine:
-        await engine.queue.put_many([job(f"j{number}") for number in range(300)])
-        await engine.queue.put_many([job(f"d{number}", delay=600) for number in range(100)])
+        await engine.puts.put_many([job(f"j{number}") for number in range(300)])
+        await engine.puts.put_many([job(f"d{number}", delay=600) for number in range(100)])
         popping = [asyncio.create_task(engine.queue.pop(TOPIC, [PopRequest(10, ttr_ms=60_000)])) for _ in range(10)]
         await asyncio.gather(*popping)
         set_permissions(server, "-zadd")
         calls = [
             *(engine.queue.pop(TOPIC, [PopRequest(20, ttr_ms=60_000)]) for _ in range(3)),
-            *(engine.queue.put(job(f"new{number}", delay=600)) for number in range(3)),
-            *(engine.queue.cancel(TOPIC, f"j{number}") for number in range(5)),
+            *(engine.puts.put(job(f"new{number}", delay=600)) for number in range(3)),
+            *(engine.cancels.cancel(TOPIC, f"j{number}") for number in range(5)),
         ]
         results = await asyncio.gather(*calls, return_exceptions=True)
         assert {type(result) for result in results} == {StoreUnavailable}
@@ -159,7 +159,7 @@ async def test_a_service_refuses_all_calls_while_the_guard_has_another_value(
     server: StoreServer, other: str | None, expected: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running_engine(server, shards=4, user=False) as engine:
-        await engine.queue.put(job("before", delay=600))
+        await engine.puts.put(job("before", delay=600))
         server.command("DEL", SHARDS_KEY)
         if other is None:
             server.command("HSET", SHARDS_KEY, "a", "b")
@@ -169,7 +169,7 @@ async def test_a_service_refuses_all_calls_while_the_guard_has_another_value(
         with pytest.raises(StoreUnavailable, match=expected):
             await engine.ping()
         with pytest.raises(StoreUnavailable, match=expected):
-            await engine.queue.put(job("a"))
+            await engine.puts.put(job("a"))
         sent = scripts_sent(server)
         for shard in range(4):
             server.command("PUBLISH", "deferd:due", f"deferd:{{{shard}}}:due")

@@ -19,6 +19,7 @@ from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import JobState
 from deferd.engine.dispatcher import Dispatcher
 from deferd.engine.engine import Engine
+from deferd.engine.held_jobs import HeldJobs
 from deferd.engine.queue import JobQueue, PopReply
 from deferd.engine.record import JobRecord
 from deferd.engine.redis_keys import Keys
@@ -89,7 +90,8 @@ def client(request: pytest.FixtureRequest) -> Client:
 
 
 def pop(client: Client, queue: Queue) -> asyncio.Task[list[JobRecord]]:
-    dispatcher = Dispatcher(cast("JobQueue", queue), lambda _topic: 0, cast("TopicSearch", None), Keys(1))
+    queue_and_held = cast("JobQueue", queue), cast("HeldJobs", queue)
+    dispatcher = Dispatcher(*queue_and_held, lambda _topic: 0, cast("TopicSearch", None), Keys(1))
     return asyncio.create_task(client.request.cancel_on_disconnect(dispatcher.pop(["t"], wait_ms=60_000)))
 
 
@@ -187,7 +189,7 @@ async def test_cancelling_the_request_cancels_its_pop(client: Client) -> None:
 
 async def test_jobs_that_cannot_return_are_left_to_their_leases(caplog: pytest.LogCaptureFixture) -> None:
     class EngineOverNoStore:
-        class queue:  # noqa: N801 (an attribute of an Engine)
+        class held_jobs:  # noqa: N801 (an attribute of an Engine)
             @staticmethod
             async def return_popped(jobs: list[JobRecord]) -> None:
                 raise StoreUnavailable("the store does not respond")

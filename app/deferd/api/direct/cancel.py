@@ -34,7 +34,7 @@ class DirectCancel(DirectVerb):
         admission = self._admission(head)
         call = None if admission is None else self._admitted(connection, admission, topic)
         if call is not None:
-            self._app.engine.queue.add_cancel(topic, job_id, partial(_respond, call, topic, job_id))
+            self._app.engine.cancels.add(topic, job_id, partial(_respond, call, topic, job_id))
         return call
 
 

@@ -42,12 +42,12 @@ class DirectPut(DirectVerb):
             return None
         bounds = admission.put_bounds(self._body_bytes)
         put = decode_put(body, bounds, admission.bounds, traceparent)
-        if put is None or not self._app.engine.queue.may_add(put):
+        if put is None or not self._app.engine.puts.may_add(put):
             return None
         room = None if admission.usage is None else admission.usage.room_for((put,))
         call = self._admitted(connection, admission, put.topic, body, room)
         if call is not None:
-            self._app.engine.queue.add_put(put, partial(self._respond, call, put, bounds))
+            self._app.engine.puts.add(put, partial(self._respond, call, put, bounds))
         return call
 
     def _respond(

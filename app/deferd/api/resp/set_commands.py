@@ -119,7 +119,7 @@ async def _put_batch(session: Session, part: list[tuple[int, _Puts]], done: list
     status, refusal = _OK, b""
     results: Iterator[PutResult] = iter(())
     try:
-        results = iter(await session.api.context.engine.queue.put_many(jobs))
+        results = iter(await session.api.context.engine.puts.put_many(jobs))
     except Exception as exc:  # noqa: BLE001 (every error gets a response)
         response = error_response(exc)
         status, refusal = response.status_code, of_problem(bytes(response.body)).reply()
@@ -152,7 +152,7 @@ async def _run_puts(session: Session, arguments: dict[str, Any]) -> Response:
     request: RequestContext = arguments["request"]
     jobs = arguments["batch"].jobs
     with request.room_for(jobs):
-        return Response(_reply(await session.api.context.engine.queue.put_many(jobs, request.put_bounds())))
+        return Response(_reply(await session.api.context.engine.puts.put_many(jobs, request.put_bounds())))
 
 
 @command_in_runs("SPOP", arity=-2)
@@ -220,7 +220,7 @@ async def _pop(session: Session, name: bytes, count: int, *, are_singles: bool =
     try:
         context.unsent.claim(_REPLY_BYTES, session.key_name)
         _note_consumer(session, topic)
-        jobs = await context.engine.queue.pop_and_finish(topic, count)
+        jobs = await context.engine.queue.pops_and_finishes.pop(topic, count)
     except Exception as exc:
         response = error_response(exc)
         status = response.status_code
@@ -247,7 +247,7 @@ async def _run_pop(session: Session, taken: list[JobRecord], arguments: dict[str
     context = session.api.context
     context.unsent.claim(_REPLY_BYTES, session.key_name)
     _note_consumer(session, topic)
-    taken += await context.engine.queue.pop_and_finish(topic, arguments["query"].count)
+    taken += await context.engine.queue.pops_and_finishes.pop(topic, arguments["query"].count)
     return Response()
 
 

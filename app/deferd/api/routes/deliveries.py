@@ -89,9 +89,9 @@ async def finish_jobs(
 
 @router.serves(operations.CHECK_JOBS)
 async def check_jobs(request: CurrentRequest, topic: Topic, held: HeldJobs) -> responses.FinishResults:
-    return responses.FinishResults(results=await request.engine.queue.check_many(topic, held.jobs))
+    return responses.FinishResults(results=await request.engine.held_jobs.check_many(topic, held.jobs))
 
 
 @router.serves(operations.RETURN_JOBS)
 async def return_jobs(request: CurrentRequest, topic: Topic, held: HeldJobs) -> responses.FinishResults:
-    return responses.FinishResults(results=await request.engine.queue.return_many(topic, held.jobs))
+    return responses.FinishResults(results=await request.engine.held_jobs.return_many(topic, held.jobs))

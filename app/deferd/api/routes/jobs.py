@@ -48,7 +48,7 @@ async def put_job(request: CurrentRequest, job: PutJob) -> Response:
     if job.traceparent is None and (traceparent := request.incoming.traceparent()) is not None:
         job = job.model_copy(update={"traceparent": traceparent})
     with request.room_for((job,)):
-        put = await request.engine.queue.put(job, request.put_bounds())
+        put = await request.engine.puts.put(job, request.put_bounds())
     if put.outcome not in {"created", "follow_up"}:
         return JsonResponse(written_put(put))
     location = f"/jobs/{put.record.topic}/{put.record.id}".encode()
@@ -71,17 +71,17 @@ async def put_jobs(
     query: Annotated[PutBatchQuery, Query()],
     batch: PutBatch,  # or its EncodedBatch
 ) -> PutResults:
-    queue = request.engine.queue
+    puts = request.engine.puts
     with request.room_for(batch.jobs):
         if query.with_jobs:
-            with_jobs = await queue.put_many_with_jobs(batch.jobs, request.put_bounds())
+            with_jobs = await puts.put_many_with_jobs(batch.jobs, request.put_bounds())
             return PutResults(
                 results=[
                     result if record is None else replace(result, job=written_job(record))
                     for result, record in with_jobs
                 ]
             )
-        return PutResults(results=await queue.put_many(batch.jobs, request.put_bounds()))
+        return PutResults(results=await puts.put_many(batch.jobs, request.put_bounds()))
 
 
 class GetQuery(StrictModel):
@@ -120,12 +120,12 @@ async def cancel_job(
 ) -> Cancelled:
     refuse = query.if_reserved == "refuse"
     keep = query.follow_up == "keep"
-    queue = request.engine.queue
+    cancels = request.engine.cancels
     reached = None
     if query.durability is None:
-        was = await queue.cancel(topic, id, refuse_reserved=refuse, keep_follow_up=keep)
+        was = await cancels.cancel(topic, id, refuse_reserved=refuse, keep_follow_up=keep)
     else:
-        was, reached = await queue.cancel_durably(
+        was, reached = await cancels.cancel_durably(
             topic, id, query.durability, refuse_reserved=refuse, keep_follow_up=keep
         )
     return Cancelled(topic=topic, id=id, state="cancelled", was=was, durability=reached)
@@ -133,6 +133,6 @@ async def cancel_job(
 
 @router.serves(operations.CANCEL_JOBS, recorded=_BY_PEOPLE)
 async def cancel_jobs(request: CurrentRequest, topic: Topic, batch: CancelBatch) -> CancelResults:
-    results = await request.engine.queue.cancel_many(topic, batch.jobs)
+    results = await request.engine.cancels.cancel_many(topic, batch.jobs)
     request.changed = sum(result.was is not None for result in results)
     return CancelResults(results=results)

@@ -132,7 +132,7 @@ async def return_undelivered(engine: Engine, jobs: list[JobRecord]) -> None:
     """Return jobs of a refused response to the head of their queues; if that fails, they come back by their leases."""
     try:
         with request_ending_at(inf):
-            await engine.queue.return_popped(jobs)
+            await engine.held_jobs.return_popped(jobs)
     except DeferdError as error:
         _log.warning("%d jobs of a refused pop become ready only when their leases end: %s", len(jobs), error)
 

@@ -49,8 +49,8 @@ class CountedTopics:
     `on_change` is called with a topic that has not changed since the last `take`.
     """
 
-    def __init__(self) -> None:
-        self.on_change: Callable[[str], None] = lambda _topic: None
+    def __init__(self, on_change: Callable[[str], None] = lambda _topic: None) -> None:
+        self._on_change = on_change
         self._of_topic: dict[str, TopicCounts] = {}
         self._rest: TopicCounts | None = None
 
@@ -60,7 +60,7 @@ class CountedTopics:
         return self._new(topic) if counts is None else counts
 
     def _new(self, topic: str) -> TopicCounts:
-        self.on_change(topic)
+        self._on_change(topic)
         if len(self._of_topic) < MOST_TOPICS:
             counts = self._of_topic[topic] = TopicCounts()
             return counts

@@ -98,14 +98,21 @@ class TopicActivity(NamedTuple):
 class ConsumerRegistry:
     """Publishes the consumers of this process, and reads those of all.
 
-    `sample` returns those that this process has seen within a minute; the API sets it. `take_popped` returns how many
-    jobs of each topic were handed out since its last call.
+    `take_popped` returns how many jobs of each topic were handed out since its last call, `sample` the consumers that
+    this process has seen within a minute.
     """
 
-    def __init__(self, scripts: Scripts, keys: Keys, take_popped: Callable[[], dict[str, int]]) -> None:
+    def __init__(
+        self,
+        scripts: Scripts,
+        keys: Keys,
+        take_popped: Callable[[], dict[str, int]],
+        sample: Callable[[], Sample],
+    ) -> None:
         self._scripts = scripts
         self._keys = [keys.of_shard(0, f"consumers/{name}") for name in ("reports", "reported", "topics")]
         self._take_popped = take_popped
+        self.sample = sample
         self._process = f"{os.getpid()}-{os.urandom(8).hex()}"
         self._published: bytes = b""
         self._published_consumers: set[tuple[Any, ...]] = set()
@@ -116,7 +123,6 @@ class ConsumerRegistry:
             size=lambda reports: _CONSUMER_BYTES * len(reports.consumers) + _TOPIC_BYTES * len(reports.popped),
             largest=_LARGEST_KEPT,
         )
-        self.sample: Callable[[], Sample] = lambda: Sample([])
 
     async def run(self) -> None:
         """Publish until cancelled. Errors of the store are waited out."""

@@ -1,16 +1,13 @@
 -- Find the first of some puts into one topic that would be refused. Read-only.
 -- @include clock topic settings record transitions
 -- KEYS: see lib/topic.lua
--- ARGV[1] topic | ARGV[2] the durability that the puts reach if some name none, a level of store/durability_levels.py;
---   -1: all name theirs; what may follow is as in ARGV[3] of put.lua
+-- ARGV[1] topic | ARGV[2] terms as in ARGV[3] of put.lua, with the durability that the puts reach if some name none
 -- ARGV[3] id of a reserved job of the topic that is finished before the puts, '' for none
 -- ARGV[4..] two for each job, as in put.lua
--- Returns { 0 } when all would be stored, kept or replaced;
---   { number of the job in ARGV, from 1 | what put.lua returns for it: a code below 0, or { -1, state, until when } |
---     the topic's max_jobs or 0 }; or
---   { -1 | the topic's default durability } when that is above ARGV[2]; or
---   { -2 | the topic's defaults for due times or '' } when the due times were placed by others; or
---   { -5 } when the topic has another number of partitions
+-- Returns { 'done' } when all would be stored, kept or replaced;
+--   { 'refused', number of the job in ARGV, from 1 | what put.lua returns for it: a code below 0, or
+--     { -1, state, until when } | the topic's max_jobs or 0 }; or
+--   { 'terms', ... } as put.lua, but a default durability is satisfied by each higher one too: several topics share a call
 -- Bound: the jobs in ARGV, at most 10.
 local REJECT, KEEP, APPEND, ONLY_LIVE, AFTER, DELAY_GIVEN = 0, 1, 3, 4, 8, 0
 local EXISTS, HELD, FULL, TOO_LARGE = -1, -2, -3, -4
@@ -18,13 +15,12 @@ local MOST_ITEMS = 10000
 local here, now, finishing = attached(), now_ms(), ARGV[3]
 local settings = redis.call('HGET', SETTINGS, TOPIC)
 settings = settings and settings ~= '' and present_settings(cjson.decode(settings)) or {}
-local reached, known, placed_by = string.match(ARGV[2], '^(-?%d+)/?(%d*) ?(.*)$')
-local partitions = settings.n or 1
-if (tonumber(known) or 1) ~= partitions then return { -5 } end
-if placed_by ~= (settings.pl or '') then return { -2, settings.pl or '' } end
-reached = tonumber(reached)
-local default = settings.du or 0
-if reached >= 0 and default > reached then return { -1, default } end
+local durability, partitions, placing = settings.du or 0, settings.n or 1, settings.pl or ''
+local satisfied, known = struct.unpack('<i2I2', ARGV[2])
+local is_satisfied = satisfied < 0 or satisfied >= durability
+if not is_satisfied or known ~= partitions or string.sub(ARGV[2], 5) ~= placing then
+  return { 'terms', durability, partitions, placing }
+end
 
 local max_jobs = settings.j or 0
 local live = redis.call('HLEN', POOL) - redis.call('ZCARD', DEAD) - redis.call('ZCARD', FINISHED)
@@ -130,6 +126,6 @@ for at = 4, #ARGV, 2 do
   local extra = length > 0 and cjson.decode(string.sub(job, extra_at, extra_at + length - 1)) or {}
   local due = kind == DELAY_GIVEN and now + ms or ms
   local refused = refusal(ARGV[at], options, due, bound, extra, string.sub(job, extra_at + length))
-  if refused then return { (at - 2) / 2, refused, max_jobs } end
+  if refused then return { 'refused', (at - 2) / 2, refused, max_jobs } end
 end
-return { 0 }
+return { 'done' }

@@ -3,24 +3,26 @@
 -- @include clock topic record transitions delivery
 -- KEYS: those of lib/topic.lua for the topic of the finished job, then the same for each topic of the puts
 -- ARGV[1] topic | ARGV[2] id | ARGV[3] nonce u48 | attempt u32 | result, as in finish.lua
--- ARGV[4..] for each topic of the puts: topic | ARGV[2] of check_puts.lua | how many jobs | two for each, as in put.lua
--- Returns { code as in finish.lua } when the job was not finished now: 0 when this delivery finished it before, and
---   nothing is put again; or
---   { 0, what put.lua returns for each put, topic by topic } when all was done; or, when nothing was done because of
---   the puts, { -1, the first topic that refuses, from 1, what check_puts.lua returned for it }
+-- ARGV[4..] for each topic of the puts: topic | terms as in check_puts.lua | how many jobs | two for each, as in put.lua
+-- Returns { 'done', code as in finish.lua, {} } when the job was not finished now: 0 when this delivery finished it before,
+--   and nothing is put again; or
+--   { 'done', 0, what put.lua returns for each put, topic by topic } when all was done; or, when nothing was done because
+--   of the first topic that check_puts.lua did not pass,
+--   { 'refused', number of the topic, from 1, and what follows in its reply }; or
+--   { 'terms', for this and each later topic with others { its number, and what follows in its reply } }
 -- Bound: one job, and the puts, at most 10.
 local id, argument = ARGV[2], ARGV[3]
 local nonce, attempt = struct.unpack('<I6I4', argument)
 local code, raw = find_delivery(id, nonce, attempt, now_ms())
 -- Finishes nothing, as it has no live delivery; it says whether an earlier call did.
-if code ~= LIVE then return finish(KEYS, { TOPIC, id, argument }) end
+if code ~= LIVE then return { 'done', finish(KEYS, { TOPIC, id, argument })[1], {} } end
 
 -- A store that is out of memory refuses this: nothing is written yet.
 redis.call('HSETNX', SETTINGS, TOPIC, '')
 
 local groups, at = {}, 4
 while at <= #ARGV do
-  local group = { topic = ARGV[at], reached = ARGV[at + 1], jobs = {}, keys = {} }
+  local group = { topic = ARGV[at], terms = ARGV[at + 1], jobs = {}, keys = {} }
   local last = at + 2 + 2 * tonumber(ARGV[at + 2])
   for index = at + 3, last do
     group.jobs[#group.jobs + 1] = ARGV[index]
@@ -29,19 +31,22 @@ while at <= #ARGV do
   at = last + 1
 end
 local keys_of_topic = #KEYS / (#groups + 1)
+local reply = { 'terms' }
 for number, group in ipairs(groups) do
   for index = 1, keys_of_topic do
     group.keys[index] = KEYS[number * keys_of_topic + index]
   end
   local finishing = group.topic == TOPIC and id or ''
-  local refused = check_puts(group.keys, { group.topic, group.reached, finishing, unpack(group.jobs) })
-  if refused[1] ~= 0 then return { -1, number, refused } end
+  local checked = check_puts(group.keys, { group.topic, group.terms, finishing, unpack(group.jobs) })
+  if checked[1] == 'terms' then reply[#reply + 1] = { number, unpack(checked, 2) } end
+  if checked[1] == 'refused' and #reply == 1 then return { 'refused', number, unpack(checked, 2) } end
 end
+if #reply > 1 then return reply end
 
 finish(KEYS, { TOPIC, id, argument })
 local results = {}
 for _, group in ipairs(groups) do
-  for _, result in ipairs(put(group.keys, { group.topic, '0', '-1 *', unpack(group.jobs) })[3]) do
+  for _, result in ipairs(put(group.keys, { group.topic, '0', '', unpack(group.jobs) })[3]) do
     results[#results + 1] = result
   end
   if group.topic == TOPIC then
@@ -55,4 +60,4 @@ for _, group in ipairs(groups) do
     end
   end
 end
-return { 0, results }
+return { 'done', 0, results }

@@ -4,11 +4,9 @@
 -- ARGV[1] topic
 -- ARGV[2] 0: return only the codes. Otherwise also the jobs as they are stored; of those that existed already only as
 --   many as have this number of bytes together, and for the others the code alone
--- ARGV[3] the default durability of the topic that this call satisfies, a level of store/durability_levels.py; -1: any.
---   If the topic has another default above 0, nothing is stored and no result is returned. When the caller placed the
---   due times by defaults of the topic, a space and those follow (`pl` of its settings); if these are others, nothing is
---   stored either. `*` in place of them: any, and any number of partitions. Between the level and the space "/" and the
---   number of the topic's partitions, if the caller knows several; if it is another, nothing is stored
+-- ARGV[3] the terms of the call, see engine/terms.py: the default durability of the topic that it satisfies, a level of
+--   store/durability_levels.py, i16, -1: any | the number of the topic's partitions, u16 | the topic's defaults by which
+--   the due times were placed, `pl` of its settings. '' in a script that embeds this one: they are not compared
 -- ARGV[4..] two for each job: id | job, which consists of
 --   options u8: on conflict 0 reject, 1 keep, 2 replace, 3 append (then extra has `z`, the most bytes of a body, and
 --   maybe
@@ -18,9 +16,9 @@
 --   0 delay, 1 instant u8 | that delay or instant, ms u64 | nonce u64 |
 --   the number of live jobs in the topic from which on the put is refused, 0: only the topic's limit, u32 |
 --   the rest of a record as in lib/record.lua: length of extra u32 | extra | body
--- Returns { now ms, the topic's max_jobs or 0, for each job a code or a table, the topic's default durability }; as fifth
---   the topic's defaults for due times or '', if the due times were placed by others; as sixth the number of the topic's
---   partitions, if it is another
+-- Returns { 'terms', the topic's default durability, number of partitions, defaults for due times or '' } when ARGV[3] has
+--   others, and nothing is stored; a default durability of 0 is satisfied by every call. Otherwise
+--   { 'done', the topic's max_jobs or 0, for each job a code or a table, the topic's default durability }:
 --   { code, state, record, lease end ms, consumer }: 1 created, 2 kept, 3 replaced, 4 appended
 --   { 5 to 8, 'delayed', record }: 5 stored as follow-up, 6 that was kept, 7 replaced, 8 appended to
 --   { 2, state } for a kept job that is not returned
@@ -41,17 +39,13 @@ local last = last_position()
 local settings, is_new = ensure_topic()
 if not is_new and next(settings) then settings = present_settings(settings) end
 local max_jobs = settings.j or 0
-local durability, satisfied = settings.du or 0, tonumber(ARGV[3])
-local partitions = settings.n or 1
-if settings.pl or settings.n or not satisfied then
-  local level, known, placed_by = string.match(ARGV[3], '^(-?%d+)/?(%d*) ?(.*)$')
-  satisfied = tonumber(level)
-  if placed_by ~= '*' then
-    if (tonumber(known) or 1) ~= partitions then return { now, max_jobs, {}, durability, '', partitions } end
-    if placed_by ~= (settings.pl or '') then return { now, max_jobs, {}, durability, settings.pl or '' } end
-  end
+local durability, partitions, placing = settings.du or 0, settings.n or 1, settings.pl or ''
+if ARGV[3] ~= '' then
+  local satisfied, known, at = read('<i2I2', ARGV[3])
+  local is_satisfied = durability == 0 or satisfied < 0 or satisfied == durability
+  local is_placed = at > #ARGV[3] and placing == '' or string.sub(ARGV[3], at) == placing
+  if not (is_satisfied and known == partitions and is_placed) then return { 'terms', durability, partitions, placing } end
 end
-if durability > 0 and satisfied >= 0 and durability ~= satisfied then return { now, max_jobs, {}, durability } end
 local live  -- the number of live jobs, counted when first needed
 local noted = settings.ev and { of_put = event_of_put }  -- events; one table, as it is a local of several functions
 
@@ -295,4 +289,4 @@ tally('put', put_now)
 if noted then note_events(settings.ev, noted) end
 if earliest < math.huge then schedule(earliest) end
 if has_ready then wake_consumers() end
-return { now, max_jobs, results, durability }
+return { 'done', max_jobs, results, durability }

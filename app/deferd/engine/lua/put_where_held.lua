@@ -2,7 +2,7 @@
 -- @embed put
 -- @include clock topic
 -- KEYS, ARGV: as in put.lua, of jobs with the same id
--- Returns what put.lua returns; or { } when the id is not held any more, and nothing was done
+-- Returns what put.lua returns; or { 'not held' } when the id is not held any more, and nothing was done
 -- An id that only `unique_for` keeps taken is free for a put of which only a live job is a conflict. It is let go here, so
 --   that the job is put where it belongs: no id comes back into a partition that the others may be about to forget.
 -- Bound: the jobs, at most 1000.
@@ -10,10 +10,10 @@ local ONLY_LIVE = 4
 local id, options = ARGV[4], string.byte(ARGV[5])
 if redis.call('HEXISTS', POOL, id) == 0 then
   local taken_until = redis.call('ZSCORE', TAKEN, id)
-  if not (taken_until and tonumber(taken_until) > now_ms()) then return {} end
+  if not (taken_until and tonumber(taken_until) > now_ms()) then return { 'not held' } end
   if options % (2 * ONLY_LIVE) >= ONLY_LIVE then
     redis.call('ZREM', TAKEN, id)
-    return {}
+    return { 'not held' }
   end
 end
 return put(KEYS, ARGV)

@@ -89,14 +89,13 @@ for at = first_run, #ARGV, 4 do
   jobs[#jobs + 1] = head .. rest_with(ARGV[at + 3])
 end
 
--- The due times are placed already: for put.lua, any durability and any defaults for due times (`pl` of the settings). And
--- any number of partitions (`n`): runs are in the first one, where its equal share of the jobs is what counts.
-local any_default = '-1'
+-- The due times are placed already, so the defaults for due times (`pl` of the settings) must be those of the caller. A
+-- default durability does not matter, nor does the number of partitions (`n`): runs are in the first one, where its equal
+-- share of the jobs is what counts.
 if #jobs > 0 then
   local settings = redis.call('HGET', SETTINGS, TOPIC)
   settings = settings and settings ~= '' and present_settings(cjson.decode(settings)) or {}
   if (settings.pl or '') ~= ARGV[9] then return { OTHER_DEFAULTS, settings.pl or '' } end
-  if settings.pl or settings.n then any_default = '-1 *' end
   local bound = struct.unpack('<I4', jobs[2], 19)
   local most = math.min((settings.j or 0) > 0 and settings.j or math.huge, bound > 0 and bound or math.huge)
   if most < math.huge then
@@ -124,7 +123,7 @@ local runs, earlier = string.sub(POOL, 1, -5) .. 'runs', {}
 if next_before ~= next_id and redis.call('HEXISTS', runs, next_before) == 1 then earlier[1] = next_before end
 if #jobs > 0 then
   local waiting = 0
-  for index, code in ipairs(put(KEYS, { TOPIC, '0', any_default, unpack(jobs) })[3]) do
+  for index, code in ipairs(put(KEYS, { TOPIC, '0', '', unpack(jobs) })[3]) do
     local id = jobs[2 * index - 1]
     if type(code) == 'table' then code = code[1] end
     if code ~= KEPT or redis.call('ZSCORE', DELAY, id) then

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from deferd.contract import limits
 from deferd.contract.errors import FieldError, InvalidInput, PushNotFound
@@ -25,33 +25,20 @@ _NONE, _TOO_MANY, _IS_PARTITIONED = -1, -2, -3
 _CONSUMER_ID_BYTES = 4
 
 
-def _ignore(*_facts: str) -> None:
-    """Nobody pushes in this process."""
+class PushListener(Protocol):
+    """What a process that pushes must hear of. Signals may be lost; `on_gap` says so."""
 
+    def on_ready(self, topic: str) -> None:
+        """`topic` may have something ready."""
 
-class PushSignals:
-    """What a process that pushes must hear of: its pushers set it, the engine calls it.
+    def on_change(self, topic: str) -> None:
+        """The push of `topic` was set or removed."""
 
-    Signals may be lost; `on_gap` says so.
-    """
+    def on_removed(self, topic: str, job_id: str) -> None:
+        """A job of a pushed topic was cancelled while it was held."""
 
-    def __init__(self) -> None:
-        self.on_ready: Callable[[str], None] = _ignore
-        """A topic may have something ready."""
-        self.on_change: Callable[[str], None] = _ignore
-        """The push of a topic was set or removed."""
-        self.on_removed: Callable[[str, str], None] = _ignore
-        """A job of a pushed topic was cancelled while it was held: its topic and id."""
-        self.on_gap: Callable[[], None] = _ignore
+    def on_gap(self) -> None:
         """Signals may have been lost."""
-
-    def on_message(self, payload: str) -> None:
-        """A message of the channel `deferd:push`."""
-        topic, _, job_id = payload.partition(" ")
-        if job_id:
-            self.on_removed(topic, job_id)
-        else:
-            self.on_change(topic)
 
 
 class Taken(NamedTuple):
@@ -73,7 +60,7 @@ class Taken(NamedTuple):
 class PushStore:
     """The pushes of topics in the store. `label` gives the metric label of a topic.
 
-    `process` names this process in the store. `signals` tell it what happens there.
+    `process` names this process in the store.
     """
 
     def __init__(self, scripts: Scripts, keys: Keys, queue: JobQueue, label: Callable[[str], str]) -> None:
@@ -81,7 +68,6 @@ class PushStore:
         self._keys = keys
         self._queue = queue
         self.label = label
-        self.signals = PushSignals()
         self.process = os.urandom(_CONSUMER_ID_BYTES).hex()
         self.consumer = f"push-{self.process}"
 

@@ -25,8 +25,7 @@ from deferd.contract.errors import (
 from deferd.contract.schedules import PutSchedule
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine.cursors import bad_cursor, read_cursor, write_cursor
-from deferd.engine.puts import PutOutcome
-from deferd.engine.queue import JobQueue
+from deferd.engine.puts import PutOutcome, Puts
 from deferd.engine.schedules.planning import NO_RUNS, Run, RunTimes
 from deferd.engine.schedules.run_placing import RunPlacer
 from deferd.engine.schedules.schedule_store import UNREADABLE, Change, Found, FullError, ScheduleStore
@@ -79,9 +78,9 @@ class ScheduleFilter:
 class Schedules:
     """Every method raises StoreUnavailable when the store does not respond, or schedules change too fast."""
 
-    def __init__(self, store: ScheduleStore, queue: JobQueue, placer: RunPlacer, scheduler: Scheduler) -> None:
+    def __init__(self, store: ScheduleStore, puts: Puts, placer: RunPlacer, scheduler: Scheduler) -> None:
         self._store = store
-        self._queue = queue
+        self._puts = puts
         self._placer = placer
         scheduler.move = self.settle_move
 
@@ -310,7 +309,7 @@ class Schedules:
         for now_ms in range(begin_ms, begin_ms + _RUN_TRIES):
             job_id = f"{schedule.name}:{datetime_of(now_ms):%Y%m%dT%H%M%S}.{now_ms % 1000:03d}Z"
             try:
-                return await self._queue.put(schedule.job_now(job_id, now_ms, bounds), bounds)
+                return await self._puts.put(schedule.job_now(job_id, now_ms, bounds), bounds)
             except JobExists:  # put in the same millisecond
                 continue
         raise _too_fast(schedule.name)
