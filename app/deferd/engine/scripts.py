@@ -1,18 +1,17 @@
 """Runs the scripts of `lua/` on the store. The only place that translates the store's errors into deferd's.
 
-The folder is the registry: `lua/<verb>.lua` is called by its verb. A script names the files of `lua/lib/` that it uses
-in one line, ``-- @include clock topic``. A line ``-- @embed finish put`` makes other scripts functions of KEYS and
-ARGV, for a script that does what several do in one step.
+The folder is the registry: `lua/<verb>.lua` is called by its verb. The store keeps all scripts as one library of
+functions (`script_library.py`). It is loaded where a call finds that it is missing: on a new store or node, or because
+a service of another release removed it at its start.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
@@ -24,14 +23,16 @@ from redis import exceptions as redis_errors
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine import metrics
 from deferd.engine.request_end import request_ends_at_s
-from deferd.engine.script_source import assemble
+from deferd.engine.script_library import NAME_PREFIX, Library, build
 from deferd.engine.store_watch import StoreWatch
 from deferd.store.acl import missing_permission, permissions_message
+from deferd.store.backend import KeyCalls
 from deferd.store.connection import Store
 from deferd.store.durability_levels import FSYNC, name_of
 from deferd.store.failure_reasons import failure_reason
 from deferd.store.load_progress import LoadWatch
 from deferd.store.replication import MissingPermission, NotReplicated, TooFewReplicas
+from deferd.store.server_calls import ServerCalls
 from deferd.store.server_clock import NOT_AFTER, CallTooLate, NotAfter
 
 _LOG = logging.getLogger("deferd.store.calls")
@@ -45,6 +46,14 @@ _FIRST_WORD = re.compile(r"(?:^|: -)([A-Z]+)\b")
 _SCRIPT_LINE = " script: "
 """What follows it is added by the server to an error inside a script."""
 _WRONG_TYPE = "WRONGTYPE"
+_NOT_FOUND = "Function not found"
+"""The error of a call whose server has not loaded the library; nothing was done."""
+_ALREADY_LOADED = "already exists"
+"""In the error of a load that another process was faster with."""
+_LOADS = 2
+"""How often a call loads the library: the second server is one that a slot of a cluster is being moved to."""
+_ADDING = frozenset({"SET", "HSET", "ZADD", "RPUSH"})
+"""Commands that a store refuses while it is out of memory."""
 _REFUSALS = ("MISCONF", "READONLY", "LOADING", "BUSY", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS", "TRYAGAIN")
 """First words of error replies for a call that the store cannot run now."""
 
@@ -107,35 +116,24 @@ Call = Callable[..., Awaitable[Any]]
 
 
 class Sending(NamedTuple):
-    """How a script is sent, if not by the store's own `call`: by what, and whether replicas confirm it."""
+    """How a script is sent, if not by the store's own `call`: by which of these calls, and whether replicas confirm it."""
 
+    calls: KeyCalls
     call: Call
     is_replicated: bool
 
 
-class _Script(NamedTuple):
-    source: str
-    digest: str
-
-
 @cache
-def assembled(movable_clock: bool) -> Mapping[str, _Script]:
-    """All scripts by verb. The first call takes a tenth of a second."""
-    scripts = {}
-    folder = files("deferd.engine") / "lua"
-    for file in folder.iterdir():
-        if file.name.endswith(".lua"):
-            source = assemble(file.read_text(encoding="utf-8"), folder, movable_clock=movable_clock)
-            digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
-            scripts[file.name.removesuffix(".lua")] = _Script(source, digest)
-    return scripts
+def library(movable_clock: bool) -> Library:
+    """The library of all scripts."""
+    return build(files("deferd.engine") / "lua", movable_clock=movable_clock)
 
 
 class Scripts:
     """All scripts, ready to run. With `movable_clock`, tests can shift time by `deferd:{s}:clock`.
 
     `watch` decides whether calls may be sent; missing permissions of the store's user are reported to it. `on_late_run`
-    is called when a script had to be sent twice, because the store did not know it or its clock was set forward: later
+    is called when a script had to be sent twice, because the store had not loaded it or its clock was set forward: later
     calls ran before it.
     """
 
@@ -143,7 +141,8 @@ class Scripts:
         self._store = store
         self._watch = watch
         self.on_late_run: Callable[[], None] = lambda: None
-        self._scripts = assembled(movable_clock)
+        self._library = library(movable_clock)
+        self._loads: dict[ServerCalls, asyncio.Task[None]] = {}
         self._load_watch = None if store.cluster else LoadWatch(store.client.info)
 
     async def run(
@@ -168,20 +167,19 @@ class Scripts:
             self._watch.admit()
         is_replicated = sending is not None and sending.is_replicated
         label = f"{verb}{_REPLICATED}" if is_replicated else verb
-        call = self._store.call if sending is None else sending.call
         began = time.perf_counter()
         try:  # as `observed`, which takes longer
             until_s = request_ends_at_s()
             not_after = NOT_AFTER if until_s == inf else NotAfter(until_s)
             try:
-                return await self._send(call, verb, (len(keys), *keys, *args, not_after))
+                return await self._send(sending, verb, (len(keys), *keys, *args, not_after))
             except CallTooLate:  # it did nothing; the store's clock, if that was set forward, is known again
                 now_s = asyncio.get_running_loop().time()
                 end_s = min(now_s + self._store.timeout_s - (time.perf_counter() - began), until_s)
                 if end_s <= now_s:
                     raise
                 async with asyncio.timeout_at(end_s):
-                    reply = await self._send(call, verb, (len(keys), *keys, *args, NotAfter(end_s)))
+                    reply = await self._send(sending, verb, (len(keys), *keys, *args, NotAfter(end_s)))
                 self.on_late_run()
                 return reply
         except Exception as exc:
@@ -192,17 +190,63 @@ class Scripts:
         finally:
             metrics.store_calls_of(label).observe_s(time.perf_counter() - began)
 
-    async def _send(self, call: Call, verb: str, args: tuple[Any, ...]) -> Any:
+    async def _send(self, sending: Sending | None, verb: str, args: tuple[Any, ...]) -> Any:
+        command = ("FCALL", self._library.functions[verb], *args)
         try:
-            return await call("EVALSHA", self._scripts[verb].digest, *args)
-        except redis_errors.NoScriptError:  # the store is new, or SCRIPT FLUSH was called
-            reply = await call("EVAL", self._scripts[verb].source, *args)
-            self.on_late_run()
-            return reply
+            return await (self._store.call if sending is None else sending.call)(*command)
+        except redis_errors.ResponseError as exc:
+            if not _is_missing(exc):
+                raise
+        calls = self._store.calls_of(args[1]) if sending is None else sending.calls
+        for is_last in (*[False] * (_LOADS - 1), True):
+            await self._load_at(calls.server)
+            try:
+                reply = await (calls.call if sending is None else sending.call)(*command)
+            except redis_errors.ResponseError as exc:
+                if is_last or not _is_missing(exc):
+                    raise
+            else:
+                self.on_late_run()
+                return reply
+        raise AssertionError("unreachable")
+
+    async def load(self) -> None:
+        """Load the library into all servers that have not got it, and remove those of other releases.
+
+        A service of another release that still runs loads its own again. Errors are left to the first call.
+        """
+        for server in await self._store.servers():
+            try:
+                await self._load_alone(server)
+            except (redis_errors.RedisError, OSError) as exc:
+                _LOG.debug("the scripts were not loaded: %s", exc)
+
+    async def _load_alone(self, server: ServerCalls) -> None:
+        listed = await server.call("FUNCTION", "LIST", "LIBRARYNAME", f"{NAME_PREFIX}*")
+        names = {bytes(entry[entry.index(b"library_name") + 1]).decode() for entry in listed}
+        for name in names - {self._library.name}:
+            await server.call("FUNCTION", "DELETE", name)
+        if self._library.name not in names:
+            await self._load_at(server)
+
+    async def _load_at(self, server: ServerCalls) -> None:
+        """Load the library into a server, once for all calls that miss it."""
+        if server not in self._loads:
+            self._loads[server] = asyncio.create_task(self._load(server), name="deferd-load-scripts")
+        await asyncio.shield(self._loads[server])
+
+    async def _load(self, server: ServerCalls) -> None:
+        try:
+            await server.call("FUNCTION", "LOAD", self._library.text)
+        except redis_errors.ResponseError as exc:
+            if _ALREADY_LOADED not in str(exc):
+                raise
+        finally:
+            del self._loads[server]
 
     async def write(self, name: str, key: str, *args: str | bytes | int) -> Any:
         """Run one command that changes `key`, by a script, so that it does nothing once it was given up. As `run`."""
-        return await self.run("write", (key,), (name, *args))
+        return await self.run("write" if name in _ADDING else "erase", (key,), (name, *args))
 
     async def command(self, name: str, *args: str | bytes | int) -> Any:
         """Run one plain command, which only reads. Raises StoreUnavailable as `run` does."""
@@ -245,6 +289,10 @@ class Scripts:
         permission = missing_permission(exc)
         if self._watch is not None and permission is not None and not isinstance(exc, MissingPermission):
             raise await self._watch.refuse(permission) from exc
+
+
+def _is_missing(error: redis_errors.ResponseError) -> bool:
+    return _NOT_FOUND in str(error)
 
 
 @contextmanager

@@ -72,7 +72,7 @@ def nothing_is_left(engine: Engine) -> bool:
 
 def script_calls(server: StoreServer) -> int:
     stats = server.command("INFO", "commandstats")
-    return int(stats.get("cmdstat_evalsha", {"calls": 0})["calls"])
+    return int(stats.get("cmdstat_fcall", {"calls": 0})["calls"])
 
 
 @pytest.fixture

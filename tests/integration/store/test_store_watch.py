@@ -66,7 +66,7 @@ async def put_until_stored(engine: Engine, job_id: str) -> None:
 
 def scripts_sent(server: StoreServer) -> int:
     stats = server.command("INFO", "commandstats")
-    of_evalsha = stats.get("cmdstat_evalsha", {"calls": 0, "rejected_calls": 0})
+    of_evalsha = stats.get("cmdstat_fcall", {"calls": 0, "rejected_calls": 0})
     return int(of_evalsha["calls"]) + int(of_evalsha["rejected_calls"])
 
 

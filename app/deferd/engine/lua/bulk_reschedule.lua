@@ -1,5 +1,7 @@
 -- Reschedule the selected jobs of one topic. Delayed and ready ones get a new due time, others stay as they are.
--- @include clock topic events record transitions time_limits paging bounded_reads selection
+-- @include clock topic events record transitions time_limits paging bounded_reads
+-- @inline selection
+-- @flags allow-oom
 -- KEYS, ARGV: see lib/selection.lua; further in ARGV[2] one of
 --     by     ms to add to the due time of each job | delay  ms from now | at  an instant, ms
 -- Returns: see lib/selection.lua

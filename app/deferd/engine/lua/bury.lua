@@ -1,5 +1,6 @@
 -- Make a reserved job dead.
 -- @include clock topic events tags record transitions delivery attempts_log
+-- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] id | ARGV[3] nonce | ARGV[4] attempt (0: any)
 -- ARGV[5] 1 when an error text follows | ARGV[6] error | ARGV[7] how long a dead job is kept, ms

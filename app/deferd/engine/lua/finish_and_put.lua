@@ -1,5 +1,4 @@
 -- Finish a job and put others into topics of the same shard: all of it is done, or nothing.
--- @embed check_puts finish put
 -- @include clock topic record transitions delivery
 -- KEYS: those of lib/topic.lua for the topic of the finished job, then the same for each topic of the puts
 -- ARGV[1] topic | ARGV[2] id | ARGV[3] nonce u48 | attempt u32 | result, as in finish.lua
@@ -13,7 +12,7 @@ local id, argument = ARGV[2], ARGV[3]
 local nonce, attempt = struct.unpack('<I6I4', argument)
 local code, raw = find_delivery(id, nonce, attempt, now_ms())
 -- Finishes nothing, as it has no live delivery; it says whether an earlier call did.
-if code ~= LIVE then return finish(KEYS, { TOPIC, id, argument }) end
+if code ~= LIVE then return scripts.finish(KEYS, { TOPIC, id, argument }) end
 
 -- A store that is out of memory refuses this: nothing is written yet.
 redis.call('HSETNX', SETTINGS, TOPIC, '')
@@ -34,14 +33,14 @@ for number, group in ipairs(groups) do
     group.keys[index] = KEYS[number * keys_of_topic + index]
   end
   local finishing = group.topic == TOPIC and id or ''
-  local refused = check_puts(group.keys, { group.topic, group.reached, finishing, unpack(group.jobs) })
+  local refused = scripts.check_puts(group.keys, { group.topic, group.reached, finishing, unpack(group.jobs) })
   if refused[1] ~= 0 then return { -1, number, refused } end
 end
 
-finish(KEYS, { TOPIC, id, argument })
+scripts.finish(KEYS, { TOPIC, id, argument })
 local results = {}
 for _, group in ipairs(groups) do
-  for _, result in ipairs(put(group.keys, { group.topic, '0', '-1 *', unpack(group.jobs) })[3]) do
+  for _, result in ipairs(scripts.put(group.keys, { group.topic, '0', '-1 *', unpack(group.jobs) })[3]) do
     results[#results + 1] = result
   end
   if group.topic == TOPIC then

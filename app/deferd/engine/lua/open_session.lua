@@ -1,4 +1,5 @@
 -- Begin a session of the console.
+-- @flags allow-oom
 -- KEYS[1] console/sessions HASH
 -- ARGV[1] hash of its cookie | ARGV[2] its value | ARGV[3] life of the key, ms
 -- Returns how many sessions there are now

@@ -1,5 +1,6 @@
 -- Add what a process has counted to the history of some topics, each once: a repeated call changes nothing.
 -- @include clock
+-- @flags allow-oom
 -- KEYS[1] history/topics ZSET topic -> ms of its last change, the topics that have a history
 -- KEYS[2] history/process/<process> HASH n -> number of the last call of the process that was carried out
 -- KEYS[3..4] the sums over all topics of the shard, KEYS[5..6] a topic, KEYS[7..8] the next: history/10s and history/5m,

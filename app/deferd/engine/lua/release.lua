@@ -1,6 +1,7 @@
 -- Release a job for another attempt after a wait; it becomes dead when it has no attempt left. The receipt becomes
 -- void.
 -- @include clock topic events tags record transitions delivery time_limits waiting attempts_log
+-- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] id | ARGV[3] nonce | ARGV[4] attempt (0: any)
 -- ARGV[5] wait ms, -1 for the job's backoff | ARGV[6] 1 when an error text follows | ARGV[7] error

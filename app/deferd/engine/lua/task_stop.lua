@@ -1,4 +1,5 @@
 -- Ask for the end of a task.
+-- @flags allow-oom
 -- KEYS[1] task/<id> HASH
 -- Returns its state, '' when there is no such task
 -- Bound: one task.

@@ -1,5 +1,6 @@
 -- Extend a lease to a ttr from now, but not beyond the job's time limit and deadline. Counts the touches.
 -- @include clock topic record transitions delivery
+-- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] id | ARGV[3] nonce | ARGV[4] attempt (0: any)
 -- ARGV[5] ttr ms, 0 for the job's own

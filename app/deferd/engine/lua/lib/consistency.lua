@@ -127,7 +127,7 @@ end
 
 local function leave_all_states(id)
   for _, state in ipairs(PRECEDENCE) do
-    redis.call('ZREM', STATE_SETS[state], id)
+    redis.call('ZREM', set_of(state), id)
   end
   redis.call('ZREM', EXPIRY, id)
   forget_holders({ id })
@@ -212,7 +212,7 @@ local function check_job(id, raw, scores, expiry, holder, tagged, now)
   if #states > 1 then
     report('in_two_places', id, table.concat(states, ', '))
     for at = 2, #states do
-      if REPAIR then redis.call('ZREM', STATE_SETS[states[at]], id) end
+      if REPAIR then redis.call('ZREM', set_of(states[at]), id) end
     end
   end
   local state, score = states[1] or 'ready', states[1] and scores[states[1]]

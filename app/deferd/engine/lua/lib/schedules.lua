@@ -20,7 +20,6 @@ local MEMBER_OF_SCHEDULES = ':schedules'
 
 -- The runs of a schedule in `earlier_runs`, the first ones, at most `most`: their members there, and their ids. None when
 -- another program has damaged that key: an error has no elements.
--- @rare
 local function earlier_runs_of(earlier_runs, name, most)
   local members, ids = redis.pcall('ZRANGE', earlier_runs, '[' .. name .. ' ', '(' .. name .. '!', 'BYLEX', 'LIMIT', 0, most), {}
   for index, member in ipairs(members) do
