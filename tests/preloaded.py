@@ -1,4 +1,4 @@
-"""`python -m deferd ...` without its start: a fork of a process that has imported everything and built the library of scripts.
+"""`python -m deferd ...` without its start: a fork of a process that has imported everything and built the library.
 
 A fork has the pid, signals, output, working directory and variables of a process of its own. What it does not show is
 that the imports work, and its command line and initial environment in /proc are not its own: tests about those, and

@@ -272,7 +272,9 @@ class PutSender:
             if self._embedded:
                 raise unavailable("the embedded store has no replicas", calls.durability.level)
             try:
-                return await send(level, Sending(calls, partial(calls.call_replicated, replicas_of(level)), True)), level
+                return await send(
+                    level, Sending(calls, partial(calls.call_replicated, replicas_of(level)), True)
+                ), level
             except StoreUnavailable as error:
                 if isinstance(error.__cause__, MissingPermission):
                     raise self._not_now(level, error.__cause__, error.retry_after_s, nothing) from error.__cause__

@@ -1,11 +1,11 @@
 """Builds the library of all scripts, as a store's FUNCTION LOAD takes it.
 
-Each file of `lua/` becomes a function of KEYS and ARGV, and what a line ``-- @call`` precedes, if there is one, is outside
-that function: functions, which are not made again at each call, and what they know of the call, which the script must
-set at its beginning. A comment ``-- @flags allow-oom`` names flags of the function (see `lua/lib/calls.lua`).
+Each file of `lua/` becomes a function of KEYS and ARGV. If it has a line ``-- @call``, what comes before that is outside
+the function, and so is not made again at each call: functions, and what they know of a call. The script must set all of
+that at its beginning. A line ``-- @flags allow-oom`` names flags of the function (see `lua/lib/calls.lua`).
 
-A line ``-- @include clock topic`` names files of `lua/lib/` that must come before. Each comes once, outside all functions.
-A line ``-- @inline selection`` names those that are part of the script itself, because they depend on its arguments.
+A line ``-- @include clock topic`` names files of `lua/lib/` that must come before. Each comes once, outside functions.
+A line ``-- @inline selection`` names those that are part of the script itself, as they depend on its arguments.
 
 The library's name, and those of its functions, end with the release, a hash of the text. So services of different
 releases do not use each other's functions on one store.
@@ -43,7 +43,7 @@ def build(folder: Traversable, *, movable_clock: bool) -> Library:
         if file.name.endswith(".lua")
     }
     included: dict[str, str] = {}
-    for source in (*scripts.values(), f"{_INCLUDE}calls"):
+    for source in (f"{_INCLUDE}builtins", *scripts.values(), f"{_INCLUDE}calls"):
         _include(source, folder / "lib", included, movable_clock=movable_clock)
     functions = (_registered(verb, source, folder / "lib") for verb, source in scripts.items())
     body = "\n".join(_code("\n".join((*included.values(), *functions))))

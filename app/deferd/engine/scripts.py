@@ -48,8 +48,6 @@ _SCRIPT_LINE = " script: "
 _WRONG_TYPE = "WRONGTYPE"
 _NOT_FOUND = "Function not found"
 """The error of a call whose server has not loaded the library; nothing was done."""
-_ALREADY_LOADED = "already exists"
-"""In the error of a load that another process was faster with."""
 _LOADS = 2
 """How often a call loads the library: the second server is one that a slot of a cluster is being moved to."""
 _ADDING = frozenset({"SET", "HSET", "ZADD", "RPUSH"})
@@ -116,7 +114,10 @@ Call = Callable[..., Awaitable[Any]]
 
 
 class Sending(NamedTuple):
-    """How a script is sent, if not by the store's own `call`: by which of these calls, and whether replicas confirm it."""
+    """How a script is sent, if not by the store's own `call`: by `call`, which is one of `calls`.
+
+    `is_replicated`: replicas confirm it.
+    """
 
     calls: KeyCalls
     call: Call
@@ -133,8 +134,8 @@ class Scripts:
     """All scripts, ready to run. With `movable_clock`, tests can shift time by `deferd:{s}:clock`.
 
     `watch` decides whether calls may be sent; missing permissions of the store's user are reported to it. `on_late_run`
-    is called when a script had to be sent twice, because the store had not loaded it or its clock was set forward: later
-    calls ran before it.
+    is called when a script had to be sent twice, because the store had not loaded it, or its clock was set forward:
+    later calls ran before it.
     """
 
     def __init__(self, store: Store, *, movable_clock: bool = False, watch: StoreWatch | None = None) -> None:
@@ -239,7 +240,7 @@ class Scripts:
         try:
             await server.call("FUNCTION", "LOAD", self._library.text)
         except redis_errors.ResponseError as exc:
-            if _ALREADY_LOADED not in str(exc):
+            if f"'{self._library.name}' already exists" not in str(exc):  # another process was faster
                 raise
         finally:
             del self._loads[server]

@@ -12,14 +12,9 @@ local kept_ms = tonumber(ARGV[2]) or REMEMBERED_MS
 local found = redis.call('HMGET', KEYS[1], 'bound', 'done', 'delayed', 'ready', 'reserved', 'dead', 'finished')
 local now = now_ms()
 if not found[1] and ARGV[1] == '1' then
-  -- A store that is out of memory does not remember the call, but lets it cancel jobs.
-  local reply = redis.pcall('HSET', KEYS[1], 'bound', string.format('%.0f', now))
-  if type(reply) ~= 'table' then
-    redis.call('PEXPIRE', KEYS[1], kept_ms)
-    if KEYS[2] then note_of_key(KEYS[2], string.match(KEYS[1], '}:(.*)$'), now, kept_ms) end
-  elseif not string.find(reply.err, 'OOM', 1, true) then
-    return reply
-  end
+  redis.call('HSET', KEYS[1], 'bound', string.format('%.0f', now))
+  redis.call('PEXPIRE', KEYS[1], kept_ms)
+  if KEYS[2] then note_of_key(KEYS[2], string.match(KEYS[1], '}:(.*)$'), now, kept_ms) end
 end
 local reply = { tonumber(found[1] or now) }
 for index = 2, #found do

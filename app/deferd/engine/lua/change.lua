@@ -48,7 +48,6 @@ local drops_items = ARGV[6] == '1' and record.extra.y
 if drops_items then record.extra.y = nil end
 if ARGV[6] == '1' then record.rest = ARGV[7] end
 
--- Deletions come first: a store that is out of memory refuses a script whose first write adds data.
 redis.call('ZREM', EXPIRY, id)
 if drops_items == 0 then attached().drop_items({ id }) end
 if due then

@@ -14,9 +14,6 @@ local code, raw = find_delivery(id, nonce, attempt, now_ms())
 -- Finishes nothing, as it has no live delivery; it says whether an earlier call did.
 if code ~= LIVE then return scripts.finish(KEYS, { TOPIC, id, argument }) end
 
--- A store that is out of memory refuses this: nothing is written yet.
-redis.call('HSETNX', SETTINGS, TOPIC, '')
-
 local groups, at = {}, 4
 while at <= #ARGV do
   local group = { topic = ARGV[at], reached = ARGV[at + 1], jobs = {}, keys = {} }

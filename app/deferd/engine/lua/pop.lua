@@ -47,7 +47,7 @@ local function replay(request)
     if raw and lease_end and receipt_matches(raw, tonumber(nonce), tonumber(attempt)) then
       live[#live + 1] = { place = tonumber(place), id = id, raw = raw, lease_end = tonumber(lease_end) }
       last_lease_end = math.max(last_lease_end, tonumber(lease_end))
-      redis.call('HDEL', HOLDERS, id)  -- delete first: a store that is out of memory allows it
+      redis.call('HDEL', HOLDERS, id)
       if request.consumer ~= '' then redis.call('HSET', HOLDERS, id, request.consumer) end
       repeats_now = repeats + 1
       redis.call('HSET', request.key, id, string.format('%s %s %s %d', place, nonce, attempt, repeats_now))

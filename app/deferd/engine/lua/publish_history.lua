@@ -27,7 +27,6 @@ local bucket = math.floor(now / SECONDS_10)
 local most_fine, most_coarse = tonumber(ARGV[5]), tonumber(ARGV[6])
 
 if tonumber(call('HGET', KEYS[2], 'n') or 0) >= tonumber(ARGV[1]) then return { now, 0 } end
-call('HDEL', KEYS[2], '')  -- a store that is out of memory refuses a script whose first write adds data
 call('HSET', KEYS[2], 'n', ARGV[1])
 call('PEXPIRE', KEYS[2], kept_ms)
 

@@ -21,7 +21,6 @@ for index = 3, #ARGV do
   added_to[set] = added_to[set] + 1
 end
 
--- Delete first, if only nothing: a store that is out of memory refuses a script whose first write adds data.
 for set, key in ipairs(KEYS) do
   redis.call('ZREMRANGEBYRANK', key, 0, -(most - added_to[set]) - 1)
 end

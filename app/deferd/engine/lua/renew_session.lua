@@ -7,7 +7,6 @@
 local value = redis.call('HGET', KEYS[1], ARGV[1])
 if not value then return 0 end
 if value == ARGV[2] then
-  redis.call('HDEL', KEYS[1], '')  -- a store that is out of memory refuses a script whose first write adds data
   redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
   redis.call('PEXPIRE', KEYS[1], ARGV[4])
 end

@@ -5,7 +5,6 @@
 -- Bound: one task.
 local state = redis.call('HGET', KEYS[1], 'state')
 if state == 'running' then
-  redis.call('HDEL', KEYS[1], '')  -- a store that is out of memory refuses a script whose first write adds data
   redis.call('HSET', KEYS[1], 'stop', '1')
 end
 return state or ''

@@ -16,7 +16,7 @@ local lease_end = now + ttr
 local has_extra = string.sub(raw, 23, 26) ~= '\0\0\0\0'
 local latest = has_extra and redis.call('ZSCORE', EXPIRY, id)
 if latest then lease_end = math.min(lease_end, tonumber(latest)) end
-redis.call('ZREM', RESERVED, id)  -- delete first: a store that is out of memory allows it
+redis.call('ZREM', RESERVED, id)
 redis.call('ZADD', RESERVED, lease_end, id)
 schedule(lease_end)
 local touches = touches_key(id)

@@ -21,7 +21,8 @@ end
 -- on the call does nothing: the caller may have made another meanwhile, and got a response. The script does not see the
 -- argument. Tests that move the clock do not move this one.
 local function register(verb, flags, run)
-  local function call(keys, argv)
+  local function callback(keys, argv)
+    if not redis then take_builtins() end
     local called_at = redis.call('TIME')
     called_at_ms = called_at[1] * 1000 + math.floor(called_at[2] / 1000)
     if called_at_ms >= tonumber(argv[#argv]) then return redis.error_reply('TOOLATE ' .. called_at_ms) end
@@ -38,5 +39,5 @@ local function register(verb, flags, run)
     return reply
   end
 
-  redis.register_function{ function_name = verb .. '_' .. RELEASE, callback = call, flags = flags }
+  library.register_function{ function_name = verb .. '_' .. RELEASE, callback = callback, flags = flags }
 end

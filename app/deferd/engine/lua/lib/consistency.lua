@@ -145,7 +145,7 @@ local woken = false
 -- Put a job back at the end of the Ready list, or delay it again if it is not due. A consumer whose lease was lost may
 -- still hold it: as the job will be handed out again, that receipt becomes void.
 local function put_back(id, raw, due, now)
-  redis.call('ZREM', DELAY, id)  -- delete first: a store that is out of memory allows it
+  redis.call('ZREM', DELAY, id)
   local nonce = read_nonce_and_attempts(raw)
   local voided = struct.pack('<I6', (nonce + 1) % NONCE_LIMIT)
   redis.call('HSET', POOL, id, string.sub(raw, 1, 12) .. voided .. string.sub(raw, 19))

@@ -28,9 +28,8 @@ local function relist_event_topics(listed, all_settings)
   end
 end
 
--- Append events, "Kat id rest", to a topic that keeps so many. Only after another write: a store that is out of memory
--- refuses a script whose first write adds data. Keys of the wrong type, which another program has made, are deleted:
--- they must not stop any call. Bound: the events, at most 1000.
+-- Append events, "Kat id rest", to a topic that keeps so many. Keys of the wrong type, which another program has made,
+-- are deleted: they must not stop any call. Bound: the events, at most 1000.
 local function note_events(most, events)
   if #events == 0 then return end
   local prefix = string.sub(POOL, 1, -5)

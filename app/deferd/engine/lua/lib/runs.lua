@@ -104,7 +104,7 @@ local function judge_runs(runs, due, now)
   end
 
   local entries = redis.call('HMGET', runs, unpack(ids))
-  redis.call('HDEL', runs, unpack(ids))  -- delete first: a store that is out of memory allows it
+  redis.call('HDEL', runs, unpack(ids))
   for index, entry in ipairs(entries) do
     unjudged[ids[index]] = entry
   end

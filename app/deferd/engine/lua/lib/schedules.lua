@@ -39,7 +39,7 @@ local function plan_visit(schedule_due, due)
   end
   if planned and tonumber(planned) == tonumber(earliest) then return end
   local head = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')
-  if planned then redis.call('ZREM', due, MEMBER_OF_SCHEDULES) end  -- delete first: as everywhere
+  if planned then redis.call('ZREM', due, MEMBER_OF_SCHEDULES) end
   redis.call('ZADD', due, earliest, MEMBER_OF_SCHEDULES)
   if not head[2] or tonumber(earliest) < tonumber(head[2]) then redis.call('PUBLISH', 'deferd:due', due) end
 end

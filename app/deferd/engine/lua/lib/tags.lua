@@ -3,8 +3,7 @@
 -- A job is in it from its put until it leaves the pool, in every state.
 -- @include topic
 
--- Remove jobs from the index; then, with `tags`, add the only one of them with these. To add is allowed only after
--- another write: a store that is out of memory refuses a script whose first write adds data.
+-- Remove jobs from the index; then, with `tags`, add the only one of them with these.
 -- Bound: the ids, at most 1000, with the most tags that a job may have.
 local function index_tags(ids, tags)
   local prefix = of_shard('tag/')

@@ -165,7 +165,6 @@ local function forget_topic()
   end
 end
 
--- Only after another write: a store that is out of memory refuses a script whose first write adds data.
 local function tally(outcome, count)
   if count > 0 then redis.call('HINCRBY', TALLY, outcome, count) end
 end

@@ -2,7 +2,7 @@
 -- @include topic events tags record
 local PLACES = { delayed = 2, ready = 3, reserved = 4, dead = 5, finished = 6 }
 
--- The key of that set, nil for what is no state.
+-- The key of that set, nil for any other word.
 local function set_of(state) return KEYS[PLACES[state]] end
 
 -- The state of a job in the pool, and its score (nil when ready: positions are internal). A job that is in none of the
@@ -55,8 +55,7 @@ local function forget_earlier_run(prefix, name, id)
 end
 
 -- Note what became of a run of a schedule that waited to be due and is not in `runs` any more: `outcome` is runs, skips
--- or missed. `entry` is what `runs` had for it; `prefix` begins the keys of schedules. To be called after another write: a
--- store that is out of memory refuses a script whose first write adds data.
+-- or missed. `entry` is what `runs` had for it; `prefix` begins the keys of schedules.
 local function settle_run(prefix, id, entry, outcome)
   local name, planned, overlap = string.match(entry, '^(%S+) (%d+) %d+ (%a+)')
   if not name then return end
@@ -157,7 +156,7 @@ local function attached()
   function here.start_follow_up(id, earliest, error, finished_by)
     local is_read, record = pcall(read_record, here.follow_up_of(id) or '')
     if not is_read then return false end  -- a consistency check moves one aside that cannot be read
-    redis.call('HDEL', follow, id)  -- delete first: a store that is out of memory allows it
+    redis.call('HDEL', follow, id)
     redis.call('ZREM', EXPIRY, id)
     redis.call('ZREM', CANCELLED, id)  -- calls without a receipt now mean this job
     local extra = record.extra
@@ -194,7 +193,7 @@ local TOMBSTONE_MS = 60000
 -- too, or, with `keep_follow_up`, takes its place, but not before the end of its lease: the holder may still be at
 -- work. With `why`, '' or a word, this is noted as an event.
 local function remove_job(id, state, score, now, keep_follow_up, why)
-  redis.call('ZREM', set_of(state), id)  -- delete first: a store that is out of memory allows it
+  redis.call('ZREM', set_of(state), id)
   if why then note_event('X', id, state, why) end
   if state == 'reserved' then
     local nonce, attempts = read_nonce_and_attempts(redis.call('HGET', POOL, id))
