@@ -1,6 +1,6 @@
 """Builds the library of all scripts, as a store's FUNCTION LOAD takes it.
 
-Each file of `lua/` becomes a function of KEYS and ARGV. If it has a line ``-- @call``, what comes before that is outside
+Each file of `lua/` becomes a function of KEYS and ARGV. If it has a line ``-- @call``, what comes before is outside
 the function, and so is not made again at each call: functions, and what they know of a call. The script must set all of
 that at its beginning. A line ``-- @flags allow-oom`` names flags of the function (see `lua/lib/calls.lua`).
 
