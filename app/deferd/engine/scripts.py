@@ -55,8 +55,12 @@ _ADDING = frozenset({"SET", "HSET", "ZADD", "RPUSH"})
 _REFUSALS = ("MISCONF", "READONLY", "LOADING", "BUSY", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS", "TRYAGAIN")
 """First words of error replies for a call that the store cannot run now."""
 
-_SLOT_IS_MOVING = "access a non local key in a cluster node"
-"""The error of a script that uses a key which it has emptied, while the key's slot is moved to another node."""
+_OF_TEXTS = {
+    # The error of a script that uses a key which it has emptied, while the key's slot is moved to another node.
+    "access a non local key in a cluster node": "the store's cluster is being rearranged",
+    _NOT_FOUND: "the store lost deferd's functions while the call was made; nothing was done",
+}
+"""Parts of error replies that have no word of their own; the detail for the caller."""
 
 _CLOSED_CONNECTION = "the handler is closed"
 """In the text of the RuntimeError that uvloop raises for a write to a connection that the other side has closed."""
@@ -344,17 +348,21 @@ def translate(exc: Exception, *, is_cancel: bool = False) -> StoreUnavailable | 
             return StoreUnavailable(detail if reason is None else f"{detail}: {reason}", retry_after_s)
     if isinstance(exc, RuntimeError) and _CLOSED_CONNECTION in str(exc):
         return StoreUnavailable(_UNREACHABLE, 1)
-    if isinstance(exc, redis_errors.ResponseError):
-        text = str(exc)
-        found = _FIRST_WORD.search(text)
-        word = found[1] if found is not None else ""
-        if word == "OOM":
-            return StoreUnavailable(_OUT_OF_MEMORY, 5)
-        if _SLOT_IS_MOVING in text:
-            return StoreUnavailable("the store's cluster is being rearranged")
-        if word in _REFUSALS:
-            refusal, _, _ = text[text.index(word) :].partition(_SCRIPT_LINE)
-            return StoreUnavailable(f"the store currently refuses calls: {refusal}")
+    return _refused(str(exc)) if isinstance(exc, redis_errors.ResponseError) else None
+
+
+def _refused(text: str) -> StoreUnavailable | None:
+    """The StoreUnavailable for an error reply, or None for one of a broken script."""
+    found = _FIRST_WORD.search(text)
+    word = found[1] if found is not None else ""
+    if word == "OOM":
+        return StoreUnavailable(_OUT_OF_MEMORY, 5)
+    for part, detail in _OF_TEXTS.items():
+        if part in text:
+            return StoreUnavailable(detail)
+    if word in _REFUSALS:
+        refusal, _, _ = text[text.index(word) :].partition(_SCRIPT_LINE)
+        return StoreUnavailable(f"the store currently refuses calls: {refusal}")
     return None
 
 
