@@ -220,19 +220,18 @@ class Scripts:
 
         A service of another release that still runs loads its own again. Errors are left to the first call.
         """
-        for server in await self._store.servers():
-            try:
-                await self._load_alone(server)
-            except (redis_errors.RedisError, OSError) as exc:
-                _LOG.debug("the scripts were not loaded: %s", exc)
+        await asyncio.gather(*map(self._load_alone, await self._store.servers()))
 
     async def _load_alone(self, server: ServerCalls) -> None:
-        listed = await server.call("FUNCTION", "LIST", "LIBRARYNAME", f"{NAME_PREFIX}*")
-        names = {bytes(entry[entry.index(b"library_name") + 1]).decode() for entry in listed}
-        for name in names - {self._library.name}:
-            await server.call("FUNCTION", "DELETE", name)
-        if self._library.name not in names:
-            await self._load_at(server)
+        try:
+            listed = await server.call("FUNCTION", "LIST", "LIBRARYNAME", f"{NAME_PREFIX}*")
+            names = {bytes(entry[entry.index(b"library_name") + 1]).decode() for entry in listed}
+            for name in names - {self._library.name}:
+                await server.call("FUNCTION", "DELETE", name)
+            if self._library.name not in names:
+                await self._load_at(server)
+        except (redis_errors.RedisError, OSError) as exc:
+            _LOG.debug("the scripts were not loaded: %s", exc)
 
     async def _load_at(self, server: ServerCalls) -> None:
         """Load the library into a server, once for all calls that miss it."""

@@ -126,9 +126,9 @@ async def test_a_node_that_a_slot_is_being_moved_to_gets_the_library(
 ) -> None:
     """The old node redirects calls of keys that it has not got (ASK); then the slot belongs to the new one (MOVED)."""
     cluster, engine = on_cluster
-    joined = cluster.add_master(tmp_path / "joined")
     key = "deferd:{0}:written"
     source = cluster.holder_of(key)
+    joined = cluster.add_master(tmp_path / "joined")
     await engine._scripts.load()
     cluster.start_moving([key_slot(key.encode())], source, joined)
     await engine._scripts.write("SET", key, "1")
