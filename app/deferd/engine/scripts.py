@@ -34,6 +34,7 @@ from deferd.store.load_progress import LoadWatch
 from deferd.store.replication import MissingPermission, NotReplicated, TooFewReplicas
 from deferd.store.server_calls import ServerCalls
 from deferd.store.server_clock import NOT_AFTER, CallTooLate, NotAfter
+from deferd.store.task_cancellation import forget_error
 
 _LOG = logging.getLogger("deferd.store.calls")
 _LOG.addHandler(logging.NullHandler())  # a command, which configures no log, reports the error itself
@@ -50,8 +51,8 @@ _NOT_FOUND = "Function not found"
 """The error of a call whose server has not loaded the library; nothing was done."""
 _LOADS = 2
 """How often a call loads the library: the second server is one that a slot of a cluster is being moved to."""
-_ADDING = frozenset({"SET", "HSET", "ZADD", "RPUSH"})
-"""Commands that a store refuses while it is out of memory."""
+_REMOVING = frozenset({"DEL", "UNLINK", "HDEL", "ZREM", "PEXPIRE"})
+"""Commands that a store runs also while it is out of memory."""
 _REFUSALS = ("MISCONF", "READONLY", "LOADING", "BUSY", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS", "TRYAGAIN")
 """First words of error replies for a call that the store cannot run now."""
 
@@ -237,6 +238,7 @@ class Scripts:
         """Load the library into a server, once for all calls that miss it."""
         if server not in self._loads:
             self._loads[server] = asyncio.create_task(self._load(server), name="deferd-load-scripts")
+            self._loads[server].add_done_callback(forget_error)  # those who wait for it may have been cancelled
         await asyncio.shield(self._loads[server])
 
     async def _load(self, server: ServerCalls) -> None:
@@ -250,7 +252,7 @@ class Scripts:
 
     async def write(self, name: str, key: str, *args: str | bytes | int) -> Any:
         """Run one command that changes `key`, by a script, so that it does nothing once it was given up. As `run`."""
-        return await self.run("write" if name in _ADDING else "erase", (key,), (name, *args))
+        return await self.run("erase" if name in _REMOVING else "write", (key,), (name, *args))
 
     async def command(self, name: str, *args: str | bytes | int) -> Any:
         """Run one plain command, which only reads. Raises StoreUnavailable as `run` does."""
