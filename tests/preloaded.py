@@ -1,4 +1,4 @@
-"""`python -m deferd ...` without its start: a fork of a process that has imported everything and assembled the scripts.
+"""`python -m deferd ...` without its start: a fork of a process that has imported everything and built the library.
 
 A fork has the pid, signals, output, working directory and variables of a process of its own. What it does not show is
 that the imports work, and its command line and initial environment in /proc are not its own: tests about those, and
@@ -249,7 +249,7 @@ def _main() -> None:
         if not module.name.endswith(("__main__", "pytest_plugin", "serving", "reaper_process", "server_process")):
             importlib.import_module(module.name)
     for movable_clock in (False, True):
-        sys.modules["deferd.engine.scripts"].assembled(movable_clock)
+        sys.modules["deferd.engine.scripts"].library(movable_clock)
     gc.collect()
     gc.freeze()  # so that collections in a child do not touch, and thereby copy, the imported objects
     if _Preloader(socket.socket(fileno=int(sys.argv[1]))).serve():

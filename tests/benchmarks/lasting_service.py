@@ -13,7 +13,7 @@ from typing import Any, Self
 import httpx
 import redis
 
-from deferd.engine.scripts import assembled
+from deferd.engine.scripts import library
 from deferd.store.data_dir import DataDirectory
 from deferd.testing.serve_process import ServeProcess, start_serve
 
@@ -124,7 +124,7 @@ class LongestCalls:
             for one in client.slowlog_get(LOGGED_MOST):
                 words = one["command"].split()
                 name = words[0].decode().upper()
-                if name == "EVALSHA":
+                if name == "FCALL":
                     name = self._verbs.get(words[1].decode(), "a script")
                 self.longest_ms[name] = max(self.longest_ms.get(name, 0.0), one["duration"] / 1000)
                 self.calls[name] = self.calls.get(name, 0) + 1
@@ -141,7 +141,7 @@ class LongestCalls:
 
 
 def _verbs() -> dict[str, str]:
-    return {script.digest: verb for verb, script in assembled(False).items()}
+    return {function: verb for verb, function in library(False).functions.items()}
 
 
 class DiskWatch:

@@ -36,7 +36,7 @@ def forget_calls(client: redis.Redis) -> None:
 
 def script_calls(client: redis.Redis) -> ScriptCalls:
     """What was called since `forget_calls`."""
-    stats = client.info("commandstats").get("cmdstat_evalsha", {"calls": 0, "usec": 0})
+    stats = client.info("commandstats").get("cmdstat_fcall", {"calls": 0, "usec": 0})
     logged = client.slowlog_get(_LOGGED_MOST)
-    longest_us = max((one["duration"] for one in logged if one["command"].startswith(b"EVALSHA")), default=_LOGGED_US)
+    longest_us = max((one["duration"] for one in logged if one["command"].startswith(b"FCALL")), default=_LOGGED_US)
     return ScriptCalls(stats["calls"], stats["usec"] / 1000, longest_us / 1000)

@@ -172,7 +172,7 @@ def cycle(service: LastingService, jobs: int, _rate: int) -> None:
     def each(name: str) -> float:
         return float(after[name] - before[name]) / done
 
-    calls = commands["cmdstat_evalsha"]["calls"]
+    calls = commands["cmdstat_fcall"]["calls"]
     print(
         f"  {done:,} jobs put, promoted, popped and finished in batches of {CYCLE_BATCH} at {done / seconds:,.0f}/s, "
         f"of a topic with {jobs:,} others"

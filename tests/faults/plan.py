@@ -35,7 +35,7 @@ class FaultKind(StrEnum):
     HOLD_REQUESTS = "packets on their way to a service are held up"
     JUMP_CLOCK = "the clock of a service's host jumps"
     REVOKE_PERMISSION = "the store's user loses a permission (ACL)"
-    FLUSH_SCRIPTS = "the store drops all scripts (SCRIPT FLUSH)"
+    FLUSH_SCRIPTS = "the store drops all scripts (FUNCTION FLUSH)"
     BREAK_KEY_FILE = "the key file is invalid and all server processes are killed"
 
 

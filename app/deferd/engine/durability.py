@@ -69,7 +69,9 @@ class DurableCalls:
             if self._embedded:
                 raise unavailable("the embedded store has no replicas", calls.durability.level)
             try:
-                return await send(level, Sending(partial(calls.call_replicated, replicas_of(level)), True)), level
+                return await send(
+                    level, Sending(calls, partial(calls.call_replicated, replicas_of(level)), True)
+                ), level
             except StoreUnavailable as error:
                 if isinstance(error.__cause__, MissingPermission):
                     raise _not_now(level, error.__cause__, error.retry_after_s, nothing) from error.__cause__
@@ -87,7 +89,7 @@ class DurableCalls:
                     raise _not_now(level, why, _REWRITES_FOR_S, nothing) from refused
                 raise refused
         async with slot():
-            reply = await send(calls.durability.level, Sending(calls.call_probed, False))
+            reply = await send(calls.durability.level, Sending(calls, calls.call_probed, False))
             return reply, calls.durability.level
 
 

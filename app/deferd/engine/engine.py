@@ -225,6 +225,7 @@ class Engine:
             StoreUnavailable: the store cannot be reached.
         """
         await self.ping()
+        await self._scripts.load()
         await self._notifications.check_publishing()
         self._tasks = [asyncio.create_task(self._notifications.run(), name="deferd-notifications")]
         try:

@@ -1,18 +1,17 @@
 """Runs the scripts of `lua/` on the store. The only place that translates the store's errors into deferd's.
 
-The folder is the registry: `lua/<verb>.lua` is called by its verb. A script names the files of `lua/lib/` that it uses
-in one line, ``-- @include clock topic``. A line ``-- @embed finish put`` makes other scripts functions of KEYS and
-ARGV, for a script that does what several do in one step.
+The folder is the registry: `lua/<verb>.lua` is called by its verb. The store keeps all scripts as one library of
+functions (`script_library.py`). It is loaded where a call finds that it is missing: on a new store or node, or because
+a service of another release removed it at its start.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
@@ -24,15 +23,18 @@ from redis import exceptions as redis_errors
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine import metrics
 from deferd.engine.request_end import request_ends_at_s
-from deferd.engine.script_source import assemble
+from deferd.engine.script_library import NAME_PREFIX, Library, build
 from deferd.engine.store_watch import StoreWatch
 from deferd.store.acl import missing_permission, permissions_message
+from deferd.store.backend import KeyCalls
 from deferd.store.connection import Store
 from deferd.store.durability_levels import FSYNC, name_of
 from deferd.store.failure_reasons import failure_reason
 from deferd.store.load_progress import LoadWatch
 from deferd.store.replication import MissingPermission, NotReplicated, TooFewReplicas
+from deferd.store.server_calls import ServerCalls
 from deferd.store.server_clock import NOT_AFTER, CallTooLate, NotAfter
+from deferd.store.task_cancellation import forget_error
 
 _LOG = logging.getLogger("deferd.store.calls")
 _LOG.addHandler(logging.NullHandler())  # a command, which configures no log, reports the error itself
@@ -45,11 +47,21 @@ _FIRST_WORD = re.compile(r"(?:^|: -)([A-Z]+)\b")
 _SCRIPT_LINE = " script: "
 """What follows it is added by the server to an error inside a script."""
 _WRONG_TYPE = "WRONGTYPE"
+_NOT_FOUND = "Function not found"
+"""The error of a call whose server has not loaded the library; nothing was done."""
+_LOADS = 2
+"""How often a call loads the library: the second server is one that a slot of a cluster is being moved to."""
+_REMOVING = frozenset({"DEL", "UNLINK", "HDEL", "ZREM", "PEXPIRE"})
+"""Commands that a store runs also while it is out of memory."""
 _REFUSALS = ("MISCONF", "READONLY", "LOADING", "BUSY", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS", "TRYAGAIN")
 """First words of error replies for a call that the store cannot run now."""
 
-_SLOT_IS_MOVING = "access a non local key in a cluster node"
-"""The error of a script that uses a key which it has emptied, while the key's slot is moved to another node."""
+_OF_TEXTS = {
+    # The error of a script that uses a key which it has emptied, while the key's slot is moved to another node.
+    "access a non local key in a cluster node": "the store's cluster is being rearranged",
+    _NOT_FOUND: "the store lost deferd's functions while the call was made; nothing was done",
+}
+"""Parts of error replies that have no word of their own; the detail for the caller."""
 
 _CLOSED_CONNECTION = "the handler is closed"
 """In the text of the RuntimeError that uvloop raises for a write to a connection that the other side has closed."""
@@ -107,36 +119,28 @@ Call = Callable[..., Awaitable[Any]]
 
 
 class Sending(NamedTuple):
-    """How a script is sent, if not by the store's own `call`: by what, and whether replicas confirm it."""
+    """How a script is sent, if not by the store's own `call`: by `call`, which is one of `calls`.
 
+    `is_replicated`: replicas confirm it.
+    """
+
+    calls: KeyCalls
     call: Call
     is_replicated: bool
 
 
-class _Script(NamedTuple):
-    source: str
-    digest: str
-
-
 @cache
-def assembled(movable_clock: bool) -> Mapping[str, _Script]:
-    """All scripts by verb. The first call takes a tenth of a second."""
-    scripts = {}
-    folder = files("deferd.engine") / "lua"
-    for file in folder.iterdir():
-        if file.name.endswith(".lua"):
-            source = assemble(file.read_text(encoding="utf-8"), folder, movable_clock=movable_clock)
-            digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
-            scripts[file.name.removesuffix(".lua")] = _Script(source, digest)
-    return scripts
+def library(movable_clock: bool) -> Library:
+    """The library of all scripts."""
+    return build(files("deferd.engine") / "lua", movable_clock=movable_clock)
 
 
 class Scripts:
     """All scripts, ready to run. With `movable_clock`, tests can shift time by `deferd:{s}:clock`.
 
     `watch` decides whether calls may be sent; missing permissions of the store's user are reported to it. `on_late_run`
-    is called when a script had to be sent twice, because the store did not know it or its clock was set forward: later
-    calls ran before it.
+    is called when a script had to be sent twice, because the store had not loaded it, or its clock was set forward:
+    later calls ran before it.
     """
 
     def __init__(
@@ -150,7 +154,8 @@ class Scripts:
         self._store = store
         self._watch = watch
         self._on_late_run = on_late_run
-        self._scripts = assembled(movable_clock)
+        self._library = library(movable_clock)
+        self._loads: dict[ServerCalls, asyncio.Task[None]] = {}
         self._load_watch = None if store.cluster else LoadWatch(store.client.info)
 
     async def run(
@@ -175,20 +180,19 @@ class Scripts:
             self._watch.admit()
         is_replicated = sending is not None and sending.is_replicated
         label = f"{verb}{_REPLICATED}" if is_replicated else verb
-        call = self._store.call if sending is None else sending.call
         began = time.perf_counter()
         try:  # as `observed`, which takes longer
             until_s = request_ends_at_s()
             not_after = NOT_AFTER if until_s == inf else NotAfter(until_s)
             try:
-                return await self._send(call, verb, (len(keys), *keys, *args, not_after))
+                return await self._send(sending, verb, (len(keys), *keys, *args, not_after))
             except CallTooLate:  # it did nothing; the store's clock, if that was set forward, is known again
                 now_s = asyncio.get_running_loop().time()
                 end_s = min(now_s + self._store.timeout_s - (time.perf_counter() - began), until_s)
                 if end_s <= now_s:
                     raise
                 async with asyncio.timeout_at(end_s):
-                    reply = await self._send(call, verb, (len(keys), *keys, *args, NotAfter(end_s)))
+                    reply = await self._send(sending, verb, (len(keys), *keys, *args, NotAfter(end_s)))
                 self._on_late_run()
                 return reply
         except Exception as exc:
@@ -199,17 +203,63 @@ class Scripts:
         finally:
             metrics.store_calls_of(label).observe_s(time.perf_counter() - began)
 
-    async def _send(self, call: Call, verb: str, args: tuple[Any, ...]) -> Any:
+    async def _send(self, sending: Sending | None, verb: str, args: tuple[Any, ...]) -> Any:
+        command = ("FCALL", self._library.functions[verb], *args)
         try:
-            return await call("EVALSHA", self._scripts[verb].digest, *args)
-        except redis_errors.NoScriptError:  # the store is new, or SCRIPT FLUSH was called
-            reply = await call("EVAL", self._scripts[verb].source, *args)
-            self._on_late_run()
-            return reply
+            return await (self._store.call if sending is None else sending.call)(*command)
+        except redis_errors.ResponseError as exc:
+            if not _is_missing(exc):
+                raise
+        calls = self._store.calls_of(args[1]) if sending is None else sending.calls
+        for is_last in (*[False] * (_LOADS - 1), True):
+            await self._load_at(calls.server)
+            try:
+                reply = await (calls.call if sending is None else sending.call)(*command)
+            except redis_errors.ResponseError as exc:
+                if is_last or not _is_missing(exc):
+                    raise
+            else:
+                self._on_late_run()
+                return reply
+        raise AssertionError("unreachable")
+
+    async def load(self) -> None:
+        """Load the library into all servers that have not got it, and remove those of other releases.
+
+        A service of another release that still runs loads its own again. Errors are left to the first call.
+        """
+        await asyncio.gather(*map(self._load_alone, await self._store.servers()))
+
+    async def _load_alone(self, server: ServerCalls) -> None:
+        try:
+            listed = await server.call("FUNCTION", "LIST", "LIBRARYNAME", f"{NAME_PREFIX}*")
+            names = {bytes(entry[entry.index(b"library_name") + 1]).decode() for entry in listed}
+            for name in names - {self._library.name}:
+                await server.call("FUNCTION", "DELETE", name)
+            if self._library.name not in names:
+                await self._load_at(server)
+        except (redis_errors.RedisError, OSError) as exc:
+            _LOG.debug("the scripts were not loaded: %s", exc)
+
+    async def _load_at(self, server: ServerCalls) -> None:
+        """Load the library into a server, once for all calls that miss it."""
+        if server not in self._loads:
+            self._loads[server] = asyncio.create_task(self._load(server), name="deferd-load-scripts")
+            self._loads[server].add_done_callback(forget_error)  # those who wait for it may have been cancelled
+        await asyncio.shield(self._loads[server])
+
+    async def _load(self, server: ServerCalls) -> None:
+        try:
+            await server.call("FUNCTION", "LOAD", self._library.text)
+        except redis_errors.ResponseError as exc:
+            if f"'{self._library.name}' already exists" not in str(exc):  # another process was faster
+                raise
+        finally:
+            del self._loads[server]
 
     async def write(self, name: str, key: str, *args: str | bytes | int) -> Any:
         """Run one command that changes `key`, by a script, so that it does nothing once it was given up. As `run`."""
-        return await self.run("write", (key,), (name, *args))
+        return await self.run("erase" if name in _REMOVING else "write", (key,), (name, *args))
 
     async def command(self, name: str, *args: str | bytes | int) -> Any:
         """Run one plain command, which only reads. Raises StoreUnavailable as `run` does."""
@@ -252,6 +302,10 @@ class Scripts:
         permission = missing_permission(exc)
         if self._watch is not None and permission is not None and not isinstance(exc, MissingPermission):
             raise await self._watch.refuse(permission) from exc
+
+
+def _is_missing(error: redis_errors.ResponseError) -> bool:
+    return _NOT_FOUND in str(error)
 
 
 @contextmanager
@@ -302,17 +356,21 @@ def translate(exc: Exception, *, is_cancel: bool = False) -> StoreUnavailable | 
             return StoreUnavailable(detail if reason is None else f"{detail}: {reason}", retry_after_s)
     if isinstance(exc, RuntimeError) and _CLOSED_CONNECTION in str(exc):
         return StoreUnavailable(_UNREACHABLE, 1)
-    if isinstance(exc, redis_errors.ResponseError):
-        text = str(exc)
-        found = _FIRST_WORD.search(text)
-        word = found[1] if found is not None else ""
-        if word == "OOM":
-            return StoreUnavailable(_OUT_OF_MEMORY, 5)
-        if _SLOT_IS_MOVING in text:
-            return StoreUnavailable("the store's cluster is being rearranged")
-        if word in _REFUSALS:
-            refusal, _, _ = text[text.index(word) :].partition(_SCRIPT_LINE)
-            return StoreUnavailable(f"the store currently refuses calls: {refusal}")
+    return _refused(str(exc)) if isinstance(exc, redis_errors.ResponseError) else None
+
+
+def _refused(text: str) -> StoreUnavailable | None:
+    """The StoreUnavailable for an error reply, or None for one of a broken script."""
+    found = _FIRST_WORD.search(text)
+    word = found[1] if found is not None else ""
+    if word == "OOM":
+        return StoreUnavailable(_OUT_OF_MEMORY, 5)
+    for part, detail in _OF_TEXTS.items():
+        if part in text:
+            return StoreUnavailable(detail)
+    if word in _REFUSALS:
+        refusal, _, _ = text[text.index(word) :].partition(_SCRIPT_LINE)
+        return StoreUnavailable(f"the store currently refuses calls: {refusal}")
     return None
 
 

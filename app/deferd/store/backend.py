@@ -40,7 +40,7 @@ class Backend:
     client: Redis | RedisCluster
     call: Callable[..., Awaitable[Any]]
     calls_of: Callable[[str], KeyCalls]
-    servers: Callable[[], Awaitable[Sequence[KeyCalls]]]
+    servers: Callable[[], Awaitable[Sequence[ServerCalls]]]
     topology: Callable[[], object]
     pubsub: Callable[[], WatchedPubSub]
     close_all: Callable[[], Awaitable[None]]
@@ -58,7 +58,7 @@ def pipelined_backend(
     def pubsub() -> WatchedPubSub:
         return WatchedPubSub(subscriber_pool(), deadline_s=timeout_s, publish=partial(server.call, "PUBLISH"))
 
-    async def servers() -> Sequence[KeyCalls]:
+    async def servers() -> Sequence[ServerCalls]:
         return (server,)
 
     return Backend(

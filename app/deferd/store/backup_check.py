@@ -1,7 +1,8 @@
 """Check that the files of a backup hold nothing but what deferd writes, before a server loads them.
 
 A server carries out every command of an append-only file when it loads it, `REPLICAOF` and `EVAL` too, and runs the
-function libraries of a snapshot. A backup may have been in other hands since it was made. So each file must consist of:
+function libraries of a snapshot. A backup may have been in other hands since it was made, and has no libraries: `deferd
+backup` takes them out (`backup_functions.py`). So each file must consist of:
 
 * first, if it begins like one, a snapshot (RDB) whose entries are strings, lists, hashes and sorted sets,
 * then commands of those that the scripts of deferd leave in the file.
@@ -38,7 +39,9 @@ _CHUNK_BYTES = 1024 * 1024
 
 _MAGIC = re.compile(rb"REDIS(?!000[0-4])\d{4}|VALKEY\d{3}")
 """Of the versions that end with a checksum."""
-_EOF, _SELECT_DB, _RESIZE_DB, _AUX, _EXPIRE_MS = 0xFF, 0xFE, 0xFB, 0xFA, 0xFC
+_EOF, _SELECT_DB, _RESIZE_DB, _EXPIRE_MS = 0xFF, 0xFE, 0xFB, 0xFC
+AUX, FUNCTION = 0xFA, 0xF5
+"""A note of two strings about the file, and a library of functions; both before all keys."""
 _ENTRIES = {
     0: "one",  # a string
     4: "pairs",  # a hash: fields and values
@@ -63,23 +66,29 @@ def check_backup_files(parent: Path) -> None:
         if path.name == MANIFEST or path.stat().st_size == 0:
             continue
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            magic = _MAGIC.match(data)
+            start = start_of_snapshot(data)
             try:
-                _check_commands(data, 0 if magic is None else _check_snapshot(data, magic.end()))
-            except _Foreign as exc:
+                _check_commands(data, 0 if start is None else end_of_snapshot(data, start))
+            except Foreign as exc:
                 raise StoreRefused(
                     f"{path.name} of the backup holds {exc}, which deferd never writes: another program has written to "
                     "the store, or somebody has changed the backup; it cannot be restored, use another one"
                 ) from exc
 
 
-class _Foreign(Exception):
+class Foreign(Exception):
     """Something that deferd does not write; the text begins with what it is."""
+
+
+def start_of_snapshot(data: mmap.mmap) -> int | None:
+    """Where the parts of the snapshot begin, None if the file does not begin with one."""
+    magic = _MAGIC.match(data)
+    return None if magic is None else magic.end()
 
 
 def _check_commands(data: mmap.mmap, start: int) -> None:
     """Check the commands from `start` to the end. The last one may be incomplete: loading truncates it."""
-    for number, command in enumerate(_commands(data, start)):
+    for number, command in enumerate(commands(data, start)):
         if command in _KEYLESS:
             continue
         if type(command) is not list or len(command) < 2 or {*map(type, command)} != {bytes}:
@@ -91,10 +100,11 @@ def _check_commands(data: mmap.mmap, start: int) -> None:
         if foreign:
             shown = command if isinstance(command, list) else [command]
             text = " ".join(_shown(part) for part in shown[:3]) + (" ..." if len(shown) > 3 else "")
-            raise _Foreign(f"the command {text} at byte {_offset(data, start, number)}")
+            raise Foreign(f"the command {text} at byte {_offset(data, start, number)}")
 
 
-def _commands(data: mmap.mmap, start: int) -> Iterator[Any]:
+def commands(data: mmap.mmap, start: int) -> Iterator[Any]:
+    """The commands from `start` on. Raises Foreign for something else."""
     reader = hiredis.Reader(notEnoughData=_INCOMPLETE)
     for at in range(start, len(data), _CHUNK_BYTES):
         reader.feed(data[at : at + _CHUNK_BYTES])
@@ -102,29 +112,29 @@ def _commands(data: mmap.mmap, start: int) -> Iterator[Any]:
             while (command := reader.gets()) is not _INCOMPLETE:
                 yield command
         except (hiredis.ProtocolError, MemoryError) as exc:
-            raise _Foreign(f"something other than a command near byte {at}") from exc
+            raise Foreign(f"something other than a command near byte {at}") from exc
 
 
 def _offset(data: mmap.mmap, start: int, number: int) -> int:
     """Where a command begins. All before it are lists of bytes, which have one form each."""
-    lengths = (len(pack(tuple(command))) for command in _commands(data, start))
+    lengths = (len(pack(tuple(command))) for command in commands(data, start))
     return start + sum(length for _, length in zip(range(number), lengths, strict=False))
 
 
-def _check_snapshot(data: mmap.mmap, at: int) -> int:
+def end_of_snapshot(data: mmap.mmap, at: int) -> int:
     """Check the snapshot whose parts begin at `at`, and return where it ends."""
     try:
         while (kind := data[at]) != _EOF:
             at = _after_part(data, at, kind)
     except IndexError:
-        raise _Foreign("a snapshot without an end") from None
+        raise Foreign("a snapshot without an end") from None
     return at + 1 + _CHECKSUM_BYTES
 
 
 def _after_part(data: mmap.mmap, at: int, kind: int) -> int:
     """The end of the part of a snapshot at `at`, after checking it: a key with its value, or a fact about the file."""
-    if kind == _AUX:
-        return _after_strings(data, at + 1, 2)
+    if kind == AUX:
+        return after_strings(data, at + 1, 2)
     if kind == _RESIZE_DB:
         return _length(data, _length(data, at + 1)[1])[1]
     if kind == _SELECT_DB and data[at + 1] == 0:
@@ -133,23 +143,23 @@ def _after_part(data: mmap.mmap, at: int, kind: int) -> int:
         return at + 1 + 8
     form = _ENTRIES.get(kind)
     if form is None:
-        raise _Foreign(f"an entry of type {kind} at byte {at}")
+        raise Foreign(f"an entry of type {kind} at byte {at}")
     if not _is_key_of_deferd(data, at + 1):
-        raise _Foreign(f"a key that begins with {_shown(data[at + 1 : at + 1 + _SHOWN_BYTES])} at byte {at + 1}")
-    at = _after_strings(data, at + 1, 1)
+        raise Foreign(f"a key that begins with {_shown(data[at + 1 : at + 1 + _SHOWN_BYTES])} at byte {at + 1}")
+    at = after_strings(data, at + 1, 1)
     if form == "one":
-        return _after_strings(data, at, 1)
+        return after_strings(data, at, 1)
     count, at = _length(data, at)
     if form == "pairs":
-        return _after_strings(data, at, 2 * count)
+        return after_strings(data, at, 2 * count)
     for _ in range(count):
         if form == "nodes":
             _, at = _length(data, at)
-        at = _after_strings(data, at, 1) + (_SCORE_BYTES if form == "scored" else 0)
+        at = after_strings(data, at, 1) + (_SCORE_BYTES if form == "scored" else 0)
     return at
 
 
-def _after_strings(data: mmap.mmap, at: int, count: int) -> int:
+def after_strings(data: mmap.mmap, at: int, count: int) -> int:
     """The end of so many strings at `at`."""
     for _ in range(count):  # short forms first: a snapshot has some for each job
         first = data[at]
@@ -164,7 +174,7 @@ def _after_strings(data: mmap.mmap, at: int, count: int) -> int:
             packed, at = _length(data, at + 1)
             at = _length(data, at)[1] + packed
         else:
-            raise _Foreign(f"a string in an unknown form at byte {at}")
+            raise Foreign(f"a string in an unknown form at byte {at}")
     return at
 
 
@@ -178,7 +188,7 @@ def _length(data: mmap.mmap, at: int) -> tuple[int, int]:
     if first in {0x80, 0x81}:
         end = at + (5 if first == 0x80 else 9)  # four or eight bytes
         return int.from_bytes(data[at + 1 : end]), end
-    raise _Foreign(f"an unknown length at byte {at}")
+    raise Foreign(f"an unknown length at byte {at}")
 
 
 def _is_key_of_deferd(data: mmap.mmap, at: int) -> bool:

@@ -39,6 +39,7 @@ _REDIRECTIONS = 16
 _TRY_AGAIN_S = 0.05
 NODE_SHARE = 0.9
 """The part of a call's time after which a node counts as failed, so that the error still names the node."""
+_UNSERVED = "no node of the cluster serves this key's slot"
 _UNKNOWN = StoreDurability(None)
 
 
@@ -74,7 +75,7 @@ class ClusterCalls:
         command = args[0]
         if command in _KEYLESS:
             return await self.client.execute_command(*args)
-        return await self.calls_of(args[3 if command in {"EVALSHA", "EVAL"} else 1]).call(*args)
+        return await self.calls_of(args[3 if command in {"FCALL", "EVAL"} else 1]).call(*args)
 
     def calls_of(self, key: Any) -> SlotCalls:
         """Calls to the primary that has the key's slot, of keys in this slot."""
@@ -118,6 +119,14 @@ class SlotCalls:
         """As `ServerCalls.durability`."""
         node = self._last or self._cluster.node_of_slot(self._slot)
         return _UNKNOWN if node is None else node.durability
+
+    @property
+    def server(self) -> NodeCalls:
+        """As `ServerCalls.server`."""
+        node = self._last or self._cluster.node_of_slot(self._slot)
+        if node is None:
+            raise RedisConnectionError(_UNSERVED)
+        return node
 
     async def probe(self) -> int:
         """As `ServerCalls.probe`."""
@@ -173,7 +182,7 @@ class SlotCalls:
             node = asked or self._cluster.node_of_slot(self._slot)
             if node is None:
                 client.refresh_on_next_call()
-                raise RedisConnectionError("no node of the cluster serves this key's slot")
+                raise RedisConnectionError(_UNSERVED)
             self._last = node
             try:
                 return await send(node, asked is not None)

@@ -149,7 +149,9 @@ def _check_node(info: Info, server_section: Info, store: Store, *, unsupported: 
             )
         _log.warning("%s is not Valkey or Redis: %s; it is used at your own risk, and may lose jobs", place, reason)
     if server_version(info) < OLDEST_VERSION:
-        raise StoreRefused(f"{place} is {name}, which is too old: deferd needs version 6.2 or later")
+        raise StoreRefused(
+            f"{place} is {name}, which is too old: deferd needs Redis 7.0 or Valkey 7.2, or a later version"
+        )
     mode = info.get("redis_mode") or info.get("server_mode", "standalone")
     if mode == "sentinel":
         raise StoreRefused(f"{place} is a sentinel: use redis+sentinel://host:port,.../master-name")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoPermissionError, NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from deferd.store.acl import UNNAMED, missing_permission
@@ -20,7 +20,9 @@ from deferd.store.connection import Store
 _SCRIPT = (files("deferd.store") / "lua" / "self_test.lua").read_text(encoding="utf-8")
 _SCRATCH = ("zset", "hash", "string", "renamed")
 _CHANNEL = "deferd:probe"
-_UNKNOWN_SCRIPT = "0" * 40
+_UNKNOWN = "deferd_probe"
+"""No function and no library has this name."""
+_CANNOT_SUCCEED = {"fcall", "function|load", "function|delete"}
 _TAGS_TRIED = 20_000
 """Enough to find a tag for every primary that has more than a handful of the 16,384 slots."""
 _UNREACHABLE = (RedisConnectionError, RedisTimeoutError, OSError)
@@ -52,25 +54,35 @@ async def run_self_test(store: Store, *, every: bool = True) -> SelfTestResult:
 
 async def _test_at(store: Store, tag: str) -> SelfTestResult:
     keys = [f"deferd:{{{tag}}}:probe/{name}" for name in _SCRATCH]
+    server = store.calls_of(keys[0]).server
     replies = await asyncio.gather(
         store.call("EVAL", _SCRIPT, len(keys), *keys, _CHANNEL),
-        store.call("EVALSHA", _UNKNOWN_SCRIPT, 1, keys[0]),
         store.call("PING"),
+        store.call("FCALL", _UNKNOWN, 1, keys[0]),
+        server.call("FUNCTION", "LOAD", ""),
+        server.call("FUNCTION", "LIST", "LIBRARYNAME", _UNKNOWN),
+        server.call("FUNCTION", "DELETE", _UNKNOWN),
         return_exceptions=True,
     )
+    commands = ("eval", "ping", "fcall", "function|load", "function|list", "function|delete")
     missing: set[str] = set()
-    for command, reply in zip(("eval", "evalsha", "ping"), replies, strict=True):
-        if isinstance(reply, NoScriptError) or not isinstance(reply, BaseException):
+    differences: list[str] = []
+    for command, reply in zip(commands, replies, strict=True):
+        if not isinstance(reply, BaseException):
             continue
         if command == "ping" and store.cluster and isinstance(reply, _UNREACHABLE):
             continue  # a cluster client sends it to any node
-        if not isinstance(reply, RedisError) or (rule := missing_permission(reply)) is None:
+        rule = missing_permission(reply) if isinstance(reply, RedisError) else None
+        if rule is not None:
+            missing.add(rule or f"+{command}")
+        elif command not in _CANNOT_SUCCEED or not isinstance(reply, ResponseError):
             raise reply
-        missing.add(rule or f"+{command}")
+        elif "unknown command" in str(reply).lower():
+            differences.append(f"it has no command {command.upper()}")
     if isinstance(replies[0], BaseException):
         return SelfTestResult(tuple(missing), ())
     failed, wrong = replies[0]
-    differences = [text.decode(errors="replace") for text in wrong]
+    differences += [text.decode(errors="replace") for text in wrong]
     for command, text in zip(failed[::2], failed[1::2], strict=True):
         error = _error(text.decode(errors="replace"))
         rule = missing_permission(error)

@@ -32,6 +32,11 @@ class ServerCalls:
         self._replicated = ReplicatedCalls(pool, deadline_s=timeout_s, within_s=confirm_s)
         self.call_replicated = self._replicated.call
 
+    @property
+    def server(self) -> ServerCalls:
+        """The calls to the server that ran the last call, or else would run the next: here always these."""
+        return self
+
     async def call_probed(self, *args: str | bytes | float | NotAfter) -> Any:
         """As `call`. Right after the reply, `durability.level` holds for this call."""
         self.durability.refresh()

@@ -15,7 +15,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-OLDEST_VERSION = (6, 2)
+OLDEST_VERSION = (7, 0)
+"""The first that has functions. Valkey 7.2 is compatible with Redis 7.2."""
 _OWN_VERSIONS = {"redis_version", "valkey_version", "gcc_version", "rlec_version"}
 """`rlec_version` is Redis Enterprise."""
 _OWN_SIGNS = ("valkey_version", "redis_git_sha1", "redis_git_dirty", "redis_build_id", "atomicvar_api", "rlec_version")

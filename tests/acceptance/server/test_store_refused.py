@@ -55,7 +55,7 @@ async def test_the_permissions_of_the_readme_are_enough_for_every_call(
     assert store.command("ACL", "LOG") == []
 
 
-@pytest.mark.parametrize("command", ["time", "hset", "evalsha"])
+@pytest.mark.parametrize("command", ["time", "hset", "fcall"])
 async def test_without_a_permission_every_call_is_a_503_that_names_it(
     shop: Http, store: StoreServer, service: ServiceProcess, command: str
 ) -> None:

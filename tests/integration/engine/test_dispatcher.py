@@ -37,7 +37,7 @@ async def all_wait(engine: Engine, count: int) -> None:
 
 def store_calls(server: StoreServer) -> int:
     stats = server.command("INFO", "commandstats")
-    return int(stats.get("cmdstat_evalsha", {"calls": 0})["calls"])
+    return int(stats.get("cmdstat_fcall", {"calls": 0})["calls"])
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ async def hold(driver: EngineDriver, *job_ids: str, **fields: Any) -> dict[str, 
 
 
 def script_calls(server: StoreServer) -> int:
-    count: int = server.command("INFO", "commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"]
+    count: int = server.command("INFO", "commandstats").get("cmdstat_fcall", {"calls": 0})["calls"]
     return count
 
 

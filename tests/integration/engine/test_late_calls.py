@@ -19,7 +19,7 @@ from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.request_end import request_ending_at
-from deferd.engine.scripts import Scripts, assembled
+from deferd.engine.scripts import Scripts, library
 from deferd.store.connection import Store, connect
 from deferd.store.server_clock import NotAfter
 from tests.held_network import HeldNetwork
@@ -45,20 +45,22 @@ def refusals(server: StoreServer) -> int:
 @pytest.mark.parametrize("movable_clock", [False, True])
 def test_every_script_does_nothing_from_its_instant_on(server: StoreServer, movable_clock: bool) -> None:
     server.command("SET", "deferd:{0}:clock", -3_600_000)  # a moved clock is not asked
+    server.command("FUNCTION", "LOAD", "REPLACE", library(movable_clock).text)
     before = changes(server)
     seconds, microseconds = server.command("TIME")
     now_ms = seconds * 1000 + microseconds // 1000
-    for verb, script in assembled(movable_clock).items():
+    for verb, function in library(movable_clock).functions.items():
         with pytest.raises(ResponseError, match=r"^TOOLATE [0-9]{13}$") as refusal:
-            server.command("EVAL", script.source, 2, f"{KEY}:a", f"{KEY}:b", TOPIC, "1", now_ms)
+            server.command("FCALL", function, 2, f"{KEY}:a", f"{KEY}:b", TOPIC, "1", now_ms)
         assert now_ms <= int(str(refusal.value).split()[1]) < now_ms + 60_000, verb
     assert changes(server) == before
 
 
 async def test_a_script_runs_until_its_instant_and_does_not_see_it(server: StoreServer) -> None:
     seconds, _ = server.command("TIME")
-    script = assembled(False)["write"].source
-    assert server.command("EVAL", script, 1, "key", "RPUSH", "a", "b", (seconds + 60) * 1000) == 2
+    server.command("FUNCTION", "LOAD", "REPLACE", library(False).text)
+    function = library(False).functions["write"]
+    assert server.command("FCALL", function, 1, "key", "RPUSH", "a", "b", (seconds + 60) * 1000) == 2
     assert server.command("LRANGE", "key", 0, -1) == [b"a", b"b"]
 
 
@@ -120,7 +122,7 @@ async def test_calls_that_were_held_up_do_nothing_behind_those_made_in_their_pla
     assert (await puts.put(in_topic("replaced", body=2, delay=60, on_conflict="replace"))).outcome == "replaced"
     late = await network.deliver()
 
-    assert late.count(b"EVALSHA") + late.count(b"EVAL\r\n") >= len(given_up)
+    assert late.count(b"FCALL\r\n") >= len(given_up)
     assert [] == (await queue.pop("put-and-cancelled", [PopRequest(1)])).jobs[0]
     assert [] == (await queue.pop("put-and-finished", [PopRequest(1)])).jobs[0]
     assert (await queue.get("cancelled", "a")).id == "a"

@@ -72,7 +72,7 @@ def nothing_is_left(engine: Engine) -> bool:
 
 def script_calls(server: StoreServer) -> int:
     stats = server.command("INFO", "commandstats")
-    return int(stats.get("cmdstat_evalsha", {"calls": 0})["calls"])
+    return int(stats.get("cmdstat_fcall", {"calls": 0})["calls"])
 
 
 @pytest.fixture
@@ -420,7 +420,7 @@ async def test_a_store_that_fails_ends_the_pops_with_an_error(tmp_path_factory: 
 async def test_a_store_that_refuses_to_write_ends_the_pops_with_an_error(
     driver: EngineDriver, names: tuple[str, ...]
 ) -> None:
-    """Searches succeed on such a store, and so do the probes of an outage. This engine gets no messages."""
+    """Searches succeed on such a store. This engine gets no messages."""
     engine, server = driver.engine, driver.server
     popping = pop_by(engine, "t.*")
     await all_wait(engine, 1)
@@ -431,11 +431,8 @@ async def test_a_store_that_refuses_to_write_ends_the_pops_with_an_error(
             engine.dispatcher.on_ready("t.a")
             with pytest.raises(StoreUnavailable):
                 await popping
-            if names:
-                assert await pop_now(engine, "t.*", *names) == []
-            else:
-                with pytest.raises(StoreUnavailable):
-                    await pop_now(engine, "t.*")
+            with pytest.raises(StoreUnavailable):
+                await pop_now(engine, "t.*", *names)
     finally:
         server.command("CONFIG", "SET", "min-replicas-to-write", "0")
     async with asyncio.timeout(BUSY_S):

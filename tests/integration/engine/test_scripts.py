@@ -164,6 +164,8 @@ async def call_all_of_a_topic(driver: EngineDriver) -> None:
     await driver.engine._scripts.run("withdraw_run", keys, (TOPIC, "none"))
     await driver.pass_time(3)
     await schedules.delete("s", lambda _: None)
+    await driver.engine.calendars.put("c", PutCalendar(windows=[Window.model_validate({"from": "09:00"})]))
+    await driver.engine.calendars.delete("c")
     assert driver.engine.clock is not None
     await driver.engine.clock.read()
     await push_everything(driver.engine)
@@ -178,7 +180,7 @@ async def test_every_script_is_sent_again_to_a_store_that_forgot_it(driver: Engi
 
     async def run_on_a_store_that_forgets(verb: str, *arguments: object, **options: object) -> object:
         called.add(verb)
-        driver.server.command("SCRIPT", "FLUSH")
+        driver.server.command("FUNCTION", "FLUSH")
         return await run(verb, *arguments, **options)  # type: ignore[arg-type]
 
     driver.engine._scripts.run = run_on_a_store_that_forgets  # type: ignore[method-assign]

@@ -212,7 +212,7 @@ class TestFsync:
             probes = calls["cmdstat_config|get"]
             assert probes <= 1 + time.monotonic() - began
             assert calls["cmdstat_info"] == probes + 1  # the one of this test
-            assert calls["cmdstat_evalsha"] == 100
+            assert calls["cmdstat_fcall"] == 100
 
     @pytest.mark.skipif(DEBIAN_REDIS is None, reason="redis-server is not installed")
     async def test_an_older_redis_that_was_a_replica_counts_after_its_rewrite(

@@ -24,9 +24,9 @@ OTHER_PRODUCTS = {
     "kvrocks": "version:2.11.1 kvrocks_version:2.11.1 redis_version:7.0.0 git_sha1:0 gcc_version:12",
     "dragonfly": "redis_version:7.4.0 dragonfly_version:df-v1.40.1 arch_bits:64 executable:dragonfly",
     "garnet": "garnet_version:1.0.60 os:Unix redis_version:7.4.3 multiplexing_api:epoll",
-    "keydb": "redis_version:6.3.4 redis_git_sha1:7e7e5e57 executable:/data/keydb-server",
+    "keydb": "redis_version:7.3.4 redis_git_sha1:7e7e5e57 executable:/data/keydb-server",
     "redict": "redis_version:7.2.4 redict_version:7.3.0 redis_git_sha1:0 redis_build_id:1 redis_mode:standalone",
-    "upstash": "upstash_version:1.11.0 redis_version:6.2.6 redis_mode:standalone",
+    "upstash": "upstash_version:1.11.0 redis_version:7.2.6 redis_mode:standalone",
     "other": "redis_version:7.0.0 server_name:other redis_build_id:1 redis_mode:standalone",
     "INFO has none of": "redis_version:7.0.0 redis_mode:standalone",
 }  # fmt: skip
@@ -73,16 +73,18 @@ async def test_the_self_test_leaves_nothing_behind(server: StoreServer) -> None:
 
 
 async def test_all_missing_permissions_are_named_with_what_grants_them(server: StoreServer) -> None:
-    sentence = await refusal(user_url(server, "-time", "-zadd", "-publish", "-evalsha", "-info"))
+    sentence = await refusal(user_url(server, "-time", "-zadd", "-publish", "-fcall", "-info"))
 
     assert "the store's user lacks the permissions" in sentence
-    assert sentence.endswith("ACL SETUSER <user> +evalsha +info +publish +time +zadd")
+    assert sentence.endswith("ACL SETUSER <user> +fcall +info +publish +time +zadd")
 
 
 @pytest.mark.parametrize(
     ("rules", "granted"),
     [
         (["-eval"], "+eval"),
+        (["-function|load"], "+function|load"),
+        (["-function|list", "-function|delete"], "+function|delete +function|list"),
         (["-subscribe"], "+subscribe"),
         (["resetkeys", "~shop:*"], "~deferd:*"),
         (["resetchannels"], "&deferd:*"),

@@ -60,7 +60,7 @@ def test_a_body_in_an_argument_is_utf_8_in_every_locale() -> None:
     script = (
         "import sys; from deferd.cli.framework import values, output;"
         "output.json_line(values.json_value(sys.argv[1]));"
-        "from deferd.engine.scripts import assembled; assembled(False)"
+        "from deferd.engine.scripts import library; library(False)"
     )
     body = {"name": "ä→😀"}
     done = subprocess.run(

@@ -425,9 +425,6 @@ BOUNDED_BEFORE = (
 """Where a regular expression reads a short text: a part of a cursor (limits.CURSOR_MAX), the first bytes of a backup's
 file, an error of the system, the version of the store, the key that only an operator writes."""
 
-OF_OWN_FILES = "engine/script_source.py"
-"""Its regular expressions read the service's own scripts, once at the start."""
-
 
 def least_time_s(act: Callable[[Any], object], value: Any) -> float:
     least = MOST_S
@@ -470,6 +467,5 @@ def test_every_regular_expression_of_the_service_is_in_the_table() -> None:
     for part in SERVICE:
         for path in [ROOT / part] if part.endswith(".py") else (ROOT / part).rglob("*.py"):
             found[path.relative_to(ROOT).as_posix()] = regular_expressions(path)
-    del found[OF_OWN_FILES]
     listed = Counter(module for row in ROWS for module in row.expressions) + Counter(BOUNDED_BEFORE)
     assert +found == listed

@@ -14,7 +14,7 @@ from deferd.store.server_info import OLDEST_VERSION, server_name, server_version
     [
         ({"redis_version": "5.0.14"}, (5, 0), "redis 5.0.14", False),
         ({"redis_version": "6.0.16"}, (6, 0), "redis 6.0.16", False),
-        ({"redis_version": "6.2.0"}, (6, 2), "redis 6.2.0", True),
+        ({"redis_version": "6.2.0"}, (6, 2), "redis 6.2.0", False),
         ({"redis_version": "7.0.15"}, (7, 0), "redis 7.0.15", True),
         ({"redis_version": "10.1.0"}, (10, 1), "redis 10.1.0", True),
         ({"redis_version": 7.4}, (7, 4), "redis 7.4", True),  # redis-py parses it as a number

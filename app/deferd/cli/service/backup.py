@@ -23,6 +23,7 @@ from deferd.contract.timestamps import format_instant
 from deferd.store.append_only import copy_data, sync_files
 from deferd.store.backup import Backup, write_backup
 from deferd.store.backup_check import check_backup_files
+from deferd.store.backup_functions import take_out_functions
 from deferd.store.data_dir import APPEND_ONLY_DIR, DataDirectory
 from deferd.store.preflight import StoreRefused
 
@@ -88,8 +89,10 @@ def _fill(staging: Path, source: Path, *, verify: bool) -> Backup:
     taken_at = format_instant(datetime.now(UTC))
     copy_data(DataDirectory(source), staging)
     made = Backup(metadata.version("deferd"), None, taken_at, None, None, None, ())
+    take_out_functions(staging)
     if verify:
         check_backup_files(staging)  # what a restore would refuse is found now
         made = replace(made, **load_and_count(staging)._asdict())
+        take_out_functions(staging)  # those by which the jobs were counted
     # Loading truncates an incomplete command at the end of the file, so the checksums are taken afterwards.
     return replace(made, files=tuple(sync_files(staging)))

@@ -3,7 +3,9 @@
 -- taken may have a finished job, but no other; a follow-up needs a job that has not ended; collected items need a job
 -- or a follow-up without a body of its own. A run of a schedule that waits is delayed; only the next one of its schedule
 -- may have been moved to now, and all others are in `earlier_runs`.
--- @include clock topic events tags record transitions time_limits findings consistency
+-- @include clock topic events tags record transitions time_limits
+-- @inline findings consistency
+-- @flags allow-oom
 -- KEYS, ARGV[1] topic, ARGV[2] repair: see lib/consistency.lua
 -- ARGV[3] delayed, ready, reserved, dead, finished, expiry, holders, requests, tagged, taken, follow, items, runs, or
 --   cancelled
@@ -17,7 +19,7 @@ local name = ARGV[3]
 local HASHES = { holders = HOLDERS, requests = REQUESTS, tagged = TAGGED, follow = attached().FOLLOW,
   items = attached().ITEMS, runs = attached().RUNS }
 local is_hash = HASHES[name] ~= nil
-local key = STATE_SETS[name] or HASHES[name] or ({ expiry = EXPIRY, cancelled = CANCELLED, taken = TAKEN })[name]
+local key = set_of(name) or HASHES[name] or ({ expiry = EXPIRY, cancelled = CANCELLED, taken = TAKEN })[name]
 local HAS_CHECK_OF_ITS_OWN = { taken = true, follow = true, items = true, runs = true }
 local cursor, checked_before = string.match(ARGV[4], '^(%d+) ?(%d*)$')
 local reply = redis.call(is_hash and 'HSCAN' or 'ZSCAN', key, cursor, 'COUNT', ARGV[5])

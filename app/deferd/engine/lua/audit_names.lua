@@ -1,4 +1,5 @@
 -- Check one step of a shard's keys for topics with data that no list of topics shows. Read-only.
+-- @flags no-writes
 -- KEYS[1] settings HASH topic -> JSON | KEYS[2] topics ZSET topic -> 0
 -- ARGV[1] what to check: settings, topics, or keys, which are all keys of the store; or partitions, which only lists
 --   those names in settings that have a "#"

@@ -1,5 +1,7 @@
 -- Check that the layout of a topic's partitions can be read and agrees with its settings, both of one instant.
--- @include clock topic findings
+-- @include clock topic
+-- @inline findings
+-- @flags allow-oom
 -- KEYS: see lib/topic.lua, of the topic; the last of KEYS: partitioned HASH topic -> layout
 -- ARGV[1] topic
 -- ARGV[2] 1: repair what is found; 2: write both again in any case; 0: change nothing

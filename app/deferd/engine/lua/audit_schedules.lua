@@ -1,6 +1,8 @@
 -- Check one step of a shard's schedules: each is listed, and each that makes runs is due to be advanced at some time. Each
 -- of their earlier runs waits.
--- @include clock findings schedules
+-- @include clock schedules
+-- @inline findings
+-- @flags allow-oom
 -- KEYS[1] schedules ZSET and KEYS[2] schedule_due ZSET, see lib/schedules.lua | KEYS[3] due ZSET topic -> ms
 -- KEYS[4] aside: the beginning of the new name of a schedule that cannot be read | KEYS[5] earlier_runs ZSET
 -- ARGV[1] what to check: schedules, schedule_due, earlier_runs, or names, those in ARGV[5..]; unreadable: move those in

@@ -1,5 +1,6 @@
 -- Check one step through the tag index of a shard: each member must be a job that has the tag.
--- @include findings
+-- @inline findings
+-- @flags allow-oom
 -- KEYS[1..] tag/<tag> ZSET "topic id" -> 0 | the last of KEYS: aside, the prefix of the new name of a key that is
 --   renamed
 -- ARGV[1] 1: repair what is found, in the same call; 0: change nothing

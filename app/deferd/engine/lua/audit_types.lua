@@ -1,4 +1,5 @@
 -- Check the type of each key; a key of the wrong type makes every other script that uses it fail.
+-- @flags allow-oom
 -- KEYS[1..] the keys | the last of KEYS: aside, the prefix of the new name of a key that is renamed
 -- ARGV[1] topic, or '' for the keys of a shard | ARGV[2] 1: rename keys of the wrong type, with their data
 -- ARGV[3..] the expected type of each key

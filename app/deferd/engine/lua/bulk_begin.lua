@@ -1,5 +1,6 @@
 -- Begin a call on many jobs in one shard, or read what it has done there.
 -- @include clock of_key
+-- @flags allow-oom
 -- KEYS[1] bulk/<request> HASH of the shard, see lib/selection.lua
 -- KEYS[2] of_key/<key> of the key of the API that makes the call, if it has one (lib/of_key.lua)
 -- ARGV[1] 1: remember the call, for an hour after its last step; 0: do not | ARGV[2] for how many ms instead, or ''
@@ -11,14 +12,9 @@ local kept_ms = tonumber(ARGV[2]) or REMEMBERED_MS
 local found = redis.call('HMGET', KEYS[1], 'bound', 'done', 'delayed', 'ready', 'reserved', 'dead', 'finished')
 local now = now_ms()
 if not found[1] and ARGV[1] == '1' then
-  -- A store that is out of memory does not remember the call, but lets it cancel jobs.
-  local reply = redis.pcall('HSET', KEYS[1], 'bound', string.format('%.0f', now))
-  if type(reply) ~= 'table' then
-    redis.call('PEXPIRE', KEYS[1], kept_ms)
-    if KEYS[2] then note_of_key(KEYS[2], string.match(KEYS[1], '}:(.*)$'), now, kept_ms) end
-  elseif not string.find(reply.err, 'OOM', 1, true) then
-    return reply
-  end
+  redis.call('HSET', KEYS[1], 'bound', string.format('%.0f', now))
+  redis.call('PEXPIRE', KEYS[1], kept_ms)
+  if KEYS[2] then note_of_key(KEYS[2], string.match(KEYS[1], '}:(.*)$'), now, kept_ms) end
 end
 local reply = { tonumber(found[1] or now) }
 for index = 2, #found do

@@ -1,5 +1,7 @@
 -- Cancel the selected jobs of one topic, in any state; later calls of holders get the code of cancelled jobs.
--- @include clock topic events tags record transitions paging bounded_reads selection
+-- @include clock topic events tags record transitions paging bounded_reads
+-- @inline selection
+-- @flags allow-oom
 -- KEYS, ARGV: see lib/selection.lua; further in ARGV[2]:
 --     refuse_reserved  true: leave jobs that a consumer holds
 -- Returns: see lib/selection.lua
@@ -20,7 +22,7 @@ return run_step(function(jobs)
     end
   end
   for state, ids in pairs(of_state) do
-    redis.call('ZREM', STATE_SETS[state], unpack(ids))
+    redis.call('ZREM', set_of(state), unpack(ids))
   end
   if #removed > 0 then
     redis.call('HDEL', POOL, unpack(removed))

@@ -1,5 +1,7 @@
 -- Reschedule the selected jobs of one topic. Delayed and ready ones get a new due time, others stay as they are.
--- @include clock topic events record transitions time_limits paging bounded_reads selection
+-- @include clock topic events record transitions time_limits paging bounded_reads
+-- @inline selection
+-- @flags allow-oom
 -- KEYS, ARGV: see lib/selection.lua; further in ARGV[2] one of
 --     by     ms to add to the due time of each job | delay  ms from now | at  an instant, ms
 -- Returns: see lib/selection.lua
@@ -11,7 +13,6 @@
 local MOST_AHEAD_MS = 315576000000
 local last = last_position()
 
-local NOBODY = ''
 local NO_EXTRA = '\0\0\0\0'
 
 -- The new due time of a job; nil if the job stays as it is.
@@ -67,8 +68,7 @@ return run_step(function(jobs)
     end
   end
   if count == 0 then return 0, jobs.members end
-  -- Delete first, if only nothing: a store that is out of memory refuses a script whose first write adds data.
-  redis.call('ZREM', DELAY, NOBODY, unpack(ready))
+  if #ready > 0 then redis.call('ZREM', DELAY, unpack(ready)) end
   if #no_longer_ready > 0 then redis.call('ZREM', READY, unpack(no_longer_ready)) end
   redis.call('HSET', POOL, unpack(records))
   if waiting > 0 then redis.call('ZADD', DELAY, unpack(delayed)) end

@@ -1,5 +1,6 @@
 -- Make reserved jobs dead.
 -- @include clock topic events tags record transitions delivery attempts_log bounded_reads deliveries
+-- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] how long a dead job is kept, ms
 -- ARGV[3..] two for each job: id | nonce u48 | attempt u32 (0: any) | u8, 1 when an error text follows | error

@@ -1,5 +1,6 @@
 -- Reschedule or change a delayed or ready job.
 -- @include clock topic events tags record transitions time_limits waiting
+-- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] id | ARGV[3] delay, at, or '' to keep the due time | ARGV[4] that delay or instant, ms
 -- ARGV[5] extra: JSON of the keys to set, null to remove one, '' for none | ARGV[6] 1 when a new body follows | ARGV[7]
@@ -47,7 +48,6 @@ local drops_items = ARGV[6] == '1' and record.extra.y
 if drops_items then record.extra.y = nil end
 if ARGV[6] == '1' then record.rest = ARGV[7] end
 
--- Deletions come first: a store that is out of memory refuses a script whose first write adds data.
 redis.call('ZREM', EXPIRY, id)
 if drops_items == 0 then attached().drop_items({ id }) end
 if due then

@@ -2,6 +2,7 @@
 -- is held, so that it can be called each second. It does not notice that the lease has ended and another delivery has
 -- the job; touch does.
 -- @include clock topic record transitions delivery
+-- @flags no-writes
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2..] three for each delivery: id | nonce | attempt, below 0 for a receipt that no delivery has
 -- Returns a code for each: 0 held, 1 not found, 2 no such delivery, 3 cancelled, 4 to 7 not reserved (lib/delivery.lua)

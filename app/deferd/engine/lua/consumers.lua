@@ -1,5 +1,6 @@
 -- Read the consumers that processes have published, see publish_consumers.lua. Read-only.
 -- @include clock
+-- @flags no-writes
 -- KEYS[1] reports HASH process -> JSON | KEYS[2] reported ZSET process -> ms | KEYS[3] topics ZSET topic -> ms
 -- ARGV[1] most reports | ARGV[2..] topics
 -- Returns { now ms, { ms of the report, JSON, ... }, { for each topic the ms at which a consumer was last seen, or 0 }, 1,

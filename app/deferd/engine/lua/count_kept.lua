@@ -1,5 +1,6 @@
 -- Count the jobs of many topics, in any state, with their follow-ups, and the tombstones of cancelled and of unique
 -- jobs. Read-only.
+-- @flags no-writes
 -- KEYS[4n+1] pool HASH | KEYS[4n+2] cancelled ZSET | KEYS[4n+3] taken ZSET | KEYS[4n+4] follow HASH: four for each
 --   topic, all of one shard
 -- Returns { jobs, tombstones }

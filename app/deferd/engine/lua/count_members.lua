@@ -1,4 +1,5 @@
 -- Count the members of several sorted sets. Read-only.
+-- @flags no-writes
 -- KEYS[1..] ZSET, all of one shard
 -- Returns the number of members of each, -1 for a key of another type, which another program has damaged
 -- Bound: the keys; the caller sends at most 500.

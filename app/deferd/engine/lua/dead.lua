@@ -1,6 +1,7 @@
 -- Read dead jobs of topics, those kept longest first: without a `dead_retain` of their own, those that died last. Of one
 -- topic also the pages after the first. Read-only.
 -- @include paging
+-- @flags no-writes
 -- KEYS[2n+1] dead ZSET id -> retention end ms | KEYS[2n+2] pool HASH id -> record: two for each topic, all of one shard
 -- ARGV[1] score of the last page's last job, '' to begin | ARGV[2] its id | ARGV[3..] most jobs of each topic
 -- Returns for each topic { 1 when there is more, else 0, jobs looked at, score and id of the last of them, then two for

@@ -1,4 +1,5 @@
 -- Read the events of topics, each from a position on. Read-only.
+-- @flags no-writes
 -- KEYS[2n+1] events/seq HASH | KEYS[2n+2] events/log LIST: two for each topic, all of one shard, see lib/events.lua
 -- ARGV[1] most events to return together | ARGV[2n+2], ARGV[2n+3] two for each topic: the position
 --   since, modulo 65536 | number of the last event that was read; or

@@ -2,28 +2,19 @@
 -- one with `unique_for` stays taken for that time. One with a follow-up is deleted in any case, and that takes its
 -- place.
 -- @include clock topic events tags record transitions delivery
+-- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2..] two for each job: id | nonce u48 | attempt u32 (0: any) | result JSON
 -- Returns a code for each: 0 finished, now or before by the same delivery, 1 not found, 2 held under another receipt,
 --   3 cancelled, 4 to 7 not reserved (lib/delivery.lua)
 -- Bound: the jobs in ARGV, at most 1000.
 local HEADER_BYTES = 26
-local read = struct.unpack
-local now = now_ms()  -- before any write: without the permission for TIME nothing may change
-local ids, count = {}, (#ARGV - 1) / 2
-for index = 1, count do
-  ids[index] = ARGV[2 * index]
-end
-local raws = redis.call('HMGET', POOL, unpack(ids))
-local lease_ends = redis.call('ZMSCORE', RESERVED, unpack(ids))
 
-local released, gone, kept, earliest = {}, {}, {}, math.huge
-local done = {}  -- of each job that this call finishes: 'gone', or the state of what has its id then
+-- What the functions below know of the call; all of it is set at its beginning.
+local now, released, gone, kept, earliest, released_count, gone_count
+local done  -- of each job that this call finishes: 'gone', or the state of what has its id then
 local rare  -- what most calls do not have: the ids that stay taken, and the receipts of jobs with a follow-up by id
-local released_count, gone_count = 0, 0
 local tagged  -- the ids of those gone that have tags
-local most_events = events_to_keep()
-local noted, head_of_event = most_events and {}, most_events and 'F' .. now .. ' '
 
 -- Finish a live delivery; its writes are collected and done at the end.
 local function finish(id, raw, extra_length, argument, result_at)
@@ -82,6 +73,21 @@ local function was_finished_by(id, raw, nonce, attempt)
   local is_read, extra = pcall(read_extra, raw)
   return is_read and attempt > 0 and type(extra) == 'table' and extra.p == string.format('%.0f %d', nonce, attempt)
 end
+
+-- @call
+local read = struct.unpack
+now = now_ms()  -- before any write: without the permission for TIME nothing may change
+local ids, count = {}, (#ARGV - 1) / 2
+for index = 1, count do
+  ids[index] = ARGV[2 * index]
+end
+local raws = redis.call('HMGET', POOL, unpack(ids))
+local lease_ends = redis.call('ZMSCORE', RESERVED, unpack(ids))
+
+released, gone, kept, earliest, released_count, gone_count = {}, {}, {}, math.huge, 0, 0
+done, rare, tagged = {}, nil, nil
+local most_events = events_to_keep()
+local noted, head_of_event = most_events and {}, most_events and 'F' .. now .. ' '
 
 local codes = {}
 for index = 1, count do

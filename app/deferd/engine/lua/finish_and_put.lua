@@ -1,5 +1,4 @@
 -- Finish a job and put others into topics of the same shard: all of it is done, or nothing.
--- @embed check_puts finish put
 -- @include clock topic record transitions delivery
 -- KEYS: those of lib/topic.lua for the topic of the finished job, then the same for each topic of the puts
 -- ARGV[1] topic | ARGV[2] id | ARGV[3] nonce u48 | attempt u32 | result, as in finish.lua
@@ -15,10 +14,7 @@ local id, argument = ARGV[2], ARGV[3]
 local nonce, attempt = struct.unpack('<I6I4', argument)
 local code, raw = find_delivery(id, nonce, attempt, now_ms())
 -- Finishes nothing, as it has no live delivery; it says whether an earlier call did.
-if code ~= LIVE then return { 'done', finish(KEYS, { TOPIC, id, argument })[1], {} } end
-
--- A store that is out of memory refuses this: nothing is written yet.
-redis.call('HSETNX', SETTINGS, TOPIC, '')
+if code ~= LIVE then return { 'done', scripts.finish(KEYS, { TOPIC, id, argument })[1], {} } end
 
 local groups, at = {}, 4
 while at <= #ARGV do
@@ -37,16 +33,16 @@ for number, group in ipairs(groups) do
     group.keys[index] = KEYS[number * keys_of_topic + index]
   end
   local finishing = group.topic == TOPIC and id or ''
-  local checked = check_puts(group.keys, { group.topic, group.terms, finishing, unpack(group.jobs) })
+  local checked = scripts.check_puts(group.keys, { group.topic, group.terms, finishing, unpack(group.jobs) })
   if checked[1] == 'terms' then reply[#reply + 1] = { number, unpack(checked, 2) } end
   if checked[1] == 'refused' and #reply == 1 then return { 'refused', number, unpack(checked, 2) } end
 end
 if #reply > 1 then return reply end
 
-finish(KEYS, { TOPIC, id, argument })
+scripts.finish(KEYS, { TOPIC, id, argument })
 local results = {}
 for _, group in ipairs(groups) do
-  for _, result in ipairs(put(group.keys, { group.topic, '0', '', unpack(group.jobs) })[3]) do
+  for _, result in ipairs(scripts.put(group.keys, { group.topic, '0', '', unpack(group.jobs) })[3]) do
     results[#results + 1] = result
   end
   if group.topic == TOPIC then

@@ -1,5 +1,6 @@
 -- Forget a topic that has neither jobs nor settings.
 -- @include topic
+-- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic
 -- Returns 1 when it is gone, else 0

@@ -1,5 +1,6 @@
 -- Read one job. Read-only.
 -- @include topic record transitions
+-- @flags no-writes
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] id
 -- Returns { state, record, score in the sorted set of its state (0 when ready), consumer or '', the record of its

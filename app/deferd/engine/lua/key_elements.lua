@@ -1,4 +1,5 @@
 -- Read one step through a key. Read-only.
+-- @flags no-writes
 -- KEYS[1] a HASH, ZSET or LIST
 -- ARGV[1] its type | ARGV[2] cursor, 0 to begin | ARGV[3] about how many elements to read
 -- Returns { next cursor, 0 after the last step, { field, value, ... of a hash; member, score, ... of a sorted set; the

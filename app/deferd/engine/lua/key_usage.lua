@@ -1,4 +1,5 @@
 -- Count what is remembered for a key of the API beside jobs, and the bytes that it uses, one page at a time. Read-only.
+-- @flags no-writes
 -- KEYS[1] of_key/<key> ZSET, see lib/of_key.lua
 -- ARGV[1] rank of the first entry | ARGV[2] most entries
 -- Bytes that the store uses beside the texts: ARGV[3] for a call or a task, ARGV[4] for a job that a call has noted,

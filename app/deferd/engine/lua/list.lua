@@ -1,6 +1,7 @@
 -- Return one page of a topic's jobs in one state, ordered by due time, lease end or retention end; ready jobs in the
 -- order in which they will be handed out. Read-only.
 -- @include topic record transitions paging
+-- @flags no-writes
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] state
 -- ARGV[3] score of the last page's last job (a ready job's position), '' to begin | ARGV[4] its id
@@ -29,7 +30,7 @@ local function add(id, score)
   end
 end
 
-local key = STATE_SETS[state]
+local key = set_of(state)
 local members = {}
 local first, last, step  -- of members
 if ARGV[6] == '1' then

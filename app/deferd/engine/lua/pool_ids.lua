@@ -1,4 +1,5 @@
 -- Read one step through the ids of a Job Pool. Read-only.
+-- @flags no-writes
 -- KEYS[1] pool HASH id -> record
 -- ARGV[1] cursor, 0 to begin | ARGV[2] about how many ids to read
 -- Returns { next cursor, 0 after the last step, ids ... }

@@ -1,5 +1,6 @@
 -- Hand out ready jobs of one topic, in the order of the requests, each under a lease.
 -- @include clock topic events tags record transitions time_limits
+-- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] how long a dead job is kept, ms
 -- ARGV[3..] four for each request: count, negative for the pusher of the topic | ttr ms, 0 for the job's own | consumer or '' | request id or ''
@@ -24,16 +25,13 @@ local REMEMBERED_MS = 3600000
 local MOST_BYTES = 1024 * 1024
 local MOST_IN_CHUNK = 500
 local READ_AT_ONCE = 16
-local read = struct.unpack
-local now = now_ms()
-local dead_retention = tonumber(ARGV[2])
-local settings = redis.call('HGET', SETTINGS, TOPIC)
-settings = settings and settings ~= '' and cjson.decode(settings) or nil
-if settings and settings.pu and tonumber(ARGV[3]) >= 0 then return IS_PUSHED end
-local paused = settings and settings.p == 1
-local noted = settings and settings.ev and {}  -- events
 
-local replayed_bytes = 0
+-- What the functions below know of the call; all of it is set at its beginning.
+local read, now, dead_retention
+local noted  -- events
+local replayed_bytes, skipped, expired, overdue
+local taken, records, ttrs, latest_ends, next_taken, leases, earliest
+local holders, requested  -- pairs for HOLDERS and REQUESTS, of all requests of this call
 
 -- The live deliveries of an earlier response to this request. The caller that repeats the request becomes their holder.
 local function replay(request)
@@ -49,7 +47,7 @@ local function replay(request)
     if raw and lease_end and receipt_matches(raw, tonumber(nonce), tonumber(attempt)) then
       live[#live + 1] = { place = tonumber(place), id = id, raw = raw, lease_end = tonumber(lease_end) }
       last_lease_end = math.max(last_lease_end, tonumber(lease_end))
-      redis.call('HDEL', HOLDERS, id)  -- delete first: a store that is out of memory allows it
+      redis.call('HDEL', HOLDERS, id)
       if request.consumer ~= '' then redis.call('HSET', HOLDERS, id, request.consumer) end
       repeats_now = repeats + 1
       redis.call('HSET', request.key, id, string.format('%s %s %s %d', place, nonce, attempt, repeats_now))
@@ -69,8 +67,6 @@ local function replay(request)
   end
   return reply
 end
-
-local skipped, expired, overdue = 0, 0, 0
 
 -- The job's own ttr, when its lease ends at the latest, nil for any time, and whether its items are collected in a
 -- list; raises an error for a record that cannot be read.
@@ -197,36 +193,6 @@ local function take(wanted)
   return taken, records, ttrs, latest_ends
 end
 
-local requests, wanted = {}, 0
-for at = 3, #ARGV, 4 do
-  local request = { count = math.abs(ARGV[at]), ttr = tonumber(ARGV[at + 1]), consumer = ARGV[at + 2] }
-  if ARGV[at + 3] ~= '' then
-    request.id = ARGV[at + 3]
-    request.key = request_key(request.id)
-  end
-  requests[#requests + 1] = request
-end
-
--- Repeated requests take no jobs from the list. A request repeated within this call is handled after its first
--- occurrence has taken its jobs.
-local first_with_key = {}
-for _, request in ipairs(requests) do
-  if request.key and first_with_key[request.key] then
-    request.repeated = true
-  else
-    if request.key then
-      first_with_key[request.key] = true
-      request.reply = replay(request)
-    end
-    if not request.reply and not paused then wanted = wanted + request.count end
-  end
-end
-
-local taken, records, ttrs, next_taken, leases, earliest = {}, {}, {}, 1, {}, math.huge
-local latest_ends
-if wanted > 0 then taken, records, ttrs, latest_ends = take(wanted) end
-local holders, requested = {}, {}  -- pairs for HOLDERS and REQUESTS, of all requests of this call
-
 local function remember(request, deliveries, longest)
   if request.is_remembered then redis.call('DEL', request.key) end
   set_fields(request.key, deliveries)
@@ -276,6 +242,46 @@ local function serve(request)
   if count > 0 and request_id then remember(request, deliveries, longest) end
   return reply
 end
+
+-- @call
+read = struct.unpack
+now = now_ms()
+dead_retention = tonumber(ARGV[2])
+local settings = redis.call('HGET', SETTINGS, TOPIC)
+settings = settings and settings ~= '' and cjson.decode(settings) or nil
+if settings and settings.pu and tonumber(ARGV[3]) >= 0 then return IS_PUSHED end
+local paused = settings and settings.p == 1
+noted = settings and settings.ev and {}
+replayed_bytes, skipped, expired, overdue = 0, 0, 0, 0
+
+local requests, wanted = {}, 0
+for at = 3, #ARGV, 4 do
+  local request = { count = math.abs(ARGV[at]), ttr = tonumber(ARGV[at + 1]), consumer = ARGV[at + 2] }
+  if ARGV[at + 3] ~= '' then
+    request.id = ARGV[at + 3]
+    request.key = request_key(request.id)
+  end
+  requests[#requests + 1] = request
+end
+
+-- Repeated requests take no jobs from the list. A request repeated within this call is handled after its first
+-- occurrence has taken its jobs.
+local first_with_key = {}
+for _, request in ipairs(requests) do
+  if request.key and first_with_key[request.key] then
+    request.repeated = true
+  else
+    if request.key then
+      first_with_key[request.key] = true
+      request.reply = replay(request)
+    end
+    if not request.reply and not paused then wanted = wanted + request.count end
+  end
+end
+
+taken, records, ttrs, latest_ends, next_taken, leases, earliest = {}, {}, {}, nil, 1, {}, math.huge
+if wanted > 0 then taken, records, ttrs, latest_ends = take(wanted) end
+holders, requested = {}, {}
 
 local replies = {}
 for index, request in ipairs(requests) do

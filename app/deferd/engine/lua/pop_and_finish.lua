@@ -1,7 +1,7 @@
 -- Pop ready jobs of one topic and finish them, in one step: what becomes of them is what a pop and a finish without a
 -- result do, one right after the other.
--- @embed pop finish
 -- @include record
+-- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] how long a dead job is kept, ms | ARGV[3..] how many jobs, for each request
 -- Returns what pop.lua returns, without a job that was not finished: only a damaged store can have one, and that comes
@@ -13,7 +13,7 @@ for at = 3, #ARGV do
   local first = #pop_args
   pop_args[first + 1], pop_args[first + 2], pop_args[first + 3], pop_args[first + 4] = ARGV[at], 0, '', ''
 end
-local popped = pop(KEYS, pop_args)
+local popped = scripts.pop(KEYS, pop_args)
 if type(popped) == 'number' then return popped end  -- the jobs of the topic are pushed
 for _, reply in ipairs(popped[4]) do
   for at = 2, #reply, 3 do
@@ -23,7 +23,7 @@ for _, reply in ipairs(popped[4]) do
   end
 end
 if #all == 1 then return popped end
-local codes, index = finish(KEYS, all), 0
+local codes, index = scripts.finish(KEYS, all), 0
 for _, reply in ipairs(popped[4]) do
   local kept = 1
   for at = 2, #reply, 3 do

@@ -1,5 +1,6 @@
 -- The timer's visit to one topic: do the work that is due there, in one bounded step.
 -- @include clock topic events tags record transitions missed_runs runs time_limits waiting attempts_log
+-- @flags allow-oom
 -- KEYS: see lib/topic.lua; then KEYS[#KEYS] lock STRING, see turn.lua
 -- ARGV[1] topic | ARGV[2] most jobs to move from each sorted set | ARGV[3] how long a dead job is kept, ms
 -- ARGV[4] the timer's mark, part of the message that something is ready | ARGV[5] most topics to return
@@ -129,7 +130,7 @@ if #due_to_die > 0 then
     if not lease_end then
       overdue[#overdue + 1] = id
     elseif tonumber(lease_end) > now then
-      redis.call('ZREM', RESERVED, id)  -- delete first: a store that is out of memory allows it
+      redis.call('ZREM', RESERVED, id)
       redis.call('ZADD', RESERVED, now, id)
     end
   end
@@ -181,7 +182,7 @@ local function next_visit()
   local put = redis.call('HGET', TALLY, 'put') or '0'
   local put_before, since = string.match(redis.call('HGET', of_shard('idle'), TOPIC) or '', '^(%d+) (%d+)$')
   if put_before ~= put then
-    redis.call('HDEL', of_shard('idle'), TOPIC)  -- delete first: a store that is out of memory allows it
+    redis.call('HDEL', of_shard('idle'), TOPIC)
     redis.call('HSET', of_shard('idle'), TOPIC, string.format('%s %.0f', put, now))
     return now + FORGET_AFTER_MS
   end
@@ -196,7 +197,7 @@ local planned = tonumber(redis.call('ZSCORE', DUE, TOPIC) or nil)
 if next_ms == math.huge then
   redis.call('ZREM', DUE, TOPIC)
 elseif next_ms ~= planned then
-  redis.call('ZREM', DUE, TOPIC)  -- delete first: a store that is out of memory allows it
+  redis.call('ZREM', DUE, TOPIC)
   redis.call('ZADD', DUE, next_ms, TOPIC)
 end
 local head = redis.call('ZRANGE', DUE, 0, 0, 'WITHSCORES')

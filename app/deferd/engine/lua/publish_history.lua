@@ -1,5 +1,6 @@
 -- Add what a process has counted to the history of some topics, each once: a repeated call changes nothing.
 -- @include clock
+-- @flags allow-oom
 -- KEYS[1] history/topics ZSET topic -> ms of its last change, the topics that have a history
 -- KEYS[2] history/process/<process> HASH n -> number of the last call of the process that was carried out
 -- KEYS[3..4] the sums over all topics of the shard, KEYS[5..6] a topic, KEYS[7..8] the next: history/10s and history/5m,
@@ -26,7 +27,6 @@ local bucket = math.floor(now / SECONDS_10)
 local most_fine, most_coarse = tonumber(ARGV[5]), tonumber(ARGV[6])
 
 if tonumber(call('HGET', KEYS[2], 'n') or 0) >= tonumber(ARGV[1]) then return { now, 0 } end
-call('HDEL', KEYS[2], '')  -- a store that is out of memory refuses a script whose first write adds data
 call('HSET', KEYS[2], 'n', ARGV[1])
 call('PEXPIRE', KEYS[2], kept_ms)
 

@@ -1,6 +1,8 @@
 -- Delete jobs of one topic in one state, or of some ids; holders of reserved ones get the code of cancelled jobs. With
 -- all finished ones go the ids that `unique_for` keeps taken, which do not count as jobs.
--- @include clock topic events tags record transitions paging sweep
+-- @include clock topic events tags record transitions paging
+-- @inline sweep
+-- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] a JSON object: what all sweeps have, see lib/sweep.lua, and
 --     state  only jobs in this state; left out only with ids | most  most jobs to look at, without ids
@@ -34,7 +36,7 @@ local function purge(id, state, score)
 end
 
 local has_ids = #ARGV > 2
-local key = STATE_SETS[OPTIONS.state]
+local key = set_of(OPTIONS.state)
 local ids, scores, more = ids_or_page(key, OPTIONS.most)
 for index, id in ipairs(ids) do
   if bytes >= MOST_BYTES then

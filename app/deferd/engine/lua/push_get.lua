@@ -1,5 +1,6 @@
 -- Read how the jobs of a topic are pushed. Read-only.
 -- @include topic
+-- @flags no-writes
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic
 -- Returns { "secrets\nJSON" as in push_set.lua, or '' when the topic is not pushed, 1 when the topic is known, else 0 }

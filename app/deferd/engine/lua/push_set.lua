@@ -1,6 +1,7 @@
 -- Set how the jobs of a topic are pushed, which makes the topic known; from then on only the pusher pops them. Or remove
 -- that. Processes learn of it at once, and the target counts as one that does not fail.
 -- @include clock topic
+-- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] JSON object for `pu` of the settings; '' to remove the push
 -- ARGV[3] the secrets, separated by spaces; '' to keep those that are stored
@@ -28,7 +29,7 @@ if ARGV[2] == '' then
   redis.call('HDEL', pushes, TOPIC)
   redis.call('DEL', string.sub(POOL, 1, -5) .. 'push/state')
   settings.pu = nil
-  redis.call('HDEL', SETTINGS, TOPIC)  -- delete first: a store that is out of memory allows it
+  redis.call('HDEL', SETTINGS, TOPIC)
   redis.call('HSET', SETTINGS, TOPIC, next(settings) and cjson.encode(settings) or '')
   if not next(settings) then schedule(now + FORGET_AFTER_MS) end
 else

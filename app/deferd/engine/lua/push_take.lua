@@ -1,7 +1,7 @@
 -- Hand out ready jobs of a pushed topic to a process that pushes them, as far as the limits of the push allow: requests
 -- under way in all processes, requests a second, and the circuit, which is open while the target fails.
--- @embed pop
 -- @include clock topic
+-- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] how long a dead job is kept, ms
 -- ARGV[3] process | ARGV[4] its requests under way | ARGV[5] for how long these count, ms
@@ -77,7 +77,7 @@ end
 
 local popped, requests = '', 0
 if room > 0 then
-  popped = pop(KEYS, { TOPIC, ARGV[2], string.format('%d', -math.min(room * push.j, 1000)), '0', ARGV[7], '' })
+  popped = scripts.pop(KEYS, { TOPIC, ARGV[2], string.format('%d', -math.min(room * push.j, 1000)), '0', ARGV[7], '' })
   local jobs = (#popped[4][1] - 1) / 3
   requests = math.ceil(jobs / push.j)
 end

@@ -31,23 +31,18 @@ local TOGETHER = 100
 local READ_AT_ONCE = 16
 local PLACED_ONLY = '^{"[ws][ip]":'  -- engine/placement.py adds these keys after all others
 local NO_ATTEMPTS = '\0\0\0\0'
-local read, write, call = struct.unpack, struct.pack, redis.call
-local now = now_ms()
-local kept_room = tonumber(ARGV[2])
-local with_records = kept_room > 0
-local last = last_position()
-local settings, is_new = ensure_topic()
-if not is_new and next(settings) then settings = present_settings(settings) end
-local max_jobs = settings.j or 0
-local durability, partitions, placing = settings.du or 0, settings.n or 1, settings.pl or ''
-if ARGV[3] ~= '' then
-  local satisfied, known, at = read('<i2I2', ARGV[3])
-  local is_satisfied = durability == 0 or satisfied < 0 or satisfied == durability
-  local is_placed = at > #ARGV[3] and placing == '' or string.sub(ARGV[3], at) == placing
-  if not (is_satisfied and known == partitions and is_placed) then return { 'terms', durability, partitions, placing } end
-end
+
+-- What the functions below know of the call; all of it is set at its beginning.
+local read, write, call
+local now, kept_room, with_records, last, max_jobs, partitions, topic_defaults
 local live  -- the number of live jobs, counted when first needed
-local noted = settings.ev and { of_put = event_of_put }  -- events; one table, as it is a local of several functions
+local noted  -- events; one table, as it is a local of several functions
+local delayed, ready, watched, earliest, has_ready
+local last_due, last_due_text  -- most jobs of a batch are due at the same instant
+local has_tombstones, has_taken
+local head_due, head  -- of the last record, for all jobs with the same due instant
+local special  -- the functions of lib/collapsing.lua, once a job needs them
+local results, put_now
 
 -- How many more jobs the topic may hold, when the put itself allows `bound` live jobs (0: any number). Each partition may
 -- hold its share.
@@ -58,8 +53,6 @@ local function room_within(bound)
   live = live or redis.call('HLEN', POOL) - redis.call('ZCARD', DEAD) - redis.call('ZCARD', FINISHED)
   return math.ceil(most / partitions) - live
 end
-
-local topic_defaults = settings.po
 
 -- The rest of a job's record with the topic's defaults filled in, how long it may wait after it is due, and its tags;
 -- nil for none.
@@ -78,18 +71,12 @@ local function complete(rest, length, is_as_sent)
   return rest, wait, policy.g
 end
 
-local delayed, ready, watched = {}, {}, {}
-local earliest = is_new and now + FORGET_AFTER_MS or math.huge
-
 local function flush()
   if #ready > 0 then last = append_ready(ready, last) end
   if #delayed > 0 then redis.call('ZADD', DELAY, unpack(delayed)) end
   if #watched > 0 then redis.call('ZADD', EXPIRY, unpack(watched)) end
   delayed, ready, watched = {}, {}, {}
 end
-
-local has_ready = false
-local last_due, last_due_text  -- most jobs of a batch are due at the same instant
 
 local function enqueue(id, due, wait)
   if due <= now then
@@ -107,15 +94,6 @@ local function enqueue(id, due, wait)
     earliest = math.min(earliest, due + wait)
   end
 end
-
--- A later call without a receipt refers to this job: it must not get the code of an earlier, cancelled one. Unlike
--- EXISTS, ZCARD fails for a key of the wrong type, before a job is stored.
-local has_tombstones, has_taken = call('EXISTS', CANCELLED, TAKEN) > 0, false
-if has_tombstones then has_tombstones, has_taken = call('ZCARD', CANCELLED) > 0, call('ZCARD', TAKEN) > 0 end
-
-local head_due, head  -- of the last record, for all jobs with the same due instant
-
-local special  -- the functions of lib/collapsing.lua, once a job needs them
 
 -- Returns the code; the record that was stored; and for EXISTS the state that takes the id, and until when or 0.
 local function put(id, options, due, nonce, bound, job_rest, extra_length)
@@ -219,8 +197,6 @@ local function put_new(from, to, results)
   return true
 end
 
-local results, put_now = {}, 0
-
 -- What is returned for a job that was in the pool before, or whose put concerns a follow-up. `record` is the
 -- follow-up's.
 local function result_with_existing(id, code, record)
@@ -268,6 +244,34 @@ local function put_each(from, to)
     results[#results + 1] = result
   end
 end
+
+-- @call
+read, write, call = struct.unpack, struct.pack, redis.call
+now = now_ms()
+kept_room = tonumber(ARGV[2])
+with_records = kept_room > 0
+last = last_position()
+local settings, is_new = ensure_topic()
+if not is_new and next(settings) then settings = present_settings(settings) end
+max_jobs = settings.j or 0
+local durability, placing = settings.du or 0, settings.pl or ''
+partitions = settings.n or 1
+if ARGV[3] ~= '' then
+  local satisfied, known, at = read('<i2I2', ARGV[3])
+  local is_satisfied = durability == 0 or satisfied < 0 or satisfied == durability
+  local is_placed = at > #ARGV[3] and placing == '' or string.sub(ARGV[3], at) == placing
+  if not (is_satisfied and known == partitions and is_placed) then return { 'terms', durability, partitions, placing } end
+end
+noted = settings.ev and { of_put = event_of_put }
+topic_defaults = settings.po
+live, last_due, last_due_text, head_due, head, special = nil, nil, nil, nil, nil, nil
+delayed, ready, watched, has_ready = {}, {}, {}, false
+earliest = is_new and now + FORGET_AFTER_MS or math.huge
+results, put_now = {}, 0
+-- A later call without a receipt refers to this job: it must not get the code of an earlier, cancelled one. Unlike
+-- EXISTS, ZCARD fails for a key of the wrong type, before a job is stored.
+has_tombstones, has_taken = call('EXISTS', CANCELLED, TAKEN) > 0, false
+if has_tombstones then has_tombstones, has_taken = call('ZCARD', CANCELLED) > 0, call('ZCARD', TAKEN) > 0 end
 
 local all_new = max_jobs == 0
 for from = 4, #ARGV, 2 * TOGETHER do

@@ -1,5 +1,4 @@
 -- Put jobs with one id into the partition that had it before the topic had more partitions, if it has it still.
--- @embed put
 -- @include clock topic
 -- KEYS, ARGV: as in put.lua, of jobs with the same id
 -- Returns what put.lua returns; or { 'not held' } when the id is not held any more, and nothing was done
@@ -16,4 +15,4 @@ if redis.call('HEXISTS', POOL, id) == 0 then
     return { 'not held' }
   end
 end
-return put(KEYS, ARGV)
+return scripts.put(KEYS, ARGV)

@@ -1,5 +1,6 @@
 -- Find the topics that match patterns, in one step through the names of a shard, and which of them have ready jobs.
 -- Read-only.
+-- @flags no-writes
 -- KEYS[1] settings HASH topic -> JSON | KEYS[2] topics ZSET topic -> 0
 -- ARGV[1], ARGV[2] the first and the last name, as ZRANGEBYLEX takes them | ARGV[3] how many names to read
 -- ARGV[4] number of patterns | ARGV[5] number of patterns that a topic must match as well, 0 for none such

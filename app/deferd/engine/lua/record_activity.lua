@@ -2,6 +2,7 @@
 -- that a program's calls do not displace everything else; those of administrators have a set of their own, which others
 -- do not fill. Entries that are there already are not added twice. An entry that cannot be read is removed.
 -- @include clock
+-- @flags allow-oom
 -- KEYS[1] activity ZSET JSON object -> number, which grows over both sets; `at`, ms, is when it was recorded. An entry
 --   that stands for several calls has `times`, the sum of their `count`, and `last_at`, ms
 -- KEYS[2] activity/admin ZSET, the same for entries with `by_admin`
@@ -20,7 +21,6 @@ for index = 3, #ARGV do
   added_to[set] = added_to[set] + 1
 end
 
--- Delete first, if only nothing: a store that is out of memory refuses a script whose first write adds data.
 for set, key in ipairs(KEYS) do
   redis.call('ZREMRANGEBYRANK', key, 0, -(most - added_to[set]) - 1)
 end

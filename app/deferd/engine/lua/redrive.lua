@@ -1,6 +1,8 @@
 -- Make dead jobs ready again: due now, no attempts or snoozes, old receipts void, a new deadline; the last error
 -- stays readable.
--- @include clock topic events record transitions paging time_limits waiting sweep
+-- @include clock topic events record transitions paging time_limits waiting
+-- @inline sweep
+-- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] a JSON object: what all sweeps have, see lib/sweep.lua, and
 --     most  most jobs to redrive: of the ids, if there are any, else of those that are dead longest

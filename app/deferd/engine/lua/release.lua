@@ -1,6 +1,7 @@
 -- Release jobs for another attempt after a wait; one becomes dead when it has no attempt left. Their receipts become
 -- void.
 -- @include clock topic events tags record transitions delivery time_limits waiting attempts_log bounded_reads deliveries
+-- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] how long a dead job is kept, ms
 -- ARGV[3..] two for each job: id | nonce u48 | attempt u32 (0: any) | wait ms i64, -1 for the job's backoff

@@ -1,4 +1,5 @@
 -- Release the timer's lock at shutdown, so that another timer takes over at once.
+-- @flags allow-oom
 -- KEYS[1] lock STRING
 -- ARGV[1] this timer's name
 -- Returns 1 when it held the lock, else 0

@@ -1,6 +1,7 @@
 -- Return deliveries that nobody worked on to the head of the Ready list, in their order. No attempt is counted, and
 -- their receipts are void.
 -- @include clock topic events record transitions delivery time_limits waiting
+-- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2..] four for each delivery: id | nonce | attempt | request id or ''
 -- Returns a code for each: 0 returned, 1 not found, 2 held under another receipt, 3 cancelled, 4 to 7 not reserved

@@ -1,5 +1,4 @@
 -- Create, change, advance or delete a schedule in one step: its next run is put as it moves on, or nothing is done.
--- @embed put withdraw_run
 -- @include clock topic settings schedules missed_runs
 -- KEYS: see lib/topic.lua, of the schedule's topic; then the same of the topic of the run to withdraw, if that is another
 -- ARGV[1] topic | ARGV[2] name | ARGV[3] the `rev` that it must have, '': it must not exist
@@ -27,7 +26,7 @@ if (redis.call('HGET', key, 'rev') or '') ~= ARGV[3] then return { CHANGED } end
 
 local keys_of_run = ARGV[4] ~= TOPIC and ARGV[4] ~= '' and { unpack(KEYS, #KEYS / 2 + 1) } or KEYS
 local function withdraw()
-  if run_to_withdraw ~= '' then withdraw_run(keys_of_run, { ARGV[4], run_to_withdraw }) end
+  if run_to_withdraw ~= '' then scripts.withdraw_run(keys_of_run, { ARGV[4], run_to_withdraw }) end
 end
 
 -- Withdraw earlier runs; returns whether there are more.
@@ -36,7 +35,7 @@ local function withdraw_earlier()
   local members, ids = earlier_runs_of(earlier_runs, name, MOST_EARLIER)
   if #members == 0 then return false end
   redis.call('ZREM', earlier_runs, unpack(members))
-  for _, id in ipairs(ids) do withdraw_run(keys_of_run, { ARGV[4], id }) end
+  for _, id in ipairs(ids) do scripts.withdraw_run(keys_of_run, { ARGV[4], id }) end
   return #ids == MOST_EARLIER
 end
 
@@ -59,11 +58,11 @@ if run_to_withdraw ~= '' then
 end
 
 local first_run = 11 + 2 * field_count
-local rest, has_new_job = #ARGV >= first_run and redis.call('HGET', key, 'rest'), false
+local rest = #ARGV >= first_run and redis.call('HGET', key, 'rest')
 local next_before = redis.call('HGET', key, 'next_id') or ''
 local next_id = next_before
 for at = 11, first_run - 1, 2 do
-  if ARGV[at] == 'rest' then rest, has_new_job = ARGV[at + 1], true end
+  if ARGV[at] == 'rest' then rest = ARGV[at + 1] end
   if ARGV[at] == 'next_id' then next_id = ARGV[at + 1] end
 end
 
@@ -109,8 +108,6 @@ if #jobs > 0 then
 end
 
 if withdraw_earlier() then return { MORE } end
--- A store that is out of memory refuses a script whose first write adds data: so it refuses runs and new jobs only.
-if #jobs == 0 and not has_new_job then redis.call('ZREM', schedule_due, name) end
 local rev = redis.call('HINCRBY', key, 'rev', 1)
 if field_count > 0 then redis.call('HSET', key, unpack(ARGV, 11, first_run - 1)) end
 if tonumber(ARGV[8]) > 0 then
@@ -123,7 +120,7 @@ local runs, earlier = string.sub(POOL, 1, -5) .. 'runs', {}
 if next_before ~= next_id and redis.call('HEXISTS', runs, next_before) == 1 then earlier[1] = next_before end
 if #jobs > 0 then
   local waiting = 0
-  for index, code in ipairs(put(KEYS, { TOPIC, '0', '', unpack(jobs) })[3]) do
+  for index, code in ipairs(scripts.put(KEYS, { TOPIC, '0', '', unpack(jobs) })[3]) do
     local id = jobs[2 * index - 1]
     if type(code) == 'table' then code = code[1] end
     if code ~= KEPT or redis.call('ZSCORE', DELAY, id) then

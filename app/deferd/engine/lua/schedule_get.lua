@@ -1,5 +1,6 @@
 -- Read one schedule. Read-only.
 -- @include clock schedules
+-- @flags no-writes
 -- KEYS[1] schedule/NAME HASH, see lib/schedules.lua
 -- Returns { now ms, { field, value, ... }, when its next run is due, ms, 0 when that does not wait any more,
 --   id of the earlier run that is due first, '' for none, when that is due, ms }, no fields when there is no such schedule

@@ -1,4 +1,5 @@
 -- Count the schedules of a shard by topic, and the bytes that they use, one page at a time. Read-only.
+-- @flags no-writes
 -- KEYS[1] schedules ZSET, see lib/schedules.lua
 -- ARGV[1] first name, as for ZRANGE BYLEX | ARGV[2] most schedules | ARGV[3] bytes that the store uses for a schedule
 --   beside the texts

@@ -1,5 +1,6 @@
 -- Return those of a topic's jobs that match, of one state in the order of list.lua or of some ids. Read-only.
 -- @include topic record transitions paging bounded_reads
+-- @flags no-writes
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic
 -- ARGV[2] a JSON object: most jobs to look at (`most`) and to return (`limit`); the state, and with it where the page
@@ -71,7 +72,7 @@ local function matches(raw)
   return not options.error or (extra.e and string.find(extra.e, options.error, 1, true) ~= nil)
 end
 
-local key = #ARGV == 2 and STATE_SETS[options.state]
+local key = #ARGV == 2 and set_of(options.state)
 local ids, more = {}, false
 if key then
   ids, more = range(key)

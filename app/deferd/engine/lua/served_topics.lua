@@ -1,4 +1,5 @@
 -- Find the topics of a shard that remember requests of pops by patterns. Read-only.
+-- @flags no-writes
 -- KEYS[1..] HASH topic -> '', one for each request; see :request/*ID in lib/topic.lua
 -- Returns for each request { topic ... }
 -- Bound: the requests in KEYS, at most 500, and the topics that served them, at most 1000 each.

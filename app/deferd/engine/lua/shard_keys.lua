@@ -1,4 +1,5 @@
 -- Read one step through the keys of a shard: name, type, size and time to live of each. Read-only.
+-- @flags no-writes
 -- KEYS[1] any key of the shard: its name up to the closing brace is the prefix of all keys of the shard
 -- ARGV[1] cursor, 0 to begin | ARGV[2] about how many keys of the store to read
 -- Returns { next cursor, 0 after the last step, then four for each key: name, type, number of fields, members or

@@ -1,4 +1,5 @@
 -- Sum up the jobs by state of the topics of a shard, and what waits for jobs, one page of topics at a time. Read-only.
+-- @flags no-writes
 -- KEYS[1] topics ZSET, see lib/topic.lua; the names of the other keys are made from the topics' names
 -- ARGV[1] first topic, as for ZRANGE BYLEX | ARGV[2] most topics | ARGV[3..] topics that are left out
 -- Returns { the last topic, '' after the last page, then as totals.lua }

@@ -1,4 +1,5 @@
 -- Read tasks: those of ARGV, or the newest ones. Read-only.
+-- @flags no-writes
 -- KEYS[1] tasks ZSET id -> when it began, ms
 -- ARGV[1] most tasks | ARGV[2..] ids; without any the newest
 -- Returns two for each task: id, { field, value ... } of task/<id>; those that are gone are left out

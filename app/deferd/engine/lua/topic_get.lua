@@ -1,5 +1,6 @@
 -- Read one topic. Read-only.
 -- @include clock topic record transitions
+-- @flags no-writes
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic
 -- Returns { settings JSON or '', delayed, ready, reserved, dead, finished, due ms of the oldest ready job or -1,

@@ -1,4 +1,5 @@
 -- Sum up the jobs of many topics by state, and what waits for jobs. Read-only.
+-- @flags no-writes
 -- KEYS[7n+1] delay | KEYS[7n+2] ready | KEYS[7n+3] reserved | KEYS[7n+4] dead | KEYS[7n+5] finished: five ZSETs for
 --   each topic, all of one shard; KEYS[7n+6] follow | KEYS[7n+7] items: two HASHes
 -- Returns { delayed, ready, reserved, dead, finished, follow-ups, jobs and follow-ups that collect items }

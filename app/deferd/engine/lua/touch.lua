@@ -1,5 +1,6 @@
 -- Extend leases to a ttr from now, but not beyond the job's time limit and deadline. Counts the touches.
 -- @include clock topic record transitions delivery bounded_reads deliveries
+-- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2..] two for each job: id | nonce u48 | attempt u32 (0: any) | ttr ms u64, 0 for the job's own
 -- Returns for each of the first jobs (lib/deliveries.lua) the end of its lease in ms
@@ -39,7 +40,7 @@ for index, code in ipairs(replies) do
   end
 end
 if #touched > 0 then
-  redis.call('ZREM', RESERVED, unpack(touched))  -- delete first: a store that is out of memory allows it
+  redis.call('ZREM', RESERVED, unpack(touched))
   redis.call('ZADD', RESERVED, unpack(leases))
   schedule(earliest)
 end

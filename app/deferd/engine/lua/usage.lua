@@ -2,6 +2,7 @@
 -- one step at a time.
 -- Read-only.
 -- @include topic record transitions
+-- @flags no-writes
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] part, 'pool' to begin | ARGV[3] cursor, 0 to begin
 -- Bytes that the store uses beside the texts: ARGV[4] for a job, a follow-up or a collection of items, ARGV[5] for one

@@ -1,6 +1,7 @@
 -- Read what decides when a job runs: its state, its record without the body, its place in the Ready list, and its
 -- topic. Read-only.
 -- @include clock topic record transitions
+-- @flags no-writes
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] id | ARGV[3] most ids to return from each end of each state when there is no such job
 -- Returns { now ms, settings JSON or '', 1 when the topic is known, state, score in the sorted set of its state (0 when

@@ -173,9 +173,10 @@ class ScheduleStore:
             *fields,
             *runs,
         )
-        reply = await self._scripts.run("schedule_apply", keys, args)
+        verb = "schedule_apply" if change.runs or "rest" in change.fields else "schedule_update"
+        reply = await self._scripts.run(verb, keys, args)
         while reply[0] == _MORE:
-            reply = await self._scripts.run("schedule_apply", keys, args)
+            reply = await self._scripts.run(verb, keys, args)
         if reply[0] == _FULL:
             raise FullError
         if reply[0] == _OTHER_DEFAULTS:

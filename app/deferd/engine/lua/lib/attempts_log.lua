@@ -1,9 +1,9 @@
--- The log of a job's attempts that ended without a finish: its last ones. After record.
+-- The log of a job's attempts that ended without a finish: its last ones.
+-- @include record
 local MOST_LOGGED, MOST_LOGGED_BYTES = 10, 500
 
 -- Note in a job's record how its last attempt ended without a finish. Only the last attempts are kept, with the first
 -- bytes of their errors, which never end within a character.
--- @rare
 local function log_attempt(record, now, how, consumer, error)
   local log, text = record.extra.a or {}, error or ''
   if #log == MOST_LOGGED then table.remove(log, 1) end

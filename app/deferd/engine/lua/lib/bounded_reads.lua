@@ -1,4 +1,5 @@
 -- Reads records in portions: one command for many takes a third less of the store's time than one for each.
+-- @include topic
 local MOST_BYTES = 1024 * 1024
 local MOST_READ_AT_ONCE = 64
 local HEADER_BYTES = 26

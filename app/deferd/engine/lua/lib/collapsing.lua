@@ -1,5 +1,5 @@
--- Puts with options that most do not have: those that collapse with earlier puts of their id. After record, topic and
--- transitions.
+-- Puts with options that most do not have: those that collapse with earlier puts of their id.
+-- @include record topic tags transitions
 
 local KEEP, REPLACE, APPEND, ONLY_LIVE, AFTER, HAS_MAX_WAIT = 1, 2, 3, 4, 8, 16
 local CREATED, APPENDED, EXISTS, HELD, TOO_LARGE = 1, 4, -1, -2, -4
@@ -8,7 +8,6 @@ local MOST_ITEMS = 10000
 
 -- Returns the functions for such puts; it is called only when a job needs them. `script` has the functions of put.lua that
 -- they need: complete, enqueue and flush.
--- @rare
 local function collapsing_puts(now, script)
   local read, write, call = struct.unpack, struct.pack, redis.call
   local complete, enqueue, flush = script.complete, script.enqueue, script.flush

@@ -127,7 +127,7 @@ end
 
 local function leave_all_states(id)
   for _, state in ipairs(PRECEDENCE) do
-    redis.call('ZREM', STATE_SETS[state], id)
+    redis.call('ZREM', set_of(state), id)
   end
   redis.call('ZREM', EXPIRY, id)
   forget_holders({ id })
@@ -145,7 +145,7 @@ local woken = false
 -- Put a job back at the end of the Ready list, or delay it again if it is not due. A consumer whose lease was lost may
 -- still hold it: as the job will be handed out again, that receipt becomes void.
 local function put_back(id, raw, due, now)
-  redis.call('ZREM', DELAY, id)  -- delete first: a store that is out of memory allows it
+  redis.call('ZREM', DELAY, id)
   local nonce = read_nonce_and_attempts(raw)
   local voided = struct.pack('<I6', (nonce + 1) % NONCE_LIMIT)
   redis.call('HSET', POOL, id, string.sub(raw, 1, 12) .. voided .. string.sub(raw, 19))
@@ -212,7 +212,7 @@ local function check_job(id, raw, scores, expiry, holder, tagged, now)
   if #states > 1 then
     report('in_two_places', id, table.concat(states, ', '))
     for at = 2, #states do
-      if REPAIR then redis.call('ZREM', STATE_SETS[states[at]], id) end
+      if REPAIR then redis.call('ZREM', set_of(states[at]), id) end
     end
   end
   local state, score = states[1] or 'ready', states[1] and scores[states[1]]

@@ -1,4 +1,5 @@
--- The deliveries that a call on many jobs names. After record, delivery and bounded_reads.
+-- The deliveries that a call on many jobs names.
+-- @include record delivery bounded_reads
 
 -- Read the jobs in ARGV from `first` on, two for each: id | nonce u48 | attempt u32 (0: any) | what else the script reads.
 -- Returns all ids, the records, and the codes of the first jobs only: as many as have a megabyte of records, or one.

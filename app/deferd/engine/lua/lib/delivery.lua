@@ -1,16 +1,15 @@
 -- Codes for a consumer's call on a job that it claims to hold.
+-- @include topic record transitions
 local LIVE, NOT_FOUND, STALE, WAS_CANCELLED = 0, 1, 2, 3
 -- STALE: the job is held under another receipt. A job that is not reserved has the code of its state.
 local NOT_HELD = { delayed = 4, ready = 5, dead = 6, finished = 7 }
 
 -- The code for a job in the pool when the receipt is not that of a live delivery.
--- @rare
 local function code_for_stale(id)
   return NOT_HELD[(state_of(id))] or STALE
 end
 
 -- The code for a job that is not in the pool: cancelled for its last holder, else not found.
--- @rare
 local function code_for_missing(id, nonce, attempt, now)
   local member = attempt == 0 and id or string.format('%s %.0f %d', id, nonce, attempt)
   local until_ms = redis.call('ZSCORE', CANCELLED, member)

@@ -1,4 +1,4 @@
--- What happened to the jobs of a topic, if its settings have `ev`, the number of events to keep. After clock and topic.
+-- What happened to the jobs of a topic, if its settings have `ev`, the number of events to keep.
 --   events/log LIST of events, the oldest first (engine/events/event.py): "Kat id rest", K one of
 --     P put: due, r if it replaced a job       C changed: due, state, f if this is of its follow-up
 --     R ready: due                             O popped: attempt, lease end, consumer
@@ -10,6 +10,7 @@
 --     Times are ms. A consumer or error, which may have spaces, is last.
 --   events/seq HASH  seq: the number of the last event, from 1; since: when the first one happened, ms
 -- The events of a topic are in the order in which they happened, and each is stored in the call that did it.
+-- @include clock topic
 
 -- How many events the topic keeps, nil for none. Scripts that read the settings for something else take `ev` of these.
 local function events_to_keep()
@@ -19,7 +20,6 @@ end
 
 -- Make the list of the topics that have events again, in place of a key of the wrong type, which another program has
 -- made. Bound: all topics of the shard, which the settings say.
--- @rare
 local function relist_event_topics(listed, all_settings)
   redis.call('DEL', listed)
   local fields = redis.call('HGETALL', all_settings)
@@ -28,10 +28,8 @@ local function relist_event_topics(listed, all_settings)
   end
 end
 
--- Append events, "Kat id rest", to a topic that keeps so many. Only after another write: a store that is out of memory
--- refuses a script whose first write adds data. Keys of the wrong type, which another program has made, are deleted:
--- they must not stop any call. Bound: the events, at most 1000.
--- @rare
+-- Append events, "Kat id rest", to a topic that keeps so many. Keys of the wrong type, which another program has made,
+-- are deleted: they must not stop any call. Bound: the events, at most 1000.
 local function note_events(most, events)
   if #events == 0 then return end
   local prefix = string.sub(POOL, 1, -5)
@@ -52,7 +50,6 @@ end
 
 -- An event now: its kind, the id, and the others in their order. Of an error, which is the last, it has the first line,
 -- at most 120 bytes of it, of which the last may be of half a character.
--- @rare
 local function event_text(kind, id, ...)
   local parts = { kind .. now_ms(), id, ... }
   if kind == 'L' or kind == 'D' then parts[#parts] = string.sub(string.match(parts[#parts], '^[^\r\n]*'), 1, 120) end
@@ -60,14 +57,12 @@ local function event_text(kind, id, ...)
 end
 
 -- Append one event now, see event_text, if the topic keeps events.
--- @rare
 local function note_event(kind, id, ...)
   local most = events_to_keep()
   if most then note_events(most, { event_text(kind, id, ...) }) end
 end
 
 -- The event of a put that has stored `record`, with the code that it returns.
--- @rare
 local function event_of_put(now, id, code, record)
   local replaced, appended, follows = 3, 4, 5
   local _, due = struct.unpack('<I6I6', record)

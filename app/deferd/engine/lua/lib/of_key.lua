@@ -2,8 +2,7 @@
 -- each shard: of_key/<key> ZSET name of a key of the store, without the shard -> ms until which it may be there. By this
 -- quotas find what they count (key_usage.lua); without a key of the API nothing is noted.
 
--- Note that `name` is remembered for `kept_ms`, and forget what is not any more. To be called after another write: a
--- store that is out of memory refuses a script whose first write adds data.
+-- Note that `name` is remembered for `kept_ms`, and forget what is not any more.
 local function note_of_key(index, name, now, kept_ms)
   local over = redis.call('ZCOUNT', index, '-inf', now)
   if over > 0 then redis.call('ZREMRANGEBYRANK', index, 0, over - 1) end

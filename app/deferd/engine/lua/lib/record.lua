@@ -3,7 +3,6 @@
 local NONCE_LIMIT = 2 ^ 47
 local DEFAULT_TTR_MS = 60000
 
--- @rare
 local function read_record(raw)
   local created, due, nonce, attempts, length, at = struct.unpack('<I6I6I6I4I4', raw)
   return {
@@ -16,7 +15,6 @@ local function read_record(raw)
   }
 end
 
--- @rare
 local function write_record(record)
   local extra = next(record.extra) and cjson.encode(record.extra) or ''
   return struct.pack('<I6I6I6I4I4', record.created, record.due, record.nonce, record.attempts, #extra)
@@ -45,7 +43,6 @@ local function receipt_matches(raw, nonce, attempt)
 end
 
 -- Make all earlier receipts of the job void.
--- @rare
 local function void_receipts(record)
   record.nonce = (record.nonce + 1) % NONCE_LIMIT
 end

@@ -1,4 +1,5 @@
--- Runs of schedules that are due. After record, transitions and missed_runs.
+-- Runs of schedules that are due.
+-- @include record transitions missed_runs
 
 -- With catch_up none a run that is later than this is missed.
 local MOST_LATE_MS = 60000
@@ -6,7 +7,6 @@ local MOST_LATE_MS = 60000
 local MOST_REPLACED = 100
 
 -- Whether a job is live: delayed, ready or reserved.
--- @rare
 local function live_state(id)
   if redis.call('HEXISTS', POOL, id) == 0 then return nil end
   local state, score = state_of(id)
@@ -17,7 +17,6 @@ end
 -- The live runs before a run of a schedule, at most `most`: { id, state, score } of each. Runs are in the order of their
 -- occurrences, and so of their ids. There may be several when somebody postponed one: those that still wait, the last one
 -- that was due, and those that were due after it.
--- @rare
 local function live_runs_before(prefix, name, id, most)
   local found = {}
 
@@ -49,7 +48,6 @@ end
 -- that its schedule skips because a run before it is live; or it takes the place of those. One that somebody moved is
 -- never missed. Returns the list without those that were removed, and how many run, were skipped, run in place of
 -- another, were missed.
--- @rare
 local function judge_runs(runs, due, now)
   local prefix, ids, removed, counts, left = of_shard('schedule/'), {}, {}, { 0, 0, 0, 0 }, {}
   local unjudged = {}  -- id -> its entry
@@ -106,7 +104,7 @@ local function judge_runs(runs, due, now)
   end
 
   local entries = redis.call('HMGET', runs, unpack(ids))
-  redis.call('HDEL', runs, unpack(ids))  -- delete first: a store that is out of memory allows it
+  redis.call('HDEL', runs, unpack(ids))
   for index, entry in ipairs(entries) do
     unjudged[ids[index]] = entry
   end

@@ -20,7 +20,6 @@ local MEMBER_OF_SCHEDULES = ':schedules'
 
 -- The runs of a schedule in `earlier_runs`, the first ones, at most `most`: their members there, and their ids. None when
 -- another program has damaged that key: an error has no elements.
--- @rare
 local function earlier_runs_of(earlier_runs, name, most)
   local members, ids = redis.pcall('ZRANGE', earlier_runs, '[' .. name .. ' ', '(' .. name .. '!', 'BYLEX', 'LIMIT', 0, most), {}
   for index, member in ipairs(members) do
@@ -40,7 +39,7 @@ local function plan_visit(schedule_due, due)
   end
   if planned and tonumber(planned) == tonumber(earliest) then return end
   local head = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')
-  if planned then redis.call('ZREM', due, MEMBER_OF_SCHEDULES) end  -- delete first: as everywhere
+  if planned then redis.call('ZREM', due, MEMBER_OF_SCHEDULES) end
   redis.call('ZADD', due, earliest, MEMBER_OF_SCHEDULES)
   if not head[2] or tonumber(earliest) < tonumber(head[2]) then redis.call('PUBLISH', 'deferd:due', due) end
 end

@@ -30,7 +30,7 @@ local COUNTED = { 'delayed', 'ready', 'reserved', 'dead', 'finished' }
 -- job that the call may look at. That is the state's last one when the call begins: jobs that are moved or become ready
 -- behind it meanwhile are not looked at.
 local function page()
-  local key = STATE_SETS[OPTIONS.state]
+  local key = set_of(OPTIONS.state)
   local last = OPTIONS['end'] or redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]
   if not last then return {}, {}, false, '' end
   local low, high = 0, redis.call('ZCOUNT', key, '-inf', last)

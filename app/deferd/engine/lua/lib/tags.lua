@@ -1,11 +1,10 @@
 -- The tag index. Beside `tagged` (lib/topic.lua) it has a key of the shard for each tag in use:
 --   tag/<tag> ZSET "topic id" -> 0, the jobs of the shard with this tag, ordered by member
 -- A job is in it from its put until it leaves the pool, in every state.
+-- @include topic
 
--- Remove jobs from the index; then, with `tags`, add the only one of them with these. To add is allowed only after
--- another write: a store that is out of memory refuses a script whose first write adds data.
+-- Remove jobs from the index; then, with `tags`, add the only one of them with these.
 -- Bound: the ids, at most 1000, with the most tags that a job may have.
--- @rare
 local function index_tags(ids, tags)
   local prefix = of_shard('tag/')
   if redis.call('EXISTS', TAGGED) == 1 then

@@ -46,10 +46,12 @@
 --            :request/*ID  HASH topic -> '': the topics of the shard that remember this request of a pop by patterns,
 --                      so that a repetition finds them. "*" precedes the request ids of such pops, also in request keys
 local ASTERISK = 42
-local POOL, DELAY, READY, RESERVED, DEAD, FINISHED = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local EXPIRY, HOLDERS, CANCELLED, SETTINGS, TOPICS, DUE = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
-local TALLY, REQUESTS, TAGGED, TAKEN = KEYS[13], KEYS[14], KEYS[15], KEYS[16]
-local TOPIC = ARGV[1]
+-- Those of the call; lib/calls.lua sets them.
+local KEYS, ARGV
+local POOL, DELAY, READY, RESERVED, DEAD, FINISHED
+local EXPIRY, HOLDERS, CANCELLED, SETTINGS, TOPICS, DUE
+local TALLY, REQUESTS, TAGGED, TAKEN
+local TOPIC
 
 -- The key of a request id: a HASH that remembers the deliveries of a pop, while they live and for an hour at most:
 -- id -> "place in the response, nonce, attempt, how often the request was repeated". It is not in KEYS, because calls
@@ -73,7 +75,6 @@ end
 local function of_shard(name) return string.sub(DUE, 1, -4) .. name end
 
 -- Remember that the topic has deliveries of a pop by patterns: a repetition of the pop finds the topic by this.
--- @rare
 local function remember_topic(request_id, kept_ms)
   local key = of_shard(':request/') .. request_id
   redis.call('HSET', key, TOPIC, '')
@@ -111,7 +112,6 @@ local function forget_holders(ids)
 end
 
 -- Tell the processes that push the topic's jobs, if they are pushed, that a job was removed while a consumer held it.
--- @rare
 local function tell_pushers(id)
   local settings = redis.call('HGET', SETTINGS, TOPIC)
   if settings and string.find(settings, '"pu":', 1, true) then
@@ -136,7 +136,6 @@ local function schedule(ms)
 end
 
 -- After a change of how many events the topic keeps: drop those beyond.
--- @rare
 local function keep_events(before, most)
   if not before or before == most then return end
   local prefix = string.sub(POOL, 1, -5)
@@ -153,7 +152,6 @@ local FORGET_AFTER_MS = 3600000
 
 -- Forget a topic that has neither jobs nor settings. Its tally is added to the shard's. The timer still visits it for
 -- tombstones.
--- @rare
 local function forget_topic()
   redis.call('HDEL', SETTINGS, TOPIC)
   redis.call('ZREM', TOPICS, TOPIC)
@@ -167,7 +165,6 @@ local function forget_topic()
   end
 end
 
--- Only after another write: a store that is out of memory refuses a script whose first write adds data.
 local function tally(outcome, count)
   if count > 0 then redis.call('HINCRBY', TALLY, outcome, count) end
 end

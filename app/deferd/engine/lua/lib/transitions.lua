@@ -1,9 +1,12 @@
 -- A job's state is the sorted set that holds its id: each job in the pool is in exactly one of these.
-local STATE_SETS = { delayed = DELAY, ready = READY, reserved = RESERVED, dead = DEAD, finished = FINISHED }
+-- @include topic events tags record
+local PLACES = { delayed = 2, ready = 3, reserved = 4, dead = 5, finished = 6 }
+
+-- The key of that set, nil for any other word.
+local function set_of(state) return KEYS[PLACES[state]] end
 
 -- The state of a job in the pool, and its score (nil when ready: positions are internal). A job that is in none of the
 -- sets, in a damaged store, counts as ready; a repair puts it back into the Ready list.
--- @rare
 local function state_of(id)
   local score = redis.call('ZSCORE', DELAY, id)
   if score then return 'delayed', tonumber(score) end
@@ -37,7 +40,6 @@ local function append_ready(ids, position)
 end
 
 -- Put one job at the head of the Ready list.
--- @rare
 local function prepend_ready(id)
   local first = redis.call('ZRANGE', READY, 0, 0, 'WITHSCORES')[2]
   redis.call('ZADD', READY, first and tonumber(first) - 1 or 0, id)
@@ -45,19 +47,15 @@ end
 
 -- The key of the runs that wait besides the next ones of their schedules (lib/schedules.lua). `prefix` begins the keys of
 -- schedules.
--- @rare
 local function earlier_runs_key(prefix) return string.sub(prefix, 1, -1 - #'schedule/') .. 'earlier_runs' end
 
 -- Note that a run of a schedule does not wait any more.
--- @rare
 local function forget_earlier_run(prefix, name, id)
   redis.pcall('ZREM', earlier_runs_key(prefix), name .. ' ' .. id)  -- an error when another program has damaged it
 end
 
 -- Note what became of a run of a schedule that waited to be due and is not in `runs` any more: `outcome` is runs, skips
--- or missed. `entry` is what `runs` had for it; `prefix` begins the keys of schedules. To be called after another write: a
--- store that is out of memory refuses a script whose first write adds data.
--- @rare
+-- or missed. `entry` is what `runs` had for it; `prefix` begins the keys of schedules.
 local function settle_run(prefix, id, entry, outcome)
   local name, planned, overlap = string.match(entry, '^(%S+) (%d+) %d+ (%a+)')
   if not name then return end
@@ -83,9 +81,8 @@ end
 --   runs        HASH id -> "name planned following overlap catch_up": the job is a run of the schedule `name` that waits
 --               to be due, at `planned` ms. The run after it is due at `following` ms, 0 for none. What the words mean:
 --               contract/schedules.py
--- This returns the functions for it, which are made at the first call.
+-- This returns the functions for it, which are made when a call of the store first needs them.
 local made_attached
--- @rare
 local function attached()
   if made_attached then return made_attached end
   local prefix = string.sub(POOL, 1, -5)
@@ -159,7 +156,7 @@ local function attached()
   function here.start_follow_up(id, earliest, error, finished_by)
     local is_read, record = pcall(read_record, here.follow_up_of(id) or '')
     if not is_read then return false end  -- a consistency check moves one aside that cannot be read
-    redis.call('HDEL', follow, id)  -- delete first: a store that is out of memory allows it
+    redis.call('HDEL', follow, id)
     redis.call('ZREM', EXPIRY, id)
     redis.call('ZREM', CANCELLED, id)  -- calls without a receipt now mean this job
     local extra = record.extra
@@ -194,10 +191,9 @@ local TOMBSTONE_MS = 60000
 
 -- Delete a job. Later calls of a reserved job's holder get the code of cancelled jobs. What waits for it is deleted
 -- too, or, with `keep_follow_up`, takes its place, but not before the end of its lease: the holder may still be at
--- work. With `why`, '' or a word, this is noted as an event. Scripts that call it include events and tags.
--- @rare
+-- work. With `why`, '' or a word, this is noted as an event.
 local function remove_job(id, state, score, now, keep_follow_up, why)
-  redis.call('ZREM', STATE_SETS[state], id)  -- delete first: a store that is out of memory allows it
+  redis.call('ZREM', set_of(state), id)
   if why then note_event('X', id, state, why) end
   if state == 'reserved' then
     local nonce, attempts = read_nonce_and_attempts(redis.call('HGET', POOL, id))
@@ -218,8 +214,7 @@ local function remove_job(id, state, score, now, keep_follow_up, why)
 end
 
 -- Make a job dead that was just removed from its sorted set. One with a follow-up is dropped: that takes its place. One
--- that is not kept when it is dead is deleted. Scripts that call it include events and tags.
--- @rare
+-- that is not kept when it is dead is deleted.
 local function bury_job(id, record, reason, now, retention_ms)
   record.extra.d, record.extra.da = reason, now
   retention_ms = math.min(record.extra.q or retention_ms, record.extra.k or math.huge)
