@@ -204,7 +204,7 @@ def test_a_job_lives_its_life_on_direct_paths(worlds: Worlds) -> None:
 
 def test_a_store_that_has_lost_its_scripts_is_sent_them_again(worlds: Worlds, running_server: StoreServer) -> None:
     for _, request, status in USUAL:
-        running_server.command("SCRIPT", "FLUSH")
+        running_server.command("FUNCTION", "FLUSH")
         [response] = worlds.compare([request])
         assert response.startswith(b"HTTP/1.1 " + status)
 

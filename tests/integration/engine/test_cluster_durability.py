@@ -139,7 +139,7 @@ class TestReplicated:
     ) -> None:
         [topic] = topics_of(cluster, 0)
         await put(producer, "a", "replicated:1", topic=topic)
-        cluster.masters[0].command("SCRIPT", "FLUSH")
+        cluster.masters[0].command("FUNCTION", "FLUSH")
         assert await put(producer, "b", "replicated:1", topic=topic) == "replicated:1"
         assert ids_on(cluster.replicas[0], topic) == {"a", "b"}
 

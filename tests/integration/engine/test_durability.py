@@ -181,7 +181,7 @@ class TestReplicated:
 
     async def test_a_store_that_forgot_the_script_is_sent_it_again(self, pair: Pair, producer: Engine) -> None:
         await put(producer, "a", "replicated:1")
-        pair.primary.command("SCRIPT", "FLUSH")
+        pair.primary.command("FUNCTION", "FLUSH")
         assert await put(producer, "b", "replicated:1") == "replicated:1"
         assert {"a", "b"} == stored_ids(pair.replica)
 

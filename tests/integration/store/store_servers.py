@@ -238,7 +238,7 @@ class Pair:
         for user in self.primary.command("ACL", "USERS"):
             if user != b"default":
                 self.primary.command("ACL", "DELUSER", user)
-        for words in (("FLUSHALL",), ("SCRIPT", "FLUSH"), ("CONFIG", "RESETSTAT")):
+        for words in (("FLUSHALL",), ("FUNCTION", "FLUSH"), ("CONFIG", "RESETSTAT")):
             self.primary.command(*words)
 
     def __enter__(self) -> Self:

@@ -260,7 +260,9 @@ if ARGV[3] ~= '' then
   local satisfied, known, at = read('<i2I2', ARGV[3])
   local is_satisfied = durability == 0 or satisfied < 0 or satisfied == durability
   local is_placed = at > #ARGV[3] and placing == '' or string.sub(ARGV[3], at) == placing
-  if not (is_satisfied and known == partitions and is_placed) then return { 'terms', durability, partitions, placing } end
+  if not (is_satisfied and known == partitions and is_placed) then
+    return { 'terms', durability, partitions, placing }
+  end
 end
 noted = settings.ev and { of_put = event_of_put }
 topic_defaults = settings.po
