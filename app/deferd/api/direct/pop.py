@@ -31,6 +31,8 @@ _NO_STORE_FIELD = b"".join([b"%b: %b\r\n" % field for field in NO_STORE])
 class _Pop(NamedTuple):
     request: PopRequest
     wait_ms: int
+    waits: bool
+    """As the limit of its key counts it, also if it waits for less than a millisecond."""
 
 
 class DirectPop(DirectVerb):
@@ -68,8 +70,8 @@ class DirectPop(DirectVerb):
             self._app.unsent.check(topics, admission.key_name)
         except DeferdError:
             return None
-        waits = admission.usage.waiting_pop() if pop.wait_ms and admission.usage is not None else None
-        call = self._admitted(connection, admission, topics, body, waits)
+        held = admission.usage.waiting_pop() if pop.waits and admission.usage is not None else None
+        call = self._admitted(connection, admission, topics, body, held)
         if call is not None:
             notes = self._notes
             if len(notes) < MOST_NOTES:
@@ -139,7 +141,8 @@ def _parse_new(query: str) -> _Pop | None:
     if parsed is None:
         return None
     ttr_ms = None if parsed.ttr is None else to_ms(parsed.ttr)
-    return _Pop(PopRequest(parsed.count, ttr_ms, parsed.consumer, parsed.request_id), to_ms(parsed.wait))
+    request = PopRequest(parsed.count, ttr_ms, parsed.consumer, parsed.request_id)
+    return _Pop(request, to_ms(parsed.wait), waits=parsed.wait > 0)
 
 
 _parse = lru_cache(maxsize=1000)(_parse_new)
