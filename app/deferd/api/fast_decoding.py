@@ -6,6 +6,7 @@ byte as they would have it stored; anything else gives None, and then they decid
 A body is parsed, since it is stored as `json_bytes` writes it: without whitespace, of two members with the same name
 only the last. msgspec checks all of it on the way, as the parser of `request_body` does: numbers beyond a float's
 range, UTF-8 and surrogate pairs. Its `Raw` would not, and to find out whether raw bytes are in that form takes longer.
+Only a member that a later one of the same name replaces may be nested deeper than `limits.JSON_DEPTH_MAX` here.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ def decoded(decode: Callable[..., Decoded], raw: bytes, key: Bounds, *args: Any)
     if has_many_parts(raw):
         return None
     try:
+        if not raw.isascii():
+            raw.decode()  # of a repeated window or backoff, msgspec checks only the last
         if len(raw) <= PARSED_IN_THE_LOOP_BYTES:
             _check_depth(raw, key)
             return decode(raw, key, *args)

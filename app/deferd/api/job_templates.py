@@ -24,6 +24,8 @@ from deferd.engine.record import PLAIN_KEYS, JobRecord, read_extra
 _COPIED_TWICE_BYTES = 16 * 1024
 """The largest body that goes through a template."""
 _TEMPLATES = 1000
+_WINDOW_IN_TEMPLATE_CHARACTERS = 200
+"""The longest window that is a part of a template; to bound the memory of so many."""
 _Shape = tuple[tuple[str, Any], ...]
 
 
@@ -118,11 +120,15 @@ def _shape(record: JobRecord) -> _Shape | None:
             if not value:
                 return None
             shape.append((key, True))
-        elif key in _SHAPING_KEYS and type(value) is not dict and not (type(value) is str and "%" in value):
+        elif key in _SHAPING_KEYS and type(value) is not dict and not (type(value) is str and _is_rare(value)):
             shape.append((key, value))
         else:
             return None
     return tuple(shape)
+
+
+def _is_rare(window: str) -> bool:
+    return "%" in window or len(window) > _WINDOW_IN_TEMPLATE_CHARACTERS
 
 
 def _own(record: JobRecord) -> tuple[bytes, ...]:

@@ -8,13 +8,13 @@ from typing import Any
 import orjson
 import pytest
 
-from deferd.api import job_responses
+from deferd.api import job_responses, job_templates
 from deferd.api.job_templates import written_deliveries, written_job, written_put
 from deferd.api.responses import encode
 from deferd.contract.model import JobState
 from deferd.contract.responses.jobs import Deliveries
 from deferd.engine.puts import PutOutcome
-from deferd.engine.record import JobRecord, read_deliveries, read_record
+from deferd.engine.record import JobRecord, read_deliveries, read_extra, read_record
 
 BODIES = [b"null", b'{"order":1042}', '"é😀%s%%\\u0000"'.encode(), b'"%(a)s"', b'"\\\\0b"', b'"' + b"x" * 20_000 + b'"']
 EXTRAS: list[dict[str, Any]] = [
@@ -109,6 +109,16 @@ def test_any_stored_job_is_written_as_on_the_general_path(seed: int, state: JobS
         put = PutOutcome(record, "created", durability)
         assert written_put(put) == encode(job_responses.stored_job(put))
         assert encode([written_job(record)]) == encode([job_responses.job(record)])
+
+
+def test_a_long_window_is_not_kept_in_a_template() -> None:
+    window = orjson.dumps({"except": ["2026-12-24"] * 400}).decode()
+    record = JobRecord("orders.close", "a", JobState.READY, 0, 0, 0, 0, b"1")
+    read_extra(record, {"wi": window})
+    put = PutOutcome(record, "created", "memory")
+    kept = job_templates._put_template.cache_info().currsize
+    assert written_put(put) == encode(job_responses.stored_job(put))
+    assert job_templates._put_template.cache_info().currsize == kept
 
 
 def test_jobs_of_several_topics_are_in_one_response() -> None:

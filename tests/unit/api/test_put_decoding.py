@@ -194,6 +194,9 @@ LEFT_TO_THE_GENERAL_PATH = [
     b'{"topic":"t","spread":-1}',
     b'{"topic":"t","spread":86400.1}',
     b'{"topic":"t","spread":"1"}',
+    b'{"topic":"t","window":"\xff","window":null}',
+    b'{"topic":"t","backoff":"\xed\xa0\x80","backoff":null}',
+    b'{"topic":"t","backoff":{"\xff":1},"backoff":{"kind":"fixed"}}',
 ]
 
 

@@ -69,6 +69,8 @@ def test_no_other_block_has_the_key_of_a_usual_one(block: bytes) -> None:
         (b"\r\nHost: x\r\nContent-Encoding: gzip\r\n", False),
         (b"\r\nHost: x\r\nTraceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\n", False),
         (b"\r\nHost: x\r\nX-Long: %b\r\n" % (b"x" * 1024), False),
+        (b"\r\nHost: x" + b"\r\na: b" * 97 + b"\r\n", True),
+        (b"\r\nHost: x" + b"\r\na: b" * 98 + b"\r\n", False),  # with an instant and a trace context they are 101
     ],
 )
 def test_only_usual_blocks_are_remembered(block: bytes, is_usual: bool) -> None:

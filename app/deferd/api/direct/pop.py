@@ -20,6 +20,7 @@ from deferd.contract.operations.pop import POP_JOBS, POP_JOBS_BY_GET
 from deferd.contract.topic_patterns import is_pattern
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import JobRecord
+from deferd.engine.request_end import request_ending_at, request_ends_at_s
 from deferd.engine.stored_fields import to_ms
 
 _EMPTY_OBJECT = b"{}"
@@ -31,6 +32,8 @@ _NO_STORE_FIELD = b"".join([b"%b: %b\r\n" % field for field in NO_STORE])
 class _Pop(NamedTuple):
     request: PopRequest
     wait_ms: int
+    waits: bool
+    """As the limit of its key counts it, also if it waits for less than a millisecond."""
 
 
 class DirectPop(DirectVerb):
@@ -68,14 +71,14 @@ class DirectPop(DirectVerb):
             self._app.unsent.check(topics, admission.key_name)
         except DeferdError:
             return None
-        waits = admission.usage.waiting_pop() if pop.wait_ms and admission.usage is not None else None
-        call = self._admitted(connection, admission, topics, body, waits)
+        held = admission.usage.waiting_pop() if pop.waits and admission.usage is not None else None
+        call = self._admitted(connection, admission, topics, body, held)
         if call is not None:
             notes = self._notes
             if len(notes) < MOST_NOTES:
                 notes[connection.client or id(connection)] = (head, topics, pop.request, call)
             if has_many or (pop.request.request_id and self._app.engine.partitions.known.count(topics) > 1):
-                task = self._start(self._pop(call, topics, pop))
+                task = self._start(self._pop(call, topics, pop, request_ends_at_s()))
                 call.abandon = task.cancel
             else:
                 dispatcher = self._app.engine.dispatcher
@@ -89,20 +92,21 @@ class DirectPop(DirectVerb):
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _pop(self, call: DirectCall, topics: str, pop: _Pop) -> None:
-        """Pop topics that one wait queue cannot serve."""
+    async def _pop(self, call: DirectCall, topics: str, pop: _Pop, ends_at_s: float) -> None:
+        """Pop topics that one wait queue cannot serve. The request that has begun this ends then."""
         names, selection = named_topics(topics, call.admission.visible_topics)
         request = pop.request
         try:
-            jobs = await self._app.engine.dispatcher.pop(
-                names,
-                selection=selection,
-                count=request.count,
-                wait_ms=pop.wait_ms,
-                ttr_ms=request.ttr_ms,
-                consumer=request.consumer,
-                request_id=request.request_id,
-            )
+            with request_ending_at(ends_at_s):
+                jobs = await self._app.engine.dispatcher.pop(
+                    names,
+                    selection=selection,
+                    count=request.count,
+                    wait_ms=pop.wait_ms,
+                    ttr_ms=request.ttr_ms,
+                    consumer=request.consumer,
+                    request_id=request.request_id,
+                )
         except Exception as exc:  # noqa: BLE001 (every error gets a response)
             call.fail(exc)
         else:
@@ -139,7 +143,8 @@ def _parse_new(query: str) -> _Pop | None:
     if parsed is None:
         return None
     ttr_ms = None if parsed.ttr is None else to_ms(parsed.ttr)
-    return _Pop(PopRequest(parsed.count, ttr_ms, parsed.consumer, parsed.request_id), to_ms(parsed.wait))
+    request = PopRequest(parsed.count, ttr_ms, parsed.consumer, parsed.request_id)
+    return _Pop(request, to_ms(parsed.wait), waits=parsed.wait > 0)
 
 
 _parse = lru_cache(maxsize=1000)(_parse_new)

@@ -29,6 +29,7 @@ from deferd.api.request_body import check_media_type
 from deferd.api.responses import Header
 from deferd.contract.call_instants import INSTANT_DIGITS, NOT_AFTER_HEADER
 from deferd.contract.errors import DeferdError
+from deferd.contract.limits import HEADERS_MAX
 from deferd.engine.request_end import request_ending_at
 
 READ_MAX_BYTES = 8 * 1024
@@ -36,6 +37,8 @@ READ_MAX_BYTES = 8 * 1024
 _KNOWN_MAX = 1000
 _SEEN_MAX = 10_000
 _BLOCK_MAX_BYTES = 1024
+_BLOCK_MAX_HEADERS = HEADERS_MAX - 2
+"""An instant and a trace context may be added to those of a block."""
 _LINE_MAX_BYTES = 256
 _NOT_AFTER = NOT_AFTER_HEADER.encode()
 _NOT_AFTER_LINE = b"\r\n%b: " % _NOT_AFTER
@@ -224,6 +227,7 @@ def _is_usual(block: bytes, headers: list[Header], key: bytes) -> bool:
         return False
     return (
         len(block) <= _BLOCK_MAX_BYTES
+        and len(headers) <= _BLOCK_MAX_HEADERS
         and lines == b"".join([b"\r\n%b: %b" % header for header in headers]).lower() + b"\r\n"
         and lines.count(b"ength: ") == names.count(b"content-length") == key.count(b"\0")
         and b"\0" not in block
