@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.api.test_direct_paths import CountingDirectPath, Request, Worlds
+from tests.integration.api.direct_worlds import CountingDirectPath, Request, Worlds
 from tests.integration.store.store_servers import StoreServer
 
 

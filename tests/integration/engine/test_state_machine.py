@@ -315,12 +315,8 @@ class EveryCall(EngineAndModel):
     @drawn.verb(topic=drawn.topics, which=st.lists(st.tuples(drawn.receipts, drawn.errors), min_size=1, max_size=3))
     def bury(self, topic: str, which: list[tuple[tuple[str, int], str | None]]) -> None:
         targets = [(*self.target_of(topic, pick), error) for pick, error in which]
-        actual = self.run_together(
-            [
-                self.engine.deliveries.bury(topic, job_id, receipt_of(delivery), error=error)
-                for job_id, delivery, error in targets
-            ]
-        )
+        bury = self.engine.deliveries.bury
+        actual = self.run_together([bury(topic, job_id, receipt_of(of), error=error) for job_id, of, error in targets])
         model = self.models[topic]
         assert actual == [result_of(partial(model.bury, job_id, of, error=error)) for job_id, of, error in targets]
 
