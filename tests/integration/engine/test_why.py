@@ -243,7 +243,7 @@ async def test_when_it_died_is_derived_for_records_of_version_0_1(
         await driver.pop_one()
     driver.move_clock(20)
     if end is not None:
-        await getattr(driver.queue, end)(TOPIC, "a", ANY_RECEIPT)
+        await getattr(driver.deliveries, end)(TOPIC, "a", ANY_RECEIPT)
     await driver.run_timer()
     new = await driver.queue.get(TOPIC, "a")
     assert new.died_at_ms is not None
