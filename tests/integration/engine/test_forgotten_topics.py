@@ -116,7 +116,8 @@ async def test_a_request_id_is_forgotten_with_its_last_delivery(driver: EngineDr
             if end == "cancel":
                 await driver.cancels.cancel(TOPIC, job.id)
             else:
-                await getattr(driver.queue, end)(TOPIC, job.id, job.receipt)
+                owner = driver.queue if end == "finish" else driver.deliveries
+                await getattr(owner, end)(TOPIC, job.id, job.receipt)
     assert driver.keys_left().isdisjoint({"request/r1", "requests"})
 
 
