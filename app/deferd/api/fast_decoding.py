@@ -46,21 +46,20 @@ def decoded(decode: Callable[..., Decoded], raw: bytes, key: Bounds, *args: Any)
         if not raw.isascii():
             raw.decode()  # of a repeated window or backoff, msgspec checks only the last
         if len(raw) <= PARSED_IN_THE_LOOP_BYTES:
-            _check_depth(raw, key)
+            if key.max_depth is not None:
+                _check_depth(raw, key.max_depth)
             return decode(raw, key, *args)
         with without_collections():
-            _check_depth(raw, key)
+            if key.max_depth is not None:
+                _check_depth(raw, key.max_depth)
             return decode(raw, key, *args)
     except (msgspec.MsgspecError, UnusualError, ValueError, RecursionError):  # ValueError: invalid UTF-8, an instant
         return None
 
 
-def _check_depth(raw: bytes, key: Bounds) -> None:
+def _check_depth(raw: bytes, most: int) -> None:
     """As `KeyUsage.check_depth` does. Most bodies have fewer brackets than the bound has levels."""
-    most = key.max_depth
-    if most is None or raw.count(b"{") + raw.count(b"[") <= most:
-        return
-    if is_deeper(orjson.loads(raw), most):
+    if raw.count(b"{") + raw.count(b"[") > most and is_deeper(orjson.loads(raw), most):
         raise UnusualError
 
 

@@ -14,6 +14,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from msgspec.structs import astuple
 from pydantic import TypeAdapter
 
+from deferd.api.auth.api_keys import NO_BOUNDS as NO_KEY_BOUNDS
 from deferd.api.auth.api_keys import Bounds
 from deferd.api.fast_decoding import SINGLE_MAX_BYTES, UnusualError, check_ids, decoded, stored_json
 from deferd.contract import limits
@@ -163,7 +164,8 @@ def _check_times(put: _Put, key: Bounds) -> None:
 
 def _decode_put(raw: bytes, key: Bounds, bounds: PutBounds, traceparent: str | None) -> EncodedPut:
     put = _put_decoder.decode(raw)
-    _check_times(put, key)
+    if key is not NO_KEY_BOUNDS:
+        _check_times(put, key)
     _make_hashable(put)
     start, end, placing = _encode_options(put, bounds, traceparent)
     if put.id is None:
@@ -180,7 +182,7 @@ def _decode_put(raw: bytes, key: Bounds, bounds: PutBounds, traceparent: str | N
 
 def _decode_batch(raw: bytes, key: Bounds, bounds: PutBounds) -> EncodedBatch:
     puts = _batch_decoder.decode(raw).jobs
-    if key.max_retain is not None or key.max_ttl is not None:
+    if key is not NO_KEY_BOUNDS:
         for put in puts:
             _check_times(put, key)
     ids = [new_id() if put.id is None else put.id for put in puts]

@@ -33,12 +33,13 @@ class Admission:
     The checks are called in this order; each raises the DeferdError that refuses the request.
     """
 
-    __slots__ = ("key", "key_name", "usage")
+    __slots__ = ("bounds", "key", "key_name", "usage")
 
     def __init__(self, key: Key | None = None, usage: KeyUsage | None = None) -> None:
         self.key = key
         self.key_name = None if key is None else key.name
         self.usage = usage
+        self.bounds: Bounds = NO_BOUNDS if key is None else key.bounds
 
     @property
     def visible_topics(self) -> TopicPatterns | None:
@@ -49,11 +50,6 @@ class Admission:
     def is_of_admin(self) -> bool:
         """Whether the key may do everything; False without keys, where nobody is told apart."""
         return self.key is not None and Scope.ADMIN in self.key.scopes
-
-    @property
-    def bounds(self) -> Bounds:
-        """The bounds of the key; without a key there are none."""
-        return NO_BOUNDS if self.usage is None else self.usage.bounds
 
     def put_bounds(self, body_bytes: int) -> PutBounds:
         """The bounds that the key sets for each job, and the service by its limit of `body_bytes`."""

@@ -71,11 +71,6 @@ class DirectCall:
         self.held: AbstractContextManager[None] | None = None
         self.clock: RequestClock | None = None
 
-    @property
-    def key_name(self) -> str | None:
-        """The name of its API key, if it has one."""
-        return self.admission.key_name
-
     def respond(self, status: int, body: bytes, fields: bytes = b"") -> None:
         """End the call with JSON; `fields` are more header lines, each ended by CRLF."""
         if not self.response_complete:

@@ -124,7 +124,7 @@ class DirectPop(DirectVerb):
                 self._app.gate.check_again(key, self._operation.permission, delivered, call)
             body = written_deliveries(jobs)
             if len(body) > LARGE_BYTES:
-                self._app.unsent.claim(len(body), call.key_name, topics)
+                self._app.unsent.claim(len(body), call.admission.key_name, topics)
             call.respond(200, body, _NO_STORE_FIELD)
         except DeferdError as exc:
             call.abandon = None

@@ -65,7 +65,7 @@ class DirectPut(DirectVerb):
             outcome = outcome_of(put, stored, bounds)
             body = written_put(outcome)
             if len(body) > LARGE_BYTES:  # it is the job that was kept
-                self._app.unsent.claim(len(body), call.key_name)
+                self._app.unsent.claim(len(body), call.admission.key_name)
             if outcome.outcome in {"created", "follow_up"}:
                 call.respond(201, body, f"location: /jobs/{put.topic}/{put.id}\r\n".encode())
             else:

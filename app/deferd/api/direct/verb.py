@@ -95,7 +95,7 @@ class DirectVerb(ABC):
 
         `held` is entered until the call ends; if that raises a DeferdError, the call is not allowed.
         """
-        if not admission.may_use(topics):
+        if admission.key is not None and not admission.may_use(topics):
             return None
         usage = admission.usage
         if usage is not None:

@@ -98,7 +98,7 @@ class FastPathProtocol(LimitedProtocol):
         self.tasks.discard(call)
         if call.disconnected:
             return
-        self._key_name = call.key_name
+        self._key_name = call.admission.key_name
         self._refresh_default_head()
         size = len(body)
         head = b"%b%bcontent-type: application/json\r\ncontent-length: %d\r\n%b%b\r\n" % (
@@ -129,7 +129,7 @@ class FastPathProtocol(LimitedProtocol):
         if response is None:
             self._end_without_response(call)
         elif not call.disconnected:
-            self._key_name = call.key_name
+            self._key_name = call.admission.key_name
             self._write(response, keep_alive=call.keep_alive)
 
     def _begin_request(self) -> None:
