@@ -82,18 +82,30 @@ class Cancels:
         Raises:
             DurabilityUnavailable: the store does not support the durability. Nothing was cancelled.
         """
+        args = (job_id, _flags(refuse_reserved=refuse_reserved, keep_follow_up=keep_follow_up))
+        result, reached = await self._durable_commit(durability).submit(self._home(topic, job_id), args)
+        return state_when_cancelled(result, topic, job_id), reached
+
+    def add(
+        self,
+        topic: str,
+        job_id: str,
+        on_result: OnResult[JobState | int],
+        *,
+        refuse_reserved: bool = False,
+        keep_follow_up: bool = False,
+    ) -> None:
+        """As `cancel` for callers without a task; `state_when_cancelled` reads the result."""
+        args = (job_id, _flags(refuse_reserved=refuse_reserved, keep_follow_up=keep_follow_up))
+        self._commit.add(self._home(topic, job_id), args, on_result)
+
+    def _durable_commit(self, durability: str) -> GroupCommit[Args, tuple[JobState | int, str]]:
         commit = self._durable_commits.get(durability)
         if commit is None:
             send = partial(self._send_durably, level_named(durability))
             commit = GroupCommit(send, size=size, most_items=_CANCELS_PER_CALL)
             self._durable_commits[durability] = commit
-        args = (job_id, _flags(refuse_reserved=refuse_reserved, keep_follow_up=keep_follow_up))
-        result, reached = await commit.submit(self._home(topic, job_id), args)
-        return state_when_cancelled(result, topic, job_id), reached
-
-    def add(self, topic: str, job_id: str, on_result: OnResult[JobState | int]) -> None:
-        """As `cancel` for callers without a task; `state_when_cancelled` reads the result."""
-        self._commit.add(self._home(topic, job_id), (job_id, 0), on_result)
+        return commit
 
     async def cancel_many(self, topic: str, items: Sequence[CancelItem]) -> list[CancelResult]:
         """Cancel jobs of one topic; each has its own result, in order.

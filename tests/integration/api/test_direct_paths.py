@@ -56,6 +56,14 @@ POPPED = st.sampled_from(
 PATH_IDS = st.sampled_from([b"a", b"b"] * 6 + [b"-a", b"a%62", b"a%2Fb", b"A.b_c:d-1", b"x" * 256])
 
 
+CANCEL_QUERIES = st.sampled_from(
+    [b""] * 4
+    + [b"?if_reserved=refuse"] * 2
+    + [b"?follow_up=keep", b"?if_reserved=refuse&follow_up=keep", b"?if_reserved=cancel&follow_up=cancel", b"?"]
+    + [b"?durability=memory", b"?if_reserved=x", b"?x=1", b"?if_reserved=refuse&if_reserved=refuse", b"?follow_up"]
+)
+
+
 @st.composite
 def any_request(draw: st.DrawFn) -> Request:
     head = draw(st.sampled_from(HEADS[:1] * 12 + HEADS))
@@ -71,8 +79,7 @@ def any_request(draw: st.DrawFn) -> Request:
     if kind == "end":
         verb = draw(st.sampled_from(sorted(ENDS)))
         return Request(head, b"POST /jobs/{t}/%b/%b" % (job_id, verb), draw(ENDS[verb]))
-    query = draw(st.sampled_from([b"", b"", b"?if_reserved=refuse", b"?x=1"]))
-    return Request(b"Host: x", b"DELETE /jobs/{t}/%b%b" % (job_id, query))
+    return Request(b"Host: x", b"DELETE /jobs/{t}/%b%b" % (job_id, draw(CANCEL_QUERIES)))
 
 
 SOMETIMES = st.integers(0, 7).map(lambda choice: choice == 0)
@@ -108,6 +115,7 @@ USUAL = [
     ("/topics/{topic}/pop", Request(b"Host: x", b"GET /topics/{t}.*,{t}/pop?wait=0&request_id=r"), b"200 OK"),
     ("/jobs/{topic}/{id}/finish", Request(HEADS[0], b"POST /jobs/{t}/a/finish", b'{"receipt":"x"}'), b"404 Not Found"),
     ("/jobs/{topic}/{id}", Request(b"Host: x", b"DELETE /jobs/{t}/a"), b"404 Not Found"),
+    ("/jobs/{topic}/{id}", Request(b"Host: x", b"DELETE /jobs/{t}/a?if_reserved=refuse"), b"404 Not Found"),
     *(
         (
             f"/jobs/{{topic}}/{{id}}/{verb}",

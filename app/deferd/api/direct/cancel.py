@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
 from typing import ClassVar
 
+from deferd.api import request_query
 from deferd.api.direct.call import Connection, DirectCall
-from deferd.api.direct.verb import DirectVerb, KnownHead
+from deferd.api.direct.verb import QUERY, DirectVerb, KnownHead
 from deferd.api.responses import encode
+from deferd.api.routes.jobs import CancelQuery
 from deferd.contract.model import JobState
 from deferd.contract.operations.jobs import CANCEL_JOB
 from deferd.contract.responses.job_calls import Cancelled
@@ -15,9 +17,11 @@ from deferd.engine.cancels import state_when_cancelled
 
 
 class DirectCancel(DirectVerb):
-    """Cancels of one job, without parameters or a body."""
+    """Cancels of one job, without a durability or a body."""
 
     operations: ClassVar = (CANCEL_JOB,)
+    query: ClassVar = QUERY
+    values: ClassVar = 3
 
     def begin(
         self,
@@ -30,12 +34,27 @@ class DirectCancel(DirectVerb):
         """See DirectVerb."""
         if body:
             return None
-        topic, job_id = values
+        topic, job_id, query = values
+        options = _parse(query) if query else _NO_OPTIONS
         admission = self._admission(head)
-        call = None if admission is None else self._admitted(connection, admission, topic)
+        if options is None or admission is None:
+            return None
+        call = self._admitted(connection, admission, topic)
         if call is not None:
-            self._app.engine.cancels.add(topic, job_id, partial(_respond, call, topic, job_id))
+            self._app.engine.cancels.add(topic, job_id, partial(_respond, call, topic, job_id), **options)
         return call
+
+
+_NO_OPTIONS: dict[str, bool] = {}
+
+
+@lru_cache(maxsize=100)
+def _parse(query: str) -> dict[str, bool] | None:
+    """What `Cancels.add` is told; None when the parameters are invalid, or one is a durability."""
+    parsed = request_query.read(query.encode("ascii"), CancelQuery, [])
+    if parsed is None or parsed.durability is not None:
+        return None
+    return {"refuse_reserved": parsed.if_reserved == "refuse", "keep_follow_up": parsed.follow_up == "keep"}
 
 
 def _respond(call: DirectCall, topic: str, job_id: str, result: JobState | int | None, error: Exception | None) -> None:

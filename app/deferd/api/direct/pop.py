@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 from deferd.api import request_query
 from deferd.api.consumer_tracker import MOST_NOTES
 from deferd.api.direct.call import Connection, DirectCall
-from deferd.api.direct.verb import DirectVerb, KnownHead
+from deferd.api.direct.verb import QUERY, DirectVerb, KnownHead
 from deferd.api.job_templates import written_deliveries
 from deferd.api.routes.pop import NO_STORE, PopQuery, named_topics, return_undelivered
 from deferd.api.routes.queries import TOPICS_PATTERN
@@ -41,7 +41,7 @@ class DirectPop(DirectVerb):
 
     operations: ClassVar = (POP_JOBS_BY_GET, POP_JOBS)
     topic: ClassVar = TOPICS_PATTERN.strip("^$").replace("(,", "(?:,")
-    query: ClassVar = r"(?:\?([!\x22$-~]*))?"
+    query: ClassVar = QUERY
     has_same_lines: ClassVar = True
 
     def __init__(self, *args: Any) -> None:

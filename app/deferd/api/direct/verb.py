@@ -17,6 +17,8 @@ from deferd.contract.errors import DeferdError
 from deferd.contract.operations.operation import Operation
 
 ID = limits.ID_PATTERN.strip("^$")
+QUERY = r"(?:\?([!\x22$-~]*))?"
+"""The pattern of a query, if there is one."""
 
 
 class KnownHead:
