@@ -14,14 +14,11 @@ from typing import Any
 
 from deferd.api.app import Service
 from deferd.api.change_recording import VIA_HEADER
-from deferd.api.direct.bury import DirectBury
 from deferd.api.direct.call import Connection, DirectCall
 from deferd.api.direct.cancel import DirectCancel
-from deferd.api.direct.finish import DirectFinish
+from deferd.api.direct.deliveries import DirectBury, DirectFinish, DirectRelease, DirectTouch
 from deferd.api.direct.pop import DirectPop
 from deferd.api.direct.put import DirectPut
-from deferd.api.direct.release import DirectRelease
-from deferd.api.direct.touch import DirectTouch
 from deferd.api.direct.verb import DirectVerb, KnownHead
 from deferd.api.incoming_request import TRACEPARENT, IncomingRequest
 from deferd.api.operation import OperationRoute
