@@ -76,7 +76,9 @@ class DirectPop(DirectVerb):
         if call is not None:
             notes = self._notes
             if len(notes) < MOST_NOTES:
-                notes[connection.client or id(connection)] = (head, topics, pop.request, call)
+                # A client may wait for others on the same connection: pops of many topics have notes of their own.
+                many = (*(connection.client or (None, id(connection))), topics) if has_many else None
+                notes[many or connection.client or id(connection)] = (head, topics, pop.request, call)
             if has_many or (pop.request.request_id and self._app.engine.partitions.known.count(topics) > 1):
                 task = self._start(self._pop(call, topics, pop, request_ends_at_s()))
                 call.abandon = task.cancel
