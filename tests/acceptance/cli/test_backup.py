@@ -314,6 +314,25 @@ def test_a_restore_is_refused_while_a_store_of_a_killed_service_runs(
     service.start()
 
 
+def test_a_damaged_snapshot_is_not_backed_up(service: ServiceProcess, folder: Path, shell: Shell) -> None:
+    """The snapshot has the library of scripts, and its checksum does not outlive that."""
+    with Client(service.url) as client:
+        client.put("orders", "undamaged", id="saved", delay=3600)
+    with contextlib.closing(store_of(service)) as store:
+        assert b"deferd_" in store.execute_command("FUNCTION", "DUMP")
+        store.bgrewriteaof()
+        wait_until(lambda: not store.info("persistence")["aof_rewrite_in_progress"], WAIT_S, "the rewrite has ended")
+    service.stop()
+    [snapshot] = (service.data_dir / APPEND_ONLY_DIR).glob("*.base.rdb")
+    content = snapshot.read_bytes()
+    assert content.count(b"undamaged") == 1
+    snapshot.write_bytes(content.replace(b"undamaged", b"damaged!!"))
+    refusal = shell.refused(1, "backup", str(folder), *text_of(service.data_dir))
+    assert f"Checking RDB file {snapshot.name}" in refusal
+    snapshot.write_bytes(content)
+    shell.json("backup", str(folder), *text_of(service.data_dir))
+
+
 @pytest.mark.slow
 def test_a_damaged_backup_is_not_restored(saved: Path, shell: Shell, tmp_path: Path) -> None:
     described = saved / "backup.json"

@@ -89,10 +89,10 @@ def _fill(staging: Path, source: Path, *, verify: bool) -> Backup:
     taken_at = format_instant(datetime.now(UTC))
     copy_data(DataDirectory(source), staging)
     made = Backup(metadata.version("deferd"), None, taken_at, None, None, None, ())
+    if verify:  # before the functions go: with them goes the checksum of a snapshot, which loading verifies
+        made = replace(made, **load_and_count(staging)._asdict())
     take_out_functions(staging)
     if verify:
         check_backup_files(staging)  # what a restore would refuse is found now
-        made = replace(made, **load_and_count(staging)._asdict())
-        take_out_functions(staging)  # those by which the jobs were counted
     # Loading truncates an incomplete command at the end of the file, so the checksums are taken afterwards.
     return replace(made, files=tuple(sync_files(staging)))
