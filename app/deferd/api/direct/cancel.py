@@ -6,8 +6,9 @@ from functools import lru_cache, partial
 from typing import ClassVar
 
 from deferd.api import request_query
-from deferd.api.direct.call import Connection, DirectCall
-from deferd.api.direct.verb import QUERY, DirectVerb, KnownHead
+from deferd.api.auth.admission import Admission
+from deferd.api.direct.call import DirectCall
+from deferd.api.direct.verb import QUERY, DirectRequest, DirectVerb
 from deferd.api.responses import encode
 from deferd.api.routes.jobs import CancelQuery
 from deferd.contract.model import JobState
@@ -23,23 +24,13 @@ class DirectCancel(DirectVerb):
     query: ClassVar = QUERY
     values: ClassVar = 3
 
-    def begin(
-        self,
-        connection: Connection,
-        head: KnownHead,
-        values: tuple[str, ...],
-        body: bytes,
-        traceparent: str | None,  # noqa: ARG002 (DirectVerb's)
-    ) -> DirectCall | None:
+    def _begin(self, request: DirectRequest, admission: Admission) -> DirectCall | None:
         """See DirectVerb."""
-        if body:
-            return None
-        topic, job_id, query = values
+        topic, job_id, query = request.values
         options = _parse(query) if query else _NO_OPTIONS
-        admission = self._admission(head)
-        if options is None or admission is None:
+        if options is None or request.body:
             return None
-        call = self._admitted(connection, admission, topic)
+        call = self._admitted(request, admission, topic)
         if call is not None:
             self._app.engine.cancels.add(topic, job_id, partial(_respond, call, topic, job_id), **options)
         return call
@@ -50,7 +41,7 @@ _NO_OPTIONS: dict[str, bool] = {}
 
 @lru_cache(maxsize=100)
 def _parse(query: str) -> dict[str, bool] | None:
-    """What `Cancels.add` is told; None when the parameters are invalid, or one is a durability."""
+    """The arguments of `Cancels.add`; None when the parameters are invalid, or one is a durability."""
     parsed = request_query.read(query.encode("ascii"), CancelQuery, [])
     if parsed is None or parsed.durability is not None:
         return None

@@ -6,10 +6,11 @@ from abc import abstractmethod
 from functools import partial
 from typing import Any, ClassVar
 
+from deferd.api.auth.admission import Admission
 from deferd.api.auth.api_keys import Bounds
 from deferd.api.delivery_decoding import decode_bury, decode_finish, decode_release, decode_touch
-from deferd.api.direct.call import Connection, DirectCall
-from deferd.api.direct.verb import DirectVerb, KnownHead
+from deferd.api.direct.call import DirectCall
+from deferd.api.direct.verb import DirectRequest, DirectVerb
 from deferd.api.response_values import instant, instant_or_none
 from deferd.api.responses import encode
 from deferd.contract.operations import deliveries as operations
@@ -25,22 +26,14 @@ _BURIED = encode(Buried(state="dead"))
 class _DirectDelivery(DirectVerb):
     """A verb on one delivery, with a JSON object as its body."""
 
-    def begin(
-        self,
-        connection: Connection,
-        head: KnownHead,
-        values: tuple[str, ...],
-        body: bytes,
-        traceparent: str | None,  # noqa: ARG002 (DirectVerb's)
-    ) -> DirectCall | None:
+    def _begin(self, request: DirectRequest, admission: Admission) -> DirectCall | None:
         """See DirectVerb."""
-        topic, job_id = values
-        admission = self._admission(head)
-        decoded = None if admission is None else self._decode(body, admission.bounds, job_id)
-        if admission is None or decoded is None:
+        topic, job_id = request.values
+        decoded = self._decode(request.body, admission.bounds, job_id)
+        if decoded is None:
             return None
         counted = None if admission.usage is None else admission.usage.counting(self._stored_bytes(decoded))
-        call = self._admitted(connection, admission, topic, body, counted)
+        call = self._admitted(request, admission, topic, counted)
         if call is not None:
             self._add(topic, decoded, partial(self._respond, call, topic, job_id))
         return call

@@ -8,9 +8,10 @@ from functools import lru_cache, partial
 from typing import Any, ClassVar, NamedTuple
 
 from deferd.api import request_query
+from deferd.api.auth.admission import Admission
 from deferd.api.consumer_tracker import MOST_NOTES
-from deferd.api.direct.call import Connection, DirectCall
-from deferd.api.direct.verb import QUERY, DirectVerb, KnownHead
+from deferd.api.direct.call import DirectCall
+from deferd.api.direct.verb import QUERY, DirectRequest, DirectVerb
 from deferd.api.job_templates import written_deliveries
 from deferd.api.routes.pop import NO_STORE, PopQuery, named_topics, return_undelivered
 from deferd.api.routes.queries import TOPICS_PATTERN
@@ -49,19 +50,11 @@ class DirectPop(DirectVerb):
         self._notes = self._app.consumers.notes
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def begin(
-        self,
-        connection: Connection,
-        head: KnownHead,
-        values: tuple[str, ...],
-        body: bytes,
-        traceparent: str | None,  # noqa: ARG002 (DirectVerb's)
-    ) -> DirectCall | None:
+    def _begin(self, request: DirectRequest, admission: Admission) -> DirectCall | None:
         """See DirectVerb."""
-        admission = self._admission(head)
-        if admission is None or (body and body != _EMPTY_OBJECT):
+        if request.body and request.body != _EMPTY_OBJECT:
             return None
-        topics, query = values
+        topics, query = request.values
         differs = "request_id" in query or len(query) > _KEPT_QUERY_BYTES
         pop = _parse_new(query) if differs else _parse(query)
         has_many = "," in topics or "*" in topics
@@ -72,13 +65,14 @@ class DirectPop(DirectVerb):
         except DeferdError:
             return None
         held = admission.usage.waiting_pop() if pop.waits and admission.usage is not None else None
-        call = self._admitted(connection, admission, topics, body, held)
+        call = self._admitted(request, admission, topics, held)
         if call is not None:
             notes = self._notes
             if len(notes) < MOST_NOTES:
                 # A client may wait for others on the same connection: pops of many topics have notes of their own.
+                connection = request.connection
                 many = (*(connection.client or (None, id(connection))), topics) if has_many else None
-                notes[many or connection.client or id(connection)] = (head, topics, pop.request, call)
+                notes[many or connection.client or id(connection)] = (request.head, topics, pop.request, call)
             if has_many or (pop.request.request_id and self._app.engine.partitions.known.count(topics) > 1):
                 task = self._start(self._pop(call, topics, pop, request_ends_at_s()))
                 call.abandon = task.cancel

@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar
 
+from deferd.api.auth.admission import Admission
 from deferd.api.context import AppContext
-from deferd.api.direct.call import Connection, DirectCall
-from deferd.api.direct.verb import DirectVerb, KnownHead
+from deferd.api.direct.call import DirectCall
+from deferd.api.direct.verb import DirectRequest, DirectVerb
 from deferd.api.job_templates import written_put
 from deferd.api.operation import OperationRoute
 from deferd.api.put_decoding import decode_put
@@ -28,24 +29,14 @@ class DirectPut(DirectVerb):
         super().__init__(app, operation)
         self._body_bytes = app.settings.max_body_bytes
 
-    def begin(
-        self,
-        connection: Connection,
-        head: KnownHead,
-        values: tuple[str, ...],  # noqa: ARG002 (DirectVerb's)
-        body: bytes,
-        traceparent: str | None,
-    ) -> DirectCall | None:
+    def _begin(self, request: DirectRequest, admission: Admission) -> DirectCall | None:
         """See DirectVerb."""
-        admission = self._admission(head)
-        if admission is None:
-            return None
         bounds = admission.put_bounds(self._body_bytes)
-        put = decode_put(body, bounds, admission.bounds, traceparent)
+        put = decode_put(request.body, bounds, admission.bounds, request.traceparent)
         if put is None or not self._app.engine.puts.may_add(put):
             return None
         room = None if admission.usage is None else admission.usage.room_for((put,))
-        call = self._admitted(connection, admission, put.topic, body, room)
+        call = self._admitted(request, admission, put.topic, room)
         if call is not None:
             self._app.engine.puts.add(put, partial(self._respond, call, put, bounds))
         return call

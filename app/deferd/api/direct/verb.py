@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
+import msgspec
+
 from deferd.api.auth.admission import Admission
 from deferd.api.context import AppContext
 from deferd.api.direct.call import Connection, DirectCall
@@ -33,6 +35,20 @@ class KnownHead:
         self.generation = 0
 
 
+class DirectRequest(msgspec.Struct, frozen=True, eq=False):
+    """A request that may take a direct path.
+
+    `values` are those of its path and query, '' for a part that it does not have; `traceparent` is its trace context,
+    if it has one.
+    """
+
+    connection: Connection
+    head: KnownHead
+    values: tuple[str, ...]
+    body: bytes
+    traceparent: str | None
+
+
 class DirectVerb(ABC):
     """The direct path of an operation, or of several.
 
@@ -57,40 +73,29 @@ class DirectVerb(ABC):
         self._operation = operation
         self._method = next(iter(operation.methods or ()))
 
-    @abstractmethod
-    def begin(
-        self,
-        connection: Connection,
-        head: KnownHead,
-        values: tuple[str, ...],
-        body: bytes,
-        traceparent: str | None,
-    ) -> DirectCall | None:
-        """Begin the call. None, without any effect: it goes the general way.
-
-        `values` are those of its path and query, '' for a part that it does not have; `traceparent` is its trace
-        context, if it has one.
-        """
-
-    def _admission(self, head: KnownHead) -> Admission | None:
-        """The admission of a request with this head, but for its topic and limits; None when that is not certain."""
-        gate = self._app.gate
+    def begin(self, request: DirectRequest) -> DirectCall | None:
+        """Begin the call. None, without any effect: it goes the general way."""
+        head, gate = request.head, self._app.gate
         if head.generation != gate.generation:
             head.admissions.clear()
             head.generation = gate.generation
         admission = head.admissions.get(self)
         if admission is None:
             admission = gate.find_admission(self._operation.permission, self._method, head.headers)
-            if admission is not None:
-                head.admissions[self] = admission
-        return admission
+            if admission is None:
+                return None
+            head.admissions[self] = admission
+        return self._begin(request, admission)
+
+    @abstractmethod
+    def _begin(self, request: DirectRequest, admission: Admission) -> DirectCall | None:
+        """As `begin`, for a request whose topics and limits are still to be checked, by `_admitted`."""
 
     def _admitted(
         self,
-        connection: Connection,
+        request: DirectRequest,
         admission: Admission,
         topics: str,
-        body: bytes = b"",
         held: AbstractContextManager[None] | None = None,
     ) -> DirectCall | None:
         """The call, when its key is for the topics and allows it, so that it counts; else None, without any effect.
@@ -102,7 +107,7 @@ class DirectVerb(ABC):
         usage = admission.usage
         if usage is not None:
             try:
-                usage.check_body(body)
+                usage.check_body(request.body)
                 if not usage.may_take():
                     return None
                 if held is not None:
@@ -110,7 +115,7 @@ class DirectVerb(ABC):
             except DeferdError:
                 return None
             usage.take()
-        call = DirectCall(connection, self._operation, self._method, admission)
+        call = DirectCall(request.connection, self._operation, self._method, admission)
         if usage is not None:
             call.held = held
         return call

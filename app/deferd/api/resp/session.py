@@ -157,7 +157,7 @@ class Session:
             self._waiting.disconnect()
 
     def may_take_short_way(self, operation: Operation[Any], topic: str) -> bool:
-        """Whether a request may take the short way, which counts nothing for the limits of keys."""
+        """Whether a request may take the short way: it is admitted for certain, and its key has no limits."""
         if not self.api.has_short_way:
             return False
         permission = self.api.route_of(operation).permission

@@ -19,7 +19,7 @@ from deferd.api.direct.cancel import DirectCancel
 from deferd.api.direct.deliveries import DirectBury, DirectFinish, DirectRelease, DirectTouch
 from deferd.api.direct.pop import DirectPop
 from deferd.api.direct.put import DirectPut
-from deferd.api.direct.verb import DirectVerb, KnownHead
+from deferd.api.direct.verb import DirectRequest, DirectVerb, KnownHead
 from deferd.api.incoming_request import TRACEPARENT, IncomingRequest
 from deferd.api.operation import OperationRoute
 from deferd.api.request_body import check_media_type
@@ -86,51 +86,45 @@ class DirectPath:
         body_at = data.find(b"\r\n\r\n", line_end) + 4
         block, not_after_ms, traceparent = _block(data, line_end, body_at)
         head = self._known.get(_key(block, len(data) - body_at))
-        if head is None:
+        line = None if head is None else self._line(data[:line_end])
+        if head is None or line is None:
             return None
-        first_line, body = data[:line_end], data[body_at:]
-        return self._begin(connection, first_line, head, body, not_after_ms=not_after_ms, traceparent=traceparent)
+        verb, values = line
+        return self._begin(verb, DirectRequest(connection, head, values, data[body_at:], traceparent), not_after_ms)
 
     def begin_parsed(
         self, connection: Connection, line: bytes, request: IncomingRequest, body: bytes
     ) -> DirectCall | None:
         """As `begin`, for a plain request that was parsed; `line` is its first line, without the HTTP version."""
         headers = request.headers
-        if any(name == VIA_HEADER for name, _ in headers):
+        found = self._line(line + b" HTTP/1.1")
+        if found is None or any(name == VIA_HEADER for name, _ in headers):
             return None
+        verb, values = found
         try:
             if body:
                 check_media_type(headers)
             not_after_ms = request.not_after_ms()
         except DeferdError:
             return None
-        head, first_line, traceparent = KnownHead(headers), line + b" HTTP/1.1", request.traceparent()
-        return self._begin(connection, first_line, head, body, not_after_ms=not_after_ms, traceparent=traceparent)
+        parsed = DirectRequest(connection, KnownHead(headers), values, body, request.traceparent())
+        return self._begin(verb, parsed, not_after_ms)
 
-    def _begin(
-        self,
-        connection: Connection,
-        first_line: bytes,
-        head: KnownHead,
-        body: bytes,
-        *,
-        not_after_ms: int | None,
-        traceparent: str | None,
-    ) -> DirectCall | None:
-        found = self._lines.get(first_line) or self._find_verb(first_line)
-        if found is None:
-            return None
-        verb, values = found
+    def _begin(self, verb: DirectVerb, request: DirectRequest, not_after_ms: int | None) -> DirectCall | None:
         if not_after_ms is None:
-            return verb.begin(connection, head, values, body, traceparent)
+            return verb.begin(request)
         clock = self._context.engine.request_clock
         if not clock.is_trusted or (left_s := clock.left_s(not_after_ms)) <= 0:
             return None
         with request_ending_at(asyncio.get_running_loop().time() + left_s):
-            call = verb.begin(connection, head, values, body, traceparent)
+            call = verb.begin(request)
         if call is not None:
             call.clock = clock
         return call
+
+    def _line(self, first_line: bytes) -> _Line | None:
+        """What the first line of a request means; None if it is of no direct path."""
+        return self._lines.get(first_line) or self._find_verb(first_line)
 
     def _find_verb(self, first_line: bytes) -> _Line | None:
         match = self._match_line(first_line.decode("latin-1"))
