@@ -21,14 +21,14 @@ class BoundedCache(Generic[K, V]):
         self.max_bytes = max_bytes
         self.used_bytes = 0
         self._entries: dict[K, tuple[V, int]] = {}
-        """Those that were used last are last."""
+        """Ordered by last use, the most recent last."""
         self._lock = Lock()
 
     def __contains__(self, key: K) -> bool:
         return key in self._entries
 
     def get(self, key: K) -> V | None:
-        """The value; None if there is none any more."""
+        """The value; None if it is not cached, or not any more."""
         with self._lock:
             entry = self._entries.pop(key, None)
             if entry is None:

@@ -65,7 +65,10 @@ class BulkOutcome:
 
 
 async def forget_key(scripts: Scripts, key: str, after_ms: int) -> None:
-    """Delete a key of `bulk/` after so long. With 0 now, in a thread of the store: it may have a field for each job."""
+    """Delete a key of `bulk/` after `after_ms`, or with 0 at once.
+
+    The store deletes it in a thread of its own, since it may have a field for each job.
+    """
     await (scripts.write("PEXPIRE", key, after_ms) if after_ms else scripts.write("UNLINK", key))
 
 
@@ -287,7 +290,7 @@ def _action(call: Call) -> dict[str, Any]:
 
 
 class _Budget:
-    """The jobs that a call may still match. Shards share it; what a step takes and does not use is returned."""
+    """How many more jobs a call may match. The shards share it: what a step takes and does not use is returned."""
 
     def __init__(self, limit: int) -> None:
         self._left = limit
@@ -295,7 +298,7 @@ class _Budget:
         self._changed = asyncio.Condition()
         self._is_stopped = False
         self.is_used_up = False
-        """Whether a step was not made because the limit was reached."""
+        """Whether the limit prevented a step."""
 
     async def take(self, most: int) -> int:
         """Take up to `most`; 0 when the limit is reached."""

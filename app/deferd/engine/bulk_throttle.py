@@ -10,7 +10,7 @@ from deferd.contract.errors import StoreUnavailable
 
 AT_ONCE = 2
 SMALL_AT_ONCE = 8
-"""They are together about as large as the bulk calls."""
+"""Together they are about as large as the bulk calls."""
 FROM_JOBS = 50
 """A call for more jobs than this is bulk."""
 MOST_JOBS = 250

@@ -32,7 +32,10 @@ class Calendar:
 
 
 class _Found(NamedTuple):
-    """What was read of a calendar, and until when it counts. `openings`: None also for one that cannot be read."""
+    """A calendar as it was read, and until when it is cached.
+
+    `openings` is None also for a calendar that cannot be read.
+    """
 
     until_s: float
     exists: bool
@@ -42,7 +45,7 @@ class _Found(NamedTuple):
 class Calendars:
     """Stores calendars, and finds the windows that a field `window` means.
 
-    Another process sees a change within a second: what was read is remembered as long.
+    Calendars are cached for a second, so other processes see a change within that time.
     """
 
     def __init__(self, scripts: Scripts, keys: Keys) -> None:
@@ -77,7 +80,7 @@ class Calendars:
     async def put(self, name: str, calendar: PutCalendar) -> tuple[Calendar, bool]:
         """Store a calendar, in place of one with its name; returns it, and whether there was none.
 
-        Jobs that are placed already stay where they are.
+        Jobs whose due time is already placed keep it.
 
         Raises:
             InvalidInput: a zone is unknown, a window never opens, or there are as many calendars as there may be.
@@ -102,7 +105,7 @@ class Calendars:
         return Calendar(name, windows)
 
     async def delete(self, name: str) -> None:
-        """Delete a calendar: what refers to it is always open from now on. Raises CalendarNotFound."""
+        """Delete a calendar. Everything that refers to it is always open from then on. Raises CalendarNotFound."""
         deleted = await self._scripts.write("HDEL", self._key, name)
         self._remembered.remove(name)
         if not deleted:
@@ -130,7 +133,7 @@ class Calendars:
 
 
 def _read(text: bytes | None) -> tuple[Window, ...] | None:
-    """The windows of a stored calendar; None if there is none that can be read."""
+    """The windows of a stored calendar; None if it is missing or unreadable."""
     if text is None:
         return None
     try:

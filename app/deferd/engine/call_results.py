@@ -1,4 +1,4 @@
-"""What calls on jobs return, and what the codes of their scripts say."""
+"""What calls on jobs return, and what the codes of their scripts mean."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def is_missing(reply: Any) -> bool:
 
 
 def raise_unless_ok(code: int, topic: str, job_id: str) -> None:
-    """What the code of a consumer's call says. Raises as `JobQueue.finish`."""
+    """Turn the code of a consumer's call into its result. Raises as `JobQueue.finish`."""
     if code == NOT_FOUND:
         raise JobNotFound(topic, job_id)
     if code == _STALE:

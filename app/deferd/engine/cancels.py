@@ -195,7 +195,7 @@ def _results_of(
 
 
 def state_when_cancelled(result: JobState | int, topic: str, job_id: str) -> JobState:
-    """What the result of a cancel says. Raises as `Cancels.cancel`."""
+    """Turn the result of a cancel into a state. Raises as `Cancels.cancel`."""
     if isinstance(result, JobState):
         return result
     raise (JobNotFound if result == NOT_FOUND else JobReserved)(topic, job_id)

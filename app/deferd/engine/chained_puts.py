@@ -36,7 +36,7 @@ class Chained(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """The puts into a partition, of so many."""
+    """The puts into one of a number of partitions."""
 
     partition: str
     partitions: int
@@ -116,7 +116,7 @@ class ChainedPuts:
         return await until_done(attempt, f"the settings of topic {topics} kept changing during the finish")
 
     async def _groups(self, home: str, job_id: str, puts: Sequence[EncodedPut]) -> list[_Group] | None:
-        """The puts by partition; `home` is that of the job. None: the partitions of a topic were not known right."""
+        """The puts by partition; `home` is the partition of the job. None: the known number of partitions was wrong."""
         groups: dict[str, _Group] = {}
         known = self._keys.partitions
         for put in puts:
@@ -147,7 +147,7 @@ class ChainedPuts:
         return list(groups.values())
 
     async def _finish(self, topic: str, call: _Call) -> Chained | None:
-        """As `finish`, of a job in the partition `topic`. None: what was known of the topics was outdated."""
+        """As `finish`, for a job in the partition `topic`. None: the known terms of the topics were outdated."""
         groups = await self._groups(topic, call.finish.id, call.puts)
         if groups is None:
             return None
@@ -184,7 +184,7 @@ class ChainedPuts:
         return await self._placer.place_puts(group.partition, group.puts, defaults)
 
     async def _correct(self, call: _Call, groups: list[_Group], outdated: list[Any]) -> None:
-        """Note the terms that the script returned."""
+        """Remember the terms that the script returned."""
         for number, *reply in outdated:
             group, terms = groups[number - 1], read_terms(reply)
             self._placer.note_defaults(group.partition, terms.placing)

@@ -1,4 +1,4 @@
-"""Deliveries of many jobs: which of them are over, and those that nobody worked on, back to the queue."""
+"""Calls on many deliveries at once: which of them have ended, and the return of jobs that nobody worked on."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class HeldJobs:
         self._throttle = throttle
 
     async def check_many(self, topic: str, jobs: Sequence[HeldJob]) -> list[FinishResult]:
-        """Which of 1 to 1000 deliveries of one topic are over. Changes nothing, and costs the store little.
+        """Which of 1 to 1000 deliveries of one topic have ended. Changes nothing, and costs the store little.
 
-        A delivery whose lease has ended, and whose job another consumer has since, counts as held: a touch tells.
+        A delivery counts as held even if its lease has ended and another consumer holds the job; only a touch tells.
 
-        Raises:
-            StoreUnavailable: the store told nothing; else the jobs that it did not tell of have status 503.
+        Raises: StoreUnavailable: the store answered for none of them; if it answered for some, the others have status
+        503.
         """
         return await self._send(topic, jobs, self._check)
 

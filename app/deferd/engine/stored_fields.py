@@ -1,4 +1,4 @@
-"""The values of the policy's fields as the store holds them, in jobs and in the settings of topics."""
+"""How the store holds the values of the policy's fields, in jobs and in the settings of topics."""
 
 from __future__ import annotations
 

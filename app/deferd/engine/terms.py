@@ -1,4 +1,4 @@
-"""The terms of puts: what is known of the settings of a topic when its puts are sent, and what the script compares.
+"""The terms of puts: the settings of a topic as the sender knows them, which the script compares with the stored ones.
 
 If the topic has others, the script does nothing and returns all of them. The caller corrects what it knows, and sends
 again by those.

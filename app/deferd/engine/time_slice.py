@@ -95,7 +95,7 @@ class _Turns:
         return turns
 
     async def wait(self) -> None:
-        """Wait for the next turn that nobody else has."""
+        """Wait for the next turn that no other work has taken."""
         loop = asyncio.get_running_loop()
         turn = loop.create_future()
         self._waiting.append(turn)

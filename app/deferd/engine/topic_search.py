@@ -1,4 +1,4 @@
-"""Finds the topics that match the patterns of a pop and have ready jobs, or have served the same request before.
+"""Finds the topics that match the patterns of a pop and have ready jobs, or that have served the same request before.
 
 What is found are partitions of topics. The patterns are those of topics, and each topic counts once.
 """
@@ -21,7 +21,7 @@ _CHECKS_PER_CALL = 5000
 """How many names times patterns one call checks: about two milliseconds of the store's time."""
 _NAMES_PER_CALL_MIN, _NAMES_PER_CALL_MAX = 20, 2000
 _COUNTED_NAMES = 10_000
-"""So many names are read in any case before a search ends because more topics match than a pop may have."""
+"""A search reads at least this many names before it ends because more topics match than a pop may have."""
 _AFTER_ALL_NAMES = b"\xff"
 
 
@@ -55,7 +55,7 @@ class TopicSelection:
         )
 
     def ranges(self) -> list[str]:
-        """The prefixes of all topics that can match, none of which begins with another."""
+        """The prefixes of all topics that can match; no prefix begins with another one."""
         if self._allowed is None:
             prefixes = set(self._patterns.prefixes)
         else:

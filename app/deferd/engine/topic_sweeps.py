@@ -58,7 +58,7 @@ class Sweep:
     frees_taken: bool = False
 
     def with_limit(self, limit: int | None) -> Sweep:
-        """The same sweep for at most so many jobs, None for all."""
+        """The same sweep for at most `limit` jobs, None for all."""
         return replace(self, limit=limit)
 
     @property
@@ -79,7 +79,7 @@ class Sweep:
 class SweepPreview:
     """How many jobs a sweep would act on. `samples` are ids and states of some of them.
 
-    `is_complete`: whether that are all, or the limit was reached.
+    `is_complete` is false when the limit was reached.
     """
 
     matched: int
@@ -148,7 +148,7 @@ class TopicSweeps:
         return SweepPreview(work.matched, sweep.cutoff_ms or 0, work.samples, not work.is_limit_reached)
 
     async def now_ms(self, topic: str) -> int:
-        """The earliest time that a clock of the topic's shards shows. Raises StoreUnavailable."""
+        """The earliest time among the clocks of the topic's shards. Raises StoreUnavailable."""
         return await self._now_ms(await self._refreshed(topic))
 
     async def count_of(self, topic: str, request: str) -> int:
@@ -174,7 +174,9 @@ class TopicSweeps:
 
 
 class _Step(NamedTuple):
-    """What a step says of how to go on: whether there may be more, and behind which job, or so many of the ids."""
+    """How to continue after a step: whether there may be more jobs, and the job or the number of ids after which they
+    come.
+    """
 
     more: int
     score: str
@@ -213,7 +215,7 @@ class _Run:
         self.samples: list[tuple[str, JobState]] = []
         self.is_limit_reached = False
         self.reached: list[str] = []
-        """The partitions that the run has come to."""
+        """The partitions that the run has reached."""
         self._is_stopped = False
 
     async def run(self) -> None:

@@ -19,13 +19,13 @@ ITEM_OVERHEAD_BYTES = 8
 TAG_OVERHEAD_BYTES = 150
 """What a tag of a job uses in the tag index beyond the names of tag, topic and job, rounded up."""
 HELD_OVERHEAD_BYTES = 500
-"""What a held job uses more, its touches and its part of a request included, rounded up."""
+"""What a held job uses in addition, including its touches and its part of a request, rounded up."""
 SCHEDULE_OVERHEAD_BYTES = 700
 """What a schedule uses beyond its texts, rounded up."""
 CALL_OVERHEAD_BYTES = 300
-"""What is remembered of a call on many jobs, or of a task, beyond its name and its description, rounded up."""
+"""What the note of a call on many jobs, or of a task, uses beyond its name and description, rounded up."""
 CALL_NOTE_BYTES = 60
-"""What such a call uses for each job that it has noted, beyond the names of job and topic."""
+"""What such a note uses for each job in it, beyond the names of job and topic."""
 _OVERHEADS = (JOB_OVERHEAD_BYTES, ITEM_OVERHEAD_BYTES, TAG_OVERHEAD_BYTES, HELD_OVERHEAD_BYTES)
 _NAMES_PER_CALL = 1000
 _TOPICS_PER_CALL = 250
@@ -98,7 +98,7 @@ class TopicUsage:
 
 
 def without_covered(prefixes: Iterable[str]) -> list[str]:
-    """The prefixes that do not begin with another one."""
+    """The prefixes that do not begin with another prefix."""
     shortest: list[str] = []
     for prefix in sorted(prefixes):  # a prefix of another one precedes it
         if not shortest or not prefix.startswith(shortest[-1]):

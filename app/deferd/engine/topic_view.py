@@ -1,6 +1,6 @@
 """One topic as it is now: the jobs in each state, ages, settings.
 
-Those of a topic with several partitions are read at about the same time, not at the same instant.
+The partitions of a topic are read at about the same time, not at the same instant.
 """
 
 from __future__ import annotations

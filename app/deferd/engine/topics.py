@@ -47,7 +47,7 @@ class Topics:
         return await get_topic(self._scripts, self._keys, topic)
 
     async def why(self, topic: str, job_id: str) -> Standing | Missing:
-        """What decides when a job runs, or what is known of a job that does not exist."""
+        """What decides when a job runs; for a job that does not exist, what is known about it."""
         return await standing_of(self._scripts, self._keys, self._partitions, topic, job_id)
 
     async def set(self, topic: str, settings: TopicSettings) -> TopicView:
@@ -205,7 +205,7 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """What must hold of a listed job. `error` is a part of its last error, `id_prefix` of its id."""
+    """The conditions on a listed job. `error` must be a part of its last error, `id_prefix` the beginning of its id."""
 
     tag: str | None = None
     due_after_ms: int | None = None

@@ -1,6 +1,6 @@
-"""The wait queue of one topic: the pops that wait for it, in the order of their arrival.
+"""The wait queue of one topic, with its waiting pops in the order of their arrival.
 
-And over all topics: which pops wait, and which queues are polled first.
+For all topics together, it also says which pops wait and which queues are polled first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WAITING_PER_CALL = 16
 _LOOKS_AT_ONCE = 32
 _LATELY_READY_MAX = 1000
 OnPopEnd = Callable[[list[JobRecord], Exception | None], None]
-"""Called once with the jobs, or with none and the error."""
+"""Called once, with the jobs or with an error and no jobs."""
 
 
 Stage = Literal["topics", "patterns", "waiting", "ended", "cancelled"]
@@ -55,7 +55,7 @@ class Waiter(msgspec.Struct, eq=False):  # made for every pop, in a third of a d
     at: int = 0
     """The index of the topic that is polled in the stage `topics`."""
     in_call: bool = False
-    """A store call is under way for it, of who set this; nobody else makes one meanwhile."""
+    """A store call for it is under way, made by whoever set this; nobody else makes one until then."""
     was_polled: bool = False
     """At least one of its topics could be reached: it may end without jobs."""
     timer: asyncio.TimerHandle | None = None
@@ -63,7 +63,7 @@ class Waiter(msgspec.Struct, eq=False):  # made for every pop, in a third of a d
     failed_topics: set[str] = set()
     """Topics that could not be polled since it came."""
     skipped_topics: set[str] = set()
-    """Topics that were to be polled while nobody was there whom they could serve."""
+    """Topics that became ready while no waiter could be served by them."""
     jobs: list[JobRecord] = []
 
     def may_be_served_by(self, topic: str) -> bool:
@@ -163,11 +163,11 @@ class WaitingPops:
 
     @property
     def count(self) -> int:
-        """How many they are."""
+        """The number of waiting pops."""
         return len(self._waiters)
 
     def all(self) -> list[Waiter]:
-        """All that wait now."""
+        """All waiting pops."""
         return list(self._waiters)
 
     def add(self, waiter: Waiter) -> None:

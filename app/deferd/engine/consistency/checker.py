@@ -140,7 +140,7 @@ class ConsistencyChecker:
             return report
 
     async def _check_unknown_partitions(self, report: StoreReport) -> None:
-        """Look for partitions, among the listed topics, that their topics do not have."""
+        """Look among the listed topics for partitions that their topics do not have."""
         for shard in range(self._keys.shards):
             cursor: bytes | int = 0
             while cursor != b"0":
@@ -170,7 +170,7 @@ class ConsistencyChecker:
 
 
 class _TopicCheck:
-    """Checks one partition. Findings are added to those of `whole`, the report of the topic."""
+    """Checks one partition. Findings are added to `whole`, the report of the topic."""
 
     def __init__(self, scripts: Scripts, keys: Keys, topic: str, whole: TopicReport) -> None:
         self._scripts = scripts
@@ -334,6 +334,6 @@ def _are_readable(settings: bytes) -> bool:
 
 
 def _is_at_home(name: str, keys: Keys, shard: int) -> bool:
-    """Whether it can be the name of a topic, or of a partition, and belongs in this shard."""
+    """Whether it is a possible name of a topic or partition and belongs in this shard."""
     topic = topic_of(name) if is_partition_name(name) else name
     return _TOPIC_NAME.fullmatch(topic) is not None and keys.shard_of(name) == shard

@@ -1,4 +1,4 @@
-"""The report of what a consistency check found."""
+"""The report of a consistency check."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _LONGEST_PAUSE_S = 0.1
 
 
 def text(value: bytes) -> str:
-    """What the store has, which may be anything, as text."""
+    """Any value of the store as text."""
     return value.decode(errors="backslashreplace")
 
 
 async def paced(step: Awaitable[Any]) -> Any:
-    """The reply of a step; then the store is left to others for as long as that took."""
+    """Run a step, then leave the store to other callers for as long as the step took. Returns the step's reply."""
     began_s = time.monotonic()
     reply = await step
     await asyncio.sleep(min(time.monotonic() - began_s, _LONGEST_PAUSE_S))
@@ -42,7 +42,7 @@ class Finding:
 
 
 def read_findings(reply: Sequence[bytes]) -> list[Finding]:
-    """What a script has found: kind, subject and detail of each, one after the other."""
+    """The findings in a script's reply, a flat list of kind, subject and detail."""
     parts = [text(part) for part in reply]
     return [Finding(FindingKind[kind.upper()], *rest) for kind, *rest in zip(*[iter(parts)] * 3, strict=True)]
 

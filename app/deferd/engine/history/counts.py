@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 MOST_TOPICS = 10_000
-"""Counted apart in a process; what happens in further ones is in the sum over all topics only."""
+"""How many topics a process counts separately. Further topics count in the sum over all topics only."""
 
 
 class TopicCounts:
@@ -44,9 +44,10 @@ class TopicCounts:
 
 
 class CountedTopics:
-    """The counts of topics that changed: those with counts of 0 have only other numbers of jobs in their states.
+    """The counts of topics that changed. In a topic whose counts are all 0, only the numbers of jobs by state have
+    changed.
 
-    `on_change` is called with a topic that has not changed since the last `take`.
+    `on_change` is called when a topic changes for the first time after a `take`.
     """
 
     def __init__(self, on_change: Callable[[str], None] = lambda _topic: None) -> None:
@@ -55,7 +56,7 @@ class CountedTopics:
         self._rest: TopicCounts | None = None
 
     def of(self, topic: str) -> TopicCounts:
-        """The counts of a topic, to be added to; by this it counts as changed."""
+        """The counts of a topic, for the caller to add to. The topic then counts as changed."""
         counts = self._of_topic.get(topic)
         return self._new(topic) if counts is None else counts
 
@@ -69,7 +70,10 @@ class CountedTopics:
         return self._rest
 
     def take(self) -> tuple[dict[str, TopicCounts], TopicCounts | None]:
-        """The counts since the last call: of topics, and of further ones together. Nobody adds to them any more."""
+        """The counts since the last call, by topic, and one sum for the topics that are not counted separately.
+
+        They do not change any more.
+        """
         taken = self._of_topic, self._rest
         self._of_topic, self._rest = {}, None
         return taken

@@ -23,9 +23,9 @@ _KEPT = 16
 
 @dataclass(slots=True)
 class Rates:
-    """Finished jobs per second, on the mean of the last hour, of some topics and of all that were asked for.
+    """Finished jobs per second, averaged over the last hour: by topic, and for all requested topics together.
 
-    None, or a topic that is missing: not known.
+    A missing topic or None means that the rate is not known.
     """
 
     of_topic: dict[str, float] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Rates:
 
 
 class FinishRates:
-    """Reads the rates; they are kept for 10 s."""
+    """Reads the rates, and caches them for 10 s."""
 
     def __init__(self, scripts: Scripts, keys: Keys) -> None:
         self._scripts = scripts
@@ -45,9 +45,8 @@ class FinishRates:
     ) -> Rates:
         """The rates of `topics`, and of all that match one of the names and patterns `wanted` and are visible.
 
-        `wanted` None: of all that there are, visible or not; also topics without a history of their own count. Of more
-        than 200 that match, where each partition counts, the sum is not known. What concerns a shard that cannot be
-        reached is not known.
+        `wanted` None: of all that there are, visible or not; also topics without a history of their own count. The sum
+        is not known if more than 200 partitions match. Rates in a shard that cannot be reached are not known.
         """
         of_topic = await self.of_topics(topics)
         if wanted is None:
@@ -70,7 +69,7 @@ class FinishRates:
         return {topic: sum(rates[one] for one in partitions.of(topic)) for topic in known}
 
     async def _matching(self, patterns: TopicPatterns, is_visible: Callable[[str], bool]) -> list[str] | None:
-        """The partitions of those topics that have a history; None when a shard cannot be read."""
+        """The partitions of the topics that have a history; None when a shard cannot be read."""
         keys = [self._keys.of_shard(shard, "history/topics") for shard in range(self._keys.shards)]
         try:
             listed = await asyncio.gather(*(self._scripts.command("ZRANGE", key, 0, -1) for key in keys))
@@ -80,7 +79,7 @@ class FinishRates:
         return [name for name in names if patterns.match(topic_of(name)) and is_visible(topic_of(name))]
 
     async def _rates(self, partitions: list[str], shard: int | None = None) -> dict[str, float]:
-        """The rates of partitions; with '' and a shard, that of the shard."""
+        """The rates of partitions; the name '' with a shard means the whole shard."""
         return await self._reads.get((shard, *partitions), lambda: self._read(partitions, shard))
 
     async def _read(self, partitions: list[str], shard: int | None) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """Reads the history of a topic, and of many topics together.
 
-Each partition of a topic has its own history; that of the topic are their sums.
+Each partition of a topic has its own history. The history of a topic is their sum.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _KEPT_OF_MANY_S = 10.0
 class History:
     """What happened in each bucket of a period.
 
-    Of many topics: with `is_complete` false some are missing; `unreadable` are shards that cannot be reached.
+    In a history of many topics, `is_complete` is false when some topics are missing; `unreadable` are the shards that
+    cannot be reached.
     """
 
     period: Period
@@ -46,7 +47,7 @@ def _size(history: History) -> int:
 
 
 class Histories:
-    """Reads histories. That of a topic is kept for 2 s; that of many topics for 10 s."""
+    """Reads histories. The history of one topic is cached for 2 s, the history of many topics for 10 s."""
 
     def __init__(self, scripts: Scripts, keys: Keys) -> None:
         self._scripts = scripts
@@ -55,7 +56,7 @@ class Histories:
         self._reads_of_many: SharedReads[History] = SharedReads(_KEPT_OF_MANY_S, 8, size=_size, largest=_LARGEST_KEPT)
 
     async def of_topic(self, topic: str, minutes: int) -> History:
-        """The last `minutes` of a topic. The number of jobs is known where that of each partition is.
+        """The last `minutes` of a topic. The number of jobs is known for a bucket if it is known for every partition.
 
         Raises:
             TopicNotFound: there is no such topic, and nothing was seen of it for two days.
@@ -84,10 +85,10 @@ class Histories:
         return await self._run((*history, settings, delay, ready, reserved, dead), minutes, partition)
 
     async def of_all(self, visible: TopicPatterns | None, minutes: int) -> History:
-        """The last `minutes` of all topics together, also of those that are gone; numbers of jobs are not known.
+        """The last `minutes` of all topics together, deleted topics included; numbers of jobs are not known.
 
-        `visible` None: of all that there are, from the sums in the store. Else of those that match: of the 100 that
-        changed last, where each partition counts.
+        With `visible` None it is read from the sums in the store. Otherwise it covers the matching topics, at most the
+        100 partitions that changed last.
 
         Raises:
             StoreUnavailable: no shard of the store can be reached.
@@ -155,7 +156,7 @@ class Histories:
 
 
 def sums_of(histories: Sequence[Sequence[Bucket]]) -> list[Bucket]:
-    """The sums over several histories of one period; numbers of jobs only where all of them have some."""
+    """The sums over several histories of one period. A bucket has numbers of jobs only if every history has them."""
     sums: list[Bucket] = []
     for buckets in zip(*histories, strict=True):
         whole = Bucket()
@@ -168,7 +169,10 @@ def sums_of(histories: Sequence[Sequence[Bucket]]) -> list[Bucket]:
 
 
 def buckets_of(records: Records, period: Period, gauges: Gauges | None) -> list[Bucket]:
-    """The buckets of a period. In buckets without a record the numbers of jobs are those before, at first `gauges`."""
+    """The buckets of a period.
+
+    A bucket without a record has the numbers of jobs of the bucket before it; the first one has `gauges`.
+    """
     buckets = [Bucket() for _ in range(period.buckets)]
     for at, record in records.of_period(period):
         if at < 0:

@@ -1,9 +1,9 @@
-"""Publishes what a process has counted, for the history of its topics in the store.
+"""Publishes what a process has counted to the history of its topics in the store.
 
-Every 10 s, a moment before a bucket of the history ends, the counts of the topics that changed go to the store, at most
-50 topics a call. Without changes nothing is sent. A call is numbered: when its response is lost it is sent again as it
-was, and the store carries it out once. Meanwhile further counts are added up here. A process that is killed takes with
-it what it has not published, that of 10 s.
+Every 10 s, shortly before a bucket of the history ends, it sends the counts of the topics that changed, at most 50
+topics a call. Without changes nothing is sent. Calls are numbered: a call whose response is lost is sent again
+unchanged, and the store carries it out once. New counts accumulate in the process until then. A process that is killed
+loses up to 10 s of counts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _Call = tuple[list[str], tuple[int | bytes, ...]]
 
 
 class _ShardCounts:
-    """What is still to be sent to one shard. `rest` belongs to its sums only."""
+    """Counts that are still to be sent to one shard. `rest` is added to the shard's sums only."""
 
     def __init__(self) -> None:
         self.topics: dict[str, TopicCounts] = {}
@@ -45,7 +45,7 @@ class _ShardCounts:
         self.calls = 0
 
     def add(self, topic: str | None, counts: TopicCounts) -> None:
-        """Add the counts of a topic; None: of none in particular."""
+        """Add the counts of a topic, or with None the counts of topics that are not counted separately."""
         known = None if topic is None else self.topics.get(topic)
         if known is not None:
             known.add(counts)
@@ -69,7 +69,7 @@ class HistoryPublisher:
         self._lock = asyncio.Lock()
         self._before_end_ms = random.randint(*_BEFORE_END_MS)  # noqa: S311 (spreads processes; nothing to guess)
         self._ahead_ms: float | None = None
-        """The store's clock less that of the event loop."""
+        """The store's clock minus the clock of the event loop."""
 
     async def run(self) -> None:
         """Publish until cancelled. Errors of the store are waited out."""

@@ -20,7 +20,7 @@ FINE_MINUTES = 60
 MOST_MINUTES = 2880
 """For how long there are buckets of 5 min."""
 TOPICS_OF_SHARD = 1000
-"""Of one shard at most so many topics have a history."""
+"""How many topics of one shard have a history at most."""
 KEPT_MS = MOST_MINUTES * 60_000
 MOST_FINE = FINE_MINUTES * 60_000 // BUCKET_MS + 2
 MOST_COARSE = KEPT_MS // COARSE_MS + 2
@@ -55,17 +55,17 @@ class Bucket:
         self.lateness.update(dict(zip(pairs[::2], pairs[1::2], strict=True)))
 
     def add_counts(self, other: Bucket) -> None:
-        """Add what happened in another partition in the same time, without its numbers of jobs."""
+        """Add what happened in another partition at the same time, but not its numbers of jobs."""
         self.counts = [count + more for count, more in zip(self.counts, other.counts, strict=True)]
         self.lateness.update(other.lateness)
 
     def lateness_s(self, share: float) -> float | None:
-        """The lateness that this share of the first deliveries did not exceed; None without any."""
+        """The quantile `share` of the lateness of first deliveries; None if there were none."""
         return quantile_s(self.lateness, share)
 
 
 def quantile_s(lateness: Mapping[int, int], share: float) -> float | None:
-    """Within a bucket, values count as evenly spread; those of more than an hour count as an hour."""
+    """Values are taken as evenly spread within a bucket; values above an hour count as an hour."""
     rank = share * sum(lateness.values())
     if not rank:
         return None
@@ -93,7 +93,10 @@ class Records:
         return not self.fine
 
     def of_period(self, period: Period) -> Iterator[tuple[int, list[int]]]:
-        """The records of a period with the index of their bucket, and one before it, if there is one, as index -1."""
+        """The records of a period, each with the index of its bucket.
+
+        The last record before the period, if there is one, has index -1.
+        """
         fine = [record for record in self.fine if record[0] * BUCKET_MS < period.to_ms]
         if period.bucket_ms == COARSE_MS:
             begin = period.from_ms // COARSE_MS
@@ -127,7 +130,7 @@ class Period:
 
 
 def records_needed(minutes: int) -> tuple[int, int]:
-    """How many of the latest records of 10 s, and of 5 min, tell the last `minutes`, and what was before."""
+    """How many of the latest records of 10 s and of 5 min cover the last `minutes` and the state before them."""
     is_fine = minutes <= FINE_MINUTES
     return MOST_FINE if is_fine else 1, (FINE_MINUTES if is_fine else minutes) * 60_000 // COARSE_MS + 3
 

@@ -1,1 +1,1 @@
-"""What operators look at: why a job does not run, what will come due, why jobs are dead, who consumes."""
+"""What operators look at: why a job does not run, what comes due, why jobs are dead, and who consumes."""

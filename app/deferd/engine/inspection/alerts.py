@@ -20,33 +20,33 @@ from deferd.store.durability_levels import FSYNC, MEMORY, is_replicated, name_of
 Severity = Literal["critical", "warning"]
 
 NO_CONSUMER_CRITICAL_MS = 60_000
-"""Below this, jobs may only be waiting for the next call of a consumer that is not connected all the time."""
+"""A shorter wait may only mean that the consumer is not connected all the time."""
 BEHIND_MS = 60_000
 """A ready job that has waited for a minute: consumers that keep up take jobs within seconds."""
 BEHIND_CRITICAL_MS = 600_000
 BEHIND_WAIT_S = 300.0
-"""The last ready job waits this long at the present rate: more becomes ready than is taken, although the first is young
-yet."""
+"""At the present rate the last ready job waits this long: more jobs become ready than are taken, even though the oldest
+is still young."""
 LATE_MS = 5_000
 """A timer that works promotes within milliseconds, and takes over from a dead one within 3 seconds."""
 LATE_CRITICAL_MS = 60_000
 TIMER_OVERDUE_MS = 5_000
 """Work is overdue and no timer holds the lock, which lasts 2.5 seconds."""
 TIMER_HELD_OVERDUE_MS = 60_000
-"""A timer holds the lock and still does not get to what is due: it fails there, or there is too much."""
+"""A timer holds the lock but does not process the due work: it fails, or there is too much."""
 FULL_SHARE = 0.9
 """At this part of `max_jobs` there is time left to act before puts fail."""
 OVERLOAD_SHARE = 1.2
-"""Less than a fifth above what was handled is within what consumers usually have to spare."""
+"""Consumers can usually handle a fifth more than they did."""
 OVERLOAD_JOBS = MANY_DUE
-"""Fewer due jobs in an hour are no load."""
+"""Fewer due jobs in an hour raise no alert."""
 _KEPT_S, _KEPT_LEAST_S = 5.0, 0.5
 _TOPICS_AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One thing that needs a person. `jobs` is how many it concerns, to sort by.
+    """One thing that needs a person. `jobs` is the number of jobs concerned, for sorting.
 
     `facts` are plain values; a name that ends with `_at_ms` is an instant, with `_ms` a duration. `topic` None: it
     concerns the store.
@@ -157,7 +157,7 @@ def _waiting(found: Attention, state: TopicState) -> Iterator[Alert]:
 
 
 def _durability(found: Attention, state: TopicState) -> Iterator[Alert]:
-    """Puts that name no level are refused while the store does not give what their topic asks for."""
+    """Puts without a durability level are refused while the store cannot give the level of their topic."""
     asked, given = state.level, found.given.get(state.topic)
     if asked == MEMORY or given is None:
         return
@@ -174,7 +174,10 @@ def _durability(found: Attention, state: TopicState) -> Iterator[Alert]:
 
 
 def _overload(found: Attention, state: TopicState) -> Iterator[Alert]:
-    """More is due in the next hour than was handled in the last; nothing is known of consumers that handled nothing."""
+    """More is due in the next hour than was handled in the last one.
+
+    Consumers that handled nothing tell nothing about their rate.
+    """
     if state.due_soon < OVERLOAD_JOBS:
         return
     at_present = (found.popped or {}).get(state.topic, 0.0)
@@ -185,14 +188,14 @@ def _overload(found: Attention, state: TopicState) -> Iterator[Alert]:
 
 
 class Alerts:
-    """What needs a person now. What was read is shared, and kept for up to 5 s, the longer the more it was."""
+    """What needs a person now. Reads are shared and cached for up to 5 s; larger reads are cached longer."""
 
     def __init__(self, reader: AttentionReader) -> None:
         self._reader = reader
         self._reads: SharedReads[tuple[Attention, list[Alert]]] = SharedReads(_KEPT_S, 1, least_s=_KEPT_LEAST_S)
 
     async def read(self) -> Attention:
-        """What the alerts are made of. Raises StoreUnavailable when no shard of the store can be reached."""
+        """The data from which alerts are made. Raises StoreUnavailable when no shard of the store can be reached."""
         found, _ = await self._reads.get(None, self._read)
         return found
 

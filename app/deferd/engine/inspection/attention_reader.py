@@ -1,6 +1,6 @@
-"""Reads what may need a person, in short calls of the store: `alerts.py` decides what does.
+"""Reads, in short calls of the store, what may need a person; `alerts.py` decides what does.
 
-Of a topic with several partitions each is read, and the topic has their sums.
+A topic with several partitions has the sums over them.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ RECENT_MS = 3_600_000
 """What "in the last hour" means for dead jobs and missed runs."""
 SOON_MS = 3_600_000
 MANY_DUE = 1000
-"""Topics with fewer delayed jobs are not looked at for what is due soon."""
+"""Topics with fewer delayed jobs are not checked for jobs that are due soon."""
 _RATES_READ = 200
 _TOPICS_PER_CALL = 50
 """About a millisecond of the store's time."""
 _MISSED_PER_SHARD = 200
 _SUMMED = ("delayed", "ready", "reserved", "dead", "recently_dead", "overdue", "due_soon")
 _DEAD_LOOKED_AT = 2000
-"""Enough to name the most frequent error; a look for all errors is `GET /dead`."""
+"""Enough to name the most frequent error; `GET /dead` lists all errors."""
 
 
 class TopicState(NamedTuple):
@@ -69,7 +69,7 @@ class TopicState(NamedTuple):
     max_jobs: int
 
     def plus(self, other: TopicState) -> TopicState:
-        """Both partitions together. Settings are those of this one."""
+        """Both partitions together, with the settings of this one."""
         next_due_ms = _first(self.next_due_ms, other.next_due_ms)
         sums = {name: getattr(self, name) + getattr(other, name) for name in _SUMMED}
         return self._replace(
@@ -259,7 +259,7 @@ class AttentionReader:
             found.is_complete = False
 
     async def _read_durability(self, found: Attention) -> None:
-        """What the store gives; only for topics that ask for more than memory."""
+        """The durability that the store gives, for topics that ask for more than memory."""
         asking: dict[int, list[str]] = {}
         for topic, state in found.topics.items():
             if state.level > MEMORY:
@@ -280,7 +280,7 @@ class AttentionReader:
 
 
 def _topics_of(reports: Reports, registry: ConsumerRegistry) -> tuple[set[str], TopicPatterns]:
-    """Topics and patterns of all consumers, also of those of this process that are not published yet."""
+    """Topics and patterns of all consumers, including consumers of this process that are not published yet."""
     consumers = (*reports.consumers, *registry.sample().consumers)
     topics = {topic for consumer in consumers for topic in consumer.topics.split(",")}
     return topics, TopicPatterns(filter(is_pattern, topics))
@@ -299,7 +299,7 @@ def _first(at_ms: int, other_ms: int) -> int:
 
 
 def _weaker(given: Given, other: Given) -> Given:
-    """What both of two servers give, which have partitions of one topic."""
+    """The durability that both of two servers give which have partitions of one topic."""
     lowest = min(given, other, key=lambda one: one.level)
     replicas = [one.replicas for one in (given, other) if one.replicas is not None]
     return lowest._replace(replicas=min(replicas, default=None))

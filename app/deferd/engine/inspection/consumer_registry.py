@@ -62,7 +62,7 @@ class SeenConsumer(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """The consumers that a process has seen within a minute; `left_out` further ones were too many."""
+    """The consumers that a process has seen within a minute. `left_out` counts those above the limit."""
 
     consumers: list[SeenConsumer]
     left_out: int = 0

@@ -41,7 +41,7 @@ class Consumer:
     lease_end_ms: int | None = None
 
     def hold(self, topic: str, jobs: int, lease_end_ms: int) -> None:
-        """It holds jobs of a topic."""
+        """Add jobs of a topic that it holds."""
         self.topics.add(topic)
         self.held = (self.held or 0) + jobs
         self.lease_end_ms = lease_end_ms if self.lease_end_ms is None else min(self.lease_end_ms, lease_end_ms)
@@ -49,7 +49,7 @@ class Consumer:
 
 @dataclass(slots=True)
 class Consumers:
-    """All of them, those with most jobs first. `nameless` jobs are held by consumers that gave no name.
+    """All consumers, the ones with the most jobs first. `nameless` jobs are held by consumers that gave no name.
 
     With `is_complete` false some are missing, or some of their jobs.
     """
@@ -69,7 +69,7 @@ class _Held:
 
 
 class ConsumerList:
-    """Reads who consumes. What consumers hold is kept for 5 s."""
+    """Reads who consumes. The jobs that consumers hold are cached for 5 s."""
 
     def __init__(self, scripts: Scripts, keys: Keys, topics: TopicList, registry: ConsumerRegistry) -> None:
         self._scripts = scripts

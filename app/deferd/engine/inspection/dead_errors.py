@@ -24,7 +24,7 @@ _JOBS_PER_CALL = 250
 """About three milliseconds of the store's time."""
 _CALLS_AT_ONCE = 4
 _CALLS_OF_TOPIC = 100
-"""Jobs with large bodies need more calls: of each topic, at most this many, 1 MiB of the store's records each."""
+"""Jobs with large bodies need more calls. Each topic gets at most this many, each of 1 MiB of records."""
 _KEPT_S = 5.0
 _KEPT = 2
 _LARGEST_KEPT = 32 * 1024 * 1024
@@ -93,7 +93,7 @@ class _Read:
 
 
 class DeadJobs:
-    """Reads dead jobs of many topics. A look is kept for 5 s, so that a page which is refreshed costs little."""
+    """Reads dead jobs of many topics. A result is cached for 5 s, so that refreshing a page costs little."""
 
     def __init__(self, scripts: Scripts, keys: Keys, topics: TopicList) -> None:
         self._scripts = scripts
@@ -114,11 +114,11 @@ class DeadJobs:
         since_ms: int | None = None,
         look_at: int = 5000,
     ) -> DeadErrors:
-        """Group the dead jobs of the topics that match one of `wanted` (None: of all) and are visible.
+        """Group the dead jobs of visible topics that match one of `wanted` (None: all topics).
 
-        About `look_at` of them are read. Each topic gets an equal share, of which topics with few dead jobs leave what
-        they do not need. Those kept longest are read: without a `dead_retain` of their own, those that died last. With
-        `since_ms`, jobs that died before it do not count.
+        About `look_at` jobs are read. Each topic gets an equal share; what topics with few dead jobs do not need goes
+        to the others. Jobs whose retention ends last are read: without a `dead_retain` of their own, the jobs that died
+        last. With `since_ms`, jobs that died before it do not count.
 
         Raises:
             StoreUnavailable: no shard of the store can be reached.
@@ -228,7 +228,7 @@ def _shares(look_at: int, dead: Counter[str]) -> dict[str, int]:
 
 
 def _chunks(shares: dict[str, int]) -> Iterator[dict[str, int]]:
-    """The topics in groups whose shares fit into one call."""
+    """The topics, in groups whose shares fit into one call."""
     chunk: dict[str, int] = {}
     size = 0
     for topic, share in shares.items():
@@ -261,7 +261,7 @@ def _read_job(topic: str, job_id: str, raw: bytes) -> _DeadJob:
 
 
 def equal_shares(whole: int, needs: Counter[str]) -> dict[str, int]:
-    """Share `whole` equally, at least 1 each; what one with a small need leaves goes to the others."""
+    """Share `whole` equally, at least 1 each. What one does not need goes to the others."""
     shares: dict[str, int] = {}
     in_order = sorted(needs.items(), key=lambda need: need[1])
     for done, (name, need) in enumerate(in_order):

@@ -1,4 +1,4 @@
-"""What comes due: delayed jobs of many topics by when they are due."""
+"""The forecast: delayed jobs of many topics by due time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TopicForecast(NamedTuple):
 
     @property
     def after(self) -> int:
-        """Those due after the last bucket."""
+        """The jobs that are due after the last bucket."""
         return self.delayed - self.before - sum(self.counts)
 
     def plus(self, other: TopicForecast) -> TopicForecast:
@@ -93,7 +93,7 @@ class Forecast:
 
 
 class Forecasts:
-    """Makes forecasts. One is kept for 10 s, so that a page which is refreshed costs little."""
+    """Makes forecasts. A forecast is cached for 10 s, so that refreshing a page costs little."""
 
     def __init__(self, scripts: Scripts, keys: Keys, topics: TopicList, scheduled_runs: ScheduledRuns) -> None:
         self._scripts = scripts

@@ -1,4 +1,4 @@
-"""All topics in the order that somebody asks for, from what `attention_reader.py` reads for the alerts anyway."""
+"""All topics in a requested order, from what `attention_reader.py` reads for the alerts anyway."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ from deferd.engine.time_slice import TimeSlice, WorkTooLongError
 
 _SCHEDULES_READ = 4000
 _RUNS_LISTED = 500
-"""Of one schedule. Its further occurrences are counted as if neither window nor jitter moved them."""
+"""Most occurrences of one schedule that are computed exactly. Further ones are counted as if neither a window nor a
+spread moved them."""
 _BUDGET_S = 0.25
 """CPU time of one forecast, which is kept for 10 s."""
 _RUNS_PER_LOOK = 20
@@ -42,7 +43,7 @@ class ScheduledCounts:
     slice: TimeSlice = field(default_factory=lambda: TimeSlice(_BUDGET_S))
 
     async def has_time(self) -> bool:
-        """Whether there is computing time left. Lets others run after some milliseconds."""
+        """Whether computing time is left. Yields to other tasks every few milliseconds."""
         try:
             await self.slice.end_if_over()
         except WorkTooLongError:
@@ -166,7 +167,7 @@ def _counting_occurrences(  # noqa: PLR0917 (as _counting)
 
 
 def _count_by_arithmetic(times: RunTimes, after_ms: int, ends: Sequence[int], counts: list[int]) -> None:
-    """Add the occurrences after `after_ms`: nearly as fast for many as for few."""
+    """Add the occurrences after `after_ms`. Many take hardly longer than few."""
     for at, (begin_ms, end_ms) in enumerate(pairwise(ends)):
         if end_ms - 1 > after_ms:
             counts[at] += times.recurrence.count(max(after_ms, begin_ms - 1), end_ms - 1)

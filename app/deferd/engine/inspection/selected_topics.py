@@ -1,4 +1,4 @@
-"""The topics that a look at several of them means."""
+"""The topics that a read of several topics covers."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ class SelectedTopics:
 
 
 async def select_topics(topics: TopicList, keys: Keys, wanted: Iterable[str] | None) -> SelectedTopics:
-    """The topics that match one of the names and patterns in `wanted`, None for all: about 10,000 partitions at most.
+    """The topics that match one of the names and patterns in `wanted`, or all with None: about 10,000 partitions at
+    most.
 
-    Names are taken as they are, whether they exist or not.
+    Names are included whether the topics exist or not.
 
     Raises:
         StoreUnavailable: no shard of the store can be reached.

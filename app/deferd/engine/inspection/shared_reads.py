@@ -1,4 +1,4 @@
-"""Reads that several callers share for a while: an expensive look at the store serves all who ask meanwhile."""
+"""Reads that callers share: one expensive read of the store serves everyone who asks within a short time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deferd.store.task_cancellation import forget_error
 
 Value = TypeVar("Value")
 _TIMES_THE_READ = 200
-"""A value is kept for so many times what it took to read it: reads then take half a percent of the time."""
+"""A value is cached for this many times its reading time, so that reading takes half a percent of the time."""
 
 
 class SharedReads(Generic[Value]):
@@ -41,7 +41,7 @@ class SharedReads(Generic[Value]):
         self._reading: dict[Hashable, asyncio.Task[Value]] = {}
 
     async def get(self, key: Hashable, read: Callable[[], Coroutine[Any, Any, Value]]) -> Value:
-        """The value of `key`, which `read` reads if there is none."""
+        """The value of `key`; `read` reads it if it is not cached."""
         kept = self._values.get(key)
         if kept is not None and asyncio.get_running_loop().time() < kept[0]:
             return kept[1]
@@ -53,7 +53,7 @@ class SharedReads(Generic[Value]):
         return await asyncio.shield(task)
 
     def forget(self, key: Hashable) -> None:
-        """Read the value of `key` again when it is next wanted. A read under way is only for those who wait for it."""
+        """Read the value of `key` again at its next use. A read that is under way serves only its current callers."""
         self._values.pop(key, None)
         self._reading.pop(key, None)
 

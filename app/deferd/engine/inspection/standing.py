@@ -1,4 +1,4 @@
-"""What the store knows of one job and its topic that decides when the job runs, in one call of one script.
+"""What decides when one job runs, as the store knows it about the job and its topic, read in one script call.
 
 A job that is not found is looked for in every partition of its topic.
 """
@@ -20,13 +20,13 @@ from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 
 _IDS_OF_EACH_END = 200
-"""How many ids of a state are compared with one that is unknown: the first and the last ones."""
+"""How many ids of each state are compared with an unknown id: the first ones and the last ones."""
 _NEAREST = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A pause of a topic: since when, the name of the key that asked for it, and why; None when that is not known."""
+    """A pause of a topic: since when, by which API key, and why. A value is None when it is not known."""
 
     since_ms: int | None
     by: str | None
@@ -107,7 +107,7 @@ async def standing_of(
 
 
 def _missing_in_all(missing: Sequence[Missing], job_id: str) -> Missing:
-    """What is known of a job that is in no partition, by what is known in each."""
+    """Combine what each partition knows of a job that is in none of them."""
     cancelled = [one.cancelled_until_ms for one in missing if one.cancelled_until_ms is not None]
     taken = [one.taken_until_ms for one in missing if one.taken_until_ms is not None]
     return Missing(

@@ -1,4 +1,4 @@
-"""What the service runs on: the store's server, its durability, and the timers of its shards."""
+"""What the service runs on: the store's server, its durability, and the timers of the shards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KEPT_S = 2.0
 class ShardTimer(NamedTuple):
     """The timer of a shard: whether one runs, and when it has work next (None: no work).
 
-    `topics` of the shard; of those with several partitions, only the first partitions count.
+    `topics` is the number of topics whose first partition is in the shard.
     """
 
     shard: int
@@ -33,7 +33,7 @@ class ShardTimer(NamedTuple):
 
 @dataclass(slots=True)
 class System:
-    """What was read. `info` has the server's INFO; it is empty for a cluster, or when the server refuses it.
+    """`info` is the server's INFO; it is empty for a cluster, or when the server refuses it.
 
     `durability` is the level that the store gives by default; `why_not` says why that is not `fsync`. `replicas` are
     online; of a cluster, those of the primary that has the fewest.

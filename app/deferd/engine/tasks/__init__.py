@@ -1,1 +1,1 @@
-"""Named actions on many jobs that run in the background, in any process of the service."""
+"""Background actions on many jobs, which any process of the service may run."""

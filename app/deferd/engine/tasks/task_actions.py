@@ -76,7 +76,7 @@ class TaskActions:
         return _Swept(self, sweep, request)
 
     async def now_ms(self, shards: list[int]) -> int:
-        """The earliest time that a clock of these shards shows. Raises StoreUnavailable."""
+        """The earliest time among the clocks of these shards. Raises StoreUnavailable."""
         times = [await self._scripts.run("now", (self._keys.of_shard(shard, "due"),), ()) for shard in shards]
         return int(min(times))
 

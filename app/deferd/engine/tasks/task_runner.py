@@ -1,4 +1,4 @@
-"""Runs tasks: those that begin in this process, and those whose process has ended.
+"""Runs the tasks that begin in this process, and tasks whose process has ended.
 
 A process keeps a task by a lease of 5 s, which it extends each second. When it does not, another one goes on within
 some seconds. That acts on no job twice, and on no other: each step is one script, which acts only on jobs that were
@@ -40,7 +40,7 @@ _FORGOTTEN_LATER = 1000
 
 
 class TaskRunner:
-    """Begins tasks and runs them; `run` looks for those that other processes have left."""
+    """Begins tasks and runs them; `run` takes over tasks that other processes have left."""
 
     def __init__(self, tasks: TaskStore, actions: TaskActions, activity: ActivityList) -> None:
         self._tasks = tasks
@@ -161,7 +161,9 @@ class _Progress:
         self._kept_until_s = time.monotonic() + _LEASE_S
 
     def goes_on(self) -> bool:
-        """Also False when this process was suspended, or the store away, so long that the lease may have ended."""
+        """Whether the lease certainly still holds: false after a suspension or an outage that it may not have
+        outlasted.
+        """
         if time.monotonic() > self._kept_until_s:
             self.is_lost = True
         return not self.is_to_stop and not self.is_lost

@@ -19,7 +19,7 @@ from deferd.engine.scripts import Scripts
 LEASE_MS = 5000
 RUNNING_MAX = 10
 RUNNING_MAX_OF_KEY = 3
-"""So that no key keeps all others from running tasks."""
+"""Keeps one key from using up the limit of all keys."""
 KEPT = 1000
 KEPT_MS = 7 * 86_400_000
 _NOTED_MS = 2 * KEPT_MS
@@ -103,9 +103,9 @@ class TaskStore:
         return await self._read(len(claimed), *(task_id.decode() for task_id in claimed)) if claimed else []
 
     async def extend(self, task: Task, owner: str, *, gives_up: bool = False) -> int:
-        """Note how far the task is, and keep it for LEASE_MS, or give it up.
+        """Record the progress of a task, and extend its lease to LEASE_MS or give the task up.
 
-        Returns 1; 2 when it is to stop; 0 when `owner` does not run it any more.
+        Returns 1, or 2 when it should stop, or 0 when `owner` does not run it any more.
         """
         return await self._note(task, owner, 0 if gives_up else LEASE_MS, "running")
 
