@@ -174,7 +174,7 @@ class Dispatcher:
         return self._wait_queues[topic]
 
     def on_other_partitions(self, topic: str) -> None:
-        """The topic has more partitions: who waits for it waits for all of them."""
+        """The topic has more partitions now: pops that wait for it wait for all of them."""
         queue = self._wait_queues.get(topic)
         for waiter in [] if queue is None else [one for one in queue.waiters if one.waits_until_s is not None]:
             for partition in self._partitions.of(topic):
@@ -224,7 +224,7 @@ class Dispatcher:
         except DeferdError as exc:
             _LOG.warning("%d undelivered jobs stay leased until their leases end: %s", len(jobs), exc)
 
-    # What PatternWaits calls
+    # Called by PatternWaits
 
     def _poll_for_patterns(self, topic: str, request: PopRequest, on_end: OnPopEnd) -> None:
         """Poll `topic`, in the order of arrival at this topic, and call `on_end`."""
@@ -339,7 +339,7 @@ class Dispatcher:
             self._poll_from(waiter, waiter.at + 1)
 
     def _are_its_last(self, waiter: Waiter, *, more: bool) -> bool:
-        """Whether the waiter gets no jobs of further topics."""
+        """Whether the waiter's wait ends here, without jobs of further topics."""
         has_next_topic = waiter.at < len(waiter.topics) - 1 or waiter.selection is not None
         # With `more` the topic has ready jobs that did not fit, and those go first.
         return not has_next_topic or more or body_bytes(waiter.jobs) >= ENOUGH_BYTES

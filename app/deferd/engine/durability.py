@@ -1,7 +1,7 @@
 """Runs scripts so that what they do reaches a durability level, or refuses before anything is done.
 
-`memory` needs nothing more, nor does `fsync` on a store that fsyncs before it responds; in a cluster that is the node
-that has the topic. `replicated:N` is sent through `deferd.store.replication`.
+`memory` needs nothing more. Neither does `fsync` on a store that fsyncs before it responds; in a cluster, the node of
+the topic decides. `replicated:N` is sent through `deferd.store.replication`.
 """
 
 from __future__ import annotations
@@ -54,10 +54,11 @@ class DurableCalls:
     ) -> tuple[list[Any], int]:
         """Run a script so that it reaches `level`. Returns its reply and the level that it has reached.
 
-        `send` runs the script; it gets the level that will be reached, and what sends it. A level that is lower than
-        `level` was lost meanwhile: `lost_durability` is the error. `topic` is one of those that the script is for, or a
-        partition. `slot` is held around the call, unless it waits for replicas. For error texts are `default_of`, a
-        partition of the topic whose default the level is, and `nothing`, which says that nothing was done.
+        `send` runs the script; it gets the level that will be reached, and what sends it. If the level is lower than
+        `level`, the store's configuration has changed during the call: `lost_durability` is the error. `topic` is one
+        of those that the script is for, or a partition. `slot` is held around the call, unless it waits for replicas.
+        Two arguments are for error texts: `default_of`, a partition of the topic whose default the level is, and
+        `nothing`, which says that nothing was done.
 
         Raises:
             DurabilityUnavailable: the store does not support the level. Nothing was done.

@@ -1,7 +1,7 @@
-"""The partitions of topics with several that are known to be empty: a pop that waits need not poll them.
+"""Which partitions are known to be empty, for topics with several partitions: a waiting pop need not poll them.
 
-The last poll found nothing, and no message has come since. As a message may be lost, this is looked at again every few
-seconds, with one command for many partitions of a shard.
+A partition counts as empty if its last poll found nothing and no message has come since. Because messages can be lost,
+it is checked again every few seconds, with one command for many partitions of a shard.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _PARTITIONS_PER_CALL = 500
 
 
 class EmptyPartitions:
-    """Those that this process knows.
+    """The empty partitions that this process knows.
 
-    `is_waited_for` says whether a pop waits for a partition; of others nothing is remembered for long. `on_ready` is
-    called for those that may have something after all.
+    `is_waited_for` says whether a pop waits for a partition; other partitions are soon forgotten. `on_ready` is called
+    for a partition that may have something after all.
     """
 
     def __init__(
@@ -40,8 +40,8 @@ class EmptyPartitions:
         self._on_ready = on_ready
         self._names: set[str] = set()
         self._looks: list[tuple[Sequence[str], Sequence[str]]] | None = None
-        """The partitions of each command of the next look, with their Ready lists; None when others are empty now. To
-        make these names for 10,000 partitions costs more than all else."""
+        """The partitions and Ready lists in each command of the next check; None when the set of empty partitions has
+        changed. Making these names for 10,000 partitions costs more than the rest of a check."""
         self._missed_messages = asyncio.Event()
         self._turn = 0
 
@@ -49,7 +49,10 @@ class EmptyPartitions:
         return partition in self._names
 
     def partitions_of(self, topics: Sequence[str]) -> Sequence[str]:
-        """The partitions of topics, in the order of these; those of one topic begin with each in turn."""
+        """The partitions of topics, in the order of the topics.
+
+        The first partition of each topic rotates from call to call.
+        """
         partitions = self._keys.partitions
         if not partitions.layouts:
             return topics
@@ -62,7 +65,7 @@ class EmptyPartitions:
         return expanded
 
     def add(self, topic: str) -> None:
-        """A poll found nothing. Remembered only of a partition of several."""
+        """A poll found nothing. This is remembered only for topics with several partitions."""
         partitions = self._keys.partitions
         if partitions.layouts and topic not in self._names and partitions.count(topic_of(topic)) > 1:
             self._names.add(topic)

@@ -195,7 +195,7 @@ class Engine:
         sample_consumers: Callable[[], Sample],
         dead_retention_ms: int,
     ) -> None:
-        """Make what operators look at, and what publishes that for them."""
+        """Make the parts for operators: what they look at, and what publishes it."""
         store, scripts, keys = self._store, self._scripts, self._keys
         self.consumer_registry = ConsumerRegistry(scripts, keys, self.queue.pop_counts.take_popped, sample_consumers)
         self.consumers = ConsumerList(scripts, keys, self.topic_list, self.consumer_registry)
@@ -246,7 +246,7 @@ class Engine:
             task.add_done_callback(_report_unexpected_end)
 
     def tell_pushers(self, pushers: PushListener) -> None:
-        """From now on tell `pushers` what those who push must hear of."""
+        """From now on tell `pushers` what they need to know."""
         self._pushers = pushers
 
     def drain(self) -> None:
@@ -264,7 +264,10 @@ class Engine:
         await asyncio.gather(*self._pings, self.history_publisher.close(), *(timer.resign() for timer in self.timers))
 
     async def ping(self) -> None:
-        """Check that the engine runs and the store responds; of a cluster, any shard. Raises StoreUnavailable."""
+        """Check that the engine runs and the store responds; in a cluster, any shard is enough.
+
+        Raises StoreUnavailable.
+        """
         for task in self._tasks:
             if task.done():
                 raise StoreUnavailable(f"{task.get_name()} has ended; the service must be restarted")

@@ -25,7 +25,8 @@ OnResult = Callable[[Result | None, Exception | None], None]
 """Called once with the result, or with None and the error of the store call."""
 _LOG = logging.getLogger(__name__)
 _ENDS_SOON_S = 0.02
-"""What ends so soon is not sent with others: if it came too late to the store, they would be sent a second time."""
+"""A call whose request ends this soon is not sent with others: if it reached the store too late, they would be sent a
+second time."""
 
 
 class _Waiting(msgspec.Struct, Generic[Item, Result], eq=False):  # made for every call, in half of a tuple's time
@@ -148,7 +149,7 @@ class GroupCommit(Generic[Item, Result]):
 def _without_ending(
     batch: list[_Waiting[Item, Result]],
 ) -> tuple[list[_Waiting[Item, Result]], list[_Waiting[Item, Result]]]:
-    """The batch without those whose requests have ended or end soon, and those."""
+    """Split a batch: the items to send together, and the items whose requests have ended or end soon."""
     soon_s = asyncio.get_running_loop().time() + _ENDS_SOON_S
     ending = [one for one in batch if one.ends_at_s < soon_s]
     return ([one for one in batch if one.ends_at_s >= soon_s] if ending else batch), ending

@@ -45,8 +45,8 @@ class HeldJobs:
 
         A delivery counts as held even if its lease has ended and another consumer holds the job; only a touch tells.
 
-        Raises: StoreUnavailable: the store answered for none of them; if it answered for some, the others have status
-        503.
+        Raises:
+            StoreUnavailable: the store confirmed none of them; else those that it did not confirm have status 503.
         """
         return await self._send(topic, jobs, self._check)
 

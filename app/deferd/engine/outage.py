@@ -59,9 +59,9 @@ class Outage:
 
 
 class Outages:
-    """The failure domains that cannot be reached now: shards of a cluster, else the whole store.
+    """The failure domains that cannot be reached now: shards of a cluster, or else the whole store.
 
-    `domain_of` gives that of a topic. `on_failure` is called with the domain and the error of each failed probe,
+    `domain_of` maps a topic to its domain. `on_failure` is called with the domain and the error of each failed probe,
     `on_end` with a domain that is back.
     """
 
@@ -100,7 +100,7 @@ class Outages:
             outage.probe_now()
 
     def drain(self) -> None:
-        """From now on errors begin no outage: nobody shall wait for its end."""
+        """From now on errors begin no outage, so that nobody waits for its end."""
         self._begin_no_more = True
 
     async def close(self) -> None:

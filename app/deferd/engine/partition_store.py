@@ -1,7 +1,7 @@
 """Reads and writes in the store how topics are partitioned, and finds jobs that are not where they would be put now.
 
-The settings of a topic are those of its first partition; the others have copies, which only a later revision replaces.
-The shard of the topic names its partitioned topics, with their layouts, in one HASH.
+The first partition has the settings of the topic; the others have copies, which only a later revision replaces. The
+shard of the topic names its partitioned topics, with their layouts, in one HASH.
 
 A process learns of another layout by a message, or when the store says that it has a wrong one: a put of an unknown
 number of partitions stores nothing, and a job that is not found is looked for once more by the layout that is stored.
@@ -47,9 +47,9 @@ class PartitionStore:
         self._to_read: set[str] = set()
         self._unread_shards: set[int] = set(range(keys.shards))
         self._next_looks: dict[str, tuple[float, float]] = {}
-        """By topic: when it is looked again whether a former number can be forgotten, and how long after that."""
+        """By topic: when to check next whether a former number can be forgotten, and how long to wait after that."""
 
-    # What is known
+    # Known layouts
 
     async def load(self) -> None:
         """Read the layouts of all shards that can be reached; `run` reads the others once they can be."""
@@ -74,7 +74,7 @@ class PartitionStore:
     async def refresh(self, topic: str) -> bool:
         """Read the layout of a topic; returns whether jobs may be elsewhere than known. Raises StoreUnavailable.
 
-        What is known stays if the layouts of the shard cannot be read, which `load` logs.
+        A known layout stays if the layouts of the shard cannot be read, which `load` logs.
         """
         try:
             stored = await self._reads.submit(topic, None)
@@ -83,7 +83,7 @@ class PartitionStore:
         return self.known.note(topic, None if stored is None else self._readable(topic, stored))
 
     def _readable(self, topic: str, stored: bytes) -> Layout | None:
-        """The layout that is stored; if it is damaged, that which is known."""
+        """The stored layout; if it is damaged, the known one."""
         try:
             return Layout.read(stored)
         except ValueError:
@@ -166,7 +166,7 @@ class PartitionStore:
     # Settings of partitions
 
     async def spread(self, topic: str) -> None:
-        """Give all partitions of a topic its settings. Raises StoreUnavailable: some may have others still.
+        """Give all partitions of a topic its settings. Raises StoreUnavailable: some may still have other settings.
 
         After a failover that has taken back a change of the topic, its partitions have later settings than it has, and
         refuse puts by the number before. Then the topic gets as many partitions again; its other settings stay.
@@ -209,7 +209,8 @@ class PartitionStore:
         send: Send[Item, Result],
         is_missing: Callable[[Result], bool],
     ) -> list[Result | StoreUnavailable]:
-        """The results of `send(partition, items)`; those that are missing there are sent to where else they may be.
+        """The results of `send(partition, items)`; items that are missing there are sent to the other partitions where
+        they may be.
 
         Exact: an id moves from one partition to another only by ending there and being put again, so between two calls
         that miss it there was an instant without it. An item that may be where the store cannot be reached has that
@@ -316,7 +317,7 @@ class PartitionStore:
         return reply
 
     async def _forget_former_in_time(self, topic: str, layout: Layout) -> None:
-        """Look each time after twice as long: all jobs may be read in vain, for one that is due next year."""
+        """Doubled after each check: a check may read all jobs in vain because of one that is due next year."""
         look_at_s, pause_s = self._next_looks.get(topic, (0.0, _LOOK_EVERY_S))
         now_s = monotonic()
         if now_s < look_at_s:
@@ -341,9 +342,9 @@ class PartitionStore:
         await self.refresh(topic)
 
     async def _ids_of(self, partition: str) -> AsyncIterator[set[str]]:
-        """The ids that a partition knows, in pages with pauses: of jobs, of tombstones, and those that stay taken.
+        """The ids that a partition knows, in pages with pauses: ids of jobs, of tombstones, and ids that stay taken.
 
-        Meanwhile an id may go from the jobs to those that stay taken, but not back: see put_where_held.lua.
+        Between pages an id may move from the jobs to the ids that stay taken, but not back: see put_where_held.lua.
         """
         pool, cancelled, taken = self._keys.of_ids(partition)
         cursor: bytes | int = 0
@@ -370,7 +371,10 @@ async def _send_together(
     send: Send[Item, Result],
     results: dict[int, Result | StoreUnavailable],
 ) -> list[Result | StoreUnavailable]:
-    """Send items to partitions, those of each by their indexes; returns `results`, by index, with what they bring."""
+    """Send items to partitions, each by the indexes of its items.
+
+    Returns `results`, by index, with the outcomes filled in.
+    """
     found = await asyncio.gather(
         *(send(partition, [items[at] for at in indexes]) for partition, indexes in together.items()),
         return_exceptions=True,

@@ -55,7 +55,7 @@ def is_first(partition: str) -> bool:
 
 
 def topics_of(partitions: Iterable[str]) -> list[str]:
-    """The topics of these partitions, each once, in the order in which they come."""
+    """The topics of these partitions, each once, in order of appearance."""
     return list(dict.fromkeys(map(topic_of, partitions)))
 
 
@@ -68,9 +68,8 @@ def _number_for(job_id: str, count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How many partitions a topic has; before that, newest first, the numbers in which jobs may still be.
-
-    `is_spread`: the settings of all partitions are those of the topic.
+    """How many partitions a topic has, followed, newest first, by the former numbers by which jobs may still be placed.
+    `is_spread`: all partitions have the settings of the topic.
     """
 
     counts: tuple[int, ...]
@@ -86,7 +85,7 @@ class Layout:
         return names_of(topic, self.count)[_number_for(job_id, self.count)]
 
     def homes(self, topic: str, job_id: str) -> tuple[str, ...]:
-        """All partitions in which a job may be: that for a new one, then those of former numbers of partitions."""
+        """All partitions in which a job may be: the one for a new job, then those by former numbers of partitions."""
         names = names_of(topic, self.count)
         return tuple(dict.fromkeys(names[_number_for(job_id, count)] for count in self.counts))
 
@@ -121,7 +120,7 @@ class Partitions:
         self.layouts: dict[str, Layout] = {}
         self._on_change = on_change
         self.version = 0
-        """Another one whenever a number of partitions has changed."""
+        """Replaced whenever a number of partitions has changed."""
 
     def layout_of(self, topic: str) -> Layout:
         """The layout of a topic."""
@@ -142,7 +141,7 @@ class Partitions:
         return [partition for topic in topics for partition in self.of(topic)]
 
     def fitting(self, topics: Sequence[str], most: int) -> tuple[list[str], int]:
-        """The partitions of the first topics, which have at most `most` together, and how many topics are left out."""
+        """The partitions of the first topics, at most `most` together, and how many topics are left out."""
         partitions: list[str] = []
         for at, topic in enumerate(topics):
             of_topic = self.of(topic)
@@ -167,7 +166,7 @@ class Partitions:
         return (topic,) if layout is None else layout.homes(topic, job_id)
 
     def note(self, topic: str, layout: Layout | None) -> bool:
-        """Replace what is known of a topic; returns whether that has changed where jobs may be."""
+        """Replace the known layout of a topic. Returns whether jobs may now be elsewhere."""
         before = self.layouts.get(topic)
         if layout is None:
             self.layouts.pop(topic, None)

@@ -37,10 +37,10 @@ class Placer:
         self.calendars = calendars
         self._shard_of = keys.shard_of
         self.defaults: BoundedCache[str, str] = BoundedCache(_REMEMBERED_BYTES)
-        """By topic: its defaults as they were last seen, as the settings have them; only of topics that have some."""
+        """By topic: its defaults as last seen in the settings; only for topics with defaults."""
 
     def defaults_of(self, topic: str) -> str:
-        """The defaults of a topic as they were last seen; NO_DEFAULTS also if that is not known any more."""
+        """The defaults of a topic as last seen; NO_DEFAULTS also if they are not remembered."""
         return self.defaults.get(topic) or NO_DEFAULTS if self.defaults.used_bytes else NO_DEFAULTS
 
     def note_defaults(self, topic: str, defaults: str) -> None:
@@ -87,13 +87,13 @@ class Placer:
         return args
 
     async def place(self, job_id: str, asked_ms: int, window: str, spread_ms: int) -> tuple[int, int]:
-        """The due time of a job that was asked for at `asked_ms`, and how much later that is."""
+        """The due time of a job that was asked for at `asked_ms`, and how much later it is."""
         openings = await self.openings_of(window) if window else None
         due_ms = place(asked_ms, spread_of(job_id, spread_ms), openings)
         return due_ms, due_ms - asked_ms
 
     async def place_retry(self, job_id: str, asked_ms: int, window: str, spread_ms: int) -> tuple[int, int]:
-        """As `place`, for a retry: in opening hours it stays where it is, without a spread."""
+        """As `place`, for a retry: a due time within opening hours stays as it is, without a spread."""
         openings = await self.openings_of(window)
         if openings is None or openings.next_open(asked_ms) == asked_ms:
             return asked_ms, 0
@@ -167,7 +167,9 @@ def _place_put(put: EncodedPut, window: str, spread_ms: int, now_ms: int, openin
 
 
 def members_of(window: str, spread_ms: int, moved_ms: int) -> bytes:
-    """What a record's `extra` has of a window, a spread, and how far they moved its due time, without the braces."""
+    """The members of a record's `extra` for a window, a spread, and how far they moved its due time, without the
+    braces.
+    """
     members: dict[str, str | int] = {}
     if window:
         members["wi"] = window

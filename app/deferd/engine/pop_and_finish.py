@@ -29,8 +29,8 @@ class PopsAndFinishes:
     async def pop(self, topic: str, count: int) -> list[JobRecord]:
         """Up to `count` ready jobs, 1 to 1000, which are finished: none only if the topic had none to hand out.
 
-        Of a topic with several partitions, each in turn is the first to be asked; those that cannot be reached are left
-        out if others have jobs.
+        In a topic with several partitions, each in turn is asked first; partitions that cannot be reached are left out
+        if others have jobs.
 
         Raises:
             TopicPushed
@@ -55,9 +55,10 @@ class PopsAndFinishes:
         return jobs
 
     async def _send(self, topic: str, counts: Sequence[int]) -> Sequence[list[JobRecord] | StoreUnavailable]:
-        """For each count its jobs. Counts that got none, as the reply was full, are sent again.
+        """The jobs for each count.
 
-        The jobs of earlier calls are finished, so an error of a later one concerns its counts alone.
+        Counts that got none because the reply was full are sent again. The jobs of earlier calls are finished, so an
+        error of a later call concerns only its own counts.
         """
         results: list[list[JobRecord] | StoreUnavailable] = [[] for _ in counts]
         left, is_first = list(range(len(counts))), True

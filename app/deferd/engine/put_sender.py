@@ -38,7 +38,10 @@ class Stored(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """A partition of so many. `held_id`: it is of a former number, and gets only jobs with this id, which it has."""
+    """A partition, and the number of partitions by which it was chosen.
+
+    With `held_id` it belongs to a former number, and gets only jobs with this id, which it already has.
+    """
 
     partition: str
     partitions: int
@@ -46,7 +49,7 @@ class _Place(NamedTuple):
 
 
 class _Call(msgspec.Struct):
-    """A call of `PutSender.put`: what it asks for, and what has become of it so far."""
+    """A call of `PutSender.put`: its arguments and its progress."""
 
     jobs: Sequence[EncodedPut]
     level: int | None
@@ -54,7 +57,7 @@ class _Call(msgspec.Struct):
     slot: Slot
     to_place: bool
     corrected: Terms | None = None
-    """What to try next: terms that were returned, as those before were outdated."""
+    """The terms to try next, which the script returned because the earlier ones were outdated."""
     results: dict[int, Any] = {}
     """By the index of the job."""
     stored: list[Stored] = []
@@ -72,7 +75,7 @@ class PutSender:
         self._keys = keys
         self._durable_calls = durable_calls
         self._defaults: dict[str, int] = {}
-        """By partition: the default durability of its topic as last seen; only of those that need replicas."""
+        """By partition: the default durability of its topic as last seen; only defaults that need replicas."""
 
     async def put(
         self,
@@ -115,7 +118,7 @@ class PutSender:
         return await until_done(partial(self._put_where_they_belong, topic_of(topic), call), gave_up)
 
     async def _put_where_they_belong(self, topic: str, call: _Call) -> Stored | None:
-        """Put the jobs that are left where their ids are held, or belong now. None: there are some left."""
+        """Put the remaining jobs where their ids are held or belong now. None: some still remain."""
         layout = self._keys.partitions.layout_of(topic)  # the same one throughout: the script compares its number
         left = [at for at in range(len(call.jobs)) if at not in call.results]
         held = await self.partitions.held_by_former(topic, layout, [call.jobs[at].id for at in left])
@@ -156,8 +159,8 @@ class PutSender:
     async def _put_into(self, place: _Place, jobs: Sequence[EncodedPut], call: _Call) -> Stored | Terms | None:
         """Put jobs into a partition.
 
-        If nothing was stored because the terms were outdated, returns those to try next, which `call` has too. None:
-        the partition does not hold the id any more.
+        If nothing was stored because the terms were outdated, returns the terms to try next, which are also in `call`.
+        None: the partition does not hold the id any more.
         """
         partition, is_named = place.partition, call.level is not None
         is_remembered = call.corrected is None
@@ -191,7 +194,7 @@ class PutSender:
         return self._read(partition, reply, reached, call)
 
     def _read(self, partition: str, reply: list[Any], reached: int, call: _Call) -> Stored | Terms | None:
-        """What `_put_into` returns for a reply."""
+        """Turn a reply into what `_put_into` returns."""
         outcome, *rest = reply
         if outcome == OUTDATED:
             terms = call.corrected = read_terms(rest)
@@ -217,5 +220,5 @@ class PutSender:
 
 
 def _has_other_partitions(outcome: Stored | Terms | BaseException | None, partitions: int) -> bool:
-    """Whether what `_put_into` returned shows that the topic has another number of partitions, or had."""
+    """Whether the result of `_put_into` shows that the topic has, or had, another number of partitions."""
     return outcome is None or (isinstance(outcome, Terms) and outcome.partitions != partitions)

@@ -59,7 +59,7 @@ _REFUSALS: dict[int, tuple[str, int]] = {
 _WITH_RECORD = 5
 """How many values the script returns for a job whose record is one of them."""
 _BEGUN_AT_ONCE = 50
-"""Topics of a batch whose puts begin in the same turn of the event loop: a millisecond of it."""
+"""How many topics of a batch begin their puts in the same turn of the event loop, which takes a millisecond."""
 _CODES_ONLY = 0
 """For the script: return no jobs."""
 _ALL_JOBS = 1 << 50
@@ -67,7 +67,7 @@ _ALL_JOBS = 1 << 50
 KEPT_BYTES = 1024 * 1024
 """How large the jobs that existed already may be together in the response to a batch."""
 StoredPut = tuple[int, Any, str]
-"""What a store call returns for one job of it: see `Puts._send`."""
+"""What a store call returns for one of its jobs: see `Puts._send`."""
 _PutCommit = GroupCommit[EncodedPut, StoredPut]
 
 
@@ -80,7 +80,7 @@ class PutOutcome(msgspec.Struct, frozen=True, gc=False):
 
 
 def outcome_of(put: EncodedPut, stored: StoredPut, bounds: PutBounds = NO_BOUNDS) -> PutOutcome:
-    """What became of a put. Raises the errors of `Puts.put` that concern its job alone."""
+    """The outcome of a put. Raises the errors of `Puts.put` that concern its job alone."""
     max_jobs, result, durability = stored
     if isinstance(result, int) or result[0] == _EXISTS:
         raise refusal(put, result, max_jobs, bounds, durability)
@@ -121,7 +121,7 @@ class Puts:
         self._home = sender.partitions.known.home
         self._commits: dict[str | None, _PutCommit] = {}
         self._commits_to_place: dict[str | None, _PutCommit] = {}
-        """Of puts whose due times are to be placed: those of others are not looked at."""
+        """For puts whose due times must be placed; other puts are not checked."""
 
     async def put(self, spec: PutJob | EncodedPut, bounds: PutBounds = NO_BOUNDS) -> PutOutcome:
         """Store a job, ready at once when it is already due; return when it has reached its durability.
@@ -140,7 +140,7 @@ class Puts:
         return outcome_of(put, await self._commit_of(put).submit(self._home(put.topic, put.id), put), bounds)
 
     def add(self, put: EncodedPut, on_result: OnResult[StoredPut]) -> None:
-        """As `put` for callers without a task, of one that `may_add` allows; `outcome_of` reads the result."""
+        """As `put` for callers without a task, for a put that `may_add` allows; `outcome_of` reads the result."""
         self._commit_of(put).add(self._home(put.topic, put.id), put, on_result)
 
     def may_add(self, put: EncodedPut) -> bool:
@@ -241,7 +241,7 @@ class Puts:
 
 
 def result_of(put: EncodedPut, reply: int | Sequence[Any], level: str) -> tuple[int, PutResult]:
-    """The code of what lua/put.lua returns for a put, and the result for it in a response."""
+    """The code that lua/put.lua returned for a put, and the put's result in a response."""
     code, state, until_ms = _noted(reply)
     error_code, status = _REFUSALS[code] if code in _REFUSALS else (None, _OUTCOMES[code][1])
     return code, PutResult(
@@ -364,7 +364,7 @@ class _Batch:
         return _by_durability([(self._jobs[index].durability, self._jobs[index].id, index) for index in indexes])
 
     def _note_record(self, index: int, reply: int | Sequence[Any]) -> None:
-        """Note the stored job, if it is in what the script returned for it."""
+        """Keep the stored job if the script returned it."""
         if isinstance(reply, int):
             return
         if reply[0] >= _FOLLOWS and reply[2]:

@@ -87,7 +87,7 @@ class PopReply(NamedTuple):
 
 
 class PopCounts:
-    """Counts deliveries, and jobs that pops found to be dead, in the metrics and for what operators look at."""
+    """Counts deliveries, and jobs that pops found dead, for the metrics and for operators."""
 
     def __init__(self, labels: metrics.TopicLabels) -> None:
         self._labels = labels

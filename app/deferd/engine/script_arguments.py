@@ -35,13 +35,13 @@ DELAY, INSTANT = 0, 1
 NONCE_BYTES = 6
 _ATTEMPT_BYTES = 4
 RECEIPT_BYTES = NONCE_BYTES + _ATTEMPT_BYTES
-"""Of a receipt as scripts read it."""
+"""The bytes of a receipt as scripts read it."""
 _RELEASE, _PLACED_RETRY, _TTR = struct.Struct("<qBd"), struct.Struct("<QQI"), struct.Struct("<Q")
 """Parts of the arguments of lua/release.lua, and that of lua/touch.lua, which follow the receipt."""
 _HAS_ERROR, _COUNTS = 1, 2
 _BY_BACKOFF = -1
 _NO_ATTEMPT = 2**32 - 1
-"""The number of an attempt that no delivery ever has."""
+"""An attempt number that no delivery ever has."""
 _EXTRA_FIELDS = frozenset(
     (*JobPolicy.model_fields, "traceparent", "tags", "headers", "unique_for", "max_wait", "max_items")
 )
@@ -63,9 +63,9 @@ NO_BOUNDS = PutBounds()
 
 
 class Placing(NamedTuple):
-    """How the due time of a put is to be placed: the JSON of its window, '' for none, and its spread in ms, 0 for none.
+    """How to place the due time of a put: the JSON of its window, '' for none, and its spread in ms, 0 for none.
 
-    None: that of the topic.
+    None means the value of the topic.
     """
 
     window: str | None
@@ -80,7 +80,7 @@ class EncodedPut(msgspec.Struct, frozen=True, gc=False):
     durability: str | None
     job: bytes
     placing: Placing | None = None
-    """Not None: engine/placement.py is to place the due time, and to add this to the record."""
+    """If set, engine/placement.py must place the due time and add this to the record."""
 
 
 class EncodedFinish(msgspec.Struct, frozen=True, gc=False):
@@ -118,13 +118,13 @@ class EncodedRelease(msgspec.Struct, frozen=True, gc=False):
         return self.id, self.start + self.placed + self.error
 
     def placed_by(self, placing: bytes, due_ms: int, moved_ms: int) -> EncodedRelease:
-        """The release with the due time of the retry, which `placing` has moved so far."""
+        """The release with the due time of the retry, as `placing` has moved it."""
         placed = _PLACED_RETRY.pack(due_ms, moved_ms, len(placing)) + placing
         return EncodedRelease(self.id, self.start, self.error, self.counts, placed)
 
 
 def encode_put(spec: PutJob, bounds: PutBounds = NO_BOUNDS, *, is_placed: bool = False) -> EncodedPut:
-    """Encode a put. One without an id is given one. `is_placed`: its due time is not to be placed any more."""
+    """Encode a put; it gets an id if it has none. `is_placed`: its due time is already placed."""
     extra = _put_extra(spec, bounds, is_placed=is_placed)
     if spec.delay is not None:
         when, when_ms = DELAY, to_ms(spec.delay)
@@ -166,7 +166,7 @@ def conflict_code(put: Any) -> int:
 
 
 def _put_extra(spec: PutJob, bounds: PutBounds, *, is_placed: bool) -> bytes:
-    """The record's `extra`, empty for a job that has none of its fields."""
+    """The record's `extra`; empty for a job without any of its fields."""
     if (
         bounds.dead_retain_ms is None
         and spec.on_conflict != "append"
@@ -182,7 +182,7 @@ def _put_extra(spec: PutJob, bounds: PutBounds, *, is_placed: bool) -> bytes:
 
 
 def add_put_fields(extra: dict[str, Any], put: Any, bounds: PutBounds) -> None:
-    """Add the fields that are not of the policy to the `extra` of a record. `put` has those of a PutJob."""
+    """Add the fields that are not part of the policy to the `extra` of a record. `put` has the fields of a PutJob."""
     if put.on_conflict == "append":
         extra["z"] = bounds.body_bytes
         if put.max_items is not None:
@@ -239,7 +239,7 @@ def encode_release(
 
 
 def encode_touch(job_id: str, receipt: Receipt, ttr_ms: int | None) -> Args:
-    """Encode a touch. A `ttr_ms` of None is the job's own."""
+    """Encode a touch. A `ttr_ms` of None means the job's own."""
     return job_id, receipt_bytes(receipt) + _TTR.pack(ttr_ms or 0)
 
 
@@ -249,7 +249,10 @@ def encode_bury(job_id: str, receipt: Receipt, error: str | None) -> Args:
 
 
 def receipt_bytes(receipt: Receipt) -> bytes:
-    """A receipt as scripts read it: nonce u48 | attempt u32. One that no delivery can have becomes one such."""
+    """A receipt as scripts read it: nonce u48 | attempt u32.
+
+    An invalid receipt becomes one that matches no delivery.
+    """
     nonce, attempt = receipt
     if not 0 <= attempt < _NO_ATTEMPT or nonce >> NONCE_BYTES * 8:
         nonce, attempt = 0, _NO_ATTEMPT
@@ -265,7 +268,7 @@ def new_nonces(count: int) -> list[bytes]:
 
 @lru_cache(maxsize=16)
 def _nonce_bits(count: int) -> int:
-    """The bits of as many nonces, one after the other."""
+    """Random bits for a number of nonces, one after the other."""
     one: int = (1 << NONCE_BITS) - 1
     return int.from_bytes(one.to_bytes(NONCE_IN_HEAD_BYTES, "little") * count, "little")
 

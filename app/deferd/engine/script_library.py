@@ -54,7 +54,7 @@ def build(folder: Traversable, *, movable_clock: bool) -> Library:
 
 
 def _include(source: str, lib: Traversable, included: dict[str, str], *, movable_clock: bool) -> None:
-    """Add the files that `source` includes, each behind those that it includes itself."""
+    """Add the files that `source` includes, each after the files that it includes itself."""
     for name in _named_in(source, _INCLUDE):
         if name not in included:
             file = "clock_movable" if movable_clock and name == "clock" else name

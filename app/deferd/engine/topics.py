@@ -22,7 +22,7 @@ from deferd.engine.topic_settings import settings_to_store
 from deferd.engine.topic_view import STATES, TopicView, get_topic, partitions_of
 
 _SEARCHED = 250
-"""Most jobs that one script call looks at: less than 5 ms of the store."""
+"""Most jobs that one script call looks at: less than 5 ms of the store's time."""
 _SCORE = re.compile(r"(?:-?[0-9]{1,16})?")
 _FEWER_PARTITIONS, _IS_PUSHED = -2, -3
 _PAGE_BYTES = 1024 * 1024
@@ -251,7 +251,7 @@ class _Found:
 
 
 def _places(kinds: Sequence[str], partitions: Sequence[str], *, reverse: bool) -> list[str]:
-    """What a list goes through: each of `kinds` in each partition, named as partitions are: dead, dead#1, dead#2."""
+    """The parts of a list: each of `kinds` in each partition, named as partitions are: dead, dead#1, dead#2."""
     numbers = names_of("", len(partitions))
     return [kind + number for kind in kinds for number in (reversed(numbers) if reverse else numbers)]
 

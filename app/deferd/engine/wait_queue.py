@@ -55,7 +55,7 @@ class Waiter(msgspec.Struct, eq=False):  # made for every pop, in a third of a d
     at: int = 0
     """The index of the topic that is polled in the stage `topics`."""
     in_call: bool = False
-    """A store call for it is under way, made by whoever set this; nobody else makes one until then."""
+    """A store call for it is under way, made by the party that set this; nobody else makes one until then."""
     was_polled: bool = False
     """At least one of its topics could be reached: it may end without jobs."""
     timer: asyncio.TimerHandle | None = None
@@ -191,11 +191,11 @@ class WaitingPops:
 
 
 class FirstLooks:
-    """Which topics that pops wait for are polled now, when very many are to be polled at once.
+    """Which topics are polled now, when pops wait for very many topics that must be polled at once.
 
-    A topic that had something ready lately is polled at once. Of others, of which nothing is known, some are looked at,
-    at a time, in the order in which they came: calls for the former would wait behind thousands of them. `begin` is
-    called with a queue whose turn has come.
+    A topic that had something ready lately is polled at once. Unknown topics are polled a few at a time, in order of
+    arrival, so that calls for the known ones do not wait behind thousands of them. `begin` is called with a queue whose
+    turn has come.
     """
 
     def __init__(self, begin: Callable[[WaitQueue], None]) -> None:
@@ -222,7 +222,7 @@ class FirstLooks:
         self._begin(queue)
 
     def end(self, queue: WaitQueue) -> None:
-        """The queue was polled once, or is not polled any more; if that was a look, the next ones begin."""
+        """The queue was polled once, or is not polled any more; if it was a first look, the next ones begin."""
         if not queue.is_look:
             return
         queue.is_look = False

@@ -30,8 +30,8 @@ class AddressRefused(OSError):
 class SystemResolver:
     """Asks the resolver of the system, each name in a thread of its own.
 
-    A name server that does not respond keeps the thread for many seconds. So neither the threads that the event loop
-    has for all else are used, nor does the end of the process wait for such a thread.
+    A name server that does not respond keeps the thread for many seconds. So the threads of the event loop stay free
+    for other work, and the end of the process does not wait for such a thread.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class GuardedResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """The addresses of a name, each of which was checked.
+        """The addresses of a name, all checked.
 
         Raises:
             AddressRefused, OSError: there is none.

@@ -1,4 +1,4 @@
-"""One request under way: its jobs, its task, and which of its jobs are still held."""
+"""One request under way: its task, its jobs, and which of them are still held."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deferd.engine.deliveries import Deliveries
 from deferd.engine.record import JobRecord
 
 _LEASE_IS_ENOUGH = 0.8
-"""A request that ends within this part of the lease needs no touch: the rest is for the finish."""
+"""A request that ends within this part of the lease needs no touch; the rest of the lease is for the finish."""
 _TOUCHES_PER_LEASE = 3
 _RETRY_FIRST_S, _RETRY_MOST_S = 0.25, 5.0
 
@@ -40,9 +40,10 @@ class UnderWay:
 
 
 class Delivery:
-    """Jobs that are sent in one request. `lease_s` is the shortest lease that they have, at `now_ms` of the store.
+    """Jobs that are sent in one request.
 
-    `lease_ends_s` is when this ends if no touch succeeds, by the clock of the event loop.
+    `lease_s` is the shortest of their leases, at `now_ms` of the store. `lease_ends_s` is when it ends if no touch
+    succeeds, by the clock of the event loop.
     """
 
     def __init__(self, jobs: list[JobRecord], lease_s: float, now_ms: int, *, is_probe: bool) -> None:
@@ -66,7 +67,7 @@ class Delivery:
         return timeout_s > self.lease_s * _LEASE_IS_ENOUGH
 
     def lose(self, job: JobRecord) -> None:
-        """A job is not held any more. When none is left, the request is closed."""
+        """A job is not held any more. When no held job is left, the request is closed."""
         self.held.pop(job.id, None)
         if not self.held and self.is_sending and self.task is not None:
             self.is_withdrawn = True

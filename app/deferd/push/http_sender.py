@@ -38,7 +38,7 @@ _INTERIM_MAX = 16
 _RECEIVED_MAX = 1_048_576
 """Most bytes of a response, with its heads and the frames of its chunks: 64 KiB in chunks of a byte have 400 KiB."""
 _PARSED_AT_ONCE = 16_384
-"""So that no content of one read of the socket holds the event loop for more than some milliseconds."""
+"""Bounds how long one read of the socket can hold the event loop: some milliseconds."""
 
 
 class PushFailed(Exception):
@@ -57,7 +57,7 @@ class PushResponse:
 
 
 _is_reused: ContextVar[bool] = ContextVar("is_reused", default=False)
-"""Whether the connection of the request that this task sends has carried another one before."""
+"""Whether the connection of this task's request has carried another request before."""
 
 
 class _TooMuchReceived(aiohttp.ClientError):
@@ -128,7 +128,8 @@ class _Connections(aiohttp.TCPConnector):
 
 
 class HttpSender:
-    """The connections of this process to all targets; there is no limit over all, so no target takes another's.
+    """The connections of this process to all targets. There is no common limit, so no target can use up the connections
+    of another.
 
     `ca_file` has further certificate authorities. `resolve` is the resolver, for tests; None: that of the system.
     """
@@ -203,7 +204,7 @@ _NO_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=None)
 
 
 def tls_context(ca_file: Path | None) -> ssl.SSLContext:
-    """A context that checks certificates and names. Raises OSError when the file has no certificates."""
+    """A TLS context that checks certificates and names. Raises OSError when the file has no certificates."""
     context = default_context()
     if ca_file is not None:
         context.load_verify_locations(cafile=ca_file)

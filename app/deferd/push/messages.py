@@ -1,4 +1,4 @@
-"""The requests of pushes: the headers of Standard Webhooks, and what the receiver should know of the jobs."""
+"""The requests of pushes: the headers of Standard Webhooks, and what the receiver should know about the jobs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class MessageWriter:
         return self._signed(message_id_of(jobs), job.body, now_s, of_job)
 
     def of_test(self, message_id: str, body: bytes, now_s: float) -> Message:
-        """A request that is about no job."""
+        """A request without a job."""
         return self._signed(message_id, body, now_s, {TEST_HEADER: "true"})
 
     def _signed(self, message_id: str, body: bytes, now_s: float, more: dict[str, str]) -> Message:
@@ -75,9 +75,10 @@ class MessageWriter:
 
 
 def message_id_of(jobs: Sequence[JobRecord]) -> str:
-    """The `webhook-id`: that of the same jobs is the same at each attempt, and that of a later job with an id another.
+    """The `webhook-id`.
 
-    The receiver knows by it what it has done before.
+    It is the same at each attempt for the same jobs, and differs for a later job that has the same id. By it the
+    receiver knows what it has done before.
     """
     digest = hashlib.sha256()
     for job in jobs:

@@ -1,4 +1,4 @@
-"""The metrics of pushes, by topic as those of the engine; see `deferd.engine.metrics`."""
+"""The metrics of pushes, labelled by topic like the engine's metrics; see `deferd.engine.metrics`."""
 
 from __future__ import annotations
 

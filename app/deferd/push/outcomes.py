@@ -21,15 +21,15 @@ _UNAVAILABLE = frozenset({429, 503})
 _GONE = 410
 _ACCEPTED = 202
 _OF_TARGET = frozenset({401, 403, 404, 405, 407, 408, 429})
-"""Errors of the client that say more about the target, or how it is configured, than about the job."""
+"""Client errors (4xx) that say more about the target, or how it is configured, than about the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What becomes of the jobs of a request.
+    """What happens to the jobs of a request.
 
-    `result` is JSON. `wait_s` is what the target asked for. `failures` are single jobs of a batch that
-    failed, with their errors. `is_target_failure`: the target fails, not only for this job.
+    `result` is JSON. `wait_s` is the wait that the target asked for. `failures` are single jobs of a batch that failed,
+    with their errors. `is_target_failure`: the target fails, not only for this job.
     """
 
     verdict: Verdict
@@ -46,7 +46,7 @@ def failed(error: str) -> Outcome:
 
 
 def judge(response: PushResponse, now_s: float, *, is_batch: bool) -> Outcome:
-    """What a response means; `now_s` is the time that a date in its Retry-After is compared with."""
+    """What a response means. A date in its Retry-After is compared with `now_s`."""
     status = response.status
     if status == _ACCEPTED:
         return Outcome("accepted")

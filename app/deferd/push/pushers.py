@@ -1,4 +1,4 @@
-"""The pushers of this process: one for each pushed topic whose target this process may push to.
+"""The pushers of this process, one for each pushed topic whose target it may push to.
 
 Each process pushes each pushed topic; the leases keep a job from being pushed by two. A change is learned from a
 message at once; because messages may be lost, all pushes are read again after a gap, and twice a minute.
@@ -97,7 +97,7 @@ class Pushers:
         await self._sender.close()
 
     async def test(self, definition: PushDefinition) -> TestResult:
-        """Send a signed request that is about no job. Raises TargetRefused, StoreUnavailable."""
+        """Send a signed request without a job. Raises TargetRefused, StoreUnavailable."""
         self._allowed.check_url(definition.push.url)
         writer = MessageWriter(definition, self._tools.user_agent, self._tools.serialize_jobs)
         message_id = f"msg_test_{os.urandom(8).hex()}"
@@ -203,7 +203,7 @@ class Pushers:
         self._pushers[topic] = TopicPusher(definition, self._tools, self.on_change, under_way)
 
     def _retire(self, topic: str) -> None:
-        """Stop a pusher; what it has under way ends as it would."""
+        """Stop a pusher; its requests under way end normally."""
         pusher = self._pushers.pop(topic, None)
         if pusher is not None:
             pusher.stop()

@@ -1,4 +1,4 @@
-"""Pushes the jobs of one topic: takes as many as the limits allow, sends them, and does what the responses say."""
+"""Pushes the jobs of one topic: takes as many as the limits allow, sends them, and handles the responses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from deferd.push.outcomes import Outcome, failed, judge
 
 _LOG = logging.getLogger(__name__)
 _MOST_BYTES = 16 * 1024 * 1024
-"""Of bodies under way: above that no further jobs are taken."""
+"""Bytes of bodies under way. Above this, no further jobs are taken."""
 _REPORT_S = COUNTED_MS / 1000 / 3
 """How often the requests under way are reported while nothing else is."""
 _OTHERS_FIRST_S, _OTHERS_MOST_S = 0.05, 1.0
@@ -279,14 +279,14 @@ class TopicPusher:
             self._not_before_s = time.monotonic() + open_ms / 1000
 
     async def _give_up_probe(self, delivery: Delivery) -> None:
-        """A request that tells nothing about the target has ended: another one may test it."""
+        """A request that tells nothing about the target has ended: another one may probe it."""
         if delivery.is_probe:
             with contextlib.suppress(StoreUnavailable):
                 await self._tools.store.give_up_probe(self.topic)
             self.wake_now()
 
     async def _apply(self, delivery: Delivery, outcome: Outcome) -> None:
-        """Do with the jobs what the outcome says; those that are not held any more stay as they are."""
+        """Apply the outcome to the jobs; jobs that are not held any more stay as they are."""
         failures = outcome.failures or {}
         finished: list[JobRecord] = []
         others: list[JobRecord] = []

@@ -30,8 +30,8 @@ MANIFEST = "appendonly.aof.manifest"
 _ATTEMPTS = 20
 _CHUNK_BYTES = 1024 * 1024
 _SYNC_BYTES = 2 * 1024 * 1024
-"""A copy is synced to disk after so many bytes. A store on the same file system waits at its own fsyncs until the disk
-has what others have written: for 0.4 s when a gigabyte was synced at once."""
+"""How many bytes of a copy are synced to disk at a time. A store on the same file system waits at its own fsyncs until
+the disk has everything that others have written: 0.4 s when a gigabyte was synced at once."""
 
 
 class StoredFile(NamedTuple):

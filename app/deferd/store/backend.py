@@ -1,4 +1,4 @@
-"""What each kind of store provides to `deferd.store.connection`."""
+"""The interface of each kind of store for `deferd.store.connection`."""
 
 from __future__ import annotations
 

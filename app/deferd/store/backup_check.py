@@ -116,7 +116,7 @@ def commands(data: mmap.mmap, start: int) -> Iterator[Any]:
 
 
 def _offset(data: mmap.mmap, start: int, number: int) -> int:
-    """Where a command begins. All before it are lists of bytes, which have one form each."""
+    """Where a command begins. Everything before it is a list of byte strings, each in its only form."""
     lengths = (len(pack(tuple(command))) for command in commands(data, start))
     return start + sum(length for _, length in zip(range(number), lengths, strict=False))
 
@@ -160,7 +160,7 @@ def _after_part(data: mmap.mmap, at: int, kind: int) -> int:
 
 
 def after_strings(data: mmap.mmap, at: int, count: int) -> int:
-    """The end of so many strings at `at`."""
+    """The end of `count` strings at `at`."""
     for _ in range(count):  # short forms first: a snapshot has some for each job
         first = data[at]
         if first < 0x40:
@@ -192,7 +192,7 @@ def _length(data: mmap.mmap, at: int) -> tuple[int, int]:
 
 
 def _is_key_of_deferd(data: mmap.mmap, at: int) -> bool:
-    """Whether the string at `at` begins as keys do. A packed one begins with at least as many plain bytes."""
+    """Whether the string at `at` begins like a key. A compressed string begins with at least that many plain bytes."""
     if data[at] == _LZF:
         at = _length(data, _length(data, at + 1)[1])[1]
         is_plain = len(KEY_PREFIX) <= data[at] + 1 <= 32  # the longest run of plain bytes

@@ -1,8 +1,8 @@
 """Takes the function libraries out of the files of a backup, in place.
 
 A store keeps the library of deferd's scripts with its data. A restore refuses code (see `backup_check`), as it cannot
-know whose it is, and needs none: a service loads its library at its start. So what a library takes in a file is
-overwritten by something of the same length that has no effect.
+know whose it is, and needs none: a service loads its library at its start. So a library in a file is overwritten by
+something of the same length that has no effect.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _clear_commands(data: mmap.mmap, at: int) -> None:
 
 
 def _without_effect(size: int) -> bytes:
-    """A command of so many bytes that removes a key which does not exist."""
+    """A command of `size` bytes that removes a key which does not exist."""
     for name in (b"UNLINK", b"DEL"):  # no key gives one of them the size where its length gets another digit
         shortest = len(pack((name, _NOTHING)))
         for digits in range(len(str(size))):

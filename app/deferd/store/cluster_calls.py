@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _KEYLESS = {"PING", "INFO"}
 _REDIRECTIONS = 16
-"""After so many redirections of one call the last one is its error."""
+"""After this many redirections of one call, the last one is its error."""
 _TRY_AGAIN_S = 0.05
 NODE_SHARE = 0.9
 """The part of a call's time after which a node counts as failed, so that the error still names the node."""

@@ -35,9 +35,9 @@ _OWN_NAMES = {
     *("deferd.lock", "valkey.lock", "valkey.log", "valkey.log.1", "valkey.sock", "lost+found"),
     *(APPEND_ONLY_DIR, UNFINISHED_RESTORE),
 }
-"""What a service or a restore creates in its data directory, and what a new file system contains."""
+"""The files that a service or a restore creates in its data directory, or that a new file system contains."""
 _OWN_PREFIXES = ("temp-", f"{APPEND_ONLY_DIR}{MOVED_ASIDE}")
-"""Of temporary files of the store, and of data that a restore moved aside."""
+"""Beginnings of the names of the store's temporary files, and of data that a restore moved aside."""
 
 
 class DataDirectory:

@@ -1,4 +1,4 @@
-"""Why files cannot be written, such as those of an embedded store: a full disk, a quota, a read-only file system."""
+"""Why files, such as those of an embedded store, cannot be written: a full disk, a quota, a read-only file system."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def write_fault(directory: Path, *, needed_bytes: int = _PROBE_BYTES) -> str | N
 
 
 class DiskFault:
-    """Looks for why an embedded store is down. What is found is kept for a second and shared by all who ask."""
+    """Finds out why an embedded store is down. The result is cached for a second and shared by all callers."""
 
     def __init__(self, directory: Path, log_file: Path) -> None:
         self._directory = directory
@@ -47,7 +47,7 @@ class DiskFault:
         self._until_s = 0.0
 
     async def reason(self) -> str | None:
-        """A clause about the store; None when its disk is not the reason, or that is not known in time."""
+        """A clause about the store; None when its disk is not the reason, or when this is not found out in time."""
         clock = asyncio.get_running_loop().time
         if self._look is None or (self._look.done() and clock() >= self._until_s):
             self._until_s = clock() + _KEPT_S

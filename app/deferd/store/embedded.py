@@ -30,7 +30,7 @@ TAKE_OVER_S = 10.0
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
 STABLE_S = 60.0
-"""When a store that has run for so long dies, the pauses before restarts begin again with the shortest."""
+"""If a store dies after it has run for this long, the pauses before restarts begin again with the shortest."""
 LINGER_S = 2.0
 """How long, beyond their drain time, the store keeps running for the server processes of a service that was killed."""
 
@@ -174,7 +174,7 @@ class EmbeddedStore:
         os.close(lock)
 
     async def _wait_for_store_lock(self, within_s: float) -> int | None:
-        """Take the store's lock as soon as it is free; None if it is not free within so many seconds."""
+        """Take the store's lock as soon as it is free; None if it is not free within `within_s`."""
         clock = asyncio.get_running_loop().time
         end_s = clock() + within_s
         while (lock := self._data_dir.try_store_lock()) is None and clock() < end_s:  # noqa: ASYNC110 (another process holds it)

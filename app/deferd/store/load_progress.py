@@ -1,4 +1,7 @@
-"""How far a store has loaded its data after its start. Until it has, it runs no commands but a few such as INFO."""
+"""How far a store has loaded its data after its start.
+
+Until it has loaded all of it, it runs only a few commands, such as INFO.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _MIB = 1024 * 1024
 
 
 class LoadProgress(NamedTuple):
-    """Bytes of the data that were loaded, of how many, and the seconds left at this rate; None while not known."""
+    """Bytes loaded, bytes in all, and the seconds left at this rate, None while that is not known."""
 
     loaded: int
     total: int
@@ -28,7 +31,7 @@ class LoadProgress(NamedTuple):
 
     @property
     def retry_after_s(self) -> int:
-        """When to try again: not at the end, as the rate may change, but not every second of a long load either."""
+        """When to try again: before the estimated end, as the rate may change, but not every second of a long load."""
         return 1 if self.left_s is None else min(max(self.left_s // 2, 1), _LONGEST_RETRY_S)
 
     def __str__(self) -> str:

@@ -50,7 +50,7 @@ def _signal(lock_file: str, store_pid: int, number: int) -> None:
 
 
 def _is_running(lock_file: str, store_pid: int) -> bool:
-    """Whether this store holds the lock, and not that of a service that was started meanwhile."""
+    """Whether this store holds the lock, and not the store of a service that was started since."""
     try:
         lock = os.open(lock_file, os.O_RDWR)
     except OSError:  # the directory was removed

@@ -23,7 +23,7 @@ from deferd.store.url import StoreUrl
 POOL_SIZE = 16
 """Most connections to one server: enough to keep it busy, few enough that a server that hangs does not exhaust them."""
 QUIET_S = 5.0
-"""After so many seconds without a message a subscription sends a PING."""
+"""After this many seconds without a message, a subscription sends a PING."""
 
 
 def common_options() -> dict[str, Any]:

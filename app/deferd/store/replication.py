@@ -1,8 +1,8 @@
 """Calls that replicas confirm: a group commit over WAIT.
 
 WAIT covers the last write of its own connection. So the calls and their WAIT use one connection, which a failover
-cannot replace in between. They are sent in batches: all queued calls, then one WAIT for them. Calls that come meanwhile
-go into the next batch.
+cannot replace in between. They are sent in batches: all queued calls, then one WAIT for them. Calls that come in the
+meantime go into the next batch.
 
 Since 7.2 a connection counts as having written only when its command changed something. A repeated put that finds its
 job changes nothing, and a bare WAIT after it would confirm what no replica has. So each batch ends with a marker, which
@@ -101,7 +101,7 @@ class ReplicatedCalls:
     ) -> Any:
         """Run one command, once, and return the reply when `replicas` have its effect and all that came before it.
 
-        In a cluster, `marker` is that of the call's key. `asks`: send an ASKING right before it, for a key whose slot
+        In a cluster, `marker` belongs to the call's key. `asks`: send an ASKING right before it, for a key whose slot
         is being moved to this node.
 
         Raises:

@@ -1,4 +1,4 @@
-"""The calls to one server, and what its durability is: of a cluster, one of these for each node."""
+"""The calls to one server, and its durability. A cluster has one of these for each node."""
 
 from __future__ import annotations
 

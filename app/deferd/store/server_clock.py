@@ -1,4 +1,4 @@
-"""The clock of a server as one connection knows it, and the instant after which a call may do nothing.
+"""The clock of a server as one connection knows it, and the instant after which a call must do nothing.
 
 A call that is given up may still be on its way: in the kernel's queues, in the network, or at a server that hangs. So
 each call of a script carries the instant at which its caller gives it up, by the clock of the server that runs it, and
@@ -22,7 +22,7 @@ from deferd.contract.call_instants import RemoteClock
 TOO_LATE = "TOOLATE"
 """First word of the error of a script that did nothing; the clock in ms follows."""
 READ_AGAIN_S = 5.0
-"""The clock is read again with the first call after so long."""
+"""The clock is read again with the first call after this time."""
 
 
 class NotAfter:
@@ -58,7 +58,7 @@ class ServerClock(RemoteClock):
         """Why it cannot be read: the store's user lacks the permission."""
 
     def note_reading(self, reading: asyncio.Future[Any]) -> None:
-        """Note what became of a reading."""
+        """Handle the result of a reading."""
         self.is_reading = False
         error = None if reading.cancelled() else reading.exception()
         if isinstance(error, NoPermissionError):
@@ -77,7 +77,7 @@ class ServerClock(RemoteClock):
         super().note_ms(now_ms)
 
     def at(self, until_s: float) -> int:
-        """The least that it will show, in ms, at `until_s` on the event loop's clock."""
+        """The earliest time, in ms, that it can show at `until_s` on the event loop's clock."""
         if sys.platform == "darwin":  # elsewhere both are one; here uvloop's also counts while the machine sleeps
             now_s = time.monotonic()
             until_s = min(until_s, now_s + until_s - asyncio.get_running_loop().time())

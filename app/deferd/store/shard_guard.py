@@ -34,7 +34,7 @@ Call = Callable[..., Awaitable[Any]]
 
 
 def value(shards: int) -> str:
-    """The guard of a store with so many shards."""
+    """The guard of a store with this number of shards."""
     return f"{shards} format {FORMAT}"
 
 

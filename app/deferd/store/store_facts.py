@@ -1,4 +1,4 @@
-"""What the store itself is and gives: its version, whether it fsyncs, its replicas."""
+"""The store's version, whether it fsyncs, and its replicas."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ UNKNOWN = "unknown"
 
 
 class StoreFacts(NamedTuple):
-    """`server` is name and version. `fsyncs`: before it replies. `replicas` that are online.
+    """`server` is name and version.
 
-    Of a cluster, what every primary that can be reached has: `fsyncs` if all do, and the fewest `replicas`.
+    `fsyncs`: it fsyncs before it replies. `replicas` is the number of online replicas. In a cluster, `fsyncs` holds if
+    all primaries that can be reached do so, and `replicas` is the fewest that one of them has.
     """
 
     server: str
@@ -34,9 +35,8 @@ class StoreFacts(NamedTuple):
 
 
 class Given(NamedTuple):
-    """What a server gives: the durability `level` of puts that ask for none, why that is not FSYNC, and replicas.
-
-    `replicas` are online; None where the store's user may not read that.
+    """What a server gives: the durability `level` of puts that ask for none, why it is not FSYNC, and the number of
+    online replicas, None where the store's user may not read it.
     """
 
     level: int
@@ -45,7 +45,7 @@ class Given(NamedTuple):
 
 
 async def read_given(calls: KeyCalls) -> Given:
-    """What the server that has a key gives. Raises redis-py's errors when it cannot be reached."""
+    """What the server of a key gives. Raises redis-py's errors when it cannot be reached."""
     level = await calls.probe()
     try:
         info = fields_of_info(await calls.call("INFO", "replication"))
@@ -55,7 +55,10 @@ async def read_given(calls: KeyCalls) -> Given:
 
 
 async def read_given_by_all(store: Store) -> Given:
-    """What every primary gives; of a cluster those that can be reached. Raises redis-py's errors when none can be."""
+    """What every primary gives; in a cluster, every primary that can be reached.
+
+    Raises redis-py's errors when none can be.
+    """
     found = await _all_that_respond([read_given(server) for server in await store.servers()])
     lowest = min(found, key=lambda given: given.level)
     replicas = [given.replicas for given in found if given.replicas is not None]
@@ -63,7 +66,7 @@ async def read_given_by_all(store: Store) -> Given:
 
 
 async def read_store_facts(store: Store) -> StoreFacts:
-    """Ask the store. A fact that its user may not read is unknown, or counts as not there.
+    """Ask the store. A fact that its user may not read is unknown, or counts as absent.
 
     Raises redis-py's errors when the store cannot be reached.
     """

@@ -17,7 +17,7 @@ _RETRY = RetryPolicy(heeds_proxies=False)
 _LONG_POLL_S = 0.5
 """A pop without a response after this time found nothing ready and waits: it can be cancelled."""
 _PUSHED_S = 30.0
-"""For how long a topic whose jobs are pushed is left out of the pops."""
+"""How long a pushed topic is left out of the pops."""
 
 
 class Fetcher:
@@ -93,7 +93,7 @@ class Fetcher:
             quick_empty_pops = 0
 
     async def _pop(self, count: int) -> tuple[list[Delivery], bool]:
-        """The jobs of one pop, and whether a response to it was lost before."""
+        """The jobs of one pop, and whether an earlier response to it was lost."""
         topics, request_id, failures = await self._topics(), new_id(), 0
         while True:
             self._pop_began_s = self._loop.time()
@@ -119,7 +119,7 @@ class Fetcher:
                 return jobs, failures > 0
 
     async def _topics(self) -> Sequence[str]:
-        """The topics of the next pop, without those that are pushed; waits while that is all of them."""
+        """The topics of the next pop, without pushed ones; waits while all of them are pushed."""
         while True:
             order, now_s = self._order(), self._loop.time()
             if not self._pushed:
@@ -130,7 +130,7 @@ class Fetcher:
             await asyncio.sleep(min(self._pushed.values()) - now_s)
 
     def _wait_s(self) -> float:
-        """How long a pop may wait: until a topic that is left out is to be popped again."""
+        """How long a pop may wait: until a topic that is left out must be popped again."""
         again_s = min(self._pushed.values(), default=float("inf"))
         return min(max(again_s - self._loop.time(), _LONG_POLL_S), WAIT_DEFAULT_S)
 

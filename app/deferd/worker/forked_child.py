@@ -1,4 +1,4 @@
-"""A process that a handler has forked: it must not go on as the worker."""
+"""A process that a handler has forked: it must not continue as the worker."""
 
 from __future__ import annotations
 

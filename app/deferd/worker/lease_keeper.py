@@ -3,8 +3,8 @@
 A job is touched when half of its ttr has passed since it was received or last touched, by this process's own clock: the
 clocks of other hosts do not matter. When a touch fails, the handler continues and the touch is retried.
 
-Twice a second one call for each topic asks which of its jobs were cancelled meanwhile. Jobs that are done sooner are
-never asked about, and a worker without jobs asks nothing. Such a call is not retried: the next one asks the same.
+Twice a second one call for each topic asks which of its jobs were cancelled. Jobs that are done sooner are never asked
+about, and a worker without jobs asks nothing. Such a call is not retried: the next one asks the same.
 """
 
 from __future__ import annotations

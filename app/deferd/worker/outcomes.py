@@ -174,7 +174,7 @@ def of_failure(error: BaseException, job: Delivery, is_failure: IsFailure | None
 
 
 def _counts(error: BaseException, is_failure: IsFailure) -> bool:
-    """What `is_failure` says; an exception that it fails for counts."""
+    """What `is_failure` says; if it raises, the exception counts as a failure."""
     try:
         return bool(is_failure(error))
     except BaseException:  # noqa: BLE001 (the job must get an outcome)

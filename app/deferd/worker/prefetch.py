@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 AHEAD_S = 0.25
-"""Jobs are fetched so far ahead of their start. The lease of one that has waited longer is confirmed before."""
+"""How far ahead of their start jobs are fetched. If a job has waited longer, its lease is confirmed before it
+starts."""
 _MEAN_WEIGHT = 0.1
 
 

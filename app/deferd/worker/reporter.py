@@ -144,7 +144,10 @@ class Reporter:
         del self._returns[topic]
 
     async def _return_batch(self, topic: str, batch: Sequence[HeldJob]) -> None:
-        """Return jobs, and again those of which the store told nothing. One that is refused is over already."""
+        """Return jobs; jobs that the store did not confirm are returned again.
+
+        A job that is refused has no live delivery any more.
+        """
         outcome = await self._send_until_definite(lambda: self._return_many(topic, batch))
         for held, result in zip(batch, outcome.result(), strict=True):
             if result.status == _STORE_UNAVAILABLE:

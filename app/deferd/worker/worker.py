@@ -58,9 +58,9 @@ class Worker:
     run times. Jobs that arrive later do not overtake prefetched ones: 0 makes the priority exact.
 
     `is_failure` is called with an exception of a handler and decides whether that counts as an attempt; by default all
-    do but Snooze. One that does not snoozes the job for as long as its backoff says. It is not asked about Reject.
-
-    `tracing` is that of AsyncClient; of a client that a function makes, its own counts. Handlers run in a span each.
+    do but Snooze. An exception that does not count snoozes the job for the time of its backoff. It is not asked about
+    Reject. `tracing` is the argument of AsyncClient; a client made by a function keeps its own. Handlers run in a span
+    each.
 
     Raises:
         ValueError: a value is out of its range.

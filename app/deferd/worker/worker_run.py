@@ -1,4 +1,4 @@
-"""One run of a worker, from its first pop to its last report: which jobs it holds and what happens to them."""
+"""One run of a worker, from its first pop to its last report: the jobs that it holds and what happens to them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ _CLEANUP_S = 2.0
 """How long a cancelled handler may clean up before its job is settled without it."""
 _LAST_REPORTS_S = 5.0
 _WAIT_S = 1.0
-"""How long a prefetched job may wait for a slot; then all that wait are returned, for another worker may be idle."""
+"""How long a prefetched job may wait for a slot. Then all waiting jobs are returned, because another worker may be
+idle."""
 _RELEASED_ON_STOP = Release(0, "the worker stopped")
 
 
@@ -104,7 +105,7 @@ class WorkerRun:
     # Fetched jobs
 
     def _room(self) -> int:
-        """How many jobs to fetch: none until half of the prefetch is used, so that pops are not small."""
+        """How many jobs to fetch: none until half of the prefetch is used, to avoid small pops."""
         if self._stopping.is_set():
             return 0
         prefetch = self._prefetch.count(self._busy)
@@ -138,7 +139,7 @@ class WorkerRun:
         self._start_waiting()
 
     def _return_late(self) -> None:
-        """Return the jobs that wait if the first of them waits for too long: the others are behind it."""
+        """Return the waiting jobs if the first of them has waited too long: the others are behind it."""
         if self._waiting and self._loop.time() - self._waiting[0].received_s >= _WAIT_S:
             self._return_waiting(Return("no slot was free"))
 

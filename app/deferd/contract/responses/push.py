@@ -23,7 +23,7 @@ class Push(Response, frozen=True, kw_only=True):
 
 
 class PushTarget(Response, frozen=True, kw_only=True):
-    """What is known of the target of a pushed topic."""
+    """The state of the target of a pushed topic."""
 
     circuit: Annotated[
         str,

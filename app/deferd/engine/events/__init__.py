@@ -1,1 +1,1 @@
-"""What happens to jobs, as topics keep it when their settings say so: events, and the streams of them."""
+"""Events: what happens to jobs, kept by topics whose settings ask for it, and streams of events."""

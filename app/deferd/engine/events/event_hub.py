@@ -1,9 +1,9 @@
-"""Reads events from the store for all clients of a process that follow some.
+"""Reads events from the store for all clients of a process that follow topics.
 
-Each client has a position in each of its topics, or in each partition of them. All that stand at the same position
-share a read, so a hundred clients that keep up cost the store what one costs. The store's list of events is the buffer
-of a client that is slow: nothing is read for it until it has taken what was read before, and it learns how many events
-the topic has dropped meanwhile.
+Each client has a position in each of its topics, or in each partition of them. Clients at the same position share a
+read, so a hundred clients that keep up cost the store as much as one. The store's list of events is the buffer of a
+client that is slow: nothing is read for it until it has taken what was read before, and it is told how many events the
+topic has dropped by then.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LIST_EVERY_S = 1.0
 _AFTER_ERROR_S = 1.0
 _NAMES_MAX = 10_000
 _PLACES_PER_TURN = 5000
-"""Of a shard: that bounds what clients at many different positions cost."""
+"""Per shard. It bounds the cost of clients at many different positions."""
 
 
 _Wanted = dict[int, dict[Place, list[EventStream]]]
@@ -37,7 +37,7 @@ _Wanted = dict[int, dict[Place, list[EventStream]]]
 
 
 class TooManyStreams(TryLater):
-    """The process serves as many streams of events as it can, or as it may to one key."""
+    """The process serves its maximum of event streams, in all or for one key."""
 
     code = "too_many_streams"
 
@@ -62,11 +62,14 @@ class EventHub:
 
     @property
     def streams(self) -> int:
-        """How many there are."""
+        """The number of open streams."""
         return len(self._streams)
 
     def check_room(self, owner: str | None = None) -> None:
-        """Before a stream for the key with this name, if there are keys. Raises TooManyStreams."""
+        """Check that one more stream is allowed, for the key with this name if there are keys.
+
+        Raises TooManyStreams.
+        """
         if len(self._streams) >= EVENT_STREAMS_MAX:
             raise TooManyStreams(f"this process serves {EVENT_STREAMS_MAX} streams of events already", 5)
         if owner is not None and sum(stream.owner == owner for stream in self._streams) >= EVENT_STREAMS_PER_KEY:
@@ -138,7 +141,7 @@ class EventHub:
             self._names[shard] = await self._reader.partitions_of(shard)
 
     def _begin_reads(self) -> None:
-        """Read in each shard that has somewhat to read and is not being read."""
+        """Start a read in each shard that has something to read and no read under way."""
         partitions = self._keys.partitions
         if partitions.version != self._layouts_version:
             self._layouts_version = partitions.version
@@ -152,7 +155,7 @@ class EventHub:
                 self._reading[shard] = asyncio.create_task(self._read_shard(shard, wanted))
 
     def _wanted_by_shard(self) -> _Wanted:
-        """Which streams stand where, of those that have room. It is made again when that has changed."""
+        """The positions of all streams that have room. It is built again after a change."""
         reading = [stream for stream in self._streams if stream.has_room()]
         signature = [(id(stream), stream.version) for stream in reading]
         if signature != self._signature:

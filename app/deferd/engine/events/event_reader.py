@@ -22,14 +22,15 @@ from deferd.engine.scripts import Scripts
 _NAMES_AT_ONCE, _NAMES_MAX = 1000, 10_000
 _TOPICS_PER_CALL, _EVENTS_PER_CALL = 250, 1000
 _LOOKED_AT_MAX = 5000
-"""Events that a look at the latest reads of all topics together, at least so many as topics."""
+"""Most events that a read of the latest events takes from all topics together; at least one per topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """Events of a topic that the reader does not get; `count` None: an unknown number.
+    """Events of a topic that the reader does not get.
 
-    `topic` None: so many topics match that `topics` of them are not followed.
+    `count` is None when their number is unknown. With `topic` None, too many topics match, and `topics` of them are not
+    followed.
     """
 
     topic: str | None
@@ -51,9 +52,10 @@ class Page(NamedTuple):
 
 
 class LatestEvents(NamedTuple):
-    """Events of several topics, the latest first; `event_id` is that of the newest in each.
+    """Events of several topics, the latest first.
 
-    With `is_complete` false there are more topics, or a shard of the store cannot be reached.
+    `event_id` stands for the newest event of each topic. `is_complete` is false when there are more topics, or a shard
+    of the store cannot be reached.
     """
 
     events: list[Event]
@@ -82,9 +84,9 @@ class EventReader:
         return names
 
     async def read(self, places: Sequence[Place]) -> dict[Place, Page]:
-        """What comes after these places, all in one shard: at most 1000 events for each 250 of them.
+        """The events after these places, all in one shard: at most 1000 events for each 250 places.
 
-        Of a place before the last events all of these are read, if they are at most 1000.
+        For a place before the last events, all of them are read if they are at most 1000.
         """
         found: dict[Place, Page] = {}
         for some in _calls(places):
@@ -97,9 +99,8 @@ class EventReader:
     async def latest(self, wanted: Sequence[str] | None, visible: TopicPatterns | None, limit: int) -> LatestEvents:
         """The last `limit` events of the topics that match `wanted` and `visible` (None: all).
 
-        At most 300 topics are read, where each partition counts. With many, a part of each is read: 5000 events are
-        shared between them. Raises StoreUnavailable when no
-        shard can be reached.
+        At most 300 partitions are read. With many, only a part of each is read: they share 5000 events. Raises
+        StoreUnavailable when no shard can be reached.
         """
         names = [] if wanted is None else [name for name in wanted if not is_pattern(name)]
         patterns = TopicPatterns(["*"] if wanted is None else filter(is_pattern, wanted))

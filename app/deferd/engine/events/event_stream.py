@@ -24,7 +24,7 @@ _TOPICS_WITH_EACH_ID = 4
 
 
 class Sent(NamedTuple):
-    """What a client gets: an event, a notice, or neither; then an id alone, from which a client goes on."""
+    """What a client gets: an event, a notice, or only an id from which it can continue."""
 
     item: Event | Dropped | None
     id: str | None
@@ -58,8 +58,8 @@ class _Beginning:
 class EventStream:
     """Follows the topics that match `wanted` and `visible` (None: all). An async iterator of batches.
 
-    It begins behind `last_event_id`, or else with the last `last` events of each topic. Topics that have their first
-    event later are followed from that on. `owner` is the name of the key it was asked for with, if any.
+    It begins after `last_event_id`, or else with the last `last` events of each topic. Topics that get their first
+    event later are followed from that event on. `owner` is the name of the key it was asked for with, if any.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class EventStream:
         return not self.is_ended and len(self._queue) < _QUEUED_MAX
 
     def add(self, items: Iterable[ReadItem], reached: Iterable[tuple[str, Position]]) -> None:
-        """Queue what was read, in order; `reached` are the positions in all partitions read."""
+        """Queue the events that were read, in order; `reached` are the new positions in all partitions read."""
         added = False
         self.version += 1
         has_ids = len(self.positions) <= _TOPICS_WITH_EACH_ID
@@ -168,7 +168,7 @@ class EventStream:
         return bool(held)
 
     def _id(self) -> str:
-        """For all that is queued: nothing of what is held back counts as read."""
+        """The positions after the queued events; events that are held back do not count as read."""
         positions = self.positions.items()
         if self._beginning:
             return write_event_id(item for item in positions if topic_of(item[0]) not in self._beginning)
@@ -190,7 +190,7 @@ class EventStream:
                 self.follow(list(self._listed), self._partitions)
 
     async def read(self, timeout_s: float) -> list[Sent]:
-        """What has come since the last call; empty after `timeout_s` without any, or when the stream has ended."""
+        """The events since the last call; empty after `timeout_s` without one, or when the stream has ended."""
         if not self._queue and not self.is_ended:
             try:
                 async with asyncio.timeout(timeout_s):

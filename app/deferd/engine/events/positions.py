@@ -1,4 +1,4 @@
-"""Where a reader of events stands in each topic, and the id of an event that says so to any process of the service.
+"""A reader's position in each topic, and the event id that tells it to any process of the service.
 
 Each partition of a topic has its own events, and so a position of its own.
 """
@@ -41,12 +41,12 @@ def last_events(count: int) -> Position:
 
 
 def is_before_last(position: Position) -> bool:
-    """Whether it is the position before a number of last events."""
+    """Whether it is the position before the last `count` events."""
     return position.since == _BEFORE_LAST
 
 
 class LastEventId:
-    """The positions that an id of an event has."""
+    """The positions in an event id."""
 
     def __init__(self, positions: Mapping[int, Position]) -> None:
         self._positions = positions

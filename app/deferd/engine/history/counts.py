@@ -1,4 +1,4 @@
-"""What a process has counted of each topic since it last published that."""
+"""What a process has counted for each topic since it last published its counts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TopicCounts:
             self.lateness[bucket] = self.lateness.get(bucket, 0) + jobs
 
     def add(self, other: TopicCounts) -> None:
-        """Add what was counted elsewhere, or later."""
+        """Add other counts of the same topic."""
         self.put += other.put
         self.popped += other.popped
         self.finished += other.finished

@@ -43,7 +43,7 @@ class FinishRates:
     async def read(
         self, topics: Collection[str], wanted: Sequence[str] | None, is_visible: Callable[[str], bool]
     ) -> Rates:
-        """The rates of `topics`, and of all that match one of the names and patterns `wanted` and are visible.
+        """The rates of `topics`, and of all visible topics that match one of the names and patterns in `wanted`.
 
         `wanted` None: of all that there are, visible or not; also topics without a history of their own count. The sum
         is not known if more than 200 partitions match. Rates in a shard that cannot be reached are not known.
@@ -60,7 +60,7 @@ class FinishRates:
         return Rates(of_topic, sum(rates.values()) if len(rates) == len(matching) else None)
 
     async def of_topics(self, topics: Collection[str]) -> dict[str, float]:
-        """The rates of these topics, as far as they are known: of all their partitions."""
+        """The rates of these topics, summed over their partitions, where they are known."""
         partitions = self._keys.partitions
         rates = await self._rates(partitions.of_all(sorted(topics)))
         if not partitions.layouts:

@@ -83,7 +83,7 @@ class Reports:
 
 
 class TopicActivity(NamedTuple):
-    """What is known of the consumers of one topic, in all processes.
+    """The known consumers of one topic, in all processes.
 
     `is_consumed`: somebody has popped the topic, or waits for it, within a minute. `last_consumer_ms`: when the last
     one was seen, None if that is not known. `rate`: jobs handed out per second in the last seconds, None if that is not
@@ -232,7 +232,7 @@ class ConsumerRegistry:
         return {name: at_ms for name, at_ms in zip(names, seen, strict=True) if at_ms}
 
     async def activity_of(self, topic: str) -> TopicActivity | None:
-        """What is known of the consumers of a topic; None while the store cannot say."""
+        """The known consumers of a topic; None while the store cannot say."""
         try:
             found = await self.read(topic)
         except StoreUnavailable:

@@ -1,4 +1,4 @@
-"""How the jobs of a topic are pushed, as the store holds it; and what is known of the target."""
+"""How the jobs of a topic are pushed, as the store holds it, and the state of the target."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def settings_flag(push: SetPush) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class TargetState:
-    """What is known of the target of a pushed topic.
+    """The state of the target of a pushed topic.
 
     `open_until_ms`: the circuit is open until then; while it is half open, None. `in_flight`: requests under way in all
     processes.

@@ -16,17 +16,17 @@ from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 
 COUNTED_MS = 10_000
-"""For how long the requests under way of a process count that does not report them again, as one that was killed."""
+"""How long requests under way count when their process, perhaps killed, does not report them again."""
 OPENS_AFTER = 5
 """Failures in a row after which the circuit of a target opens."""
 FIRST_PAUSE_MS, LONGEST_PAUSE_MS = 1000, 60_000
-"""How long it is open first, and at most; each failed probe doubles the pause."""
+"""How long it is open at first and at most; each failed probe doubles the pause."""
 _NONE, _TOO_MANY, _IS_PARTITIONED = -1, -2, -3
 _CONSUMER_ID_BYTES = 4
 
 
 class PushListener(Protocol):
-    """What a process that pushes must hear of. Signals may be lost; `on_gap` says so."""
+    """What a pushing process needs to know. Signals may be lost; `on_gap` reports it."""
 
     def on_ready(self, topic: str) -> None:
         """`topic` may have something ready."""
@@ -153,9 +153,10 @@ class PushStore:
         await self._run("push_note", topic, 1, 0, "", 0, OPENS_AFTER, FIRST_PAUSE_MS, LONGEST_PAUSE_MS)
 
     async def note_failure(self, topic: str, error: str, *, is_probe: bool, pause_ms: int) -> int:
-        """The target failed. Returns for how many ms its circuit is open now; 0 when it is closed, or not pushed.
+        """The target failed.
 
-        `pause_ms`: what the target asked for, 0 for nothing.
+        Returns for how many ms its circuit is open now, 0 when it is closed or the topic is not pushed. `pause_ms` is
+        the pause that the target asked for, 0 for none.
         """
         shortest_ms = min(pause_ms, LONGEST_PAUSE_MS)
         args = (0, int(is_probe), error, shortest_ms, OPENS_AFTER, FIRST_PAUSE_MS, LONGEST_PAUSE_MS)
@@ -163,7 +164,7 @@ class PushStore:
         return 0 if reply is None else int(reply[1])
 
     async def give_up_probe(self, topic: str) -> None:
-        """The request that tested the target ended without a result: another one may."""
+        """The request that probed the target ended without a result: another one may probe."""
         await self._run("push_note", topic, 0, 2, "", 0, OPENS_AFTER, FIRST_PAUSE_MS, LONGEST_PAUSE_MS)
 
     async def _run(self, verb: str, topic: str, *args: str | bytes | float) -> Any:

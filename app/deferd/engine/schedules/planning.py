@@ -1,8 +1,8 @@
-"""When the runs of a schedule are due, and which of those that were missed are made up for. Pure functions.
+"""When the runs of a schedule are due, and which missed runs are made up for. Pure functions.
 
 An occurrence is an instant that the schedule names. Its run is due then, or later because of `window`, `spread` and
-`jitter`. Occurrences that a window moves to the same instant become one run, that of the last. `jitter` never moves a
-run past the one of the next occurrence, so runs are due in the order of their occurrences.
+`jitter`. Occurrences that a window moves to the same instant become one run, the run of the last one. `jitter` never
+moves a run past the one of the next occurrence, so runs are due in the order of their occurrences.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PlannedRun(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How to advance a schedule: runs to put, the last occurrence that is dealt with then, and runs that are missed.
+    """How to advance a schedule: the runs to put, the last occurrence that this deals with, and the missed runs.
 
     `next_run` is the last of `runs`, if that is not due yet; `dealt_with_ms` is before that. `advance_at_ms` is when to
     advance it again, None when it has ended.
@@ -62,7 +62,7 @@ NO_RUNS = Plan([], None, 0, None, None)
 
 
 class RunTimes:
-    """The runs of one schedule. Made for each use: what is expensive is cached elsewhere.
+    """The runs of one schedule. Made for each use; expensive parts are cached elsewhere.
 
     Raises:
         InvalidInput: the definition is invalid, see `Recurrence.of`.
@@ -96,7 +96,7 @@ class RunTimes:
     def plan(
         self, now_ms: int, after_ms: int, remaining: int | None = None, most: int = limits.CATCH_UP_MAX
     ) -> Generator[None, None, Plan]:
-        """How to go on after the occurrence `after_ms`. It yields after each short step.
+        """How to continue after the occurrence `after_ms`. It yields after each short step.
 
         `remaining` is how many runs may follow, 1 or more, None for any number. At most `most` runs are put at once;
         when more are to be made up for, `advance_at_ms` is now.

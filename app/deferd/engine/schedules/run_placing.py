@@ -1,4 +1,4 @@
-"""What moves the due times of a schedule's runs: its window, else that of its job, else that of its topic."""
+"""What moves the due times of a schedule's runs: the window of the schedule, else of its job, else of its topic."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RunPlacer:
             await self.placer.calendars.check(definition.job.window, ("body", "job", "window"))
 
     async def placing_of(self, definition: PutSchedule) -> RunPlacing:
-        """What moves the runs of a definition. A calendar that was deleted is always open."""
+        """The openings and the spread for the runs of a definition. A calendar that was deleted is always open."""
         job, placed_by = definition.job, self.placer.defaults_of(definition.topic)
         window, spread_ms = read_defaults(placed_by)
         spec = definition.window or job.window

@@ -85,7 +85,7 @@ class DueSchedule(NamedTuple):
 class DueSchedules(NamedTuple):
     """Schedules that must be advanced, and the store's time.
 
-    `zones_progress`: whether those of the shard are derived again by another release of the zones, and how far.
+    `zones_progress`: how far the shard's schedules are derived again by another release of the zones, if they are.
     """
 
     now_ms: int

@@ -46,7 +46,7 @@ class Scheduler:
         self._store = store
         self._placer = placer
         self._derived_to: dict[int, str] = {}
-        """By shard: the last of the schedules whose runs were derived again by this release of the zones."""
+        """By shard: the last schedule whose runs were derived again by this release of the zones."""
         self.move: Callable[[str], Awaitable[None]] = _cannot_move
 
     async def advance_due(self, shard: int) -> int:

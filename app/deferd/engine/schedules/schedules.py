@@ -59,7 +59,7 @@ class PutResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ScheduleFilter:
-    """What must hold of a listed schedule. `visible`: topics that the caller may see, None for all."""
+    """The conditions on a listed schedule. `visible`: topics that the caller may see, None for all."""
 
     topic: str | None = None
     paused: bool | None = None
@@ -67,7 +67,7 @@ class ScheduleFilter:
     visible: TopicPatterns | None = None
 
     def matches(self, schedule: StoredSchedule) -> bool:
-        """Whether it holds; the prefix is not looked at."""
+        """Whether a schedule meets the conditions; the prefix is not checked."""
         return (
             (self.topic is None or schedule.topic == self.topic)
             and (self.paused is None or schedule.state.is_paused == self.paused)
@@ -171,7 +171,7 @@ class Schedules:
         now_ms: int,
         rest_bytes: int,
     ) -> tuple[Change, ScheduleState]:
-        """The change that plans the next run, and the state to store if that cannot be put.
+        """The change that plans the next run, and the state to store if the run cannot be put.
 
         Raises:
             InvalidInput: the definition makes no runs.

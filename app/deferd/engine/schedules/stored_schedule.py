@@ -35,13 +35,13 @@ _LENGTH_BYTES = PUT_HEAD.size - _RUN_HEAD.size
 
 
 class ScheduleState(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What only this package reads and writes of a schedule; times are ms since the epoch.
+    """The part of a schedule that only this package reads and writes; times are ms since the epoch.
 
-    `occurrence_ms` is the last occurrence that was dealt with: that of the next run, if there is one; `before_ms` is
-    the one that was dealt with before that. If the schedule goes by local time, each has how far the zone was ahead of
-    UTC then: so both keep their local times when another release of the zones has other rules. `max_jobs` and
-    `dead_retain_ms` are the bounds of the key that put the schedule. `is_moving`: it was put into another shard and
-    makes no runs until its name is only there.
+    `occurrence_ms` is the last occurrence that was dealt with: the one of the next run, if there is one. `before_ms` is
+    the one before it. If the schedule goes by local time, each has how far the zone was ahead of UTC then: so both keep
+    their local times when another release of the zones has other rules. `max_jobs` and `dead_retain_ms` are the bounds
+    of the key that put the schedule. `is_moving`: it was put into another shard and makes no runs until its name is
+    only there.
     """
 
     created_ms: int = msgspec.field(name="c")
@@ -67,9 +67,9 @@ class ScheduleState(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkn
         )
 
     def dealt_with_ms(self, recurrence: Recurrence, *, but_next: bool) -> int | None:
-        """The last occurrence that was dealt with, by the rules of the zone as they are now; None if none was.
+        """The last occurrence that was dealt with, by the present rules of the zone.
 
-        `but_next`: that of the next run is not, because the run is put again.
+        None if there was none. With `but_next` the occurrence of the next run does not count, as the run is put again.
         """
         if self.occurrence_ms is None:
             return None
@@ -133,7 +133,9 @@ class StoredSchedule:
         return self.definition.topic
 
     def job_now(self, job_id: str, now_ms: int, bounds: PutBounds) -> EncodedPut:
-        """Its job as a put that is due at `now_ms`, opening hours or not; only for a schedule that was read whole."""
+        """Its job as a put that is due at `now_ms`, also outside opening hours; only for a schedule that was read
+        whole.
+        """
         head = run_head(now_ms, bounds.max_jobs, on_conflict="reject")
         durability = self.definition.job.durability
         return EncodedPut(self.topic, job_id, durability, head + (self.rest or b""), Placing("", 0))

@@ -161,8 +161,9 @@ class _Progress:
         self._kept_until_s = time.monotonic() + _LEASE_S
 
     def goes_on(self) -> bool:
-        """Whether the lease certainly still holds: false after a suspension or an outage that it may not have
-        outlasted.
+        """Whether the work goes on.
+
+        It ends on request, and when the lease may have ended while this process was suspended or the store was away.
         """
         if time.monotonic() > self._kept_until_s:
             self.is_lost = True
