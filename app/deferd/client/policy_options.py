@@ -17,7 +17,7 @@ class PolicyOptions(TypedDict, total=False):
     """
 
     ttr: Seconds | None
-    """Time to run: the length of the lease in seconds, 0.1 to 86400. Default: that of the topic, else 60."""
+    """Time to run: the length of the lease in seconds, 0.1 to 86400. Default: the topic's, else 60."""
     max_attempts: int | None
     """Deliveries after which the job becomes dead instead of ready again. None: no limit."""
     backoff: Backoff | None

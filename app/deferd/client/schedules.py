@@ -55,7 +55,7 @@ class RunOptions(TypedDict, total=False):
     end_at: datetime
     """No run is later."""
     max_runs: int
-    """After so many runs the schedule has ended."""
+    """The schedule ends after this many runs."""
     jitter: Seconds
     """Each run is due up to this much later, by its id."""
     spread: Seconds

@@ -60,7 +60,7 @@ POLICY: Final = (
         "ttr",
         Kind.SECONDS,
         "t",
-        about="Time to run: the length of the lease in seconds, 0.1 to 86400. Default: that of the topic, else 60.",
+        about="Time to run: the length of the lease in seconds, 0.1 to 86400. Default: the topic's, else 60.",
         help="time to run, the lease of one delivery: 0.1s to 24h",
         label="Time to run, seconds",
         hint="length of a lease; default 60",

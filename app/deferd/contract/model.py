@@ -237,7 +237,7 @@ class PutJob(_When, JobPolicy, Labelled):
     traceparent: Traceparent | None = None
     durability: Durability | None = Field(
         default=None,
-        description="How durable the put must be. Default: that of the topic, else what the store is configured for.",
+        description="How durable the put must be. Default: the topic's, else what the store is configured for.",
     )
 
 

@@ -141,7 +141,7 @@ class SetPush(StrictModel):
     )
     mode: Mode = Field(
         "job",
-        description=f'`job`: the body of a request is that of one job. `batch`: it is `{{"jobs": [...]}}`, up to '
+        description=f'`job`: the request body is the body of one job. `batch`: it is `{{"jobs": [...]}}`, up to '
         f"{limits.PUSH_BATCH_MAX} jobs as a pop returns them.",
     )
 

@@ -115,7 +115,7 @@ class PutSchedule(Timing):
     )
     window: WindowSpec | None = None
     max_runs: int | None = Field(
-        default=None, strict=True, ge=1, le=limits.RUNS_MAX, description="After so many runs the schedule has ended."
+        default=None, strict=True, ge=1, le=limits.RUNS_MAX, description="The schedule ends after this many runs."
     )
     overlap: Overlap = Field(
         default="allow",

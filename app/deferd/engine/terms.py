@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from deferd.contract.errors import StoreUnavailable
 
 ANY_DEFAULT = -1
-"""In place of a default durability: all jobs name their own, so that of the topic does not matter."""
+"""In place of a default durability: all jobs name their own, so the default of the topic does not matter."""
 DONE, OUTDATED, REFUSED = b"done", b"terms", b"refused"
 """The first value of a script's reply: it did what it was called for; its terms were outdated; or it refused a job."""
 _MOST_TRIES = 8

@@ -44,8 +44,7 @@ class EventsQuery(TopicsQuery):
         strict=True,
         ge=0,
         le=limits.EVENTS_MAX,
-        description=f"Without `{_HEADER}`: begin with so many events of each topic that it has kept, 0 to "
-        f"{limits.EVENTS_MAX}.",
+        description=f"Without `{_HEADER}`: begin with this many kept events of each topic, 0 to {limits.EVENTS_MAX}.",
     )
 
 

@@ -48,7 +48,7 @@ class DeadQuery(TopicsQuery):
 
     group_by: Literal["error"] = Field("error", description="What the jobs of a group have in common: the error.")
     since: Instant | None = Field(
-        None, description="Only jobs that died at this instant or later, or of which this is not known."
+        None, description="Only jobs that died at this instant or later, or whose time of death is not known."
     )
     limit: int = page_limit("groups", which="the largest ones")
     look_at: int = Field(

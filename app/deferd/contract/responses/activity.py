@@ -26,7 +26,7 @@ class Change(Response, frozen=True, kw_only=True):
     outcome: Annotated[
         str,
         one_of("done", "unknown"),
-        "`unknown`: the store failed meanwhile, so that it may have been done, or a part of it.",
+        "`unknown`: the store failed during the call, so it may have been done, or a part of it.",
     ]
     topic: Annotated[str | None, "The topic, if it concerns one."] = None
     subject: Annotated[str | None, "The id of the job, or the name of the schedule or calendar."] = None
@@ -38,7 +38,7 @@ class Change(Response, frozen=True, kw_only=True):
         int,
         "How many calls the entry stands for, if several: calls on many jobs by a program, and "
         "commands with one job each, with the same operation, caller and topic within ten minutes. "
-        "`count` is their sum; `subject` and `filter` are those of the last.",
+        "`count` is their sum; `subject` and `filter` belong to the last one.",
     ] = 1
     last_at: Annotated[datetime | None, "With `times`: when the last of them was recorded."] = None
 

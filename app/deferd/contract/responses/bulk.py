@@ -26,7 +26,7 @@ class BulkResult(Response, frozen=True, kw_only=True):
         "Those of them that were cancelled or rescheduled: 0 in a dry run. A reschedule changes "
         "delayed and ready jobs only, and with `by` none that would be due more than 10 years ahead.",
     ]
-    was: Annotated[dict[JobState, int], "The states that the selected jobs were in, without those of none."]
+    was: Annotated[dict[JobState, int], "The states that the selected jobs were in; states without jobs are left out."]
     complete: Annotated[
         bool,
         "False when the `limit` was reached and there may be more: repeat the call, a reschedule with "

@@ -68,7 +68,7 @@ class WhyReason(Response, frozen=True, kw_only=True):
     lease_left: Annotated[float | None, "`leased`: seconds until then."] = None
     touches: Annotated[int | None, "`leased`: how often the lease was extended."] = None
     follow_up: Annotated[bool | None, "`leased`: `true` when a put waits until the job has ended."] = None
-    dead_at: Annotated[datetime | None, "`dead`: when it became so, as far as it is known."] = None
+    dead_at: Annotated[datetime | None, "`dead`: when it became dead, if known."] = None
     finished_at: Annotated[datetime | None, "`finished`: when."] = None
     kept_until: Annotated[
         datetime | None,
@@ -112,7 +112,7 @@ class DeadErrors(Response, frozen=True, kw_only=True):
     left_out: Annotated[int, "How many smaller groups `limit` left out."]
     dead: Annotated[int, "Dead jobs of the selected topics, whenever they died."]
     looked_at: Annotated[int, "How many of these were read."]
-    complete: Annotated[bool, "Whether all of them were read; else the counts are those of the jobs read."]
+    complete: Annotated[bool, "Whether all of them were read; otherwise the counts cover only the jobs that were read."]
     unreadable_shards: Annotated[
         list[int], "Shards of the store that cannot be reached; the jobs of their topics are missing."
     ]

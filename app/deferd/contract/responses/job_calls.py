@@ -28,7 +28,7 @@ class PutResult(Response, frozen=True, kw_only=True, gc=False):
     ]
     code: Code = None
     durability: Annotated[
-        str | None, "With 200 and 201: the level that the job has reached. With 409: that of the existing job."
+        str | None, "With 200 and 201: the level that the job has reached. With 409: the level of the existing job."
     ] = None
     state: Annotated[
         JobState | None,

@@ -119,7 +119,7 @@ class Job(Response, frozen=True, kw_only=True, eq=False, gc=False):
     ] = None
     last_error: Annotated[str | None, "Error message of the last release or bury."] = None
     reason: Annotated[DeadReason | None, "Why the job is dead."] = None
-    dead_at: Annotated[datetime | None, "When the job became dead, as far as it is known."] = None
+    dead_at: Annotated[datetime | None, "When the job became dead, if known."] = None
     finished_at: Annotated[datetime | None, "When the job was finished."] = None
     result: Annotated[Any, "JSON value from the finish."] = None
     durability: Annotated[str | None, UNLISTED] = None

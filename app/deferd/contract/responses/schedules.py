@@ -34,7 +34,7 @@ class Schedule(Response, frozen=True, kw_only=True):
     jitter: Annotated[float | None, "Seconds within which the runs are spread, differently by run."] = None
     spread: Annotated[float | None, "Seconds within which the runs are spread, by the schedule's name."] = None
     window: Annotated[Any, shown_as(WindowSpec | None), "Opening hours for the runs."] = None
-    max_runs: Annotated[int | None, "After so many runs it has ended."] = None
+    max_runs: Annotated[int | None, "The schedule ends after this many runs."] = None
     overlap: Annotated[
         Overlap, one_of(*get_args(requests.Overlap)), "What to do when a run is due and the one before is live."
     ]

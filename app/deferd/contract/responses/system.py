@@ -44,7 +44,7 @@ class Overview(Response, frozen=True, kw_only=True):
 
     now: Annotated[datetime, "The store's clock when it was read."]
     topics: list[OverviewTopic]
-    matching: Annotated[int, "How many topics match `name`; those of this page are some of them."]
+    matching: Annotated[int, "How many topics match `name`, on all pages together."]
     totals: Annotated[OverviewCounts, "Jobs by state of all topics that match."]
     complete: Annotated[
         bool, "`false`: there are too many topics, or a shard of the store cannot be reached; topics are missing."

@@ -67,7 +67,7 @@ class TopicPage(Response, frozen=True, kw_only=True):
     next_cursor: Annotated[str | None, "The `cursor` of the next page; `null` on the last page."]
     unavailable: Annotated[
         list[str],
-        "Topics omitted because their shard of the store cannot be reached, as far as this process knows them.",
+        "Topics omitted because their shard of the store cannot be reached, if this process knows them.",
     ]
     unreadable_shards: Annotated[
         list[int],
