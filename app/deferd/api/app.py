@@ -177,7 +177,7 @@ def _nothing_to_drain() -> None:
 
 @asynccontextmanager
 async def _pushing(context: AppContext, state: State) -> AsyncIterator[None]:
-    """Push jobs meanwhile, if the settings allow any target; `state.drain` then ends pushing too."""
+    """Push jobs during the block, if the settings allow any target; `state.drain` then ends pushing too."""
     settings = context.settings
     if not settings.push_allow:
         await _warn_of_pushed_topics(context)
@@ -210,7 +210,7 @@ async def _pushing(context: AppContext, state: State) -> AsyncIterator[None]:
 
 
 async def _warn_of_pushed_topics(context: AppContext) -> None:
-    """Say so if jobs wait for a process that pushes, as this one does not: nobody can pop them either."""
+    """Warn if jobs wait for a process that pushes and this one does not: nobody can pop them either."""
     try:
         pushed = await context.engine.push.all()
     except DeferdError:

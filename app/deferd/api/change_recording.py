@@ -28,7 +28,7 @@ _NO_FILTER = {"request_id", "dry_run", "as_task"}
 
 
 def is_recorded(recorded: Recorded, request: IncomingRequest) -> bool:
-    """Whether the request is one of those that are recorded. This is asked for each put."""
+    """Whether the request is recorded. It is called for each put."""
     return _API in recorded.via or via_of(request) in recorded.via
 
 
@@ -74,7 +74,7 @@ def who_of(request: RequestContext) -> str | None:
 
 
 def _topic(operation: OperationRoute, arguments: Mapping[str, Any]) -> str | None:
-    """The topic that a request concerns; None when it may concern others too."""
+    """The topic that a request concerns; None when it may concern several."""
     topics = operation.permission.topics(arguments)
     call = arguments.get("call")
     if len(topics) != 1 or (call is not None and call.select.patterns):
@@ -92,7 +92,7 @@ def _subject(arguments: Mapping[str, Any]) -> str | None:
 
 
 def filter_text(selector: BaseModel) -> str | None:
-    """What selects the jobs, as it was given; None for nothing."""
+    """The selection of jobs, as it was given; None if there is none."""
     text = selector.model_dump_json(exclude_unset=True, exclude=_NO_FILTER)
     if text == "{}":
         return None
@@ -101,7 +101,7 @@ def filter_text(selector: BaseModel) -> str | None:
 
 
 def via_of(request: IncomingRequest) -> Via:
-    """The way by which a request comes."""
+    """How a request came: `console`, `cli` or `api`."""
     if request.is_of_console:
         return "console"
     return "cli" if (VIA_HEADER, b"cli") in request.headers else _API

@@ -17,18 +17,18 @@ from deferd.contract.errors import RateLimited
 
 @dataclass(slots=True)
 class _Share:
-    """That of one key. `requests` are those that compute or wait."""
+    """The share of one key. `requests` are its requests that compute or wait."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     requests: int = 0
 
 
 class Computations:
-    """The long computations of a process, by the name of the key; None without keys."""
+    """The long computations of a process, by the name of the key, or None without keys."""
 
     def __init__(self) -> None:
         self._of_key: dict[str | None, _Share] = {}
-        """Only of keys that have some."""
+        """Only keys with computations."""
 
     @asynccontextmanager
     async def share_of(self, key_name: str | None) -> AsyncIterator[None]:

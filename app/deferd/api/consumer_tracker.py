@@ -40,11 +40,12 @@ class Call(Protocol):
 
 
 Note = tuple[_HasHeaders, str, _Named, Call]
-"""What has the headers of a pop; its topic; what has its consumer's name; and the pop itself."""
+"""A pop as its note has it: the object with its headers, its topic, the object with its consumer's name, and the
+pop."""
 
 
 class GeneralPops:
-    """Pops of the general way that have address, topics and name in common; `waiting` of them are under way."""
+    """Pops through the general way with the same address, topics and name; `waiting` of them are under way."""
 
     __slots__ = ("headers", "waiting")
 
@@ -64,8 +65,8 @@ class _Consumer:
 class ConsumerTracker:
     """Remembers consumers for a minute after their last pop.
 
-    `notes` has the last pop of each connection on the direct path, by the address of its other end. Who adds a note
-    must not let it have more than `MOST_NOTES`.
+    `notes` has the last pop of each connection on the direct path, by the address of its other end. Callers must not
+    add notes beyond `MOST_NOTES`.
     """
 
     def __init__(self) -> None:
@@ -81,7 +82,7 @@ class ConsumerTracker:
             self.notes[connection] = note
 
     def general_pops(self, request: IncomingRequest, topics: str, consumer: str | None) -> GeneralPops:
-        """Where the caller counts a pop of the general way while it is under way."""
+        """The entry in which the caller counts a pop through the general way while it is under way."""
         key = (request.client_address(), topics, consumer)
         pops = self._general.get(key)
         if pops is None:

@@ -34,7 +34,7 @@ from deferd.engine.request_end import request_ending_at
 KEY_NAME = "deferd.key_name"
 """Where the ASGI scope of a request, once it has a response, holds the name of its key, for the server."""
 Run = Callable[[dict[str, Any]], Awaitable[Response]]
-"""What makes the response of an operation from its arguments."""
+"""Makes the response of an operation from its arguments."""
 _NOT_FOUND, _METHOD_NOT_ALLOWED = 404, 405
 _NO_RESPONSE = 0
 _TIME = TIME_HEADER.encode()

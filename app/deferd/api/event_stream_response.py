@@ -28,11 +28,11 @@ _RETRY_MS = 1000
 _BEGIN = b"retry: %d\n\n" % _RETRY_MS
 """How long a browser waits before it connects again; and the head of the response leaves at once."""
 _PIECE_EVENTS = 200
-"""So many events are written without a turn of the event loop."""
+"""How many events are written without a turn of the event loop."""
 CUT_OFF = "deferd.cut_off"
 """The extension of the ASGI scope with which a server lets a response close its connection at once; it has a `call`."""
 _LAST_S = 0.5
-"""How long after the end of a stream its client may still read: a shutdown waits for it."""
+"""How long after the end of a stream its client may still read; a shutdown waits for this time."""
 _LOG = logging.getLogger(__name__)
 
 

@@ -39,7 +39,7 @@ class UnusualError(Exception):
 
 
 def decoded(decode: Callable[..., Decoded], raw: bytes, key: Bounds, *args: Any) -> Decoded | None:
-    """What `decode` makes of a body, the bounds of its API key and `args`; None when the general path must decide."""
+    """The result of `decode` for a body, the bounds of its key and `args`; None when the general path must decide."""
     if has_many_parts(raw):
         return None
     try:

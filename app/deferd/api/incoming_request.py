@@ -66,7 +66,7 @@ class IncomingRequest(ABC):
         return found.decode("ascii")
 
     def not_after_ms(self) -> int | None:
-        """The instant from which on the request may have no effect, by the service's clock; None if it names none.
+        """The instant from which the request must have no effect, by the service's clock; None if it names none.
 
         Raises:
             InvalidInput: the header is no instant, or there are several.

@@ -26,7 +26,7 @@ def job(record: JobRecord) -> Job:
 
 
 def job_without_bodies(record: JobRecord) -> Job:
-    """The job without its body and its result, and how many bytes of JSON these have."""
+    """The job without its body and its result, and their sizes in bytes of JSON."""
     follow_up, result = record.followed_by, record.result
     return msgspec.structs.replace(
         job(record),
@@ -68,7 +68,7 @@ def _fields(record: JobRecord) -> dict[str, Any]:
 
 
 def _rare_fields(record: JobRecord) -> dict[str, Any]:
-    """Without those that have no value: msgspec leaves out a default, not what is equal to it."""
+    """Leave out items without a value: msgspec leaves out a default, but not a value equal to it."""
     fields: dict[str, Any] = {
         "traceparent": record.traceparent,
         "headers_or_none": record.headers,

@@ -1,4 +1,4 @@
-"""The usual jobs of responses, written from templates: what they have in common is encoded once.
+"""Writes the usual jobs of responses from templates, so that what they have in common is encoded once.
 
 A template is what the struct of the contract is written as, with gaps for what each job has of its own. Jobs that have
 unusual fields, or a large body, are written from their struct.
@@ -25,7 +25,7 @@ _COPIED_TWICE_BYTES = 16 * 1024
 """The largest body that goes through a template."""
 _TEMPLATES = 1000
 _WINDOW_IN_TEMPLATE_CHARACTERS = 200
-"""The longest window that is a part of a template; to bound the memory of so many."""
+"""The longest window that is a part of a template, to bound their memory."""
 _Shape = tuple[tuple[str, Any], ...]
 
 
@@ -59,7 +59,7 @@ _GAPS = (
 _EXAMPLES: dict[str, Any] = {"sh": 1, "c": "-", "g": ["-"], "h": {"-": ""}, "w": 1, "y": 1}
 """Values of those keys whose value is not a part of the shape."""
 _SHAPING_KEYS = PLAIN_KEYS | {"l", "u", "wi", "sp"}
-"""The others of usual jobs: deadline, `unique_for`, window and spread have few values."""
+"""Further keys of usual jobs, with few different values: deadline, `unique_for`, window and spread."""
 
 
 def written_job(record: JobRecord) -> Job:
@@ -132,7 +132,7 @@ def _is_rare(window: str) -> bool:
 
 
 def _own(record: JobRecord) -> tuple[bytes, ...]:
-    """What fills the gaps of a job's template."""
+    """The values for the gaps of a job's template."""
     own = (record.id.encode(), record.body, _instant_bytes(record.created_at_ms), _instant_bytes(record.due_at_ms))
     if record.is_plain:
         return own
@@ -162,7 +162,7 @@ def _delivery_template(reserved_by: str | None, *common: Any) -> bytes:
 
 
 def _template(of: Job, record: JobRecord, **gaps: str) -> bytes:
-    """What a job is written as, with gaps to fill. No other value has a `%`: names and numbers have none."""
+    """The text of a job, with gaps to fill. No other value has a `%`: names and numbers have none."""
     own = {gap.attribute: gap.mark for gap in _GAPS if (record.extra or {}).get(gap.key)}
     return encode(msgspec.structs.replace(of, id="%b", body=Raw(b"%b"), created_at="%b", due_at="%b", **own, **gaps))
 

@@ -1,8 +1,8 @@
 """Read bodies of requests that have very many lists and objects.
 
 A call of a parser holds the GIL, and so does the collection after it: for half a million lists a fifth of a second. So
-of the values of producers and consumers in such a body no objects are made: their JSON is checked as text and kept as
-it is, but for the whitespace. Everything else in a request is small, or it is refused.
+no objects are made from the values of producers and consumers in such a body: their JSON is checked as text and kept as
+it is, without whitespace. Everything else in a request is small, or it is refused.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Values(TypedDict, total=False):
 
 
 class _HoldersOfValues(_Values, total=False):
-    """What a body may have: the fields of users, and what may hold them, but nothing that holds such again."""
+    """The JSON of a body: the fields of users, and the objects that may hold them, one level deep."""
 
     jobs: msgspec.Raw
     put: msgspec.Raw

@@ -36,7 +36,7 @@ _REQUEST_SECONDS = FastHistogram(
     buckets=_BUCKETS,
 )
 _observers: dict[tuple[str | None, str, int], FastHistogram] = {}
-"""By what `observe_request` is given; with unusual methods counted as `other`, their number is bounded."""
+"""By the arguments of `observe_request`. Unusual methods count as `other`, which bounds their number."""
 
 
 def observe_request(route: str | None, method: str, status: int, took_s: float) -> None:

@@ -102,7 +102,7 @@ else:
     )
 _NAMES = _Put.__struct_fields__
 _OPTIONS = slice(_NAMES.index("durability"), None)
-"""The fields of a `_Put` that many jobs of a batch have in common; but headers, which are not hashable."""
+"""The fields of a `_Put` that many jobs of a batch have in common, except headers, which are not hashable."""
 _RARE = slice(_NAMES.index("tags"), None)
 _NO_RARE = _Put.__struct_defaults__[_RARE.start - len(_NAMES) :]
 """Their values in a plain put, which has no headers either."""
@@ -219,7 +219,7 @@ def _make_hashable(put: Any) -> None:
 def _encode_options(
     put: _Put, bounds: PutBounds, traceparent: str | None = None
 ) -> tuple[bytes, bytes, Placing | None]:
-    """What precedes and what follows the nonce in the argument of a job, without the body; and `EncodedPut.placing`.
+    """The parts before and after the nonce in the argument of a job, without the body, and `EncodedPut.placing`.
 
     It does not check whether the put needs an id.
     """
@@ -313,7 +313,7 @@ def _extra(put: _Put, policy: Sequence[Any], bounds: PutBounds) -> bytes:
 
 @lru_cache(maxsize=256)
 def _extra_of_key(bounds: PutBounds) -> bytes:
-    """That of a put without any of its fields."""
+    """The value for a put without any of these fields."""
     extra: dict[str, Any] = {}
     add_put_fields(extra, _Put(topic=""), bounds)
     return json_bytes(extra)
@@ -325,4 +325,4 @@ def _backoff(field: Field, raw: bytes) -> dict[str, Any]:
 
 
 _known_backoff = lru_cache(maxsize=256)(_backoff)
-"""Producers send the same few again and again. Not for longer ones, to bound the memory."""
+"""Producers send the same few again and again. Longer ones are not kept, to bound the memory."""

@@ -1,4 +1,4 @@
-"""What a route gets beside its arguments: the admitted request, and the application's context."""
+"""What a route gets besides its arguments: the admitted request and the application's context."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 
 
 class RequestContext:
-    """One admitted request. The quota that its methods check is that of its key; without a key or quota they pass.
+    """One admitted request. Its methods check the quota of its key; without a key or a quota they pass.
 
     A route whose changes are recorded sets `changed`, how many jobs it changed, and `changed_topic`, if only the store
     knew the topic.
@@ -96,7 +96,7 @@ class RequestContext:
         return usage.counting(sum(encoded) + sum(len(json_bytes(value)) for value in values))
 
     async def compute(self, work: Callable[[], Awaitable[Result]]) -> Result:
-        """Do what may compute for long: within the share of the key, and only as long as the client is there.
+        """Run a computation that may take long, within the key's share and only while the client is connected.
 
         Raises:
             RateLimited: too many requests of the key wait to compute.

@@ -1,4 +1,4 @@
-"""The values of responses as JSON has them, from those of the engine."""
+"""Turns values of the engine into values of JSON responses."""
 
 from __future__ import annotations
 

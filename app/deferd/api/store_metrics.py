@@ -1,4 +1,4 @@
-"""The metrics of the store's state: jobs and consumers by topic, and what the store is. Read once a scrape."""
+"""The metrics of the store's state: jobs and consumers by topic, and facts about the store. Read once a scrape."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class UnsentBytes:
         return self._held[_ALL]
 
     def note(self, client: SlowClient, key_name: str | None, size: int = 0) -> None:
-        """Note that the client has not read its response of `size` bytes; 0 if only the unsent rest is known.
+        """Record that the client has not read its response of `size` bytes, 0 if only the unsent rest is known.
 
         Cut off other clients if the budget is exceeded now.
         """
@@ -90,7 +90,7 @@ class UnsentBytes:
         self._make_room(0, self._most, _ALL, spared=client)
 
     def forget(self, client: SlowClient) -> None:
-        """Note that the client has read everything, or has disconnected."""
+        """Record that the client has read everything, or has disconnected."""
         entry = self._slow.pop(client, None)
         if entry is not None:
             self._keep(entry, 0)

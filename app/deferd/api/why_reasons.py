@@ -16,7 +16,7 @@ from deferd.engine.record import JobRecord
 
 
 def explanation(topic: str, id: str, standing: Standing | Missing, activity: TopicActivity | None) -> Explanation:
-    """The reasons, what holds the job back now first. `activity` None: nothing is known about consumers."""
+    """The reasons; what holds the job back now comes first. `activity` None: nothing is known about consumers."""
     if isinstance(standing, Missing):
         return Explanation(topic=topic, id=id, state=None, reasons=[_missing(standing)])
     state = standing.record.state
@@ -72,7 +72,7 @@ def _placed(standing: Standing, due: WhyReason) -> list[WhyReason]:
 
 
 def _last_attempt(job: JobRecord) -> dict[str, Any]:
-    """The number of the last attempt that ended, and how it did, as far as it is known."""
+    """The number of the last attempt that ended, and how it ended, where known."""
     facts: dict[str, Any] = {"attempt": job.attempts}
     log = job.endings.attempts_log
     if log:

@@ -27,7 +27,7 @@ TopicSelector = Annotated[
 
 
 class Select(StrictModel):
-    """The jobs that are meant: exactly one of `ids`, `tag` and `state`. Jobs put after the call began are not."""
+    """The selected jobs: exactly one of `ids`, `tag` and `state`. Jobs put after the call began are not selected."""
 
     ids: list[JobName] | None = Field(
         default=None, min_length=1, max_length=limits.SELECT_IDS_MAX, description="1 to 1000 jobs by their names."
@@ -105,7 +105,7 @@ class _BulkCall(StrictModel):
 
     @property
     def is_remembered(self) -> bool:
-        """Whether what the call does is noted in the store: for a repetition, or so that it moves no job twice."""
+        """Whether the store keeps a note of what the call does: for a repetition, or so that it moves no job twice."""
         return not self.dry_run and (self.request_id is not None or isinstance(self, RescheduleSelected))
 
     @model_validator(mode="after")

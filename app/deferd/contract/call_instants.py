@@ -1,4 +1,4 @@
-"""Instants after which a call may do nothing, and the clock of another machine by which they are meant.
+"""Instants after which a call must do nothing, and the clock of another machine to which they refer.
 
 A call that was given up may still be on its way. So it carries the instant at which its caller gives it up, by the
 clock of the process that executes it, which does nothing from then on.
@@ -27,13 +27,13 @@ class RemoteClock:
 
     def __init__(self) -> None:
         self._at_zero_ms = 0.0
-        """What it showed when the monotonic clock showed 0, had it always been as slow as it is taken to be."""
+        """What it showed when the monotonic clock showed 0, if it has always been as slow as assumed."""
 
     def note_ms(self, now_ms: float) -> None:
-        """Note a reading at its reception."""
+        """Record a reading when it is received."""
         # Not an event loop's clock: uvloop's stands still while a callback runs, and the reading may be younger.
         self._at_zero_ms = now_ms - monotonic_s() * _MS_PER_S
 
     def at(self, until_s: float) -> int:
-        """The least that it will show, in ms, at `until_s` on the monotonic clock."""
+        """The earliest time, in ms, that it can show at `until_s` on the monotonic clock."""
         return int(self._at_zero_ms + until_s * _MS_PER_S)

@@ -1,4 +1,4 @@
-"""The fields of a put that decide what it finds under its id, and how puts of one id become one job."""
+"""The fields that decide what a put does about an existing job with its id, and how puts of one id become one job."""
 
 from __future__ import annotations
 

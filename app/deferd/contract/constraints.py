@@ -1,4 +1,4 @@
-"""What the models check of a field: the bounds of `contract.fields`, as pydantic has them."""
+"""What the models check in a field: the bounds of `contract.fields` in pydantic's form."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def seconds_field(low: float, high: float, text: str, **options: Any) -> Any:
 
 
 def constraint(name: str, **options: Any) -> Any:
-    """The bounds and the description of a field. `options` are those of pydantic."""
+    """The bounds and the description of a field. `options` are passed to pydantic."""
     field = _BY_NAME[name]
     match field.kind:
         case Kind.SECONDS:

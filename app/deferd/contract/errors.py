@@ -197,8 +197,8 @@ class Conflict(DeferdError):
 class JobExists(Conflict):
     """A put found a job with the same id, and `on_conflict` was `reject`; or `unique_for` keeps the id taken.
 
-    `state` is that of the job, and `until_ms` when its retention or its `unique_for` ends, if it is dead or finished.
-    Both are None when the service did not say.
+    `state` is the job's state, and `until_ms` is when its retention or its `unique_for` ends, if it is dead or
+    finished. Both are None when the service did not say.
     """
 
     code = "job_exists"
@@ -266,7 +266,7 @@ class DurabilityUnavailable(DeferdError):
 
 
 class DifferentShard(DeferdError):
-    """A finish is to put a job into `topic`, which is in another shard of the store. Nothing was done."""
+    """A finish should put a job into `topic`, which is in another shard of the store. Nothing was done."""
 
     code = "different_shard"
 

@@ -1,4 +1,4 @@
-"""The fields of jobs and topics, each once: all that the service, the client and the commands know of them.
+"""The fields of jobs and topics, each once: everything that the service, the client and the commands know about them.
 
 A field of the policy is how a job is delivered and kept. It may be given with a put, a change, the job of a schedule
 and the settings of a topic, and a job shows it. CONTRIBUTING.md ("Add a field") says what else a new one needs.
@@ -181,7 +181,7 @@ POLICY: Final = (
         null_is_none=True,
     ),
 )
-"""In the order of requests, of `--help` and of what a job shows."""
+"""In the order used in requests, in `--help` and in jobs."""
 
 TOPIC: Final = (
     Field(

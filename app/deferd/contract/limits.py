@@ -69,7 +69,7 @@ WAIT_DEFAULT_S = 20
 POP_COUNT_MAX = 1000
 POP_TOPICS_MAX = 32
 POP_MATCHES_MAX = 1000
-"""Topics that the names and patterns of a pop match together."""
+"""Most topics that the names and patterns of a pop may match together."""
 TOPIC_OR_PATTERN = r"^[A-Za-z0-9*][A-Za-z0-9._:*-]{0,127}$"
 PAGE_MAX = 1000
 PAGE_DEFAULT = 100
@@ -109,7 +109,7 @@ BODY_DEFAULT_BYTES = 1024 * 1024
 JSON_DEPTH_MAX = 200
 """Of a request: where the parsers of the service and of the client stop."""
 VALUE_DEPTH_MAX = 190
-"""Of a body or a result, so that lists, batches and appends, which put more levels around it, can have it too."""
+"""For a body or a result. It leaves room for the levels that lists, batches and appends put around it."""
 
 URL_MAX_BYTES = 8192
 HEADERS_MAX = 100

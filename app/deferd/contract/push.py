@@ -94,7 +94,7 @@ class SetPush(StrictModel):
     """How the jobs of a topic are pushed. Unknown fields are refused."""
 
     FIELDS_THAT_ERRORS_QUOTE: ClassVar[frozenset[str]] = frozenset({"timeout", "max_in_flight", "rate", "mode"})
-    """A secret may be in all others: in a URL, in a header, and in a field whose name is mistyped."""
+    """All other fields may hold a secret: a URL, a header, and a field whose name is mistyped."""
 
     url: Url
     secrets: Annotated[

@@ -94,7 +94,7 @@ class TargetPattern:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a URL leads: `address` if its host is one."""
+    """Where a URL leads. `address` is set if its host is an address."""
 
     scheme: str
     host: str
@@ -103,7 +103,7 @@ class Target:
 
 
 class AllowedTargets:
-    """What the service may push to; without patterns nothing."""
+    """Where the service may push to; nowhere without patterns."""
 
     def __init__(self, patterns: Sequence[str] = (), networks: Sequence[str] = ()) -> None:
         self.patterns = tuple(map(TargetPattern.parse, patterns))
@@ -129,7 +129,7 @@ class AllowedTargets:
         return target
 
     def check_resolved(self, host: str, address: IpAddress, port: int) -> None:
-        """Check an address that the name `host` has. Raises TargetRefused unless it is public or allowed."""
+        """Check an address of the name `host`. Raises TargetRefused unless it is public or allowed."""
         is_named = address.is_loopback and any(
             pattern.host == LOCALHOST and pattern.allow_address(address, port) for pattern in self.patterns
         )

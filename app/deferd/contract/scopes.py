@@ -11,7 +11,7 @@ class Scope(StrEnum):
     PUT = "put"
     """Put jobs and change them."""
     POP = "pop"
-    """Pop jobs, and say what became of them."""
+    """Pop jobs, and report their outcomes."""
     CANCEL = "cancel"
     """Cancel jobs."""
     READ = "read"

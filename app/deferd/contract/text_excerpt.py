@@ -1,4 +1,4 @@
-"""Text of others in messages: a short beginning of it, on one line."""
+"""Foreign text in messages: its beginning, on one line."""
 
 from __future__ import annotations
 

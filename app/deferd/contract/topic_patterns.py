@@ -32,11 +32,11 @@ class TopicPatterns:
         return self.everything or any(_matches(pieces, topic) for pieces in self._pieces)
 
     def include(self, pattern: str) -> bool:
-        """Whether one of these matches every topic that `pattern` matches."""
+        """Whether one of these patterns matches every topic that `pattern` matches."""
         return self.match(pattern)  # a `*` in it can only be matched by a `*` here
 
     def overlapping(self, pattern: str) -> list[str]:
-        """Those of these patterns that can match a topic which `pattern` matches too."""
+        """The patterns that can match a topic which `pattern` matches too."""
         other = pattern.split(WILDCARD)
         return [one for one, pieces in zip(self.patterns, self._pieces, strict=True) if _overlap(pieces, other)]
 

@@ -84,7 +84,7 @@ FORM_TAGS = ("(one window)", "(list of windows)", "(calendar)")
 
 
 def _form(value: object) -> str:
-    """Which kind of `WindowSpec` a value is meant to be: an error then concerns only that kind."""
+    """Which kind of `WindowSpec` a value is meant to be, so that errors concern only that kind."""
     if isinstance(value, list | tuple):
         return FORM_TAGS[1]
     return FORM_TAGS[2] if isinstance(value, str) else FORM_TAGS[0]
@@ -110,7 +110,7 @@ _spec: TypeAdapter[Any] = TypeAdapter(WindowSpec)
 
 
 def window_text(spec: Window | list[Window] | str) -> str:
-    """The JSON of a `WindowSpec`, without what is as it would be by default."""
+    """The JSON of a `WindowSpec`, without default values."""
     return _spec.dump_json(spec, by_alias=True, exclude_defaults=True).decode()
 
 

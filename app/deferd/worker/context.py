@@ -57,12 +57,12 @@ class Context:
 
     @property
     def tags(self) -> Sequence[str]:
-        """The tags of the job; empty for a job without any."""
+        """The tags of the job; empty for a job without tags."""
         return self.job.tags
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers of the job; empty for a job without any."""
+        """The headers of the job; empty for a job without headers."""
         return self.job.headers
 
     @property

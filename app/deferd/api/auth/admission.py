@@ -48,7 +48,7 @@ class Admission:
 
     @property
     def is_of_admin(self) -> bool:
-        """Whether the key may do everything; False without keys, where nobody is told apart."""
+        """Whether the key may do everything; False without keys, where callers cannot be told apart."""
         return self.key is not None and Scope.ADMIN in self.key.scopes
 
     def put_bounds(self, body_bytes: int) -> PutBounds:
@@ -125,11 +125,11 @@ class Gate(ABC):
         """As `Admission.check_again`, for a request that came with `key`."""
 
     def find_key(self, token: bytes) -> Key | None:  # noqa: ARG002 (a service without keys has none)
-        """The key whose token this is; None if there is none. The console's log-in asks for it."""
+        """The key with this token; None if there is none. The console uses it at log-in."""
         return None
 
     def key_of_digest(self, digest: bytes) -> Key | None:  # noqa: ARG002 (as above)
-        """The key whose token has this SHA-256; None when it was revoked."""
+        """The key whose token has this SHA-256; None if it was revoked."""
         return None
 
     def audit_refusal(

@@ -137,7 +137,7 @@ class KeyRing:
         return found
 
     def of_digest(self, digest: bytes) -> Key | None:
-        """The key whose token has this SHA-256; None when it was revoked."""
+        """The key whose token has this SHA-256; None if it was revoked."""
         return self._by_digest.get(digest)
 
 

@@ -133,7 +133,7 @@ class BrowserGuard(Gate):
 
 
 def is_origin_of(origin: bytes, host: bytes) -> bool:
-    """Whether an `Origin` is that of pages of `host`. `null` is nobody's, and so is an empty host."""
+    """Whether an `Origin` belongs to pages of `host`. `null` and an empty host belong to nobody."""
     scheme, _, authority = origin.partition(b"://")
     return host != b"" and scheme in _WEB_SCHEMES and authority == host
 

@@ -148,7 +148,10 @@ class KeyGate(Gate):
         topic: str | None,
         scope: Scope | None = None,
     ) -> Forbidden:
-        """The error of a key without `scope`, or that of the permission, for a topic; it is in the audit log then."""
+        """The error for a key without `scope`, by default the permission's scope, and a topic.
+
+        It is written to the audit log.
+        """
         self.audit_refusal(key.name, permission, request, topic, Forbidden.code)
         text = f"key {key.name!r} does not have scope {scope or permission.scope!s}"
         if topic is not None:

@@ -60,8 +60,8 @@ class Permission:
     def denied_topic(self, key: Key, arguments: Arguments) -> str | None:
         """The first topic of a request that `key` does not match, `*` for all topics; None when it matches all.
 
-        A pattern is denied when no topic can match both it and the key: those of its topics that the key does not match
-        do not count.
+        A pattern is denied when no topic can match both it and the key. Otherwise its topics that the key does not
+        match are left out.
         """
         if key.topics.everything:
             return None

@@ -58,7 +58,7 @@ class _Counted:
 
 @dataclass(slots=True)
 class _Use:
-    """How much of `what` is in use: what the last count found, what was added since then, and what is being added now.
+    """How much of `what` is in use: the last count, what was added since then, and what is being added now.
 
     `bound` is the name of its limit, `most` the limit, None for none.
     """
@@ -157,9 +157,9 @@ class Quota:
         return self._room_in({schedule.topic}, 1, len(schedule.rest or b"") + JOB_OVERHEAD_BYTES)
 
     def room_to_remember(self, notes: int, text_bytes: int) -> AbstractContextManager[None]:
-        """Around a call on many jobs, of which so many notes are kept: one, or two if it is a task.
+        """Around a call on many jobs, of which `notes` notes are kept: one, or two if it is a task.
 
-        It is refused only when such notes reach a limit alone: with these calls a client makes room. Raises as
+        It is refused only when such notes alone reach a limit, because clients use these calls to make room. Raises as
         `room_for` does.
         """
         self._was_used = True
@@ -178,7 +178,7 @@ class Quota:
         return _Claim(self, amounts, amounts)
 
     def counting(self, stored_bytes: int) -> AbstractContextManager[None]:
-        """Around the end of a delivery that may store so many bytes: they count, but are never refused."""
+        """Around the end of a delivery that may store this many bytes: they count, but are never refused."""
         self._was_used = True
         return _Claim(self, ((self._bytes, stored_bytes),), ())
 
@@ -303,13 +303,13 @@ def _bytes_of_encoded(job: EncodedPut) -> int:
 
 
 def _policy_bytes(policy: JobPolicy) -> int:
-    """What a backoff and a window use in the record."""
+    """The bytes that a backoff and a window use in the record."""
     window_bytes = 0 if policy.window is None else len(window_text(policy.window))
     return window_bytes + (0 if policy.backoff is None else len(policy.backoff.model_dump_json()))
 
 
 def _label_bytes(job: PutJob | ChangeJob) -> int:
-    """What tags and headers use in the record, and the tags in the index, without the job's own name there."""
+    """The bytes that tags and headers use in the record, and the tags in the index, without the job's name there."""
     index_bytes = sum(2 * len(tag) + TAG_OVERHEAD_BYTES for tag in job.tags or ())
     return index_bytes + sum(len(json_bytes(labels)) for labels in (job.tags, job.headers) if labels)
 

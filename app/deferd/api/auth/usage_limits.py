@@ -1,6 +1,6 @@
 """The limits of a key in use: request rate, waiting pops, and the size of what it sends.
 
-Each server process counts for itself, so with several a key may use the limits as many times.
+Each server process counts by itself: with several processes, a key may use the limits several times.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class KeyUsage:
         return _NO_QUOTA if self.quota is None else self.quota.room_for(jobs)
 
     def counting(self, stored_bytes: int) -> AbstractContextManager[None]:
-        """Around the end of a delivery that may store so many bytes: they count, but are never refused."""
+        """Around the end of a delivery that may store this many bytes: they count, but are never refused."""
         return _NO_QUOTA if self.quota is None else self.quota.counting(stored_bytes)
 
     @contextlib.contextmanager

@@ -13,7 +13,7 @@ RunMany = Callable[[Session, Sequence[list[bytes]]], AsyncGenerator[bytes, None]
 
 
 class Command(NamedTuple):
-    """A command: `arity` is the number of its words with its name, negative for at least so many, as Redis counts them.
+    """A command. `arity` is the number of its words with its name, or negative for a minimum, as Redis counts them.
 
     `run_many` replaces `run` for commands of which a run in a pipeline is carried out together; it checks the number of
     words itself, and goes on when the client has room for the replies so far. `is_open`: also for a client that has
@@ -27,12 +27,12 @@ class Command(NamedTuple):
     run_many: RunMany | None = None
 
     def accepts(self, words: int) -> bool:
-        """Whether a command may have so many words."""
+        """Whether a command may have this number of words."""
         return words == self.arity if self.arity >= 0 else words >= -self.arity
 
 
 COMMANDS: dict[bytes, Command] = {}
-"""Those that are declared, by name. Read it from `command_table`, where it is complete."""
+"""The declared commands, by name. Read it from `command_table`, where it is complete."""
 
 
 def command(

@@ -11,7 +11,8 @@ from deferd.api.dispatch import error_response
 from deferd.api.resp import replies
 
 _PLACE = re.compile(r"^(?:body|query|path)\.(?:jobs\.\d+\.)?")
-"""Where HTTP has a field: a command has arguments only, and all jobs of a SADD have the same options."""
+"""Replaces the path of a field in errors: a command has only arguments, and all jobs of a SADD have the same
+options."""
 
 
 class CommandError(Exception):

@@ -13,7 +13,7 @@ from deferd.contract.flag_fields import quoted
 
 
 async def execute(session: Session, commands: Sequence[list[bytes]]) -> AsyncGenerator[bytes, None]:
-    """The replies to the commands of a pipeline, in their order; one item may have those of several.
+    """The replies to the commands of a pipeline, in their order. One item may hold several replies.
 
     No further command begins until the caller asks for the next item, which it does when the client has room for it. It
     ends early after QUIT.

@@ -33,7 +33,7 @@ from deferd.contract.operations.pop import POP_JOBS
 from deferd.engine.time_slice import TimeSlice
 
 ANY = b"*"
-"""In place of an id: one that the service makes. In place of a receipt: that of the delivery under way."""
+"""Instead of an id: the service makes one. Instead of a receipt: the receipt of the live delivery."""
 _AS_JSON = "as_json"
 """Not a field of HTTP: how bodies and results are written."""
 _JSON: Options = {b"JSON": flag(_AS_JSON, True)}

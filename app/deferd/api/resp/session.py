@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 
 
 class Client(Protocol):
-    """The connection of a session. `address` is that of its other end, if it has one."""
+    """The connection of a session. `address` is the client's address, if it has one."""
 
     address: tuple[str, int] | None
 
@@ -49,7 +49,7 @@ class RespApi:
         self._routes = {route.operation_id: route for route in service.routes if isinstance(route, OperationRoute)}
         self.has_keys = self.context.gate.has_keys
         self.fits_as_json_bytes = self.context.settings.max_body_bytes // _JSON_CHARACTER_BYTES
-        """Text of so many bytes is within the limit of a request in any case."""
+        """Text of this size is within the limit of a request in any case."""
         self.has_short_way = not self.context.settings.tracing
         """As the direct paths of HTTP: a traced request goes the general way."""
 
@@ -81,7 +81,7 @@ class Session:
     # What the client says about itself
 
     def use_key(self, token: bytes, key_name: str) -> None:
-        """From now on the commands are those of this key."""
+        """Use this key for all further commands."""
         self._token, self.key_name, self.is_authenticated = token, key_name, True
         self._set_headers()
 

@@ -189,7 +189,10 @@ async def _spop(session: Session, command: list[bytes]) -> bytes:
 
 
 async def _spop_singles(session: Session, name: bytes, times: int) -> AsyncGenerator[bytes, None]:
-    """The replies to so many SPOPs of one job. A pop for several may return fewer jobs than are due: those of 1 MiB."""
+    """The replies to a number of SPOPs of one job.
+
+    A pop for several may return fewer jobs than are due, up to 1 MiB.
+    """
     topic = _name(name)
     while times:
         together = times if _takes_short_way(session, topic) else 1  # each is a request for the limits of its key

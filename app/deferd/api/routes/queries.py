@@ -36,7 +36,7 @@ WithBodies = Annotated[
 
 
 class TopicsQuery(StrictModel):
-    """The topics of a look at several."""
+    """The topics that a read of several covers."""
 
     topics: TopicsFilter | None = Field(
         None,

@@ -82,7 +82,7 @@ class JobsQuery(StrictModel):
     error: ErrorPart | None = Field(None, description="Only jobs whose `last_error` contains this text.")
 
     def wanted(self) -> JobFilter | None:
-        """What must hold of the jobs; None without a filter."""
+        """The conditions on the jobs; None without a filter."""
         due_after, due_before = (None if at is None else instant_ms(at) for at in (self.due_after, self.due_before))
         wanted = JobFilter(self.tag, due_after, due_before, self.id_prefix, self.error)
         return wanted if wanted.options() else None
@@ -255,7 +255,7 @@ def _shown(view: TopicView) -> topics.TopicView:
 
 
 def paused(pause: Pause | None) -> dict[str, Any]:
-    """Since when a topic is paused, by whom and why, as far as it is known."""
+    """Since when a topic is paused, by whom and why, where known."""
     if pause is None:
         return {}
     return {"paused_at": instant_or_none(pause.since_ms), "paused_by": pause.by, "paused_reason": pause.reason}

@@ -58,7 +58,7 @@ class Operation(NamedTuple, Generic[Response_co]):
 
 
 _is_plain = re.compile("[A-Za-z0-9._:-]*").fullmatch
-"""To quote a name takes several times as long."""
+"""Quoting a name takes several times as long."""
 
 
 @cache

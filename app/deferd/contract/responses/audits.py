@@ -48,7 +48,7 @@ class Sums(Response, frozen=True, kw_only=True):
 
 
 class TopicAudit(Response, frozen=True, kw_only=True):
-    """What an audit of a topic found, or a repair repaired; `counts` and `sums` are those after it."""
+    """What an audit of a topic found, or a repair repaired. `counts` and `sums` are read afterwards."""
 
     schema_name = "Audit"
 

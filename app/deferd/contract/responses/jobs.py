@@ -133,7 +133,7 @@ class Job(Response, frozen=True, kw_only=True, eq=False, gc=False):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers; empty for a job without any."""
+        """The headers; empty for a job without headers."""
         return self.headers_or_none or {}
 
     def __repr__(self) -> str:

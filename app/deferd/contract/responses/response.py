@@ -45,7 +45,7 @@ def one_of(*values: str | int) -> msgspec.Meta:
 
 
 def shown_as(kind: Any) -> msgspec.Meta:
-    """Describes a field that OpenAPI shows as another type, because the client does not check what is in it."""
+    """Describes a field that OpenAPI shows as another type, because the client does not check its content."""
     return msgspec.Meta(extra={"shown_as": kind})
 
 
@@ -85,7 +85,7 @@ def _members(response: Response) -> dict[str, Any]:
 
 @cache
 def _fields_of(struct: type[Response]) -> list[tuple[str, str, Any, bool]]:
-    """Of each field its name, its name in JSON, its default, and whether it has any value of a client's JSON."""
+    """For each field its name, its name in JSON, its default, and whether it can hold any value of a client's JSON."""
     return [
         (
             field.name,
