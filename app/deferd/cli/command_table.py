@@ -77,4 +77,4 @@ ALIASES: Final = {
     "ack": "finish",
     "nack": "release",
 }
-"""Other names of these commands, which other tools or earlier versions have. They hold for actions, too."""
+"""Aliases of commands, as other tools or earlier versions name them. They also apply to actions."""

@@ -17,7 +17,7 @@ def action_words(change: Mapping[str, Any]) -> str:
 
 
 def subject_kind(change: Mapping[str, Any]) -> str | None:
-    """What its `subject` names: a `job`, a `schedule`, or something without a page (None)."""
+    """The kind of its `subject`: a `job`, a `schedule`, or None for something without a page."""
     if change.get("subject") is None:
         return None
     noun = change["operation"].rpartition("_")[2]

@@ -1,7 +1,7 @@
 """Calls of the API from within its process, with the key of a session.
 
-A call takes the way of any other request from `RequestHandler.find` on. So permissions, validation, limits, error texts
-and the audit log are those of the API, and its metrics count the call.
+A call takes the way of any other request from `RequestHandler.find` on. So the API's permissions, validation, limits,
+error texts, audit log and metrics apply.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Caller(NamedTuple):
 
 
 class Room(NamedTuple):
-    """How many requests a rate limit allows now, and when nothing is used up."""
+    """How many requests a rate limit allows now, and when it is unused."""
 
     left: int
     most: int
@@ -75,7 +75,7 @@ class _Call(NamedTuple):
 
 
 class _InnerRequest(IncomingRequest):
-    """A request that the console makes. It waits for no client: who reads along decides nothing about it."""
+    """A request that the console makes. No client waits for it directly."""
 
     __slots__ = ("_body", "_caller", "key_digest")
 
@@ -110,8 +110,8 @@ def page_path(*segments: str) -> str:
 class ApiCalls:
     """Calls operations. Reads are kept for a second, by key and URL, and shared by all pages that need them.
 
-    `writes` counts what was carried out: a read that began before a write is not kept for those after it. What `masks`
-    hide is in no response, except in those of `read_unmasked`.
+    `writes` counts what was carried out: a read that began before a write is not kept for those after it. No response
+    has what `masks` hide, except in `read_unmasked`.
     """
 
     def __init__(self, handler: RequestHandler, masks: Masks) -> None:
@@ -122,7 +122,7 @@ class ApiCalls:
         self._rooms: dict[bytes | None, Room | None] = {}
 
     def room(self, caller: Caller) -> Room | None:
-        """What the key's rate limit left at its last call; None without a limit."""
+        """What was left of the key's rate limit at its last call; None without a limit."""
         return self._rooms.get(caller.key_digest)
 
     async def read(self, caller: Caller, path: str, query: Mapping[str, QueryValue]) -> bytes:
@@ -136,7 +136,7 @@ class ApiCalls:
         return await self._reads.get(key, lambda: self._read_masked(caller, path, encoded))
 
     async def read_unmasked(self, caller: Caller, path: str) -> bytes:
-        """As `read`, with the fields that are hidden: for what is sent to the API again, never for a page."""
+        """As `read`, with hidden fields: for requests to the API, never for a page."""
         return await self._read(caller, path, b"")
 
     async def write(
@@ -154,7 +154,7 @@ class ApiCalls:
     async def stream(
         self, caller: Caller, path: str, query: Mapping[str, QueryValue], last_event_id: bytes
     ) -> Response:
-        """The response of an operation that streams events, which goes on behind `last_event_id`; empty: from now.
+        """The response of an operation that streams events, starting after `last_event_id`, or now if it is empty.
 
         It ends after a minute.
 

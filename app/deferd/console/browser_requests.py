@@ -1,4 +1,4 @@
-"""What the console decides by a request's headers: where a write comes from, how the browser is connected, cookies."""
+"""What a request's headers tell the console: where a write comes from, how the browser is connected, cookies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PREFIXES_MAX = 5
 
 
 def header(scope: Scope, name: bytes) -> bytes:
-    """The header of this name; of several one list (RFC 9110, section 5.3), which no single value is equal to."""
+    """The header of this name. Several become one list (RFC 9110, section 5.3), which equals no single value."""
     return b", ".join(value for found, value in scope["headers"] if found == name)
 
 
@@ -41,7 +41,8 @@ def cookie_paths(scope: Scope) -> list[str]:
     """The path of the console as the browser sees it, below the prefix that a proxy strips; `/` if it cannot be known.
 
     `Referer` of a form has the URL of its page. The form that logs in is sent to the URL of its own page, so there is
-    one. Of a page whose path has `console` in it again, such as that of a topic with this name, there are several.
+    one. A page whose path has `console` in it again, such as the page of a topic with this name, has several
+    candidates.
     """
     path = urlsplit(header(scope, b"referer").decode("latin-1")).path
     if path.endswith(scope["path"]):

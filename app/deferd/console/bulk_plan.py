@@ -1,4 +1,4 @@
-"""One action on many jobs of a topic: which jobs are meant, and the call of the API that counts or changes them."""
+"""One action on many jobs of a topic: the selected jobs, and the call of the API that counts or changes them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ VERBS = {
     "purge": ("Purge", "removed"),
 }
 TYPED_ABOVE = 1000
-"""Above so many jobs people type the name of the topic."""
+"""Above this many jobs, people must type the name of the topic."""
 IDS_MAX = 1000
 BULK_MAX = 100_000
 REDRIVE_MAX = 1_000_000
 
 
 class Target(NamedTuple):
-    """The jobs that are meant: those of `ids`, or all that match the filter (None). A call takes either."""
+    """The selected jobs: the jobs in `ids`, or with None all that match the filter. A call takes either."""
 
     topic: str
     ids: tuple[str, ...] | None
@@ -41,7 +41,7 @@ class ApiCall(NamedTuple):
 
 
 def is_selectable(action: str, wanted: JobListFilter) -> bool:
-    """Whether the API itself can select these jobs for this action; else they are found first, and named by id."""
+    """Whether the API itself can select these jobs for this action. Otherwise they are found first and named by id."""
     if wanted.id or wanted.error or (wanted.tag and wanted.state and action not in {"redrive", "purge"}):
         return False
     has_due = wanted.due_after is not None or wanted.due_before is not None

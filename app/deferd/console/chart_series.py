@@ -1,4 +1,4 @@
-"""What charts draw, as columns, and the same by the hour for people who read it as a table."""
+"""The data of charts as columns, and by the hour for people who read it as a table."""
 
 from __future__ import annotations
 

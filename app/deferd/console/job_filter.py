@@ -1,4 +1,4 @@
-"""The filter of a list of jobs, as the URL of the page has it."""
+"""The filter of a list of jobs in the URL of a page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deferd.contract.model import JobState
 
 STATES = tuple(state.value for state in JobState)
 NEWEST_FIRST = frozenset({"dead", "finished"})
-"""The states of which people look for the last jobs first."""
+"""States whose last jobs are listed first."""
 _RELATIVE = re.compile(r"(?:now)?\s*(?:(?P<sign>[+-])\s*(?P<count>\d{1,9})\s*(?P<unit>s|m|min|h|d|w))?", re.IGNORECASE)
 _UNITS_S = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _FIELDS = ("state", "id", "tag", "error", "due_after", "due_before")
@@ -36,7 +36,7 @@ class JobListFilter:
 
     @property
     def is_search(self) -> bool:
-        """Whether more than the state is asked for."""
+        """Whether it filters by more than the state."""
         return any((self.id, self.tag, self.error, self.due_after, self.due_before))
 
     @property

@@ -29,7 +29,7 @@ class Members(list[tuple[str, Any]]):
     __slots__ = ()
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value of the last member of this name, as parsers commonly choose."""
+        """The value of the last member of this name, which is the one that most parsers choose."""
         return next((value for found, value in reversed(self) if found == name), default)
 
 
@@ -42,7 +42,7 @@ def parse(content: bytes | str) -> Any:
 
 
 def member_text(content: bytes, name: str) -> str | None:
-    """A member of an object as it is written there, None without it; of several the last. For JSON of the API.
+    """The text of a member of an object, the last one if there are several; None if there is none. For JSON of the API.
 
     Nothing is made of the value, so this is much faster than `parse`. Raises ValueError.
     """

@@ -14,7 +14,7 @@ _THREAD = ThreadPoolExecutor(1, thread_name_prefix="deferd-console-json")
 
 
 async def off_loop(size: int, act: Callable[[], Result]) -> Result:
-    """What `act` returns or raises: at once for input of up to 64 kB (`size`, bytes), otherwise in a thread."""
+    """Returns or raises what `act` does: at once for input of up to 64 kB (`size`, in bytes), otherwise in a thread."""
     if size <= _AT_ONCE_BYTES:
         return act()
     return await asyncio.get_running_loop().run_in_executor(_THREAD, act)

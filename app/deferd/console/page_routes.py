@@ -1,4 +1,4 @@
-"""Which view serves which URL of the console."""
+"""The routes of the console: which view serves which URL."""
 
 from __future__ import annotations
 

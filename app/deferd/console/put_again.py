@@ -1,4 +1,4 @@
-"""A job as the request that would put it again: for a copy, an undo and a command to copy."""
+"""Makes the put that would store a job again: for a copy, an undo, and a command to copy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deferd.contract.fields import POLICY
 _LABELS = ("tags", "headers")
 _OTHERS = ("unique_for", "traceparent")
 _NONE_IS_SHOWN = {field.name for field in POLICY if field.is_always_shown and field.null_is_none}
-"""A job shows these although they are those of its topic: null is a value."""
+"""Fields that a job shows even when they come from its topic, because null is a value."""
 
 
 def put_fields(job: Members, *, with_id: bool, now_ms: int) -> Members:

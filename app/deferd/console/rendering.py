@@ -21,7 +21,7 @@ _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 
 
 class UnknownRegion(LookupError):
-    """A template has no such region, or it is named twice."""
+    """A template does not have this region, or has it twice."""
 
 
 class Renderer:
@@ -157,7 +157,7 @@ def size(bytes_: int | None) -> str:
 
 
 def alert_link(alert: dict[str, Any]) -> str:
-    """Where somebody who sees this alert goes next."""
+    """The page to go to from this alert."""
     topic = alert.get("topic")
     match alert["code"]:
         case "dying" if topic is not None:

@@ -21,11 +21,11 @@ from deferd.engine.inspection.shared_reads import SharedReads
 _COOKIE_BYTES = 32
 _COOKIE_LENGTH = 43
 _COOKIES_TRIED = 20
-"""Each takes a read of the store."""
+"""Each one costs a read of the store."""
 _FAILED_ATTEMPTS = Limit(requests_per_second=0.2, burst=10)
 _ADDRESSES_MAX = 1000
 _KEPT_S = 1.0
-"""For how long another process may still accept a session that was ended."""
+"""How long another process may still accept a session that has ended."""
 _KEPT = 1000
 _LOG_IN = Permission(None, operation="POST /console/login")
 
@@ -115,7 +115,7 @@ class _Failures:
 
 
 def _digests(cookies: Sequence[str]) -> list[bytes]:
-    """Of those that can be of a session. Another program on this host may have set further ones."""
+    """How many cookies that may be sessions are checked. Another program on this host may have set further ones."""
     return [_digest(cookie) for cookie in cookies if len(cookie) == _COOKIE_LENGTH][:_COOKIES_TRIED]
 
 

@@ -1,4 +1,4 @@
-"""The life of a job as a list: what happened, what happens now, and what its backoff and limits make likely."""
+"""The life of a job as a list: what happened, what happens now, and what is likely by its backoff and limits."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def timeline(job: dict[str, Any]) -> list[Entry]:
 def predicted_retries(job: dict[str, Any]) -> list[Entry]:
     """What follows if the next attempts fail: when each is due if it fails at once, and when the job would be dead.
 
-    Of a job that may run at any time only the wait is known.
+    For a job that may run at any time, only the wait is known.
     """
     first = job["attempts"] + (job["state"] != "reserved")
     at = job["due_at"] if job["state"] == "delayed" else None

@@ -64,7 +64,7 @@ def settings_of(form: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]
 
 
 def unknown_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that the form has no field for: it leaves them as they are."""
+    """The settings without a field in the form, which it leaves as they are."""
     names = {field.name for field in FIELDS}
     return {name: value for name, value in settings.items() if name not in names}
 

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 UNDO_S = 10
 _LATE_S = 3
-"""A click in the last second still has to arrive."""
+"""Leaves time for a click in the last second to arrive."""
 UNDO_JOBS_MAX = 200
-"""For more jobs nothing is kept."""
+"""Nothing is kept for more jobs than this."""
 _CALLS_KEPT = 5
-"""Those of the cancel itself, which is refused when reading the jobs has used up the rate limit."""
+"""Requests that the cancel itself needs: it would be refused if reading the jobs used up the rate limit."""
 _FINAL = {HTTPStatus.CREATED, HTTPStatus.CONFLICT}
 _BYTES_MAX = UNDO_BYTES_MAX - 10_000
 
@@ -56,7 +56,7 @@ class Undone(NamedTuple):
 
 
 def can_undo(visit: Visit, jobs: int, *, ever: bool = False) -> bool:
-    """Whether the key's rate limit lets so many jobs be read now before they are cancelled, or `ever`."""
+    """Whether the key's rate limit allows reading this many jobs before they are cancelled, now or `ever`."""
     return jobs <= UNDO_JOBS_MAX and visit.has_room_for(jobs + _CALLS_KEPT, ever=ever)
 
 
@@ -112,7 +112,7 @@ async def _cancel_until(
 
 
 async def _puts(visit: Visit, topic: str, ids: list[str]) -> dict[str, bytes]:
-    """The jobs that can be put again, by id, as the puts that do it; none when the rate limit ends the reads."""
+    """The puts of the jobs that can be put again, by id; none when the rate limit ends the reads."""
     kept: dict[str, bytes] = {}
     size = 0
     for job_id in ids:
@@ -131,7 +131,7 @@ async def _puts(visit: Visit, topic: str, ids: list[str]) -> dict[str, bytes]:
 
 
 async def _ended(visit: Visit, topic: str, ids: dict[str, bytes], cutoff: str) -> list[str]:
-    """Those that are not there now, or were put after the cutoff; also jobs that can't be read."""
+    """The jobs that are gone, were put after the cutoff, or can't be read."""
     ended = []
     try:
         for job_id in ids:
@@ -144,7 +144,7 @@ async def _ended(visit: Visit, topic: str, ids: dict[str, bytes], cutoff: str) -
 
 
 async def _keep(visit: Visit, topic: str, jobs: list[bytes], cancelled: int) -> str | None:
-    """The token of the undo; None when there is none: the jobs are cancelled all the same."""
+    """The token of the undo; None when nothing can be undone, although the jobs are cancelled."""
     try:
         return await visit.undo.keep(visit, topic, jobs, cancelled) if jobs else None
     except StoreUnavailable:

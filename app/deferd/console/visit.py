@@ -51,7 +51,7 @@ class FormTooLarge(ValueError):
 
 
 class Region(Response):
-    """A part of a page. Requests share it, so none sends it itself: see `Visit.region_response`."""
+    """A part of a page. Requests share it; `Visit.region_response` sends it."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Region(Response):
 
 
 class PageServices(NamedTuple):
-    """What all visits share."""
+    """The parts that all visits share."""
 
     has_keys: bool
     calls: ApiCalls
@@ -105,12 +105,12 @@ class Visit:
         return not self.has_keys or (self.key is not None and KeyScope(scope) in self.key.scopes)
 
     def has_room_for(self, requests: int, *, ever: bool = False) -> bool:
-        """Whether the key's rate limit allows so many calls now, or (`ever`) when nothing is used up."""
+        """Whether the key's rate limit allows this many calls now, or with `ever` when it is unused."""
         room = self._services.calls.room(self._caller)
         return room is None or requests <= (room.most if ever else room.left)
 
     async def read(self, path: str, /, **query: QueryValue) -> Any:
-        """What a GET of the API responds with. The value may be shared: do not change it.
+        """The response of the API to a GET. The value may be shared: do not change it.
 
         Raises:
             ApiRefused: the response is a problem document. Unless the view handles it, it becomes a page.
@@ -127,21 +127,21 @@ class Visit:
             return None
 
     async def read_bytes(self, path: str, /, **query: QueryValue) -> bytes:
-        """The same as the API wrote it, with numbers exact."""
+        """The same as the API wrote it, with exact numbers."""
         return await self._services.calls.read(self._caller, path, query)
 
     async def read_unmasked(self, path: str) -> bytes:
-        """The same with the fields that the console hides: for what is sent to the API again, never for a page."""
+        """The same with hidden fields: for requests to the API, never for a page."""
         return await self._services.calls.read_unmasked(self._caller, path)
 
     @property
     def undo(self) -> UndoStore:
-        """What can be undone."""
+        """The actions that can be undone."""
         return self._services.undo
 
     @property
     def masks(self) -> Masks:
-        """What the console hides."""
+        """The masks of the console."""
         return self._services.calls.masks
 
     async def write(self, method: str, path: str, body: Any = None, /, **query: QueryValue) -> Any:

@@ -26,7 +26,7 @@ EXIT_CODES: Final = textwrap.fill(
 
 
 class Command(click.Command):
-    """A command whose epilog is printed as it is, and whose callback returns an exit code, or None for 0."""
+    """A command whose epilog is printed unchanged, and whose callback returns an exit code, or None for 0."""
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The docstring, and the aliases."""
@@ -71,7 +71,7 @@ class Command(click.Command):
 
 
 class CommandGroup(click.Group):
-    """Commands below one name; its epilog is printed as it is."""
+    """A group of commands; its epilog is printed unchanged."""
 
     command_class = Command
 
@@ -82,7 +82,7 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The action that the arguments name, under its own name and not an alias."""
+        """The action that the arguments name, under its own name, not an alias."""
         name, action, rest = super().resolve_command(ctx, args)
         return name if action is None else action.name, action, rest
 
@@ -92,7 +92,7 @@ class CommandGroup(click.Group):
 
 
 def parameter_name(parameter: click.Parameter) -> str:
-    """An option as people write it, such as ``--delay``; or the name of an argument, such as ``TOPIC``."""
+    """An option as people write it, such as ``--delay``, or the name of an argument, such as ``TOPIC``."""
     is_argument = isinstance(parameter, click.Argument)
     return parameter.human_readable_name.strip("[].") if is_argument else parameter.opts[0]
 

@@ -46,7 +46,7 @@ def complete_topic(ctx: click.Context, _parameter: click.Parameter, incomplete: 
 
 
 def complete_schedule(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The schedules whose names start so; none if the service cannot be reached."""
+    """The schedules whose names start with this text; none if the service cannot be reached."""
 
     def schedules(client: Client) -> list[str]:
         return [one.name for one in islice(client.schedules(prefix=incomplete, jobs=False), _SCHEDULES_MAX)]
@@ -55,7 +55,7 @@ def complete_schedule(ctx: click.Context, _parameter: click.Parameter, incomplet
 
 
 def _names(ctx: click.Context, ask: Callable[[Client], list[str]]) -> list[str]:
-    """What a client with the options of the command is told; nothing if the service cannot be reached."""
+    """The result of `read` with a client that has the command's options; nothing if the service cannot be reached."""
     with contextlib.suppress(Exception):  # a shell shows no errors of a completion
         settings: dict[str, Any] = {name: ctx.params.get(name) for name in SETTINGS}
         settings |= {"timeout": _TIME_LIMIT_S, "retry_for": 0.0}

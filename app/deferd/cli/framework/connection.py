@@ -79,7 +79,7 @@ SETTINGS: Final = {
 
 @dataclass(frozen=True)
 class Connection:
-    """What a client needs to know. Durations are seconds. `explicit` names the fields that are not defaults."""
+    """The settings of a client. Durations are seconds. `explicit` names the fields that are not defaults."""
 
     url: list[str]
     key: str | None
@@ -88,7 +88,7 @@ class Connection:
     explicit: frozenset[str] = frozenset()
 
     def with_defaults(self, **defaults: Any) -> Connection:
-        """The same with other defaults."""
+        """The same settings with other defaults."""
         return replace(self, **{name: value for name, value in defaults.items() if name not in self.explicit})
 
     def open(self) -> Client:
@@ -100,12 +100,12 @@ class Connection:
             return Client(self.url, key=self.key, timeout=self.timeout, retry_for=self.retry_for)
 
     def open_async(self, *, retry_for: float | None = None) -> AsyncClient:
-        """A client for asyncio; `retry_for` overrides that of the connection."""
+        """A client for asyncio; `retry_for` overrides the connection's."""
         from deferd.client import AsyncClient
 
         retry_for = self.retry_for if retry_for is None else retry_for
         return AsyncClient(self.url, key=self.key, timeout=self.timeout, retry_for=retry_for)
 
     def one(self, url: str) -> Connection:
-        """The same for one of the URLs alone."""
+        """The same settings for one of the URLs alone."""
         return replace(self, url=[url])

@@ -15,7 +15,7 @@ _PARTS_OF_A_REQUEST = ("body", "query", "path")
 
 
 def sentences(error: DeferdError, ctx: click.Context) -> list[str]:
-    """What went wrong, a line each; `ctx` is that of the command."""
+    """What went wrong, one line for each error; `ctx` is the context of the command."""
     if isinstance(error, InvalidInput):
         return [_refused(field_error, ctx) for field_error in error.field_errors]
     return [sentence(error)]

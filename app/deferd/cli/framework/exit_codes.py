@@ -1,4 +1,4 @@
-"""The exit codes of the commands, and that of each error."""
+"""The exit codes of the commands and of each error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON from arguments and standard input, parsed as strictly as the service parses it."""
+"""Parses JSON from arguments and standard input as strictly as the service does."""
 
 from __future__ import annotations
 

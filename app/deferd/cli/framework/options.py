@@ -99,7 +99,7 @@ def client_command(
 
 
 def _field(name: str, type_: Any, about: str, metavar: str | None = None, *, many: str | None = None) -> Decorator:
-    """An option for a field of a job or a topic: the argument `fields` has those that were given.
+    """An option for a field of a job or a topic: the argument `fields` has the fields that were given.
 
     `many`: the option may be repeated, and its values are the field of this name: a list, or an object of pairs. An
     empty value stands for none.

@@ -40,7 +40,7 @@ class Column(NamedTuple):
 
 Row = TypeVar("Row", bound="Response")
 Cells = Mapping[Column, Callable[[Row], str]]
-"""The columns of a table, with the text of each for a row."""
+"""The columns of a table, each with a function that gives its text for a row."""
 
 
 def line(text: str) -> None:
@@ -70,7 +70,7 @@ def json_or_facts(fields: Any, facts: Iterable[tuple[str, str]], *, as_json: boo
 
 
 def json_or_table(found: Iterable[Row], cells: Cells[Row], empty: str, *, as_json: bool, headed: bool = True) -> None:
-    """Print the JSON of each that was found, or a table of them; `empty` is what people read if there is none."""
+    """Print the JSON of each item, or a table of all; without items people read `empty`."""
     if as_json:
         for one in found:
             json_line(one.fields)
@@ -234,7 +234,7 @@ def count(number: int, noun: str) -> str:
 
 
 def number(value: float | None) -> str:
-    """With thousands apart; a dash for none."""
+    """With thousands separated; a dash for none."""
     return "-" if value is None else f"{value:,}"
 
 

@@ -1,4 +1,4 @@
-"""Standard input, output and error of a command: closed ones, and those that cannot be written to."""
+"""Handles standard input, output and error that are closed or cannot be written to."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def is_write_error(error: OSError) -> bool:
 
 
 def discard(stream: TextIO | None) -> None:
-    """Drop what the stream's buffer still has: the interpreter must not try again when it exits."""
+    """Drop the stream's buffer, so that the interpreter does not try to write it again when it exits."""
     if stream is not None:
         with contextlib.suppress(OSError, ValueError):  # a stream of a test has no descriptor
             null = os.open(os.devnull, os.O_WRONLY)

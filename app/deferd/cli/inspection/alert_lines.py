@@ -1,4 +1,4 @@
-"""What needs a person as lines of text: for `deferd now` and `deferd top`."""
+"""What needs a person, as lines of text: for `deferd now` and `deferd top`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def quiet_line(now: Now) -> str:
 
 
 def next_line(now: Now) -> str:
-    """What is due next, as a sentence."""
+    """A sentence about what is due next."""
     at, jobs = now.next_due_at, now.next_due_jobs
     if at is None:
         return "No job is delayed."

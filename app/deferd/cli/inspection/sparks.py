@@ -1,4 +1,4 @@
-"""Small charts: a number is drawn as a block, and many of them on one line; their width and times."""
+"""Small charts on one line, with a block for each number, and their width and times."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ def width() -> int:
 
 
 def period(begin: datetime, end: datetime) -> tuple[str, str]:
-    """The two ends of a chart in the zone of this host; with the date when it is longer than a day."""
+    """The times at both ends of a chart in the zone of this host, with dates when it covers more than a day."""
     form = "%Y-%m-%d %H:%M %Z" if end - begin > timedelta(days=1) else "%H:%M:%S %Z"
     return begin.astimezone().strftime(form), end.astimezone().strftime(form)

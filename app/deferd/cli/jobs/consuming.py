@@ -1,4 +1,4 @@
-"""The commands of consumers: `pop`, and those for a job that one holds: `finish`, `release`, `touch`, `bury`."""
+"""The commands of consumers: `pop`, and `finish`, `release`, `touch` and `bury` for a job that one holds."""
 
 from __future__ import annotations
 

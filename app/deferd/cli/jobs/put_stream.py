@@ -112,7 +112,7 @@ class _Outcome:
             sys.stdout.flush()
 
     def add_bad_line(self, bad: BadLine) -> None:
-        """Add a line that is not a job: neither it nor the lines after it were sent."""
+        """Add a line that is not a job: neither this line nor any line after it was sent."""
         self._fail(str(bad), exit_codes.USAGE)
 
     def add_failure(self, batch: Batch, error: DeferdError) -> None:
@@ -128,7 +128,7 @@ class _Outcome:
             self.add_unknown(batch)
 
     def add_unknown(self, batch: Batch) -> None:
-        """Add a batch of which it is unknown whether it is put."""
+        """Add a batch that may or may not have been put."""
         self._add_gap(batch, "put or not (unknown)")
 
     def _add_gap(self, batch: Batch, what: str) -> None:

@@ -1,4 +1,4 @@
-"""The command `tasks`, and what all commands on many jobs show: the task that has begun, or what would be done."""
+"""The command `tasks`, and the output of all commands on many jobs: the task that has begun, or what would be done."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def tasks(ids: tuple[str, ...], stop: bool, limit: int | None, client: Client, a
 
 
 def show_begun(task: Task, *, as_json: bool) -> None:
-    """Say that a task has begun, and where to see how far it is."""
+    """Say that a task has begun, and how to see its progress."""
     output.json_or_line(task.fields, f"task {task.id} has begun: deferd tasks {task.id}", as_json=as_json)
 
 

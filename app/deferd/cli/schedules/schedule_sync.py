@@ -1,4 +1,4 @@
-"""What `deferd schedules sync` does: the schedules of a file, and how those of the service differ from them.
+"""The work of `deferd schedules sync`: reads the schedules of a file and compares them with the service's.
 
 A TOML file declares a schedule by a table ``[schedules.NAME]`` with the fields of the HTTP API.
 """
@@ -122,7 +122,7 @@ class Difference:
 
 
 def compare(client: Client, file: Path, wanted: Mapping[str, dict[str, Any]], prefix: str) -> list[Difference]:
-    """What differs between the file and the service, by name. The service has checked what is to be added or changed.
+    """The differences between the file and the service, by name. The service has checked what will be added or changed.
 
     Raises:
         UsageError: a definition is invalid.
@@ -152,7 +152,10 @@ def compare(client: Client, file: Path, wanted: Mapping[str, dict[str, Any]], pr
 
 
 def _normal(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that are not defaults, those of the job as ``job.NAME``; equal definitions become equal."""
+    """The fields that are not defaults, with fields of the job as ``job.NAME``.
+
+    Equal definitions give equal results.
+    """
     try:
         schedule = PutSchedule.model_validate(fields)
     except ValidationError:  # the service says what is wrong, or knows more than this client

@@ -40,7 +40,7 @@ class Setting(NamedTuple):
 
 
 class ServiceSettings(NamedTuple):
-    """The settings of `serve`. `problems` are sentences about those that are wrong; `warnings` about variables."""
+    """The settings of `serve`. `problems` are sentences about wrong settings, `warnings` about variables."""
 
     settings: list[Setting]
     problems: list[str]
@@ -48,7 +48,7 @@ class ServiceSettings(NamedTuple):
 
 
 def _service_options() -> list[click.Parameter]:
-    """The options of `serve`; none where the service is not installed."""
+    """The options of `serve`; none if the service is not installed."""
     try:
         from deferd.cli.service.settings_options import setting_options
     except ModuleNotFoundError as error:

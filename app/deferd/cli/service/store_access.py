@@ -1,4 +1,4 @@
-"""The stores that `backup`, `restore` and `copy` work on, and how these commands end."""
+"""Opens the stores for `backup`, `restore` and `copy`, and ends these commands."""
 
 from __future__ import annotations
 

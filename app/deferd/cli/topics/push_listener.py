@@ -19,7 +19,7 @@ _WAIT_S = 30.0
 
 
 class Listener:
-    """Verifies and prints requests, and responds to all of them alike; to one that is not genuine with 401.
+    """Verifies and prints requests. All get the same response, except that a forged one gets 401.
 
     Raises UsageError when it cannot listen, or a secret is none.
     """
@@ -50,7 +50,7 @@ class Listener:
             raise UsageError(f"cannot listen on port {port} of 127.0.0.1: {error}") from None
 
     def run(self) -> int:
-        """Serve until Ctrl-C, or until as many requests came as are wanted."""
+        """Serve until Ctrl-C, or until the wanted number of requests has come."""
         port = self._server.server_address[1]
         verified = "verifying signatures" if self._secrets else "WITHOUT verifying signatures"
         output.complain(f"listening on http://127.0.0.1:{port}, {verified}; end with Ctrl-C")

@@ -57,11 +57,11 @@ _WITHOUT = {
     "durability": "what the store gives by itself",
     "events": "none kept",
 }
-"""What people read of settings that a topic does not have, if the service has no default for them."""
+"""The text for settings that neither the topic nor the service's defaults have."""
 
 
 class UnavailableTopics:
-    """What the pages of a list lack: `shards`, and the known names of their `topics`."""
+    """What is missing in the pages of a list: `shards`, and the known names of their `topics`."""
 
     def __init__(self) -> None:
         self.topics: list[str] = []

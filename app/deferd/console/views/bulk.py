@@ -144,7 +144,7 @@ async def _count(
 
 
 async def _matching_ids(visit: Visit, topic: str, wanted: JobListFilter) -> tuple[list[str], bool]:
-    """The ids of jobs that match a filter that only a search knows: the first 1000, and whether these are all."""
+    """The ids of the first 1000 jobs that match a filter which needs a search, and whether these are all."""
     ids: list[str] = []
     cursor: str | None = None
     for _ in range(_PAGES_SEARCHED):

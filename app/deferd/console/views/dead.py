@@ -70,7 +70,7 @@ async def purge(visit: Visit) -> Response:
 
 
 def _without_cutoff(group: Mapping[str, str]) -> dict[str, str]:
-    """A link can't bring a cutoff: one to come would include jobs that nobody has counted."""
+    """The cutoff is never taken from a link: a future one would include jobs that nobody has counted."""
     return {name: value for name, value in group.items() if name != "cutoff"}
 
 
@@ -90,7 +90,7 @@ async def _preview(visit: Visit, action: str, group: Mapping[str, str], problem:
 
 
 class _Counted(NamedTuple):
-    """How many jobs are meant, until when they died, and some of them."""
+    """How many jobs are selected, the latest time of their death, and some of them."""
 
     matched: int
     cutoff: str

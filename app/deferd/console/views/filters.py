@@ -17,7 +17,7 @@ _NOT_VALID = 422
 def since_instant(visit: Visit) -> str | None:
     """The instant that the parameter `since` means now, None for any time.
 
-    It moves in steps, so that pages which are refreshed share what they read.
+    It moves in steps, so that refreshed pages share their reads.
     """
     found = LOOKS_BACK.get(visit.query.get("since", ""))
     if found is None or visit.now_ms is None:

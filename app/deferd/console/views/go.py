@@ -1,4 +1,4 @@
-"""Go to a page, a topic or a job by a part of its name: what Ctrl-K asks."""
+"""Finds a page, a topic or a job by a part of its name, for Ctrl-K."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ID = 256
 
 @pages.page("/console/go")
 async def go(visit: Visit) -> Response:
-    """The links that what was typed may mean: jobs, then topics, then pages."""
+    """The links that match the typed text: jobs, then topics, then pages."""
     typed = visit.query.get("q", "").strip()[:_TYPED]
     found = [*await _jobs(visit, typed), *await _topics(visit, typed)]
     pages_named = [("page", text, link) for _, text, link in NAVIGATION if typed.lower() in text.lower()]

@@ -1,4 +1,4 @@
-"""One job: where it stands and why, what happened to it, its body, and what can be done with it."""
+"""One job: its state and why, what happened to it, its body, and the actions on it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def job_url(topic: str, job_id: str, *more: str) -> str:
 
 @pages.page(_PATH)
 async def job(visit: Visit, topic: str, id: str) -> Response:
-    """The job as it is, or what is known of one that is gone."""
+    """The job as it is, or what is known about a job that is gone."""
     why = await visit.read(api_path("jobs", topic, id, "why"))
     values: dict[str, Any] = {
         "here": "topics",
@@ -199,7 +199,7 @@ async def _change(visit: Visit, topic: str, job_id: str, change: dict[str, Any],
 
 
 class _Edited(NamedTuple):
-    """A body to edit, with what tells whether it is still the one that was edited."""
+    """A body to edit, with a mark that tells whether it has changed in the meantime."""
 
     state: str
     text: str

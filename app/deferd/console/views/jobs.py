@@ -19,7 +19,7 @@ _NO_SEARCH = (
     "This console masks fields, so it does not search errors: what is found would tell what the masked values are."
 )
 KEPT_IN_URL = ("state", "id", "tag", "error", "due_after", "due_before", "order", "limit")
-"""What the URL of the list has, to which people come back."""
+"""The query of the list's URL, for the way back to it."""
 
 
 @pages.page("/console/topics/{topic}/jobs")
@@ -112,7 +112,7 @@ def _row(job: dict[str, Any], size: int) -> dict[str, Any]:
 
 
 async def _exact(visit: Visit, topic: str, job_id: str) -> str | None:
-    """The id itself, when there is such a job: a search by prefix may take many pages to come to it."""
+    """The job with exactly this id, if there is one: a search by prefix may take many pages to reach it."""
     try:
         await visit.read(api_path("jobs", topic, job_id), bodies=False)
     except ApiRefused:

@@ -1,4 +1,4 @@
-"""Now: what needs somebody, what happened and what comes due, and how the topics are."""
+"""The page Now: what needs a person, what happened, what comes due, and the topics."""
 
 from __future__ import annotations
 
@@ -63,5 +63,5 @@ _PARTS = {"attention": _read_attention, "series": _read_series, "topics": read_t
 
 @pages.page("/console")
 async def console(visit: Visit) -> Response:
-    """What people may type."""
+    """The values that people may type."""
     return visit.redirect("./")

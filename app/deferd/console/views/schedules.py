@@ -1,4 +1,4 @@
-"""Schedules, their next runs, what became of the last one, and calendars."""
+"""Schedules with their next runs and the outcome of the last one, and calendars."""
 
 from __future__ import annotations
 

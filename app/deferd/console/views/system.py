@@ -1,4 +1,4 @@
-"""System: the store, its timers, the process, the settings, the own key, and the consistency check."""
+"""The page System: the store, its timers, the process, the settings, the caller's key, and the consistency check."""
 
 from __future__ import annotations
 

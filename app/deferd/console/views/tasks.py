@@ -1,4 +1,4 @@
-"""Tasks: actions on many jobs that run in the background, how far they are, and their end."""
+"""Tasks: background actions on many jobs, their progress, and stopping them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def tasks(visit: Visit) -> Response:
 
 @pages.page("/console/tasks/{id}")
 async def task(visit: Visit, id: str) -> Response:
-    """How far a task is, or what it did."""
+    """The progress of a task, or its result."""
     return visit.render("task.html", here="activity", task=await visit.read(api_path("tasks", id)))
 
 

@@ -16,7 +16,7 @@ from deferd.contract.topic_patterns import TopicPatterns
 
 pages = PageList()
 SPANS = {"1h": (60, 60), "6h": (360, 72), "2d": (2880, 96)}
-"""Minutes on each side of now, and buckets of the forecast, by what the URL says."""
+"""By the value in the URL: minutes on each side of now, and buckets of the forecast."""
 _CONSUMERS_SHOWN = 20
 
 
@@ -80,7 +80,7 @@ async def _read_series(visit: Visit, topic: str, span: str) -> dict[str, Any]:
 
 
 async def _read_consumers(visit: Visit, topic: str) -> dict[str, Any]:
-    """Those that pop from the topic, or hold jobs of it."""
+    """The consumers that pop from the topic or hold jobs of it."""
     found = await visit.read(api_path("consumers"), limit=1000)
     of_topic = [one for one in found["consumers"] if TopicPatterns(one["topics"]).match(topic)]
     return {"consumers": of_topic[:_CONSUMERS_SHOWN], "more_consumers": max(len(of_topic) - _CONSUMERS_SHOWN, 0)}

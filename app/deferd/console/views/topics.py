@@ -43,7 +43,7 @@ async def read_topics(visit: Visit) -> dict[str, Any]:
 
 
 def without_now(found: dict[str, Any]) -> dict[str, Any]:
-    """A response without the instant of the read, which changes although nothing that is shown does."""
+    """A response without the instant of the read, which would differ each time although the page does not."""
     return {name: value for name, value in found.items() if name != "now"}
 
 
