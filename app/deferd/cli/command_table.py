@@ -52,7 +52,6 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "key": Entry("service.key", "make, list and revoke the keys of a service"),
         "now": Entry("inspection.now", "show what needs a person, and what is due next"),
         "system": Entry("inspection.system", "show the store, the timers, the settings, and what your key allows"),
-        "top": Entry("inspection.top", "watch what needs a person, and the topics: counts, rates"),
         "tail": Entry("inspection.tail", "print what happens to jobs, as it happens"),
         "consumers": Entry("inspection.consumers", "list who pops and who holds jobs"),
         "tasks": Entry("jobs.tasks", "show or stop actions on many jobs in the background"),

@@ -207,7 +207,6 @@ def test_help_and_usage_import_nothing_big() -> None:
 @pytest.mark.parametrize(
     ("words", "package", "what", "extra"),
     [
-        ("['top']", "rich", "tables and progress bars", "cli"),
         ("['copy', '--from', 'a', '--to', 'b']", "rich", "tables and progress bars", "cli"),
         *((f"['{name}', 'folder']", "redis", "the service", "server") for name in ("backup", "restore")),
         ("['backup', 'folder']", "pydantic_settings", "the service", "server"),
