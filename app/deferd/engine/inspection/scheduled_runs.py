@@ -17,7 +17,7 @@ from deferd.engine.time_slice import TimeSlice, WorkTooLongError
 
 _SCHEDULES_READ = 4000
 _RUNS_LISTED = 500
-"""Of one schedule. Its further occurrences are counted as if neither window nor jitter moved them."""
+"""Of one schedule. Its further occurrences are counted as if neither window nor spread moved them."""
 _BUDGET_S = 0.25
 """CPU time of one forecast, which is kept for 10 s."""
 _RUNS_PER_LOOK = 20
@@ -114,7 +114,7 @@ def _counting(
     definition, remaining = schedule.definition, _remaining(schedule)
     times = RunTimes(schedule.name, definition, schedule.state.created_ms, placing)
     after_ms = schedule.state.occurrence_ms or 0
-    is_moved = placing.openings is not None or placing.spread_ms or definition.jitter or definition.spread
+    is_moved = placing.openings is not None or placing.spread_ms or definition.spread
     if remaining is None and not is_moved:
         yield from _counting_occurrences(times, definition, max(after_ms, ends[0] - 1), ends, counts, shared)
         return
