@@ -71,9 +71,7 @@ ALIASES: Final = {
     "delete": "cancel",
     "remove": "cancel",
     "rm": "cancel",
-    "show": "get",
-    "look": "get",
     "ack": "finish",
     "nack": "release",
 }
-"""Other names of these commands, which other tools or earlier versions have. They hold for actions, too."""
+"""Other names of these commands, which other tools have."""

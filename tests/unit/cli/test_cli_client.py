@@ -139,18 +139,6 @@ def test_an_alias_is_its_command(alias: str, command: str, capsys: pytest.Captur
     assert alias in texts[0].partition("Aliases: ")[2].partition(".")[0]
 
 
-@pytest.mark.parametrize("command", ["schedules", "push"])
-def test_an_alias_of_an_action_is_its_action(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    texts = []
-    for action in ("get", "show"):
-        assert cli.main([command, action, "--help"]) == 0
-        texts.append(capsys.readouterr().out)
-
-    assert 1 == len(set(texts))
-    assert texts[0].startswith(f"Usage: deferd {command} get ")
-    assert "Aliases: show, look." in texts[0]
-
-
 def test_every_command_with_a_ttr_calls_its_flag_so(capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("put", "change", "pop", "touch", "topic"):
         assert cli.main([command, "--help"]) == 0
