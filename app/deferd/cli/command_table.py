@@ -36,7 +36,6 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "topics": Entry("topics.topics", "list all topics with their counts"),
         "topic": Entry("topics.topics", "show a topic, or set the defaults of its jobs"),
         "jobs": Entry("topics.topic_jobs", "list the jobs of a topic"),
-        "ls": Entry("topics.topic_jobs", "list all topics, or the jobs of one"),
         "dead": Entry("inspection.dead", "show dead jobs by error"),
         "redrive": Entry("topics.topic_jobs", "make dead jobs ready again"),
         "purge": Entry("topics.topic_jobs", "remove all jobs of a topic, or those in one state"),

@@ -403,9 +403,7 @@ with processes.Pool(4) as pool:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize(
-    "bad", [object(), float("nan"), "\ud800", {"x": b"\xff"}], ids=["object", "nan", "lone", "bytes"]
-)
+@pytest.mark.parametrize("bad", [object(), "\ud800", {"x": b"\xff"}], ids=["object", "lone", "bytes"])
 def test_a_body_that_is_not_json_is_refused_before_it_is_sent(proxy: LossyProxy, client: Client, bad: object) -> None:
     with pytest.raises(InvalidInput, match="body"):
         client.put("orders", body=bad)

@@ -121,7 +121,7 @@ async def test_a_job_definition_serves_producer_and_handler(
     assert (await close_order_async.cancel("d")).was == "delayed"
     [batched] = await client.put_batch([close.fields(Order(id=11), id="e")])
     single = await client.put(**close.fields(Order(id=12), id="f"))
-    assert (batched.status, single.state) == (201, "ready")
+    assert (batched.status, single.state) == (201, "delayed")
     async with serving(worker):
         for job_id in "abef":
             await in_state(client, topic, job_id, "finished")

@@ -84,7 +84,6 @@ def test_the_help_of_a_command_has_examples_of_it_and_the_exit_codes(
             ["copy", "redis://:se)cret@a", "redis+sentinel://b/main?sentinel_password=secret"],
             "deferd: got unexpected extra arguments (redis://...) (see deferd copy --help)",
         ),
-        (["ls", "--state", "dead"], "deferd: --state is for the jobs of a topic: give TOPIC"),
         (["key", "nwe"], "deferd: there is no command 'nwe': did you mean new? see `deferd help key new`"),
         (["--jsn"], "deferd: there is no option --jsn (see deferd --help)"),
         (["key"], "deferd: missing command (see deferd key --help)"),

@@ -83,12 +83,7 @@ class UnavailableTopics:
 
 @client_command("deferd topics", "deferd topics --json | jq -r 'select(.counts.dead > 0).topic'")
 def topics(client: Client, as_json: bool) -> int:
-    """List all topics with their counts."""
-    return list_topics(client, as_json=as_json)
-
-
-def list_topics(client: Client, *, as_json: bool) -> int:
-    """List all topics; fails after those that can be read when a part of the store cannot be reached."""
+    """List all topics with their counts. When a part of the store cannot be reached, list the others and fail."""
     views: list[TopicView] = []
     unavailable = UnavailableTopics()
     for page in client.topic_pages():
