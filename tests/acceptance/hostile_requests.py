@@ -125,7 +125,7 @@ JOB = b'{"topic":"stall.jobs","body":'
 GROUPS: dict[str, list[Sent]] = {
     "previews of a rare date": [preview(RARE, number) for number in range(8)],
     "previews of a date in 28 years": [preview("0 0 */28 2 MON#5", 200 + number) for number in range(4)],
-    "previews by the second": [preview("* * * * * *", 300 + number, jitter=3600) for number in range(4)],
+    "previews by the second": [preview("* * * * * *", 300 + number, job={"spread": 3600}) for number in range(4)],
     "previews that wait for years": [preview(cron, 0, rarely_open()) for cron in ("* * * * * *", "0 0 * * *", RARE)],
     "previews by elapsed time": [
         Sent("POST", "/schedules/preview?count=1000", {"topic": "t", "every": 3600.5, "window": windows(400 + at)})

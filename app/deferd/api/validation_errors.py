@@ -140,5 +140,4 @@ def _message(detail: ErrorDetails, root: str) -> str:
 
 def _unit(location: tuple[str | int, ...]) -> str:
     named = [step for step in location if isinstance(step, str)]
-    is_of_schedule = named == ["jitter"]  # that of a backoff has no unit
-    return " seconds" if is_of_schedule or (named and named[-1] in _SECONDS) else ""
+    return " seconds" if named and named[-1] in _SECONDS else ""

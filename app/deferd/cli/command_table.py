@@ -36,7 +36,6 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "topics": Entry("topics.topics", "list all topics with their counts"),
         "topic": Entry("topics.topics", "show a topic, or set the defaults of its jobs"),
         "jobs": Entry("topics.topic_jobs", "list the jobs of a topic"),
-        "ls": Entry("topics.topic_jobs", "list all topics, or the jobs of one"),
         "dead": Entry("inspection.dead", "show dead jobs by error"),
         "redrive": Entry("topics.topic_jobs", "make dead jobs ready again"),
         "purge": Entry("topics.topic_jobs", "remove all jobs of a topic, or those in one state"),
@@ -52,7 +51,6 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "key": Entry("service.key", "make, list and revoke the keys of a service"),
         "now": Entry("inspection.now", "show what needs a person, and what is due next"),
         "system": Entry("inspection.system", "show the store, the timers, the settings, and what your key allows"),
-        "top": Entry("inspection.top", "watch what needs a person, and the topics: counts, rates"),
         "tail": Entry("inspection.tail", "print what happens to jobs, as it happens"),
         "consumers": Entry("inspection.consumers", "list who pops and who holds jobs"),
         "tasks": Entry("jobs.tasks", "show or stop actions on many jobs in the background"),
@@ -72,9 +70,7 @@ ALIASES: Final = {
     "delete": "cancel",
     "remove": "cancel",
     "rm": "cancel",
-    "show": "get",
-    "look": "get",
     "ack": "finish",
     "nack": "release",
 }
-"""Aliases of commands, as other tools or earlier versions name them. They also apply to actions."""
+"""Aliases of commands, as other tools name them."""

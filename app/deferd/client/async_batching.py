@@ -19,8 +19,6 @@ class AsyncBatching:
         self._owner: tuple[int, asyncio.AbstractEventLoop] | None = None
 
     async def run(self, kind: CallKind, key: Hashable, call: Call[Result]) -> Result:
-        if not kind.joins:
-            return await call.send_alone()
         loop = asyncio.get_running_loop()
         if self._owner is None or self._owner[1] is not loop or self._owner[0] != os.getpid():
             self._groups, self._owner = {}, (os.getpid(), loop)  # after a fork, the parent process sends its calls

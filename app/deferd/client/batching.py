@@ -91,8 +91,6 @@ class Call(ABC, Generic[Result]):
 class CallKind(Protocol):
     """Sends batches of calls of one kind. `most_jobs` and `most_bytes` adapt to what the service accepts."""
 
-    joins: bool
-    """False once the service has turned out not to support such batches."""
     most_jobs: int
     most_bytes: int
 

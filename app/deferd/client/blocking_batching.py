@@ -19,8 +19,6 @@ class BlockingBatching:
         self._groups: dict[Hashable, _ThreadGroup] = {}
 
     async def run(self, kind: CallKind, key: Hashable, call: Call[Result]) -> Result:
-        if not kind.joins:
-            return await call.send_alone()
         if self._pid != os.getpid():  # after a fork, the parent process sends its calls and holds its locks
             self._lock, self._groups, self._pid = threading.Lock(), {}, os.getpid()
         with self._lock:

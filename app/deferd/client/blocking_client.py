@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Un
 from deferd.client.api_methods import ApiMethods
 from deferd.client.blocking_batching import BlockingBatching
 from deferd.client.blocking_transport import BlockingTransport, run_blocking
-from deferd.client.buffer import PutBuffer
-from deferd.client.put_options import PutOptions
 from deferd.client.request_body import JobToPut
 from deferd.client.sender import Sender
 from deferd.client.spans import spans_of
@@ -184,10 +182,6 @@ class Client:
         """As AsyncClient.activity."""
         return _each(self._methods.activity(topics=topics, limit=limit))
 
-    def buffer(self) -> BlockingPutBuffer:
-        """Deprecated: concurrent puts share requests by themselves. An object whose `put` returns a PutResult."""
-        return BlockingPutBuffer(self._methods.buffer())
-
     def close(self) -> None:
         """Close each connection as soon as it is idle. Later calls raise Unreachable."""
         run_blocking(self._transport.close())
@@ -197,22 +191,6 @@ class Client:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
-
-
-class BlockingPutBuffer:
-    """PutBuffer for threads: any number of them may share one."""
-
-    def __init__(self, buffer: PutBuffer) -> None:
-        self._buffer = buffer
-
-    @property
-    def waiting(self) -> int:
-        """The number of puts that are under way."""
-        return self._buffer.waiting
-
-    def put(self, topic: str, body: Any = None, **options: Unpack[PutOptions]) -> PutResult:
-        """As PutBuffer.put."""
-        return run_blocking(self._buffer.put(topic, body, **options))
 
 
 def _each(items: AsyncIterator[Item]) -> Iterator[Item]:

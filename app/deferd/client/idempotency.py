@@ -136,15 +136,12 @@ async def cancel_once(
     return outcome.result()
 
 
-async def put_batch_once(
-    sender: Sender, jobs: Sequence[dict[str, Any]], *, first_index: int = 0, doubtful: bool = False
-) -> list[PutResult]:
+async def put_batch_once(sender: Sender, jobs: Sequence[dict[str, Any]], *, first_index: int = 0) -> list[PutResult]:
     """Put 1 to 1000 jobs that have an id each, in several requests if the service finds one too large.
 
-    `first_index` is the position of the first job, for the paths in errors. `doubtful`: the jobs may have been put by
-    an earlier request.
+    `first_index` is the position of the first job, for the paths in errors.
     """
-    outcome = await sender.try_to_send(job_requests.put_many(jobs), doubtful=doubtful)
+    outcome = await sender.try_to_send(job_requests.put_many(jobs))
     if isinstance(outcome.error, PayloadTooLarge):
         if len(jobs) == 1:
             [job] = jobs
@@ -155,8 +152,8 @@ async def put_batch_once(
             ]
         half = len(jobs) // 2
         return [
-            *await put_batch_once(sender, jobs[:half], first_index=first_index, doubtful=doubtful),
-            *await put_batch_once(sender, jobs[half:], first_index=first_index + half, doubtful=doubtful),
+            *await put_batch_once(sender, jobs[:half], first_index=first_index),
+            *await put_batch_once(sender, jobs[half:], first_index=first_index + half),
         ]
     if isinstance(outcome.error, InvalidInput):
         raise _with_index(outcome.error, first_index) from outcome.error

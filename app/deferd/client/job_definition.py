@@ -66,12 +66,12 @@ class JobDefinition(Generic[Body]):
         return BoundJob(self, client)
 
     def fields(self, body: Body, **options: Unpack[PutOptions]) -> dict[str, Any]:
-        """The arguments to put a job with this body, for `put_many` and `buffer.put`.
+        """The arguments to put a job with this body, for `put` and `put_many`.
 
         ::
 
             client.put_many(close.fields(order, id=order.number) for order in orders)
-            buffer.put(**close.fields(order))
+            client.put(**close.fields(order))
 
         The body is validated, written as JSON and parsed again, so that a body the consumer could not parse fails here.
 

@@ -67,7 +67,7 @@ def cancel(
 
 
 def cancel_options(if_reserved: str, follow_up: str) -> dict[str, str]:
-    """The options of a cancel, without those that older services do not know unless they are needed."""
+    """The options of a cancel that differ from the defaults."""
     options = {"if_reserved": if_reserved, "follow_up": follow_up}
     return {name: value for name, value in options.items() if value != "cancel"}
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from deferd.client import job_requests
 from deferd.client.batching import MOST_BYTES, MOST_JOBS, Batching, Call, Result
 from deferd.client.errors import NoAnswer, UnexpectedAnswer
-from deferd.client.idempotency import cancel_once, finish_once, put_batch_once, put_once
+from deferd.client.idempotency import cancel_once, finish_once, put_once
 from deferd.client.job_requests import FollowUp, IfReserved
 from deferd.client.jobs import JobRef
 from deferd.client.request_body import encode, job_fields, without_none
@@ -52,10 +52,8 @@ from deferd.contract.responses.jobs import Delivery, Job
 
 OneResult = TypeVar("OneResult", PutResult, FinishResult, CancelResult)
 
-_CREATED = 201
-_OK = (200, _CREATED)
+_OK = (200, 201)
 _TOO_MANY = 429
-_UNKNOWN_PATH = (404, 405)
 _TOO_LARGE = 413
 _REFUSED = range(400, 500)
 
@@ -73,11 +71,7 @@ class JoinedCalls:
 
         Others would wait for a topic whose shard is away, or for the replicas that somebody else requires.
         """
-        return await self._run(self._puts, _put_key(fields), _Put(self._sender, fields))
-
-    async def put_for_result(self, fields: dict[str, Any]) -> PutResult:
-        """As `put`, with the result that the job has in a batch."""
-        return await self._run(self._puts, _put_key(fields), _PutForResult(self._sender, fields))
+        return await self._run(self._puts, f"{fields['topic']} {fields.get('durability')}", _Put(self._sender, fields))
 
     async def finish(self, job: Delivery | JobRef, result: Any) -> None:
         """Finish a job. Finishes of one topic share requests."""
@@ -110,11 +104,7 @@ class _Call(Call[Result]):
         return max(self.began_s + self.sender.retry_for_s - monotonic_s(), 0)
 
 
-def _put_key(fields: Mapping[str, Any]) -> str:
-    return f"{fields['topic']} {fields.get('durability')}"
-
-
-class _AnyPut(_Call[Result]):
+class _Put(_Call[Job]):
     __slots__ = ("_body", "_fields")
 
     def __init__(self, sender: Sender, fields: dict[str, Any]) -> None:
@@ -125,41 +115,9 @@ class _AnyPut(_Call[Result]):
     def json(self) -> bytes:
         return self._body
 
-    @abstractmethod
-    def stored(self, job: Job, result: PutResult) -> None:
-        """End with the stored job and its result in a batch."""
-
-    @abstractmethod
-    def refused(self, result: PutResult, error: JobExists | JobReserved) -> None:
-        """End because the id is taken."""
-
-
-class _Put(_AnyPut[Job]):
-    __slots__ = ()
-
-    def stored(self, job: Job, result: PutResult) -> None:
-        self.succeed(replace(job, durability=result.durability))
-
-    def refused(self, result: PutResult, error: JobExists | JobReserved) -> None:  # noqa: ARG002 (_AnyPut's)
-        self.fail(error)
-
     async def send_alone(self) -> Job:
         request, left_s = job_requests.put_encoded(self._fields, self._body), self.time_left_s()
         return await put_once(self.sender, self._fields, request, doubtful=self.doubtful, retry_for_s=left_s)
-
-
-class _PutForResult(_AnyPut[PutResult]):
-    __slots__ = ()
-
-    def stored(self, job: Job, result: PutResult) -> None:  # noqa: ARG002 (_AnyPut's)
-        self.succeed(replace(result, job=None))
-
-    def refused(self, result: PutResult, error: JobExists | JobReserved) -> None:  # noqa: ARG002 (_AnyPut's)
-        self.succeed(result)
-
-    async def send_alone(self) -> PutResult:
-        [result] = await put_batch_once(self.sender, [self._fields], doubtful=self.doubtful)
-        return result
 
 
 class _Finish(_Call[None]):
@@ -204,7 +162,6 @@ class _Kind(ABC, Generic[OneResult]):
 
     def __init__(self, sender: Sender) -> None:
         self.sender = sender
-        self.joins = True
         self.most_jobs = MOST_JOBS
         self.most_bytes = MOST_BYTES
 
@@ -239,12 +196,10 @@ class _Kind(ABC, Generic[OneResult]):
                 call.send_again(doubtful=doubtful)
 
     def _adapt(self, error: DeferdError, calls: list[_Call[Any]]) -> None:
-        """Learn from a refusal what the service does not accept: such batches at all, or so large ones."""
+        """Learn from a refusal that the service does not accept such large batches."""
         status = error.status if isinstance(error, UnexpectedAnswer) else None
         paths = [one.path for one in error.field_errors] if isinstance(error, InvalidInput) else []
-        if status in _UNKNOWN_PATH or any(path[:1] == ("query",) for path in paths):
-            self.joins = False  # an older service
-        elif isinstance(error, PayloadTooLarge) or status == _TOO_LARGE:
+        if isinstance(error, PayloadTooLarge) or status == _TOO_LARGE:
             self.most_bytes = max(sum(len(call.piece) for call in calls) // 2, 1)
         elif ("body", "jobs") in paths:
             self.most_jobs = max(len(calls) // 2, 1)
@@ -254,22 +209,16 @@ class _Puts(_Kind[PutResult]):
     operation = PUT_JOBS
     query = {"with_jobs": "true"}  # noqa: RUF012 (never changed)
 
-    def end(self, call: _AnyPut[Any], result: PutResult, *, doubtful: bool) -> None:
+    def end(self, call: _Put, result: PutResult, *, doubtful: bool) -> None:
         code = result.code
-        if result.status in _OK:
-            if result.job is not None:
-                call.stored(result.job, result)
-                return
-            if result.status == _CREATED:  # only jobs that existed already may be left out
-                self.joins, doubtful = False, True
+        if result.job is not None:
+            call.succeed(replace(result.job, durability=result.durability))
         elif code == JobExists.code and not doubtful:
-            error = job_exists(call.topic, call.id, result.durability, result.state, result.until)
-            call.refused(result, error)
-            return
+            call.fail(job_exists(call.topic, call.id, result.durability, result.state, result.until))
         elif code == JobReserved.code and not doubtful:
-            call.refused(result, JobReserved(call.topic, call.id, result.durability))
-            return
-        call.send_again(doubtful=doubtful or code == StoreUnavailable.code)
+            call.fail(JobReserved(call.topic, call.id, result.durability))
+        else:  # also a job that existed already and was too large for the response
+            call.send_again(doubtful=doubtful or code == StoreUnavailable.code)
 
 
 class _Finishes(_Kind[FinishResult]):

@@ -10,7 +10,6 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from deferd.client import job_requests
-from deferd.client.buffer import PutBuffer
 from deferd.client.durations import Seconds
 from deferd.client.errors import NoAnswer
 from deferd.client.idempotency import cancel_once, put_batch_once, with_id, with_ids
@@ -89,10 +88,6 @@ class ProducerMethods:
             results = await put_batch_once(self._sender, with_ids(fields), first_index=first_index)
             span.refused(result.code for result in results)
             return results
-
-    def buffer(self) -> PutBuffer:
-        """Deprecated: concurrent puts share requests by themselves. An object whose `put` returns a PutResult."""
-        return PutBuffer(self._calls)
 
     async def get(self, topic: str, id: str) -> Job:
         """Get a job. Raises JobNotFound."""

@@ -1,6 +1,6 @@
 """The options of a put.
 
-`Client.put`, `AsyncClient.put`, `PutBuffer.put` and the `put` of a bound job definition all take `PutOptions`.
+`Client.put`, `AsyncClient.put` and the `put` of a bound job definition all take `PutOptions`.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from deferd.contract.responses.schedules import Preview, Schedule
 from deferd.contract.responses.schedules import PreviewedRun as Run
 from deferd.contract.schedules import CatchUp, Overlap, PutSchedule, ScheduledJob
 
-_DURATIONS = ("every", "jitter", "spread")
+_DURATIONS = ("every", "spread")
 _INSTANTS = ("start_at", "end_at")
 
 
@@ -56,10 +56,9 @@ class RunOptions(TypedDict, total=False):
     """No run is later."""
     max_runs: int
     """The schedule ends after this many runs."""
-    jitter: Seconds
-    """Each run is due up to this much later, by its id."""
     spread: Seconds
-    """Each run is due up to this much later, by the name of the schedule, so that runs keep their distance."""
+    """Each run is due up to this much later, by the name of the schedule, so that runs keep their distance. That of
+    `job` differs by run."""
     window: Mapping[str, Any] | Sequence[Mapping[str, Any]] | str
     """Opening hours, to which runs move: one window, a list of them, or the name of a calendar."""
     overlap: Overlap

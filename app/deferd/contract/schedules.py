@@ -97,21 +97,10 @@ class PutSchedule(Timing):
 
     topic: Topic
     job: ScheduledJob = Field(default=ScheduledJob(), description="The fields of the job that each run is.")
-    jitter: (
-        Annotated[
-            float,
-            seconds_field(
-                0,
-                limits.SPREAD_MAX_S,
-                "Each run is due up to this many seconds later; how much depends on its id, so it differs by run.",
-            ),
-        ]
-        | None
-    ) = None
     spread: Annotated[float, constraint("spread")] | None = Field(
         default=None,
         description="Each run is due up to this many seconds later; how much depends on the name of the schedule, so "
-        "the runs keep their distance.",
+        "the runs keep their distance. That of `job` depends on the id of each run, so it differs by run.",
     )
     window: WindowSpec | None = None
     max_runs: int | None = Field(

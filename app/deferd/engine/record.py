@@ -36,7 +36,7 @@ import orjson
 import pydantic_core
 
 from deferd.contract.fields import PLACING, POLICY
-from deferd.contract.model import DeadReason, JobState
+from deferd.contract.model import JobState
 from deferd.engine.partitions import topic_of
 
 _HEADER = struct.Struct("<IHIHIHII")
@@ -141,8 +141,7 @@ class JobRecord(msgspec.Struct, gc=False):
     extra: dict[str, Any] | None = None
     last_error: str | None = None
     reason: str | None = None
-    died_at_ms: int | None = None
-    """When it became dead, as its record says; see `dead_at_ms`."""
+    dead_at_ms: int | None = None
     finished_at_ms: int | None = None
     result: bytes | None = None
     traceparent: str | None = None
@@ -178,22 +177,6 @@ class JobRecord(msgspec.Struct, gc=False):
             return None
         first_due_at_ms = self.endings.first_due_at_ms
         return (self.due_at_ms if first_due_at_ms is None else first_due_at_ms) + deadline_ms
-
-    @property
-    def dead_at_ms(self) -> int | None:
-        """When the job became dead; None for a live one.
-
-        Version 0.1 did not store it. It is then derived: an attempt ended at that time, or its `ttl` or `deadline`
-        passed; None if none of these is known.
-        """
-        if self.reason is None or self.died_at_ms is not None:
-            return self.died_at_ms
-        if self.reason == DeadReason.EXPIRED:
-            return self.due_at_ms + (self.stored("ttl") or 0)
-        if self.reason == DeadReason.DEADLINE:
-            return self.deadline_at_ms
-        log = self.endings.attempts_log
-        return log[-1][1] if log else None
 
 
 def read_record(  # noqa: PLR0917 (by position: see below)
@@ -272,7 +255,7 @@ def read_extra(record: JobRecord, extra: dict[str, Any]) -> None:
     record.is_plain = False
     record.last_error = get("e")
     record.reason = get("d")
-    record.died_at_ms = get("da")
+    record.dead_at_ms = get("da")
     record.finished_at_ms = get("f")
     record.traceparent = get("c")
     record.tags = get("g")

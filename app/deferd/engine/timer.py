@@ -34,8 +34,8 @@ _LOCK_MS = 2500
 _PATIENCE_MS = 250
 """A holder that has not renewed its lock for this long, while work is overdue by as much, counts as dead."""
 _LOOK_FOR_SCHEDULES_S = 60.0
-"""How often the holder of the lock looks for schedules that are due although the shard's `due` does not say so, as when
-a release without schedules ran on the store, or whose runs another release of the time zones has derived."""
+"""How often the holder of the lock looks for schedules that are due although the shard's `due` does not say so, or
+whose runs another release of the time zones has derived."""
 _SCHEDULES_BEHIND_TOPICS_S = 0.1
 """While topics have due jobs all the time, schedules wait for them no longer than this."""
 _OUTCOMES_OF_RUNS = ("run", "skipped", "replaced", "missed")

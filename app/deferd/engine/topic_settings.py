@@ -15,23 +15,9 @@ from deferd.engine.stored_fields import from_store, policy_extra, to_store
 UNREADABLE_SETTINGS = (ValueError, TypeError, AttributeError, LookupError, ValidationError)
 """What `read_settings` raises for settings that something other than deferd has written."""
 
-_POLICY_BEFORE = {**{key: key for key in "tmbxrqi"}, "d": "l"}
-"""The keys of the policy beside the rest, as it was stored before version 0.2, and what they are now."""
-_OTHERS_BEFORE = {"l": "du", "w": "pl"}
-
-
-def present_settings(stored: dict[str, Any]) -> dict[str, Any]:
-    """Stored settings of any version as they are stored now; see lua/lib/settings.lua, which does the same."""
-    if "po" in stored:
-        return stored
-    policy = {now: stored[before] for before, now in _POLICY_BEFORE.items() if before in stored}
-    others = {now: stored[before] for before, now in _OTHERS_BEFORE.items() if before in stored}
-    return {**({"po": policy} if policy else {}), **others, **stored}
-
 
 def read_settings(stored: dict[str, Any]) -> TopicSettings:
     """Read stored settings. Raises one of UNREADABLE_SETTINGS."""
-    stored = present_settings(stored)
     policy = stored.get("po", {})
     if "pl" in stored:
         window, spread_ms = read_defaults(stored["pl"])

@@ -2,9 +2,6 @@
 
 With another number of shards a service would look for topics in the wrong ones. With another format it would misread or
 damage what is stored: jobs were lost when services of different revisions ran on one store.
-
-Revisions from before there were formats know a number of shards alone. They refuse the text above, at their start and
-within a second while they run, as they refuse another number.
 """
 
 from __future__ import annotations
@@ -27,8 +24,7 @@ FIRST_WRITE_DELAY_S = 2 * CHECK_INTERVAL_S
 """How long a starting service waits before it writes a missing guard. If the store was emptied, the services that run
 on it write their number first."""
 _POLL_S = 0.05
-_REPLACE = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('SET', KEYS[1], ARGV[2]) end"
-_VALUE = re.compile(r"(-?\d+)(?: format (\d+))?", re.ASCII)
+_VALUE = re.compile(r"(-?\d+) format (\d+)", re.ASCII)
 
 Call = Callable[..., Awaitable[Any]]
 
@@ -39,15 +35,9 @@ def value(shards: int) -> str:
 
 
 async def read(call: Call) -> str | None:
-    """The guard's value, or None when it is missing. Raises redis-py's errors.
-
-    A number of shards alone was written by a revision from before there were formats. It gets the format of those.
-    """
+    """The guard's value, or None when it is missing. Raises redis-py's errors."""
     try:
         stored = await call("GET", SHARDS_KEY)
-        if stored is not None and stored.isdigit():
-            await call("EVAL", _REPLACE, 1, SHARDS_KEY, stored, stored + b" format 1")
-            stored = await call("GET", SHARDS_KEY)
     except ResponseError as exc:
         if "WRONGTYPE" not in str(exc):
             raise
@@ -81,9 +71,10 @@ def shards_in(stored: str) -> int:
     found = _VALUE.fullmatch(stored)
     if found is None:
         raise ValueError(
-            f"has {stored} in its key {SHARDS_KEY}: set it to the number of shards that the store was set up with"
+            f"has {stored} in its key {SHARDS_KEY}: set it to `N format {FORMAT}`, where N is the number of shards "
+            "that the store was set up with"
         )
-    if found[2] not in {None, str(FORMAT)}:
+    if found[2] != str(FORMAT):
         raise ValueError(
             f"holds data of format {found[2]}, but this revision of deferd needs format {FORMAT}: run one revision of "
             "deferd on all services of a store, the one that the data are of"

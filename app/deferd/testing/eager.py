@@ -13,12 +13,10 @@ from msgspec import convert
 from deferd.client import AsyncClient, Client, Delivery, JobDefinition
 from deferd.client.blocking_transport import run_blocking
 from deferd.client.put_options import check_put
-from deferd.contract.bulk_model import CancelSelected, RescheduleSelected
 from deferd.contract.errors import JobExists, JobNotFound, JobReserved
 from deferd.contract.model import PutJob
-from deferd.testing.eager_bulk import EagerBulk, checked, new_delay
 from deferd.testing.eager_clients import EagerAsyncClient, EagerClient, EagerUnsupported
-from deferd.testing.eager_job import FOLLOW_UP, LIVE, WAITING, EagerJob, shown
+from deferd.testing.eager_job import LIVE, WAITING, EagerJob, shown
 from deferd.worker import Context, Reject, Retry, Snooze, Worker
 from deferd.worker.event_loop import running_here
 from deferd.worker.handlers import Handler
@@ -44,16 +42,13 @@ class EagerJobs:
             assert waiting.state == "finished"
 
     Pass `client` or `async_client` to the code under test as its Client or AsyncClient. Their `put`, `put_many`,
-    `put_batch`, `buffer`, `cancel`, `cancel_all` and `reschedule_all` work, with the checks and the JSON round trip of
-    the real ones; other calls raise EagerUnsupported.
+    `put_batch` and `cancel` work, with the checks and the JSON round trip of the real ones. Other calls raise
+    EagerUnsupported, and so do puts with ``on_conflict="append"`` or ``if_reserved="after"``.
 
     A job that is due immediately runs before its put returns; one that a handler puts runs after that handler. A job
     with a delay stays `delayed` until `run`, `run_delayed` or a cancel. A handler's Retry or Snooze makes its job
     `delayed` again, Reject makes it `dead`. Any other exception is recorded as a retry and then raised where the job
     was run; with ``raise_errors=False`` it is only recorded.
-
-    A put with ``on_conflict="append"`` adds its body to the list of the job that waits. One with
-    ``if_reserved="after"``, made while the handler of its id runs, is a `follow-up` until that job is finished or dead.
 
     Without a worker, and for topics without a handler, jobs are only recorded.
 
@@ -74,7 +69,6 @@ class EagerJobs:
         self._raise_errors = raise_errors
         self._due: deque[EagerJob] = deque()
         self._running: dict[EagerJob, _EagerContext] = {}
-        self._bulk = EagerBulk()
 
     def of(self, job: str | JobDefinition[Any]) -> list[EagerJob]:
         """The jobs of a topic, or of a definition's topic, in the order of their puts."""
@@ -131,127 +125,42 @@ class EagerJobs:
         """Perform `POST /jobs`; returns the status and the job as stored."""
         status, job = self._stored(fields)
         response = shown(job)
-        if job.items and fields.get("on_conflict") == "append":
-            response["body"] = job.body[-1:]
         await self._run_due(in_loop=in_loop)
         return status, response
 
     def _stored(self, fields: dict[str, Any]) -> tuple[int, EagerJob]:
-        """Store a job, to run if it is due; returns the status, and the job that has the id or waits for that."""
+        """Store a job, to run if it is due; returns the status, and the job that has the id."""
         put = check_put(fields)
-        job = EagerJob(fields["topic"], fields["id"], fields.get("body"), fields, None, "ready")
-        job.make_due_in(_delay(put))
+        _check_supported(put)
+        delay = _delay(put)
+        job = EagerJob(
+            fields["topic"], fields["id"], fields.get("body"), fields, delay, "delayed" if delay else "ready"
+        )
         existing = self._live(job.topic, job.id)
-        if existing is not None and put.on_conflict == "append":
-            may_wait = put.if_reserved == "after" or existing.state != "reserved"
-            if not may_wait:
-                raise JobReserved(job.topic, job.id)
-            if existing.state == "reserved" or existing.was_handed_out:
-                return self._put_after(existing, job, put)
-            return self._append(existing, job, put)
         if existing is not None:
             if put.on_conflict == "reject":
                 raise JobExists(job.topic, job.id)
-            if existing.state == "reserved" and put.if_reserved == "after":
-                return self._put_after(existing, job, put)
             if put.on_conflict == "keep":
                 return _OK, existing
             if existing.state == "reserved":
                 raise JobReserved(job.topic, job.id)
             existing.state = "cancelled"
-            _drop_follow_up(existing)
-        self._begin(job, put)
-        self._run_if_ready(job)
-        return (_CREATED if existing is None else _OK), job
-
-    def _begin(self, job: EagerJob, put: PutJob) -> None:
         self.jobs.append(job)
-        if put.on_conflict == "append":
-            job.body, job.items = [job.body], 1
-            if put.max_items == 1:
-                job.make_due_in(None)
-
-    def _append(self, to: EagerJob, job: EagerJob, put: PutJob) -> tuple[int, EagerJob]:
-        to.add_item(job.body)
-        is_full = put.max_items is not None and to.items >= put.max_items
-        delay = None if is_full else job.delay
-        if to.state == FOLLOW_UP:
-            to.delay = delay
-        elif to.state == "delayed":
-            to.make_due_in(delay)
-            self._run_if_ready(to)
-        return _OK, to
-
-    def _put_after(self, holder: EagerJob, job: EagerJob, put: PutJob) -> tuple[int, EagerJob]:
-        earlier = holder.follow_up
-        if earlier is not None and put.on_conflict == "keep":
-            return _OK, earlier
-        if earlier is not None and put.on_conflict == "append":
-            return self._append(earlier, job, put)
-        _drop_follow_up(holder)
-        self._begin(job, put)
-        holder.follow_up, job.state = job, FOLLOW_UP
-        return (_CREATED if earlier is None else _OK), job
-
-    def _start_follow_up(self, job: EagerJob, *, earliest: timedelta = timedelta(), error: str | None = None) -> None:
-        following, job.follow_up = job.follow_up, None
-        if following is not None:
-            following.make_due_in(max(following.delay or timedelta(), earliest))
-            following.error = error
-            self._run_if_ready(following)
-
-    def _run_if_ready(self, job: EagerJob) -> None:
         if job.state == "ready" and job.topic in self._handlers:
             self._due.append(job)
+        return (_CREATED if existing is None else _OK), job
 
-    async def cancel(self, topic: str, job_id: str, query: Mapping[str, Any], *, in_loop: bool) -> dict[str, Any]:
+    def cancel(self, topic: str, job_id: str, query: Mapping[str, Any]) -> dict[str, Any]:
         """Perform `DELETE /jobs/{topic}/{id}`."""
         job = self._live(topic, job_id)
         if job is None:
             raise JobNotFound(topic, job_id)
         if job.state == "reserved" and query.get("if_reserved") == "refuse":
             raise JobReserved(topic, job_id)
-        was = job.state
-        if query.get("follow_up") == "keep":
-            lease = timedelta(seconds=shown(job)["ttr"])  # the handler may still be at work
-            self._start_follow_up(job, earliest=lease if was == "reserved" else timedelta())
-        self._cancel(job)
-        await self._run_due(in_loop=in_loop)
-        return {"topic": topic, "id": job_id, "state": "cancelled", "was": was}
-
-    def _cancel(self, job: EagerJob) -> None:
-        job.state = "cancelled"
-        _drop_follow_up(job)
+        was, job.state = job.state, "cancelled"
         if job in self._running:
             self._running[job].stop()
-
-    def cancel_selected(self, sent: dict[str, Any]) -> dict[str, Any]:
-        """Perform `POST /jobs/cancel`."""
-        call = checked(CancelSelected, sent)
-
-        def cancel(job: EagerJob) -> bool:
-            if job.state == "reserved" and call.if_reserved == "refuse":
-                return False
-            self._cancel(job)
-            return True
-
-        return self._bulk.run(call, self.jobs, cancel)
-
-    async def reschedule_selected(self, sent: dict[str, Any], *, in_loop: bool) -> dict[str, Any]:
-        """Perform `POST /jobs/reschedule`."""
-        call = checked(RescheduleSelected, sent)
-
-        def reschedule(job: EagerJob) -> bool:
-            delay = None if job.state == "reserved" else new_delay(job, call)
-            if delay is None:
-                return False
-            job.make_due_in(delay)
-            self._run_if_ready(job)
-            return True
-
-        response = self._bulk.run(call, self.jobs, reschedule)
-        await self._run_due(in_loop=in_loop)
-        return response
+        return {"topic": topic, "id": job_id, "state": "cancelled", "was": was}
 
     def _live(self, topic: str, job_id: str) -> EagerJob | None:
         return next((job for job in self.jobs if (job.topic, job.id) == (topic, job_id) and job.state in LIVE), None)
@@ -334,8 +243,6 @@ class EagerJobs:
         if job.state == "reserved":  # not cancelled meanwhile
             job.state = state
         job.error = error
-        if job.state in {"finished", "dead"}:
-            self._start_follow_up(job, error=error)
 
 
 class _EagerContext(Context):
@@ -362,9 +269,12 @@ async def _at_once(function: Callable[[], Any]) -> Any:
     return function()
 
 
-def _drop_follow_up(job: EagerJob) -> None:
-    if job.follow_up is not None:
-        job.follow_up.state, job.follow_up = "cancelled", None
+def _check_supported(put: PutJob) -> None:
+    for name, value in (("on_conflict", "append"), ("if_reserved", "after")):
+        if getattr(put, name) == value:
+            raise EagerUnsupported(
+                f'EagerJobs supports no puts with {name}="{value}": use the fixture `deferd_service`'
+            )
 
 
 def _delay(put: PutJob) -> timedelta:

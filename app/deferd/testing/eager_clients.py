@@ -23,7 +23,7 @@ _NO_SERVICE = "http://eager.invalid"
 
 
 class EagerUnsupported(NotImplementedError):
-    """The call needs a service, such as a pop: EagerJobs has no store. Use the fixture `deferd_service`."""
+    """The call, such as a pop, needs a service: EagerJobs has no store. Use the fixture `deferd_service`."""
 
 
 class EagerClient(Client):
@@ -71,15 +71,11 @@ class _EagerSender(Sender):
                 for fields in sent["jobs"]:
                     check_put(fields)
                 return {"results": [await self._put_one(fields) for fields in sent["jobs"]]}
-            case "POST", "jobs", "cancel":
-                return self._jobs.cancel_selected(sent)
-            case "POST", "jobs", "reschedule":
-                return await self._jobs.reschedule_selected(sent, in_loop=self._in_loop)
             case "DELETE", "jobs", topic, job_id:
-                return await self._jobs.cancel(unquote(topic), unquote(job_id), call.query or {}, in_loop=self._in_loop)
+                return self._jobs.cancel(unquote(topic), unquote(job_id), call.query or {})
         raise EagerUnsupported(
-            f"{call.method} {call.path}: EagerJobs supports puts, cancels and `reschedule_all` only; for other calls "
-            "use the fixture `deferd_service`"
+            f"{call.method} {call.path}: EagerJobs supports puts and cancels of single jobs only; for other calls use "
+            "the fixture `deferd_service`"
         )
 
     async def _put_one(self, fields: dict[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from deferd.contract.errors import (
     PayloadTooLarge,
     ReceiptStale,
 )
-from deferd.contract.limits import BATCH_MAX, SNOOZE_MIN_S
+from deferd.contract.limits import BATCH_MAX
 from deferd.worker.held_job import HeldJob
 from deferd.worker.log import LOG, FailureLog
 from deferd.worker.outcomes import Bury, Finish, Outcome, Release, Return, bounded
@@ -39,7 +39,7 @@ _RETRY = RetryPolicy(heeds_proxies=False)
 _CONCURRENT_REPORTS = 16
 _OVER = (JobCancelled, JobNotFound, ReceiptStale)
 _REFUSED = (InvalidInput, PayloadTooLarge)
-_STORE_UNAVAILABLE, _NO_SUCH_CALL = 503, 404
+_STORE_UNAVAILABLE = 503
 _REFUSED_PUTS = (*_REFUSED, DifferentShard, DurabilityUnavailable, JobExists, JobReserved)
 
 
@@ -148,30 +148,12 @@ class Reporter:
 
         A job that is refused has no live delivery any more.
         """
-        outcome = await self._send_until_definite(lambda: self._return_many(topic, batch))
+        outcome = await self._send_until_definite(lambda: self._client.return_many(topic, [held.job for held in batch]))
         for held, result in zip(batch, outcome.result(), strict=True):
             if result.status == _STORE_UNAVAILABLE:
                 self._return(held)
             else:
                 self._on_reported(held)
-
-    async def _return_many(self, topic: str, batch: Sequence[HeldJob]) -> list[FinishResult]:
-        try:
-            return await self._client.return_many(topic, [held.job for held in batch])
-        except UnexpectedAnswer as error:
-            if error.status != _NO_SUCH_CALL:
-                raise
-            # A service of an earlier revision, while services are being replaced.
-            return [await self._snooze(held) for held in batch]
-
-    async def _snooze(self, held: HeldJob) -> FinishResult:
-        """Release a job uncounted."""
-        code = None
-        try:
-            await self._client.release(held.job, delay=SNOOZE_MIN_S, count=False)
-        except _OVER as error:
-            code = error.code
-        return FinishResult(id=held.job.id, status=200, code=code)
 
     async def _finish_many(self, topic: str, jobs: Sequence[JobToFinish]) -> list[FinishResult]:
         results = await self._client.finish_many(topic, jobs)

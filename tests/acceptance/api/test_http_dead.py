@@ -22,7 +22,7 @@ async def test_groups(http: Http) -> None:
         error = {"error": f"SMTP 421: message {number} refused"}
         ok(await http.post(http.job_path(f"j{number}", "bury"), json=error))
     await http.bury("k")
-    found = ok(await http.get("/dead", params={"topics": http.topic, "group_by": "error"}))
+    found = ok(await http.get("/dead", params={"topics": http.topic}))
     assert {name: found[name] for name in ("left_out", "dead", "looked_at", "complete", "unreadable_shards")} == {
         "left_out": 0, "dead": 5, "looked_at": 5, "complete": True, "unreadable_shards": []
     }  # fmt: skip
@@ -39,7 +39,6 @@ async def test_groups(http: Http) -> None:
 @pytest.mark.parametrize(
     ("query", "field"),
     [
-        ({"group_by": "day"}, "query.group_by"),
         ({"since": "yesterday"}, "query.since"),
         ({"topics": "a,a"}, "query.topics"),
         ({"topics": ""}, "query.topics"),

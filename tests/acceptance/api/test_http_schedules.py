@@ -32,7 +32,7 @@ async def test_a_schedule_is_put_shown_and_deleted(http: Http, name: str) -> Non
     fields = {
         "job": {"body": {"n": 1}, "ttr": 5, "tags": ["x"], "ttl": None},
         "zone": "Europe/Berlin",
-        "jitter": 30,
+        "spread": 30,
         "max_runs": 3,
         "overlap": "skip",
         "catch_up": "all",
@@ -198,7 +198,8 @@ async def test_a_preview_shows_runs_with_the_offset_of_the_zone(http: Http, name
         ({"every": 60, "overlap": "perhaps"}, "overlap", "allow"),
         ({"every": 60, "catch_up": "some"}, "catch_up", "none"),
         ({"every": 60, "max_runs": 0}, "max_runs", "at least 1"),
-        ({"every": 60, "jitter": -1}, "jitter", "at least 0 seconds"),
+        ({"every": 60, "spread": -1}, "spread", "at least 0 seconds"),
+        ({"every": 60, "jitter": 5}, "jitter", "not a known field"),
         ({"every": 60, "job": {"delay": 5}}, "job.delay", "not a known field"),
         ({"every": 60, "job": {"ttr": 0}}, "job.ttr", "at least"),
         ({"every": 60, "paused": "yes"}, "paused", "true or false"),

@@ -126,10 +126,6 @@ class Terminal:
             pass
         return self.process.returncode
 
-    def settings(self) -> list[Any]:
-        """The termios settings of the terminal."""
-        return termios.tcgetattr(self._controller)
-
     def read(self, wait_s: float) -> bool:
         """Read its output for at most `wait_s`; returns whether there was any."""
         if not select.select([self._controller], [], [], wait_s)[0]:

@@ -1,4 +1,4 @@
-"""`deferd now`: what needs a person, with an exit code; and `deferd top`, which shows it too."""
+"""`deferd now`: what needs a person, with an exit code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from deferd import Client
-from tests.acceptance.cli.command_line import Shell, terminal
+from tests.acceptance.cli.command_line import Shell
 from tests.acceptance.service_process import ServiceProcess, running_service
 
 KEPT_S = 10.0
@@ -65,14 +65,3 @@ def test_more_than_the_limit(shell: Shell, topic: str) -> None:
     until(shell, f"{topic}.*", code=6, text="3 things need you:")
     shown = until(shell, f"{topic}.*", "--limit", "1", code=6, text="3 things need you:")
     assert "  and 2 more; --limit shows them\n" in shown
-
-
-@pytest.mark.slow
-def test_top_shows_it(shell: Shell, topic: str) -> None:
-    shell.json("put", topic, "1")
-    with terminal(shell.url, "top", "--interval", "0.2", size=(40, 100)) as view:
-        view.wait_for(rf"{topic}: 1 ready, oldest \d+ s, no consumer")
-        view.press("q")
-        assert view.end() == 0
-    now = json.loads(shell.good("top", "--json", "--interval", "0.1"))["now"]
-    assert topic in {alert.get("topic") for alert in now["alerts"]}

@@ -30,11 +30,11 @@ def shell(running: ServiceForTests) -> Iterator[Shell]:
 
 def test_a_schedule_is_put_listed_shown_and_deleted(shell: Shell) -> None:
     put = ["schedules", "put", "nightly", "reports", '{"of": "all"}', "--cron", "0 3 * * *", "--zone", "Europe/Berlin"]
-    options = ["--overlap", "skip", "--jitter", "30s", "--ttr", "5m", "--tag", "night", "--max-runs", "9"]
+    options = ["--overlap", "skip", "--spread", "30s", "--ttr", "5m", "--tag", "night", "--max-runs", "9"]
     assert shell.good(*put, *options).startswith("nightly runs 20")
     [view] = shell.json("schedules", "get", "nightly")
     assert view["job"] == {"body": {"of": "all"}, "ttr": 300, "tags": ["night"]}
-    assert (view["overlap"], view["jitter"], view["max_runs"]) == ("skip", 30, 9)
+    assert (view["overlap"], view["spread"], view["max_runs"]) == ("skip", 30, 9)
 
     shown = shell.good("schedules", "get", "nightly")
     assert "runs at   0 3 * * * Europe/Berlin\n" in shown

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -22,17 +21,12 @@ from deferd import (
     JobRef,
     JobReserved,
     PutJob,
-    PutResult,
     ReceiptStale,
     TopicNotFound,
 )
-from deferd.client import batching
-from deferd.client.blocking_batching import BlockingBatching
 from deferd.contract.backoff import FixedBackoff
 from deferd.contract.model import FinishItem, TopicSettings
-from tests.acceptance.client.lossy_proxy import lossy_proxy
 from tests.acceptance.service_process import ServiceProcess
-from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -257,46 +251,12 @@ def test_readiness_and_metrics(client: Client) -> None:
     assert "deferd_store_up 1" in client.metrics()
 
 
-def test_puts_of_many_threads_are_combined_into_batches(
-    shared_service: ServiceProcess, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batching, "HOLD_S", 60)  # however long it takes to start the threads
-    with lossy_proxy(shared_service.url) as proxy, Client(proxy.url) as client, ThreadPoolExecutor(51) as threads:
-        buffer = client.buffer()
-
-        def put(number: int) -> PutResult:
-            return buffer.put(topic, id=f"j{number}")
-
-        with proxy.responses_held():
-            first = threads.submit(put, 0)
-            wait_until(lambda: bool(proxy.heads), 5, "the first put is sent")
-            others = [threads.submit(put, number) for number in range(1, 51)]
-            wait_until(lambda: buffer.waiting == 51, 5, "the others have begun")
-            joining = client._methods._calls._batching
-            assert isinstance(joining, BlockingBatching)
-            [group] = joining._groups.values()
-            wait_until(lambda: len(group.waiting) == 49, 5, "two are sent, the others wait")
-        results = [first.result(), *(other.result() for other in others)]
-    assert [f"j{number}" for number in range(51)] == [result.id for result in results]
-    assert {201} == {result.status for result in results}
-    assert len(proxy.heads) <= 10  # requests share what waits, so their number depends on which ends first
-
-
-def test_an_invalid_job_in_a_buffer_does_not_fail_others(client: Client, topic: str) -> None:
-    buffer = client.buffer()
-    statuses: list[int] = []
-
-    def put(number: int) -> None:
-        statuses.append(buffer.put(topic, id=f"j{number}").status)
-
-    threads = [threading.Thread(target=put, args=(number,)) for number in range(10)]
-    for thread in threads:
-        thread.start()
-    with pytest.raises(InvalidInput, match=r"ttr"):
-        buffer.put(topic, ttr=-1)
-    for thread in threads:
-        thread.join()
-    assert [201] * 10 == statuses
+def test_an_invalid_job_does_not_fail_those_of_other_threads(client: Client, topic: str) -> None:
+    with ThreadPoolExecutor(10) as threads:
+        jobs = [threads.submit(client.put, topic, id=f"j{number}") for number in range(10)]
+        with pytest.raises(InvalidInput, match=r"ttr"):
+            client.put(topic, ttr=-1)
+    assert [f"j{number}" for number in range(10)] == [job.result().id for job in jobs]
 
 
 def test_many_threads_share_one_client(client: Client, topic: str) -> None:

@@ -35,7 +35,7 @@ def test_a_schedule_is_put_shown_and_deleted(client: Client) -> None:
         at=["03:00"],
         days=["mon", "tue"],
         zone="Europe/Berlin",
-        jitter=timedelta(minutes=1),
+        spread=timedelta(minutes=1),
         start_at=datetime(2030, 1, 1, tzinfo=timezone(timedelta(hours=1))),
         overlap="skip",
         job={"body": {"all": True}, "ttr": timedelta(minutes=5), "max_attempts": None},

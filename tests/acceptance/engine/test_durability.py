@@ -158,7 +158,6 @@ class TestClient:
         assert client.put(topic).durability == "memory"
         [result] = client.put_batch([{"topic": topic, "id": "a", "durability": "replicated:1"}])
         assert result.durability == "replicated:1"
-        assert client.buffer().put(topic, durability="replicated:1").durability == "replicated:1"
         assert client.get(topic, "a").durability is None
         with pytest.raises(JobExists) as taken:
             client.put(topic, id="a", durability="replicated:1")

@@ -97,12 +97,12 @@ def test_after_a_flushall_only_services_with_the_same_number_of_shards_start(
 async def test_calls_are_refused_while_the_guard_has_another_number_of_shards(
     shop: Http, store: StoreServer, service: ServiceProcess
 ) -> None:
-    store.command("SET", "deferd:shards", 4)
+    store.command("SET", "deferd:shards", "4 format 1")
     await until(lambda: "Calls are refused" in service.output(), "the change is logged", within_s=10)
     for response, _ in await every_call(shop):
         assert "--shards 4, not 1" in problem(response, 503, "store_unavailable")["detail"]
     assert service.output().count("CRITICAL") == 1
-    store.command("SET", "deferd:shards", 1)
+    store.command("SET", "deferd:shards", "1 format 1")
     await assert_serves_again(shop)
 
 

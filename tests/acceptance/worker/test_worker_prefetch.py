@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from deferd import AsyncClient, Worker
-from deferd.contract.operations import deliveries
 from deferd.worker import lease_keeper, worker_run
 from tests.acceptance.client.lossy_proxy import lossy_proxy
 from tests.acceptance.service_process import ServiceProcess
@@ -109,22 +108,6 @@ async def test_prefetched_jobs_are_returned_uncounted_when_the_worker_stops(
         may_end.set()
     assert began == ["quick", "slow"]
     assert [job.id for job in await client.pop(topic, count=3)] == ["next", "last", "later"]
-
-
-async def test_prefetched_jobs_are_snoozed_on_a_service_that_cannot_return_them(
-    client: AsyncClient, shared_service: ServiceProcess, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    unknown = deliveries.RETURN_JOBS._replace(path="/topics/{topic}/no-such-call")
-    monkeypatch.setattr(deliveries, "RETURN_JOBS", unknown)
-    worker, began, may_end = await prefetching_worker(client, shared_service.url, topic, ttr=3600, max_attempts=1)
-    async with serving(worker):
-        await others_wait(began)
-        worker.stop()
-        for job_id in ("next", "last"):
-            snoozed = await in_state(client, topic, job_id, "ready")
-            assert (snoozed.attempts, snoozed.snoozes) == (0, 1)
-        may_end.set()
-    assert began == ["quick", "slow"]
 
 
 async def test_jobs_behind_a_handler_that_hangs_go_to_another_consumer(

@@ -324,7 +324,7 @@ async def test_a_damaged_topic_does_not_hide_the_others(driver: EngineDriver) ->
     await driver.put()
     await driver.puts.put(PutJob(topic="broken", id="a"))
     driver.server.command("HSET", "deferd:{0}:broken:pool", "a", "short")
-    for settings in ("no json", "[1]", '{"l": "x", "j": {}, "q": []}', '{"p": 1, "pb": 7}'):
+    for settings in ("no json", "[1]", '{"du": "x", "j": {}, "po": []}', '{"p": 1, "pb": 7}'):
         driver.server.command("HSET", "deferd:{0}:settings", "broken", settings)
         assert TOPIC in {one.topic for one in await alerts(driver)}
 

@@ -147,7 +147,7 @@ PLANTS: dict[str, Plant] = {
     "a topic that is not in topics": Plant((("ZREM", "deferd:{0}:topics", TOPIC),), {"unknown_topic": 1}),
     "settings that are no JSON": Plant((("HSET", "deferd:{0}:settings", TOPIC, "{{"),), {"settings_unreadable": 1}),
     "settings that no call would set": Plant(
-        (("HSET", "deferd:{0}:settings", TOPIC, '{"t":-5}'),), {"settings_unreadable": 1}
+        (("HSET", "deferd:{0}:settings", TOPIC, '{"po":{"t":-5}}'),), {"settings_unreadable": 1}
     ),
     "a timer that has no plan": Plant((("ZREM", "deferd:{0}:due", TOPIC),), {"timer_late": 1}),
     "a timer that plans to come late": Plant((("ZADD", "deferd:{0}:due", FAR_MS, TOPIC),), {"timer_late": 1}),
@@ -426,7 +426,7 @@ async def test_a_survey_finds_unlisted_topics_and_stray_keys(driver: EngineDrive
     survey = await driver.engine.consistency.audit_store()
     assert survey.unlisted == ["in-no-list", "not-in-topics", "without-settings"]
     assert (survey.stray_keys, survey.stray_count) == (["deferd:{0}:mine"], 1)
-    driver.server.command("HSET", "deferd:{0}:settings", "known", '{"t":-1}')
+    driver.server.command("HSET", "deferd:{0}:settings", "known", '{"po":{"t":-1}}')
     assert (await driver.engine.consistency.audit_store()).unlisted == [
         "in-no-list",
         "known",

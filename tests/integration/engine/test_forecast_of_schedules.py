@@ -43,9 +43,8 @@ async def previewed(driver: EngineDriver, made: Forecast, count: int = 1000) -> 
     [
         {"every": 60},
         {"every": 45.5},
-        {"every": 700, "jitter": 300},
+        {"every": 700, "job": {"spread": 300}},
         {"every": 600, "spread": 500},
-        {"every": 600, "job": {"spread": 400}},
         {"cron": "*/7 * * * *", "zone": "Europe/Berlin"},
         {"at": ["09:00", "09:30", "21:15"], "zone": "America/New_York"},
         {"every": 900, "window": {"from": "08:00", "to": "09:00"}},
@@ -67,7 +66,7 @@ async def test_the_runs_are_those_of_the_preview(driver: EngineDriver, schedule:
 
 async def test_many_runs_are_counted_by_arithmetic(driver: EngineDriver) -> None:
     await put_schedule(driver, every=1)
-    await put_schedule(driver, "jitter", every=10, jitter=5)
+    await put_schedule(driver, "spread", every=10, job={"spread": 5})
     await put_schedule(driver, "cron", cron="* * * * * *")
     made = await forecast(driver)
     made = await forecast(driver, from_ms=made.now_ms + HOUR_MS, to_ms=made.now_ms + 11 * HOUR_MS, buckets=10)
@@ -149,7 +148,7 @@ async def test_too_many_runs_or_schedules_are_said(driver: EngineDriver, monkeyp
 
 async def test_others_run_meanwhile(driver: EngineDriver) -> None:
     for number in range(100):
-        await put_schedule(driver, f"n{number:03}", cron="* * * * *", jitter=30)
+        await put_schedule(driver, f"n{number:03}", cron="* * * * *", job={"spread": 30})
     longest_s, running = 0.0, True
 
     async def tick() -> None:

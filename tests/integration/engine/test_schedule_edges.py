@@ -1,4 +1,4 @@
-"""Rare ways through the scripts of schedules: conflicts, damaged entries, a store without memory, another release."""
+"""Rare ways through the scripts of schedules: conflicts, damaged entries, a store without memory, another program."""
 
 from __future__ import annotations
 
@@ -127,8 +127,7 @@ async def test_without_memory_runs_become_ready_and_the_next_ones_follow_later(s
     await schedules.assert_clean()
 
 
-async def test_a_visit_that_another_release_removed_is_made_up_for(schedules: ScheduleDriver) -> None:
-    """A service of version 0.1.0 takes the member for a topic without jobs."""
+async def test_a_visit_that_another_program_removed_is_made_up_for(schedules: ScheduleDriver) -> None:
     await schedules.schedule(every=60)
     schedules.move_clock(61)
     schedules.server.command("ZREM", f"{SHARD}due", ":schedules")

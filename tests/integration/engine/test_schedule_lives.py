@@ -14,8 +14,8 @@ from tests.integration.engine.engine_driver import TOPIC
 from tests.integration.engine.schedule_driver import NAME, ScheduleDriver, anyone
 
 TOGETHER_MS = 5
-"""When jitter moves a run past a closing, and the next one is due at that opening too, that one is put then: it is due
-in a millisecond."""
+"""When the job's spread moves a run past a closing, and the next one is due at that opening too, that one is put then:
+it is due in a millisecond."""
 WINDOWS: list[Any] = [
     {"from": "09:00", "to": "10:00"},
     {"from": "22:00", "to": "02:00"},
@@ -30,9 +30,8 @@ TIMINGS: list[dict[str, Any]] = [
 ]
 OTHERS: dict[str, list[Any]] = {
     "window": WINDOWS,
-    "jitter": [30, 1000, 20_000],
     "spread": [30, 1000, 20_000],
-    "job": [{"spread": 60}, {"spread": 4000}],
+    "job": [{"spread": 30}, {"spread": 1000}, {"spread": 20_000}],
     "max_runs": [1, 5, 9],
 }
 

@@ -197,10 +197,10 @@ async def test_occurrences_that_a_window_moves_together_become_one_run(schedules
     assert set(hours) == set(range(9, 17))
 
 
-async def test_spread_is_the_same_for_all_runs_and_jitter_is_not(schedules: ScheduleDriver) -> None:
+async def test_spread_is_the_same_for_all_runs_and_that_of_the_job_is_not(schedules: ScheduleDriver) -> None:
     await schedules.schedule("spread", every=600, spread=300)
-    await schedules.schedule("jitter", every=600, jitter=300, start_at="2020-01-01T00:00:00Z")
-    offsets: dict[str, set[int]] = {"spread": set(), "jitter": set()}
+    await schedules.schedule("by-run", every=600, job={"spread": 300}, start_at="2020-01-01T00:00:00Z")
+    offsets: dict[str, set[int]] = {"spread": set(), "by-run": set()}
     for _ in range(5):
         for name, found in offsets.items():
             schedule = await schedules.get(name)
@@ -209,7 +209,7 @@ async def test_spread_is_the_same_for_all_runs_and_jitter_is_not(schedules: Sche
             found.add(schedule.next_due_ms - schedule.state.occurrence_ms)
         await schedules.advance(600)
     assert len(offsets["spread"]) == 1
-    assert len(offsets["jitter"]) > 2
+    assert len(offsets["by-run"]) > 2
     assert all(0 <= offset <= 300_000 for found in offsets.values() for offset in found)
 
 

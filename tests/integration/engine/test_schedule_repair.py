@@ -127,7 +127,7 @@ async def test_a_copy_has_all_schedules_in_the_shards_of_their_topics(
     store: Store, server: StoreServer, tmp_path: Path, shards: tuple[int, int]
 ) -> None:
     from_shards, to_shards = shards
-    server.command("SET", "deferd:shards", from_shards)
+    server.mark_used(from_shards)
     engine = Engine(store, shards=from_shards)
     driver = ScheduleDriver(engine, server)
     for number in range(12):

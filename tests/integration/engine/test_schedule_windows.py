@@ -1,4 +1,4 @@
-"""Schedules with opening hours, spread and jitter, of their own, of their job, or of their topic."""
+"""Schedules with opening hours and a spread, of their own, of their job, or of their topic."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_opening_hours_that_the_topic_gets_later_count_from_the_next_run_o
     assert of_day(second.next_due_ms) == 9 * HOUR_MS
 
 
-async def test_the_spread_of_a_schedule_is_the_same_for_all_its_runs_and_jitter_is_not(
+async def test_the_spread_of_a_schedule_is_the_same_for_all_its_runs_and_that_of_its_job_is_not(
     schedules: ScheduleDriver,
 ) -> None:
     spread, _ = await schedules.schedule("spread", at=["03:00"], spread=3600)
@@ -96,9 +96,9 @@ async def test_the_spread_of_a_schedule_is_the_same_for_all_its_runs_and_jitter_
     assert of_day(spread.next_due_ms) == 3 * HOUR_MS + offset_ms
     job = await schedules.queue.get(TOPIC, spread.next_id)
     assert job.placement.moved_ms == offset_ms
-    jitter, _ = await schedules.schedule("jitter", at=["03:00"], jitter=3600)
-    assert of_day(jitter.next_due_ms) == 3 * HOUR_MS + spread_of(jitter.next_id, HOUR_MS)
-    _, runs = await schedules.engine.schedules.preview("jitter", anyone, 5)
+    by_run, _ = await schedules.schedule("by-run", at=["03:00"], job={"spread": 3600})
+    assert of_day(by_run.next_due_ms) == 3 * HOUR_MS + spread_of(by_run.next_id, HOUR_MS)
+    _, runs = await schedules.engine.schedules.preview("by-run", anyone, 5)
     assert len({of_day(run.due_ms) for run in runs}) == 5
 
 

@@ -235,7 +235,7 @@ async def test_a_cursor_of_another_list_is_refused(driver: EngineDriver, cursor:
         await driver.engine.topic_list.page(cursor)
 
 
-@pytest.mark.parametrize("damage", ["{{", "[]", '{"t":-5}', '{"l":99}'])
+@pytest.mark.parametrize("damage", ["{{", "[]", '{"po":{"t":-5}}', '{"du":99}'])
 async def test_unreadable_settings_hide_no_other_topic(
     engine: Engine, store: Store, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:

@@ -222,45 +222,8 @@ async def test_a_dead_job_says_why_and_what_a_redrive_does(driver: EngineDriver)
     assert {"dead_at", "kept_until"} <= found.keys()
     await redrive_jobs(driver.engine, TOPIC)
     redriven = await driver.queue.get(TOPIC, "a")
-    assert (redriven.dead_at_ms, redriven.died_at_ms) == (None, None)
+    assert redriven.dead_at_ms is None
     assert (await reason(driver))["code"] == "behind"
-
-
-@pytest.mark.parametrize(
-    ("fields", "end", "dead_after_s"),
-    [
-        ({"ttl": 5}, None, 5),
-        ({"deadline": 6}, None, 6),
-        ({"max_attempts": 1}, "release", 20),
-        ({}, "bury", 20),
-    ],
-)
-async def test_when_it_died_is_derived_for_records_of_version_0_1(
-    driver: EngineDriver, fields: dict[str, Any], end: str | None, dead_after_s: float
-) -> None:
-    await driver.put("a", ttr=600, **fields)
-    if end is not None:
-        await driver.pop_one()
-    driver.move_clock(20)
-    if end is not None:
-        await getattr(driver.deliveries, end)(TOPIC, "a", ANY_RECEIPT)
-    await driver.run_timer()
-    new = await driver.queue.get(TOPIC, "a")
-    assert new.died_at_ms is not None
-    assert new.died_at_ms - new.created_at_ms == pytest.approx(20_000, abs=1000 * NOW_ISH)
-    raw = driver.server.command("HGET", f"{KEY}:pool", "a")
-    length = int.from_bytes(raw[22:26], "little")
-    extra = orjson.loads(raw[26 : 26 + length])
-    del extra["da"]
-    old = orjson.dumps(extra)
-    driver.server.command(
-        "HSET", f"{KEY}:pool", "a", raw[:22] + len(old).to_bytes(4, "little") + old + raw[26 + length :]
-    )
-    derived = await driver.queue.get(TOPIC, "a")
-    assert derived.dead_at_ms is not None
-    assert derived.dead_at_ms - derived.created_at_ms == pytest.approx(1000 * dead_after_s, abs=1000 * NOW_ISH)
-    assert (await reason(driver))["code"] == "dead"
-    assert (await driver.engine.consistency.audit_topic(TOPIC)).clean
 
 
 async def test_a_job_that_is_done(driver: EngineDriver) -> None:

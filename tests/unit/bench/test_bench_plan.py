@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 
 import pytest
 
@@ -135,13 +133,6 @@ def test_wrong_usage_of_the_command() -> None:
     assert "--ids is '0'" in refused.stderr
     assert before.returncode == 2
     assert "go after the word plan" in before.stderr
-
-
-def test_it_runs_as_a_module() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "deferd.bench", "plan", "--json"], capture_output=True, text=True, timeout=30, check=True
-    )
-    assert json.loads(done.stdout)["plan"]["primaries"] == 1
 
 
 def test_sizes_and_durations_are_readable() -> None:

@@ -84,7 +84,6 @@ def test_the_help_of_a_command_has_examples_of_it_and_the_exit_codes(
             ["copy", "redis://:se)cret@a", "redis+sentinel://b/main?sentinel_password=secret"],
             "deferd: got unexpected extra arguments (redis://...) (see deferd copy --help)",
         ),
-        (["ls", "--state", "dead"], "deferd: --state is for the jobs of a topic: give TOPIC"),
         (["key", "nwe"], "deferd: there is no command 'nwe': did you mean new? see `deferd help key new`"),
         (["--jsn"], "deferd: there is no option --jsn (see deferd --help)"),
         (["key"], "deferd: missing command (see deferd key --help)"),
@@ -137,18 +136,6 @@ def test_an_alias_is_its_command(alias: str, command: str, capsys: pytest.Captur
     assert 1 == len(set(texts))
     assert texts[0].startswith(f"Usage: deferd {command} ")
     assert alias in texts[0].partition("Aliases: ")[2].partition(".")[0]
-
-
-@pytest.mark.parametrize("command", ["schedules", "push"])
-def test_an_alias_of_an_action_is_its_action(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    texts = []
-    for action in ("get", "show"):
-        assert cli.main([command, action, "--help"]) == 0
-        texts.append(capsys.readouterr().out)
-
-    assert 1 == len(set(texts))
-    assert texts[0].startswith(f"Usage: deferd {command} get ")
-    assert "Aliases: show, look." in texts[0]
 
 
 def test_every_command_with_a_ttr_calls_its_flag_so(capsys: pytest.CaptureFixture[str]) -> None:
@@ -207,7 +194,6 @@ def test_help_and_usage_import_nothing_big() -> None:
 @pytest.mark.parametrize(
     ("words", "package", "what", "extra"),
     [
-        ("['top']", "rich", "tables and progress bars", "cli"),
         ("['copy', '--from', 'a', '--to', 'b']", "rich", "tables and progress bars", "cli"),
         *((f"['{name}', 'folder']", "redis", "the service", "server") for name in ("backup", "restore")),
         ("['backup', 'folder']", "pydantic_settings", "the service", "server"),

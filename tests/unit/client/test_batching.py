@@ -38,8 +38,6 @@ class Echo(Call[int]):
 
 
 class EchoKind:
-    joins = True
-
     def __init__(self, pause: Callable[[], object] | None = None) -> None:
         self.most_jobs, self.most_bytes = MOST_JOBS, MOST_BYTES
         self.alone: list[tuple[int, bool]] = []

@@ -152,15 +152,13 @@ def test_an_invalid_definition_is_refused() -> None:
 
 
 def test_an_unknown_option_of_a_put_is_a_type_error() -> None:
-    close = job("t", Order)
+    unknown: dict[str, Any] = {"dely": 5}
+    refusal = r"unexpected keyword argument 'dely': the options are ttr, .*, id,"
     with Client(NO_SERVICE, retry_for=0) as client:
-        for put in (
-            lambda **options: client.put("t", **options),
-            lambda **options: client.buffer().put("t", **options),
-            lambda **options: close.bind(client).put(Order(number=1), **options),
-        ):
-            with pytest.raises(TypeError, match=r"unexpected keyword argument 'dely': the options are ttr, .*, id,"):
-                put(dely=5)
+        with pytest.raises(TypeError, match=refusal):
+            client.put("t", **unknown)
+        with pytest.raises(TypeError, match=refusal):
+            job("t", Order).bind(client).put(Order(number=1), **unknown)
 
 
 def test_every_option_of_a_put_is_sent() -> None:

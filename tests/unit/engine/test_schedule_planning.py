@@ -21,6 +21,7 @@ from deferd.engine.schedules.stored_schedule import (
     rest_to_store,
 )
 from deferd.engine.script_arguments import NO_BOUNDS
+from deferd.engine.stored_fields import to_ms
 from deferd.engine.timing.openings import Openings
 from deferd.engine.timing.recurrence import run_id
 from tests.generators import result_of
@@ -41,7 +42,7 @@ def times(**fields: Any) -> RunTimes:
     if window is not None:
         assert not isinstance(window, str)
         openings = Openings.of(window if isinstance(window, list) else [window])
-    return RunTimes("s", schedule, CREATED_MS, RunPlacing(openings))
+    return RunTimes("s", schedule, CREATED_MS, RunPlacing(openings, spread_ms=to_ms(schedule.job.spread or 0)))
 
 
 def plan_of(of: RunTimes, *args: Any, **options: Any) -> Plan:
@@ -120,10 +121,10 @@ def test_a_schedule_without_further_runs_ends() -> None:
 
 
 @given(st.integers(1, 600), st.integers(0, 900), st.integers(0, 900))
-def test_runs_are_due_in_their_order_and_never_early(every: int, jitter: int, spread: int) -> None:
-    some = list(islice(times(every=every, jitter=jitter, spread=spread).runs_after(CREATED_MS), 20))
+def test_runs_are_due_in_their_order_and_never_early(every: int, of_job: int, spread: int) -> None:
+    some = list(islice(times(every=every, job={"spread": of_job}, spread=spread).runs_after(CREATED_MS), 20))
     for run, following in pairwise(some):
-        assert 0 <= run.due_ms - run.occurrence_ms <= (jitter + spread) * 1000
+        assert 0 <= run.due_ms - run.occurrence_ms <= (of_job + spread) * 1000
         assert run.due_ms <= following.due_ms
         assert run.occurrence_ms < following.occurrence_ms
 
@@ -156,9 +157,9 @@ BRIEF = [{"from": "10:00", "to": "10:05"}, {"from": "10:30", "to": "12:00"}]
     st.sampled_from([0, 60, 7200, 80_000]),
 )
 def test_what_is_planned_at_each_run_is_what_was_to_be_expected(
-    window: Any, when: dict[str, Any], spread: int, jitter: int
+    window: Any, when: dict[str, Any], spread: int, of_job: int
 ) -> None:
-    driven = times(**when, window=window, spread=spread, jitter=jitter)
+    driven = times(**when, window=window, spread=spread, job={"spread": of_job})
     expected = list(islice(driven.runs_after(CREATED_MS), 12))
     for run, following in pairwise(expected):
         assert run.due_ms <= following.due_ms
@@ -176,12 +177,12 @@ def test_what_is_planned_at_each_run_is_what_was_to_be_expected(
 
 
 @pytest.mark.parametrize(("catch_up", "made_up_for"), [("none", 0), ("last", 1), ("all", 998)])
-@pytest.mark.parametrize("jitter", [0, 30_000])
-def test_an_outage_that_ends_while_the_window_is_closed(catch_up: str, made_up_for: int, jitter: int) -> None:
+@pytest.mark.parametrize("spread", [0, 30_000])
+def test_an_outage_that_ends_while_the_window_is_closed(catch_up: str, made_up_for: int, spread: int) -> None:
     """It is created at 8:00, and open from 10:00 to 12:00; everything is down from 11:00 to 20:00."""
     hour_ms = 60 * MINUTE_MS
     now_ms, after_ms = CREATED_MS + 12 * hour_ms, CREATED_MS + 3 * hour_ms
-    each_second = {"every": 1, "window": {"from": "10:00", "to": "12:00"}, "jitter": jitter}
+    each_second = {"every": 1, "window": {"from": "10:00", "to": "12:00"}, "job": {"spread": spread}}
     runs: list[PlannedRun] = []
     missed = plans = 0
     while True:
@@ -195,7 +196,7 @@ def test_an_outage_that_ends_while_the_window_is_closed(catch_up: str, made_up_f
     assert next_run.due_ms >= CREATED_MS + 26 * hour_ms  # at 10:00 on the next day
     assert plans <= 2
     assert len(runs) >= made_up_for
-    moved_to_the_next_day = 1 if jitter else 0  # the one just before the closing
+    moved_to_the_next_day = 1 if spread else 0  # the one just before the closing
     assert len(runs) + missed == 3599 - moved_to_the_next_day
 
 
@@ -217,6 +218,27 @@ def test_a_definition_is_stored_as_it_was_given_without_the_body() -> None:
     assert read_definition(stored).job.model_fields_set == {"ttl", "tags"}
     assert body_of(rest_to_store(given, NO_BOUNDS)) == b'{"a":[1.5,null]}'
     assert body_of(rest_to_store(definition(), NO_BOUNDS)) == b"null"
+
+
+@pytest.mark.parametrize(
+    ("stored", "spread"),
+    [
+        ('{"every":60,"jitter":5,"topic":"t"}', 5),
+        ('{"every":60,"jitter":5,"job":{"spread":7,"ttr":9},"topic":"t"}', 12),
+        ('{"every":60,"jitter":null,"topic":"t"}', None),
+        ('{"every":60,"job":{"backoff":{"jitter":0.5,"kind":"fixed","seconds":1}},"topic":"t"}', None),
+    ],
+)
+def test_the_jitter_of_an_earlier_service_is_the_spread_of_the_job(stored: str, spread: float | None) -> None:
+    definition = read_definition(stored.encode())
+    assert definition.job.spread == spread
+    assert read_definition(definition_to_store(definition)) == definition
+
+
+def test_a_damaged_definition_is_a_value_error() -> None:
+    for stored in (b'["jitter":1]', b'[{"jitter":1}]', b'{"jitter":1,"job":3,"topic":"t","every":60}'):
+        with pytest.raises(ValueError):  # noqa: PT011 (what is wrong is for the log)
+            read_definition(stored)
 
 
 def test_a_state_is_read_as_it_was_stored() -> None:

@@ -67,9 +67,8 @@ def produce(client: Client, orders: list[Order]) -> Iterator[PutResult]:
     client.put("t", {"any": 1}, id="a", delay=1, ttr=timedelta(seconds=1), max_attempts=None, backoff=waits[0])
     client.put("t", run_at=datetime.now(UTC), ttl=None, retain=0, on_conflict="keep", durability="fsync")
     client.put("t", backoff={"kind": "fixed", "seconds": 10, "jitter": 0.1}, durability=level)
-    buffer = client.buffer()
-    stored: PutResult = buffer.put("t", {"any": 1}, delay=1, backoff=FixedBackoff(), durability="memory")
-    buffer.put(**close.fields(orders[0], id="x"))
+    stored: Job = client.put("t", {"any": 1}, delay=1, backoff=FixedBackoff(), durability="memory")
+    client.put(**close.fields(orders[0], id="x"))
     client.put_batch([PutJob(topic="t"), PutJob(topic="t", durability="fsync", backoff=FixedBackoff(seconds=1))])
     client.set_topic("t", TopicSettings(ttr=5, backoff=ScheduleBackoff(seconds=[1])))
     client.change("t", "a", delay=4, backoff=FixedBackoff(seconds=2))
@@ -86,8 +85,7 @@ def produce(client: Client, orders: list[Order]) -> Iterator[PutResult]:
 
 
 async def produce_async(client: AsyncClient) -> Job:
-    buffer = client.buffer()
-    stored: PutResult = await buffer.put("t", {"any": 1}, delay=1, backoff={"kind": "fixed"}, durability="fsync")
+    stored: Job = await client.put("t", {"any": 1}, delay=1, backoff={"kind": "fixed"}, durability="fsync")
     close_order: AsyncJob[Order] = close.bind(client)
     put: Job = await close_order.put(Order(number=1), run_at=datetime.now(UTC))
     put, again = await asyncio.gather(close_order.put(Order(number=1)), close_order.put(Order(number=2)))
@@ -110,7 +108,6 @@ class Order(BaseModel):
 
 close = job("orders.close", Order)
 client, async_client = Client(), AsyncClient()
-buffer, async_buffer = client.buffer(), async_client.buffer()
 {}
 """
 
@@ -123,9 +120,7 @@ WRONG_LINES = [
     'client.put("t", backoff={"kind": "schedule", "seconds": [1], "then": "repeat"})',
     'client.put("t", backoff={"seconds": 10})',
     'client.change("t", "a", backoff={"kind": "fixd"})',
-    'buffer.put("t", backoff={"kind": "fixd"})',
     'async_client.put("t", backoff={"kind": "fixd"}).close()',
-    'async_buffer.put("t", backoff={"kind": "fixd"}).close()',
     'close.bind(client).put(Order(number=1), backoff={"kind": "fixd"})',
     'job("t", Order, backoff={"kind": "fixd"})',
     'PutJob(topic="t", backoff={"kind": "fixd"})',
@@ -137,19 +132,15 @@ WRONG_LINES = [
     # levels
     'client.put("t", durability="foo")',
     'client.put("t", durability="replicated:0")',
-    'buffer.put("t", durability="foo")',
     'async_client.put("t", durability="foo").close()',
-    'async_buffer.put("t", durability="foo").close()',
     'close.bind(client).put(Order(number=1), durability="foo")',
     'job("t", Order, durability="foo")',
     'PutJob(topic="t", durability="foo")',
     'TopicSettings(durability="foo")',
     # options
     'client.put("t", dely=5)',
-    'buffer.put("t", dely=5)',
     'client.put("t", delay="5")',
     'client.put("t", on_conflict="ignore")',
-    'buffer.put({"topic": "t"})',
     'job("t", Order, id="a")',
     # definitions
     "close.put(Order(number=1))",

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from pydantic import BaseModel
@@ -23,6 +24,7 @@ from deferd import (
     Retry,
     Snooze,
     Then,
+    WindowDict,
     Worker,
     job,
 )
@@ -237,26 +239,25 @@ def test_jobs_that_a_handler_puts_run_after_it(shop: Shop) -> None:
     def order(number: int) -> None:
         jobs.client.put("mail", "first")
         CLOSE.bind(jobs.client).put(Order(number=number))
-        jobs.client.buffer().put("mail", "buffered")
+        jobs.client.put_batch([{"topic": "mail", "body": "batch"}])
         jobs.client.put("mail", "later", delay=60)
         shop.done.append("ordered")
 
     jobs.client.put("order", 7)
 
-    assert shop.done == ["ordered", ("first", True), Order(number=7), ("buffered", True)]
+    assert shop.done == ["ordered", ("first", True), Order(number=7), ("batch", True)]
     assert [one.state for one in jobs.jobs] == ["finished"] * 4 + ["delayed"]
 
 
 async def test_jobs_that_a_handler_puts_run_after_it_with_asyncio(shop: Shop) -> None:
     jobs = EagerJobs(shop.worker)
-    buffer = jobs.async_client.buffer()
 
     @shop.worker.handler("order")
     async def order(number: int) -> None:
-        await buffer.put(**CLOSE.fields(Order(number=number)))
+        await CLOSE.bind(jobs.async_client).put(Order(number=number))
         shop.done.append("ordered")
 
-    assert (await buffer.put("order", 7)).status == 201
+    assert (await jobs.async_client.put("order", 7)).state == "ready"
     assert shop.done == ["ordered", Order(number=7)]
 
 
@@ -370,6 +371,44 @@ def test_calls_that_need_a_service_say_so(shop: Shop) -> None:
         jobs.client.pop("mail")
     with pytest.raises(EagerUnsupported, match="GET /jobs/mail/a"):
         jobs.client.get("mail", "a")
+    with pytest.raises(EagerUnsupported, match=r"POST /jobs/cancel: .* use the fixture `deferd_service`"):
+        jobs.client.cancel_all(tag="x")
+    with pytest.raises(EagerUnsupported, match="POST /jobs/reschedule"):
+        jobs.client.reschedule_all(tag="x", by=60)
+
+
+@pytest.mark.parametrize("option", [{"on_conflict": "append"}, {"on_conflict": "replace", "if_reserved": "after"}])
+def test_puts_that_need_a_service_say_so(shop: Shop, option: dict[str, Any]) -> None:
+    jobs = EagerJobs(shop.worker)
+    name, value = list(option.items())[-1]
+    refusal = f'EagerJobs supports no puts with {name}="{value}": use the fixture `deferd_service`'
+    with pytest.raises(EagerUnsupported, match=refusal):
+        jobs.client.put("mail", "x", id="a", **option)
+    with pytest.raises(EagerUnsupported, match=refusal):
+        jobs.client.put_batch([{"topic": "mail", "id": "a", **option}])
+    assert jobs.jobs == []
+
+
+async def test_a_job_that_a_handler_holds_is_not_replaced(shop: Shop) -> None:
+    jobs = EagerJobs(shop.worker)
+
+    @shop.worker.handler("sync")
+    async def sync() -> None:
+        await jobs.async_client.put("sync", id="a", on_conflict="replace")
+
+    with pytest.raises(JobReserved):
+        await jobs.async_client.put("sync", id="a")
+
+
+def test_a_window_and_a_spread_are_kept_and_move_nothing() -> None:
+    jobs = EagerJobs()
+    closed: WindowDict = {"from": "00:00", "to": "00:01", "except": ["2026-12-24"]}
+    put = jobs.client.put("calls", id="a", window=[closed], spread=60)
+    [job] = jobs.of("calls")
+    assert (put.state, put.window, put.spread, put.asked_for) == ("ready", [closed], 60, None)
+    assert (job.fields["window"], job.fields["spread"]) == ([closed], 60)
+    with pytest.raises(InvalidInput):
+        jobs.client.put("calls", window={"from": "9"})
 
 
 def test_its_clients_are_clients(shop: Shop) -> None:

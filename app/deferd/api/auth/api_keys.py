@@ -52,8 +52,6 @@ TOKEN_MAX_BYTES = 512
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,63}")
 _HASH = re.compile(r"sha256:([0-9a-fA-F]{64})")
 _PATTERN = re.compile(rf"[A-Za-z0-9._:*-]{{1,{limits.TOPIC_LENGTH}}}")
-_FORMER = {"max_parked_pops": "max_waiting_pops"}
-"""Names of fields in the files of version 0.1, and what they are now."""
 _POSITION = re.compile(r"at (?:line \d+, column \d+|end of document)")
 
 
@@ -185,17 +183,9 @@ def _key(table: dict[str, Any], number: int) -> Key:
             f"invalid: key {number}: `name` must be 1 to 64 of A-Z a-z 0-9 . _ : @ -, the first a letter or digit"
         )
     try:
-        table = _with_present_names(table)
         return Key(name, _digest(table), _scopes(table), _topics(table), _limit(table), _bounds(table))
     except KeysRefused as exc:
         raise KeysRefused(f"invalid: key {number} ({name}): {exc}") from None
-
-
-def _with_present_names(table: dict[str, Any]) -> dict[str, Any]:
-    for former, name in _FORMER.items():
-        if former in table and name in table:
-            raise KeysRefused(f"`{former}` is the former name of `{name}`: give one of them")
-    return {_FORMER.get(name, name): value for name, value in table.items()}
 
 
 def _digest(table: dict[str, Any]) -> bytes:

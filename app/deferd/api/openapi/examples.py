@@ -249,7 +249,7 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
             "overlap": "skip",
         },
         {"topic": "mail.digest", "at": ["09:00", "17:30"], "days": ["mon", "fri"], "zone": "America/New_York"},
-        {"topic": "probe", "every": 30, "jitter": 5, "catch_up": "none"},
+        {"topic": "probe", "every": 30, "job": {"spread": 5}, "catch_up": "none"},
     ],
     "Schedule": [_SCHEDULE],
     "SchedulePage": [{"schedules": [_SCHEDULE], "next_cursor": None}],

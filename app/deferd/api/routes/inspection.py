@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import Query
 from pydantic import Field
@@ -46,7 +46,6 @@ async def explain_job(request: CurrentRequest, topic: Topic, id: JobId) -> respo
 class DeadQuery(TopicsQuery):
     """The parameters of dead jobs by error."""
 
-    group_by: Literal["error"] = Field("error", description="What the jobs of a group have in common: the error.")
     since: Instant | None = Field(
         None, description="Only jobs that died at this instant or later, or whose time of death is not known."
     )

@@ -33,10 +33,10 @@ from deferd.engine.timing.zones import TZDATA_VERSION
 
 router = OperationRouter()
 
-_OPTIONAL = {"cron", "every", "at", "days", "start_at", "end_at", "jitter", "spread", "window", "max_runs"}
+_OPTIONAL = {"cron", "every", "at", "days", "start_at", "end_at", "spread", "window", "max_runs"}
 
 _UNSAVED = "schedule"
-"""In place of a name, on which `spread` and `jitter` depend."""
+"""In place of a name, on which a `spread` depends."""
 _IF_NONE_MATCH: dict[str, Any] = {
     "parameters": [
         {

@@ -75,17 +75,6 @@ class CommandGroup(click.Group):
 
     command_class = Command
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """An action, by its name or an alias."""
-        return super().get_command(ctx, cmd_name) or super().get_command(ctx, ALIASES.get(cmd_name, cmd_name))
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The action that the arguments name, under its own name, not an alias."""
-        name, action, rest = super().resolve_command(ctx, args)
-        return name if action is None else action.name, action, rest
-
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (click's)
         """The examples."""
         formatter.write(f"\n{self.epilog}\n")

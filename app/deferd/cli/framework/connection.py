@@ -99,13 +99,8 @@ class Connection:
         with called_via("cli"):
             return Client(self.url, key=self.key, timeout=self.timeout, retry_for=self.retry_for)
 
-    def open_async(self, *, retry_for: float | None = None) -> AsyncClient:
-        """A client for asyncio; `retry_for` overrides the connection's."""
+    def open_async(self) -> AsyncClient:
+        """A client for asyncio."""
         from deferd.client import AsyncClient
 
-        retry_for = self.retry_for if retry_for is None else retry_for
-        return AsyncClient(self.url, key=self.key, timeout=self.timeout, retry_for=retry_for)
-
-    def one(self, url: str) -> Connection:
-        """The same settings for one of the URLs alone."""
-        return replace(self, url=[url])
+        return AsyncClient(self.url, key=self.key, timeout=self.timeout, retry_for=self.retry_for)

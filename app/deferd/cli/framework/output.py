@@ -20,8 +20,6 @@ from deferd.contract.fields import Field, Kind
 from deferd.contract.timestamps import format_instant
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from deferd.client import Job
     from deferd.contract.responses.response import Response
 
@@ -119,20 +117,22 @@ def printable(text: str) -> str:
 
 
 def show_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, headed: bool = True) -> None:
-    """Print a table of these cells."""
-    table = make_table(columns, headed=headed)  # imports an extra, needed for tables only
-    for at, column in enumerate(columns):
-        if column.right:  # a number that is wrapped or truncated reads as another number
-            table.columns[at].min_width = max(len(cells[at]) for cells in [[one.name for one in columns], *rows])
+    """Print a table of these cells, without lines; as wide as the terminal, else as wide as its cells."""
+    from rich.console import Console  # an extra, needed for tables only
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=headed, header_style="bold")
+    for column, *cells in zip(columns, *rows, strict=True):
+        table.add_column(
+            column.name,
+            justify="right" if column.right else "left",
+            no_wrap=column.cut,
+            overflow="ellipsis" if column.cut else "fold",
+            # A number that is wrapped or truncated reads as another number.
+            min_width=max(map(len, [column.name, *cells])) if column.right else None,
+        )
     for row in rows:
         table.add_row(*(printable(cell) for cell in row))
-    print_table(table)
-
-
-def print_table(table: Table) -> None:
-    """Print a table, as wide as the terminal, else as wide as its cells."""
-    from rich.console import Console
-
     console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else _UNLIMITED_WIDTH)
     with console.capture() as shown:
         console.print(table)
@@ -147,21 +147,6 @@ def fits(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> bool:
     names = [column.name for column in columns]
     needed = sum(max(map(len, cells)) + 2 for cells in zip(names, *rows, strict=True))
     return needed - 2 <= shutil.get_terminal_size().columns
-
-
-def make_table(columns: Sequence[Column], *, headed: bool = True) -> Table:
-    """An empty table without lines, whose cells are plain text."""
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=headed, header_style="bold")
-    for column in columns:
-        table.add_column(
-            column.name,
-            justify="right" if column.right else "left",
-            no_wrap=column.cut,
-            overflow="ellipsis" if column.cut else "fold",
-        )
-    return table
 
 
 def show_facts(facts: Iterable[tuple[str, str]]) -> None:

@@ -57,7 +57,6 @@ _timing_options: Final = all_of(
         click.option("--start-at", type=values.instant, metavar="INSTANT", help="no run is earlier"),
         click.option("--end-at", type=values.instant, metavar="INSTANT", help="no run is later"),
         click.option("--max-runs", type=values.count_from_1, metavar="N", help="it ends after so many runs"),
-        click.option("--jitter", type=values.duration, metavar="DURATION", help="each run up to this much later"),
     ]
 )
 _placement_options: Final = all_of(

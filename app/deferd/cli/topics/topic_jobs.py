@@ -1,4 +1,4 @@
-"""The commands for the jobs of a topic: `jobs`, `ls`, `redrive`, `purge`."""
+"""The commands for the jobs of a topic: `jobs`, `redrive`, `purge`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from deferd.cli.framework.exit_codes import UsageError
 from deferd.cli.framework.options import LONG_TIMEOUT_S, REASONS, all_of, client_command, state_option, topic_argument
 from deferd.cli.framework.output import Cells, Column
 from deferd.cli.jobs.tasks import show_begun, show_preview
-from deferd.cli.topics.topics import list_topics
 from deferd.contract.limits import REDRIVE_DEFAULT
 from deferd.contract.timestamps import format_instant
 
@@ -68,20 +67,6 @@ _list_options: Final = all_of(
 def jobs(topic: str, client: Client, as_json: bool, **options: Any) -> None:
     """List the jobs of a topic."""
     _list_jobs(client, topic, as_json=as_json, **options)
-
-
-@client_command("deferd ls", "deferd ls orders.close --state dead")
-@topic_argument("list its jobs", required=False)
-@_list_options
-def ls(topic: str | None, state: str | None, client: Client, as_json: bool, **filters: Any) -> int | None:
-    """List all topics as `topics`, or with TOPIC its jobs as `jobs`."""
-    if topic is None:
-        for name, value in {"state": state, **filters}.items():
-            if value is not None and name not in {"limit", "no_limit"}:
-                raise UsageError(f"--{name.replace('_', '-')} is for the jobs of a topic: give TOPIC")
-        return list_topics(client, as_json=as_json)
-    _list_jobs(client, topic, state=state, as_json=as_json, **filters)
-    return None
 
 
 @client_command(

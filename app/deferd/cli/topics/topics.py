@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from deferd.client import Client, TopicPage, TopicView
 
 
-def due_in_s(view: TopicView) -> float | None:
+def _due_in_s(view: TopicView) -> float | None:
     """Seconds until the next delayed job is due, by the clock of this host; None if none is delayed."""
     due_at = view.next_due_at
     return None if due_at is None else max((due_at - datetime.now(UTC)).total_seconds(), 0.0)
@@ -47,7 +47,7 @@ _NARROW_CELLS: Cells[TopicView] = {
     Column("TOPIC"): _name,
     **_counts(output.short_number),
     Column("OLDEST", right=True): lambda view: output.short_span(view.oldest_ready_age),
-    Column("DUE", right=True): lambda view: output.short_span(due_in_s(view)),
+    Column("DUE", right=True): lambda view: output.short_span(_due_in_s(view)),
 }
 _SERVICE_DEFAULT = "the service's default"
 _WITHOUT = {
@@ -83,12 +83,7 @@ class UnavailableTopics:
 
 @client_command("deferd topics", "deferd topics --json | jq -r 'select(.counts.dead > 0).topic'")
 def topics(client: Client, as_json: bool) -> int:
-    """List all topics with their counts."""
-    return list_topics(client, as_json=as_json)
-
-
-def list_topics(client: Client, *, as_json: bool) -> int:
-    """List all topics; fails after those that can be read when a part of the store cannot be reached."""
+    """List all topics with their counts. When a part of the store cannot be reached, list the others and fail."""
     views: list[TopicView] = []
     unavailable = UnavailableTopics()
     for page in client.topic_pages():

@@ -135,8 +135,8 @@ PREVIEW_UNSAVED_SCHEDULE = Operation(
     scope=Scope.READ,
     summary="Preview a schedule that is not stored",
     description=(
-        "Returns when its first runs would be due if it was created now, and stores nothing. With `spread` or "
-        "`jitter` the moments depend on the name that it will have."
+        "Returns when its first runs would be due if it was created now, and stores nothing. With a "
+        "`spread` the moments depend on the name that it will have."
     ),
     response=responses.Preview,
     response_description="The runs to come.",

@@ -31,7 +31,6 @@ class Schedule(Response, frozen=True, kw_only=True):
     start_at: Annotated[datetime | None, "No run is earlier."] = None
     end_at: Annotated[datetime | None, "No run is later."] = None
     zone: Annotated[str, "Its time zone."]
-    jitter: Annotated[float | None, "Seconds within which the runs are spread, differently by run."] = None
     spread: Annotated[float | None, "Seconds within which the runs are spread, by the schedule's name."] = None
     window: Annotated[Any, shown_as(WindowSpec | None), "Opening hours for the runs."] = None
     max_runs: Annotated[int | None, "The schedule ends after this many runs."] = None

@@ -23,7 +23,7 @@ class OverviewTopic(Response, frozen=True, kw_only=True):
 
     topic: str
     paused: bool
-    paused_at: Annotated[datetime | None, "Since when it is paused, if that is known."] = None
+    paused_at: Annotated[datetime | None, "Since when it is paused."] = None
     paused_by: Annotated[str | None, "Name of the key that paused it, if it was one."] = None
     paused_reason: Annotated[str | None, "Why it is paused, if that was said."] = None
     circuit: Annotated[

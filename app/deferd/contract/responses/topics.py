@@ -29,9 +29,7 @@ class TopicView(Response, frozen=True, kw_only=True):
 
     topic: str
     paused: Annotated[bool, "Whether the topic is paused: it hands out no jobs."]
-    paused_at: Annotated[
-        datetime | None, "Since when it is paused; omitted when that is not known, as for pauses by version 0.1."
-    ] = None
+    paused_at: Annotated[datetime | None, "Since when it is paused."] = None
     paused_by: Annotated[str | None, "Name of the key that paused it, if it was one."] = None
     paused_reason: Annotated[str | None, "Why it is paused, if that was said."] = None
     counts: Annotated[dict[str, int], shown_as(Counts)]

@@ -23,7 +23,6 @@ from deferd.engine.partitions import is_first, topic_of, topics_of
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.topic_list import TopicList, raise_if_none_is_readable
-from deferd.engine.topic_settings import present_settings
 from deferd.store.connection import Store
 from deferd.store.durability_levels import MEMORY
 from deferd.store.store_facts import Given, read_given
@@ -310,7 +309,7 @@ def _settings(raw: bytes) -> dict[str, Any]:
         settings = orjson.loads(raw) if raw else {}
     except ValueError:  # something other than deferd has written it; `deferd audit` finds it
         return {}
-    return present_settings(settings) if isinstance(settings, dict) else {}
+    return settings if isinstance(settings, dict) else {}
 
 
 def _whole(value: Any) -> int:

@@ -115,7 +115,7 @@ def _counting(
     definition, remaining = schedule.definition, _remaining(schedule)
     times = RunTimes(schedule.name, definition, schedule.state.created_ms, placing)
     after_ms = schedule.state.occurrence_ms or 0
-    is_moved = placing.openings is not None or placing.spread_ms or definition.jitter or definition.spread
+    is_moved = placing.openings is not None or placing.spread_ms or definition.spread
     if remaining is None and not is_moved:
         yield from _counting_occurrences(times, definition, max(after_ms, ends[0] - 1), ends, counts, shared)
         return

@@ -1,5 +1,5 @@
 -- Read what may need a person in topics of a shard. Read-only.
--- @include clock settings
+-- @include clock
 -- @flags no-writes
 -- KEYS[1] settings HASH topic -> JSON | KEYS[2] due ZSET; the keys of the topics are named after it
 -- ARGV[1] how long the service keeps dead jobs, ms | ARGV[2] jobs that died this long ago count as recent, ms
@@ -36,7 +36,7 @@ end
 
 local function settings_of(raw)
   local is_read, settings = pcall(cjson.decode, raw)
-  return is_read and type(settings) == 'table' and present_settings(settings) or {}
+  return is_read and type(settings) == 'table' and settings or {}
 end
 
 local function circuit_of(key)

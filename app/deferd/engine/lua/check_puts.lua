@@ -1,5 +1,5 @@
 -- Find the first of some puts into one topic that would be refused. Read-only.
--- @include clock topic settings record transitions
+-- @include clock topic record transitions
 -- @flags no-writes
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] terms as in ARGV[3] of put.lua, with the durability that the puts reach if some name none
@@ -15,7 +15,7 @@ local EXISTS, HELD, FULL, TOO_LARGE = -1, -2, -3, -4
 local MOST_ITEMS = 10000
 local here, now, finishing = attached(), now_ms(), ARGV[3]
 local settings = redis.call('HGET', SETTINGS, TOPIC)
-settings = settings and settings ~= '' and present_settings(cjson.decode(settings)) or {}
+settings = settings and settings ~= '' and cjson.decode(settings) or {}
 local durability, partitions, placing = settings.du or 0, settings.n or 1, settings.pl or ''
 local satisfied, known = struct.unpack('<i2I2', ARGV[2])
 local is_satisfied = satisfied < 0 or satisfied >= durability

@@ -1,5 +1,5 @@
 -- Put jobs into one topic. Each is stored completely, or not at all, with a code for the reason.
--- @include clock topic settings events tags record transitions collapsing
+-- @include clock topic events tags record transitions collapsing
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic
 -- ARGV[2] 0: return only the codes. Otherwise also the jobs as they are stored; of those that existed already only as
@@ -252,7 +252,6 @@ kept_room = tonumber(ARGV[2])
 with_records = kept_room > 0
 last = last_position()
 local settings, is_new = ensure_topic()
-if not is_new and next(settings) then settings = present_settings(settings) end
 max_jobs = settings.j or 0
 local durability, placing = settings.du or 0, settings.pl or ''
 partitions = settings.n or 1

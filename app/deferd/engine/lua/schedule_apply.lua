@@ -1,5 +1,5 @@
 -- Create, change, advance or delete a schedule in one step: its next run is put as it moves on, or nothing is done.
--- @include clock topic settings schedules missed_runs
+-- @include clock topic schedules missed_runs
 -- KEYS: see lib/topic.lua, of the schedule's topic; then the same of the topic of the run to withdraw, if that is another
 -- ARGV[1] topic | ARGV[2] name | ARGV[3] the `rev` that it must have, '': it must not exist
 -- ARGV[4] topic of the runs to withdraw | ARGV[5] id of the next run if it is to be withdrawn, else ''; if it does not wait
@@ -93,7 +93,7 @@ end
 -- share of the jobs is what counts.
 if #jobs > 0 then
   local settings = redis.call('HGET', SETTINGS, TOPIC)
-  settings = settings and settings ~= '' and present_settings(cjson.decode(settings)) or {}
+  settings = settings and settings ~= '' and cjson.decode(settings) or {}
   if (settings.pl or '') ~= ARGV[9] then return { OTHER_DEFAULTS, settings.pl or '' } end
   local bound = struct.unpack('<I4', jobs[2], 19)
   local most = math.min((settings.j or 0) > 0 and settings.j or math.huge, bound > 0 and bound or math.huge)

@@ -1,8 +1,9 @@
 """When the runs of a schedule are due, and which missed runs are made up for. Pure functions.
 
-An occurrence is an instant that the schedule names. Its run is due then, or later because of `window`, `spread` and
-`jitter`. Occurrences that a window moves to the same instant become one run, the run of the last one. `jitter` never
-moves a run past the one of the next occurrence, so runs are due in the order of their occurrences.
+An occurrence is an instant that the schedule names. Its run is due then, or later because of a `window` and a `spread`.
+Occurrences that a window moves to the same instant become one run, the run of the last one. The schedule's spread
+moves all runs alike; the spread of its job differs by run, but never moves a run past the one of the next occurrence, so runs are
+due in the order of their occurrences.
 """
 
 from __future__ import annotations
@@ -74,8 +75,7 @@ class RunTimes:
         self.recurrence = Recurrence.of(definition, created_ms)
         self._openings = placing.openings
         self._spread_ms = spread_of(name, to_ms(definition.spread)) if definition.spread else 0
-        self._jitter_ms = to_ms(definition.jitter or 0) + placing.spread_ms
-        """By how much each run may be later, depending on its id."""
+        self._spread_of_job_ms = placing.spread_ms
 
     def runs_after(self, occurrence_ms: int) -> Iterator[Run]:
         """The runs after an occurrence, in order. Each takes some milliseconds at most."""
@@ -121,7 +121,7 @@ class RunTimes:
             following = None if len(put) == len(chosen) else chosen[len(put)]
             planned_runs = yield from self._planned_all(put, following)
             return Plan(planned_runs, put[-1].occurrence_ms, missed, None, now_ms)
-        # Because of jitter the last may not be due yet.
+        # Because of the job's spread the last may not be due yet.
         last_ms = overdue[-1].occurrence_ms if overdue else latest[-1].occurrence_ms - 1
         runs = self.runs_after(last_ms)
         upcoming = next(runs, None) if remaining != 0 else None
@@ -133,9 +133,9 @@ class RunTimes:
         return Plan([*planned_runs, planned], last_ms, missed, planned, upcoming.due_ms)
 
     def _latest(self, after_ms: int, now_ms: int) -> Generator[None, None, tuple[list[Run], int]]:
-        """The runs of the latest CATCH_UP_MAX occurrences after `after_ms` that are due but for jitter, at least one.
+        """The runs of the latest CATCH_UP_MAX occurrences after `after_ms` that are due but for their job's spread.
 
-        The number is that of the occurrences before these.
+        It is at least one. The number is that of the occurrences before these.
         """
         occurrences, count = yield from self.recurrence.missed(
             after_ms, self._last_placed_by(now_ms, after_ms), limits.CATCH_UP_MAX
@@ -159,7 +159,7 @@ class RunTimes:
         return [] if is_missed else overdue[-1:]
 
     def _placed(self, at_ms: int | None) -> int:
-        """When the run of an occurrence is due, but for jitter: never earlier than that of an earlier one.
+        """When the run of an occurrence is due, but for its job's spread: never earlier than that of an earlier one.
 
         The runs of occurrences that a window moves to the same instant are joined. -1 for None.
         """
@@ -175,12 +175,12 @@ class RunTimes:
         return after_ms if last_ms is None else max(last_ms, after_ms)
 
     def _due_ms(self, at_ms: int, placed_ms: int, following_ms: int | None) -> int:
-        if not self._jitter_ms:
+        if not self._spread_of_job_ms:
             return placed_ms
-        gap_ms = self._jitter_ms
+        gap_ms = self._spread_of_job_ms
         if following_ms is not None:
             gap_ms = self._opening_of(following_ms) - self._opening_of(at_ms)
-        offset_ms = self._spread_ms + spread_of(run_id(self._name, at_ms), min(self._jitter_ms, gap_ms))
+        offset_ms = self._spread_ms + spread_of(run_id(self._name, at_ms), min(self._spread_of_job_ms, gap_ms))
         return place(at_ms, offset_ms, self._openings)
 
     def _opening_of(self, at_ms: int) -> int:
@@ -197,7 +197,7 @@ class RunTimes:
     def _planned(self, run: Run, following: Run | None) -> PlannedRun:
         following_ms = _NEVER
         if following is not None:
-            # A run that is due only just before the next one, because of jitter, is not missed at once.
+            # A run that is due only just before the next one, because of its job's spread, is not missed at once.
             gap_ms = self._placed(following.occurrence_ms) - self._placed(run.occurrence_ms)
             following_ms = max(following.due_ms, run.due_ms + gap_ms)
         return PlannedRun(

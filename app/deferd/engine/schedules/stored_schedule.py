@@ -12,6 +12,7 @@ import msgspec
 import orjson
 from msgspec import structs
 
+from deferd.contract import limits
 from deferd.contract.fields import PLACING
 from deferd.contract.model import PutJob
 from deferd.contract.schedules import PutSchedule, ScheduledJob
@@ -71,13 +72,10 @@ class ScheduleState(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkn
 
         None if there was none. With `but_next` the occurrence of the next run does not count, as the run is put again.
         """
-        if self.occurrence_ms is None:
-            return None
-        if not but_next:
-            return recurrence.by_new_rules(self.occurrence_ms, self.offset_ms)
-        if self.before_ms is None:  # of an earlier release of deferd
-            return self.occurrence_ms - 1
-        return recurrence.by_new_rules(self.before_ms, self.before_offset_ms)
+        at_ms, offset_ms = self.occurrence_ms, self.offset_ms
+        if but_next:
+            at_ms, offset_ms = self.before_ms, self.before_offset_ms
+        return None if at_ms is None else recurrence.by_new_rules(at_ms, offset_ms)
 
     @property
     def is_active(self) -> bool:
@@ -181,9 +179,23 @@ def read_definition(stored: bytes) -> PutSchedule:
     """Read the field `definition`, which has no body. Raises ValueError."""
     definition = _definitions.get(stored)
     if definition is None:
-        definition = PutSchedule.model_validate_json(stored)
+        definition = PutSchedule.model_validate_json(_without_jitter(stored))
         _definitions.put(stored, definition, _MODEL_BYTES * stored.count(b"{") + _BYTES_OF_A_BYTE * len(stored))
     return definition
+
+
+def _without_jitter(stored: bytes) -> bytes:
+    """The JSON of a definition, with a spread of its job in place of the `jitter` that an earlier service stored."""
+    if b'"jitter":' not in stored:
+        return stored
+    try:
+        fields = orjson.loads(stored)
+        if jitter := fields.pop("jitter"):
+            job = fields.setdefault("job", {})
+            job["spread"] = min((job.get("spread") or 0) + jitter, limits.SPREAD_MAX_S)
+        return orjson.dumps(fields)
+    except (AttributeError, KeyError, TypeError):  # it is that of a backoff, or the definition is damaged
+        return stored
 
 
 def definition_to_store(definition: PutSchedule) -> bytes:

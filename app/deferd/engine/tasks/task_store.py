@@ -122,7 +122,7 @@ class TaskStore:
 
 def _task(task_id: str, raw: Any) -> Task:
     fields = {name.decode(): value for name, value in zip(raw[::2], raw[1::2], strict=True)}
-    total, ended = fields.get("total", fields.get("of")), fields.get("ended")  # "of": as version 0.1 stored it
+    total, ended = fields.get("total"), fields.get("ended")
     return Task(
         task_id,
         orjson.loads(fields["spec"]),

@@ -63,7 +63,7 @@ local function page()
   return ids, scores, OPTIONS.last_first and first > low or not OPTIONS.last_first and beyond < high, last
 end
 
--- Whether the job was there at the cutoff, and dead if it is dead. Jobs that died before 0.2 have no `da`.
+-- Whether the job was there at the cutoff, and dead if it is dead.
 local function was_there(created, state, raw)
   if created > OPTIONS.cutoff or state ~= 'dead' then return created <= OPTIONS.cutoff end
   local is_read, extra = pcall(read_extra, raw)

@@ -29,7 +29,7 @@ end
 
 local function has_reason(extra) return not OPTIONS.reason or extra.d == OPTIONS.reason end
 
--- Whether a job with this record counts: an extra without `da` is that of a job that lives, or died before 0.2.
+-- Whether a job with this record counts: an extra without `da` is that of a job that lives.
 local function was_there(created, extra)
   return not OPTIONS.cutoff or created <= OPTIONS.cutoff and (extra.da or 0) <= OPTIONS.cutoff
 end

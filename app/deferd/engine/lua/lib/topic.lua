@@ -16,7 +16,7 @@
 --                     JSON text that only engine/placement.py reads, `ev` how many events to keep, `pu` while its jobs are
 --                     pushed (push_set.lua): { n most requests under way, j most jobs of one, r most requests a second,
 --                     if there is such a limit }, `n` the number of partitions if there are several, then also `rv`
---                     the revision of these settings; or ''. Older ones: lib/settings.lua
+--                     the revision of these settings; or ''
 --   KEYS[11] topics    ZSET topic -> 0, all topics of the shard in the order of their names
 --   KEYS[12] due       ZSET topic -> the next ms at which the timer has work there
 --   KEYS[13] tally     HASH what became of all jobs ever put: put, finished, cancelled (by a cancel, a purge or a put
