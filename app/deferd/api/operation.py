@@ -45,6 +45,8 @@ _large_bodies = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large-bodi
 class EmptyBody(StrictModel):
     """An empty object, `null`, or no body at all."""
 
+    schema_examples = ({},)
+
 
 EMPTY_BODY = EmptyBody()
 _FAST_PATHS: dict[type[BaseModel], Callable[[bytes, PutBounds, Bounds], Any]] = {

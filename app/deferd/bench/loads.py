@@ -79,7 +79,7 @@ class Loads:
         return results
 
     def batch(self) -> BatchFigures:
-        """Batches with the official client: all put, due at one instant, promoted by the timer, popped, finished."""
+        """Batches: all put, due at one instant, promoted by the timer, popped, finished."""
         topics, jobs = self._topics.of("batch"), self._options.jobs
         expected_s = self._warm_up(topics, "batches: warming up", jobs)
         put, due_s = self._put_ahead(topics, "batches: put", jobs, expected_s)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import time
 from array import array
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from deferd.bench.connection import Connection
 from deferd.bench.errors import BenchFailed
 from deferd.bench.ledger import Ledger
 from deferd.bench.service_clock import ClockOffset
@@ -66,20 +64,14 @@ class StepContext:
 
     @property
     def client(self) -> AsyncClient:
-        """The official client, with a connection for each concurrent batch."""
+        """The client of batches, with a connection for each concurrent one."""
         if self._client is None:
-            self._client = AsyncClient(self.url, timeout=CALL_TIMEOUT_S, retry_for=0, connections=2 * BATCHES_AT_ONCE)
+            self._client = self.new_client(2 * BATCHES_AT_ONCE)
         return self._client
 
-    @contextlib.asynccontextmanager
-    async def connections(self, count: int) -> AsyncIterator[list[Connection]]:
-        """New connections for a step; they connect at their first use."""
-        connections = [Connection(self.url, timeout_s=CALL_TIMEOUT_S) for _ in range(count)]
-        try:
-            yield connections
-        finally:
-            for connection in connections:
-                connection.close()
+    def new_client(self, connections: int) -> AsyncClient:
+        """A client of a step's own, without retries."""
+        return AsyncClient(self.url, timeout=CALL_TIMEOUT_S, retry_for=0, connections=connections)
 
     async def close(self) -> None:
         """Close the client."""
@@ -111,54 +103,54 @@ class SingleCalls:
         ledger = Ledger(self.topic, context.clock)
         put = job_requests.put({"topic": self.topic, "body": BODY})
         pop = consuming.pop(self.topic, wait=SINGLE_POP_WAIT_S)
-        async with context.connections(self.connections) as connections:
-            for job in await asyncio.gather(*(connection.send(put) for connection in connections)):
+        async with context.new_client(self.connections) as client:
+            for job in await asyncio.gather(*(client.send(put) for _ in range(self.connections))):
                 ledger.put(job.id)
             totals = StepResult.begin()
             end_s = totals.began_s + self.seconds
 
-            async def timed(connection: Connection, call: ApiRequest[Result]) -> Result:
+            async def timed(call: ApiRequest[Result]) -> Result:
                 sent_s = time.perf_counter()
-                response = await connection.send(call)
+                response = await client.send(call)
                 totals.values_ms.append((time.perf_counter() - sent_s) * 1000)
                 totals.calls += 1
                 context.done = totals.calls
                 return response
 
-            async def consume_one(connection: Connection) -> None:
-                deliveries = await timed(connection, pop)
+            async def consume_one() -> None:
+                deliveries = await timed(pop)
                 if len(deliveries) != 1:
                     raise BenchFailed(
                         f"a pop of topic {self.topic}, which had a ready job, waited {SINGLE_POP_WAIT_S:g} s and "
                         f"returned {len(deliveries)} jobs"
                     )
                 ledger.delivered(deliveries[0], time.time())
-                await timed(connection, job_requests.finish(deliveries[0]))
+                await timed(job_requests.finish(deliveries[0]))
 
-            async def repeat(connection: Connection) -> None:
+            async def repeat() -> None:
                 while time.monotonic() < end_s:
-                    ledger.put((await timed(connection, put)).id)
+                    ledger.put((await timed(put)).id)
                     if self.full_cycle:
-                        await consume_one(connection)
+                        await consume_one()
                     totals.jobs += 1
 
-            await asyncio.gather(*map(repeat, connections))
+            await asyncio.gather(*(repeat() for _ in range(self.connections)))
             totals.end()
             if self.full_cycle:
-                await asyncio.gather(*(self._consume_first(connection, ledger) for connection in connections))
+                await asyncio.gather(*(self._consume_first(client, ledger) for _ in range(self.connections)))
                 ledger.check_complete()
         return totals
 
-    async def _consume_first(self, connection: Connection, ledger: Ledger) -> None:
+    async def _consume_first(self, client: AsyncClient, ledger: Ledger) -> None:
         """Consume one of the jobs that opened the connections."""
-        for delivery in await connection.send(consuming.pop(self.topic, wait=SINGLE_POP_WAIT_S)):
+        for delivery in await client.send(consuming.pop(self.topic, wait=SINGLE_POP_WAIT_S)):
             ledger.delivered(delivery, time.time())
-            await connection.send(job_requests.finish(delivery))
+            await client.send(job_requests.finish(delivery))
 
 
 @dataclass(frozen=True)
 class PutAhead:
-    """Put jobs in batches with the official client.
+    """Put jobs in batches.
 
     They are due at random instants within `spread_ms` from `due_ms` on, by the store's clock. None: due at once.
     """
@@ -205,8 +197,8 @@ class PutAhead:
 class ConsumeAll:
     """Pop and finish the jobs of PutAhead as they become ready, up to `count` at a time.
 
-    With the official client and as many concurrent pops as PutAhead had batches; or, for `consumers` above 0, with that
-    many waiting consumers, one connection each. The values of the result are the lateness of each job.
+    With as many concurrent pops as PutAhead had batches; or, for `consumers` above 0, with that many waiting consumers,
+    one connection each. The values of the result are the lateness of each job.
     """
 
     topic: str
@@ -219,14 +211,14 @@ class ConsumeAll:
         totals = StepResult.begin()
         pop = consuming.pop(self.topic, count=self.count, wait=CONSUMER_WAIT_S)
 
-        async def consume(send: Callable[[ApiRequest[Any]], Awaitable[Any]]) -> None:
+        async def consume(client: AsyncClient) -> None:
             while ledger.missing:
-                deliveries = await send(pop)
+                deliveries = await client.send(pop)
                 at_s = time.time()
                 if not deliveries:
                     continue
                 totals.values_ms.extend([ledger.delivered(delivery, at_s) for delivery in deliveries])
-                results = await send(consuming.finish_many(self.topic, deliveries))
+                results = await client.send(consuming.finish_many(self.topic, deliveries))
                 if [result.id for result in results if result.status == 200] != [one.id for one in deliveries]:
                     refused = next((result for result in results if result.status != 200), None)
                     raise BenchFailed(f"a finish of {len(deliveries)} jobs returned {refused}")
@@ -236,9 +228,9 @@ class ConsumeAll:
                 context.done = totals.jobs
 
         if self.consumers:
-            async with context.connections(self.consumers) as connections:
-                await asyncio.gather(*(consume(connection.send) for connection in connections))
+            async with context.new_client(self.consumers) as client:
+                await asyncio.gather(*(consume(client) for _ in range(self.consumers)))
         else:
-            await asyncio.gather(*(consume(context.client.send) for _ in range(BATCHES_AT_ONCE)))
+            await asyncio.gather(*(consume(context.client) for _ in range(BATCHES_AT_ONCE)))
         ledger.check_complete()
         return totals.end()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
@@ -21,7 +20,6 @@ from deferd.api.dispatch import RequestHandler
 from deferd.api.incoming_request import IncomingRequest
 from deferd.api.problem_details import document
 from deferd.console.live_events import LiveEvents
-from deferd.console.masked_reads import masked_read
 from deferd.console.masks import Masks
 from deferd.console.off_loop import off_loop
 from deferd.engine.inspection.shared_reads import SharedReads
@@ -146,8 +144,7 @@ class ApiCalls:
         content = body if isinstance(body, bytes) else b"" if body is None else orjson.dumps(body)
         try:
             response = await self._respond(caller, _Call(method, path, _encoded(query), content))
-            content = bytes(response.body)
-            return await off_loop(len(content), lambda: self.masks.response(content)) if self.masks else content
+            return await self._masked(bytes(response.body))
         finally:
             self.writes += 1
 
@@ -163,22 +160,16 @@ class ApiCalls:
         """
         headers = ((b"last-event-id", last_event_id),) if last_event_id else ()
         response = await self._respond(caller, _Call("GET", path, _encoded(query), headers=headers))
-        return LiveEvents(response, hides_errors=bool(self.masks))
+        return LiveEvents(response, self.masks)
 
     async def _read(self, caller: Caller, path: str, query: bytes) -> bytes:
         return bytes((await self._respond(caller, _Call("GET", path, query))).body)
 
     async def _read_masked(self, caller: Caller, path: str, query: bytes) -> bytes:
-        if not self.masks:
-            return await self._read(caller, path, query)
-        return await masked_read(
-            self.masks, partial(self._read, caller), ApiRefused, path, query, lambda: self._has_room(caller)
-        )
+        return await self._masked(await self._read(caller, path, query))
 
-    def _has_room(self, caller: Caller) -> bool:
-        """Whether half of the limit is left: a list that is read every few seconds leaves that to actions."""
-        room = self.room(caller)
-        return room is None or room.left * 2 >= room.most
+    async def _masked(self, content: bytes) -> bytes:
+        return await off_loop(len(content), lambda: self.masks.response(content)) if self.masks else content
 
     async def _respond(self, caller: Caller, call: _Call) -> Response:
         found = self._handler.find(call.method, call.path)

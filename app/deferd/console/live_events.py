@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-import orjson
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from deferd.console.masked_reads import without_error
+from deferd.console.masks import Masks
 
 _STREAM_S = 60.0
 """The browser connects again then, and goes on where it was: so a stream ends soon after its session."""
@@ -17,14 +16,14 @@ _STREAM_S = 60.0
 class LiveEvents(Response):
     """A stream of Server-Sent Events that ends after a minute, as if the browser had disconnected.
 
-    `hides_errors`: without the errors of jobs. Each piece of the stream has whole messages.
+    It has no values that `masks` hide. Each piece of the stream has whole messages.
     """
 
-    def __init__(self, stream: Response, *, hides_errors: bool) -> None:
+    def __init__(self, stream: Response, masks: Masks) -> None:
         super().__init__()
         self.raw_headers = stream.raw_headers
         self._stream = stream
-        self._hides_errors = hides_errors
+        self._masks = masks
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream until there is an end."""
@@ -37,15 +36,14 @@ class LiveEvents(Response):
             except TimeoutError:
                 return {"type": "http.disconnect"}
 
-        async def send_without_errors(message: Message) -> None:
+        async def send_masked(message: Message) -> None:
             piece = message.get("body", b"")
             if piece:
-                message = {**message, "body": b"\n".join(map(_line_without_error, piece.split(b"\n")))}
+                message = {**message, "body": b"\n".join(map(self._masked, piece.split(b"\n")))}
             await send(message)
 
-        await self._stream(scope, receive_until_end, send_without_errors if self._hides_errors else send)
+        await self._stream(scope, receive_until_end, send_masked if self._masks else send)
 
-
-def _line_without_error(line: bytes) -> bytes:
-    data = line.removeprefix(b"data: ")
-    return line if data == line else b"data: " + orjson.dumps(without_error(orjson.loads(data)))
+    def _masked(self, line: bytes) -> bytes:
+        data = line.removeprefix(b"data: ")
+        return line if data == line else b"data: " + self._masks.response(data)

@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable
 from sys import getsizeof
 from typing import Any
 
-from deferd.console.json_text import Members, Number, compact, parse
+from deferd.console.json_text import Members, compact, parse
 from deferd.engine.bounded_cache import BoundedCache
 
 MASKED = "•••••"
 """What is shown in place of a value."""
 _WITH_FIELDS = frozenset({"body", "result", "headers"})
-_TEXTS = frozenset({"error", "last_error", "text", "detail"})
+_ERRORS = frozenset({"error", "last_error", "top_error"})
+_QUOTED_FROM = 20
+"""Sentences may shorten the error that they quote, but have as many of its first characters."""
 _KNOWN_BYTES = 1024 * 1024
-_SHORTEST_SECRET = 4
-"""Shorter values are not searched for in texts: they are found everywhere."""
-_MOST_SECRETS = 1000
-"""Texts of a job with more hidden values are hidden whole: the search takes the time of all of them."""
-_FOLLOWS = r"""[\\"'\])\s]*(?:=>|->|[:=])\s*"""
-_VALUE = r"""(?:[{\[(][\s\S]*|"(?:[^"\\]|\\[\s\S])*[^\n]*|'[^']*[^\n]*|[^\n]*)"""
-"""What may follow a name in a text: the rest of the line, what quotes enclose, and all that a bracket begins."""
-_BEHIND_A_CUT = "…\"'.)]} \t\r\n"
-"""What may follow a value that a text has cut."""
-_MOST_CUTS = 20
-_MOST_COMPARED = 2000
-"""A text with more places where a secret may begin, for each of its ends, is hidden whole: all are compared."""
 
 Path = tuple[str, ...]
 
@@ -38,66 +27,56 @@ class Masks:
     A pattern matches the end of a path, in any case of letters; the path of a field begins with `body`, `result` or
     `headers` of its job, and elements of an array have that of the array. What is below a match is hidden too.
 
-    Texts of errors are searched for the values that the job hides, also for one that the text's end has cut, and for
-    the last names of the patterns, followed by `:`, `=`, `=>` or `->`: then the rest of the line is hidden.
+    With patterns texts of errors are hidden whole: they may quote any value.
     """
 
     def __init__(self, patterns: Iterable[str] = ()) -> None:
-        self.patterns = tuple(patterns)
-        self._paths = [_compiled(pattern) for pattern in self.patterns]
-        names = "|".join(sorted({_in_text(pattern.rpartition(".")[2]) for pattern in self.patterns}))
-        self._named = re.compile(f"((?:{names}){_FOLLOWS}){_VALUE}", re.IGNORECASE) if names else None
+        self._paths = [_compiled(pattern) for pattern in patterns]
         self._known: BoundedCache[Path, bool] = BoundedCache(_KNOWN_BYTES)
 
     def __bool__(self) -> bool:
-        return bool(self.patterns)
+        return bool(self._paths)
 
-    def response(self, content: bytes, more: bytes = b"") -> bytes:
-        """JSON of the API with the fields of its jobs hidden. `more`: another one whose secrets its texts may quote."""
-        if not self.patterns or not content:
+    def response(self, content: bytes) -> bytes:
+        """JSON of the API with fields of jobs and errors hidden."""
+        if not self or not content:
             return content
         try:
-            secrets = self.secrets_within(more)
-            return compact(self._masked(parse(content), secrets)).encode()
+            return compact(self._masked(parse(content))).encode()
         except (ValueError, RecursionError):
             return b"null"  # better nothing than what could not be searched
 
-    def secrets_within(self, content: bytes) -> frozenset[str]:
-        """The hidden values of the jobs in JSON of the API; none for empty content. Raises ValueError."""
-        return frozenset(self._secrets_within(parse(content))) if content else frozenset()
-
     def hides(self, value: Any, name: str = "body") -> bool:
         """Whether some field of a job's body (`name`: its result or its headers) is hidden."""
-        return any(True for _ in self._hidden(value, (name,)))
+        left: list[tuple[Any, Path]] = [(value, (name,))]
+        while left:
+            inner, at = left.pop()
+            if self._is_hidden(at):
+                return True
+            if isinstance(inner, Members):
+                left += [(one, (*at, name)) for name, one in inner]
+            elif isinstance(inner, list):
+                left += [(one, at) for one in inner if isinstance(one, list)]
+        return False
 
-    def text(self, text: str, secrets: Collection[str] = ()) -> str:
-        """A text without these secrets, and without values that follow a hidden name."""
-        if len(secrets) > _MOST_SECRETS:
-            return MASKED
-        for secret in sorted(secrets, key=len, reverse=True):
-            text = text.replace(secret, MASKED)
-        if secrets:
-            if text.count("…") > _MOST_CUTS:
-                return MASKED
-            text = _without_cut_secrets(text, secrets)
-        return text if self._named is None else self._named.sub(lambda found: found[1] + MASKED, text)
-
-    def _masked(self, value: Any, secrets: frozenset[str]) -> Any:
+    def _masked(self, value: Any) -> Any:
         """Outside the fields of a job."""
         if isinstance(value, Members):
-            own = frozenset(self._secrets_of(value))
-            known = secrets | own if own else secrets
-            return Members((name, self._masked_member(name, inner, known)) for name, inner in value)
+            error = next((inner for name, inner in value if name in _ERRORS and inner), None)
+            return Members((name, self._masked_member(name, inner, error)) for name, inner in value)
         if isinstance(value, list):
-            return [self._masked(inner, secrets) for inner in value]
+            return [self._masked(inner) for inner in value]
         return value
 
-    def _masked_member(self, name: str, value: Any, secrets: frozenset[str]) -> Any:
+    def _masked_member(self, name: str, value: Any, error: str | None) -> Any:
+        """A member of an object that has this error."""
         if name in _WITH_FIELDS:
             return self._masked_field(value, (name,))
-        if name in _TEXTS and isinstance(value, str):
-            return self.text(value, secrets)
-        return self._masked(value, secrets)
+        if value and (name in _ERRORS or _is_filter_with_error(name, value)):
+            return MASKED
+        if name == "text" and error:
+            return _until_quote(value, error)
+        return self._masked(value)
 
     def _masked_field(self, value: Any, path: Path) -> Any:
         return MASKED if self._is_hidden(path) else self._masked_within(value, path)
@@ -124,93 +103,17 @@ class Masks:
             for pattern in self._paths
         )
 
-    def _hidden(self, value: Any, path: Path) -> Iterator[Any]:
-        """The values that are hidden."""
-        left = [(value, path)]
-        while left:
-            inner, at = left.pop()
-            if self._is_hidden(at):
-                yield inner
-            elif isinstance(inner, Members):
-                left += [(one, (*at, name)) for name, one in inner]
-            elif isinstance(inner, list):
-                left += [(one, at) for one in inner if isinstance(one, list)]
 
-    def _secrets_of(self, job: Members) -> Iterator[str]:
-        for name, value in job:
-            if name in _WITH_FIELDS:
-                for hidden in self._hidden(value, (name,)):
-                    yield from _texts_in(hidden)
-
-    def _secrets_within(self, value: Any) -> Iterator[str]:
-        if isinstance(value, Members):
-            yield from self._secrets_of(value)
-            for name, inner in value:
-                if name not in _WITH_FIELDS:
-                    yield from self._secrets_within(inner)
-        elif isinstance(value, list):
-            for inner in value:
-                yield from self._secrets_within(inner)
+def _is_filter_with_error(name: str, value: Any) -> bool:
+    """Whether it is the filter of a change, JSON in a string which may be cut off, that selects by an error."""
+    return name == "filter" and '"error"' in value
 
 
-def _texts_in(value: Any) -> Iterator[str]:
-    left = [value]
-    while left:
-        inner = left.pop()
-        if isinstance(inner, Members):
-            left += [one for _, one in inner]
-        elif isinstance(inner, list):
-            left += inner
-        elif isinstance(inner, str) and len(inner) >= _SHORTEST_SECRET:
-            yield inner
-            if not isinstance(inner, Number) and (escaped := compact(inner)[1:-1]) != inner:
-                yield escaped
-
-
-def _without_cut_secrets(text: str, secrets: Collection[str]) -> str:
-    """The text without beginnings of secrets where it was cut: at its end, or before an ellipsis."""
-    ends = {len(text), len(text.rstrip(_BEHIND_A_CUT)), *(at for at, sign in enumerate(text) if sign == "…")}
-    ordered = sorted(secrets)
-    longest = max(map(len, ordered))
-    beginnings = {secret[:_SHORTEST_SECRET] for secret in ordered}
-    places = [at for at in range(len(text)) if text[at : at + _SHORTEST_SECRET] in beginnings]
-    if len(places) * len(ends) > _MOST_COMPARED:
-        return MASKED
-    pieces: list[str] = []
-    done = 0
-    for begin, end in sorted(_cuts(text, sorted(ends), places, ordered, longest)):
-        if begin >= done:
-            pieces += [text[done:begin], MASKED]
-        done = max(done, end)
-    return "".join([*pieces, text[done:]])
-
-
-def _cuts(
-    text: str, ends: Iterable[int], places: list[int], ordered: list[str], longest: int
-) -> Iterator[tuple[int, int]]:
-    """The longest beginning of a secret before each end, from four characters on: where it begins and ends.
-
-    The first of the sorted secrets that is not less than a piece of text begins with it, if any does. So the time is
-    hardly that of the number of secrets.
-    """
-    for end in ends:
-        for at in places[bisect_left(places, end - longest) :]:
-            if at > end - _SHORTEST_SECRET:
-                break
-            piece = text[at:end]
-            found = bisect_left(ordered, piece)
-            if found < len(ordered) and ordered[found].startswith(piece):
-                yield at, end
-                break
-
-
-def _in_text(name: str) -> str:
-    """An expression for a name in a text, which takes time linear in the text: a `*` never begins within a name."""
-    first, *rest = [re.escape(part) for part in re.sub(r"\*+", "*", name).split("*")]
-    if not rest:
-        return rf"(?<!\w){first}"
-    between = "".join(rf"(?>[\w-]*?{part})" for part in rest[:-1])
-    return rf"(?<![\w-]){first}{between}[\w-]*{rest[-1]}"
+def _until_quote(text: str, error: str) -> str:
+    """The sentence up to its quote of the first line of an error."""
+    quoted = error.strip().partition("\n")[0].strip()[:_QUOTED_FROM]
+    before, found, _ = text.partition(quoted) if quoted else (text, "", "")
+    return before + MASKED if found else MASKED
 
 
 def _compiled(pattern: str) -> list[re.Pattern[str]]:

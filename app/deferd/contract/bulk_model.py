@@ -70,6 +70,11 @@ class Select(StrictModel):
         of_ids = {job.topic for job in self.ids or ()}
         return of_ids | {topic for topic in self.topics or () if "*" not in topic}
 
+    schema_examples = (
+        {"tag": "order-1042"},
+        {"state": "delayed", "topics": ["orders.*"], "due_before": "2030-01-31T09:30:00.000Z"},
+    )
+
 
 RequestId = Annotated[
     str,
@@ -132,6 +137,11 @@ class CancelSelected(_BulkCall):
         ),
     ] = "cancel"
 
+    schema_examples = (
+        {"select": {"tag": "order-1042"}},
+        {"select": {"ids": [{"topic": "orders.close", "id": "order-1042"}, {"topic": "payments", "id": "payment-7"}]}},
+    )
+
 
 def _not_zero(seconds: float) -> float:
     if round(seconds * 1000) == 0:
@@ -166,3 +176,8 @@ class RescheduleSelected(_BulkCall):
         if sum(value is not None for value in (self.by, self.delay, self.run_at)) != 1:
             raise ValueError("must have exactly one of `by`, `delay` and `run_at`")
         return self
+
+    schema_examples = (
+        {"select": {"tag": "customer:7"}, "by": 3600, "request_id": "outage-17"},
+        {"select": {"state": "ready", "topics": ["orders.*"]}, "delay": 600, "dry_run": True},
+    )

@@ -29,7 +29,7 @@ from deferd.contract.labels import Labelled, Tag
 from deferd.contract.open_enum import OpenEnum
 from deferd.contract.strict_model import StrictModel
 from deferd.contract.timestamps import parse_instant
-from deferd.contract.windows import WindowSpec
+from deferd.contract.windows import Window, WindowSpec
 
 TRACEPARENT_PATTERN = r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
 
@@ -240,11 +240,35 @@ class PutJob(_When, JobPolicy, Labelled):
         description="How durable the put must be. Default: the topic's, else what the store is configured for.",
     )
 
+    schema_examples = (
+        {"topic": "orders.close", "id": "order-1042", "delay": 1800, "body": {"order": 1042}},
+        {"topic": "payments", "id": "payment-7", "run_at": "2030-01-31T09:30:00.000Z", "durability": "replicated:1"},
+        {
+            "topic": "reminders",
+            "run_at": "2030-01-31T09:30:00.000Z",
+            "body": "pay the rent",
+            "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            "max_attempts": 5,
+            "backoff": {"kind": "schedule", "seconds": [120, 600, 3600], "then": "dead"},
+        },
+        {"topic": "calls", "id": "call-7", "window": Window.schema_examples[0], "spread": 600},
+        {"topic": "calls", "id": "call-8", "window": "office"},
+    )
+
 
 class PutBatch(StrictModel):
     """Jobs to put in one request. All are validated first; then each is stored or refused separately."""
 
     jobs: list[PutJob] = Field(min_length=1, max_length=limits.BATCH_MAX, description="1 to 1000 jobs.")
+
+    schema_examples = (
+        {
+            "jobs": [
+                {"topic": "orders.close", "id": "order-1042", "delay": 1800, "body": {"order": 1042}},
+                {"topic": "orders.close", "id": "order-1043", "delay": 1800, "body": {"order": 1043}},
+            ]
+        },
+    )
 
 
 class ChangeJob(_When, JobPolicy, Labelled):
@@ -255,6 +279,8 @@ class ChangeJob(_When, JobPolicy, Labelled):
     """
 
     body: JsonValue = Field(default=None, description="New body.")
+
+    schema_examples = ({"delay": 3600}, {"window": "office"}, {"body": {"order": 1042, "reminded": True}})
 
 
 class CancelItem(StrictModel):
@@ -269,6 +295,8 @@ class CancelBatch(StrictModel):
     """Jobs of one topic to cancel."""
 
     jobs: list[CancelItem] = Field(min_length=1, max_length=limits.BATCH_MAX, description="1 to 1000 jobs.")
+
+    schema_examples = ({"jobs": [{"id": "order-1042"}, {"id": "order-1043", "if_reserved": "refuse"}]},)
 
 
 class _Finish(StrictModel):
@@ -290,6 +318,12 @@ class FinishJob(_Finish):
         "finish puts nothing again.",
     )
 
+    schema_examples = (
+        {"receipt": "0f3a9c21b7d4.1"},
+        {"receipt": "0f3a9c21b7d4.1", "result": {"closed": True}},
+        {"receipt": "0f3a9c21b7d4.1", "put": [{"topic": "mail", "id": "closed-1042", "body": {"order": 1042}}]},
+    )
+
 
 class FinishItem(_Finish):
     """One job of a batch finish."""
@@ -301,6 +335,8 @@ class FinishBatch(StrictModel):
     """Jobs of one topic to finish."""
 
     jobs: list[FinishItem] = Field(min_length=1, max_length=limits.BATCH_MAX, description="1 to 1000 jobs.")
+
+    schema_examples = ({"jobs": [{"id": "order-1042", "receipt": "0f3a9c21b7d4.1"}, {"id": "order-1043"}]},)
 
 
 class HeldJob(StrictModel):
@@ -314,6 +350,8 @@ class HeldJobs(StrictModel):
     """Deliveries of one topic that a consumer holds."""
 
     jobs: list[HeldJob] = Field(min_length=1, max_length=limits.BATCH_MAX, description="1 to 1000 deliveries.")
+
+    schema_examples = ({"jobs": [{"id": "order-1042", "receipt": "0f3a9c21b7d4.1"}]},)
 
 
 class ReleaseJob(StrictModel):
@@ -336,6 +374,11 @@ class ReleaseJob(StrictModel):
             raise ValueError(f"must be at least {limits.SNOOZE_MIN_S} seconds when `count` is false")
         return delay
 
+    schema_examples = (
+        {"receipt": "0f3a9c21b7d4.1", "error": "the payment service responded with 502"},
+        {"delay": 5},
+    )
+
 
 class TouchJob(StrictModel):
     """Extension of a lease: it ends `ttr` seconds from now (default: the job's own ttr)."""
@@ -343,12 +386,16 @@ class TouchJob(StrictModel):
     receipt: Receipt | None = None
     ttr: Ttr | None = None
 
+    schema_examples = ({"receipt": "0f3a9c21b7d4.1", "ttr": 120},)
+
 
 class BuryJob(StrictModel):
     """Burial of a reserved job: it becomes dead."""
 
     receipt: Receipt | None = None
     error: ErrorText | None = None
+
+    schema_examples = ({"receipt": "0f3a9c21b7d4.1", "error": "there is no such order"},)
 
 
 class TopicSettings(JobPolicy):
@@ -358,6 +405,22 @@ class TopicSettings(JobPolicy):
     durability: Durability | None = constraint("durability", default=None)
     events: int = constraint("events", default=0)
     partitions: int | None = constraint("partitions", default=None)
+
+    schema_examples = (
+        {
+            "ttr": 30,
+            "max_attempts": 5,
+            "backoff": {"kind": "fixed", "seconds": 10, "jitter": 0.1},
+            "ttl": None,
+            "retain": 86400,
+            "window": "office",
+            "spread": 60,
+            "max_jobs": 100000,
+            "durability": None,
+            "events": 0,
+            "partitions": None,
+        },
+    )
 
 
 class PauseTopic(StrictModel):
@@ -371,6 +434,8 @@ class PauseTopic(StrictModel):
         ]
         | None
     ) = None
+
+    schema_examples = ({"reason": "the payment service is down"}, {})
 
 
 class Redrive(StrictModel):
@@ -405,3 +470,5 @@ class Redrive(StrictModel):
         if self.as_task and (self.dry_run or self.ids is not None):
             raise ValueError("must have `as_task` only without `dry_run` and `ids`")
         return self
+
+    schema_examples = ({"ids": ["order-1042"]}, {"limit": 100})

@@ -149,3 +149,14 @@ class SetPush(StrictModel):
     def jobs_per_request(self) -> int:
         """Most jobs of one request."""
         return limits.PUSH_BATCH_MAX if self.mode == "batch" else 1
+
+    schema_examples = (
+        {"url": "https://shop.example.com/hooks/close", "secrets": ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]},
+        {
+            "url": "https://shop.example.com/hooks/close",
+            "timeout": 10,
+            "max_in_flight": 50,
+            "rate": 100,
+            "mode": "batch",
+        },
+    )

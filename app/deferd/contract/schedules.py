@@ -123,3 +123,15 @@ class PutSchedule(Timing):
         if self.window is not None and self.job.window is not None:
             raise ValueError("must have a `window` of its own or in `job`, not both")
         return self
+
+    schema_examples = (
+        {
+            "topic": "reports",
+            "job": {"body": {"report": "sales"}, "max_attempts": 5},
+            "cron": "0 3 * * *",
+            "zone": "Europe/Berlin",
+            "overlap": "skip",
+        },
+        {"topic": "mail.digest", "at": ["09:00", "17:30"], "days": ["mon", "fri"], "zone": "America/New_York"},
+        {"topic": "probe", "every": 30, "job": {"spread": 5}, "catch_up": "none"},
+    )

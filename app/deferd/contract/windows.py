@@ -77,6 +77,11 @@ class Window(StrictModel):
         examples=[["2026-12-24"]],
     )
 
+    schema_examples = (
+        {"zone": "Europe/Berlin", "days": ["mon", "tue", "wed", "thu", "fri"], "from": "09:00", "to": "18:00"},
+        {"from": "22:00", "to": "06:00"},
+    )
+
 
 Windows = Annotated[list[Window], Field(min_length=1, max_length=limits.WINDOWS_MAX)]
 FORM_TAGS = ("(one window)", "(list of windows)", "(calendar)")
@@ -104,6 +109,8 @@ class PutCalendar(StrictModel):
     """Opening hours under a name, for jobs, topics and schedules."""
 
     windows: Windows = Field(description="It is open while at least one of these windows is.")
+
+    schema_examples = ({"windows": [Window.schema_examples[0]]},)
 
 
 _spec: TypeAdapter[Any] = TypeAdapter(WindowSpec)

@@ -85,14 +85,14 @@ def test_a_selection_within_the_limit_can_be_undone(masking: KeyedService) -> No
 
 
 def test_a_list_with_masks_leaves_room_for_actions(masking: KeyedService) -> None:
-    """It hides the errors for which there is none, and does not use up the limit to read what they may quote."""
+    """It reads no more than one without masks."""
     with producer(masking, "failing") as jobs, console(masking, "lister") as client:
         for number in range(30):
-            jobs.fail(f"j{number}", "SMTP 421", dead=True, body={"password": SECRET})
+            jobs.fail(f"j{number}", "mailbox full", dead=True, body={"password": SECRET})
         for number in range(3):
             page = client.get(f"/console/topics/failing/jobs?state=dead&n={number}")
             assert page.status_code == 200
-            assert "SMTP 421" in page.text or number
+            assert "mailbox full" not in page.text
             assert "•••••" in page.text
         _, done = cancel_all(client, "failing", ["j1", "j2"])
         assert "2 of 2 cancelled." in seen(client, done)

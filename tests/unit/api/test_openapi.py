@@ -15,7 +15,7 @@ from deferd.api.openapi import (
     problem_schemas,
 )
 from deferd.api.openapi.__main__ import FILE, render
-from deferd.api.openapi.examples import EXAMPLES
+from deferd.api.openapi.document import schema_examples
 from deferd.api.response_models import model_of
 from deferd.contract import bulk_model, model, push, schedules, windows
 from deferd.contract.operations.all_operations import all_operations
@@ -25,6 +25,7 @@ from deferd.contract.scopes import Scope
 
 DOCUMENT: dict[str, Any] = yaml.load(FILE.read_bytes(), yaml.CSafeLoader)
 SCHEMAS = DOCUMENT["components"]["schemas"]
+EXAMPLES = schema_examples()
 OPERATIONS = {row.id: row for row in all_operations() if not row.path.startswith("/testing/")}
 
 

@@ -11,7 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from deferd.console import live_events
 from deferd.console.live_events import LiveEvents
-from deferd.console.masked_reads import HIDDEN_ERROR
+from deferd.console.masks import MASKED, Masks
 
 
 class _UntilDisconnect(Response):
@@ -33,7 +33,7 @@ async def test_it_ends_as_if_the_browser_had_disconnected(monkeypatch: pytest.Mo
         sent.append(message)
 
     async with asyncio.timeout(5):
-        await LiveEvents(_UntilDisconnect(headers={"x-a": "b"}), hides_errors=False)({}, receive, send)
+        await LiveEvents(_UntilDisconnect(headers={"x-a": "b"}), Masks())({}, receive, send)
 
     assert len(sent) == 1
 
@@ -53,11 +53,11 @@ def test_a_stream_of_events_has_no_errors() -> None:
     async def stream() -> None:
         inner = StreamingResponse(iter([message]), media_type="text/event-stream")
         scope = {"type": "http", "asgi": {"spec_version": "2.4"}}
-        await LiveEvents(inner, hides_errors=True)(scope, receive, send)
+        await LiveEvents(inner, Masks(["password"]))(scope, receive, send)
 
     asyncio.run(stream())
     content = b"".join(one.get("body", b"") for one in sent)
     assert b"hunter22" not in content
-    assert HIDDEN_ERROR.encode() in content
+    assert MASKED.encode() in content
     assert content.startswith(b"id: 1\nevent: dead\ndata: {")
     assert content.endswith(b"}\n\n: keep-alive\n\n")

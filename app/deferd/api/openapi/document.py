@@ -5,7 +5,7 @@ The document is generated from the routes; `python -m deferd.api.openapi` writes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fastapi.openapi.utils import get_openapi
@@ -13,13 +13,14 @@ from starlette.routing import BaseRoute
 
 from deferd import __version__
 from deferd.api import problem_details
-from deferd.api.openapi.examples import EXAMPLES
 from deferd.api.openapi.postprocess import postprocess
 from deferd.api.openapi.problem_schemas import Problem
 from deferd.api.operation import OperationRoute
 from deferd.contract import limits
 from deferd.contract.errors import TooLate
+from deferd.contract.responses.response import Response
 from deferd.contract.scopes import Scope
+from deferd.contract.strict_model import StrictModel
 
 VERSION = __version__
 TITLE = "deferd"
@@ -229,7 +230,7 @@ def document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
     schemas.update(problem.pop("$defs"), Problem=problem)
     postprocess(generated)
     # FastAPI drops nulls from examples, so these are added last.
-    for name, examples in EXAMPLES.items():
+    for name, examples in schema_examples().items():
         schemas[name]["examples"] = examples
     generated["components"] = {
         "schemas": dict(sorted(schemas.items())),
@@ -240,6 +241,22 @@ def document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
         "securitySchemes": {"key": _SECURITY_SCHEME},
     }
     return generated
+
+
+def schema_examples() -> dict[str, list[dict[str, Any]]]:
+    """The examples of all types of the contract that have some, by the name of the schema."""
+    return {
+        vars(kind).get("schema_name", kind.__name__): list(kind.schema_examples)
+        for base in (Response, StrictModel)
+        for kind in _subclasses(base)
+        if "schema_examples" in vars(kind)
+    }
+
+
+def _subclasses(kind: Any) -> Iterator[Any]:
+    for subclass in kind.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)
 
 
 def _add_security(operation: dict[str, Any], scope: Scope | None) -> None:

@@ -1,4 +1,8 @@
-"""Changes the OpenAPI document of FastAPI and pydantic so that people and client generators can use it better."""
+"""Changes the OpenAPI document of FastAPI and pydantic so that people and client generators can use it better.
+
+Each step says which generator needs it, of those that `tests/acceptance/api` runs: oapi-codegen for Go,
+openapi-typescript and openapi-python-client.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ _NAMES_BELOW = frozenset({"properties", "schemas"})
 _BOUNDS = frozenset({"minimum", "maximum"})
 _INT32_MAX = 2**31 - 1
 NAME = "x-name"
-"""A schema with this key becomes a component of that name: generators name only the types of components."""
+"""A schema with this key becomes a component of that name: oapi-codegen makes a type for each use of another one."""
 
 
 def postprocess(document: dict[str, Any]) -> None:
@@ -49,23 +53,24 @@ def _simplify_schemas(node: Any, *, names_below: bool = False) -> None:
 
 def _simplify_schema(schema: dict[str, Any]) -> None:
     if isinstance(schema.get("title"), str):
-        del schema["title"]  # pydantic derives it from the field's name
+        del schema["title"]  # the field's name again, by which openapi-python-client would name types
     if "default" in schema and schema["default"] is None:
-        del schema["default"]
+        del schema["default"]  # openapi-typescript requires a field that has one
     for bound in _BOUNDS & schema.keys():
         if isinstance(schema[bound], float) and schema[bound].is_integer():
-            schema[bound] = int(schema[bound])
+            schema[bound] = int(schema[bound])  # for people: no generator reads it
     if schema.get("type") == "number":
-        schema["format"] = "double"  # many generators assume 32 bits otherwise
+        schema["format"] = "double"  # oapi-codegen assumes 32 bits otherwise
     kind = _other_than_null(schema)
-    if kind is not None:  # move the texts of the only type to the field
+    if kind is not None:
+        # Move the texts of the only type to the field: oapi-codegen and openapi-typescript show them only there.
         for key in ("description", "examples"):
             if key in kind:
                 schema.setdefault(key, kind[key] if NAME in kind else kind.pop(key))
 
 
 def _widen_integers(schema: dict[str, Any]) -> None:
-    """Give integer fields that can exceed 32 bits the format int64: many generators assume 32 bits otherwise."""
+    """Give integer fields that can exceed 32 bits the format int64: an `int` of oapi-codegen may have 32."""
     for field in schema.get("properties", {}).values():
         kind = _other_than_null(field) or field
         if kind.get("type") == "integer" and "enum" not in kind and kind.get("maximum", math.inf) > _INT32_MAX:
@@ -75,7 +80,7 @@ def _widen_integers(schema: dict[str, Any]) -> None:
 def _describe_defaults(schema: dict[str, Any]) -> None:
     """Move the defaults of a request's fields into their descriptions.
 
-    Some generators require a field with a `default` in requests, since it is always present.
+    openapi-typescript requires a field with a `default` in requests, since it is always present.
     """
     for field in schema["properties"].values():
         if "default" in field:
@@ -85,7 +90,10 @@ def _describe_defaults(schema: dict[str, Any]) -> None:
 
 
 def _leave_out_rather_than_null(schema: dict[str, Any]) -> None:
-    """Remove null from the optional fields of responses: the service omits such a field."""
+    """Remove null from the optional fields of responses: the service omits such a field.
+
+    With null, openapi-typescript gives it a value that never comes, and oapi-codegen no type for an enum.
+    """
     properties: dict[str, Any] = schema.get("properties", {})
     for name in properties.keys() - set(schema.get("required", ())):
         properties[name] = _without_null(properties[name])
@@ -103,7 +111,7 @@ def _describe_optional_body(body: dict[str, Any]) -> None:
 
 
 def _simplify_parameter(parameter: dict[str, Any]) -> None:
-    """Remove null from the types of an optional parameter: a URL cannot contain it."""
+    """Remove null from the types of an optional parameter: a URL cannot contain it, and oapi-codegen finds no type."""
     parameter["schema"] = _without_null(parameter["schema"])
     if "description" in parameter:
         parameter["schema"].pop("description", None)  # a duplicate

@@ -14,17 +14,3 @@ ACCEPTED: dict[int | str, dict[str, Any]] = {
         "headers": {"Location": {"description": "The task's path.", "schema": {"type": "string"}}},
     }
 }
-_TASK = {
-    "id": "5f0c9a3be7d2481c",
-    "kind": "redrive",
-    "state": "running",
-    "topic": "orders.close",
-    "select": {"reason": "attempts_exhausted"},
-    "cutoff": "2026-11-21T07:26:58.123Z",
-    "by": "ops",
-    "via": "console",
-    "done": 180_000,
-    "total": 312_402,
-    "started_at": "2026-11-21T07:26:58.123Z",
-}
-EXAMPLES: dict[str, list[dict[str, Any]]] = {"Task": [_TASK], "Tasks": [{"tasks": [_TASK]}]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from starlette.responses import Response
 
@@ -12,10 +12,9 @@ from deferd.console.api_calls import api_path, page_path
 from deferd.console.curl_commands import curl
 from deferd.console.page_routes import PageList
 from deferd.console.rendering import number
-from deferd.console.views.filters import LOOKS_BACK, read_filtered, since_instant, topics_filter
+from deferd.console.views.filters import LOOKS_BACK, read_filtered, refuse_masked_error, since_instant, topics_filter
 from deferd.console.visit import Visit
 from deferd.contract.limits import REDRIVE_MAX
-from deferd.engine.inspection.error_lines import normalized
 
 pages = PageList()
 _SHOWN = 100
@@ -75,43 +74,25 @@ def _without_cutoff(group: Mapping[str, str]) -> dict[str, str]:
 
 
 async def _preview(visit: Visit, action: str, group: Mapping[str, str], problem: str | None = None) -> Response:
-    counted = await _count(visit, action, group)
+    """How many jobs are meant, until when they died, and some of them."""
+    topic = group.get("topic", "")
+    found = await _sweep(visit, action, group, dry_run=True)
+    jobs = (api_path("jobs", topic, sample["id"]) for sample in found["samples"])
+    read = await asyncio.gather(*(visit.read_or_none({404}, job, bodies=False) for job in jobs))
     return visit.render(
         "dead_action.html",
         here="dead",
         action=action,
-        topic=group.get("topic", ""),
+        topic=topic,
         reason=group.get("reason", ""),
         error=group.get("error", ""),
-        is_typed=counted.matched > MANY,
-        **counted._asdict(),
+        is_typed=found["matched"] > MANY,
+        matched=found["matched"],
+        cutoff=found["cutoff"],
+        # Of a job that was removed just now the id alone is known.
+        samples=[job or {"id": sample["id"]} for job, sample in zip(read, found["samples"], strict=True)],
         problem=problem,
     )
-
-
-class _Counted(NamedTuple):
-    """How many jobs are selected, the latest time of their death, and some of them."""
-
-    matched: int
-    cutoff: str
-    samples: list[Mapping[str, Any]]
-
-
-async def _count(visit: Visit, action: str, group: Mapping[str, str]) -> _Counted:
-    """Count the jobs of a group.
-
-    With masks there are none for an error that the console does not show as it is: the number would confirm a guess of
-    what is masked.
-    """
-    topic, error = group.get("topic", ""), group.get("error", "")
-    found = await _sweep(visit, action, group, dry_run=True)
-    jobs = (api_path("jobs", topic, sample["id"]) for sample in found["samples"])
-    read = await asyncio.gather(*(visit.read_or_none({404}, job, bodies=False) for job in jobs))
-    # Of a job that was removed just now the id alone is known.
-    samples = [job or {"id": sample["id"]} for job, sample in zip(read, found["samples"], strict=True)]
-    if visit.masks and error and any(normalized(job.get("last_error") or "") != error for job in samples):
-        return _Counted(0, found["cutoff"], [])
-    return _Counted(found["matched"], found["cutoff"], samples)
 
 
 async def _act(visit: Visit, action: str) -> Response:
@@ -122,8 +103,6 @@ async def _act(visit: Visit, action: str) -> Response:
     are_many = not matched.isdecimal() or int(matched) > MANY
     if are_many and form.get("typed", "").strip() != topic:
         return await _preview(visit, action, form, f"Nothing was done: type {topic} to go on.")
-    if visit.masks and form.get("error") and not (await _count(visit, action, form)).matched:
-        return await _preview(visit, action, form, "Nothing was done: no dead job has this error.")
     result = await _sweep(visit, action, form, as_task=are_many)
     if are_many:
         return visit.redirect(page_path("console", "tasks", result["id"]))
@@ -136,6 +115,7 @@ async def _act(visit: Visit, action: str) -> Response:
 
 async def _sweep(visit: Visit, action: str, group: Mapping[str, str], **how: bool) -> Any:
     """A redrive or purge of the jobs with this topic, reason and error that were dead at the cutoff."""
+    refuse_masked_error(visit, group.get("error"))
     topic = api_path("topics", group.get("topic", ""))
     wanted = {"reason": group.get("reason") or None, "error": group.get("error", "")}
     wanted["cutoff"] = group.get("cutoff") or None

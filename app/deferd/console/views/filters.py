@@ -12,6 +12,9 @@ LOOKS_BACK = {"1h": ("1 h", 3600), "6h": ("6 h", 21_600), "24h": ("24 h", 86_400
 """Values of the parameter `since`: the text of the link, and the seconds."""
 _STEP_MS = 10_000
 _NOT_VALID = 422
+_NO_SEARCH = (
+    "This console masks fields, so it does not search errors: what is found would tell what the masked values are."
+)
 
 
 def since_instant(visit: Visit) -> str | None:
@@ -30,6 +33,12 @@ def topics_filter(visit: Visit) -> str | None:
     """The parameter `topics`: names and patterns with commas between them; None for all."""
     names = [name.strip() for name in visit.query.get("topics", "").replace(" ", ",").split(",")]
     return ",".join(dict.fromkeys(name for name in names if name)) or None
+
+
+def refuse_masked_error(visit: Visit, error: str | None) -> None:
+    """Refuse a filter by an error where errors are masked. Raises ApiRefused."""
+    if error and visit.masks:
+        raise ApiRefused(_NOT_VALID, {"title": "Unprocessable Content", "detail": _NO_SEARCH, "errors": []})
 
 
 async def read_filtered(visit: Visit, path: str, /, **query: QueryValue) -> tuple[Any, str | None]:

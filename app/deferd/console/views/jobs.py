@@ -9,15 +9,13 @@ from starlette.responses import Response
 from deferd.console.api_calls import ApiRefused, api_path, page_path
 from deferd.console.job_filter import STATES, JobListFilter, read_filter
 from deferd.console.page_routes import PageList
+from deferd.console.views.filters import refuse_masked_error
 from deferd.console.visit import Visit
 
 pages = PageList()
 PAGE_SIZES = (50, 200, 1000)
 _EVERY_S, _SEARCHED_EVERY_S = 2.0, 20.0
 """How often the rows are read again; a search reads up to 10,000 jobs."""
-_NO_SEARCH = (
-    "This console masks fields, so it does not search errors: what is found would tell what the masked values are."
-)
 KEPT_IN_URL = ("state", "id", "tag", "error", "due_after", "due_before", "order", "limit")
 """The query of the list's URL, for the way back to it."""
 
@@ -96,8 +94,7 @@ async def read_rows(
     visit: Visit, topic: str, wanted: JobListFilter, *, order: str, limit: int, cursor: str | None = None
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """One page of the list: the jobs without their bodies, and the response of the API. Raises ApiRefused."""
-    if wanted.error and visit.masks:
-        raise ApiRefused(422, {"title": "Unprocessable Content", "detail": _NO_SEARCH, "errors": []})
+    refuse_masked_error(visit, wanted.error)
     query = {**wanted.query(), "order": order, "limit": limit, "cursor": cursor}
     page = await visit.read(api_path("topics", topic, "jobs"), **query, bodies=False)
     return [_row(job, job["body_bytes"]) for job in page["jobs"]], page

@@ -48,3 +48,29 @@ class Activity(Response, frozen=True, kw_only=True):
 
     activity: Annotated[list[Change], "The newest first."]
     next_cursor: Annotated[str | None, "Cursor of the next page; `null` on the last page."]
+
+    schema_examples = (
+        {
+            "activity": [
+                {
+                    "at": "2026-11-21T07:26:58.123Z",
+                    "by": "ops",
+                    "via": "console",
+                    "operation": "redrive_jobs",
+                    "outcome": "done",
+                    "topic": "orders.close",
+                    "filter": '{"limit":1000,"reason":"attempts_exhausted"}',
+                    "count": 312,
+                },
+                {
+                    "at": "2026-11-21T07:20:01.402Z",
+                    "by": "ops",
+                    "via": "cli",
+                    "operation": "pause_topic",
+                    "outcome": "done",
+                    "topic": "orders.close",
+                },
+            ],
+            "next_cursor": None,
+        },
+    )

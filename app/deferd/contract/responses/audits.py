@@ -70,6 +70,27 @@ class TopicAudit(Response, frozen=True, kw_only=True):
         """The number of findings of each kind; kinds without findings are left out."""
         return {one.kind: one.found for one in self.summaries}
 
+    schema_examples = (
+        {
+            "topic": "orders.close",
+            "clean": False,
+            "repaired": False,
+            "checked": 14,
+            "counts": {"delayed": 12, "ready": 1, "reserved": 1, "dead": 0, "finished": 0},
+            "sums": {"put": 5014, "finished": 4800, "cancelled": 200, "dropped": 0, "lost": 0, "dead": 0, "live": 14},
+            "timer_overdue": 0,
+            "findings": [
+                {
+                    "kind": "in_no_place",
+                    "found": 1,
+                    "meaning": FindingKind.IN_NO_PLACE.meaning,
+                    "repair": FindingKind.IN_NO_PLACE.repair,
+                }
+            ],
+            "examples": [{"kind": "in_no_place", "subject": "order-1042", "detail": "due 2026-11-21T07:16:58.123Z"}],
+        },
+    )
+
 
 class StoreAudit(Response, frozen=True, kw_only=True):
     """What an audit of the whole store found, or a repair repaired."""
@@ -90,3 +111,15 @@ class StoreAudit(Response, frozen=True, kw_only=True):
     def findings(self) -> Mapping[str, int]:
         """The number of findings of each kind; kinds without findings are left out."""
         return {one.kind: one.found for one in self.summaries}
+
+    schema_examples = (
+        {
+            "clean": True,
+            "repaired": False,
+            "unlisted": [],
+            "findings": [],
+            "examples": [],
+            "stray_keys": [],
+            "stray_count": 0,
+        },
+    )

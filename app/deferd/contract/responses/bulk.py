@@ -37,6 +37,8 @@ class BulkResult(Response, frozen=True, kw_only=True):
     ] = None
     samples: Annotated[list[SampleJob] | None, "Only with `samples`: some of the jobs."] = None
 
+    schema_examples = ({"matched": 4, "done": 4, "was": {"delayed": 3, "ready": 1}, "complete": True},)
+
 
 _Matched = Annotated[int | None, "Only of a dry run: how many jobs it would be, 0 of others."]
 _Complete = Annotated[bool | None, "Only of a dry run: `false` when the `limit` was reached and there may be more."]
@@ -53,6 +55,8 @@ class Redriven(Response, frozen=True, kw_only=True):
     cutoff: _Cutoff = None
     samples: _Samples = None
 
+    schema_examples = ({"redriven": 3},)
+
 
 class Removed(Response, frozen=True, kw_only=True):
     """The number of removed jobs."""
@@ -62,6 +66,8 @@ class Removed(Response, frozen=True, kw_only=True):
     complete: _Complete = None
     cutoff: _Cutoff = None
     samples: _Samples = None
+
+    schema_examples = ({"removed": 12},)
 
 
 class DryRun(Response, frozen=True, kw_only=True):

@@ -14,11 +14,15 @@ class Calendar(Response, frozen=True, kw_only=True):
     name: Annotated[str, "Name of the calendar."]
     windows: Annotated[list[Window], "It is open while at least one of these windows is."]
 
+    schema_examples = ({"name": "office", "windows": [{**Window.schema_examples[0], "except": ["2026-12-24"]}]},)
+
 
 class CalendarList(Response, frozen=True, kw_only=True):
     """All calendars, by name."""
 
     calendars: list[Calendar]
+
+    schema_examples = ({"calendars": [*Calendar.schema_examples]},)
 
 
 class DeletedCalendar(Response, frozen=True, kw_only=True):
@@ -26,3 +30,5 @@ class DeletedCalendar(Response, frozen=True, kw_only=True):
 
     name: Annotated[str, "Its name."]
     deleted: Annotated[bool, "`true`."]
+
+    schema_examples = ({"name": "office", "deleted": True},)

@@ -67,6 +67,20 @@ class Event(JobEvent, frozen=True, kw_only=True):
         int, "Its number in the topic, from 1. It begins again when the topic has kept no events for a while."
     ]
 
+    schema_examples = (
+        {
+            "topic": "orders.close",
+            "id": "order-1042",
+            "event": "released",
+            "at": "2026-11-21T07:26:58.123Z",
+            "number": 7112,
+            "state": "delayed",
+            "attempt": 3,
+            "due_at": "2026-11-21T07:27:06.123Z",
+            "error": "SMTP 421",
+        },
+    )
+
 
 class Dropped(JobEvent, frozen=True, kw_only=True):
     """The notice in a stream that events, or topics, are missing."""
@@ -82,3 +96,5 @@ class Events(Response, frozen=True, kw_only=True):
     complete: Annotated[
         bool, "`false`: topics are missing, because more than 300 match, or a shard of the store is unreachable."
     ]
+
+    schema_examples = ({"events": [*Event.schema_examples], "last_event_id": "Ae79L-WZ2AoAAAAA", "complete": True},)

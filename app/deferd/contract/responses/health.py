@@ -13,6 +13,8 @@ class Health(Response, frozen=True, kw_only=True):
 
     status: Literal["ok"]
 
+    schema_examples = ({"status": "ok"},)
+
 
 class Clock(Response, frozen=True, kw_only=True):
     """The clock of a service for tests, and by how many seconds it was advanced so far."""

@@ -37,6 +37,26 @@ class HistoryBuckets(Response, frozen=True, kw_only=True):
 _Bucket = Annotated[int, "Length of a bucket in seconds: 10 or 300."]
 _BeginsAt = Annotated[datetime, "When the first bucket begins, by the store's clock."]
 _EndsAt = Annotated[datetime, "When the last bucket of 10 seconds ended. The last bucket of 5 minutes may be shorter."]
+_EXAMPLE = {
+    "bucket": 10,
+    "from": "2026-11-21T07:00:00.000Z",
+    "to": "2026-11-21T07:00:30.000Z",
+}
+_EXAMPLE_COLUMNS = {
+    "at": [1795244400, 1795244410, 1795244420],
+    "put": [120, 0, 118],
+    "popped": [97, 103, 0],
+    "finished": [95, 104, 1],
+    "released": [2, 0, 0],
+    "dead": [0, 1, 0],
+    "cancelled": [11, 0, 3],
+    "lateness_p50": [0.0041, 0.0039, None],
+    "lateness_p99": [0.0482, 0.0391, None],
+    "delayed": [14203, 14203, 14318],
+    "ready": [0, 0, 0],
+    "reserved": [4, 2, 1],
+    "dead_jobs": [312, 313, 313],
+}
 
 
 class History(Response, frozen=True, kw_only=True):
@@ -115,6 +135,8 @@ class TopicHistory(History, frozen=True, kw_only=True):
     ends_at: _EndsAt = field(name="to")
     buckets: HistoryBuckets
 
+    schema_examples = ({"topic": "orders.close", **_EXAMPLE, "buckets": _EXAMPLE_COLUMNS},)
+
 
 class HistoryOfAll(History, frozen=True, kw_only=True):
     """What happened in all topics together. Numbers of jobs are `null`."""
@@ -127,3 +149,15 @@ class HistoryOfAll(History, frozen=True, kw_only=True):
     buckets: HistoryBuckets
     complete: Annotated[bool, "`false`: some topics are missing, or a shard of the store cannot be reached."]
     unreadable_shards: Annotated[list[int], "Shards of the store that cannot be reached; their topics are missing."]
+
+    schema_examples = (
+        {
+            **_EXAMPLE,
+            "buckets": {
+                **_EXAMPLE_COLUMNS,
+                **dict.fromkeys(("delayed", "ready", "reserved", "dead_jobs"), [None] * 3),
+            },
+            "complete": True,
+            "unreadable_shards": [],
+        },
+    )

@@ -90,6 +90,32 @@ class Explanation(Response, frozen=True, kw_only=True):
     state: Annotated[JobState | None, "Its state; `null` when there is no such job."]
     reasons: Annotated[list[WhyReason], "What holds it back now comes first."]
 
+    schema_examples = (
+        {
+            "topic": "orders.close",
+            "id": "order-1042",
+            "state": "ready",
+            "reasons": [
+                {
+                    "code": "paused",
+                    "text": "Topic orders.close has been paused for 4m by ops: it hands out no jobs.",
+                    "since": "2026-11-21T07:22:58.123Z",
+                    "by": "ops",
+                },
+                {
+                    "code": "behind",
+                    "text": "1,203 jobs are ahead of it; the oldest has waited 4m; consumers take 20 jobs a second; so "
+                    "it may take 1m.",
+                    "jobs_ahead": 1203,
+                    "ready": 1204,
+                    "oldest_age": 240.125,
+                    "rate": 20,
+                    "estimated_wait": 60.2,
+                },
+            ],
+        },
+    )
+
 
 class DeadGroup(Response, frozen=True, kw_only=True):
     """Dead jobs of one topic with the same reason and error."""
@@ -116,6 +142,27 @@ class DeadErrors(Response, frozen=True, kw_only=True):
     unreadable_shards: Annotated[
         list[int], "Shards of the store that cannot be reached; the jobs of their topics are missing."
     ]
+
+    schema_examples = (
+        {
+            "groups": [
+                {
+                    "topic": "mail.remind",
+                    "reason": "attempts_exhausted",
+                    "error": "SMTP 421: * try again later",
+                    "count": 298,
+                    "first_at": "2026-11-21T02:11:07.920Z",
+                    "last_at": "2026-11-21T03:02:44.318Z",
+                    "samples": ["remind-7713", "remind-7712", "remind-7709"],
+                }
+            ],
+            "left_out": 0,
+            "dead": 312,
+            "looked_at": 312,
+            "complete": True,
+            "unreadable_shards": [],
+        },
+    )
 
 
 _Delayed = Annotated[int, "All delayed jobs: `before`, `after` and `counts` together."]
@@ -166,6 +213,35 @@ class Forecast(Response, frozen=True, kw_only=True):
     ]
     unreadable_shards: Annotated[list[int], "Shards of the store that cannot be reached; their topics are missing."]
 
+    schema_examples = (
+        {
+            "now": "2026-11-21T07:00:00.000Z",
+            "from": "2026-11-21T07:00:00.000Z",
+            "to": "2026-11-21T08:00:00.000Z",
+            "bucket": 1200,
+            "delayed": 14203,
+            "before": 0,
+            "after": 13000,
+            "counts": [37, 866, 300],
+            "handled": 410.5,
+            "scheduled": [0, 4, 4],
+            "topics": [
+                {
+                    "topic": "orders.close",
+                    "delayed": 14203,
+                    "before": 0,
+                    "after": 13000,
+                    "counts": [37, 866, 300],
+                    "handled": 410.5,
+                    "scheduled": [0, 4, 4],
+                }
+            ],
+            "left_out": 0,
+            "complete": True,
+            "unreadable_shards": [],
+        },
+    )
+
 
 class Consumer(Response, frozen=True, kw_only=True):
     """One consumer."""
@@ -194,3 +270,23 @@ class Consumers(Response, frozen=True, kw_only=True):
         "`false`: consumers or held jobs are missing, because there are too many (1000 held jobs of a topic, 200 "
         "topics with held jobs, 500 consumers of a process), or a shard of the store cannot be reached.",
     ]
+
+    schema_examples = (
+        {
+            "consumers": [
+                {
+                    "name": "worker-1",
+                    "addresses": ["10.0.3.17"],
+                    "clients": ["deferd-python/0.2.0"],
+                    "topics": ["mail.*", "orders.close"],
+                    "waiting": 1,
+                    "last_seen_at": "2026-11-21T07:26:58.123Z",
+                    "held": 8,
+                    "lease_ends_at": "2026-11-21T07:27:31.904Z",
+                }
+            ],
+            "left_out": 0,
+            "nameless_held": 0,
+            "complete": True,
+        },
+    )

@@ -54,6 +54,22 @@ class PutResults(Response, frozen=True, kw_only=True):
 
     results: list[PutResult]
 
+    schema_examples = (
+        {
+            "results": [
+                {"topic": "orders.close", "id": "order-1042", "status": 201, "durability": "fsync"},
+                {
+                    "topic": "orders.close",
+                    "id": "order-1043",
+                    "status": 409,
+                    "code": "job_exists",
+                    "durability": "fsync",
+                    "state": "delayed",
+                },
+            ]
+        },
+    )
+
 
 class FinishResult(Response, frozen=True, kw_only=True, gc=False):
     """The result for one job of a batch."""
@@ -68,6 +84,15 @@ class FinishResults(Response, frozen=True, kw_only=True):
 
     results: list[FinishResult]
 
+    schema_examples = (
+        {
+            "results": [
+                {"id": "order-1042", "status": 200},
+                {"id": "order-1043", "status": 409, "code": "receipt_stale"},
+            ]
+        },
+    )
+
 
 class CheckResult(FinishResult, frozen=True, kw_only=True, gc=False):
     """The result for one delivery of a batch."""
@@ -80,6 +105,15 @@ class CheckResults(Response, frozen=True, kw_only=True):
 
     results: list[CheckResult]
 
+    schema_examples = (
+        {
+            "results": [
+                {"id": "order-1042", "status": 200},
+                {"id": "order-1043", "status": 410, "code": "job_cancelled"},
+            ]
+        },
+    )
+
 
 class ReturnResult(FinishResult, frozen=True, kw_only=True, gc=False):
     """The result for one delivery of a batch."""
@@ -91,6 +125,8 @@ class ReturnResults(Response, frozen=True, kw_only=True):
     """One result for each delivery, in the order of the request."""
 
     results: list[ReturnResult]
+
+    schema_examples = FinishResults.schema_examples
 
 
 class CancelResult(Response, frozen=True, kw_only=True, gc=False):
@@ -107,6 +143,15 @@ class CancelResults(Response, frozen=True, kw_only=True):
 
     results: list[CancelResult]
 
+    schema_examples = (
+        {
+            "results": [
+                {"id": "order-1042", "status": 200, "was": "delayed"},
+                {"id": "order-1043", "status": 409, "code": "job_reserved"},
+            ]
+        },
+    )
+
 
 class Finished(Response, frozen=True, kw_only=True):
     """The job is finished."""
@@ -118,6 +163,8 @@ class Finished(Response, frozen=True, kw_only=True):
         list[PutResult] | None,
         "The results of the jobs that were put; missing without any, or when they were put before.",
     ] = None
+
+    schema_examples = ({"topic": "orders.close", "id": "order-1042", "state": "finished"},)
 
 
 class Cancelled(Response, frozen=True, kw_only=True):
@@ -132,6 +179,8 @@ class Cancelled(Response, frozen=True, kw_only=True):
         Meta(description="The level that the cancel has reached, if the request asked for one.", examples=["fsync"]),
     ] = None
 
+    schema_examples = ({"topic": "orders.close", "id": "order-1042", "state": "cancelled", "was": "delayed"},)
+
 
 class Released(Response, frozen=True, kw_only=True):
     """The job was released: it is delayed until `due_at`, or dead because it has no attempts left."""
@@ -140,14 +189,23 @@ class Released(Response, frozen=True, kw_only=True):
     due_at: Annotated[datetime | None, "When it is due again; only with `delayed`."] = None
     attempts: Annotated[int, "Deliveries so far."]
 
+    schema_examples = (
+        {"state": "delayed", "due_at": "2026-11-21T07:27:00.123Z", "attempts": 1},
+        {"state": "dead", "attempts": 3},
+    )
+
 
 class Touched(Response, frozen=True, kw_only=True):
     """The lease was extended."""
 
     reserved_until: Annotated[datetime, "The new end of the lease."]
 
+    schema_examples = ({"reserved_until": "2026-11-21T07:29:58.130Z"},)
+
 
 class Buried(Response, frozen=True, kw_only=True):
     """The job is dead."""
 
     state: Literal["dead"]
+
+    schema_examples = ({"state": "dead"},)

@@ -13,12 +13,26 @@ from deferd.contract.backoff import Backoff, ExponentialBackoff, FixedBackoff, S
 from deferd.contract.endings import AttemptEnd
 from deferd.contract.model import DeadReason, JobState
 from deferd.contract.responses.response import UNLISTED, Response, shown_as
-from deferd.contract.windows import WindowSpec
+from deferd.contract.windows import Window, WindowSpec
 
 _BACKOFF: TypeAdapter[ExponentialBackoff | FixedBackoff | ScheduleBackoff] = TypeAdapter(Backoff)
 _BODY = "JSON value from the producer."
 _RECEIPT = "Fencing token of this delivery; pass it to finish, release, touch and bury."
 FOLLOW_UP = "`true`: a consumer holds the job, and this put waits as its follow-up until it has ended."
+_EXAMPLE: dict[str, Any] = {
+    "topic": "orders.close",
+    "id": "order-1042",
+    "state": "delayed",
+    "body": {"order": 1042},
+    "created_at": "2026-11-21T06:56:58.123Z",
+    "due_at": "2026-11-21T07:26:58.123Z",
+    "ttr": 60,
+    "attempts": 0,
+    "max_attempts": None,
+    "backoff": {"kind": "exponential", "base": 2, "cap": 212, "jitter": 0},
+    "ttl": None,
+    "retain": 0,
+}
 
 
 def read_backoff(value: Any) -> ExponentialBackoff | FixedBackoff | ScheduleBackoff:
@@ -139,6 +153,26 @@ class Job(Response, frozen=True, kw_only=True, eq=False, gc=False):
     def __repr__(self) -> str:
         return f"{type(self).__name__}(topic={self.topic!r}, id={self.id!r}, state={self.state.value!r})"
 
+    schema_examples: ClassVar[Sequence[dict[str, Any]]] = (
+        _EXAMPLE,
+        {
+            **_EXAMPLE,
+            "state": "dead",
+            "attempts": 3,
+            "max_attempts": 3,
+            "backoff": {"kind": "schedule", "seconds": [120, 600, 3600], "then": "dead", "jitter": 0},
+            "last_error": "the payment service responded with 502",
+            "reason": "attempts_exhausted",
+            "dead_at": "2026-11-21T08:39:02.415Z",
+        },
+        {
+            **_EXAMPLE,
+            "due_at": "2026-11-23T08:00:00.000Z",
+            "asked_for": "2026-11-21T07:26:58.123Z",
+            "window": Window.schema_examples[0],
+        },
+    )
+
 
 class StoredJob(Job, frozen=True, kw_only=True, eq=False, gc=False):
     """A job as its put returns it."""
@@ -154,6 +188,8 @@ class StoredJob(Job, frozen=True, kw_only=True, eq=False, gc=False):
         ),
     ]
 
+    schema_examples = ({**_EXAMPLE, "durability": "fsync"},)
+
 
 class Delivery(Job, frozen=True, kw_only=True, eq=False, gc=False):
     """A job that was delivered to a consumer."""
@@ -163,11 +199,26 @@ class Delivery(Job, frozen=True, kw_only=True, eq=False, gc=False):
     receipt: Annotated[str, _RECEIPT]
     attempt: Annotated[int, "Number of this delivery, from 1."]
 
+    schema_examples = (
+        {
+            **_EXAMPLE,
+            "state": "reserved",
+            "attempts": 1,
+            "reserved_until": "2026-11-21T07:27:58.130Z",
+            "reserved_by": "worker-1",
+            "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            "receipt": "0f3a9c21b7d4.1",
+            "attempt": 1,
+        },
+    )
+
 
 class Deliveries(Response, frozen=True, kw_only=True):
     """The popped jobs, each under a lease; empty when none was ready in time."""
 
     jobs: list[Delivery]
+
+    schema_examples = ({"jobs": [*Delivery.schema_examples]},)
 
 
 class JobPage(Response, frozen=True, kw_only=True):
@@ -176,3 +227,5 @@ class JobPage(Response, frozen=True, kw_only=True):
     jobs: list[Job]
     next_cursor: Annotated[str | None, "The `cursor` of the next page; `null` on the last page."]
     looked_at: Annotated[int | None, "With a filter: how many jobs were searched for this page."] = None
+
+    schema_examples = ({"jobs": [_EXAMPLE], "next_cursor": None},)

@@ -79,3 +79,36 @@ class Now(Response, frozen=True, kw_only=True):
     complete: Annotated[
         bool, "`false`: there are too many topics, or a shard of the store cannot be reached; alerts may be missing."
     ]
+
+    schema_examples = (
+        {
+            "now": "2026-11-21T03:12:00.000Z",
+            "alerts": [
+                {
+                    "severity": "critical",
+                    "code": "no_consumer",
+                    "topic": "orders.close",
+                    "text": "orders.close: 1,204 ready, oldest 4 min, no consumer for 6 min",
+                    "ready": 1204,
+                    "oldest_age": 240.125,
+                    "last_consumer_at": "2026-11-21T03:05:31.404Z",
+                },
+                {
+                    "severity": "warning",
+                    "code": "dying",
+                    "topic": "mail.remind",
+                    "text": "mail.remind: 312 dead in 1 h, 298 of them SMTP 421: * try again later",
+                    "dead": 312,
+                    "top_error": "SMTP 421: * try again later",
+                    "top_reason": "attempts_exhausted",
+                    "top_dead": 298,
+                    "exact": True,
+                },
+            ],
+            "left_out": 0,
+            "next_due_at": "2026-11-21T03:14:16.000Z",
+            "next_due_jobs": 37,
+            "topics_looked_at": 12,
+            "complete": True,
+        },
+    )

@@ -21,6 +21,19 @@ class Push(Response, frozen=True, kw_only=True):
     header_names: Annotated[list[str], "The names of the further headers. Their values are never shown."]
     mode: Annotated[str, one_of(*get_args(Mode)), "`job`: one job a request. `batch`: up to 100."]
 
+    schema_examples = (
+        {
+            "topic": "orders.close",
+            "url": "https://shop.example.com/hooks/close",
+            "secret_count": 1,
+            "timeout": 30,
+            "max_in_flight": 10,
+            "rate": None,
+            "header_names": [],
+            "mode": "job",
+        },
+    )
+
 
 class PushTarget(Response, frozen=True, kw_only=True):
     """The state of the target of a pushed topic."""
@@ -44,6 +57,8 @@ class RemovedPush(Response, frozen=True, kw_only=True):
     topic: str
     removed: Annotated[bool, "`true`."]
 
+    schema_examples = ({"topic": "orders.close", "removed": True},)
+
 
 class TestedPush(Response, frozen=True, kw_only=True):
     """How a target responded to a test."""
@@ -53,3 +68,13 @@ class TestedPush(Response, frozen=True, kw_only=True):
     status: Annotated[int | None, "The status of the response; `null` without one."]
     response: Annotated[str, "The first 200 bytes of the response's body, on one line."]
     error: Annotated[str | None, "Why there is no response; `null` if there is one."]
+
+    schema_examples = (
+        {
+            "message_id": "msg_test_5f0c9a3be7d2481c",
+            "took": 0.042,
+            "status": 200,
+            "response": '{"ok": true}',
+            "error": None,
+        },
+    )

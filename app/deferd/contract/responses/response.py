@@ -8,6 +8,7 @@ client does not check: it must read the responses of later versions too, as it i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from enum import Enum
 from functools import cache
@@ -26,11 +27,12 @@ ProblemCode = Annotated[str, PROBLEM_CODE]
 class Response(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
     """A JSON object of a response.
 
-    `schema_name`: that in OpenAPI, unless it is the name of the type. `grows`: the OpenAPI document tells generators to
-    expect more fields.
+    `schema_name`: that in OpenAPI, unless it is the name of the type. `schema_examples`: its examples there, as JSON.
+    `grows`: the OpenAPI document tells generators to expect more fields.
     """
 
     schema_name: ClassVar[str] = ""
+    schema_examples: ClassVar[Sequence[dict[str, Any]]] = ()
     grows: ClassVar[bool] = False
 
     @property

@@ -58,12 +58,37 @@ class Schedule(Response, frozen=True, kw_only=True):
         fields = self.fields
         return {name: fields[name] for name in requests.PutSchedule.model_fields if name in fields}
 
+    schema_examples = (
+        {
+            "name": "nightly",
+            "topic": "reports",
+            "job": {"max_attempts": 5, "body": {"report": "sales"}},
+            "cron": "0 3 * * *",
+            "zone": "Europe/Berlin",
+            "overlap": "skip",
+            "catch_up": "last",
+            "paused": False,
+            "ended": False,
+            "next_run_at": "2026-11-23T02:00:00.000Z",
+            "next_job": "nightly:20261123T020000Z",
+            "last_run_at": "2026-11-22T02:00:00.000Z",
+            "last_job": "nightly:20261122T020000Z",
+            "runs": 41,
+            "skips": 0,
+            "missed": 1,
+            "created_at": "2026-10-11T06:56:58.123Z",
+            "updated_at": "2026-10-11T06:56:58.123Z",
+        },
+    )
+
 
 class SchedulePage(Response, frozen=True, kw_only=True):
     """One page of schedules."""
 
     schedules: list[Schedule]
     next_cursor: Annotated[str | None, "The `cursor` of the next page; `null` on the last page."]
+
+    schema_examples = ({"schedules": [*Schedule.schema_examples], "next_cursor": None},)
 
 
 class PreviewedRun(Response, frozen=True, kw_only=True):
@@ -78,3 +103,7 @@ class Preview(Response, frozen=True, kw_only=True):
 
     runs: list[PreviewedRun]
     tzdata: Annotated[str, "The release of the IANA time zone database that the service uses."]
+
+    schema_examples = (
+        {"runs": [{"at": "2026-11-23T03:00:00+01:00", "utc": "2026-11-23T02:00:00Z"}], "tzdata": "2026.3"},
+    )

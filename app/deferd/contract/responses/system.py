@@ -50,6 +50,25 @@ class Overview(Response, frozen=True, kw_only=True):
         bool, "`false`: there are too many topics, or a shard of the store cannot be reached; topics are missing."
     ]
 
+    schema_examples = (
+        {
+            "now": "2026-11-21T03:12:00.000Z",
+            "topics": [
+                {
+                    "topic": "orders.close",
+                    "paused": False,
+                    "counts": {"delayed": 120412, "ready": 1204, "reserved": 0, "dead": 3},
+                    "oldest_ready_at": "2026-11-21T03:08:00.000Z",
+                    "next_due_at": "2026-11-21T03:12:16.000Z",
+                    "rate": 0.0,
+                }
+            ],
+            "matching": 1,
+            "totals": {"delayed": 120412, "ready": 1204, "reserved": 0, "dead": 3},
+            "complete": True,
+        },
+    )
+
 
 class ServerProcess(Response, frozen=True, kw_only=True):
     """The process that responded."""
@@ -101,6 +120,31 @@ class System(Response, frozen=True, kw_only=True):
     shard_count: int
     settings: Annotated[dict[str, Any], "The settings in effect, except for secrets and paths."]
 
+    schema_examples = (
+        {
+            "now": "2026-11-21T03:12:00.000Z",
+            "version": "0.2.0",
+            "process": {"pid": 4711, "workers": 2, "started_at": "2026-11-20T08:00:00.000Z", "python": "3.13.1"},
+            "store": {
+                "server": "valkey 9.1.2",
+                "embedded": True,
+                "up_since": "2026-11-20T08:00:00.000Z",
+                "memory_bytes": 1073741824,
+                "peak_memory_bytes": 1181116006,
+                "memory_limit_bytes": None,
+                "clients": 9,
+                "role": "master",
+                "replicas": 0,
+                "durability": "fsync",
+                "why_not_fsync": None,
+            },
+            "shards": [{"shard": 0, "topics": 12, "timer": True, "work_due_at": "2026-11-21T03:12:16.000Z"}],
+            "unreadable_shards": [],
+            "shard_count": 1,
+            "settings": {"port": 8000, "workers": 2, "shards": 1},
+        },
+    )
+
 
 class OwnKey(Response, frozen=True, kw_only=True):
     """What the key of the request allows."""
@@ -110,3 +154,13 @@ class OwnKey(Response, frozen=True, kw_only=True):
     topics: Annotated[list[str], "Names and patterns; `*` for all."]
     requests_per_second: Annotated[float | None, "Its rate limit in each server process."]
     limits: Annotated[dict[str, int], "Its other limits, by the names of the keys file."]
+
+    schema_examples = (
+        {
+            "name": "shop",
+            "scopes": ["put", "read"],
+            "topics": ["orders.*"],
+            "requests_per_second": 100,
+            "limits": {"max_jobs": 100000},
+        },
+    )

@@ -33,8 +33,26 @@ class Task(Response, frozen=True, kw_only=True):
     started_at: Annotated[datetime, "When it began."]
     ended_at: Annotated[datetime | None, "When it ended."] = None
 
+    schema_examples = (
+        {
+            "id": "5f0c9a3be7d2481c",
+            "kind": "redrive",
+            "state": "running",
+            "topic": "orders.close",
+            "select": {"reason": "attempts_exhausted"},
+            "cutoff": "2026-11-21T07:26:58.123Z",
+            "by": "ops",
+            "via": "console",
+            "done": 180_000,
+            "total": 312_402,
+            "started_at": "2026-11-21T07:26:58.123Z",
+        },
+    )
+
 
 class Tasks(Response, frozen=True, kw_only=True):
     """The tasks that began last."""
 
     tasks: Annotated[list[Task], "The newest first."]
+
+    schema_examples = ({"tasks": [*Task.schema_examples]},)

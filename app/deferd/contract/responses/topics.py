@@ -57,6 +57,18 @@ class TopicView(Response, frozen=True, kw_only=True):
         """
         return TopicSettings.model_validate(self.settings_json)
 
+    schema_examples = (
+        {
+            "topic": "orders.close",
+            "paused": False,
+            "counts": {"delayed": 12, "ready": 0, "reserved": 1, "dead": 0, "finished": 0},
+            "oldest_ready_age": None,
+            "oldest_ready_at": None,
+            "next_due_at": "2026-11-21T07:26:58.123Z",
+            "settings": TopicSettings.schema_examples[0],
+        },
+    )
+
 
 class TopicPage(Response, frozen=True, kw_only=True):
     """One page of topics, ordered by name."""
@@ -72,3 +84,12 @@ class TopicPage(Response, frozen=True, kw_only=True):
         "The shards that cannot be reached; empty when the list is complete. They may hold topics that "
         "`unavailable` does not list.",
     ]
+
+    schema_examples = (
+        {
+            "topics": [*TopicView.schema_examples],
+            "next_cursor": None,
+            "unavailable": ["mail.remind"],
+            "unreadable_shards": [3],
+        },
+    )
