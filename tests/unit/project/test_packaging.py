@@ -7,6 +7,7 @@ import json
 import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -21,6 +22,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import deferd
+from tests.programs import require_program
 
 ROOT = Path(__file__).resolve().parents[3]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -156,19 +158,83 @@ def test_the_tools_of_the_site_are_no_part_of_what_people_install() -> None:
     assert [name for name in pins("requirements.lock") if name.startswith("mkdocs")] == []
 
 
-def test_ci_runs_the_second_code_block_of_the_readme() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```[^\n]*\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
+class Ci:
+    """A copy of `.ci/run` whose commands only note how they are called, which is in `commands`."""
 
-    assert "deferd serve" in blocks[0]
-    assert "pytest" in blocks[1]
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.notes = folder / "notes"
+        self.readme = (ROOT / "README.md").read_text(encoding="utf-8")
+        (folder / ".ci").mkdir()
+        shutil.copy(ROOT / ".ci/run", folder / ".ci/run")
+        self.program(".ci/install", "echo install")
+        note = 'printf "%s\\n" "$CI $*"'
+        install_python = "mkdir -p .venv/bin; cp programs/noting .venv/bin/python"
+        self.program("programs/noting", note)
+        self.program("programs/bash", f"{note}; {install_python}")
+
+    def program(self, name: str, script: str) -> None:
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{{ {script}; }} >>{self.notes}\n")
+        path.chmod(0o755)
+
+    def run(self) -> int:
+        (self.folder / "README.md").write_text(self.readme, encoding="utf-8")
+        environment = {"PATH": f"{self.folder / 'programs'}:{os.environ['PATH']}"}
+        run = subprocess.run(["/bin/bash", self.folder / ".ci/run"], env=environment, timeout=20, check=False)
+        return run.returncode
+
+    @property
+    def commands(self) -> list[str]:
+        return self.notes.read_text().splitlines() if self.notes.exists() else []
 
 
-def test_ci_runs_the_slow_tests_too() -> None:
-    assert "-m 'slow or hypothesis'" in (ROOT / ".ci/run").read_text(encoding="utf-8")
+@pytest.fixture
+def ci(tmp_path: Path) -> Ci:
+    return Ci(tmp_path)
 
 
-@pytest.mark.parametrize("script", [".ci/run", "scripts/check", "scripts/install", "scripts/test"])
+def test_ci_runs_the_second_code_block_of_the_readme_and_then_the_slow_tests(ci: Ci) -> None:
+    [_, test_command, *_] = re.findall(r"^```[^\n]*\n(.*?)\n```", ci.readme, re.MULTILINE | re.DOTALL)
+
+    assert ci.run() == 0
+    assert ci.commands[:2] == ["install", f"true -euo pipefail -c {test_command}"]
+    [slow] = ci.commands[2:]
+    assert slow.startswith("true -m pytest -n 4 -m slow or hypothesis --hypothesis-profile full ")
+
+
+def test_ci_runs_no_other_block_of_the_readme(ci: Ci) -> None:
+    ci.readme = ci.readme.replace("pytest", "true")
+    assert (ci.run(), ci.commands) == (2, [])
+
+
+@pytest.mark.parametrize(("program", "count"), [(".ci/install", 1), ("programs/bash", 2), ("programs/noting", 3)])
+def test_ci_fails_with_the_first_command_that_fails(ci: Ci, program: str, count: int) -> None:
+    path = ci.folder / program
+    path.write_text(path.read_text() + "exit 3\n")
+    assert (ci.run(), len(ci.commands)) == (3, count)
+
+
+def test_ci_fails_where_it_cannot_install_a_program(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["/bin/bash", ROOT / ".ci/install"], env={"PATH": str(tmp_path)}, capture_output=True, timeout=10, check=False
+    )
+    assert done.returncode == 1
+    assert b"tests need Go" in done.stderr
+
+
+@pytest.mark.parametrize(("value", "ending"), [("true", pytest.fail.Exception), ("", pytest.skip.Exception)])
+def test_a_test_without_its_program_fails_in_ci_and_is_skipped_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, value: str, ending: type[BaseException]
+) -> None:
+    monkeypatch.setenv("CI", value)
+    assert require_program("no-such-program", "python3")
+    with pytest.raises(ending, match="no-such-program or nor-this is not installed"):
+        require_program("no-such-program", "nor-this")
+
+
+@pytest.mark.parametrize("script", [".ci/install", ".ci/run", "scripts/check", "scripts/install", "scripts/test"])
 def test_a_script_can_be_run(script: str) -> None:
     assert os.access(ROOT / script, os.X_OK)
     subprocess.run(["bash", "-n", ROOT / script], check=True, timeout=10)
