@@ -9,7 +9,7 @@ import sys
 from collections.abc import Generator
 
 import pytest
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
 
 from tests.drawn_input import FULL
 from tests.private_network import require_private_network
@@ -40,9 +40,17 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest tests, so that none of them runs alone at the end."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with the longest tests, so that none of them runs alone at the end.
+
+    Where no test of Hypothesis is to run, it must not find any: it would read all modules for constants to draw.
+    """
     items.sort(key=_seconds_of, reverse=True)
+    if "not hypothesis" in config.option.markexpr:
+        drawn = {item for item in items if isinstance(item, pytest.Function) and is_hypothesis_test(item.obj)}
+        config.hook.pytest_deselected(items=list(drawn))
+        items[:] = [item for item in items if item not in drawn]
 
 
 def _seconds_of(item: pytest.Item) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
+from deferd.contract.errors import StoreUnavailable
 from deferd.contract.fields import PLACING, POLICY
 from deferd.contract.model import TopicSettings
 from deferd.contract.push import SetPush
@@ -99,7 +100,7 @@ async def test_their_durability_is_that_of_puts_that_name_none(driver: EngineDri
         driver.server.command("HSET", "deferd:{0}:settings", TOPIC, settings)
         view = await driver.topics.get(TOPIC)
         assert view.settings.durability == "replicated:2"
-        with pytest.raises(Exception, match="replicated:2"):
+        with pytest.raises(StoreUnavailable, match="replicated:2"):
             await driver.put("a", run_at=datetime.now(UTC))
 
 

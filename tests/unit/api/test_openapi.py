@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import yaml
 from openapi_spec_validator import validate
 from pydantic import BaseModel
 
@@ -23,8 +22,9 @@ from deferd.contract.operations.all_operations import all_operations
 from deferd.contract.responses.jobs import Job
 from deferd.contract.responses.response import Response
 from deferd.contract.scopes import Scope
+from tests.openapi_document import openapi_document
 
-DOCUMENT: dict[str, Any] = yaml.load(FILE.read_bytes(), yaml.CSafeLoader)
+DOCUMENT = openapi_document()
 SCHEMAS = DOCUMENT["components"]["schemas"]
 OPERATIONS = {row.id: row for row in all_operations() if not row.path.startswith("/testing/")}
 
@@ -32,6 +32,9 @@ OPERATIONS = {row.id: row for row in all_operations() if not row.path.startswith
 def operations() -> Iterator[dict[str, Any]]:
     for methods in DOCUMENT["paths"].values():
         yield from methods.values()
+
+
+DESCRIBED = {described["operationId"]: described for described in operations()}
 
 
 def codes_of(response: dict[str, Any]) -> set[str]:
@@ -84,76 +87,93 @@ def test_the_document_is_openapi_3_1() -> None:
 
 
 def test_the_document_has_the_operations_of_the_contract() -> None:
-    assert sorted(described["operationId"] for described in operations()) == sorted(OPERATIONS)
+    assert sorted(DESCRIBED) == sorted(OPERATIONS)
 
 
-@pytest.mark.parametrize("described", list(operations()), ids=lambda described: described["operationId"])
-class TestOperation:
-    def test_has_texts(self, described: dict[str, Any]) -> None:
-        assert described["summary"]
-        assert described["description"]
-        assert described["tags"][0] in {tag["name"] for tag in DOCUMENT["tags"]}
-        assert all(response["description"] for response in described["responses"].values())
+def test_every_operation_has_texts() -> None:
+    for name, described in DESCRIBED.items():
+        assert described["summary"], name
+        assert described["description"], name
+        assert described["tags"][0] in {tag["name"] for tag in DOCUMENT["tags"]}, name
+        assert all(response["description"] for response in described["responses"].values()), name
 
-    def test_describes_every_parameter(self, described: dict[str, Any]) -> None:
+
+def test_every_parameter_is_described() -> None:
+    for name, described in DESCRIBED.items():
         for parameter in described.get("parameters", ()):
-            assert parameter["description"], parameter["name"]
-            assert parameter["schema"] != {}, parameter["name"]
+            assert parameter["description"], (name, parameter["name"])
+            assert parameter["schema"] != {}, (name, parameter["name"])
 
-    def test_errors_are_problems(self, described: dict[str, Any]) -> None:
+
+def test_every_error_of_an_operation_is_a_problem() -> None:
+    for name, described in DESCRIBED.items():
         for status, response in described["responses"].items():
             if status >= "400":
                 content = response["content"]["application/problem+json"]
-                assert content["schema"] == {"$ref": "#/components/schemas/Problem"}
-                assert status == "default" or content["examples"]
+                assert content["schema"] == {"$ref": "#/components/schemas/Problem"}, name
+                assert status == "default" or content["examples"], name
 
-    def test_has_a_default_error_response(self, described: dict[str, Any]) -> None:
-        assert list(described["responses"])[-1] == "default"
 
-    def test_documents_the_errors_of_the_contract(self, described: dict[str, Any]) -> None:
-        errors = set(OPERATIONS[described["operationId"]].all_errors)
+def test_every_operation_has_a_default_error_response() -> None:
+    for name, described in DESCRIBED.items():
+        assert list(described["responses"])[-1] == "default", name
+
+
+def test_every_operation_documents_the_errors_of_the_contract() -> None:
+    for name, described in DESCRIBED.items():
+        errors = set(OPERATIONS[name].all_errors)
         responses = described["responses"]
         documented = {code for status in responses if "400" <= status <= "599" for code in codes_of(responses[status])}
-        assert errors <= documented
-        assert {code for code in errors if problem_details.BY_CODE[code].status == 422} == codes_of(responses["422"])
+        assert errors <= documented, name
+        assert {code for code in errors if problem_details.BY_CODE[code].status == 422} == codes_of(responses["422"]), (
+            name
+        )
 
-    def test_documents_the_errors_of_a_body(self, described: dict[str, Any]) -> None:
+
+def test_every_operation_documents_the_errors_of_a_body() -> None:
+    for name, described in DESCRIBED.items():
         has_body = "requestBody" in described
-        assert has_body == ("413" in described["responses"])
-        assert has_body == ("415" in described["responses"])
+        assert has_body == ("413" in described["responses"]), name
+        assert has_body == ("415" in described["responses"]), name
 
-    def test_documents_whether_the_body_is_optional(self, described: dict[str, Any]) -> None:
+
+def test_every_operation_documents_whether_the_body_is_optional() -> None:
+    for name, described in DESCRIBED.items():
         if "requestBody" in described:
             required = described["requestBody"].get("required", False)
-            replaces = OPERATIONS[described["operationId"]].method in {"PUT", "PATCH"}
+            replaces = OPERATIONS[name].method in {"PUT", "PATCH"}
             reference = described["requestBody"]["content"]["application/json"]["schema"]["$ref"]
             schema = SCHEMAS[reference.rpartition("/")[2]]
-            assert required == (replaces or bool(schema.get("required")))
+            assert required == (replaces or bool(schema.get("required"))), name
             assert required != (
                 "optional; `null` means the same as no body" in described["requestBody"].get("description", "").lower()
-            )
-            assert described["requestBody"]["content"]["application/json"]["schema"].keys() == {"$ref"}
+            ), name
+            assert described["requestBody"]["content"]["application/json"]["schema"].keys() == {"$ref"}, name
 
-    def test_documents_that_the_store_may_be_unavailable(self, described: dict[str, Any]) -> None:
-        needs_store = described["operationId"] not in ("check_health", "get_metrics")
-        assert needs_store == ("503" in described["responses"])
+
+def test_every_operation_documents_that_the_store_may_be_unavailable() -> None:
+    for name, described in DESCRIBED.items():
+        needs_store = name not in ("check_health", "get_metrics")
+        assert needs_store == ("503" in described["responses"]), name
         if needs_store:
-            assert "Retry-After" in described["responses"]["503"]["headers"]
+            assert "Retry-After" in described["responses"]["503"]["headers"], name
 
-    def test_documents_the_required_scope(self, described: dict[str, Any]) -> None:
-        if described["operationId"] in ("check_health", "check_readiness"):
-            assert described["security"] == []
-            assert not {"401", "403", "429"} & described["responses"].keys()
-            return
+
+def test_every_operation_documents_the_required_scope() -> None:
+    for name, described in DESCRIBED.items():
+        if name in ("check_health", "check_readiness"):
+            assert described["security"] == [], name
+            assert not {"401", "403", "429"} & described["responses"].keys(), name
+            continue
         [needed, none] = described["security"]
         [[scheme, [scope]]] = needed.items()
-        assert none == {}  # a service may have no keys
-        assert DOCUMENT["components"]["securitySchemes"][scheme]["scheme"] == "bearer"
-        assert scope in set(Scope)
+        assert none == {}, name  # a service may have no keys
+        assert DOCUMENT["components"]["securitySchemes"][scheme]["scheme"] == "bearer", name
+        assert scope in set(Scope), name
         for status, code in (("401", "unauthorized"), ("403", "forbidden"), ("429", "rate_limited")):
-            assert code in codes_of(described["responses"][status])
-        assert {"WWW-Authenticate"} == described["responses"]["401"]["headers"].keys()
-        assert {"Retry-After", "RateLimit", "RateLimit-Policy"} == described["responses"]["429"]["headers"].keys()
+            assert code in codes_of(described["responses"][status]), name
+        assert {"WWW-Authenticate"} == described["responses"]["401"]["headers"].keys(), name
+        assert {"Retry-After", "RateLimit", "RateLimit-Policy"} == described["responses"]["429"]["headers"].keys(), name
 
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))

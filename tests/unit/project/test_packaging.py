@@ -22,6 +22,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import deferd
+from tests.openapi_document import openapi_document
 from tests.programs import require_program
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -148,9 +149,7 @@ def test_the_changelog_has_unreleased_changes_on_top_and_then_the_version_of_the
 
 
 def test_the_api_document_has_the_version_of_the_package() -> None:
-    document = yaml.load((ROOT / "openapi/openapi.yaml").read_bytes(), yaml.CSafeLoader)
-
-    assert document["info"]["version"] == PYPROJECT["project"]["version"]
+    assert openapi_document()["info"]["version"] == PYPROJECT["project"]["version"]
 
 
 def test_the_tools_of_the_site_are_no_part_of_what_people_install() -> None:
