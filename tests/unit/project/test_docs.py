@@ -13,7 +13,6 @@ import pytest
 import yaml
 
 from deferd.cli.framework.exit_codes import MEANINGS
-from deferd.engine import metrics as engine_metrics
 from deferd.settings import Settings, default_text, flag, variable
 from tests.key_kinds import SHARD_KINDS, TOPIC_KINDS
 from tests.openapi_document import openapi_document
@@ -133,22 +132,6 @@ def test_every_setting_is_documented_with_its_default() -> None:
         [row] = [row for row in rows if f"`{flag(name)}`" in row[1]]
         assert f"`{variable(name)}`" in "|".join(row)
         assert (default_text(name) or "") in row[3], name
-
-
-def test_every_metric_of_the_engine_is_documented() -> None:
-    text = text_of(ROOT / "docs/operations.md")
-    documented = set(re.findall(r"^\| `(deferd_\w+)`", text, re.MULTILINE))
-    metrics = [value for value in vars(engine_metrics).values() if hasattr(value, "_labelnames")]
-    names = {f"{metric._name}_total" if metric._type == "counter" else metric._name for metric in metrics}
-    assert names
-    assert names <= documented
-    used = set(
-        re.findall(
-            r"\b(deferd_\w+?)(?:_bucket)?\b(?=[^`]*\n)",
-            "\n".join(re.findall(r"expr: .*", text_of(ROOT / "docs/monitoring/alerts.yml"))),
-        )
-    )
-    assert used <= documented
 
 
 @pytest.mark.parametrize(("heading", "kinds"), [("Keys of a topic", TOPIC_KINDS), ("Keys of a shard", SHARD_KINDS)])

@@ -76,13 +76,14 @@ def check(windows: list[Window], begin: datetime, step: int = 1) -> None:
     by_minute = [any(each) for each in zip(*(modelled(hours, begin) for hours in windows), strict=True)]
     instants = [instant for instant, _ in local_minutes(windows[0].zone, begin)]
     until = instants.index(begin + timedelta(days=_DAYS))
-    following: int | None = None
-    for index in range(len(instants) - 1, -1, -1):
+    since = instants.index(begin)
+    following = ms(instants[-1]) if by_minute[-1] else None
+    for index in range(len(instants) - 2, since - 1, -1):
         instant = ms(instants[index])
         if by_minute[index]:
             following = instant
-        changes = len(set(by_minute[max(index - 1, 0) : index + 2])) > 1
-        if begin <= instants[index] and index < until and following is not None and (changes or index % step == 0):
+        changes = not by_minute[index - 1] == by_minute[index] == by_minute[index + 1]
+        if index < until and following is not None and (changes or index % step == 0):
             assert openings.next_open(instant) == following, (windows, instants[index])
             assert openings.next_open(instant + 59_999) == (instant + 59_999 if by_minute[index] else following), (
                 windows,
