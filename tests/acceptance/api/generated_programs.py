@@ -10,7 +10,6 @@ A language whose tools are not installed is skipped. For Python see test_generat
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ import pytest
 from tests.acceptance.api.generated_scenario import SEEN, service_without_store
 from tests.acceptance.service_process import ServiceProcess
 from tests.go_toolchain import go
+from tests.programs import require_program
 
 HERE = Path(__file__).parent
 BUILD_S = 280.0
@@ -62,8 +62,7 @@ def test_a_program_on_a_generated_client_works(
 ) -> None:
     tools, build, program = LANGUAGES[language]
     for tool in tools:
-        if shutil.which(tool) is None:
-            pytest.skip(f"{tool} is not installed, so the {language} client is not tested")
+        require_program(tool)
     folder = HERE / language
     for step in build:
         run(folder, *step, timeout_s=BUILD_S)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import http.server
-import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -16,13 +15,13 @@ import pytest
 from tests.acceptance.api.keyed_service import audit_lines
 from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.programs import require_program
 from tests.waiting import wait_until
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 PAGE_S = 50
 WITHIN_S = 10.0
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +60,10 @@ def html_site(html: str, *, redirect_to: str | None = None) -> Iterator[str]:
 
 def page_shown(address: str, profile: Path) -> str:
     """The page that the browser shows after it has opened an address."""
-    assert BROWSER is not None
+    browser = require_program("chromium", "chromium-browser", "google-chrome")
     flags = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
     wait = ("--virtual-time-budget=3000", "--dump-dom")
-    command = [BROWSER, *flags, f"--user-data-dir={profile}", *wait, address]
+    command = [browser, *flags, f"--user-data-dir={profile}", *wait, address]
     return subprocess.run(command, capture_output=True, text=True, timeout=PAGE_S, check=True).stdout
 
 

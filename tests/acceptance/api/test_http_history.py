@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deferd import Client, PutJob, TopicNotFound
+from deferd import Client, Forbidden, PutJob, TopicNotFound
 from deferd.client import History
 from deferd.client.requests import ApiRequest
 from tests.acceptance.api.keyed_service import KeysFile
@@ -109,11 +109,11 @@ def test_a_key_sees_its_topics_only(service: ServiceProcess, keys: KeysFile, cli
         assert total(shop.history("shop.a")) == {"put": 2}
         of_all = shop.history_of_all()
         assert (of_all.topic, total(of_all), of_all.fields["complete"]) == (None, {"put": 5}, True)
-        with pytest.raises(Exception, match="bank"):
+        with pytest.raises(Forbidden, match="bank"):
             shop.history("bank.a")
     found = client.history_of_all(minutes=59)
     assert total(found)["put"] >= before + 9
-    with Client(service.url, key=keys.tokens["putter"]) as putter, pytest.raises(Exception, match="read"):
+    with Client(service.url, key=keys.tokens["putter"]) as putter, pytest.raises(Forbidden, match="read"):
         putter.history("shop.a")
 
 

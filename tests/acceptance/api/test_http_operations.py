@@ -6,12 +6,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from deferd.api.openapi.__main__ import FILE
 from tests.acceptance.http_calls import NO_TLS, Http, moment, ok
 from tests.acceptance.service_process import running_service
+from tests.openapi_document import openapi_document
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -36,7 +35,7 @@ async def test_the_service_is_healthy_and_ready(http: Http) -> None:
 
 
 async def test_the_openapi_document_is_served_as_in_the_repository(http: Http) -> None:
-    assert ok(await http.get("/openapi.json")) == yaml.load(FILE.read_bytes(), yaml.CSafeLoader)
+    assert ok(await http.get("/openapi.json")) == openapi_document()
 
 
 async def test_the_docs_page_needs_no_other_host(http: Http) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,11 @@ import redis.asyncio
 from tests.acceptance.resp_calls import Version, resp_port
 from tests.acceptance.service_process import ServiceProcess
 from tests.go_toolchain import go
+from tests.programs import require_program
 
 BUILD_S = 280.0
 COMMAND_S = 60
 GO = Path(__file__).with_name("resp_go")
-CLI = shutil.which("redis-cli") or shutil.which("valkey-cli")
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -35,11 +34,12 @@ async def test_asyncio_clients_share_a_topic(resp_service: ServiceProcess, topic
         assert len(await waiting) == 1
 
 
-@pytest.mark.skipif(CLI is None, reason="there is neither redis-cli nor valkey-cli")
 @pytest.mark.parametrize("version", ["-2", "-3"])
 def test_redis_cli(resp_service: ServiceProcess, topic: str, version: str) -> None:
+    program = require_program("redis-cli", "valkey-cli")
+
     def cli(*words: str, given: str | None = None) -> list[str]:
-        command = [str(CLI), version, "-p", str(resp_port(resp_service)), *words]
+        command = [program, version, "-p", str(resp_port(resp_service)), *words]
         found = subprocess.run(command, input=given, capture_output=True, text=True, timeout=COMMAND_S, check=True)
         assert found.stderr == ""
         return found.stdout.splitlines()
@@ -54,7 +54,7 @@ def test_redis_cli(resp_service: ServiceProcess, topic: str, version: str) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("go") is None, reason="there is no Go toolchain")
+@pytest.mark.needs("go")
 def test_go_redis(resp_service: ServiceProcess, topic: str, tmp_path: Path) -> None:
     program = tmp_path / "program"
     go(GO, "build", "-o", str(program), ".", timeout_s=BUILD_S)

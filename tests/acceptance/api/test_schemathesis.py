@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
 import schemathesis
-import yaml
 from hypothesis import HealthCheck, settings
 from schemathesis.specs.openapi.checks import allow_header_conformance, positive_data_acceptance
 
 from deferd.contract.limits import URL_MAX_BYTES
 from tests.acceptance.service_process import ServiceProcess
 from tests.drawn_input import FACTOR, counted
+from tests.openapi_document import openapi_document
 
-CONTRACT = Path(__file__).resolve().parents[3] / "openapi" / "openapi.yaml"
 EXAMPLES_PER_OPERATION = 20
 LONGER = max(FACTOR, 1)
 STREAM_S = 1.0
@@ -40,7 +39,7 @@ def contract() -> dict[str, Any]:
     allows `null`, which the document states only in a description. That of a stream, which is text, is the schema of
     each event in it: schemathesis compares them one by one.
     """
-    document: dict[str, Any] = yaml.load(CONTRACT.read_bytes(), yaml.CSafeLoader)
+    document = copy.deepcopy(openapi_document())
     for operations in document["paths"].values():
         for operation in operations.values():
             del operation["responses"]["default"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import pytest
 from deferd import Client
 from tests.acceptance.cli.command_line import Shell, environment, run_in_process
 from tests.acceptance.service_process import ServiceProcess
+from tests.programs import require_program
 
 AWAY = "http://127.0.0.1:9"
 
@@ -80,8 +80,7 @@ def test_the_script_of_a_shell_is_sound(shell: str) -> None:
 
     assert "_DEFERD_COMPLETE" in script
     assert shell != "zsh" or script.startswith("#compdef deferd\n")
-    if program := shutil.which(shell):
-        subprocess.run([program, "-n"], input=script, text=True, check=True, timeout=20)
+    subprocess.run([require_program(shell), "-n"], input=script, text=True, check=True, timeout=20)
 
 
 def test_bash_completes_with_its_script(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,10 +16,8 @@ from tests.acceptance.cli.command_line import Shell
 from tests.acceptance.cli.every_state import BIG, PAUSED, TOPIC, StoredJobs, assert_unchanged, fill
 from tests.acceptance.cli.preloaded_shell import PreloadedShell
 from tests.acceptance.service_process import running_service
-from tests.integration.store import store_servers
 from tests.integration.store.store_servers import ClusterSet, StoreServer
 
-DEBIAN_REDIS = shutil.which("redis-server")
 COUNTS = {
     BIG: {"delayed": 5, "ready": 0, "reserved": 0, "dead": 0, "finished": 0},
     PAUSED: {"delayed": 0, "ready": 1, "reserved": 0, "dead": 0, "finished": 0},
@@ -73,12 +70,11 @@ def test_an_embedded_store_is_moved_to_a_server_and_back(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(DEBIAN_REDIS is None, reason="there is no redis-server on this machine")
+@pytest.mark.usefixtures("older_redis")
 def test_an_embedded_store_is_moved_to_an_older_redis(
-    source: tuple[str, StoredJobs], shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: tuple[str, StoredJobs], shell: Shell, tmp_path: Path
 ) -> None:
     data_dir, filled = source
-    monkeypatch.setattr(store_servers, "get_binary_path", lambda: DEBIAN_REDIS)
     with StoreServer(tmp_path / "redis") as redis:
         assert "valkey_version" not in redis.command("INFO", "server")
         shell.good("copy", "--from", data_dir, "--to", redis.url)

@@ -13,11 +13,11 @@ import pytest
 
 from deferd import AsyncClient, Client, NoAnswer
 from tests.acceptance.service_process import ServiceProcess
-from tests.private_network import in_private_network, packets_held_up, why_no_private_network
+from tests.private_network import in_private_network, packets_held_up
 
 pytestmark = [
     pytest.mark.slow(seconds=6),
-    pytest.mark.skipif(why_no_private_network() is not None, reason=str(why_no_private_network())),
+    pytest.mark.usefixtures("private_network"),
 ]
 TIMEOUT_S = 0.3
 HELD_UP_S = 1.0

@@ -1,13 +1,12 @@
 """Real services, and a real Chromium that looks at their consoles.
 
 A test takes `open_page`: a page that fails its test on any console error, violation of the Content-Security-Policy,
-request to another host, and file that does not load. Without Chromium these tests are skipped by name.
+request to another host, and file that does not load. Without Chromium these tests are skipped by name; in CI they fail.
 """
 
 from __future__ import annotations
 
 import contextlib
-import shutil
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
@@ -23,10 +22,9 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 from tests.acceptance.api.keyed_service import KeysFile, keys_of_every_kind
 from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.programs import require_program
 from tests.waiting import wait_until
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-NGINX = shutil.which("nginx")
 PREFIX = "/x/deferd"
 START_S = 20.0
 OWN_PAGE = {"Sec-Fetch-Site": "same-origin"}
@@ -80,11 +78,10 @@ OpenPage = Callable[..., Watched]
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """For modules without async tests: Playwright's event loop runs in this thread until the module ends."""
-    if CHROMIUM is None:
-        pytest.skip("no chromium is installed")
+    program = require_program("chromium", "chromium-browser", "google-chrome")
     with sync_playwright() as playwright:
         expect.set_options(timeout=SHOWN_MS)
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield browser
         browser.close()
 
@@ -162,8 +159,7 @@ def behind_prefix(with_keys: KeyedService, tmp_path_factory: pytest.TempPathFact
 @contextlib.contextmanager
 def running_prefix_proxy(service: ServiceProcess, folder: Path) -> Iterator[str]:
     """An nginx that passes what is below PREFIX, without it, to the service."""
-    if NGINX is None:
-        pytest.skip("no nginx is installed")
+    program = require_program("nginx")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -175,7 +171,7 @@ def running_prefix_proxy(service: ServiceProcess, folder: Path) -> Iterator[str]
         "proxy_set_header Host $http_host; proxy_http_version 1.1; } } }",
         encoding="utf-8",
     )
-    process = subprocess.Popen([NGINX, "-p", folder, "-c", file], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([program, "-p", folder, "-c", file], stderr=subprocess.PIPE, text=True)
     url = f"http://127.0.0.1:{port}{PREFIX}"
 
     def is_ready() -> bool:

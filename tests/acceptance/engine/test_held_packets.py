@@ -19,7 +19,7 @@ from tests.acceptance.http_calls import NO_TLS, ok
 from tests.acceptance.service_process import ServiceProcess
 from tests.faults.tcp_proxy import tcp_proxy
 from tests.integration.store.store_servers import ClusterSet, SentinelSet, StoreServer
-from tests.private_network import in_private_network, packets_held_up, why_no_private_network
+from tests.private_network import in_private_network, packets_held_up
 from tests.waiting import wait_until
 
 STORE_TIMEOUT_S = 0.5
@@ -29,7 +29,7 @@ SHOWS_WITHIN_S = 10.0
 SHARDS = 8
 pytestmark = [
     pytest.mark.slow(seconds=8),
-    pytest.mark.skipif(why_no_private_network() is not None, reason=str(why_no_private_network())),
+    pytest.mark.usefixtures("private_network"),
 ]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -99,18 +98,16 @@ def test_the_receiver_in_python_verifies() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("node")
 def test_the_receiver_in_node_verifies(tmp_path: Path) -> None:
-    if shutil.which("node") is None:
-        pytest.skip("node is not installed")
     (tmp_path / "cases.json").write_text(json.dumps(cases()))
     (tmp_path / "run.js").write_text(code_of("js") + NODE_MAIN)
     subprocess.run(["node", "run.js"], cwd=tmp_path, check=True, timeout=50)
 
 
 @pytest.mark.slow
+@pytest.mark.needs("go")
 def test_the_receiver_in_go_verifies(tmp_path: Path) -> None:
-    if shutil.which("go") is None:
-        pytest.skip("go is not installed")
     (tmp_path / "cases.json").write_text(json.dumps(cases()))
     (tmp_path / "webhook.go").write_text(code_of("go"))
     (tmp_path / "webhook_test.go").write_text(GO_MAIN)

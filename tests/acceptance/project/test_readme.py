@@ -88,13 +88,6 @@ def module_of(source: str, service: ServiceProcess | None = None) -> dict[str, A
     return names
 
 
-def test_the_first_block_starts_the_service_and_the_second_runs_the_tests() -> None:
-    fences = re.findall(r"^```(\w*)\n(.*?)^```", DOCUMENTS["readme"], re.MULTILINE | re.DOTALL)
-    assert [language for language, _ in fences[:2]] == ["sh", "sh"]
-    assert fences[0][1].strip().endswith("deferd serve")
-    assert fences[1][1].strip().endswith("-m pytest -n 4")
-
-
 @pytest.mark.parametrize("document", WITH_BASH)
 def test_the_shell_snippets_of_a_document_run(document: str, service: ServiceProcess, tmp_path: Path) -> None:
     script = "\n".join(blocks(document, "bash")).replace("localhost:8000", service.url.removeprefix("http://"))

@@ -16,6 +16,7 @@ from tests.acceptance.project.test_readme import DOCUMENTS, ROOT, blocks
 from tests.acceptance.resp_calls import resp_port
 from tests.acceptance.service_process import ServiceProcess
 from tests.go_toolchain import go
+from tests.programs import without
 
 CLIENTS = ROOT / "tests/acceptance/api"
 BUILD_S = 280
@@ -39,19 +40,14 @@ def write_program(path: Path, language: str, service: ServiceProcess) -> Path:
     return path
 
 
-def skip_without(tool: str) -> None:
-    if shutil.which(tool) is None:
-        pytest.skip(f"{tool} is not installed, so the program for it is not run")
-
-
 def test_the_program_runs(resp_service: ServiceProcess, tmp_path: Path) -> None:
     program = write_program(tmp_path / "program.py", "python", resp_service)
     assert run(tmp_path, sys.executable, str(program)) == ["hello ada ['hello grace']", 'closing {"order":1042}']
 
 
 @pytest.mark.slow
+@pytest.mark.needs("npm", "node")
 def test_the_program_for_node_runs(resp_service: ServiceProcess, tmp_path: Path) -> None:
-    skip_without("npm")
     for name in ("package.json", "package-lock.json", ".npmrc"):
         shutil.copy(CLIENTS / "resp_node" / name, tmp_path)
     run(tmp_path, "npm", "ci", "--prefer-offline", "--no-audit", "--no-fund", timeout_s=BUILD_S)
@@ -60,8 +56,8 @@ def test_the_program_for_node_runs(resp_service: ServiceProcess, tmp_path: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.needs("go")
 def test_the_program_for_go_runs(resp_service: ServiceProcess, tmp_path: Path) -> None:
-    skip_without("go")
     for name in ("go.mod", "go.sum"):
         shutil.copy(CLIENTS / "resp_go" / name, tmp_path)
     write_program(tmp_path / "main.go", "go", resp_service)
@@ -70,10 +66,10 @@ def test_the_program_for_go_runs(resp_service: ServiceProcess, tmp_path: Path) -
 
 
 @pytest.mark.slow
+@pytest.mark.needs("php")
 def test_the_program_for_php_runs(resp_service: ServiceProcess, tmp_path: Path) -> None:
-    skip_without("php")
     if "redis" not in run(tmp_path, "php", "-m"):
-        pytest.skip("php has no module redis, so the program for it is not run")
+        without("the module redis of PHP")
     program = write_program(tmp_path / "program.php", "php", resp_service)
     assert run(tmp_path, "php", str(program)) == ["hello ada hello grace", "closing order-1042"]
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-import shutil
+import socketserver
 import subprocess
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import httpx
 import pytest
 
+from deferd.api import problem_details
 from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.integration.store.store_servers import StoreServer
@@ -23,20 +25,20 @@ from tests.ports import free_port
 from tests.unit.project.test_deployment_files import COMPOSE, nginx_config
 from tests.waiting import wait_until
 
-NGINX = shutil.which("nginx")
 START_S = 20.0
 CALLERS = 12
+BODY_BYTES = 4096
 
-pytestmark = pytest.mark.skipif(NGINX is None, reason="no nginx is installed")
+pytestmark = pytest.mark.needs("nginx")
 
 
-def on_this_machine(config: str, port: int, services: Sequence[ServiceProcess], folder: Path) -> str:
+def on_this_machine(config: str, port: int, replicas: Sequence[int], folder: Path) -> str:
     """The configuration with the ports and folders of a test, and without Docker's DNS."""
     paths = "".join(f"{kind}_temp_path {folder};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
     config = re.sub(r"listen 8000", f"listen 127.0.0.1:{port}", config)
     config = config.replace("127.0.0.1:8001", f"127.0.0.1:{free_port()}")
-    replicas = [rf"server 127.0.0.1:{service.port} \1;" for service in services]
-    config = re.sub(r"server deferd:8000 resolve (.*);", "\n".join(replicas), config)
+    servers = [rf"server 127.0.0.1:{replica} \1;" for replica in replicas]
+    config = re.sub(r"server deferd:8000 resolve (.*);", "\n".join(servers), config)
     config = re.sub(r"worker_(processes|rlimit_nofile|connections) .*;", "", config)
     return f"daemon off; pid {folder}/pid; error_log {folder}/error.log;\n" + config.replace(
         "http {", "http {\n" + paths, 1
@@ -44,39 +46,47 @@ def on_this_machine(config: str, port: int, services: Sequence[ServiceProcess], 
 
 
 @contextlib.contextmanager
-def running_proxy(services: Sequence[ServiceProcess], folder: Path, environment: dict[str, str]) -> Iterator[str]:
-    assert NGINX is not None
+def running_proxy(replicas: Sequence[int], folder: Path, environment: dict[str, str]) -> Iterator[str]:
     port = free_port()
     file = folder / "nginx.conf"
-    file.write_text(on_this_machine(nginx_config(environment), port, services, folder), encoding="utf-8")
+    file.write_text(on_this_machine(nginx_config(environment), port, replicas, folder), encoding="utf-8")
     log = folder / "error.log"
-    process = subprocess.Popen([NGINX, "-e", log, "-p", folder, "-c", file])
+    process = subprocess.Popen(["nginx", "-e", log, "-p", folder, "-c", file])
 
     def is_ready() -> bool:
         assert process.poll() is None, log.read_text()
         with contextlib.suppress(httpx.TransportError):
-            return httpx.get(f"http://127.0.0.1:{port}/readyz", verify=NO_TLS).status_code == 200
+            httpx.get(f"http://127.0.0.1:{port}/topics", headers={"Host": "example.net"}, verify=NO_TLS)
+            return True
         return False
 
     try:
-        wait_until(is_ready, START_S, "the proxy forwards requests")
+        wait_until(is_ready, START_S, "the proxy listens")
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
         process.wait(START_S)
 
 
+class Proxied(NamedTuple):
+    """A service, and the URL of the proxy before it."""
+
+    url: str
+    service: ServiceProcess
+
+
 @pytest.fixture(scope="module")
-def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    environment = {"DEFERD_ALLOWED_HOST": "jobs.example.com *.example.org"}
+def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
+    names = "jobs.example.com *.example.org"
+    environment = {"DEFERD_ALLOWED_HOST": names, "DEFERD_MAX_BODY_BYTES": str(BODY_BYTES)}
     service_environment = {"DEFERD_INSECURE": COMPOSE["services"]["deferd"]["environment"]["DEFERD_INSECURE"]}
     folder = tmp_path_factory.mktemp("proxied")
     folder.chmod(0o755)
     with (
         running_service(data_dir=folder / "service", **service_environment, **environment) as service,
-        running_proxy([service], folder, environment) as url,
+        running_proxy([service.port], folder, environment) as url,
     ):
-        yield url
+        yield Proxied(url, service)
 
 
 @pytest.mark.parametrize(
@@ -86,19 +96,84 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         *("a.b.example.org", "printer.local", "host.docker.internal:8000", "jobs.test", "nas.home.arpa"),
     ],
 )
-def test_it_forwards_requests_for_its_own_names(proxied: str, host: str) -> None:
-    assert httpx.get(f"{proxied}/topics", headers={"Host": host}, verify=NO_TLS).status_code == 200
+def test_it_forwards_requests_for_its_own_names(proxied: Proxied, host: str) -> None:
+    assert httpx.get(f"{proxied.url}/topics", headers={"Host": host}, verify=NO_TLS).status_code == 200
 
 
 @pytest.mark.parametrize(
     "host",
     ["rebound.example.com", "rebound.example.net:8000", "example.org", "127.0.0.1.example.net", "1.2.3.4.nip.io"],
 )
-def test_it_refuses_requests_for_other_names(proxied: str, host: str) -> None:
-    response = httpx.get(f"{proxied}/topics", headers={"Host": host}, verify=NO_TLS)
+def test_it_refuses_requests_for_other_names(proxied: Proxied, host: str) -> None:
+    response = httpx.get(f"{proxied.url}/topics", headers={"Host": host}, verify=NO_TLS)
     assert (response.status_code, response.headers["content-type"]) == (421, "application/problem+json")
     assert response.json()["status"] == 421
     assert "DEFERD_ALLOWED_HOST" in response.json()["detail"]
+
+
+def test_it_refuses_a_large_body_as_the_service_does(proxied: Proxied) -> None:
+    bodies = [
+        httpx.post(f"{url}/jobs", content=b"x" * (BODY_BYTES + 1), verify=NO_TLS)
+        for url in (proxied.service.url, proxied.url)
+    ]
+    assert [response.status_code for response in bodies] == [413, 413]
+    assert {response.headers["content-type"] for response in bodies} == {"application/problem+json"}
+    of_service, of_proxy = (response.json() for response in bodies)
+    assert of_proxy == of_service
+
+
+Handle = Callable[[socketserver.StreamRequestHandler], None]
+
+
+@contextlib.contextmanager
+def replica(handle: Handle) -> Iterator[int]:
+    """The port of a server that does this with each connection, and closes it."""
+    handler = type("Handler", (socketserver.StreamRequestHandler,), {"handle": handle})
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_it_repeats_no_call_with_effects_and_reports_replicas_that_do_not_respond(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    requests: list[str] = []
+
+    def die(connection: socketserver.StreamRequestHandler) -> None:
+        requests.append(connection.rfile.readline().split()[0].decode())
+
+    with replica(die) as a, replica(die) as b, running_proxy([a, b], tmp_path, {}) as url:
+        for method, times in {"POST": 1, "PATCH": 1, "DELETE": 1, "GET": 2}.items():
+            requests.clear()
+            response = httpx.request(method, f"{url}/jobs/orders/1", verify=NO_TLS)
+            assert requests == [method] * times
+            assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+            expected = problem_details.document("store_unavailable", "no replica of the service responds")
+            assert response.json() == expected
+
+
+def test_it_passes_on_the_response_to_a_pop_at_once(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    has_arrived = threading.Event()
+
+    def respond(connection: socketserver.StreamRequestHandler) -> None:
+        connection.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\njob")
+        assert has_arrived.wait(START_S)
+        connection.wfile.write(b"more")
+
+    with (
+        replica(respond) as port,
+        running_proxy([port], tmp_path, {}) as url,
+        httpx.stream("POST", f"{url}/topics/orders.close,orders.remind/pop", timeout=10, verify=NO_TLS) as response,
+    ):
+        pieces = response.iter_raw()
+        assert next(pieces) == b"job"
+        has_arrived.set()
+        assert b"".join(pieces) == b"more"
 
 
 @pytest.mark.slow
@@ -110,7 +185,7 @@ def test_no_call_fails_while_the_replicas_restart_in_turn(tmp_path: Path) -> Non
         replicas = [
             running.enter_context(running_service("--redis-url", store.url, data_dir=tmp_path / name)) for name in "ab"
         ]
-        url = running.enter_context(running_proxy(replicas, tmp_path, {}))
+        url = running.enter_context(running_proxy([replica.port for replica in replicas], tmp_path, {}))
         callers = running.enter_context(ThreadPoolExecutor(CALLERS))
         running.callback(stop.set)
         calls = [callers.submit(put_and_cancel, url, number, stop) for number in range(CALLERS)]

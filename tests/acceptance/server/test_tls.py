@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import shutil
 import socket
 import ssl
 import subprocess
@@ -24,12 +23,10 @@ from tests.acceptance.api.test_keys_and_listening import refused
 from tests.acceptance.server.tls_files import TlsFiles, tls_in_front_of
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.wire import connected, cut, request
-from tests.integration.store import store_servers
 from tests.integration.store.store_servers import StoreServer
 from tests.ports import free_port
 from tests.waiting import wait_until
 
-DEBIAN_REDIS = shutil.which("redis-server")
 USER, PASSWORD = "jobs-user", "sesame-open-9"
 HEAD_TIMEOUT_S = 0.5
 WITHIN_S = 15.0
@@ -314,13 +311,10 @@ def test_a_store_is_reached_over_tls_as_a_user_of_its_acl(files: TlsFiles, tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    DEBIAN_REDIS is None, reason="there is no redis-server on this machine, and the embedded has no TLS"
-)
+@pytest.mark.usefixtures("older_redis")  # the embedded store has no TLS
 def test_a_store_that_speaks_tls_itself_is_reached_as_a_user_of_its_acl(
-    files: TlsFiles, tmp_path: Path, topic: str, monkeypatch: pytest.MonkeyPatch
+    files: TlsFiles, tmp_path: Path, topic: str
 ) -> None:
-    monkeypatch.setattr(store_servers, "get_binary_path", lambda: DEBIAN_REDIS)
     port = free_port()
     tls = (f"tls-port {port}", f"tls-cert-file {files.cert}", f"tls-key-file {files.key}", "tls-auth-clients no")
     with StoreServer(tmp_path / "store", lines=(*ACL, *tls)):

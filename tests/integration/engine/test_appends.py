@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from deferd.contract import limits
-from deferd.contract.errors import JobExists, JobReserved, PayloadTooLarge, TopicFull
+from deferd.contract.errors import JobExists, JobReserved, PayloadTooLarge, StoreUnavailable, TopicFull
 from deferd.contract.finding_kinds import FindingKind
 from deferd.contract.model import ChangeJob, JobState, TopicSettings
 from deferd.engine.record import ANY_RECEIPT, JobRecord
@@ -257,7 +257,7 @@ async def test_without_memory_appends_are_refused_and_pops_are_not(driver: Engin
     await append(driver, 1)
     driver.server.command("CONFIG", "SET", "maxmemory", "1")
     try:
-        with pytest.raises(Exception, match="memory"):
+        with pytest.raises(StoreUnavailable, match="memory"):
             await append(driver, 2)
         assert (await driver.pop_one()).body == b"[1]"
     finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -24,13 +23,11 @@ from tests.integration.engine.durable_puts import (
     put_when_in_step,
     stored_ids,
 )
-from tests.integration.store import store_servers
 from tests.integration.store.store_servers import Pair, StoreServer
 from tests.waiting import BUSY_S, until, wait_until
 
 SLACK_S = BUSY_S
 """Added for a loaded machine."""
-DEBIAN_REDIS = shutil.which("redis-server")
 
 
 @pytest.fixture(scope="module")
@@ -411,11 +408,8 @@ class TestOtherStores:
                     await put(engine, "b")
             assert {"a"} == stored_ids(fsyncing)
 
-    @pytest.mark.skipif(DEBIAN_REDIS is None, reason="there is no redis-server on this machine")
-    async def test_an_older_redis_supports_the_same_levels(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(store_servers, "get_binary_path", lambda: DEBIAN_REDIS)
+    @pytest.mark.usefixtures("older_redis")
+    async def test_an_older_redis_supports_the_same_levels(self, tmp_path: Path) -> None:
         with Pair(tmp_path) as pair:
             assert "redis_version" in pair.primary.command("INFO", "server")
             async with engine_on(pair.primary.url) as engine:

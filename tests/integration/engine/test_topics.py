@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from deferd.store.connection import Store, connect
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver, job
 from tests.integration.engine.sweeping import purge_jobs, redrive_jobs
 from tests.integration.store.store_servers import StoreServer
+from tests.programs import require_program, without
 
 
 async def put_one_in_every_state(driver: EngineDriver) -> None:
@@ -284,13 +284,10 @@ async def test_a_purge_of_many_jobs_runs_in_steps(driver: EngineDriver) -> None:
 @pytest.fixture
 def locale_that_ignores_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs started here sort text like people do, `a` before `B`."""
-    if shutil.which("localedef") is None:
-        pytest.skip("localedef is not installed")
-    made = subprocess.run(
-        ["localedef", "-i", "en_US", "-f", "UTF-8", str(tmp_path / "en_US.UTF-8")], capture_output=True, check=False
-    )
-    if not (tmp_path / "en_US.UTF-8").exists():
-        pytest.skip(f"the locale cannot be made here: {made.stderr.decode()}")
+    if not Path("/usr/share/i18n/locales/en_US").exists():
+        without("/usr/share/i18n/locales/en_US")
+    localedef = require_program("localedef")
+    subprocess.run([localedef, "-i", "en_US", "-f", "UTF-8", str(tmp_path / "en_US.UTF-8")], check=True)
     monkeypatch.setenv("LOCPATH", str(tmp_path))
     monkeypatch.setenv("LC_ALL", "en_US.UTF-8")
 

@@ -143,6 +143,8 @@ async def test_a_subscription_receives_what_is_published(clustered_store: Store)
 async def test_a_failed_node_affects_only_its_own_keys(cluster: ClusterSet, clustered_store: Store, how: str) -> None:
     await counted(clustered_store, KEYS)
     own, others = held(cluster, cluster.masters[1])
+    assert own
+    assert others
     getattr(cluster.masters[1], how)()
 
     for iteration in range(2, 5):

@@ -324,6 +324,7 @@ def test_an_open_directory_of_another_user_is_refused() -> None:
         done = subprocess.run(
             [sys.executable, "-c", claim, data_dir], capture_output=True, text=True, timeout=WAIT_S, check=False
         )
+    assert done.returncode == 1
     assert (
         "(mode 0777), which was not changed because this user is not allowed to change it: run chmod 700" in done.stderr
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -15,14 +14,12 @@ from redis.exceptions import ResponseError
 
 from deferd.contract.errors import DurabilityUnavailable, StoreUnavailable
 from tests.integration.engine.durable_puts import engine_on, put, stored_ids
-from tests.integration.store import store_servers
 from tests.integration.store.store_servers import StoreServer
 from tests.waiting import BUSY_S, until, wait_until
 
 SLACK_S = BUSY_S
 """Extra time on a busy machine."""
 SLOW_KEY_US = 1000
-DEBIAN_REDIS = shutil.which("redis-server")
 
 
 @pytest.fixture
@@ -214,11 +211,8 @@ class TestFsync:
             assert calls["cmdstat_info"] == probes + 1  # the one of this test
             assert calls["cmdstat_fcall"] == 100
 
-    @pytest.mark.skipif(DEBIAN_REDIS is None, reason="redis-server is not installed")
-    async def test_an_older_redis_that_was_a_replica_counts_after_its_rewrite(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(store_servers, "get_binary_path", lambda: DEBIAN_REDIS)
+    @pytest.mark.usefixtures("older_redis")
+    async def test_an_older_redis_that_was_a_replica_counts_after_its_rewrite(self, tmp_path: Path) -> None:
         config: dict[str, Any] = {"appendonly": "yes", "appendfsync": "always", "rdb_key_save_delay": SLOW_KEY_US}
         with StoreServer(tmp_path / "a", repl_diskless_sync_delay=0) as primary:
             fill(primary)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import shutil
 from importlib.resources import files
 from pathlib import Path
 
@@ -13,12 +12,10 @@ import pytest
 from deferd.store.connection import connect
 from deferd.store.preflight import StoreRefused, check
 from deferd.store.self_test import run_self_test
-from tests.integration.store import store_servers
 from tests.integration.store.info_proxy import info_proxy, with_server_section
 from tests.integration.store.store_rights import documented_permissions
 from tests.integration.store.store_servers import ClusterSet, StoreServer
 
-REDIS = shutil.which("redis-server")
 OTHER_PRODUCTS = {
     # The INFO of each, reduced to the relevant fields.
     "kvrocks": "version:2.11.1 kvrocks_version:2.11.1 redis_version:7.0.0 git_sha1:0 gcc_version:12",
@@ -102,11 +99,8 @@ async def test_each_command_that_the_user_may_not_run_is_named(server: StoreServ
         assert sentence.endswith(f"ACL SETUSER <user> +{command.lower()}"), sentence
 
 
-@pytest.mark.skipif(REDIS is None, reason="redis-server is not installed")
-async def test_permissions_are_named_on_a_redis_that_does_not_name_them_in_scripts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store_servers, "get_binary_path", lambda: REDIS)
+@pytest.mark.usefixtures("older_redis")
+async def test_permissions_are_named_on_a_redis_that_does_not_name_them_in_scripts(tmp_path: Path) -> None:
     with StoreServer(tmp_path / "r") as server:
         await accepted(server.url)
         assert (await refusal(user_url(server, "-time", "-zadd"))).endswith("ACL SETUSER <user> +time +zadd")

@@ -17,7 +17,7 @@ from deferd.store.connection import Store, connect
 from deferd.store.preflight import check
 from tests.faults.tcp_proxy import tcp_proxy
 from tests.integration.store.store_servers import SentinelSet, StoreServer
-from tests.private_network import cut, in_private_network, why_no_private_network
+from tests.private_network import cut, in_private_network
 
 pytestmark = pytest.mark.slow
 
@@ -131,7 +131,7 @@ def named_primary(sentinel: StoreServer) -> tuple[str, int]:
     return state["ip"], state["port"]
 
 
-@pytest.mark.skipif(why_no_private_network() is not None, reason=str(why_no_private_network()))
+@pytest.mark.usefixtures("private_network")
 def test_in_a_split_the_store_leaves_the_primary_that_most_sentinels_have_deposed(tmp_path: Path) -> None:
     in_private_network(lambda: asyncio.run(run_in_a_split(tmp_path)))
 

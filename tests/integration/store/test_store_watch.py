@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,11 +18,9 @@ from deferd.store import shard_guard
 from deferd.store.connection import connect
 from deferd.store.shard_guard import SHARDS_KEY
 from tests.integration.engine.engine_driver import TOPIC, job
-from tests.integration.store import store_servers
 from tests.integration.store.store_servers import StoreServer
 from tests.waiting import until
 
-REDIS = shutil.which("redis-server")
 BACK_WITHIN_S = 5.0
 CHECK_INTERVAL_S = 0.2
 
@@ -98,11 +95,8 @@ async def test_a_revoked_permission_is_named_and_nothing_is_sent_until_it_is_gra
     assert "deferd audit --repair" in critical[0].getMessage()
 
 
-@pytest.mark.skipif(REDIS is None, reason="redis-server is not installed")
-async def test_the_self_test_finds_the_permission_that_a_redis_does_not_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store_servers, "get_binary_path", lambda: REDIS)
+@pytest.mark.usefixtures("older_redis")
+async def test_the_self_test_finds_the_permission_that_a_redis_does_not_name(tmp_path: Path) -> None:
     with StoreServer(tmp_path / "r") as server:
         async with running_engine(server) as engine:
             set_permissions(server, "-zadd", "-hdel")

@@ -5,18 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import yaml
 from starlette.routing import Route
 
 from deferd.api.app import create_app
 from deferd.api.auth.api_keys import Key
 from deferd.api.auth.permissions import Permission
-from deferd.api.openapi.__main__ import FILE
 from deferd.api.operation import OperationRoute
 from deferd.contract.model import PutBatch, PutJob
 from deferd.contract.scopes import Scope
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.settings import Settings
+from tests.openapi_document import openapi_document
 
 ROUTES = create_app(Settings(test_clock=True), "").routes
 OPERATIONS = {
@@ -27,7 +26,7 @@ NOT_IN_THE_DOCUMENT = {"GET /testing/clock": "admin", "POST /testing/clock": "ad
 
 def scopes_of_the_document() -> dict[str, str | None]:
     """By method and path: what the OpenAPI document in the repository says, which people read when it changes."""
-    paths = yaml.load(FILE.read_bytes(), yaml.CSafeLoader)["paths"]
+    paths = openapi_document()["paths"]
     securities = {
         f"{method.upper()} {path}": operation["security"]
         for path, operations in paths.items()

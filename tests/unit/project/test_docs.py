@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from deferd.cli.framework.exit_codes import MEANINGS
-from deferd.engine import metrics as engine_metrics
 from deferd.settings import Settings, default_text, flag, variable
 from tests.key_kinds import SHARD_KINDS, TOPIC_KINDS
+from tests.openapi_document import openapi_document
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -57,23 +57,25 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
-def test_links_within_the_repository_lead_somewhere(document: Path) -> None:
+def links() -> list[tuple[Path, str]]:
+    """The links of all documents."""
+    return [(document, link) for document in DOCUMENTS for link in re.findall(r"\]\(([^)\s]+)\)", prose_of(document))]
+
+
+def test_links_within_the_repository_lead_somewhere() -> None:
+    anchors = {document: anchors_of(document) for document in DOCUMENTS}
     broken = []
-    for link in re.findall(r"\]\(([^)\s]+)\)", prose_of(document)):
+    for document, link in links():
         target, _, anchor = link.partition("#")
-        if "://" in target:
-            continue
         path = (document.parent / target).resolve() if target else document
-        if not path.exists() or (anchor and anchor not in anchors_of(path)):
-            broken.append(link)
+        if "://" not in target and (not path.exists() or (anchor and anchor not in anchors[path])):
+            broken.append((name_of(document), link))
     assert broken == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_a_page_links_to_nothing_outside_of_the_site(page: Path) -> None:
-    links = re.findall(r"\]\(([^)\s#]+)", prose_of(page))
-    assert [link for link in links if link.startswith(("..", "/"))] == [], "the site has only the files of docs/"
+def test_a_page_links_to_nothing_outside_of_the_site() -> None:
+    """The site has only the files of docs/."""
+    assert [(page.name, link) for page, link in links() if page in PAGES and link.startswith(("..", "/"))] == []
 
 
 @pytest.mark.gate
@@ -111,13 +113,9 @@ def test_the_readme_is_short() -> None:
     assert (ROOT / "README.md").stat().st_size <= README_BYTES_MAX
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
-def test_a_document_uses_the_words_of_the_glossary(document: Path) -> None:
-    assert [match[0] for match in DIALECT.finditer(prose_of(document))] == []
-
-
-def test_the_source_uses_the_words_of_the_glossary() -> None:
-    found = {name_of(path): [match[0] for match in DIALECT.finditer(text_of(path))] for path in SOURCES}
+def test_documents_and_the_source_use_the_words_of_the_glossary() -> None:
+    texts = {path: prose_of(path) for path in DOCUMENTS} | {path: text_of(path) for path in SOURCES}
+    found = {name_of(path): [match[0] for match in DIALECT.finditer(text)] for path, text in texts.items()}
     assert {name: words for name, words in found.items() if words} == {}
 
 
@@ -127,29 +125,13 @@ def test_the_glossary_is_sorted_and_has_each_term_once() -> None:
     assert terms == sorted(set(terms), key=str.lower)
 
 
-@pytest.mark.parametrize("name", Settings.model_fields)
-def test_every_setting_is_documented_with_its_default(name: str) -> None:
-    text = text_of(ROOT / "docs/configuration.md")
-    [row] = [line for line in text.splitlines() if line.startswith("| `--") and f"`{flag(name)}`" in line.split("|")[1]]
-    assert f"`{variable(name)}`" in row
-    default = default_text(name)
-    assert default is None or default in row.split("|")[3]
-
-
-def test_every_metric_of_the_engine_is_documented() -> None:
-    text = text_of(ROOT / "docs/operations.md")
-    documented = set(re.findall(r"^\| `(deferd_\w+)`", text, re.MULTILINE))
-    metrics = [value for value in vars(engine_metrics).values() if hasattr(value, "_labelnames")]
-    names = {f"{metric._name}_total" if metric._type == "counter" else metric._name for metric in metrics}
-    assert names
-    assert names <= documented
-    used = set(
-        re.findall(
-            r"\b(deferd_\w+?)(?:_bucket)?\b(?=[^`]*\n)",
-            "\n".join(re.findall(r"expr: .*", text_of(ROOT / "docs/monitoring/alerts.yml"))),
-        )
-    )
-    assert used <= documented
+def test_every_setting_is_documented_with_its_default() -> None:
+    lines = text_of(ROOT / "docs/configuration.md").splitlines()
+    rows = [line.split("|") for line in lines if line.startswith("| `--")]
+    for name in Settings.model_fields:
+        [row] = [row for row in rows if f"`{flag(name)}`" in row[1]]
+        assert f"`{variable(name)}`" in "|".join(row)
+        assert (default_text(name) or "") in row[3], name
 
 
 @pytest.mark.parametrize(("heading", "kinds"), [("Keys of a topic", TOPIC_KINDS), ("Keys of a shard", SHARD_KINDS)])
@@ -172,7 +154,7 @@ def test_each_cache_is_listed_with_its_bound() -> None:
 
 
 def test_every_error_code_is_documented() -> None:
-    openapi = yaml.load(text_of(ROOT / "openapi/openapi.yaml"), yaml.CSafeLoader)
+    openapi = openapi_document()
     codes = openapi["components"]["schemas"]["ProblemCode"]["enum"]
     text = text_of(ROOT / "docs/http-api.md")
     assert [code for code in codes if f"`{code}`" not in text] == []
@@ -183,9 +165,8 @@ def test_every_exit_code_is_documented() -> None:
     assert sorted(map(int, documented)) == sorted(MEANINGS)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
-def test_files_and_programs_that_a_document_names_exist(document: Path) -> None:
-    text = text_of(document)
+def test_files_and_programs_that_documents_name_exist() -> None:
+    text = "\n".join(map(text_of, DOCUMENTS))
     paths = re.findall(r"`((?:tests|app|docs|openapi|scripts)/[\w/.*-]*[\w*])/?`", text)
     assert [path for path in paths if not list(ROOT.glob(path))] == []
     for module in re.findall(r"python -m (tests\.[\w.]*\w)", text):

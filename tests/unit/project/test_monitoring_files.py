@@ -14,7 +14,7 @@ from tests.monitoring_files import ALERTS_FILE, DASHBOARD_FILE, ROOT, alerts, da
 
 CASES_FILE = Path(__file__).with_name("alert_cases.yml")
 RUNBOOKS = (ROOT / "docs/monitoring.md").read_text(encoding="utf-8")
-needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+needs_promtool = pytest.mark.needs("promtool")
 
 
 def promtool(*arguments: str, folder: Path) -> None:

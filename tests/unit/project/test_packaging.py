@@ -7,6 +7,7 @@ import json
 import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -15,12 +16,13 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import deferd
+from tests.openapi_document import openapi_document
+from tests.programs import require_program
 
 ROOT = Path(__file__).resolve().parents[3]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -92,10 +94,6 @@ def test_the_npm_lock_works_with_any_registry(name: str) -> None:
     assert wanted == {name: locked[name]["version"] for name in wanted}
 
 
-def test_the_client_is_the_base_install() -> None:
-    assert {"certifi", "click", "httptools", "msgspec", "pydantic"} == {Requirement(line).name for line in BASE}
-
-
 def test_the_package_has_its_version() -> None:
     assert deferd.__version__ == PYPROJECT["project"]["version"]
 
@@ -134,11 +132,6 @@ def test_the_wheel_has_the_package_with_its_scripts_and_types(tmp_path: Path) ->
     assert wanted | {"deferd/py.typed"} == held
 
 
-def test_the_package_names_the_licence_in_the_repository() -> None:
-    assert "MIT" == PYPROJECT["project"]["license"]
-    assert (ROOT / "LICENSE").read_text(encoding="utf-8").startswith("MIT License")
-
-
 def test_the_changelog_has_unreleased_changes_on_top_and_then_the_version_of_the_package() -> None:
     headings = re.findall(r"^## \[(\S+)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
 
@@ -146,38 +139,86 @@ def test_the_changelog_has_unreleased_changes_on_top_and_then_the_version_of_the
 
 
 def test_the_api_document_has_the_version_of_the_package() -> None:
-    document = yaml.load((ROOT / "openapi/openapi.yaml").read_bytes(), yaml.CSafeLoader)
-
-    assert document["info"]["version"] == PYPROJECT["project"]["version"]
+    assert openapi_document()["info"]["version"] == PYPROJECT["project"]["version"]
 
 
-def test_the_tools_of_the_site_are_no_part_of_what_people_install() -> None:
-    assert "mkdocs-material" in pins("requirements-dev.lock")
-    assert [name for name in pins("requirements.lock") if name.startswith("mkdocs")] == []
+class Ci:
+    """A copy of `.ci/run` whose commands only note how they are called, which is in `commands`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.notes = folder / "notes"
+        self.readme = (ROOT / "README.md").read_text(encoding="utf-8")
+        (folder / ".ci").mkdir()
+        shutil.copy(ROOT / ".ci/run", folder / ".ci/run")
+        self.program(".ci/install", "echo install")
+        note = 'printf "%s\\n" "$CI $*"'
+        install_python = "mkdir -p .venv/bin; cp programs/noting .venv/bin/python"
+        self.program("programs/noting", note)
+        self.program("programs/bash", f"{note}; {install_python}")
+
+    def program(self, name: str, script: str) -> None:
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{{ {script}; }} >>{self.notes}\n")
+        path.chmod(0o755)
+
+    def run(self) -> int:
+        (self.folder / "README.md").write_text(self.readme, encoding="utf-8")
+        environment = {"PATH": f"{self.folder / 'programs'}:{os.environ['PATH']}"}
+        run = subprocess.run(["/bin/bash", self.folder / ".ci/run"], env=environment, timeout=20, check=False)
+        return run.returncode
+
+    @property
+    def commands(self) -> list[str]:
+        return self.notes.read_text().splitlines() if self.notes.exists() else []
 
 
-def test_ci_runs_the_second_code_block_of_the_readme() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```[^\n]*\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
-
-    assert "deferd serve" in blocks[0]
-    assert "pytest" in blocks[1]
+@pytest.fixture
+def ci(tmp_path: Path) -> Ci:
+    return Ci(tmp_path)
 
 
-def test_ci_runs_the_slow_tests_too() -> None:
-    assert "-m 'slow or hypothesis'" in (ROOT / ".ci/run").read_text(encoding="utf-8")
+def test_ci_runs_the_second_code_block_of_the_readme_and_then_the_slow_tests(ci: Ci) -> None:
+    [_, test_command, *_] = re.findall(r"^```[^\n]*\n(.*?)\n```", ci.readme, re.MULTILINE | re.DOTALL)
+
+    assert ci.run() == 0
+    assert ci.commands[:2] == ["install", f"true -euo pipefail -c {test_command}"]
+    [slow] = ci.commands[2:]
+    assert slow.startswith("true -m pytest -n 4 -m slow or hypothesis --hypothesis-profile full ")
 
 
-@pytest.mark.parametrize("script", [".ci/run", "scripts/check", "scripts/install", "scripts/test"])
+def test_ci_runs_no_other_block_of_the_readme(ci: Ci) -> None:
+    ci.readme = ci.readme.replace("pytest", "true")
+    assert (ci.run(), ci.commands) == (2, [])
+
+
+@pytest.mark.parametrize(("program", "count"), [(".ci/install", 1), ("programs/bash", 2), ("programs/noting", 3)])
+def test_ci_fails_with_the_first_command_that_fails(ci: Ci, program: str, count: int) -> None:
+    path = ci.folder / program
+    path.write_text(path.read_text() + "exit 3\n")
+    assert (ci.run(), len(ci.commands)) == (3, count)
+
+
+def test_ci_fails_where_it_cannot_install_a_program(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["/bin/bash", ROOT / ".ci/install"], env={"PATH": str(tmp_path)}, capture_output=True, timeout=10, check=False
+    )
+    assert done.returncode == 1
+    assert b"tests need Go" in done.stderr
+
+
+@pytest.mark.parametrize(("value", "ending"), [("true", pytest.fail.Exception), ("", pytest.skip.Exception)])
+def test_a_test_without_its_program_fails_in_ci_and_is_skipped_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, value: str, ending: type[BaseException]
+) -> None:
+    monkeypatch.setenv("CI", value)
+    assert require_program("no-such-program", "python3")
+    with pytest.raises(ending, match="no-such-program or nor-this is not installed"):
+        require_program("no-such-program", "nor-this")
+
+
+@pytest.mark.parametrize("script", [".ci/install", ".ci/run", "scripts/check", "scripts/install", "scripts/test"])
 def test_a_script_can_be_run(script: str) -> None:
     assert os.access(ROOT / script, os.X_OK)
     subprocess.run(["bash", "-n", ROOT / script], check=True, timeout=10)
-
-
-def test_the_hooks_run_the_tools_of_the_virtual_environment() -> None:
-    configuration = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
-    hooks = [hook for repository in configuration["repos"] for hook in repository["hooks"]]
-
-    assert {repository["repo"] for repository in configuration["repos"]} == {"local"}
-    assert all(hook["language"] == "system" for hook in hooks)
-    assert [hook["entry"].split()[0] for hook in hooks] == [".venv/bin/ruff"] * 2

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
-
-import pytest
 
 TESTS = Path(__file__).resolve().parents[2]
 GUARANTEES = (TESTS.parent / "docs/guarantees.md").read_text(encoding="utf-8")
@@ -15,18 +12,18 @@ ROWS = [line for line in SECTION.splitlines() if line.startswith("| **")]
 NAMED = sorted(set(re.findall(r"`([\w/]+\.py)::(\w+)`", SECTION)))
 
 
-@pytest.mark.parametrize("row", ROWS)
-def test_a_promise_names_a_test(row: str) -> None:
-    shown_by = row.rstrip("|").rpartition("|")[2]
+def test_each_promise_names_a_test() -> None:
+    for row in ROWS:
+        shown_by = row.rstrip("|").rpartition("|")[2].strip()
+        assert "::test_" in shown_by or shown_by.startswith("the same"), row
 
-    assert "::test_" in shown_by or shown_by.strip().startswith("the same")
 
-
-@pytest.mark.parametrize(("file", "name"), NAMED)
-def test_a_test_that_shows_a_promise_exists(file: str, name: str) -> None:
-    tree = ast.parse((TESTS / file).read_text(encoding="utf-8"))
-
-    assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+def test_the_tests_that_show_promises_exist() -> None:
+    sources = {file: (TESTS / file).read_text(encoding="utf-8") for file, _ in NAMED}
+    missing = [
+        (file, name) for file, name in NAMED if not re.search(rf"^(async )?def {name}\(", sources[file], re.MULTILINE)
+    ]
+    assert missing == []
 
 
 def test_the_promises_are_found() -> None:
