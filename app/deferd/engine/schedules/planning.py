@@ -1,9 +1,9 @@
 """When the runs of a schedule are due, and which missed runs are made up for. Pure functions.
 
 An occurrence is an instant that the schedule names. Its run is due then, or later because of a `window` and a `spread`.
-Occurrences that a window moves to the same instant become one run, the run of the last one. The schedule's spread
-moves all runs alike; the spread of its job differs by run, but never moves a run past the one of the next occurrence, so runs are
-due in the order of their occurrences.
+Occurrences that a window moves to the same instant become one run, the run of the last one. The schedule's spread moves
+all runs alike; the spread of its job differs by run, but never moves a run past the one of the next occurrence, so runs
+are due in the order of their occurrences.
 """
 
 from __future__ import annotations
