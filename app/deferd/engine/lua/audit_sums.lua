@@ -13,7 +13,6 @@ local OUTCOMES = { 'put', 'finished', 'cancelled', 'dropped', 'lost' }
 local now = now_ms()
 
 if REPAIR and ARGV[3] ~= '' and redis.call('HGET', SETTINGS, TOPIC) == ARGV[3] then
-  redis.call('HDEL', SETTINGS, TOPIC)
   redis.call('HSET', SETTINGS, TOPIC, '')
   redis.call('HSET', ASIDE, string.format('settings %.0f', now), ARGV[3])
 end

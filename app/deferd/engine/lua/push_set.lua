@@ -29,7 +29,6 @@ if ARGV[2] == '' then
   redis.call('HDEL', pushes, TOPIC)
   redis.call('DEL', string.sub(POOL, 1, -5) .. 'push/state')
   settings.pu = nil
-  redis.call('HDEL', SETTINGS, TOPIC)
   redis.call('HSET', SETTINGS, TOPIC, next(settings) and cjson.encode(settings) or '')
   if not next(settings) then schedule(now + FORGET_AFTER_MS) end
 else

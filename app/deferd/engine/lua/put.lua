@@ -71,6 +71,11 @@ local function complete(rest, length, is_as_sent)
   return rest, wait, policy.g
 end
 
+local function may_become_ready(job)
+  local options, kind, ms = read('<BBI8', job)
+  return options > REPLACE or ms <= (kind == DELAY_GIVEN and 0 or now)
+end
+
 local function flush()
   if #ready > 0 then last = append_ready(ready, last) end
   if #delayed > 0 then redis.call('ZADD', DELAY, unpack(delayed)) end
@@ -250,7 +255,8 @@ read, write, call = struct.unpack, struct.pack, redis.call
 now = now_ms()
 kept_room = tonumber(ARGV[2])
 with_records = kept_room > 0
-last = last_position()
+-- One plain put of a job that is due later does not need the Ready list.
+last = (#ARGV > 5 or may_become_ready(ARGV[5])) and last_position()
 local settings, is_new = ensure_topic()
 if not is_new and next(settings) then settings = present_settings(settings) end
 max_jobs = settings.j or 0

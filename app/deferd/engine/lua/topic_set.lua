@@ -50,7 +50,6 @@ else
   new.n, new.rv = math.max(old_count, count), math.max(old.rv or 0, revision)
 end
 if new.n then new.rv = (old.rv or 0) + 1 end
-redis.call('HDEL', SETTINGS, TOPIC)
 redis.call('HSET', SETTINGS, TOPIC, next(new) and cjson.encode(new) or '')
 if new.n then
   if old_count ~= new.n then counts = new.n .. ' ' .. counts end

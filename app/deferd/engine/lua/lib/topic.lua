@@ -126,13 +126,9 @@ end
 
 -- Make the timer visit the topic at `ms`, and wake it if that is earlier than all its other work.
 local function schedule(ms)
-  local planned = redis.call('ZSCORE', DUE, TOPIC)
-  if planned and tonumber(planned) <= ms then return end
-  local head = redis.call('ZRANGE', DUE, 0, 0, 'WITHSCORES')
-  redis.call('ZADD', DUE, ms, TOPIC)
-  if not head[2] or ms < tonumber(head[2]) then
-    redis.call('PUBLISH', 'deferd:due', DUE)
-  end
+  if redis.call('ZADD', DUE, 'LT', 'CH', ms, TOPIC) == 0 then return end
+  local first = redis.call('ZRANGE', DUE, 0, 1, 'WITHSCORES')
+  if first[1] == TOPIC and not (first[4] and tonumber(first[4]) <= ms) then redis.call('PUBLISH', 'deferd:due', DUE) end
 end
 
 -- After a change of how many events the topic keeps: drop those beyond.
