@@ -16,8 +16,7 @@
 --   0 delay, 1 instant u8 | that delay or instant, ms u64 | nonce u64 |
 --   the number of live jobs in the topic from which on the put is refused, 0: only the topic's limit, u32 |
 --   the rest of a record as in lib/record.lua: length of extra u32 | extra | body
--- Returns { 'terms', the topic's default durability, number of partitions, defaults for due times or '' } when ARGV[3] has
---   others, and nothing is stored; a default durability of 0 is satisfied by every call. Otherwise
+-- Returns { 'terms', ... } of lib/settings.lua when ARGV[3] is outdated; otherwise
 --   { 'done', the topic's max_jobs or 0, for each job a code or a table, the topic's default durability }:
 --   { code, state, record, lease end ms, consumer }: 1 created, 2 kept, 3 replaced, 4 appended
 --   { 5 to 8, 'delayed', record }: 5 stored as follow-up, 6 that was kept, 7 replaced, 8 appended to
@@ -260,16 +259,9 @@ last = (#ARGV > 5 or may_become_ready(ARGV[5])) and last_position()
 local settings, is_new = ensure_topic()
 if not is_new and next(settings) then settings = present_settings(settings) end
 max_jobs = settings.j or 0
-local durability, placing = settings.du or 0, settings.pl or ''
+local outdated = ARGV[3] ~= '' and outdated_terms(settings, ARGV[3])
+if outdated then return outdated end
 partitions = settings.n or 1
-if ARGV[3] ~= '' then
-  local satisfied, known, at = read('<i2I2', ARGV[3])
-  local is_satisfied = durability == 0 or satisfied < 0 or satisfied == durability
-  local is_placed = at > #ARGV[3] and placing == '' or string.sub(ARGV[3], at) == placing
-  if not (is_satisfied and known == partitions and is_placed) then
-    return { 'terms', durability, partitions, placing }
-  end
-end
 noted = settings.ev and { of_put = event_of_put }
 topic_defaults = settings.po
 live, last_due, last_due_text, head_due, head, special = nil, nil, nil, nil, nil, nil
@@ -301,4 +293,4 @@ tally('put', put_now)
 if noted then note_events(settings.ev, noted) end
 if earliest < math.huge then schedule(earliest) end
 if has_ready then wake_consumers() end
-return { 'done', max_jobs, results, durability }
+return { 'done', max_jobs, results, settings.du or 0 }

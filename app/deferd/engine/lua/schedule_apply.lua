@@ -6,17 +6,19 @@
 --   any more, nothing is done, but the schedule is deleted also then
 -- ARGV[6] 1: also withdraw all earlier runs that wait, see lib/schedules.lua
 -- ARGV[7] ms at which to advance it next, '' when it is not active | ARGV[8] how many more runs were missed
--- ARGV[9] the topic's defaults that the runs were placed by, as in put.lua
+-- ARGV[9] terms as in ARGV[3] of put.lua. The runs are placed already, by the topic's defaults for due times that these
+--   have. They say nothing of a default durability, which does not matter, nor of the number of partitions: runs are in
+--   the first one, where its equal share of the jobs is what counts
 -- ARGV[10] how many fields to set, -1: delete it | field | value ...
 -- then for each run: id | the job up to its `rest`, as in put.lua | following overlap catch_up, as in `runs` | what its
 --   `extra` has of a window, a spread and how far it was moved: JSON without the braces
 -- Returns { 1, now ms, rev } when it was done; { 0 } when it has changed meanwhile; { -3 } when the topic is full;
---   { -2, the topic's defaults } when the runs were placed by others; { -4 } when some earlier runs were withdrawn and
+--   { 'terms', ... } of lib/settings.lua when ARGV[9] is outdated; { -4 } when some earlier runs were withdrawn and
 --   there are more: the caller repeats the call
 -- A run that is due already is due in a millisecond, so that promote.lua decides what becomes of it. A job that has the
 -- id of a run stays, in any state: an occurrence never runs twice.
 -- Bound: the runs, and 100 earlier runs; the caller sends at most 100, and 4 MiB or one.
-local CHANGED, OTHER_DEFAULTS, FULL, MORE, KEPT = 0, -2, -3, -4, 2
+local CHANGED, FULL, MORE, KEPT = 0, -3, -4, 2
 local MOST_EARLIER = 100
 local name, run_to_withdraw = ARGV[2], ARGV[5]
 local key, schedule_due = of_shard('schedule/') .. name, of_shard('schedule_due')
@@ -88,13 +90,10 @@ for at = first_run, #ARGV, 4 do
   jobs[#jobs + 1] = head .. rest_with(ARGV[at + 3])
 end
 
--- The due times are placed already, so the defaults for due times (`pl` of the settings) must be those of the caller. A
--- default durability does not matter, nor does the number of partitions (`n`): runs are in the first one, where its equal
--- share of the jobs is what counts.
 if #jobs > 0 then
-  local settings = redis.call('HGET', SETTINGS, TOPIC)
-  settings = settings and settings ~= '' and present_settings(cjson.decode(settings)) or {}
-  if (settings.pl or '') ~= ARGV[9] then return { OTHER_DEFAULTS, settings.pl or '' } end
+  local settings = settings_of_topic()
+  local outdated = outdated_terms(settings, ARGV[9])
+  if outdated then return outdated end
   local bound = struct.unpack('<I4', jobs[2], 19)
   local most = math.min((settings.j or 0) > 0 and settings.j or math.huge, bound > 0 and bound or math.huge)
   if most < math.huge then
