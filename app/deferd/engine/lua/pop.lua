@@ -208,16 +208,10 @@ local function remember(request, deliveries, longest)
   if string.byte(request.id) == ASTERISK then remember_topic(request.id, kept_ms) end
 end
 
--- How a delivery is remembered for its request. %d takes half the time of %.0f, but on some servers has only 32 bits.
-local function delivery_format()
-  local whole = string.format('%d', NONCE_LIMIT) == string.format('%.0f', NONCE_LIMIT) and '%d' or '%.0f'
-  return '%d ' .. whole .. ' %d 0'
-end
-
 local function serve(request)
   local reply, longest, deliveries, count, at = { FIRST_TIME }, 0, {}, 0, 1
   local consumer, request_id = request.consumer ~= '' and request.consumer, request.id
-  local format = request_id and delivery_format()
+  local format = request_id and '%d ' .. WHOLE .. ' %d 0'
   local head_of_event = noted and 'O' .. now .. ' '
   local end_of_event = noted and ' ' .. request.consumer
   local last_end, last_end_text  -- most leases of a reply end at the same instant
