@@ -14,6 +14,8 @@ from deferd.contract.errors import StoreUnavailable
 
 ANY_DEFAULT = -1
 """In place of a default durability: all jobs name their own, so the default of the topic does not matter."""
+ANY_NUMBER = 0
+"""In place of the number of partitions: it does not matter."""
 DONE, OUTDATED, REFUSED = b"done", b"terms", b"refused"
 """The first value of a script's reply: it did what it was called for; its terms were outdated; or it refused a job."""
 _MOST_TRIES = 8
@@ -33,7 +35,7 @@ class Terms(NamedTuple):
     placing: str
 
     def argument(self) -> bytes:
-        """As lua/put.lua reads them."""
+        """As lua/lib/settings.lua reads them."""
         return _HEAD.pack(self.durability, self.partitions) + self.placing.encode()
 
 

@@ -1,5 +1,4 @@
 -- Check one topic as a whole, at one instant: it is listed, its timer visit is scheduled in time, its sums are right.
--- @include clock topic tags record transitions time_limits
 -- @inline findings consistency
 -- @flags allow-oom
 -- KEYS, ARGV[1] topic, ARGV[2] repair: see lib/consistency.lua
@@ -13,7 +12,6 @@ local OUTCOMES = { 'put', 'finished', 'cancelled', 'dropped', 'lost' }
 local now = now_ms()
 
 if REPAIR and ARGV[3] ~= '' and redis.call('HGET', SETTINGS, TOPIC) == ARGV[3] then
-  redis.call('HDEL', SETTINGS, TOPIC)
   redis.call('HSET', SETTINGS, TOPIC, '')
   redis.call('HSET', ASIDE, string.format('settings %.0f', now), ARGV[3])
 end

@@ -1,5 +1,4 @@
 -- Find the first of some puts into one topic that would be refused. Read-only.
--- @include clock topic record transitions
 -- @flags no-writes
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] terms as in ARGV[3] of put.lua, with the durability that the puts reach if some name none
@@ -14,16 +13,11 @@ local REJECT, KEEP, APPEND, ONLY_LIVE, AFTER, DELAY_GIVEN = 0, 1, 3, 4, 8, 0
 local EXISTS, HELD, FULL, TOO_LARGE = -1, -2, -3, -4
 local MOST_ITEMS = 10000
 local here, now, finishing = attached(), now_ms(), ARGV[3]
-local settings = redis.call('HGET', SETTINGS, TOPIC)
-settings = settings and settings ~= '' and cjson.decode(settings) or {}
-local durability, partitions, placing = settings.du or 0, settings.n or 1, settings.pl or ''
-local satisfied, known = struct.unpack('<i2I2', ARGV[2])
-local is_satisfied = satisfied < 0 or satisfied >= durability
-if not is_satisfied or known ~= partitions or string.sub(ARGV[2], 5) ~= placing then
-  return { 'terms', durability, partitions, placing }
-end
+local settings = stored_settings()
+local outdated = outdated_terms(settings, ARGV[2], true)
+if outdated then return outdated end
 
-local max_jobs = settings.j or 0
+local max_jobs, partitions = settings.j or 0, settings.n or 1
 local live = redis.call('HLEN', POOL) - redis.call('ZCARD', DEAD) - redis.call('ZCARD', FINISHED)
 
 -- The body of a job as a collection: how many items it has, how many bytes those are, and whether more can be added.

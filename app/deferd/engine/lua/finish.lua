@@ -1,14 +1,12 @@
 -- Finish jobs of one topic. A job with a retain time is kept as finished with its result; others are deleted. The id of
 -- one with `unique_for` stays taken for that time. One with a follow-up is deleted in any case, and that takes its
 -- place.
--- @include clock topic events tags record transitions delivery
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2..] two for each job: id | nonce u48 | attempt u32 (0: any) | result JSON
 -- Returns a code for each: 0 finished, now or before by the same delivery, 1 not found, 2 held under another receipt,
 --   3 cancelled, 4 to 7 not reserved (lib/delivery.lua)
 -- Bound: the jobs in ARGV, at most 1000.
-local HEADER_BYTES = 26
 
 -- What the functions below know of the call; all of it is set at its beginning.
 local now, released, gone, kept, earliest, released_count, gone_count
@@ -82,7 +80,10 @@ for index = 1, count do
   ids[index] = ARGV[2 * index]
 end
 local raws = redis.call('HMGET', POOL, unpack(ids))
-local lease_ends = redis.call('ZMSCORE', RESERVED, unpack(ids))
+-- A single job without extra, as most have none, is found and removed by one command: nothing can keep it from being
+-- finished then.
+local is_plain_one = count == 1 and raws[1] and string.sub(raws[1], 23, 26) == NO_EXTRA
+local lease_ends = is_plain_one and {} or redis.call('ZMSCORE', RESERVED, unpack(ids))
 
 released, gone, kept, earliest, released_count, gone_count = {}, {}, {}, math.huge, 0, 0
 done, rare, tagged = {}, nil, nil
@@ -102,7 +103,8 @@ for index = 1, count do
     code = code_for_stale(id)
   else
     local live_nonce, ended, extra_length = read('<I6I4I4', raw, 13)
-    if lease_ends[index] and (attempt == 0 or live_nonce == nonce and ended + 1 == attempt) then
+    local has_receipt = attempt == 0 or live_nonce == nonce and ended + 1 == attempt
+    if has_receipt and (lease_ends[index] or is_plain_one and redis.call('ZREM', RESERVED, id) == 1) then
       finish(id, raw, extra_length, argument, result_at)
       if noted then
         noted[#noted + 1] = head_of_event .. id .. ' ' .. ended + 1 .. (done[id] == 'finished' and ' 1' or '')
@@ -115,7 +117,7 @@ for index = 1, count do
 end
 
 if #released > 0 then
-  redis.call('ZREM', RESERVED, unpack(released))
+  if not is_plain_one then redis.call('ZREM', RESERVED, unpack(released)) end
   forget_holders(released)
   tally('finished', #released)
   if noted then note_events(most_events, noted) end

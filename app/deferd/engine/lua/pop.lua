@@ -1,5 +1,4 @@
 -- Hand out ready jobs of one topic, in the order of the requests, each under a lease.
--- @include clock topic events tags record transitions time_limits
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] how long a dead job is kept, ms
@@ -30,6 +29,7 @@ local READ_AT_ONCE = 16
 local read, now, dead_retention
 local noted  -- events
 local replayed_bytes, skipped, expired, overdue
+local is_drained  -- whether the Ready list is known to be empty
 local taken, records, ttrs, latest_ends, next_taken, leases, earliest
 local holders, requested  -- pairs for HOLDERS and REQUESTS, of all requests of this call
 
@@ -47,8 +47,11 @@ local function replay(request)
     if raw and lease_end and receipt_matches(raw, tonumber(nonce), tonumber(attempt)) then
       live[#live + 1] = { place = tonumber(place), id = id, raw = raw, lease_end = tonumber(lease_end) }
       last_lease_end = math.max(last_lease_end, tonumber(lease_end))
-      redis.call('HDEL', HOLDERS, id)
-      if request.consumer ~= '' then redis.call('HSET', HOLDERS, id, request.consumer) end
+      if request.consumer == '' then
+        redis.call('HDEL', HOLDERS, id)
+      else
+        redis.call('HSET', HOLDERS, id, request.consumer)
+      end
       repeats_now = repeats + 1
       redis.call('HSET', request.key, id, string.format('%s %s %s %d', place, nonce, attempt, repeats_now))
     end
@@ -81,15 +84,21 @@ end
 
 -- The first `most` ready jobs, at most so many that their records fit into `bytes`: their ids, and their records (false
 -- for an id without one). Up to READ_AT_ONCE records of the size of those before are read in one step; what of them
--- does not fit stays in the list.
-local function first_fitting(most, bytes)
+-- does not fit stays in the list. The first is among them in any case with `at_least_one`.
+local function first_fitting(most, bytes, at_least_one)
   local ids = redis.call('ZRANGE', READY, 0, most - 1)
   local raws, count, largest, fits = {}, 0, 0, true
+  if at_least_one and #ids > 0 then
+    count, raws[1] = 1, redis.call('HGET', POOL, ids[1])
+    largest = raws[1] and #raws[1] or 0
+    bytes = bytes - largest
+  end
   while fits and count < #ids do
-    local step = largest > 0 and math.min(math.floor(bytes / largest), READ_AT_ONCE, #ids - count) or 1
+    local step = largest > 0 and math.floor(bytes / largest) or 1
     if step <= 1 then
       step, fits = 1, redis.call('HSTRLEN', POOL, ids[count + 1]) <= bytes
     end
+    step = math.min(step, READ_AT_ONCE, #ids - count)
     local some = fits and redis.call('HMGET', POOL, unpack(ids, count + 1, count + step)) or {}
     for index = 1, #some do
       local size = some[index] and #some[index] or 0
@@ -103,30 +112,28 @@ local function first_fitting(most, bytes)
       if size > largest then largest = size end
     end
   end
+  is_drained = count == #ids and count < most
   for beyond = #ids, count + 1, -1 do ids[beyond] = nil end
   return ids, raws
 end
 
--- Take the first ready job off the list: its id and its record, or nothing.
-local function take_first()
-  local id = redis.call('ZPOPMIN', READY)[1]
-  return { id }, { id and redis.call('HGET', POOL, id) }
-end
-
--- Take the first jobs off the Ready list: at most `most`, and so many that fit into `bytes`, see above. The first is
--- taken in any case with `at_least_one`.
+-- Take the first jobs off the Ready list, see above.
 local function take_ids(most, bytes, at_least_one)
-  if most == 1 and at_least_one then return take_first() end
-  local ids, raws = first_fitting(most, bytes)
-  if #ids > 0 then
-    redis.call('ZREMRANGEBYRANK', READY, 0, #ids - 1)
-  elseif at_least_one then
-    return take_first()
+  if most == 1 and at_least_one then
+    local id = redis.call('ZPOPMIN', READY)[1]
+    is_drained = not id
+    return { id }, { id and redis.call('HGET', POOL, id) }
   end
+  local ids, raws = first_fitting(most, bytes, at_least_one)
+  if #ids > 0 then redis.call('ZREMRANGEBYRANK', READY, 0, #ids - 1) end
   return ids, raws
 end
 
-local NO_EXTRA = '\0\0\0\0'
+-- When each of some jobs becomes dead, false for those that have no such time.
+local function expiries_of(ids)
+  if #ids > FEW_IDS and redis.call('EXISTS', EXPIRY) == 0 then return {} end
+  return redis.call('ZMSCORE', EXPIRY, unpack(ids))
+end
 
 -- Remove the first `wanted` jobs from the Ready list. Returns their ids, records, own ttrs, and latest lease ends, nil
 -- for none.
@@ -135,25 +142,22 @@ local NO_EXTRA = '\0\0\0\0'
 local function take(wanted)
   local taken, records, ttrs, count, bytes, is_full = {}, {}, {}, 0, 0, false
   local latest_ends  -- of the few jobs that have one
-  while count < wanted and skipped < MOST_SKIPPED and not is_full do
+  while count < wanted and skipped < MOST_SKIPPED and not is_full and not is_drained do
     local ids, raws = take_ids(math.min(wanted - count, MOST_IN_CHUNK), MOST_BYTES - bytes, bytes == 0)
     if #ids == 0 then break end
-    local expiry = redis.call('EXISTS', EXPIRY) == 1 and redis.call('ZMSCORE', EXPIRY, unpack(ids))
+    local expiry
     for index = 1, #ids do
       local id, raw = ids[index], raws[index]
-      if raw and string.sub(raw, 23, 26) == NO_EXTRA and not (expiry and expiry[index]) then  -- as most jobs
+      if raw and string.sub(raw, 23, 26) == NO_EXTRA then  -- as most jobs: it has neither a ttl nor a deadline
         count = count + 1
         taken[count], records[count], ttrs[count] = id, raw, DEFAULT_TTR_MS
         bytes = bytes + #raw
       else
+        expiry = expiry or expiries_of(ids)
         local is_read, own_ttr, latest, is_open = false, nil, nil, false
-        if raw and string.sub(raw, 23, 26) == NO_EXTRA then
-          is_read, own_ttr = true, DEFAULT_TTR_MS
-        elseif raw then
-          is_read, own_ttr, latest, is_open = pcall(read_terms, raw)
-        end
+        if raw then is_read, own_ttr, latest, is_open = pcall(read_terms, raw) end
         local reason  -- why it is dead; an entry may be left over from an earlier job with its id
-        if is_read and expiry and expiry[index] and tonumber(expiry[index]) <= now then
+        if is_read and expiry[index] and tonumber(expiry[index]) <= now then
           local ends_at, why = end_of_waiting(read_record(raw))
           reason = ends_at and ends_at <= now and why
         end
@@ -166,7 +170,7 @@ local function take(wanted)
         elseif is_open and count > 0
           and bytes + (redis.call('HGET', attached().ITEMS, id) or 0) > MOST_BYTES then
           for back = #ids, index, -1 do prepend_ready(ids[back]) end
-          is_full = true
+          is_full, is_drained = true, false
           break
         else
           if is_open then  -- from now on nothing is added
@@ -176,7 +180,7 @@ local function take(wanted)
           end
           if latest then
             redis.call('ZADD', EXPIRY, latest, id)
-          elseif expiry and expiry[index] then
+          elseif expiry[index] then
             redis.call('ZREM', EXPIRY, id)
           end
           count = count + 1
@@ -201,16 +205,10 @@ local function remember(request, deliveries, longest)
   if string.byte(request.id) == ASTERISK then remember_topic(request.id, kept_ms) end
 end
 
--- How a delivery is remembered for its request. %d takes half the time of %.0f, but on some servers has only 32 bits.
-local function delivery_format()
-  local whole = string.format('%d', NONCE_LIMIT) == string.format('%.0f', NONCE_LIMIT) and '%d' or '%.0f'
-  return '%d ' .. whole .. ' %d 0'
-end
-
 local function serve(request)
   local reply, longest, deliveries, count, at = { FIRST_TIME }, 0, {}, 0, 1
   local consumer, request_id = request.consumer ~= '' and request.consumer, request.id
-  local format = request_id and delivery_format()
+  local format = request_id and '%d ' .. WHOLE .. ' %d 0'
   local head_of_event = noted and 'O' .. now .. ' '
   local end_of_event = noted and ' ' .. request.consumer
   local last_end, last_end_text  -- most leases of a reply end at the same instant
@@ -247,12 +245,11 @@ end
 read = struct.unpack
 now = now_ms()
 dead_retention = tonumber(ARGV[2])
-local settings = redis.call('HGET', SETTINGS, TOPIC)
-settings = settings and settings ~= '' and cjson.decode(settings) or nil
-if settings and settings.pu and tonumber(ARGV[3]) >= 0 then return IS_PUSHED end
-local paused = settings and settings.p == 1
-noted = settings and settings.ev and {}
-replayed_bytes, skipped, expired, overdue = 0, 0, 0, 0
+local settings = stored_settings()
+if settings.pu and tonumber(ARGV[3]) >= 0 then return IS_PUSHED end
+local paused = settings.p == 1
+noted = settings.ev and {}
+replayed_bytes, skipped, expired, overdue, is_drained = 0, 0, 0, 0, false
 
 local requests, wanted = {}, 0
 for at = 3, #ARGV, 4 do
@@ -299,5 +296,5 @@ if noted then note_events(settings.ev, noted) end
 for index, request in ipairs(requests) do
   if request.repeated then replies[index] = replay(request) or { FIRST_TIME } end
 end
-local more = not paused and redis.call('EXISTS', READY) or 0
+local more = not paused and not is_drained and redis.call('EXISTS', READY) or 0
 return { now, more, expired, replies, overdue }

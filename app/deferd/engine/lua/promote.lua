@@ -1,5 +1,4 @@
 -- The timer's visit to one topic: do the work that is due there, in one bounded step.
--- @include clock topic events tags record transitions missed_runs runs time_limits waiting attempts_log
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua; then KEYS[#KEYS] lock STRING, see turn.lua
 -- ARGV[1] topic | ARGV[2] most jobs to move from each sorted set | ARGV[3] how long a dead job is kept, ms
@@ -18,35 +17,24 @@
 -- Afterwards `due` holds when the topic next needs a visit (now, if this one was not enough). A topic without jobs and
 -- settings into which nothing was put for FORGET_AFTER_MS is forgotten.
 -- Bound: ARGV[2] for each of the sorted sets; the caller sends at most 1000.
-local now, limit, dead_retention = now_ms(), tonumber(ARGV[2]), tonumber(ARGV[3])
-local last = last_position()
+local BEFORE_LATENESS = 8
+local RENEW_EVERY_MS = 100
 
+-- What the functions below know of the call; all of it is set at its beginning.
+local now, limit, dead_retention, reply
+local consumers  -- of the leases that have ended: id -> the consumer that held it, if it gave its name
+local first_scores  -- of sorted sets without work: their first score, infinite if they are empty
+
+local function first_score(key)
+  return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or math.huge)
+end
+
+-- The ids in a sorted set whose time has come. Most have none.
 local function due_in(key)
-  return redis.call('ZRANGE', key, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)
-end
-
-local reply = { 0, 0, 0, 0, -1, {}, 0, 0 }
-local BEFORE_LATENESS = #reply
-local ready = {}
-
-local due = redis.call('ZRANGE', DELAY, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
-local RUNS = string.sub(POOL, 1, -5) .. 'runs'
-local has_more = redis.call('EXISTS', CANCELLED, TAKEN, RUNS) > 0
-if has_more and #due > 0 and redis.call('EXISTS', RUNS) == 1 then due, reply[8] = judge_runs(RUNS, due, now) end
-local most_events = #due > 0 and events_to_keep()
-local noted = most_events and {}
-local last_due, late  -- most jobs of a batch are due at the same instant
-for index = 1, #due / 2 do
-  local due_at = due[2 * index]
-  if due_at ~= last_due then last_due, late = due_at, now - tonumber(due_at) end
-  ready[index] = due[2 * index - 1]
-  reply[BEFORE_LATENESS + index] = late
-  if noted then noted[index] = 'R' .. now .. ' ' .. ready[index] .. ' ' .. due_at end
-end
-if #ready > 0 then
-  redis.call('ZREMRANGEBYRANK', DELAY, 0, #ready - 1)
-  last = append_ready(ready, last)
-  if noted then note_events(most_events, noted) end
+  local first = first_score(key)
+  if first <= now then return redis.call('ZRANGE', key, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit) end
+  first_scores[key] = first
+  return {}
 end
 
 -- Read a record; raises an error when what is needed here cannot be read or is not a number.
@@ -72,46 +60,94 @@ local function take_records(key, ids)
   return records
 end
 
+-- Why a lease has ended. `deadline` is that of the job, if it has one.
+local function end_of_lease(id, extra, deadline)
+  if deadline and deadline <= now then return 'deadline' end
+  local latest = (extra.i or 0) > 0 and redis.call('ZSCORE', EXPIRY, id)
+  return latest and tonumber(latest) <= now and 'time_limit' or 'lease_ended'
+end
+
+-- Count the attempt of a job whose lease has ended. Returns whether it is to be ready again; else it is dead.
+local function redeliver(id, record)
+  local limit_of_attempts = record.extra.m or 0
+  record.attempts = record.attempts + 1
+  local how = end_of_lease(id, record.extra, deadline_of(record.due, record.extra))
+  log_attempt(record, now, how, consumers[id])
+  if how == 'deadline' then
+    record.extra.e = record.extra.e or 'the deadline passed before the job was finished'
+    bury_job(id, record, 'deadline', now, dead_retention)
+    reply[7] = reply[7] + 1
+    return false
+  end
+  if limit_of_attempts > 0 and record.attempts >= limit_of_attempts then
+    record.extra.e = record.extra.e or 'the lease ended before the job was finished'
+    bury_job(id, record, 'attempts_exhausted', now, dead_retention)
+    reply[3] = reply[3] + 1
+    return false
+  end
+  set_retry_due(record, now)
+  redis.call('HSET', POOL, id, write_record(record))
+  if record.extra.i or record.extra.l then watch_expiry(id, record) end
+  note_event('E', id, record.attempts, how, consumers[id] or '')
+  reply[1] = reply[1] + 1
+  return true
+end
+
+-- When the timer must visit a topic without work again, because it may have to be forgotten; infinite when it has just
+-- been forgotten, or has settings.
+local function next_visit()
+  if redis.call('HGET', SETTINGS, TOPIC) ~= '' then return math.huge end
+  if redis.call('HLEN', POOL) > 0 then return now + FORGET_AFTER_MS end
+  local put = redis.call('HGET', TALLY, 'put') or '0'
+  local put_before, since = string.match(redis.call('HGET', of_shard('idle'), TOPIC) or '', '^(%d+) (%d+)$')
+  if put_before ~= put then
+    redis.call('HSET', of_shard('idle'), TOPIC, string.format('%s %.0f', put, now))
+    return now + FORGET_AFTER_MS
+  end
+  if since + FORGET_AFTER_MS > now then return since + FORGET_AFTER_MS end
+  forget_topic()
+  return math.huge
+end
+
+-- @call
+now, limit, dead_retention = now_ms(), tonumber(ARGV[2]), tonumber(ARGV[3])
+reply, consumers, first_scores = { 0, 0, 0, 0, -1, {}, 0, 0 }, {}, {}
+local last = last_position()
+local ready = {}
+
+local due = redis.call('ZRANGE', DELAY, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
+local RUNS = topic_key('runs')
+-- Most topics have none of these. What only a visit with ended leases adds is looked for again below.
+local has_others = redis.call('EXISTS', CANCELLED, TAKEN, RUNS, EXPIRY, DEAD, FINISHED) > 0
+local has_tombstones = has_others and redis.call('EXISTS', CANCELLED, TAKEN, RUNS) > 0
+if has_tombstones and #due > 0 and redis.call('EXISTS', RUNS) == 1 then due, reply[8] = judge_runs(RUNS, due, now) end
+local most_events = #due > 0 and events_to_keep()
+local noted = most_events and {}
+local last_due, late  -- most jobs of a batch are due at the same instant
+for index = 1, #due / 2 do
+  local due_at = due[2 * index]
+  if due_at ~= last_due then last_due, late = due_at, now - tonumber(due_at) end
+  ready[index] = due[2 * index - 1]
+  reply[BEFORE_LATENESS + index] = late
+  if noted then noted[index] = 'R' .. now .. ' ' .. ready[index] .. ' ' .. due_at end
+end
+if #ready > 0 then
+  redis.call('ZREMRANGEBYRANK', DELAY, 0, #ready - 1)
+  last = append_ready(ready, last)
+  if noted then note_events(most_events, noted) end
+end
+
 local redelivered = {}
 local ended_leases = due_in(RESERVED)
-if #ended_leases > 0 then  -- most visits have none, and need not make these functions
-  local consumers = {}  -- id -> the consumer that held it, if it gave its name
+if #ended_leases > 0 then
   if redis.call('EXISTS', HOLDERS) == 1 then
     for index, consumer in ipairs(redis.call('HMGET', HOLDERS, unpack(ended_leases))) do
       consumers[ended_leases[index]] = consumer
     end
   end
   forget_holders(ended_leases)
-
-  -- Why a lease has ended. `deadline` is that of the job, if it has one.
-  local function end_of_lease(id, extra, deadline)
-    if deadline and deadline <= now then return 'deadline' end
-    local latest = (extra.i or 0) > 0 and redis.call('ZSCORE', EXPIRY, id)
-    return latest and tonumber(latest) <= now and 'time_limit' or 'lease_ended'
-  end
-
   for _, job in ipairs(take_records(RESERVED, ended_leases)) do
-    local id, record = job.id, job.record
-    local limit_of_attempts = record.extra.m or 0
-    record.attempts = record.attempts + 1
-    local how = end_of_lease(id, record.extra, deadline_of(record.due, record.extra))
-    log_attempt(record, now, how, consumers[id])
-    if how == 'deadline' then
-      record.extra.e = record.extra.e or 'the deadline passed before the job was finished'
-      bury_job(id, record, 'deadline', now, dead_retention)
-      reply[7] = reply[7] + 1
-    elseif limit_of_attempts > 0 and record.attempts >= limit_of_attempts then
-      record.extra.e = record.extra.e or 'the lease ended before the job was finished'
-      bury_job(id, record, 'attempts_exhausted', now, dead_retention)
-      reply[3] = reply[3] + 1
-    else
-      set_retry_due(record, now)
-      redis.call('HSET', POOL, id, write_record(record))
-      if record.extra.i or record.extra.l then watch_expiry(id, record) end
-      redelivered[#redelivered + 1] = id
-      note_event('E', id, record.attempts, how, consumers[id] or '')
-      reply[1] = reply[1] + 1
-    end
+    if redeliver(job.id, job.record) then redelivered[#redelivered + 1] = job.id end
   end
 end
 
@@ -119,7 +155,7 @@ if #redelivered > 0 then append_ready(redelivered, last) end
 if #ready + #redelivered > 0 then wake_consumers(ARGV[4]) end
 
 -- Whether there are jobs that become dead or are deleted at some time. Nothing below adds the first one.
-local has_ends = redis.call('EXISTS', EXPIRY, DEAD, FINISHED) > 0
+local has_ends = (has_others or #ended_leases > 0) and redis.call('EXISTS', EXPIRY, DEAD, FINISHED) > 0
 local overdue = {}
 local due_to_die = has_ends and due_in(EXPIRY) or {}
 if #due_to_die > 0 then
@@ -130,8 +166,8 @@ if #due_to_die > 0 then
     if not lease_end then
       overdue[#overdue + 1] = id
     elseif tonumber(lease_end) > now then
-      redis.call('ZREM', RESERVED, id)
       redis.call('ZADD', RESERVED, now, id)
+      first_scores[RESERVED] = nil
     end
   end
 end
@@ -161,7 +197,7 @@ for _, key in ipairs(has_ends and { DEAD, FINISHED } or {}) do
     reply[4] = reply[4] + #ids
   end
 end
-local TOMBSTONES = has_more and { CANCELLED, TAKEN } or {}
+local TOMBSTONES = has_tombstones and { CANCELLED, TAKEN } or {}
 for _, key in ipairs(TOMBSTONES) do
   local ended = due_in(key)
   if #ended > 0 then redis.call('ZREM', key, unpack(ended)) end
@@ -171,47 +207,29 @@ local next_ms = math.huge
 local timed = has_ends and { DELAY, RESERVED, EXPIRY, DEAD, FINISHED } or { DELAY, RESERVED }
 for _, key in ipairs(TOMBSTONES) do timed[#timed + 1] = key end
 for _, key in ipairs(timed) do
-  local head = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
-  if head[2] then next_ms = math.min(next_ms, tonumber(head[2])) end
+  next_ms = math.min(next_ms, first_scores[key] or first_score(key))
 end
--- When the timer must visit a topic without work again, because it may have to be forgotten; nil when it has just been
--- forgotten, or has settings.
-local function next_visit()
-  if redis.call('HGET', SETTINGS, TOPIC) ~= '' then return nil end
-  if redis.call('HLEN', POOL) > 0 then return now + FORGET_AFTER_MS end
-  local put = redis.call('HGET', TALLY, 'put') or '0'
-  local put_before, since = string.match(redis.call('HGET', of_shard('idle'), TOPIC) or '', '^(%d+) (%d+)$')
-  if put_before ~= put then
-    redis.call('HDEL', of_shard('idle'), TOPIC)
-    redis.call('HSET', of_shard('idle'), TOPIC, string.format('%s %.0f', put, now))
-    return now + FORGET_AFTER_MS
-  end
-  if since + FORGET_AFTER_MS > now then return since + FORGET_AFTER_MS end
-  forget_topic()
-  return nil
-end
-
-if next_ms == math.huge then next_ms = next_visit() or math.huge end
--- A visit that came slightly too early writes nothing, and so costs no fsync.
-local planned = tonumber(redis.call('ZSCORE', DUE, TOPIC) or nil)
+if next_ms == math.huge then next_ms = next_visit() end
 if next_ms == math.huge then
   redis.call('ZREM', DUE, TOPIC)
-elseif next_ms ~= planned then
-  redis.call('ZREM', DUE, TOPIC)
-  redis.call('ZADD', DUE, next_ms, TOPIC)
+else
+  redis.call('ZADD', DUE, next_ms, TOPIC)  -- unless it is planned for then already: that changes nothing, without an fsync
 end
-local head = redis.call('ZRANGE', DUE, 0, 0, 'WITHSCORES')
-if head[2] then
-  local next_work = math.max(tonumber(head[2]), now)
+local first = redis.call('ZRANGE', DUE, 0, 1, 'WITHSCORES')
+if first[2] then
+  local next_work = math.max(tonumber(first[2]), now)
   reply[5] = next_work - now
-  reply[6] = redis.call('ZRANGE', DUE, '-inf', next_work, 'BYSCORE', 'LIMIT', 0, ARGV[5])
+  reply[6] = { first[1] }
+  if first[4] and tonumber(first[4]) <= next_work then
+    reply[6] = redis.call('ZRANGE', DUE, '-inf', next_work, 'BYSCORE', 'LIMIT', 0, ARGV[5])
+  end
 end
 
 -- A lock holder that did work renews its lock, with a write that shares the fsync of those above.
-local RENEW_EVERY_MS = 100
+local LOCK = KEYS[#KEYS]
 local done = #ready + reply[1] + reply[2] + reply[3] + reply[4] + reply[7]
-if (done > 0 or reply[8] ~= 0) and redis.call('GET', KEYS[#KEYS]) == ARGV[6]
-  and redis.call('PTTL', KEYS[#KEYS]) < ARGV[7] - RENEW_EVERY_MS then
-  redis.call('PEXPIRE', KEYS[#KEYS], ARGV[7])
+if (done > 0 or reply[8] ~= 0) and redis.call('PTTL', LOCK) < ARGV[7] - RENEW_EVERY_MS
+  and redis.call('GET', LOCK) == ARGV[6] then
+  redis.call('PEXPIRE', LOCK, ARGV[7])
 end
 return reply

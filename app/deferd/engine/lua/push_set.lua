@@ -1,6 +1,5 @@
 -- Set how the jobs of a topic are pushed, which makes the topic known; from then on only the pusher pops them. Or remove
 -- that. Processes learn of it at once, and the target counts as one that does not fail.
--- @include clock topic
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] JSON object for `pu` of the settings; '' to remove the push
@@ -13,8 +12,7 @@
 -- Bound: one topic.
 local CREATED, REPLACED, NONE, TOO_MANY, IS_PARTITIONED = 1, 0, -1, -2, -3
 local pushes, now = of_shard('push'), now_ms()
-local stored = redis.call('HGET', SETTINGS, TOPIC)
-local settings = stored and stored ~= '' and cjson.decode(stored) or {}
+local settings = stored_settings()
 local old = settings.pu and redis.call('HGET', pushes, TOPIC)
 if settings.n then return IS_PARTITIONED end
 local secrets = ARGV[3]
@@ -27,13 +25,12 @@ end
 
 if ARGV[2] == '' then
   redis.call('HDEL', pushes, TOPIC)
-  redis.call('DEL', string.sub(POOL, 1, -5) .. 'push/state')
+  redis.call('DEL', topic_key('push/state'))
   settings.pu = nil
-  redis.call('HDEL', SETTINGS, TOPIC)
   redis.call('HSET', SETTINGS, TOPIC, next(settings) and cjson.encode(settings) or '')
   if not next(settings) then schedule(now + FORGET_AFTER_MS) end
 else
-  redis.call('HDEL', string.sub(POOL, 1, -5) .. 'push/state', 'failures', 'until', 'pause', 'probe', 'error', 'at')
+  redis.call('HDEL', topic_key('push/state'), 'failures', 'until', 'pause', 'probe', 'error', 'at')
   ensure_topic()
   settings.pu = cjson.decode(ARGV[2])
   redis.call('HSET', SETTINGS, TOPIC, cjson.encode(settings))

@@ -1,6 +1,5 @@
 -- Hand out ready jobs of a pushed topic to a process that pushes them, as far as the limits of the push allow: requests
 -- under way in all processes, requests a second, and the circuit, which is open while the target fails.
--- @include clock topic
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] how long a dead job is kept, ms
@@ -23,11 +22,9 @@
 local FEWEST_MS_BURST = 100
 local LATER = -1
 local now = now_ms()
-local stored = redis.call('HGET', SETTINGS, TOPIC)
-local settings = stored and stored ~= '' and cjson.decode(stored) or {}
-local push = settings.pu
+local push = stored_settings().pu
 if not push then return nil end
-local key, own = string.sub(POOL, 1, -5) .. 'push/state', 'in/' .. ARGV[3]
+local key, own = topic_key('push/state'), 'in/' .. ARGV[3]
 local counted = tonumber(ARGV[5])
 local fields, state, others = redis.call('HGETALL', key), {}, 0
 for at = 1, #fields, 2 do

@@ -1,5 +1,4 @@
 -- Put jobs into one topic. Each is stored completely, or not at all, with a code for the reason.
--- @include clock topic events tags record transitions collapsing
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic
 -- ARGV[2] 0: return only the codes. Otherwise also the jobs as they are stored; of those that existed already only as
@@ -16,8 +15,7 @@
 --   0 delay, 1 instant u8 | that delay or instant, ms u64 | nonce u64 |
 --   the number of live jobs in the topic from which on the put is refused, 0: only the topic's limit, u32 |
 --   the rest of a record as in lib/record.lua: length of extra u32 | extra | body
--- Returns { 'terms', the topic's default durability, number of partitions, defaults for due times or '' } when ARGV[3] has
---   others, and nothing is stored; a default durability of 0 is satisfied by every call. Otherwise
+-- Returns { 'terms', ... } of lib/settings.lua when ARGV[3] is outdated; otherwise
 --   { 'done', the topic's max_jobs or 0, for each job a code or a table, the topic's default durability }:
 --   { code, state, record, lease end ms, consumer }: 1 created, 2 kept, 3 replaced, 4 appended
 --   { 5 to 8, 'delayed', record }: 5 stored as follow-up, 6 that was kept, 7 replaced, 8 appended to
@@ -69,6 +67,12 @@ local function complete(rest, length, is_as_sent)
   local wait, deadline = policy.x, policy.l
   if deadline and deadline > 0 and not (wait and wait > 0 and wait < deadline) then wait = deadline end
   return rest, wait, policy.g
+end
+
+-- Whether a put may make a job ready at once.
+local function may_become_ready(job)
+  local options, kind, ms = read('<BBI8', job)
+  return options > REPLACE or ms <= (kind == DELAY_GIVEN and 0 or now)
 end
 
 local function flush()
@@ -250,19 +254,13 @@ read, write, call = struct.unpack, struct.pack, redis.call
 now = now_ms()
 kept_room = tonumber(ARGV[2])
 with_records = kept_room > 0
-last = last_position()
+-- One plain put of a job that is due later does not need the Ready list.
+last = (#ARGV > 5 or may_become_ready(ARGV[5])) and last_position()
 local settings, is_new = ensure_topic()
 max_jobs = settings.j or 0
-local durability, placing = settings.du or 0, settings.pl or ''
+local outdated = ARGV[3] ~= '' and outdated_terms(settings, ARGV[3])
+if outdated then return outdated end
 partitions = settings.n or 1
-if ARGV[3] ~= '' then
-  local satisfied, known, at = read('<i2I2', ARGV[3])
-  local is_satisfied = durability == 0 or satisfied < 0 or satisfied == durability
-  local is_placed = at > #ARGV[3] and placing == '' or string.sub(ARGV[3], at) == placing
-  if not (is_satisfied and known == partitions and is_placed) then
-    return { 'terms', durability, partitions, placing }
-  end
-end
 noted = settings.ev and { of_put = event_of_put }
 topic_defaults = settings.po
 live, last_due, last_due_text, head_due, head, special = nil, nil, nil, nil, nil, nil
@@ -294,4 +292,4 @@ tally('put', put_now)
 if noted then note_events(settings.ev, noted) end
 if earliest < math.huge then schedule(earliest) end
 if has_ready then wake_consumers() end
-return { 'done', max_jobs, results, durability }
+return { 'done', max_jobs, results, settings.du or 0 }

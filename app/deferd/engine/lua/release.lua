@@ -1,6 +1,5 @@
 -- Release jobs for another attempt after a wait; one becomes dead when it has no attempt left. Their receipts become
 -- void.
--- @include clock topic events tags record transitions delivery time_limits waiting attempts_log bounded_reads deliveries
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] how long a dead job is kept, ms
@@ -15,9 +14,11 @@
 -- Bound: the jobs in ARGV, at most 100, of which it reads 1 MiB.
 local TO_PLACE = 8
 local WAIT_AT = 11
-local now = now_ms()
-local ids, raws, codes = read_deliveries(3, now)
-local consumers = redis.call('HMGET', HOLDERS, unpack(ids, 1, #codes))
+
+-- What the functions below know of the call; all of it is set at its beginning.
+local now, ids, consumers, most_events
+local ended, has_ended, dead
+local records, due_times, expiring, events, earliest  -- of the jobs that wait for their next delivery
 
 -- The wait in ms after `attempts` attempts, or nil when the schedule has ended.
 local function backoff_ms(backoff, attempts, random)
@@ -37,21 +38,16 @@ local function backoff_ms(backoff, attempts, random)
   return math.floor(seconds * 1000 * (1 + jitter * random) + 0.5)
 end
 
-local ended, has_ended = {}, {}
-local waiting = { records = {}, due_times = {}, expiring = {}, events = {}, earliest = math.huge }
-local dead = {}
-local most_events = events_to_keep()
-
 -- Have a job wait for its next delivery until `due`; its writes are collected and done at the end.
 local function wait_until(due, id, record, counts, error)
-  waiting.records[#waiting.records + 1] = id
-  waiting.records[#waiting.records + 1] = write_record(record)
-  waiting.due_times[#waiting.due_times + 1] = due
-  waiting.due_times[#waiting.due_times + 1] = id
-  waiting.earliest = math.min(waiting.earliest, due)
-  if record.extra.i or record.extra.l then waiting.expiring[#waiting.expiring + 1] = { id, record } end
+  records[#records + 1] = id
+  records[#records + 1] = write_record(record)
+  due_times[#due_times + 1] = due
+  due_times[#due_times + 1] = id
+  earliest = math.min(earliest, due)
+  if record.extra.i or record.extra.l then expiring[#expiring + 1] = { id, record } end
   if not most_events then return end
-  waiting.events[#waiting.events + 1] = counts and event_text('L', id, record.attempts, due, error)
+  events[#events + 1] = counts and event_text('L', id, record.attempts, due, error)
     or event_text('S', id, record.attempts, due)
 end
 
@@ -97,6 +93,14 @@ local function release(index, record)
   return { LIVE, 'delayed', due, record.attempts }
 end
 
+-- @call
+now = now_ms()
+local raws, codes
+ids, raws, codes = read_deliveries(3, now)
+consumers, most_events = redis.call('HMGET', HOLDERS, unpack(ids, 1, #codes)), events_to_keep()
+ended, has_ended, dead = {}, {}, {}
+records, due_times, expiring, events, earliest = {}, {}, {}, {}, math.huge
+
 local replies = {}
 for index, code in ipairs(codes) do
   if has_ended[ids[index]] then break end
@@ -112,14 +116,14 @@ if #ended > 0 then
   redis.call('ZREM', RESERVED, unpack(ended))
   forget_holders(ended)
 end
-if #waiting.records > 0 then
-  redis.call('HSET', POOL, unpack(waiting.records))
-  for _, one in ipairs(waiting.expiring) do
+if #records > 0 then
+  redis.call('HSET', POOL, unpack(records))
+  for _, one in ipairs(expiring) do
     watch_expiry(one[1], one[2])
   end
-  redis.call('ZADD', DELAY, unpack(waiting.due_times))
-  schedule(waiting.earliest)
-  if most_events then note_events(most_events, waiting.events) end
+  redis.call('ZADD', DELAY, unpack(due_times))
+  schedule(earliest)
+  if most_events then note_events(most_events, events) end
 end
 for _, one in ipairs(dead) do
   bury_job(one[1], one[2], one[3], now, tonumber(ARGV[2]))

@@ -1,22 +1,23 @@
 -- Create, change, advance or delete a schedule in one step: its next run is put as it moves on, or nothing is done.
--- @include clock topic schedules missed_runs
 -- KEYS: see lib/topic.lua, of the schedule's topic; then the same of the topic of the run to withdraw, if that is another
 -- ARGV[1] topic | ARGV[2] name | ARGV[3] the `rev` that it must have, '': it must not exist
 -- ARGV[4] topic of the runs to withdraw | ARGV[5] id of the next run if it is to be withdrawn, else ''; if it does not wait
 --   any more, nothing is done, but the schedule is deleted also then
 -- ARGV[6] 1: also withdraw all earlier runs that wait, see lib/schedules.lua
 -- ARGV[7] ms at which to advance it next, '' when it is not active | ARGV[8] how many more runs were missed
--- ARGV[9] the topic's defaults that the runs were placed by, as in put.lua
+-- ARGV[9] terms as in ARGV[3] of put.lua. The runs are placed already, by the topic's defaults for due times that these
+--   have. They say nothing of a default durability, which does not matter, nor of the number of partitions: runs are in
+--   the first one, where its equal share of the jobs is what counts
 -- ARGV[10] how many fields to set, -1: delete it | field | value ...
 -- then for each run: id | the job up to its `rest`, as in put.lua | following overlap catch_up, as in `runs` | what its
 --   `extra` has of a window, a spread and how far it was moved: JSON without the braces
 -- Returns { 1, now ms, rev } when it was done; { 0 } when it has changed meanwhile; { -3 } when the topic is full;
---   { -2, the topic's defaults } when the runs were placed by others; { -4 } when some earlier runs were withdrawn and
+--   { 'terms', ... } of lib/settings.lua when ARGV[9] is outdated; { -4 } when some earlier runs were withdrawn and
 --   there are more: the caller repeats the call
 -- A run that is due already is due in a millisecond, so that promote.lua decides what becomes of it. A job that has the
 -- id of a run stays, in any state: an occurrence never runs twice.
 -- Bound: the runs, and 100 earlier runs; the caller sends at most 100, and 4 MiB or one.
-local CHANGED, OTHER_DEFAULTS, FULL, MORE, KEPT = 0, -2, -3, -4, 2
+local CHANGED, FULL, MORE, KEPT = 0, -3, -4, 2
 local MOST_EARLIER = 100
 local name, run_to_withdraw = ARGV[2], ARGV[5]
 local key, schedule_due = of_shard('schedule/') .. name, of_shard('schedule_due')
@@ -88,13 +89,10 @@ for at = first_run, #ARGV, 4 do
   jobs[#jobs + 1] = head .. rest_with(ARGV[at + 3])
 end
 
--- The due times are placed already, so the defaults for due times (`pl` of the settings) must be those of the caller. A
--- default durability does not matter, nor does the number of partitions (`n`): runs are in the first one, where its equal
--- share of the jobs is what counts.
 if #jobs > 0 then
-  local settings = redis.call('HGET', SETTINGS, TOPIC)
-  settings = settings and settings ~= '' and cjson.decode(settings) or {}
-  if (settings.pl or '') ~= ARGV[9] then return { OTHER_DEFAULTS, settings.pl or '' } end
+  local settings = stored_settings()
+  local outdated = outdated_terms(settings, ARGV[9])
+  if outdated then return outdated end
   local bound = struct.unpack('<I4', jobs[2], 19)
   local most = math.min((settings.j or 0) > 0 and settings.j or math.huge, bound > 0 and bound or math.huge)
   if most < math.huge then
@@ -116,7 +114,7 @@ if tonumber(ARGV[8]) > 0 then
 end
 redis.call('ZADD', of_shard('schedules'), 0, name)
 withdraw()
-local runs, earlier = string.sub(POOL, 1, -5) .. 'runs', {}
+local runs, earlier = topic_key('runs'), {}
 if next_before ~= next_id and redis.call('HEXISTS', runs, next_before) == 1 then earlier[1] = next_before end
 if #jobs > 0 then
   local waiting = 0

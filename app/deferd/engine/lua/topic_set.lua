@@ -1,5 +1,4 @@
 -- Replace a topic's settings (existing jobs keep theirs), or pause it, which both make the topic known; or resume it.
--- @include clock topic
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] settings, pause, resume, or outdo: make the settings later, and the partitions as many, as
@@ -50,7 +49,6 @@ else
   new.n, new.rv = math.max(old_count, count), math.max(old.rv or 0, revision)
 end
 if new.n then new.rv = (old.rv or 0) + 1 end
-redis.call('HDEL', SETTINGS, TOPIC)
 redis.call('HSET', SETTINGS, TOPIC, next(new) and cjson.encode(new) or '')
 if new.n then
   if old_count ~= new.n then counts = new.n .. ' ' .. counts end

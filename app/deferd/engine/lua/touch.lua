@@ -1,5 +1,4 @@
 -- Extend leases to a ttr from now, but not beyond the job's time limit and deadline. Counts the touches.
--- @include clock topic record transitions delivery bounded_reads deliveries
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2..] two for each job: id | nonce u48 | attempt u32 (0: any) | ttr ms u64, 0 for the job's own
@@ -7,9 +6,11 @@
 --   or a code: 1 not found, 2 held under another receipt, 3 cancelled, 4 to 7 not reserved (lib/delivery.lua)
 -- Bound: the jobs in ARGV, at most 100, of which it reads 1 MiB.
 local TTR_AT = 11
-local now = now_ms()
-local ids, raws, replies = read_deliveries(2, now)
+
+-- What the functions below know of the call; all of it is set at its beginning.
+local now, ids, replies
 local latest_ends  -- of the leases of all jobs; few have a time limit or deadline
+local leases, touches, earliest
 
 -- The end of the lease; nil when the record cannot be read.
 local function lease_end_of(index, raw)
@@ -19,33 +20,37 @@ local function lease_end_of(index, raw)
     if not is_read then return nil end
     ttr = extra.t or DEFAULT_TTR_MS
   end
-  if string.sub(raw, 23, 26) == '\0\0\0\0' then return now + ttr end  -- without extra, as most jobs
+  if string.sub(raw, 23, 26) == NO_EXTRA then return now + ttr end
   latest_ends = latest_ends or redis.call('ZMSCORE', EXPIRY, unpack(ids, 1, #replies))
   return math.min(now + ttr, tonumber(latest_ends[index] or math.huge))
 end
 
-local touched, leases, touches, earliest = {}, {}, {}, math.huge
-for index, code in ipairs(replies) do
-  local id, raw = ids[index], raws[index]
-  local lease_end = code == LIVE and lease_end_of(index, raw)
-  if lease_end then
-    replies[index] = lease_end
-    touched[#touched + 1] = id
-    leases[#leases + 1] = lease_end
-    leases[#leases + 1] = id
-    touches[#touches + 1] = { touches_key(id), string.format('%.0f %.0f', read_nonce_and_attempts(raw)), lease_end }
-    earliest = math.min(earliest, lease_end)
-  elseif code == LIVE then  -- a damaged store: the other jobs are touched all the same
-    replies[index] = STALE
-  end
+-- Extend the lease of a live delivery, but for what is done at the end for all of them. Returns the reply.
+local function touch(index, raw)
+  local lease_end = lease_end_of(index, raw)
+  if not lease_end then return STALE end  -- a damaged store: the other jobs are touched all the same
+  local id = ids[index]
+  leases[#leases + 1] = lease_end
+  leases[#leases + 1] = id
+  touches[#touches + 1] = { touches_key(id), string.format('%.0f %.0f', read_nonce_and_attempts(raw)), lease_end }
+  earliest = math.min(earliest, lease_end)
+  return lease_end
 end
-if #touched > 0 then
-  redis.call('ZREM', RESERVED, unpack(touched))
+
+-- @call
+local raws
+now, latest_ends = now_ms(), nil
+ids, raws, replies = read_deliveries(2, now)
+leases, touches, earliest = {}, {}, math.huge
+for index, code in ipairs(replies) do
+  if code == LIVE then replies[index] = touch(index, raws[index]) end
+end
+if #leases > 0 then
   redis.call('ZADD', RESERVED, unpack(leases))
   schedule(earliest)
 end
-for _, touch in ipairs(touches) do
-  redis.call('HINCRBY', touch[1], touch[2], 1)
-  redis.call('PEXPIRE', touch[1], math.max(touch[3] - now, 1))
+for _, one in ipairs(touches) do
+  redis.call('HINCRBY', one[1], one[2], 1)
+  redis.call('PEXPIRE', one[1], math.max(one[3] - now, 1))
 end
 return replies

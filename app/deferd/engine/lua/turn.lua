@@ -1,5 +1,4 @@
 -- Begin a turn of the timer: return the topics that have work, and when the next work is due.
--- @include clock
 -- @flags allow-oom
 -- KEYS[1] due  ZSET topic -> the next ms at which the timer has work there
 -- KEYS[2] lock STRING the timer that does the work while others rest; it saves work, correctness does not need it
@@ -25,7 +24,6 @@ if holder and holder ~= ARGV[1] and left >= 0 and left <= 3000 then
 end
 -- Renewed at half its time, not in every turn: with fsync always, a write here would delay each promotion.
 if holder ~= ARGV[1] or left < ARGV[2] / 2 then
-  redis.call('DEL', KEYS[2])
   redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[2])
 end
 local wait = head[2] and math.max(tonumber(head[2]) - now, 0) or -1

@@ -1,11 +1,10 @@
 -- Cancel a run of a schedule that waits to be due, because the schedule has changed. One that is due runs.
--- @include clock topic events tags record transitions
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] id
 -- Returns 1 when it was cancelled, else 0
 -- Bound: one job.
-local RUNS = string.sub(POOL, 1, -5) .. 'runs'
+local RUNS = topic_key('runs')
 local id, now = ARGV[2], now_ms()
 local entry = redis.call('HGET', RUNS, id)
 local due = entry and redis.call('ZSCORE', DELAY, id)

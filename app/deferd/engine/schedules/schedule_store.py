@@ -19,9 +19,10 @@ from deferd.engine.schedules.stored_schedule import (
     run_head,
 )
 from deferd.engine.scripts import Scripts
+from deferd.engine.terms import ANY_DEFAULT, ANY_NUMBER, OUTDATED, Terms, read_terms
 from deferd.engine.timing import zones
 
-_DONE, _OTHER_DEFAULTS, _FULL, _MORE = 1, -2, -3, -4
+_DONE, _FULL, _MORE = 1, -3, -4
 _DELETE = -1
 _PAGE = 100
 _ZONES = "schedules/zones"
@@ -168,7 +169,7 @@ class ScheduleStore:
             int(change.withdraw_earlier),
             "" if change.advance_at_ms is None else change.advance_at_ms,
             change.missed,
-            placing.placed_by,
+            Terms(ANY_DEFAULT, ANY_NUMBER, placing.placed_by).argument(),
             count,
             *fields,
             *runs,
@@ -179,8 +180,8 @@ class ScheduleStore:
             reply = await self._scripts.run(verb, keys, args)
         if reply[0] == _FULL:
             raise FullError
-        if reply[0] == _OTHER_DEFAULTS:
-            self._placer.placer.note_defaults(change.topic, reply[1].decode())
+        if reply[0] == OUTDATED:
+            self._placer.placer.note_defaults(change.topic, read_terms(reply[1:]).placing)
         if reply[0] != _DONE:
             return None
         self._counted.of(change.topic).put += len(change.runs)

@@ -53,7 +53,7 @@ end
 -- The record without its body, or nil and the reason why the service cannot use it.
 local function read_checked(id, raw)
   if #id > 255 or not string.find(id, '^[%w][%w._:-]*$') then return nil, 'no valid id' end
-  if #raw < 26 then return nil, 'a record of ' .. #raw .. ' bytes' end
+  if #raw < HEADER_BYTES then return nil, 'a record of ' .. #raw .. ' bytes' end
   local created, due, nonce, attempts, length, at = struct.unpack('<I6I6I6I4I4', raw)
   if at + length > #raw then return nil, 'a record that is cut off' end
   local extra = {}
@@ -176,8 +176,10 @@ local function check_expiry(id, record, state, expiry, lease_end, now)
   if wanted == expiry then return end
   report('expiry_wrong', id, string.format('%s, where it should be %s', expiry or 'none', wanted or 'none'))
   if not REPAIR then return end
-  redis.call('ZREM', EXPIRY, id)
-  if not wanted then return end
+  if not wanted then
+    redis.call('ZREM', EXPIRY, id)
+    return
+  end
   redis.call('ZADD', EXPIRY, wanted, id)
   if state == 'reserved' then redis.call('ZADD', RESERVED, 'XX', 'LT', wanted, id) end
   schedule(wanted)
@@ -223,14 +225,12 @@ local function check_job(id, raw, scores, expiry, holder, tagged, now)
     report('lease_endless', id, 'until ' .. string.format('%.0f', score))
     if REPAIR then
       local lease_end = now + (record.extra.t or DEFAULT_TTR_MS)
-      redis.call('ZREM', RESERVED, id)
       redis.call('ZADD', RESERVED, lease_end, id)
       schedule(lease_end)
     end
   elseif state == 'delayed' and score ~= record.due then
     report('due_differs', id, string.format('%.0f, its record says %.0f', score, record.due))
     if REPAIR then
-      redis.call('ZREM', DELAY, id)
       redis.call('ZADD', DELAY, record.due, id)
       schedule(record.due)
     end

@@ -31,15 +31,12 @@ end
 -- Make the timer visit the schedules of the shard when the earliest must be advanced, and wake it if that is earlier
 -- than all its other work.
 local function plan_visit(schedule_due, due)
-  local planned = redis.call('ZSCORE', due, MEMBER_OF_SCHEDULES)
   local earliest = redis.call('ZRANGE', schedule_due, 0, 0, 'WITHSCORES')[2]
   if not earliest then
-    if planned then redis.call('ZREM', due, MEMBER_OF_SCHEDULES) end
+    redis.call('ZREM', due, MEMBER_OF_SCHEDULES)
     return
   end
-  if planned and tonumber(planned) == tonumber(earliest) then return end
   local head = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')
-  if planned then redis.call('ZREM', due, MEMBER_OF_SCHEDULES) end
   redis.call('ZADD', due, earliest, MEMBER_OF_SCHEDULES)
   if not head[2] or tonumber(earliest) < tonumber(head[2]) then redis.call('PUBLISH', 'deferd:due', due) end
 end

@@ -1,0 +1,16 @@
+-- The terms of a call (engine/terms.py): the settings of its topic as the sender knows them.
+-- @include topic
+
+-- What a script returns, and nothing is stored, when the terms of a call are not those of the topic:
+-- { 'terms', the topic's default durability, number of partitions, defaults for due times or '' }. Nil when they are. Any
+-- default durability is right for terms with -1, and any number of partitions for those with 0. One of 0 is satisfied by
+-- every call, and with `higher_satisfies` each one by a higher one.
+local function outdated_terms(settings, terms, higher_satisfies)
+  local durability, partitions, placing = settings.du or 0, settings.n or 1, settings.pl or ''
+  local satisfied, known, at = struct.unpack('<i2I2', terms)
+  local is_satisfied = durability == 0 or satisfied < 0 or satisfied == durability
+    or higher_satisfies and satisfied > durability
+  local is_placed = at > #terms and placing == '' or string.sub(terms, at) == placing
+  if is_satisfied and (known == 0 or known == partitions) and is_placed then return nil end
+  return { 'terms', durability, partitions, placing }
+end
