@@ -4,8 +4,8 @@ Each file of `lua/` becomes a function of KEYS and ARGV. If it has a line ``-- @
 the function, and so is not made again at each call: functions, and what they know of a call. The script must set all of
 that at its beginning. A line ``-- @flags allow-oom`` names flags of the function (see `lua/lib/calls.lua`).
 
-A line ``-- @include clock topic`` names files of `lua/lib/` that must come before. Each comes once, outside functions.
-A line ``-- @inline selection`` names those that are part of the script itself, as they depend on its arguments.
+The files of `lua/lib/` come before all scripts, outside functions, each behind those that a line ``-- @include topic``
+in it names. But those in a line ``-- @inline selection`` of a script are part of it, as they depend on its arguments.
 
 The library's name, and those of its functions, end with the release, a hash of the text. So services of different
 releases do not use each other's functions on one store.
@@ -14,7 +14,7 @@ releases do not use each other's functions on one store.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.resources.abc import Traversable
 from typing import NamedTuple
 
@@ -36,16 +36,16 @@ class Library(NamedTuple):
 
 
 def build(folder: Traversable, *, movable_clock: bool) -> Library:
-    """The library of the scripts in `folder`. With `movable_clock`, `clock_movable` is included for `clock`."""
-    scripts = {
-        file.name.removesuffix(".lua"): file.read_text(encoding="utf-8")
-        for file in sorted(folder.iterdir(), key=lambda file: file.name)
-        if file.name.endswith(".lua")
-    }
+    """The library of the scripts in `folder`. With `movable_clock`, `clock_movable` takes the place of `clock`."""
+    scripts, lib = _texts(folder), _texts(folder / "lib")
+    movable = lib.pop("clock_movable")
+    if movable_clock:
+        lib["clock"] = movable
+    inlined = {name: lib[name] for source in scripts.values() for name in _named_in(source, _INLINE)}
     included: dict[str, str] = {}
-    for source in (f"{_INCLUDE}builtins", *scripts.values(), f"{_INCLUDE}calls"):
-        _include(source, folder / "lib", included, movable_clock=movable_clock)
-    functions = (_registered(verb, source, folder / "lib") for verb, source in scripts.items())
+    for name in ("builtins", *sorted(lib.keys() - inlined.keys() - {"calls"}), "calls"):
+        _include(name, lib, included)
+    functions = (_registered(verb, source, inlined) for verb, source in scripts.items())
     body = "\n".join(_code("\n".join((*included.values(), *functions))))
     release = hashlib.sha256(body.encode()).hexdigest()[:_RELEASE_LENGTH]
     name = f"{NAME_PREFIX}{release}"
@@ -53,23 +53,27 @@ def build(folder: Traversable, *, movable_clock: bool) -> Library:
     return Library(name, text, {verb: f"{verb}_{release}" for verb in scripts})
 
 
-def _include(source: str, lib: Traversable, included: dict[str, str], *, movable_clock: bool) -> None:
-    """Add the files that `source` includes, each behind those that it includes itself."""
-    for name in _named_in(source, _INCLUDE):
-        if name not in included:
-            file = "clock_movable" if movable_clock and name == "clock" else name
-            text = (lib / f"{file}.lua").read_text(encoding="utf-8")
-            _include(text, lib, included, movable_clock=movable_clock)
-            included[name] = text
+def _texts(folder: Traversable) -> dict[str, str]:
+    """The text of each Lua file of a folder, by its name without the ending."""
+    files = sorted((file for file in folder.iterdir() if file.name.endswith(".lua")), key=lambda file: file.name)
+    return {file.name.removesuffix(".lua"): file.read_text(encoding="utf-8") for file in files}
 
 
-def _registered(verb: str, source: str, lib: Traversable) -> str:
+def _include(name: str, lib: Mapping[str, str], included: dict[str, str]) -> None:
+    """Add a file, behind those that it names."""
+    if name in included:
+        return
+    for other in _named_in(lib[name], _INCLUDE):
+        _include(other, lib, included)
+    included[name] = lib[name]
+
+
+def _registered(verb: str, source: str, inlined: Mapping[str, str]) -> str:
     before, has_call, body = source.partition(_CALL)
     if not has_call:
         before, body = "", source
-    inlined = ((lib / f"{name}.lua").read_text(encoding="utf-8") for name in _named_in(source, _INLINE))
     flags = ", ".join(f"'{flag}'" for flag in _named_in(source, _FLAGS))
-    run = "\n".join((*inlined, body))
+    run = "\n".join((*(inlined[name] for name in _named_in(source, _INLINE)), body))
     return f"do\n{before}\nregister('{verb}', {{ {flags} }}, function(KEYS, ARGV)\n{run}\nend)\nend"
 
 

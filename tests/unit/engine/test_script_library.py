@@ -25,25 +25,26 @@ def names_in(pattern: re.Pattern[str], text: str) -> set[str]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "lib").mkdir()
-    (tmp_path / "lib" / "calls.lua").write_text("-- @include clock\nlocal calls\n")
-    for name in ("builtins", "clock", "clock_movable"):
+    for name in ("builtins", "calls", "clock", "clock_movable"):
         (tmp_path / "lib" / f"{name}.lua").write_text(f"local {name}\n")
     return tmp_path
 
 
-def test_files_come_once_behind_those_that_they_include_and_before_the_scripts(folder: Path) -> None:
-    (folder / "lib" / "b.lua").write_text("-- @include a clock\nlocal b\n")
-    (folder / "lib" / "a.lua").write_text("local a\n")
-    (folder / "one.lua").write_text("-- Does something.\n-- @include b\n-- @flags allow-oom no-writes\n\nreturn 1\n")
-    (folder / "two.lua").write_text("-- @include a\nlocal f\n\n-- @call\nreturn f\n")
+def test_files_of_lib_come_once_behind_those_that_they_include_and_before_the_scripts(folder: Path) -> None:
+    (folder / "lib" / "a.lua").write_text("-- @include c clock\nlocal a\n")
+    (folder / "lib" / "b.lua").write_text("local b\n")
+    (folder / "lib" / "c.lua").write_text("local c\n")
+    (folder / "one.lua").write_text("-- Does something.\n-- @flags allow-oom no-writes\n\nreturn 1\n")
+    (folder / "two.lua").write_text("local f\n\n-- @call\nreturn f\n")
     library = build(folder, movable_clock=False)
     first, release, *rest = library.text.splitlines()
     assert first == f"#!lua name={library.name}"
     assert release == f"local RELEASE = '{library.name.removeprefix(NAME_PREFIX)}'"
     assert rest == [
         "local builtins",
-        "local a",
+        "local c",
         "local clock",
+        "local a",
         "local b",
         "local calls",
         *("do", "register('one', { 'allow-oom', 'no-writes' }, function(KEYS, ARGV)", "return 1", "end)", "end"),

@@ -1,5 +1,4 @@
 -- Read a page of the changes that people and keys made, the newest first. Read-only.
--- @include clock
 -- @flags no-writes
 -- KEYS[1] activity ZSET, KEYS[2] activity/admin ZSET, see record_activity.lua
 -- ARGV[1] only entries with a lower number than this, '' to begin | ARGV[2] most entries

@@ -1,5 +1,4 @@
 -- Move the clock of a service started for tests forward, on all shards. Never called otherwise.
--- @include clock
 -- @flags allow-oom
 -- KEYS[1..] clock STRING, one for each shard: the ms by which its clock has been moved so far
 -- ARGV[1] ms by which to move it, 0: only read it | ARGV[2] most ms by which it may be moved in all

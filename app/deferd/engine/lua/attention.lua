@@ -1,5 +1,4 @@
 -- Read what may need a person in topics of a shard. Read-only.
--- @include clock settings
 -- @flags no-writes
 -- KEYS[1] settings HASH topic -> JSON | KEYS[2] due ZSET; the keys of the topics are named after it
 -- ARGV[1] how long the service keeps dead jobs, ms | ARGV[2] jobs that died this long ago count as recent, ms

@@ -1,5 +1,4 @@
 -- Read what may need a person in a shard as a whole: its timer, and runs of schedules that were missed. Read-only.
--- @include clock
 -- @flags no-writes
 -- KEYS[1] due ZSET | KEYS[2] lock STRING, see turn.lua | KEYS[3] schedules/missed ZSET, see lib/missed_runs.lua
 -- ARGV[1] runs that were missed this long ago count, ms | ARGV[2] most schedules to return

@@ -1,6 +1,5 @@
 -- Check lists of collected items of one topic that a search of the store has found: their size must be recorded. A check
 -- of the topic begins with what is recorded, and so does not find lists that are not.
--- @include clock topic tags record transitions time_limits
 -- @inline findings consistency
 -- @flags allow-oom
 -- KEYS, ARGV[1] topic, ARGV[2] repair: see lib/consistency.lua

@@ -3,7 +3,6 @@
 -- taken may have a finished job, but no other; a follow-up needs a job that has not ended; collected items need a job
 -- or a follow-up without a body of its own. A run of a schedule that waits is delayed; only the next one of its schedule
 -- may have been moved to now, and all others are in `earlier_runs`.
--- @include clock topic events tags record transitions time_limits
 -- @inline findings consistency
 -- @flags allow-oom
 -- KEYS, ARGV[1] topic, ARGV[2] repair: see lib/consistency.lua

@@ -1,5 +1,4 @@
 -- Check that the layout of a topic's partitions can be read and agrees with its settings, both of one instant.
--- @include clock topic
 -- @inline findings
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua, of the topic; the last of KEYS: partitioned HASH topic -> layout

@@ -1,6 +1,5 @@
 -- Check the jobs of one step through the pool: each record can be read, each job is in exactly one state, and its other
 -- entries match. All data is of one instant, so that a busy topic raises no false alarm.
--- @include clock topic tags record transitions time_limits
 -- @inline findings consistency
 -- @flags allow-oom
 -- KEYS, ARGV[1] topic, ARGV[2] repair: see lib/consistency.lua

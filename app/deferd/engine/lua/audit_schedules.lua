@@ -1,6 +1,5 @@
 -- Check one step of a shard's schedules: each is listed, and each that makes runs is due to be advanced at some time. Each
 -- of their earlier runs waits.
--- @include clock schedules
 -- @inline findings
 -- @flags allow-oom
 -- KEYS[1] schedules ZSET and KEYS[2] schedule_due ZSET, see lib/schedules.lua | KEYS[3] due ZSET topic -> ms

@@ -1,5 +1,4 @@
 -- Check one topic as a whole, at one instant: it is listed, its timer visit is scheduled in time, its sums are right.
--- @include clock topic tags record transitions time_limits
 -- @inline findings consistency
 -- @flags allow-oom
 -- KEYS, ARGV[1] topic, ARGV[2] repair: see lib/consistency.lua

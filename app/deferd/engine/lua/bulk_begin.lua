@@ -1,5 +1,4 @@
 -- Begin a call on many jobs in one shard, or read what it has done there.
--- @include clock of_key
 -- @flags allow-oom
 -- KEYS[1] bulk/<request> HASH of the shard, see lib/selection.lua
 -- KEYS[2] of_key/<key> of the key of the API that makes the call, if it has one (lib/of_key.lua)

@@ -1,5 +1,4 @@
 -- Cancel the selected jobs of one topic, in any state; later calls of holders get the code of cancelled jobs.
--- @include clock topic events tags record transitions paging bounded_reads
 -- @inline selection
 -- @flags allow-oom
 -- KEYS, ARGV: see lib/selection.lua; further in ARGV[2]:

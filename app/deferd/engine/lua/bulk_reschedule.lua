@@ -1,5 +1,4 @@
 -- Reschedule the selected jobs of one topic. Delayed and ready ones get a new due time, others stay as they are.
--- @include clock topic events record transitions time_limits paging bounded_reads
 -- @inline selection
 -- @flags allow-oom
 -- KEYS, ARGV: see lib/selection.lua; further in ARGV[2] one of
@@ -12,8 +11,6 @@
 -- place; ttls and deadlines count from the new due times. Windows and spreads do not move these.
 local MOST_AHEAD_MS = 315576000000
 local last = last_position()
-
-local NO_EXTRA = '\0\0\0\0'
 
 -- The new due time of a job; nil if the job stays as it is.
 local function new_due(due)

@@ -1,5 +1,4 @@
 -- Make reserved jobs dead.
--- @include clock topic events tags record transitions delivery attempts_log bounded_reads deliveries
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] how long a dead job is kept, ms

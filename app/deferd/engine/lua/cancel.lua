@@ -1,6 +1,5 @@
 -- Cancel jobs in any state. They are never handed out again; their holders' later calls get the code of cancelled jobs.
 -- An id that `unique_for` keeps taken becomes free, and its state counts as finished.
--- @include clock topic events tags record transitions
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2..] two for each job: id | + 1: refuse when a consumer holds it, + 2: its follow-up takes its

@@ -1,5 +1,4 @@
 -- Reschedule or change a delayed or ready job.
--- @include clock topic events tags record transitions time_limits waiting
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] id | ARGV[3] delay, at, or '' to keep the due time | ARGV[4] that delay or instant, ms

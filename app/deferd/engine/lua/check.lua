@@ -1,7 +1,6 @@
 -- Which deliveries are over: their jobs were cancelled, or nobody holds them. Read-only, and reads no record of a job that
 -- is held, so that it can be called each second. It does not notice that the lease has ended and another delivery has
 -- the job; touch does.
--- @include clock topic record transitions delivery
 -- @flags no-writes
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2..] three for each delivery: id | nonce | attempt, below 0 for a receipt that no delivery has

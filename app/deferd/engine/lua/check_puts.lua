@@ -1,5 +1,4 @@
 -- Find the first of some puts into one topic that would be refused. Read-only.
--- @include clock topic settings record transitions
 -- @flags no-writes
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] terms as in ARGV[3] of put.lua, with the durability that the puts reach if some name none

@@ -1,5 +1,4 @@
 -- Read the consumers that processes have published, see publish_consumers.lua. Read-only.
--- @include clock
 -- @flags no-writes
 -- KEYS[1] reports HASH process -> JSON | KEYS[2] reported ZSET process -> ms | KEYS[3] topics ZSET topic -> ms
 -- ARGV[1] most reports | ARGV[2..] topics

@@ -1,5 +1,4 @@
 -- Give a partition of a topic the settings of the topic, unless it has them already, or later ones.
--- @include clock topic
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua, of the partition
 -- ARGV[1] partition | ARGV[2] the settings of the topic, JSON

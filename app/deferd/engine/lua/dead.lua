@@ -1,6 +1,5 @@
 -- Read dead jobs of topics, those kept longest first: without a `dead_retain` of their own, those that died last. Of one
 -- topic also the pages after the first. Read-only.
--- @include paging
 -- @flags no-writes
 -- KEYS[2n+1] dead ZSET id -> retention end ms | KEYS[2n+2] pool HASH id -> record: two for each topic, all of one shard
 -- ARGV[1] score of the last page's last job, '' to begin | ARGV[2] its id | ARGV[3..] most jobs of each topic
@@ -9,7 +8,7 @@
 --   another type, because another program has damaged them: { 0, -1, '', '' }
 -- Bound: the jobs in ARGV[3..]; the caller sends at most 250 together. A page ends early when the records of the call,
 -- with their bodies, reach 1 MiB.
-local MOST_BYTES, BEFORE_BODY = 1024 * 1024, 26
+local MOST_BYTES = 1024 * 1024
 local bytes = 0
 
 -- How many of the topic's jobs come before the place where the page ends that was read before.
@@ -28,11 +27,11 @@ local function page_of(dead, pool, most)
     local id = members[at]
     page[2], page[3], page[4] = page[2] + 1, members[at + 1], id
     local raw = redis.call('HGET', pool, id)
-    if raw and #raw >= BEFORE_BODY then
+    if raw and #raw >= HEADER_BYTES then
       bytes = bytes + #raw
       local length = struct.unpack('<I4', raw, 23)
       page[#page + 1] = id
-      page[#page + 1] = string.sub(raw, 1, BEFORE_BODY + length)
+      page[#page + 1] = string.sub(raw, 1, HEADER_BYTES + length)
     end
   end
   if rest > page[2] then page[1] = 1 end

@@ -1,5 +1,4 @@
 -- Count the delayed jobs of several topics by when they are due. Read-only.
--- @include clock
 -- @flags no-writes
 -- KEYS[1..] ZSET id -> due ms, the delayed jobs of the topics, all of one shard
 -- ARGV[1] ms at which the first bucket begins, '' for now | ARGV[2] ms at which the last one ends, '' for ARGV[3] after

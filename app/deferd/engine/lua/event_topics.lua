@@ -1,6 +1,5 @@
 -- Read which topics of a shard have events. Read-only, but that a key of the wrong type, which another program has made, is
 -- replaced by the topics whose settings have events.
--- @include events
 -- @flags allow-oom
 -- KEYS[1] events/topics ZSET topic -> 0 | KEYS[2] settings HASH topic -> JSON
 -- ARGV[1] the topic after which the page begins, '' to begin | ARGV[2] most topics

@@ -1,15 +1,12 @@
 -- Finish jobs of one topic. A job with a retain time is kept as finished with its result; others are deleted. The id of
 -- one with `unique_for` stays taken for that time. One with a follow-up is deleted in any case, and that takes its
 -- place.
--- @include clock topic events tags record transitions delivery
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2..] two for each job: id | nonce u48 | attempt u32 (0: any) | result JSON
 -- Returns a code for each: 0 finished, now or before by the same delivery, 1 not found, 2 held under another receipt,
 --   3 cancelled, 4 to 7 not reserved (lib/delivery.lua)
 -- Bound: the jobs in ARGV, at most 1000.
-local HEADER_BYTES = 26
-local NO_EXTRA = '\0\0\0\0'
 
 -- What the functions below know of the call; all of it is set at its beginning.
 local now, released, gone, kept, earliest, released_count, gone_count

@@ -1,5 +1,4 @@
 -- Finish a job and put others into topics of the same shard: all of it is done, or nothing.
--- @include clock topic record transitions delivery
 -- KEYS: those of lib/topic.lua for the topic of the finished job, then the same for each topic of the puts
 -- ARGV[1] topic | ARGV[2] id | ARGV[3] nonce u48 | attempt u32 | result, as in finish.lua
 -- ARGV[4..] for each topic of the puts: topic | terms as in check_puts.lua | how many jobs | two for each, as in put.lua

@@ -1,5 +1,4 @@
 -- Count the jobs that were finished in some topics in about the last hour, by their histories. Read-only.
--- @include clock
 -- @flags no-writes
 -- KEYS[1] history/topics ZSET topic -> ms | then of each topic, or of the sums over the shard: history/10s and history/5m,
 --   see publish_history.lua

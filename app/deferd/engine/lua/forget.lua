@@ -1,5 +1,4 @@
 -- Forget a topic that has neither jobs nor settings.
--- @include topic
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic

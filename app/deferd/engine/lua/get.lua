@@ -1,5 +1,4 @@
 -- Read one job. Read-only.
--- @include topic record transitions
 -- @flags no-writes
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] id

@@ -1,8 +1,6 @@
 -- Count a topic's held jobs by consumer. Read-only.
 -- @flags no-writes
 -- KEYS: see lib/topic.lua
--- @include topic
--- @flags no-writes
 -- ARGV[1] topic | ARGV[2] most jobs
 -- Returns { held jobs, those counted, then three for each consumer: name, '' for those that gave none | its jobs |
 --   ms at which the first of their leases ends }; { 0, -1 } when another program has damaged the topic's keys

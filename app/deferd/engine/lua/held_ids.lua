@@ -1,5 +1,4 @@
 -- Which ids a partition holds: those of its jobs, and those that `unique_for` keeps taken. Read-only.
--- @include clock topic
 -- @flags no-writes
 -- KEYS: see lib/topic.lua, of the partition
 -- ARGV[1] partition | ARGV[2] how many partitions the topic has | ARGV[3..] ids

@@ -1,5 +1,4 @@
 -- Read the history of one topic, or the sums over a shard. Read-only.
--- @include clock
 -- @flags no-writes
 -- KEYS[1] history/10s | KEYS[2] history/5m, see publish_history.lua
 -- KEYS[3] settings HASH topic -> JSON | KEYS[4..7] ZSET, the jobs by state: delayed, ready, reserved, dead; none of

@@ -1,6 +1,5 @@
 -- Return one page of a topic's jobs in one state, ordered by due time, lease end or retention end; ready jobs in the
 -- order in which they will be handed out. Read-only.
--- @include topic record transitions paging
 -- @flags no-writes
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] state

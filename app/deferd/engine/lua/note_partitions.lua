@@ -1,5 +1,4 @@
 -- Note how far a topic is with a new number of partitions.
--- @include clock topic
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua, of the topic
 -- ARGV[1] topic | ARGV[2] spread: all partitions have the settings in ARGV[3]; or forget_former: the layout in ARGV[3]

@@ -1,5 +1,4 @@
 -- Read the clock of a shard. Read-only.
--- @include clock
 -- @flags no-writes
 -- KEYS[1] any key of the shard
 -- Returns now in ms

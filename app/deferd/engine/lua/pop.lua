@@ -1,5 +1,4 @@
 -- Hand out ready jobs of one topic, in the order of the requests, each under a lease.
--- @include clock topic events tags record transitions time_limits
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] how long a dead job is kept, ms
@@ -129,8 +128,6 @@ local function take_ids(most, bytes, at_least_one)
   if #ids > 0 then redis.call('ZREMRANGEBYRANK', READY, 0, #ids - 1) end
   return ids, raws
 end
-
-local NO_EXTRA = '\0\0\0\0'
 
 -- When each of some jobs becomes dead, false for those that have no such time.
 local function expiries_of(ids)

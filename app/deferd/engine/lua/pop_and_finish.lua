@@ -1,6 +1,5 @@
 -- Pop ready jobs of one topic and finish them, in one step: what becomes of them is what a pop and a finish without a
 -- result do, one right after the other.
--- @include record
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] how long a dead job is kept, ms | ARGV[3..] how many jobs, for each request

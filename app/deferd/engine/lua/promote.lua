@@ -1,5 +1,4 @@
 -- The timer's visit to one topic: do the work that is due there, in one bounded step.
--- @include clock topic events tags record transitions missed_runs runs time_limits waiting attempts_log
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua; then KEYS[#KEYS] lock STRING, see turn.lua
 -- ARGV[1] topic | ARGV[2] most jobs to move from each sorted set | ARGV[3] how long a dead job is kept, ms

@@ -1,5 +1,4 @@
 -- Publish the consumers that a process has seen, and keep earlier ones for a minute. Nothing of this outlives its time.
--- @include clock damage
 -- @flags allow-oom
 -- KEYS[1] reports HASH process -> JSON, see engine/inspection/consumer_registry.py
 -- KEYS[2] reported ZSET process -> ms of its last report | KEYS[3] topics ZSET topic -> ms at which a consumer was last

@@ -1,5 +1,4 @@
 -- Add what a process has counted to the history of some topics, each once: a repeated call changes nothing.
--- @include clock
 -- @flags allow-oom
 -- KEYS[1] history/topics ZSET topic -> ms of its last change, the topics that have a history
 -- KEYS[2] history/process/<process> HASH n -> number of the last call of the process that was carried out

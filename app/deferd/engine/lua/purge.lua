@@ -1,6 +1,5 @@
 -- Delete jobs of one topic in one state, or of some ids; holders of reserved ones get the code of cancelled jobs. With
 -- all finished ones go the ids that `unique_for` keeps taken, which do not count as jobs.
--- @include clock topic events tags record transitions paging
 -- @inline sweep
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua
@@ -18,7 +17,7 @@ local function matches(id, state)
   if not OPTIONS.reason and not OPTIONS.cutoff then return true end
   local raw = read_raw(id)
   local is_read, extra = pcall(read_extra, raw)
-  if not is_read or #raw < 26 or not was_there(struct.unpack('<I6', raw), state == 'dead' and extra or {}) then
+  if not is_read or #raw < HEADER_BYTES or not was_there(struct.unpack('<I6', raw), state == 'dead' and extra or {}) then
     return false
   end
   return not OPTIONS.reason or state == 'dead' and has_reason(extra)

@@ -1,5 +1,4 @@
 -- Read how the jobs of a topic are pushed. Read-only.
--- @include topic
 -- @flags no-writes
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic

@@ -1,6 +1,5 @@
 -- Note how a request to the target of a pushed topic ended: a success closes the circuit, failures in a row open it, a
 -- failed probe opens it for twice as long as before.
--- @include clock topic
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] 1: it succeeded | ARGV[4] the error

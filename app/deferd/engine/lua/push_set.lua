@@ -1,6 +1,5 @@
 -- Set how the jobs of a topic are pushed, which makes the topic known; from then on only the pusher pops them. Or remove
 -- that. Processes learn of it at once, and the target counts as one that does not fail.
--- @include clock topic
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] JSON object for `pu` of the settings; '' to remove the push

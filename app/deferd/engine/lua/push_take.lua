@@ -1,6 +1,5 @@
 -- Hand out ready jobs of a pushed topic to a process that pushes them, as far as the limits of the push allow: requests
 -- under way in all processes, requests a second, and the circuit, which is open while the target fails.
--- @include clock topic
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] how long a dead job is kept, ms

@@ -1,5 +1,4 @@
 -- Put jobs into one topic. Each is stored completely, or not at all, with a code for the reason.
--- @include clock topic settings events tags record transitions collapsing
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic
 -- ARGV[2] 0: return only the codes. Otherwise also the jobs as they are stored; of those that existed already only as

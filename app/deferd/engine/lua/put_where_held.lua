@@ -1,5 +1,4 @@
 -- Put jobs with one id into the partition that had it before the topic had more partitions, if it has it still.
--- @include clock topic
 -- KEYS, ARGV: as in put.lua, of jobs with the same id
 -- Returns what put.lua returns; or { 'not held' } when the id is not held any more, and nothing was done
 -- An id that only `unique_for` keeps taken is free for a put of which only a live job is a conflict. It is let go here, so

@@ -1,7 +1,6 @@
 -- Add entries to the list of changes that people and keys made. An entry may join an earlier one of the same kind, so
 -- that a program's calls do not displace everything else; those of administrators have a set of their own, which others
 -- do not fill. Entries that are there already are not added twice. An entry that cannot be read is removed.
--- @include clock
 -- @flags allow-oom
 -- KEYS[1] activity ZSET JSON object -> number, which grows over both sets; `at`, ms, is when it was recorded. An entry
 --   that stands for several calls has `times`, the sum of their `count`, and `last_at`, ms

@@ -1,6 +1,5 @@
 -- Make dead jobs ready again: due now, no attempts or snoozes, old receipts void, a new deadline; the last error
 -- stays readable.
--- @include clock topic events record transitions paging time_limits waiting
 -- @inline sweep
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua

@@ -1,6 +1,5 @@
 -- Release jobs for another attempt after a wait; one becomes dead when it has no attempt left. Their receipts become
 -- void.
--- @include clock topic events tags record transitions delivery time_limits waiting attempts_log bounded_reads deliveries
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] how long a dead job is kept, ms

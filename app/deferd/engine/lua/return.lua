@@ -1,6 +1,5 @@
 -- Return deliveries that nobody worked on to the head of the Ready list, in their order. No attempt is counted, and
 -- their receipts are void.
--- @include clock topic events record transitions delivery time_limits waiting
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2..] four for each delivery: id | nonce | attempt | request id or ''

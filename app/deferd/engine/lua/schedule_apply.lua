@@ -1,5 +1,4 @@
 -- Create, change, advance or delete a schedule in one step: its next run is put as it moves on, or nothing is done.
--- @include clock topic settings schedules missed_runs
 -- KEYS: see lib/topic.lua, of the schedule's topic; then the same of the topic of the run to withdraw, if that is another
 -- ARGV[1] topic | ARGV[2] name | ARGV[3] the `rev` that it must have, '': it must not exist
 -- ARGV[4] topic of the runs to withdraw | ARGV[5] id of the next run if it is to be withdrawn, else ''; if it does not wait

@@ -1,5 +1,4 @@
 -- Read one schedule. Read-only.
--- @include clock schedules
 -- @flags no-writes
 -- KEYS[1] schedule/NAME HASH, see lib/schedules.lua
 -- Returns { now ms, { field, value, ... }, when its next run is due, ms, 0 when that does not wait any more,

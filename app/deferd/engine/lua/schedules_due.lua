@@ -1,7 +1,6 @@
 -- The schedules of a shard that must be advanced now. A next run that was rescheduled to now, and so never waited to be
 -- due, is counted as run. As long as the shard's runs were not all derived by the caller's release of the time zones, and
 -- few must be advanced, these are also some of the others that are active, so that their next runs are derived again.
--- @include clock topic record transitions schedules
 -- @flags allow-oom
 -- KEYS[1] schedule_due ZSET, KEYS[2] schedules ZSET and KEYS[3] schedules/zones STRING, see lib/schedules.lua
 -- KEYS[4] due ZSET topic -> ms

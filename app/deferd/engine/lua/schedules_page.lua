@@ -1,5 +1,4 @@
 -- Read one page of a shard's schedules, in the order of their names. Read-only.
--- @include clock
 -- @flags no-writes
 -- KEYS[1] schedules ZSET, see lib/schedules.lua
 -- ARGV[1] first name and ARGV[2] last name, as for ZRANGE BYLEX | ARGV[3] most schedules | ARGV[4] 1: with their jobs

@@ -1,5 +1,4 @@
 -- Return those of a topic's jobs that match, of one state in the order of list.lua or of some ids. Read-only.
--- @include topic record transitions paging bounded_reads
 -- @flags no-writes
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic

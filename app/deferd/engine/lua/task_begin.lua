@@ -1,5 +1,4 @@
 -- Store a task that begins now, and forget old ones.
--- @include clock damage of_key
 -- @flags allow-oom
 -- KEYS[1] tasks ZSET id -> when it began, ms | KEYS[2] tasks/running ZSET id -> end of its lease, ms
 -- KEYS[3] task/<id> HASH, see engine/tasks/task_store.py; until it ends it is kept

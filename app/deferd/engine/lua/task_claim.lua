@@ -1,5 +1,4 @@
 -- Take over tasks whose process has not extended its lease.
--- @include clock damage
 -- @flags allow-oom
 -- KEYS[1] tasks/running ZSET id -> end of its lease, ms
 -- ARGV[1] process | ARGV[2] lease, ms

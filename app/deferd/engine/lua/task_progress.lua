@@ -1,5 +1,4 @@
 -- Note how far a task is, and extend the lease of the process that runs it; or end it.
--- @include clock damage
 -- @flags allow-oom
 -- KEYS[1] tasks/running ZSET id -> end of its lease, ms | KEYS[2] task/<id> HASH
 -- ARGV[1] id | ARGV[2] process | ARGV[3] lease, ms; 0 to give the task up | ARGV[4] running, or the state in which it ends

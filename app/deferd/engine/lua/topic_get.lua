@@ -1,5 +1,4 @@
 -- Read one topic. Read-only.
--- @include clock topic record transitions
 -- @flags no-writes
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic

@@ -1,5 +1,4 @@
 -- Replace a topic's settings (existing jobs keep theirs), or pause it, which both make the topic known; or resume it.
--- @include clock topic
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] settings, pause, resume, or outdo: make the settings later, and the partitions as many, as

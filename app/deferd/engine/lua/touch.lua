@@ -1,5 +1,4 @@
 -- Extend leases to a ttr from now, but not beyond the job's time limit and deadline. Counts the touches.
--- @include clock topic record transitions delivery bounded_reads deliveries
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2..] two for each job: id | nonce u48 | attempt u32 (0: any) | ttr ms u64, 0 for the job's own
@@ -21,7 +20,7 @@ local function lease_end_of(index, raw)
     if not is_read then return nil end
     ttr = extra.t or DEFAULT_TTR_MS
   end
-  if string.sub(raw, 23, 26) == '\0\0\0\0' then return now + ttr end  -- without extra, as most jobs
+  if string.sub(raw, 23, 26) == NO_EXTRA then return now + ttr end
   latest_ends = latest_ends or redis.call('ZMSCORE', EXPIRY, unpack(ids, 1, #replies))
   return math.min(now + ttr, tonumber(latest_ends[index] or math.huge))
 end

@@ -1,5 +1,4 @@
 -- Begin a turn of the timer: return the topics that have work, and when the next work is due.
--- @include clock
 -- @flags allow-oom
 -- KEYS[1] due  ZSET topic -> the next ms at which the timer has work there
 -- KEYS[2] lock STRING the timer that does the work while others rest; it saves work, correctness does not need it

@@ -1,7 +1,6 @@
 -- Count the bytes that a topic's jobs use, their follow-ups, collected items, tags, consumers and request ids included,
 -- one step at a time.
 -- Read-only.
--- @include topic record transitions
 -- @flags no-writes
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] part, 'pool' to begin | ARGV[3] cursor, 0 to begin

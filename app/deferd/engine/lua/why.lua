@@ -1,6 +1,5 @@
 -- Read what decides when a job runs: its state, its record without the body, its place in the Ready list, and its
 -- topic. Read-only.
--- @include clock topic record transitions
 -- @flags no-writes
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] id | ARGV[3] most ids to return from each end of each state when there is no such job
@@ -10,19 +9,18 @@
 --   or, when there is no such job, { now ms, settings JSON or '', 1 when the topic is known, '', ms until which it is
 --     remembered as cancelled or 0, ms until which its id stays taken or 0, jobs in the topic, ids of the topic ... }
 -- Bound: one job; without it 2 * ARGV[3] ids of each state. The caller sends at most 200.
-local BEFORE_BODY = 26
 local id = ARGV[2]
 local settings = redis.call('HGET', SETTINGS, TOPIC)
 local reply = { now_ms(), settings or '', settings and 1 or 0 }
 
 local function due_of(raw)
-  if not raw or #raw < BEFORE_BODY then return -1 end
+  if not raw or #raw < HEADER_BYTES then return -1 end
   local _, due = struct.unpack('<I6I6', raw)
   return due
 end
 
 local raw = redis.call('HGET', POOL, id)
-if raw and #raw >= BEFORE_BODY then
+if raw and #raw >= HEADER_BYTES then
   local state, score = state_of(id)
   local ready, ahead, oldest = 0, 0, -1
   if state == 'ready' then
@@ -40,7 +38,7 @@ if raw and #raw >= BEFORE_BODY then
   local length = struct.unpack('<I4', raw, 23)
   local facts = {
     state, score or 0, redis.call('HGET', HOLDERS, id) or '', ready, ahead, oldest,
-    attached().follow_up_of(id) and 1 or 0, touches, string.sub(raw, 1, BEFORE_BODY + length),
+    attached().follow_up_of(id) and 1 or 0, touches, string.sub(raw, 1, HEADER_BYTES + length),
   }
   for _, fact in ipairs(facts) do reply[#reply + 1] = fact end
   return reply

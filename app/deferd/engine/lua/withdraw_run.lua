@@ -1,5 +1,4 @@
 -- Cancel a run of a schedule that waits to be due, because the schedule has changed. One that is due runs.
--- @include clock topic events tags record transitions
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] id

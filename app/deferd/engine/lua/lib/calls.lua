@@ -1,7 +1,6 @@
 -- What every call of the store begins with. engine/script_library.py puts this behind the rest of lib/ and before the
 -- scripts, which are functions of KEYS and ARGV. What is outside functions runs once, when a store loads the library: it
 -- has none of Lua's own functions then, and what it sets stays from call to call.
--- @include clock topic transitions
 
 -- All scripts by verb, for scripts that do in one step what others do: these may be called with KEYS and ARGV of their
 -- own.

@@ -53,7 +53,7 @@ end
 -- The record without its body, or nil and the reason why the service cannot use it.
 local function read_checked(id, raw)
   if #id > 255 or not string.find(id, '^[%w][%w._:-]*$') then return nil, 'no valid id' end
-  if #raw < 26 then return nil, 'a record of ' .. #raw .. ' bytes' end
+  if #raw < HEADER_BYTES then return nil, 'a record of ' .. #raw .. ' bytes' end
   local created, due, nonce, attempts, length, at = struct.unpack('<I6I6I6I4I4', raw)
   if at + length > #raw then return nil, 'a record that is cut off' end
   local extra = {}

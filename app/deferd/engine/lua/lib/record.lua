@@ -2,6 +2,8 @@
 --   created u48 | due u48 | nonce u48 | attempts u32 | length of extra u32 | extra | rest (result and body)
 local NONCE_LIMIT = 2 ^ 47
 local DEFAULT_TTR_MS = 60000
+local HEADER_BYTES = 26
+local NO_EXTRA = '\0\0\0\0'  -- the length of the extra of most jobs
 
 local function read_record(raw)
   local created, due, nonce, attempts, length, at = struct.unpack('<I6I6I6I4I4', raw)

@@ -62,7 +62,7 @@ local function judge_runs(runs, due, now)
 
   local function attempts_of(id)
     local raw = redis.call('HGET', POOL, id)
-    if not raw or #raw < 26 then return nil end
+    if not raw or #raw < HEADER_BYTES then return nil end
     local _, attempts = read_nonce_and_attempts(raw)
     return attempts
   end
