@@ -13,7 +13,7 @@ local REJECT, KEEP, APPEND, ONLY_LIVE, AFTER, DELAY_GIVEN = 0, 1, 3, 4, 8, 0
 local EXISTS, HELD, FULL, TOO_LARGE = -1, -2, -3, -4
 local MOST_ITEMS = 10000
 local here, now, finishing = attached(), now_ms(), ARGV[3]
-local settings = settings_of_topic()
+local settings = present_settings(stored_settings())
 local outdated = outdated_terms(settings, ARGV[2], true)
 if outdated then return outdated end
 

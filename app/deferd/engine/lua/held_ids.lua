@@ -5,9 +5,7 @@
 -- Returns { 1, for each id 1 if it is held, else 0 }; or { 0 } when the partition has settings for another number: puts
 --   by that number may still come
 -- Bound: the ids, at most 1000.
-local settings = redis.call('HGET', SETTINGS, TOPIC)
-settings = settings and settings ~= '' and cjson.decode(settings) or {}
-if (settings.n or 1) ~= tonumber(ARGV[2]) then return { 0 } end
+if (stored_settings().n or 1) ~= tonumber(ARGV[2]) then return { 0 } end
 local reply, now = { 1 }, now_ms()
 for at = 3, #ARGV do
   local taken_until = redis.call('ZSCORE', TAKEN, ARGV[at])

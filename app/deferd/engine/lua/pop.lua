@@ -245,11 +245,10 @@ end
 read = struct.unpack
 now = now_ms()
 dead_retention = tonumber(ARGV[2])
-local settings = redis.call('HGET', SETTINGS, TOPIC)
-settings = settings and settings ~= '' and cjson.decode(settings) or nil
-if settings and settings.pu and tonumber(ARGV[3]) >= 0 then return IS_PUSHED end
-local paused = settings and settings.p == 1
-noted = settings and settings.ev and {}
+local settings = stored_settings()
+if settings.pu and tonumber(ARGV[3]) >= 0 then return IS_PUSHED end
+local paused = settings.p == 1
+noted = settings.ev and {}
 replayed_bytes, skipped, expired, overdue, is_drained = 0, 0, 0, 0, false
 
 local requests, wanted = {}, 0

@@ -116,7 +116,7 @@ local last = last_position()
 local ready = {}
 
 local due = redis.call('ZRANGE', DELAY, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
-local RUNS = string.sub(POOL, 1, -5) .. 'runs'
+local RUNS = topic_key('runs')
 -- Most topics have none of these. What only a visit with ended leases adds is looked for again below.
 local has_others = redis.call('EXISTS', CANCELLED, TAKEN, RUNS, EXPIRY, DEAD, FINISHED) > 0
 local has_tombstones = has_others and redis.call('EXISTS', CANCELLED, TAKEN, RUNS) > 0

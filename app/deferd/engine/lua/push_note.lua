@@ -11,7 +11,7 @@
 -- Bound: one topic.
 local stored = redis.call('HGET', SETTINGS, TOPIC)
 if not stored or not string.find(stored, '"pu":', 1, true) then return nil end
-local key, now = string.sub(POOL, 1, -5) .. 'push/state', now_ms()
+local key, now = topic_key('push/state'), now_ms()
 if ARGV[2] == '1' then
   local was_open = redis.call('HEXISTS', key, 'until') == 1
   redis.call('HDEL', key, 'failures', 'until', 'pause', 'probe', 'error', 'at')

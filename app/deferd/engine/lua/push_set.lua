@@ -12,8 +12,7 @@
 -- Bound: one topic.
 local CREATED, REPLACED, NONE, TOO_MANY, IS_PARTITIONED = 1, 0, -1, -2, -3
 local pushes, now = of_shard('push'), now_ms()
-local stored = redis.call('HGET', SETTINGS, TOPIC)
-local settings = stored and stored ~= '' and cjson.decode(stored) or {}
+local settings = stored_settings()
 local old = settings.pu and redis.call('HGET', pushes, TOPIC)
 if settings.n then return IS_PARTITIONED end
 local secrets = ARGV[3]
@@ -26,12 +25,12 @@ end
 
 if ARGV[2] == '' then
   redis.call('HDEL', pushes, TOPIC)
-  redis.call('DEL', string.sub(POOL, 1, -5) .. 'push/state')
+  redis.call('DEL', topic_key('push/state'))
   settings.pu = nil
   redis.call('HSET', SETTINGS, TOPIC, next(settings) and cjson.encode(settings) or '')
   if not next(settings) then schedule(now + FORGET_AFTER_MS) end
 else
-  redis.call('HDEL', string.sub(POOL, 1, -5) .. 'push/state', 'failures', 'until', 'pause', 'probe', 'error', 'at')
+  redis.call('HDEL', topic_key('push/state'), 'failures', 'until', 'pause', 'probe', 'error', 'at')
   ensure_topic()
   settings.pu = cjson.decode(ARGV[2])
   redis.call('HSET', SETTINGS, TOPIC, cjson.encode(settings))

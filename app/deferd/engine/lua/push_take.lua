@@ -22,11 +22,9 @@
 local FEWEST_MS_BURST = 100
 local LATER = -1
 local now = now_ms()
-local stored = redis.call('HGET', SETTINGS, TOPIC)
-local settings = stored and stored ~= '' and cjson.decode(stored) or {}
-local push = settings.pu
+local push = stored_settings().pu
 if not push then return nil end
-local key, own = string.sub(POOL, 1, -5) .. 'push/state', 'in/' .. ARGV[3]
+local key, own = topic_key('push/state'), 'in/' .. ARGV[3]
 local counted = tonumber(ARGV[5])
 local fields, state, others = redis.call('HGETALL', key), {}, 0
 for at = 1, #fields, 2 do

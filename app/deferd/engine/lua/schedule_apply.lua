@@ -90,7 +90,7 @@ for at = first_run, #ARGV, 4 do
 end
 
 if #jobs > 0 then
-  local settings = settings_of_topic()
+  local settings = present_settings(stored_settings())
   local outdated = outdated_terms(settings, ARGV[9])
   if outdated then return outdated end
   local bound = struct.unpack('<I4', jobs[2], 19)
@@ -114,7 +114,7 @@ if tonumber(ARGV[8]) > 0 then
 end
 redis.call('ZADD', of_shard('schedules'), 0, name)
 withdraw()
-local runs, earlier = string.sub(POOL, 1, -5) .. 'runs', {}
+local runs, earlier = topic_key('runs'), {}
 if next_before ~= next_id and redis.call('HEXISTS', runs, next_before) == 1 then earlier[1] = next_before end
 if #jobs > 0 then
   local waiting = 0

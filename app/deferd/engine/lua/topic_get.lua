@@ -23,5 +23,5 @@ if here.may_exist() then follow_ups, collections = redis.call('HLEN', here.FOLLO
 return {
   settings, redis.call('ZCARD', DELAY), redis.call('ZCARD', READY), redis.call('ZCARD', RESERVED), redis.call('ZCARD', DEAD),
   redis.call('ZCARD', FINISHED), oldest, next_due and tonumber(next_due) or -1, now_ms(),
-  follow_ups, collections, is_pushed and redis.call('HGETALL', string.sub(POOL, 1, -5) .. 'push/state') or {},
+  follow_ups, collections, is_pushed and redis.call('HGETALL', topic_key('push/state')) or {},
 }

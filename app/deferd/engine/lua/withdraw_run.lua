@@ -4,7 +4,7 @@
 -- ARGV[1] topic | ARGV[2] id
 -- Returns 1 when it was cancelled, else 0
 -- Bound: one job.
-local RUNS = string.sub(POOL, 1, -5) .. 'runs'
+local RUNS = topic_key('runs')
 local id, now = ARGV[2], now_ms()
 local entry = redis.call('HGET', RUNS, id)
 local due = entry and redis.call('ZSCORE', DELAY, id)

@@ -32,8 +32,7 @@ end
 -- are deleted: they must not stop any call. Bound: the events, at most 1000.
 local function note_events(most, events)
   if #events == 0 then return end
-  local prefix = string.sub(POOL, 1, -5)
-  local log, seq = prefix .. 'events/log', prefix .. 'events/seq'
+  local log, seq = topic_key('events/log'), topic_key('events/seq')
   local last = redis.pcall('HINCRBY', seq, 'seq', #events)
   local length = redis.pcall('RPUSH', log, unpack(events))
   if type(last) ~= 'number' or type(length) ~= 'number' then

@@ -17,12 +17,6 @@ local function present_settings(settings)
   return settings
 end
 
--- The settings of the topic; an empty table if there are none.
-local function settings_of_topic()
-  local raw = redis.call('HGET', SETTINGS, TOPIC)
-  return raw and raw ~= '' and present_settings(cjson.decode(raw)) or {}
-end
-
 -- What a script returns, and nothing is stored, when the terms of a call (engine/terms.py) are not those of the topic:
 -- { 'terms', the topic's default durability, number of partitions, defaults for due times or '' }. Nil when they are. Any
 -- default durability is right for terms with -1, and any number of partitions for those with 0. One of 0 is satisfied by

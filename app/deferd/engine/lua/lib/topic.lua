@@ -53,13 +53,16 @@ local EXPIRY, HOLDERS, CANCELLED, SETTINGS, TOPICS, DUE
 local TALLY, REQUESTS, TAGGED, TAKEN
 local TOPIC
 
+-- A key of the topic that is not in KEYS.
+local function topic_key(name) return string.sub(POOL, 1, -5) .. name end
+
 -- The key of a request id: a HASH that remembers the deliveries of a pop, while they live and for an hour at most:
 -- id -> "place in the response, nonce, attempt, how often the request was repeated". It is not in KEYS, because calls
 -- that end a delivery do not know the request id; it is in the same slot as the others.
-local function request_key(request_id) return string.sub(POOL, 1, -5) .. 'request/' .. request_id end
+local function request_key(request_id) return topic_key('request/') .. request_id end
 
 -- The key of the touches of a job: a HASH "nonce attempts" -> how often that delivery was touched, until its lease ends.
-local function touches_key(id) return string.sub(POOL, 1, -5) .. 'touches/' .. id end
+local function touches_key(id) return topic_key('touches/') .. id end
 
 local MOST_IN_LIST = 64
 local LONG_VALUE = '-----------------------------------------------------------------'
@@ -134,11 +137,10 @@ end
 -- After a change of how many events the topic keeps: drop those beyond.
 local function keep_events(before, most)
   if not before or before == most then return end
-  local prefix = string.sub(POOL, 1, -5)
   if most then
-    redis.pcall('LTRIM', prefix .. 'events/log', -most, -1)
+    redis.pcall('LTRIM', topic_key('events/log'), -most, -1)
   else
-    redis.call('DEL', prefix .. 'events/log', prefix .. 'events/seq')
+    redis.call('DEL', topic_key('events/log'), topic_key('events/seq'))
     redis.pcall('ZREM', of_shard('events/topics'), TOPIC)
   end
 end
@@ -153,8 +155,7 @@ local function forget_topic()
   redis.call('ZREM', TOPICS, TOPIC)
   redis.call('HDEL', of_shard('idle'), TOPIC)
   local tally = redis.call('HGETALL', TALLY)
-  local prefix = string.sub(POOL, 1, -5)
-  redis.call('DEL', TALLY, prefix .. 'runs', prefix .. 'events/log', prefix .. 'events/seq')
+  redis.call('DEL', TALLY, topic_key('runs'), topic_key('events/log'), topic_key('events/seq'))
   redis.pcall('ZREM', of_shard('events/topics'), TOPIC)  -- an error when another program has damaged it
   for at = 1, #tally, 2 do
     redis.call('HINCRBY', of_shard('tally'), tally[at], tally[at + 1])
@@ -163,6 +164,12 @@ end
 
 local function tally(outcome, count)
   if count > 0 then redis.call('HINCRBY', TALLY, outcome, count) end
+end
+
+-- The settings of the topic as they are stored; an empty table if there are none.
+local function stored_settings()
+  local raw = redis.call('HGET', SETTINGS, TOPIC)
+  return raw and raw ~= '' and cjson.decode(raw) or {}
 end
 
 -- Make the topic known; returns its settings as a table, empty if there are none, and whether it was unknown before.

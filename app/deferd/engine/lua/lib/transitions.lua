@@ -85,8 +85,7 @@ end
 local made_attached
 local function attached()
   if made_attached then return made_attached end
-  local prefix = string.sub(POOL, 1, -5)
-  local follow, items, runs = prefix .. 'follow', prefix .. 'items', prefix .. 'runs'
+  local follow, items, runs = topic_key('follow'), topic_key('items'), topic_key('runs')
   local found  -- whether anything is there, nil before this is needed
   local here = { FOLLOW = follow, ITEMS = items, RUNS = runs }
   made_attached = here
@@ -100,7 +99,7 @@ local function attached()
   -- Note that something was stored.
   function here.note_stored() found = true end
 
-  function here.items_key(id) return prefix .. 'items/' .. id end
+  function here.items_key(id) return topic_key('items/') .. id end
 
   -- The record of a job's follow-up, nil for none.
   function here.follow_up_of(id) return here.may_exist() and redis.call('HGET', follow, id) or nil end
@@ -182,8 +181,7 @@ end
 -- Whether any job of the topic has more than a record and a place in a sorted set: a ttl or deadline, tags, a
 -- follow-up, collected items, or a schedule. Few topics have such jobs, and this is one command.
 local function any_has_more()
-  local prefix = string.sub(POOL, 1, -5)
-  return redis.call('EXISTS', EXPIRY, TAGGED, prefix .. 'follow', prefix .. 'items', prefix .. 'runs') > 0
+  return redis.call('EXISTS', EXPIRY, TAGGED, topic_key('follow'), topic_key('items'), topic_key('runs')) > 0
 end
 
 -- How long after the end of its lease the holder of a cancelled job still gets the code of cancelled jobs.
