@@ -2,7 +2,7 @@
 
 A call that is given up may still be on its way: in the kernel's queues, in the network, or at a server that hangs. So
 each call of a script carries the instant at which its caller gives it up, by the clock of the server that runs it, and
-the script does nothing from then on (`engine/lua/lib/not_after.lua`). That holds however late the call arrives, because
+the script does nothing from then on (`engine/lua/lib/calls.lua`). That holds however late the call arrives, because
 the instant computed here is never later than the server's own clock shows when the caller gives up: what is known of
 that clock is a reading and the time since its reply was received, which is less than the time since the clock was read.
 """

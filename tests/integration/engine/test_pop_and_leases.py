@@ -56,6 +56,34 @@ async def test_more_reports_jobs_that_are_left(driver: EngineDriver) -> None:
     assert not (await driver.queue.pop(TOPIC, [PopRequest(1)])).more
 
 
+@pytest.mark.parametrize(
+    ("body_bytes", "wanted", "handed_out", "more"),
+    [
+        pytest.param([1, 1, 1], 2, 2, True, id="as many as wanted, of more"),
+        pytest.param([1, 1], 2, 2, False, id="as many as wanted, and no more"),
+        pytest.param([1, 1], 3, 2, False, id="all"),
+        pytest.param([600_000, 600_000], 3, 1, True, id="as many as fit"),
+        pytest.param([1_200_000, 1], 3, 1, True, id="one that does not fit alone"),
+        pytest.param([1_200_000], 3, 1, False, id="all, which do not fit"),
+    ],
+)
+async def test_more_reports_jobs_that_are_left_by_a_pop_of_several(
+    driver: EngineDriver, body_bytes: list[int], wanted: int, handed_out: int, more: bool
+) -> None:
+    for number, size in enumerate(body_bytes):
+        await driver.put(f"j{number}", body="x" * size)
+    reply = await driver.queue.pop(TOPIC, [PopRequest(wanted)])
+    assert (len(reply.jobs[0]), reply.more) == (handed_out, more)
+
+
+async def test_more_reports_a_job_whose_items_do_not_fit(driver: EngineDriver) -> None:
+    await driver.put("first", body="x" * 600_000)
+    await driver.put("items", body="x" * 600_000, on_conflict="append")
+    reply = await driver.queue.pop(TOPIC, [PopRequest(3)])
+    assert ([job.id for job in reply.jobs[0]], reply.more) == (["first"], True)
+    assert [job.id for job in await driver.pop(3)] == ["items"]
+
+
 async def test_a_topic_that_does_not_exist_has_no_jobs(driver: EngineDriver) -> None:
     assert await driver.pop() == []
 

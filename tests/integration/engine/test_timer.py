@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -243,6 +245,29 @@ async def test_a_running_timer_is_woken_by_an_earlier_job(server: StoreServer) -
         popped = asyncio.create_task(engine.dispatcher.pop([TOPIC], wait_ms=20_000))
         await engine.puts.put(job("sooner", delay=0.05))
         assert [found.id for found in await popped] == ["sooner"]  # long before the tick
+
+
+async def test_only_work_before_all_other_of_the_shard_wakes_the_timer(driver: EngineDriver) -> None:
+    def messages() -> int:
+        count: int = driver.server.command("INFO", "commandstats").get("cmdstat_publish", {"calls": 0})["calls"]
+        return count
+
+    async def wakes(topic: str, after_s: int) -> bool:
+        before = messages()
+        instant, job_id = start + timedelta(seconds=after_s), f"{topic}{next(numbers)}"
+        await driver.puts.put(PutJob.model_validate({"topic": topic, "id": job_id, "run_at": instant}))
+        return messages() > before
+
+    start, numbers = datetime.now(UTC), itertools.count()
+    assert await wakes("m", 300)
+    assert not await wakes("m", 400)
+    assert not await wakes("n", 350)  # later than in another topic
+    for topic in ("a", "z"):  # as late as in another topic, which is behind it, or before it
+        assert not await wakes(topic, 300)
+    assert await wakes("n", 200)
+    assert await wakes("n", 100)
+    assert not await wakes("n", 100)
+    assert await wakes("m", 99)
 
 
 @pytest.mark.slow

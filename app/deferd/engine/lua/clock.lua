@@ -1,4 +1,4 @@
--- Read the clock by which calls are given up: as lib/not_after.lua does, also where tests move the clock of jobs. Read-only.
+-- Read the clock by which calls are given up: as lib/calls.lua does, also where tests move the clock of jobs. Read-only.
 -- @flags no-writes
 -- KEYS[1] any key of the shard
 -- Returns now in ms

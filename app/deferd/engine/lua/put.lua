@@ -69,6 +69,7 @@ local function complete(rest, length, is_as_sent)
   return rest, wait, policy.g
 end
 
+-- Whether a put may make a job ready at once.
 local function may_become_ready(job)
   local options, kind, ms = read('<BBI8', job)
   return options > REPLACE or ms <= (kind == DELAY_GIVEN and 0 or now)

@@ -1,9 +1,9 @@
 -- The settings of a topic, which lib/topic.lua describes.
 -- @include topic
 
--- Settings as they are stored now. Before version 0.2 the policy was not in
--- an object of its own but beside the rest, with `d` for the deadline; `l` was the durability and `w` the defaults for due
--- times. No setting has one of these keys now, so a look tells. They are stored as they are until they are replaced.
+-- Settings as they are stored now. Before version 0.2 the policy was not in an object of its own but beside the rest, with
+-- `d` for the deadline; `l` was the durability and `w` the defaults for due times. No setting has one of these keys now, so
+-- a look tells. They are stored as they are until they are replaced.
 local function present_settings(settings)
   if settings.po then return settings end
   local policy
