@@ -50,6 +50,8 @@ def is_missing(reply: Any) -> bool:
 
 def raise_unless_ok(code: int, topic: str, job_id: str) -> None:
     """What the code of a consumer's call says. Raises as `JobQueue.finish`."""
+    if code == OK:
+        return
     if code == NOT_FOUND:
         raise JobNotFound(topic, job_id)
     if code == _STALE:
