@@ -42,7 +42,8 @@ from deferd.engine.script_arguments import (
 from deferd.engine.stored_fields import to_ms, to_store
 from deferd.engine.timing.openings import read_openings
 
-_KEPT_BACKOFF_BYTES = 200
+_KEPT_BYTES = 200
+"""Windows and backoffs are kept: producers send the same few again and again. Not longer ones, to bound the memory."""
 _ID = re.compile(limits.ID_PATTERN)
 _TOPIC = re.compile(limits.TOPIC_PATTERN)
 _TRACEPARENT = re.compile(TRACEPARENT_PATTERN)
@@ -107,6 +108,7 @@ _RARE = slice(_NAMES.index("tags"), None)
 _NO_RARE = _Put.__struct_defaults__[_RARE.start - len(_NAMES) :]
 """Their values in a plain put, which has no headers either."""
 _OF_POLICY = slice(len(_PutFields.__struct_fields__), None)
+_NO_POLICY = (UNSET,) * len(_POLICY)
 
 
 class _Batch(msgspec.Struct, forbid_unknown_fields=True):
@@ -140,9 +142,10 @@ def decode_batch(raw: bytes, bounds: PutBounds, key: Bounds) -> EncodedBatch | N
     return decoded(_decode_batch, raw, key, bounds)
 
 
-def encode_strings(topic: str, jobs: Sequence[tuple[str, int]]) -> list[EncodedPut]:
+def encode_strings(topic: str, jobs: Sequence[tuple[str, int]], bounds: PutBounds) -> list[EncodedPut]:
     """Puts of strings, each with its delay in ms, without options; `topic` is valid."""
-    end = PUT_HEAD_END.pack(0, 0)
+    extra = _extra_of_key(bounds)
+    end = PUT_HEAD_END.pack(bounds.max_jobs or 0, len(extra)) + extra
     starts: dict[int, bytes] = {}  # by delay: most jobs of a call have the same
     puts = []
     for (text, delay_ms), nonce in zip(jobs, new_nonces(len(jobs)), strict=True):
@@ -232,17 +235,18 @@ def _encode_options(
             raise UnusualError
     elif put.run_at is not None:
         when, when_ms = INSTANT, _due_ms(put.run_at)
+    values = astuple(put)
     if put.traceparent is None:
         put.traceparent = traceparent
-    values = astuple(put)
     if values[_RARE] == _NO_RARE and not put.headers:
-        extra = b"" if bounds.dead_retain_ms is None else _extra_of_key(bounds)
+        extra = _extra_of_key(bounds) if traceparent is None else _extra(put, _NO_POLICY, bounds)
         return PUT_HEAD_START.pack(0, when, when_ms), PUT_HEAD_END.pack(bounds.max_jobs or 0, len(extra)) + extra, None
     _check_terms(put)
     _check_labels(put)
     placing = None
     if put.window is not UNSET or put.spread is not UNSET:
-        window = None if put.window is UNSET else _window(cast("bytes", put.window))
+        raw = cast("bytes | UnsetType", put.window)
+        window = None if raw is UNSET else (_known_window if len(raw) <= _KEPT_BYTES else _window)(raw)
         placing = Placing(window, None if put.spread is UNSET else to_ms(put.spread or 0))
     extra = _extra(put, values[_OF_POLICY], bounds)
     start = PUT_HEAD_START.pack(conflict_code(put), when, when_ms)
@@ -302,9 +306,9 @@ def _due_ms(run_at: str) -> int:
 def _extra(put: _Put, policy: Sequence[Any], bounds: PutBounds) -> bytes:
     """As `script_arguments` makes it."""
     extra: dict[str, Any] = {}
-    for field, value in zip(_POLICY, policy, strict=True):
+    for field, value in () if policy == _NO_POLICY else zip(_POLICY, policy, strict=True):
         if type(value) is bytes:
-            extra |= (_known_backoff if len(value) <= _KEPT_BACKOFF_BYTES else _backoff)(field, value)
+            extra |= (_known_backoff if len(value) <= _KEPT_BYTES else _backoff)(field, value)
         elif value is not UNSET and (value is not None or field.null_is_none):
             extra[field.key] = to_store(field, value)
     add_put_fields(extra, put, bounds)
@@ -314,9 +318,7 @@ def _extra(put: _Put, policy: Sequence[Any], bounds: PutBounds) -> bytes:
 @lru_cache(maxsize=256)
 def _extra_of_key(bounds: PutBounds) -> bytes:
     """The value for a put without any of these fields."""
-    extra: dict[str, Any] = {}
-    add_put_fields(extra, _Put(topic=""), bounds)
-    return json_bytes(extra)
+    return _extra(_Put(topic=""), _NO_POLICY, bounds)
 
 
 def _backoff(field: Field, raw: bytes) -> dict[str, Any]:
@@ -325,4 +327,5 @@ def _backoff(field: Field, raw: bytes) -> dict[str, Any]:
 
 
 _known_backoff = lru_cache(maxsize=256)(_backoff)
+_known_window = lru_cache(maxsize=256)(_window)
 """Producers send the same few again and again. Longer ones are not kept, to bound the memory."""

@@ -50,6 +50,8 @@ def is_missing(reply: Any) -> bool:
 
 def raise_unless_ok(code: int, topic: str, job_id: str) -> None:
     """Turn the code of a consumer's call into its result. Raises as `JobQueue.finish`."""
+    if code == OK:
+        return
     if code == NOT_FOUND:
         raise JobNotFound(topic, job_id)
     if code == _STALE:

@@ -90,14 +90,19 @@ class Cancels:
         self,
         topic: str,
         job_id: str,
-        on_result: OnResult[JobState | int],
+        durability: str | None,
+        on_result: OnResult[Any],
         *,
         refuse_reserved: bool = False,
         keep_follow_up: bool = False,
     ) -> None:
-        """As `cancel` for callers without a task; `state_when_cancelled` reads the result."""
+        """As `cancel` or `cancel_durably` for callers without a task; `state_when_cancelled` reads the result.
+
+        With a durability the result is a pair of that and of the durability that was reached.
+        """
         args = (job_id, _flags(refuse_reserved=refuse_reserved, keep_follow_up=keep_follow_up))
-        self._commit.add(self._home(topic, job_id), args, on_result)
+        commit: GroupCommit[Args, Any] = self._commit if durability is None else self._durable_commit(durability)
+        commit.add(self._home(topic, job_id), args, on_result)
 
     def _durable_commit(self, durability: str) -> GroupCommit[Args, tuple[JobState | int, str]]:
         commit = self._durable_commits.get(durability)

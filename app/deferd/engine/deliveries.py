@@ -13,7 +13,7 @@ from typing import Any
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import JobState
 from deferd.engine import metrics
-from deferd.engine.call_results import OK, Released, is_missing, raise_unless_ok
+from deferd.engine.call_results import NOT_FOUND, OK, Released, is_missing, raise_unless_ok
 from deferd.engine.group_commit import GroupCommit, OnResult
 from deferd.engine.partition_store import PartitionStore
 from deferd.engine.placement import Placer, is_to_place, until_placed
@@ -151,7 +151,7 @@ class Deliveries:
         self._burials.add(self._home(topic, burial[0]), burial, on_result)
 
     async def _send_releases(self, topic: str, releases: list[EncodedRelease]) -> list[ReleaseReply | StoreUnavailable]:
-        return await self._partitions.find(topic, releases, _id_of_release, self._release, is_missing)
+        return await self._partitions.find(topic, releases, _id_of_release, self._release, _is_missing_release)
 
     async def _send_touches(self, topic: str, touches: list[Args]) -> list[int | StoreUnavailable]:
         return await self._partitions.find(topic, touches, itemgetter(0), self._touch, is_missing)
@@ -175,7 +175,7 @@ class Deliveries:
         ]
         if done:
             label, counted = self._labels.label(partition), self._labels.counted.of(partition)
-            attempts = sum(release.counts for release, _ in done)
+            attempts = sum([release.counts for release, _ in done])
             counted.released += attempts
             if attempts:
                 metrics.RELEASES.labels(label).inc(attempts)
@@ -233,3 +233,7 @@ def lease_end_ms(result: int, topic: str, job_id: str) -> int:
 
 def _id_of_release(release: EncodedRelease) -> str:
     return release.id
+
+
+def _is_missing_release(reply: ReleaseReply | StoreUnavailable) -> bool:
+    return isinstance(reply, list) and reply[0] == NOT_FOUND

@@ -113,32 +113,34 @@ class Dispatcher:
         topics = self.empty_partitions.partitions_of(topics)
         waiter = self._join(topics, request, wait_ms, partial(settle, result), selection)
         with request_ending_at(inf):  # its calls serve other pops too, or return jobs that nobody waits for
+            self._begin(waiter)
             try:
-                if request_id is not None and (len(topics) > 1 or selection is not None):
-                    waiter.in_call = True
-                    deliveries = await self._earlier_deliveries(topics, selection, replace(request, count=0))
-                    waiter.in_call = False
-                    if deliveries:
-                        return deliveries
-                if not result.done():
-                    self._poll_from(waiter, 0)
                 return await result
             except asyncio.CancelledError:
                 self.cancel(waiter)
-                raise
-            finally:
                 if result.done():
                     forget_error(result)
-                self._end(waiter)
+                raise
 
-    def begin_pop(self, topic: str, request: PopRequest, wait_ms: int, on_end: OnPopEnd) -> Waiter:
-        """As `pop` for callers without a task: `on_end` is called, never from within this call, unless it is cancelled.
-
-        It gets the jobs, or no jobs and the error. Not for a repeated `request_id` of a topic with several partitions.
-        """
-        waiter = self._join(self.empty_partitions.partitions_of((topic,)), request, wait_ms, on_end)
-        self._poll_from(waiter, 0)
+    def begin_pop(
+        self,
+        topics: Sequence[str],
+        request: PopRequest,
+        wait_ms: int,
+        on_end: OnPopEnd,
+        selection: TopicSelection | None,
+    ) -> Waiter:
+        """As `pop` for callers without a task: `on_end` is called after this call, unless the pop is cancelled."""
+        waiter = self._join(self.empty_partitions.partitions_of(topics), request, wait_ms, on_end, selection)
+        self._begin(waiter)
         return waiter
+
+    def _begin(self, waiter: Waiter) -> None:
+        if waiter.request.request_id is not None and not waiter.may_have_deliveries:
+            waiter.in_call = True
+            self._spawn(self._repeat_or_poll(waiter))
+        else:
+            self._poll_from(waiter, 0)
 
     def cancel(self, waiter: Waiter) -> None:
         """End the pop. The jobs that were popped for it return to the head of the queue."""
@@ -189,7 +191,7 @@ class Dispatcher:
         self._looks.note_ready(topic)
         if topic in self._wait_queues:
             self._request_poll(topic)
-            self._probe_outage_now(topic)
+            self._outages.probe_topic_now(topic)
         self._patterns.on_ready(topic)
 
     def on_gap(self) -> None:
@@ -198,7 +200,7 @@ class Dispatcher:
         for topic in list(self._wait_queues):
             if topic not in self.empty_partitions:
                 self._request_poll(topic)
-            self._probe_outage_now(topic)
+            self._outages.probe_topic_now(topic)
         self._patterns.search_again()
 
     def drain(self) -> None:
@@ -211,6 +213,7 @@ class Dispatcher:
     async def close(self) -> None:
         """Drain, and wait until the calls under way have ended."""
         self.drain()
+        await asyncio.sleep(0)  # polls by patterns begin in the next turn
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._outages.close()
@@ -245,16 +248,26 @@ class Dispatcher:
 
     # Polling the store
 
-    async def _earlier_deliveries(
-        self, topics: Sequence[str], selection: TopicSelection | None, request: PopRequest
-    ) -> list[JobRecord]:
-        """The jobs that the request id still holds from an earlier response; see `JobQueue.earlier_deliveries`."""
-        requests = dict.fromkeys(topics, request)
-        if selection is not None:
-            requests |= await self._patterns.earlier_requests(selection, request)
-        return await self._job_queue.earlier_deliveries(
-            requests, is_down=self._outages.is_topic_down, on_failure=self._note_failure
-        )
+    async def _repeat_or_poll(self, waiter: Waiter) -> None:
+        """Serve a pop of several topics what its request id still holds from an earlier response; else poll for it."""
+        request = replace(waiter.request, count=0)
+        requests = dict.fromkeys(waiter.topics, request)
+        try:
+            if waiter.selection is not None:
+                requests |= await self._patterns.earlier_requests(waiter.selection, request)
+            deliveries = await self._job_queue.earlier_deliveries(
+                requests, is_down=self._outages.is_topic_down, on_failure=self._note_failure
+            )
+        except Exception as exc:  # noqa: BLE001 (no error may leave anybody waiting)
+            waiter.in_call = False
+            self._fail(waiter, exc)
+            return
+        waiter.in_call = False
+        if deliveries:
+            if self._end(waiter):
+                waiter.on_end(deliveries, None)
+        elif waiter.stage == "topics":
+            self._poll_from(waiter, 0)
 
     def _request_poll(self, topic: str) -> None:
         queue = self._wait_queues[topic]
@@ -364,7 +377,7 @@ class Dispatcher:
             return
         self._keep_waiting(waiter)
         for topic in waiter.topics:
-            self._probe_outage_now(topic)
+            self._outages.probe_topic_now(topic)
 
     def _resolve_or_wait(self, waiter: Waiter) -> None:
         if waiter.jobs or waiter.waits_until_s is None:
@@ -384,9 +397,6 @@ class Dispatcher:
             self._request_poll(topic)
 
     # Topics that cannot be polled
-
-    def _probe_outage_now(self, topic: str) -> None:
-        self._outages.probe_now(self._outages.domain_of(topic))
 
     def _note_failure(self, topic: str, error: Exception) -> None:
         """A call for the topic failed: if the store is unavailable, so are all topics of the shard until it is back."""

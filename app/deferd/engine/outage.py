@@ -84,7 +84,7 @@ class Outages:
 
     def is_topic_down(self, topic: str) -> bool:
         """Whether the topic's domain cannot be reached."""
-        return self.domain_of(topic) in self._outages
+        return bool(self._outages) and self.domain_of(topic) in self._outages
 
     def note(self, domain: int, error: Exception, probe: Callable[[], Awaitable[object]]) -> None:
         """A call failed: if the store is unavailable, so is this domain until a `probe` succeeds."""
@@ -98,6 +98,10 @@ class Outages:
         outage = self._outages.get(domain)
         if outage is not None:
             outage.probe_now()
+
+    def probe_topic_now(self, topic: str) -> None:
+        """As `probe_now`, for the topic's domain."""
+        self.probe_now(self.domain_of(topic))
 
     def drain(self) -> None:
         """From now on errors begin no outage, so that nobody waits for its end."""

@@ -73,6 +73,7 @@ class PatternGroup:
         self.last = last
         self.refusal: InvalidInput | None = None
         self.retry: asyncio.TimerHandle | None = None
+        self.pump_is_due = False
         self.searching = False
         self.search_wanted = False
         self.searches_begun = 0
@@ -117,7 +118,7 @@ class PatternGroup:
         begin = bisect_right(self._names, self.last)
         for names in (self._names[begin:], self._names[:begin]):
             for name in names:
-                if not self.polls[name]:
+                if name not in self.polls:
                     yield name
 
     def idle(self) -> Iterator[Waiter]:
@@ -190,7 +191,7 @@ class PatternWaits:
         """Find jobs for a pop that has just come; `settle` follows."""
         group = self._group_of(waiter)
         group.newcomers[waiter] = group.searches_begun
-        self._pump(group)
+        self._pump_soon(group)
 
     def may_serve(self, waiter: Waiter) -> bool:
         """Whether the pop has patterns, and a topic that matches may be reached."""
@@ -208,7 +209,7 @@ class PatternWaits:
             self._matching_groups[topic] = groups
         for group in groups:
             group.report(topic)
-            self._pump(group)
+            self._pump_soon(group)
 
     def search_again(self) -> None:
         """Topics may have something ready of which no message came."""
@@ -262,8 +263,15 @@ class PatternWaits:
 
     # Rounds of polls
 
+    def _pump_soon(self, group: PatternGroup) -> None:
+        """Once for all pops that come, and all rounds that end, in a turn of the event loop: it looks at every pop."""
+        if not group.pump_is_due:
+            group.pump_is_due = True
+            asyncio.get_running_loop().call_soon(self._pump, group)
+
     def _pump(self, group: PatternGroup) -> None:
         """Give topics that may have something ready to idle pops; settle newcomers when there are none."""
+        group.pump_is_due = False
         is_down = self._outages.is_topic_down
         topics = list(islice((name for name in group.topics_to_poll() if not is_down(name)), _TOPICS_PER_ROUND))
         if topics:
@@ -358,7 +366,7 @@ class PatternWaits:
             self._settle(waiter, error)
         elif waiter.jobs or waiter not in group.newcomers:  # else further topics are polled for it, or searched
             self._settle(waiter, None)
-        self._pump(group)
+        self._pump_soon(group)
 
     def _remember_turn(self, group: PatternGroup, topic: str) -> None:
         group.last = self._turns[group.selection.key] = topic
@@ -439,6 +447,8 @@ def _shares(wanted: int, ready: Sequence[int]) -> list[int]:
 
     `ready` are their numbers of ready jobs, 0 if unknown; there are at most `wanted` topics.
     """
+    if len(ready) == 1:
+        return [min(ready[0] or wanted, wanted)]
     shares = [0] * len(ready)
     order = sorted(range(len(ready)), key=lambda at: ready[at] or wanted)
     for done, at in enumerate(order):

@@ -26,6 +26,7 @@ an attempt) and the delivery's number.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Sequence
 from datetime import datetime
@@ -39,6 +40,8 @@ from deferd.contract.fields import PLACING, POLICY
 from deferd.contract.model import JobState
 from deferd.engine.partitions import topic_of
 
+_NONCE_DIGITS = 12
+_RECEIPT = re.compile(r"[0-9a-f]{12}\.[1-9][0-9]{0,9}").fullmatch
 _HEADER = struct.Struct("<IHIHIHII")
 _HEADER_SIZE = _HEADER.size
 _unpack = _HEADER.unpack_from
@@ -71,12 +74,8 @@ class Receipt(NamedTuple):
         """Parse what `str` wrote; None is ANY_RECEIPT, any other text a receipt that no delivery ever has."""
         if text is None:
             return ANY_RECEIPT
-        nonce, dot, attempt = text.partition(".")
-        try:
-            parsed = cls(int(nonce, 16), int(attempt))
-        except ValueError:
-            return IMPOSSIBLE_RECEIPT
-        return parsed if dot and parsed.attempt > 0 and str(parsed) == text else IMPOSSIBLE_RECEIPT
+        usual = _RECEIPT(text) is not None
+        return cls(int(text[:_NONCE_DIGITS], 16), int(text[_NONCE_DIGITS + 1 :])) if usual else IMPOSSIBLE_RECEIPT
 
 
 def receipt_text(nonce: int, attempt: int) -> str:

@@ -233,7 +233,7 @@ def encode_release(
 ) -> EncodedRelease:
     """Encode a release. A `delay_ms` of None: after the job's backoff."""
     flags = (error is not None) * _HAS_ERROR + counts * _COUNTS
-    jitter = random.uniform(-1, 1)  # noqa: S311 (spreads retries; nothing to guess)
+    jitter = 2 * random.random() - 1  # noqa: S311 (spreads retries; nothing to guess)
     start = receipt_bytes(receipt) + _RELEASE.pack(_BY_BACKOFF if delay_ms is None else delay_ms, flags, jitter)
     return EncodedRelease(job_id, start, (error or "").encode(), counts)
 

@@ -35,7 +35,7 @@ class Terms(NamedTuple):
     placing: str
 
     def argument(self) -> bytes:
-        """As lua/lib/settings.lua reads them."""
+        """As lua/lib/terms.lua reads them."""
         return _HEAD.pack(self.durability, self.partitions) + self.placing.encode()
 
 

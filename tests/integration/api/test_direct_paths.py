@@ -60,7 +60,8 @@ CANCEL_QUERIES = st.sampled_from(
     [b""] * 4
     + [b"?if_reserved=refuse"] * 2
     + [b"?follow_up=keep", b"?if_reserved=refuse&follow_up=keep", b"?if_reserved=cancel&follow_up=cancel", b"?"]
-    + [b"?durability=memory", b"?if_reserved=x", b"?x=1", b"?if_reserved=refuse&if_reserved=refuse", b"?follow_up"]
+    + [b"?durability=memory", b"?durability=fsync&if_reserved=refuse", b"?durability=replicated:1", b"?durability=x"]
+    + [b"?if_reserved=x", b"?x=1", b"?if_reserved=refuse&if_reserved=refuse", b"?follow_up"]
 )
 
 
@@ -116,6 +117,7 @@ USUAL = [
     ("/jobs/{topic}/{id}/finish", Request(HEADS[0], b"POST /jobs/{t}/a/finish", b'{"receipt":"x"}'), b"404 Not Found"),
     ("/jobs/{topic}/{id}", Request(b"Host: x", b"DELETE /jobs/{t}/a"), b"404 Not Found"),
     ("/jobs/{topic}/{id}", Request(b"Host: x", b"DELETE /jobs/{t}/a?if_reserved=refuse"), b"404 Not Found"),
+    ("/jobs/{topic}/{id}", Request(b"Host: x", b"DELETE /jobs/{t}/a?durability=memory"), b"404 Not Found"),
     *(
         (
             f"/jobs/{{topic}}/{{id}}/{verb}",
@@ -205,9 +207,13 @@ def test_a_job_lives_its_life_on_direct_paths(worlds: Worlds) -> None:
     finish = Request(HEADS[0], b"POST /jobs/{t}/a/finish", b'{"receipt":"{receipt}","result":[1]}')
     put = Request(HEADS[0], b"POST /jobs", JOB)
     cancel = Request(b"Host: x", b"DELETE /jobs/{t}/a")
-    responses = worlds.compare([put, put, pop, finish, finish, put, cancel, cancel, finish])
-    statuses = [response[9:12] for response in responses]
-    assert statuses == [b"201", b"409", b"200", b"200", b"404", b"201", b"200", b"404", b"404"]
+    durably = Request(b"Host: x", b"DELETE /jobs/{t}/a?durability=memory")
+    replicated = Request(b"Host: x", b"DELETE /jobs/{t}/a?durability=replicated:1")
+    requests = [put, put, pop, finish, finish, put, cancel, cancel, finish, put, replicated, durably, durably]
+    responses = worlds.compare(requests)
+    statuses = [int(response[9:12]) for response in responses]
+    assert statuses == [201, 409, 200, 200, 404, 201, 200, 404, 404, 201, 422, 200, 404]
+    assert responses[-2].endswith(b'"was":"ready","durability":"memory"}')
 
 
 def test_a_store_that_has_lost_its_scripts_is_sent_them_again(worlds: Worlds, running_server: StoreServer) -> None:

@@ -7,7 +7,7 @@ import pytest
 from deferd.api.auth.api_keys import NO_BOUNDS as NO_KEY_BOUNDS
 from deferd.api.auth.api_keys import Bounds, Key
 from deferd.api.auth.usage_limits import KeyUsage
-from deferd.api.put_decoding import decode_batch, decode_put
+from deferd.api.put_decoding import decode_batch, decode_put, encode_strings
 from deferd.api.request_body import parse_object
 from deferd.contract.errors import InvalidInput
 from deferd.contract.model import PutJob
@@ -58,3 +58,15 @@ def test_the_bounds_of_a_key_are_a_part_of_its_puts() -> None:
         assert batch is not None
         expected = without_chance(encode_put(PutJob.model_validate(parse_object(raw)), bounds))
         assert [without_chance(put), without_chance(batch.jobs[0])] == [expected] * 2
+
+
+@pytest.mark.parametrize("bounds", [NO_BOUNDS, PutBounds(max_jobs=7), PutBounds(dead_retain_ms=5)])
+def test_strings_are_encoded_as_their_json_would_be(bounds: PutBounds) -> None:
+    batch = decode_batch(
+        b'{"jobs":[{"topic":"t","body":"\xc3\xa9","delay":1.5},{"topic":"t","body":""}]}', bounds, LIMITS
+    )
+    assert batch is not None
+    strings = encode_strings("t", [("é", 1500), ("", 0)], bounds)
+    assert [without_chance(put, has_id=False) for put in strings] == [
+        without_chance(put, has_id=False) for put in batch.jobs
+    ]

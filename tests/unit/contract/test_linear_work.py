@@ -35,7 +35,7 @@ from deferd.api.app import create_app
 from deferd.api.auth import api_keys, key_file
 from deferd.api.auth.api_keys import NO_BOUNDS as NO_KEY_BOUNDS
 from deferd.api.operation import OperationRoute
-from deferd.api.resp import command_error, set_commands
+from deferd.api.resp import command_error, session
 from deferd.api.routes import pop, queries, schedules, topics
 from deferd.contract import bulk_model, json_depth, json_numbers, labels, model, push, windows
 from deferd.contract import schedules as schedule_models
@@ -45,6 +45,7 @@ from deferd.contract.push_targets import TargetPattern
 from deferd.engine import partitions, scripts
 from deferd.engine.consistency import checker
 from deferd.engine.inspection import error_lines
+from deferd.engine.record import Receipt
 from deferd.engine.script_arguments import NO_BOUNDS
 from deferd.server.http import request_head
 from deferd.server.http.direct_path import DirectPath
@@ -239,7 +240,8 @@ ROWS = [
     Row("topic of a selection", validated(bulk_model.TopicSelector), NAMES, ("contract/bulk_model.py",)),
     Row("request id", validated(bulk_model.RequestId), NAMES, ("contract/bulk_model.py",)),
     Row("text of a header", validated(labels._HeaderText), NAMES, ("contract/labels.py",)),
-    Row("topic of a command", set_commands._TOPIC.fullmatch, NAMES, ("api/resp/set_commands.py",)),
+    Row("topic of a command", session.TOPIC.fullmatch, NAMES, ("api/resp/session.py",)),
+    Row("receipt", Receipt.of, NAMES | HEX, ("engine/record.py",)),
     Row(
         "field of a command's error",
         lambda field: command_error._PLACE.sub("", field),

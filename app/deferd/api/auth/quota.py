@@ -13,7 +13,6 @@ import asyncio
 import logging
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -85,19 +84,16 @@ class _Claim:
     then. Not a generator: this is done for each put.
     """
 
-    __slots__ = ("_added", "_checked", "_quota", "_topics")
+    __slots__ = ("_added", "_checked", "_quota", "topics")
 
     def __init__(self, quota: Quota, added: _Amounts, checked: _Amounts, topics: Collection[str] = ()) -> None:
         self._quota = quota
         self._added = added
         self._checked = checked
-        self._topics = topics
+        self.topics = topics
 
     def __enter__(self) -> None:
-        if self._topics:
-            self._quota.begin_in(self._topics, self._checked)
-        else:
-            self._quota.check(self._checked)
+        self._quota.begin(self, self._checked)
         for use, amount in self._added:
             use.under_way += amount
 
@@ -105,8 +101,7 @@ class _Claim:
         for use, amount in self._added:
             use.under_way -= amount
             use.since += amount  # includes what was refused or is unknown; the next count corrects it
-        if self._topics:
-            self._quota.end_in(self._topics)
+        self._quota.end(self)
 
 
 class Quota:
@@ -121,7 +116,8 @@ class Quota:
         self._of_shard: dict[int, _Counted] = {}
         self._topics: set[str] = set()
         self._topics_since: set[str] = set()
-        self._topics_under_way: Counter[str] = Counter()
+        self._under_way: set[_Claim] = set()
+        """Those that name topics."""
         self._count_at_s = -math.inf
         self.revise(patterns, bounds)
 
@@ -187,32 +183,29 @@ class Quota:
         amounts = ((self._jobs, jobs), (self._bytes, needed_bytes))
         return _Claim(self, amounts, amounts, () if self._bounds.max_topics is None else named)
 
-    def check(self, amounts: _Amounts) -> None:
-        """Raise as `room_for` does when there is no room for these amounts."""
+    def begin(self, claim: _Claim, amounts: _Amounts) -> None:
+        """A call begins, whose topics are in use from then on. Raises as `room_for` when there is no room for it."""
+        new = [topic for topic in claim.topics if topic not in self._topics]
+        if new:
+            self._in_topics.counted = len(self._topics)
+            self._check(((self._in_topics, len(new)),))
+        self._check(amounts)
+        if claim.topics:
+            self._topics.update(new)
+            self._topics_since.update(claim.topics)
+            self._under_way.add(claim)
+
+    def end(self, claim: _Claim) -> None:
+        """The call has ended; a count may have replaced its topics meanwhile."""
+        if claim.topics:
+            self._under_way.remove(claim)
+            self._topics.update(claim.topics)
+            self._topics_since.update(claim.topics)
+
+    def _check(self, amounts: _Amounts) -> None:
         for use, needed in amounts:
             if use.most is not None and needed and use.held + needed > use.most:
                 self._refuse(use, use.most, needed)
-
-    def begin_in(self, topics: Collection[str], amounts: _Amounts) -> None:
-        """As `check`, for jobs in these topics, which are in use from then on."""
-        new = [topic for topic in topics if topic not in self._topics]
-        if new:
-            self._in_topics.counted = len(self._topics)
-            self.check(((self._in_topics, len(new)),))
-        self.check(amounts)
-        self._topics.update(new)
-        self._topics_since.update(topics)
-        for topic in topics:
-            self._topics_under_way[topic] += 1
-
-    def end_in(self, topics: Collection[str]) -> None:
-        """The call that began in these topics has ended; a count may have replaced them meanwhile."""
-        for topic in topics:
-            self._topics_under_way[topic] -= 1
-            if not self._topics_under_way[topic]:
-                del self._topics_under_way[topic]
-        self._topics.update(topics)
-        self._topics_since.update(topics)
 
     def _refuse(self, use: _Use, most: int, needed: int) -> NoReturn:
         if needed > most:  # a retry cannot help
@@ -245,7 +238,7 @@ class Quota:
         self._was_used = False
         uses = {"jobs": self._jobs, "bytes": self._bytes, "calls": self._calls, "call_bytes": self._call_bytes}
         before = {name: use.since for name, use in uses.items()}
-        self._topics_since = set(self._topics_under_way)
+        self._topics_since = {topic for claim in self._under_way for topic in claim.topics}
         try:
             counts = await asyncio.gather(
                 *(self._count_shard(usage, shard) for shard in range(usage.shards)), return_exceptions=True

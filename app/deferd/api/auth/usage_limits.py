@@ -5,9 +5,8 @@ Each server process counts by itself: with several processes, a key may use the 
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -24,6 +23,27 @@ from deferd.engine.script_arguments import EncodedPut, PutBounds
 WAITING_RETRY_S = 1
 """`Retry-After` of a key with too many waiting pops: one may end at any time."""
 _NO_QUOTA = nullcontext()
+_WAITING_POPS = b'ratelimit-policy: "waiting-pops";q=%d;qu="concurrent-requests"\r\nratelimit: "waiting-pops";r=%d\r\n'
+
+
+class _WaitingPop:
+    """See `KeyUsage.waiting_pop`. Not a generator: this is done for each pop."""
+
+    __slots__ = ("_key_name", "_most", "_waiting")
+
+    def __init__(self, key_name: str, waiting: list[int], most: int | None) -> None:
+        self._key_name = key_name
+        self._waiting = waiting
+        self._most = most
+
+    def __enter__(self) -> None:
+        if self._most is not None and self._waiting[0] >= self._most:
+            text = f"key {self._key_name!r} already has {self._most} waiting pops, its maximum"
+            raise RateLimited(text, retry_after_s=WAITING_RETRY_S)
+        self._waiting[0] += 1
+
+    def __exit__(self, *_error: object) -> None:
+        self._waiting[0] -= 1
 
 
 class KeyUsage:
@@ -52,13 +72,14 @@ class KeyUsage:
         elif self._bucket is None or self._bucket.limit != key.limit:
             self._bucket = Bucket(key.limit, time.monotonic())
 
-    def may_take(self) -> bool:
-        """Whether the rate limit allows a request now."""
-        return self._bucket is None or self._bucket.has_token(time.monotonic())
-
     def take(self) -> float:
         """Count a request: 0 when the rate limit allows it, else the seconds until it does."""
         return 0.0 if self._bucket is None else self._bucket.take(time.monotonic())
+
+    def give_back(self, requests: int = 1) -> None:
+        """Do not count the requests of the last calls of `take`."""
+        if self._bucket is not None:
+            self._bucket.give_back(requests)
 
     def room_for(self, jobs: Sequence[PutJob | EncodedPut]) -> AbstractContextManager[None]:
         """Around a put. Raises as `Quota.room_for` does."""
@@ -68,18 +89,9 @@ class KeyUsage:
         """Around the end of a delivery that may store this many bytes: they count, but are never refused."""
         return _NO_QUOTA if self.quota is None else self.quota.counting(stored_bytes)
 
-    @contextlib.contextmanager
-    def waiting_pop(self) -> Iterator[None]:
+    def waiting_pop(self) -> AbstractContextManager[None]:
         """Around a pop that waits. Raises RateLimited when the key has its maximum of waiting pops."""
-        most = self.bounds.max_waiting_pops
-        if most is not None and self._waiting[0] >= most:
-            text = f"key {self._name!r} already has {most} waiting pops, its maximum"
-            raise RateLimited(text, retry_after_s=WAITING_RETRY_S)
-        self._waiting[0] += 1
-        try:
-            yield
-        finally:
-            self._waiting[0] -= 1
+        return _WaitingPop(self._name, self._waiting, self.bounds.max_waiting_pops)
 
     def check_body(self, raw: bytes) -> None:
         """Raise PayloadTooLarge when a request body is larger than the key allows."""
@@ -137,9 +149,14 @@ class KeyUsage:
 
     def headers(self) -> list[Header]:
         """The response headers that report the rate limit, see Bucket, and the limit of waiting pops."""
-        headers = [] if self._bucket is None else self._bucket.headers(time.monotonic())
+        return [
+            (name, value) for name, _, value in (line.partition(b": ") for line in self.header_lines().splitlines())
+        ]
+
+    def header_lines(self) -> bytes:
+        """The same as the lines of a response, each ended by CRLF."""
+        lines = b"" if self._bucket is None else self._bucket.header_lines(time.monotonic())
         most = self.bounds.max_waiting_pops
         if most is not None:
-            headers.append((b"ratelimit-policy", b'"waiting-pops";q=%d;qu="concurrent-requests"' % most))
-            headers.append((b"ratelimit", b'"waiting-pops";r=%d' % max(most - self._waiting[0], 0)))
-        return headers
+            lines += _WAITING_POPS % (most, max(most - self._waiting[0], 0))
+        return lines

@@ -76,7 +76,7 @@ class DirectCall:
         if not self.response_complete:
             connection = self._end(status)
             if self.admission.usage is not None:
-                fields += b"".join([b"%b: %b\r\n" % header for header in self.admission.usage.headers()])
+                fields += self.admission.usage.header_lines()
             if self.clock is not None:
                 fields += _TIME_LINE % self.clock.least_ms()
             connection.end_call(self, status, fields, body)

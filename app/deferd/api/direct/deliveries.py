@@ -6,13 +6,16 @@ from abc import abstractmethod
 from functools import partial
 from typing import Any, ClassVar
 
+from msgspec import Raw
+
 from deferd.api.auth.admission import Admission
 from deferd.api.auth.api_keys import Bounds
 from deferd.api.delivery_decoding import decode_bury, decode_finish, decode_release, decode_touch
 from deferd.api.direct.call import DirectCall
 from deferd.api.direct.verb import DirectRequest, DirectVerb
-from deferd.api.response_values import instant, instant_or_none
+from deferd.api.response_values import instant, instant_text
 from deferd.api.responses import encode
+from deferd.contract.model import JobState
 from deferd.contract.operations import deliveries as operations
 from deferd.contract.responses.job_calls import Buried, Finished, Released, Touched
 from deferd.engine.call_results import raise_unless_ok
@@ -21,6 +24,8 @@ from deferd.engine.group_commit import OnResult
 from deferd.engine.script_arguments import RECEIPT_BYTES, Args, EncodedFinish, EncodedRelease, size
 
 _BURIED = encode(Buried(state="dead"))
+_GAPS: Any = {"due_at": "%b", "attempts": Raw(b"%d")}
+_DELAYED = encode(Released(state=JobState.DELAYED, **_GAPS))
 
 
 class _DirectDelivery(DirectVerb):
@@ -99,7 +104,9 @@ class DirectRelease(_DirectDelivery):
 
     def _response(self, topic: str, job_id: str, result: ReleaseReply) -> bytes:
         state, due_at_ms, attempts = released(result, topic, job_id)
-        return encode(Released(state=state, due_at=instant_or_none(due_at_ms), attempts=attempts))
+        if due_at_ms is None:
+            return encode(Released(state=state, attempts=attempts))
+        return _DELAYED % (instant_text(due_at_ms).encode(), attempts)
 
 
 class DirectTouch(_DirectDelivery):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -21,12 +21,12 @@ from deferd.contract.operations.pop import POP_JOBS, POP_JOBS_BY_GET
 from deferd.contract.topic_patterns import is_pattern
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import JobRecord
-from deferd.engine.request_end import request_ending_at, request_ends_at_s
 from deferd.engine.stored_fields import to_ms
+from deferd.engine.topic_search import TopicSelection
 
 _EMPTY_OBJECT = b"{}"
-_KEPT_QUERY_BYTES = 200
-"""Parsed queries are kept; clients send the same few. Not longer ones, to bound the memory."""
+_KEPT_BYTES = 200
+"""Parsed queries and topics are kept; clients send the same few. Not longer ones, to bound the memory."""
 _NO_STORE_FIELD = b"".join([b"%b: %b\r\n" % field for field in NO_STORE])
 
 
@@ -38,7 +38,7 @@ class _Pop(NamedTuple):
 
 
 class DirectPop(DirectVerb):
-    """Pops of topics. Those of one topic cost no task."""
+    """Pops of topics and patterns."""
 
     operations: ClassVar = (POP_JOBS_BY_GET, POP_JOBS)
     topic: ClassVar = TOPICS_PATTERN.strip("^$").replace("(,", "(?:,")
@@ -55,7 +55,7 @@ class DirectPop(DirectVerb):
         if request.body and request.body != _EMPTY_OBJECT:
             return None
         topics, query = request.values
-        differs = "request_id" in query or len(query) > _KEPT_QUERY_BYTES
+        differs = "request_id" in query or len(query) > _KEPT_BYTES
         pop = _parse_new(query) if differs else _parse(query)
         has_many = "," in topics or "*" in topics
         if pop is None or (has_many and len(set(topics.split(","))) <= topics.count(",")):
@@ -73,40 +73,11 @@ class DirectPop(DirectVerb):
                 connection = request.connection
                 many = (*(connection.client or (None, id(connection))), topics) if has_many else None
                 notes[many or connection.client or id(connection)] = (request.head, topics, pop.request, call)
-            if has_many or (pop.request.request_id and self._app.engine.partitions.known.count(topics) > 1):
-                task = self._start(self._pop(call, topics, pop, request_ends_at_s()))
-                call.abandon = task.cancel
-            else:
-                dispatcher = self._app.engine.dispatcher
-                waiter = dispatcher.begin_pop(topics, pop.request, pop.wait_ms, partial(self._respond, call, topics))
-                call.abandon = partial(dispatcher.cancel, waiter)
+            names, selection = _named_topics(topics, admission) if has_many else ((topics,), None)
+            dispatcher, on_end = self._app.engine.dispatcher, partial(self._respond, call, topics)
+            waiter = dispatcher.begin_pop(names, pop.request, pop.wait_ms, on_end, selection)
+            call.abandon = partial(dispatcher.cancel, waiter)
         return call
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    async def _pop(self, call: DirectCall, topics: str, pop: _Pop, ends_at_s: float) -> None:
-        """Pop topics that one wait queue cannot serve. The request that has begun this ends then."""
-        names, selection = named_topics(topics, call.admission.visible_topics)
-        request = pop.request
-        try:
-            with request_ending_at(ends_at_s):
-                jobs = await self._app.engine.dispatcher.pop(
-                    names,
-                    selection=selection,
-                    count=request.count,
-                    wait_ms=pop.wait_ms,
-                    ttr_ms=request.ttr_ms,
-                    consumer=request.consumer,
-                    request_id=request.request_id,
-                )
-        except Exception as exc:  # noqa: BLE001 (every error gets a response)
-            call.fail(exc)
-        else:
-            self._respond(call, topics, jobs, None)
 
     def _respond(self, call: DirectCall, topics: str, jobs: list[JobRecord], error: Exception | None) -> None:
         try:
@@ -124,7 +95,9 @@ class DirectPop(DirectVerb):
             call.respond(200, body, _NO_STORE_FIELD)
         except DeferdError as exc:
             call.abandon = None
-            self._start(self._refuse(call, jobs, exc))
+            task = asyncio.get_running_loop().create_task(self._refuse(call, jobs, exc))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         except Exception as exc:  # noqa: BLE001 (every error gets a response)
             call.fail(exc)
 
@@ -143,4 +116,10 @@ def _parse_new(query: str) -> _Pop | None:
     return _Pop(request, to_ms(parsed.wait), waits=parsed.wait > 0)
 
 
+def _named_topics(topics: str, admission: Admission) -> tuple[Sequence[str], TopicSelection | None]:
+    known = _known_topics if len(topics) <= _KEPT_BYTES else named_topics
+    return known(topics, admission.visible_topics)
+
+
 _parse = lru_cache(maxsize=1000)(_parse_new)
+_known_topics = lru_cache(maxsize=1000)(named_topics)

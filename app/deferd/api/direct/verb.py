@@ -108,13 +108,16 @@ class DirectVerb(ABC):
         if usage is not None:
             try:
                 usage.check_body(request.body)
-                if not usage.may_take():
+                if usage.take() > 0:
                     return None
+            except DeferdError:
+                return None
+            try:
                 if held is not None:
                     held.__enter__()
             except DeferdError:
+                usage.give_back()
                 return None
-            usage.take()
         call = DirectCall(request.connection, self._operation, self._method, admission)
         if usage is not None:
             call.held = held

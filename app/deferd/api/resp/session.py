@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlencode
@@ -11,6 +12,7 @@ from urllib.parse import urlencode
 from starlette.responses import Response
 
 from deferd.api.app import Service
+from deferd.api.auth.admission import Admission
 from deferd.api.context import AppContext
 from deferd.api.dispatch import Run
 from deferd.api.metrics import RESP_METHOD
@@ -19,12 +21,14 @@ from deferd.api.resp.command_error import CommandError, Disconnected, of_problem
 from deferd.api.resp.replies import REPLIES, Replies
 from deferd.api.resp.resp_request import RespRequest
 from deferd.api.responses import Header
+from deferd.contract import limits
 from deferd.contract.errors import PayloadTooLarge
 from deferd.contract.operations.operation import Operation
 from deferd.engine.record import json_bytes
 
+TOPIC = re.compile(limits.TOPIC_PATTERN)
 _ERRORS_FROM = 400
-_JSON_CHARACTER_BYTES = 6
+JSON_CHARACTER_BYTES = 6
 """The most that a character takes in JSON: `\\u0000`."""
 _ids = itertools.count(1)
 Result = TypeVar("Result")
@@ -48,7 +52,7 @@ class RespApi:
         self.handler = service.request_handler
         self._routes = {route.operation_id: route for route in service.routes if isinstance(route, OperationRoute)}
         self.has_keys = self.context.gate.has_keys
-        self.fits_as_json_bytes = self.context.settings.max_body_bytes // _JSON_CHARACTER_BYTES
+        self.fits_as_json_bytes = self.context.settings.max_body_bytes // JSON_CHARACTER_BYTES
         """Text of this size is within the limit of a request in any case."""
         self.has_short_way = not self.context.settings.tracing
         """As the direct paths of HTTP: a traced request goes the general way."""
@@ -156,13 +160,16 @@ class Session:
         if self._waiting is not None:
             self._waiting.disconnect()
 
-    def may_take_short_way(self, operation: Operation[Any], topic: str) -> bool:
-        """Whether a request may take the short way: it is admitted for certain, and its key has no limits."""
-        if not self.api.has_short_way:
-            return False
+    def short_way(self, operation: Operation[Any], topic: str) -> Admission | None:
+        """The admission of a request that may take the short way; None for others. Its limits are still to be checked.
+
+        As on the direct paths of HTTP, it is admitted for certain.
+        """
+        if not self.api.has_short_way or TOPIC.fullmatch(topic) is None:
+            return None
         permission = self.api.route_of(operation).permission
         admission = self.api.context.gate.find_admission(permission, RESP_METHOD, self.headers)
-        return admission is not None and admission.usage is None and admission.may_use(topic)
+        return None if admission is None or not admission.may_use(topic) else admission
 
 
 def _checked(response: Response | None) -> Response:

@@ -1,14 +1,13 @@
 """SADD and SPOP: puts of strings, and pops that finish what they hand out. Both come in pipelines, and must be fast.
 
 A run of such commands in a pipeline shares calls: the puts of SADDs are batches, as those of `POST /jobs/batch`, and
-SPOPs of one job from a topic are one pop. Each command has its own reply. Commands of a key with limits, invalid
-topics, and traced requests go the general way, one request each.
+SPOPs of one job from a topic are one pop. Each command has its own reply, and is a request for the limits of its key.
+Commands that these limits refuse, invalid topics, and traced requests go the general way, one request each.
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from functools import partial
@@ -17,6 +16,8 @@ from typing import Any, NamedTuple
 from starlette.responses import Response
 
 from deferd.api import metrics
+from deferd.api.auth.admission import WITHOUT_KEY, Admission
+from deferd.api.auth.usage_limits import KeyUsage
 from deferd.api.dispatch import error_response
 from deferd.api.problem_details import BY_CODE
 from deferd.api.put_decoding import encode_strings
@@ -26,22 +27,25 @@ from deferd.api.resp.command import command_in_runs
 from deferd.api.resp.command_error import CommandError, Disconnected, invalid, of_problem, wrong_arity
 from deferd.api.resp.numbers import milliseconds, whole_number
 from deferd.api.resp.options import text
-from deferd.api.resp.session import Session, each
+from deferd.api.resp.session import JSON_CHARACTER_BYTES, TOPIC, Session, each
 from deferd.contract import limits
-from deferd.contract.errors import FieldError, InvalidInput
+from deferd.contract.errors import DeferdError, FieldError, InvalidInput
 from deferd.contract.operations.jobs import PUT_JOBS
+from deferd.contract.operations.operation import Operation
 from deferd.contract.operations.pop import POP_JOBS
 from deferd.contract.responses.job_calls import PutResult
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import JobRecord
 from deferd.engine.script_arguments import EncodedPut
 
-_TOPIC = re.compile(limits.TOPIC_PATTERN)
 _REPLY_BYTES = 1024 * 1024
 """The most that a pop returns, unless one job is larger; see lua/pop.lua."""
 _SINGLES_AT_ONCE = 100
 _GENERAL_AT_ONCE = 100
 _OK = 200
+_DEPTH = 3
+_JSON_OF_JOB_BYTES = 100
+"""As a request of HTTP: how deeply its JSON is nested, and how much a job has of it at most beside topic and body."""
 
 
 class _Puts(NamedTuple):
@@ -60,20 +64,23 @@ async def sadd(session: Session, commands: Sequence[list[bytes]]) -> AsyncGenera
     done: list[bytes] = [b""] * len(commands)
     general: list[tuple[int, _Puts]] = []
     batch: list[tuple[int, _Puts]] = []
-    is_short: dict[str, bool] = {}
+    admissions: dict[str, Admission | None] = {}  # all are of the same key
     for index, command in enumerate(commands):
         try:
             puts = _read_sadd(session, command)
         except CommandError as error:
             done[index] = error.reply()
             continue
-        if puts.topic not in is_short:
-            is_short[puts.topic] = _TOPIC.fullmatch(puts.topic) is not None and session.may_take_short_way(
-                PUT_JOBS, puts.topic
-            )
-        (batch if is_short[puts.topic] else general).append((index, puts))
+        topic = puts.topic
+        if topic not in admissions:
+            admissions[topic] = session.short_way(PUT_JOBS, topic)
+        admission = admissions[topic]
+        if admission is None or (admission.usage is not None and not _is_allowed(admission.usage, puts)):
+            general.append((index, puts))
+        else:
+            batch.append((index, puts))
     for some in _batches(batch):
-        await _put_batch(session, some, done)
+        await _put_batch(session, admissions[some[0][1].topic] or WITHOUT_KEY, some, done)
     for start in range(0, len(general), _GENERAL_AT_ONCE):
         part = general[start : start + _GENERAL_AT_ONCE]
         results = await each([_put_generally(session, puts) for _, puts in part])
@@ -97,6 +104,18 @@ def _read_sadd(session: Session, command: list[bytes]) -> _Puts:
     return _Puts(_name(command[1]), jobs)
 
 
+def _is_allowed(usage: KeyUsage, puts: _Puts) -> bool:
+    """Whether the limits of a key but its quota certainly allow a command; if so it counts."""
+    bounds, jobs = usage.bounds, puts.jobs
+    most_bytes = sum(_JSON_OF_JOB_BYTES + len(puts.topic) + JSON_CHARACTER_BYTES * len(body) for body, _ in jobs)
+    return (
+        (bounds.max_batch is None or len(jobs) <= bounds.max_batch)
+        and (bounds.max_depth is None or bounds.max_depth >= _DEPTH)
+        and (bounds.max_body_bytes is None or most_bytes <= bounds.max_body_bytes)
+        and usage.take() == 0
+    )
+
+
 def _batches(puts: list[tuple[int, _Puts]]) -> list[list[tuple[int, _Puts]]]:
     """Parts of at most 1000 jobs."""
     parts: list[list[tuple[int, _Puts]]] = []
@@ -110,24 +129,44 @@ def _batches(puts: list[tuple[int, _Puts]]) -> list[list[tuple[int, _Puts]]]:
     return parts
 
 
-async def _put_batch(session: Session, part: list[tuple[int, _Puts]], done: list[bytes]) -> None:
+async def _put_batch(session: Session, admission: Admission, part: list[tuple[int, _Puts]], done: list[bytes]) -> None:
     """Put the jobs of several commands, and write their replies into `done`."""
     began_s = time.perf_counter()
+    bounds = admission.put_bounds(session.api.context.settings.max_body_bytes)
     jobs: list[EncodedPut] = []
-    for _, puts in part:
-        jobs += encode_strings(puts.topic, puts.jobs)
-    status, refusal = _OK, b""
-    results: Iterator[PutResult] = iter(())
-    try:
-        results = iter(await session.api.context.engine.puts.put_many(jobs))
-    except Exception as exc:  # noqa: BLE001 (every error gets a response)
-        response = error_response(exc)
-        status, refusal = response.status_code, of_problem(bytes(response.body)).reply()
-    took_s = time.perf_counter() - began_s
-    path = session.api.route_of(PUT_JOBS).path
-    for index, puts in part:
+    sent: list[tuple[int, _Puts]] = []
+    with contextlib.ExitStack() as rooms:
+        for index, puts in part:
+            encoded = encode_strings(puts.topic, puts.jobs, bounds)
+            try:
+                if admission.usage is not None:
+                    rooms.enter_context(admission.usage.room_for(encoded))
+            except DeferdError as exc:
+                done[index], status = _refused(exc)
+                _observe(session, PUT_JOBS, status, began_s)
+            else:
+                jobs += encoded
+                sent.append((index, puts))
+        status, refusal = _OK, b""
+        results: Iterator[PutResult] = iter(())
+        try:
+            results = iter(await session.api.context.engine.puts.put_many(jobs, bounds) if jobs else ())
+        except Exception as exc:  # noqa: BLE001 (every error gets a response)
+            refusal, status = _refused(exc)
+    for index, puts in sent:
         done[index] = refusal or _reply([next(results) for _ in puts.jobs])
-        metrics.observe_request(path, metrics.RESP_METHOD, status, took_s)
+        _observe(session, PUT_JOBS, status, began_s)
+
+
+def _refused(error: Exception) -> tuple[bytes, int]:
+    """The reply to a command that fails, and the status of the response that it stands for."""
+    response = error_response(error)
+    return of_problem(bytes(response.body)).reply(), response.status_code
+
+
+def _observe(session: Session, operation: Operation[Any], status: int, began_s: float) -> None:
+    path = session.api.route_of(operation).path
+    metrics.observe_request(path, metrics.RESP_METHOD, status, time.perf_counter() - began_s)
 
 
 def _reply(results: list[PutResult]) -> bytes:
@@ -183,7 +222,11 @@ async def _spop(session: Session, command: list[bytes]) -> bytes:
         if len(command) != 3:
             raise wrong_arity("spop")
         count = whole_number("count", command[2], 1, limits.POP_COUNT_MAX)
-        return replies.bulks([replies.text_of(job.body) for job in await _pop(session, command[1], count)])
+        topic = _name(command[1])
+        is_short = _counted(session.short_way(POP_JOBS, topic), 1) > 0
+        return replies.bulks(
+            [replies.text_of(job.body) for job in await _pop(session, topic, count, is_short=is_short)]
+        )
     except CommandError as error:
         return error.reply()
 
@@ -195,25 +238,37 @@ async def _spop_singles(session: Session, name: bytes, times: int) -> AsyncGener
     """
     topic = _name(name)
     while times:
-        together = times if _takes_short_way(session, topic) else 1  # each is a request for the limits of its key
-        done = together
+        admission = session.short_way(POP_JOBS, topic)
+        short = _counted(admission, times)
+        together = done = short or 1
         try:
-            jobs = await _pop(session, name, together, are_singles=True)
+            jobs = await _pop(session, topic, together, is_short=short > 0, are_singles=True)
         except CommandError as error:
             yield error.reply() * together
         else:
             done = len(jobs) or together
+            if admission is not None and admission.usage is not None:
+                admission.usage.give_back(together - done)
             yield b"".join([replies.bulk(replies.text_of(job.body)) for job in jobs]) or session.replies.null * together
         times -= done
 
 
-async def _pop(session: Session, name: bytes, count: int, *, are_singles: bool = False) -> list[JobRecord]:
+def _counted(admission: Admission | None, times: int) -> int:
+    """How many of so many pops the short way takes; each is a request for the limits of the key, and counts."""
+    if admission is None:
+        return 0
+    usage = admission.usage
+    return times if usage is None else next((taken for taken in range(times) if usage.take() > 0), times)
+
+
+async def _pop(
+    session: Session, topic: str, count: int, *, is_short: bool, are_singles: bool = False
+) -> list[JobRecord]:
     """Up to `count` jobs for one command; with `are_singles` for as many commands of one job."""
     if session.client.is_leaving:
         raise Disconnected  # its jobs would be lost
-    topic = _name(name)
     context = session.api.context
-    if not _takes_short_way(session, topic):
+    if not is_short:
         taken: list[JobRecord] = []
         await session.call(POP_JOBS, {"topic": topic}, {"count": count}, run=partial(_run_pop, session, taken))
         return taken
@@ -229,14 +284,9 @@ async def _pop(session: Session, name: bytes, count: int, *, are_singles: bool =
         status = response.status_code
         raise of_problem(bytes(response.body)) from exc
     finally:
-        path, took_s = session.api.route_of(POP_JOBS).path, time.perf_counter() - began_s
         for _ in range((len(jobs) or count) if are_singles else 1):
-            metrics.observe_request(path, metrics.RESP_METHOD, status, took_s)
+            _observe(session, POP_JOBS, status, began_s)
     return jobs
-
-
-def _takes_short_way(session: Session, topic: str) -> bool:
-    return _TOPIC.fullmatch(topic) is not None and session.may_take_short_way(POP_JOBS, topic)
 
 
 def _name(word: bytes) -> str:
@@ -245,7 +295,7 @@ def _name(word: bytes) -> str:
 
 async def _run_pop(session: Session, taken: list[JobRecord], arguments: dict[str, Any]) -> Response:
     topic: str = arguments["topic"]
-    if _TOPIC.fullmatch(topic) is None:
+    if TOPIC.fullmatch(topic) is None:
         raise InvalidInput([FieldError(("path", "topic"), "must be one topic, without a pattern", topic)])
     context = session.api.context
     context.unsent.claim(_REPLY_BYTES, session.key_name)

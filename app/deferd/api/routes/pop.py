@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextlib import nullcontext
 from math import inf
 from typing import Annotated
@@ -83,13 +84,13 @@ class PopQuery(StrictModel):
     )
 
 
-def named_topics(topics: str, visible: TopicPatterns | None) -> tuple[list[str], TopicSelection | None]:
+def named_topics(topics: str, visible: TopicPatterns | None) -> tuple[Sequence[str], TopicSelection | None]:
     """The topics that a pop names, and the selection of those that its patterns match among the `visible` ones."""
-    names = topics.split(",")
+    names = tuple(topics.split(","))
     if not is_pattern(topics):
         return names, None
     patterns = [name for name in names if is_pattern(name)]
-    names = [name for name in names if not is_pattern(name)]
+    names = tuple(name for name in names if not is_pattern(name))
     return names, TopicSelection(patterns, names, visible)
 
 

@@ -15,7 +15,7 @@
 --   0 delay, 1 instant u8 | that delay or instant, ms u64 | nonce u64 |
 --   the number of live jobs in the topic from which on the put is refused, 0: only the topic's limit, u32 |
 --   the rest of a record as in lib/record.lua: length of extra u32 | extra | body
--- Returns { 'terms', ... } of lib/settings.lua when ARGV[3] is outdated; otherwise
+-- Returns { 'terms', ... } of lib/terms.lua when ARGV[3] is outdated; otherwise
 --   { 'done', the topic's max_jobs or 0, for each job a code or a table, the topic's default durability }:
 --   { code, state, record, lease end ms, consumer }: 1 created, 2 kept, 3 replaced, 4 appended
 --   { 5 to 8, 'delayed', record }: 5 stored as follow-up, 6 that was kept, 7 replaced, 8 appended to

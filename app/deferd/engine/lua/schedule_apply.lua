@@ -12,7 +12,7 @@
 -- then for each run: id | the job up to its `rest`, as in put.lua | following overlap catch_up, as in `runs` | what its
 --   `extra` has of a window, a spread and how far it was moved: JSON without the braces
 -- Returns { 1, now ms, rev } when it was done; { 0 } when it has changed meanwhile; { -3 } when the topic is full;
---   { 'terms', ... } of lib/settings.lua when ARGV[9] is outdated; { -4 } when some earlier runs were withdrawn and
+--   { 'terms', ... } of lib/terms.lua when ARGV[9] is outdated; { -4 } when some earlier runs were withdrawn and
 --   there are more: the caller repeats the call
 -- A run that is due already is due in a millisecond, so that promote.lua decides what becomes of it. A job that has the
 -- id of a run stays, in any state: an occurrence never runs twice.
