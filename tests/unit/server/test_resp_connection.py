@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from uvicorn.server import ServerState
 
 from deferd.api.app import create_app
 from deferd.api.resp.session import RespApi
@@ -75,7 +74,7 @@ def transport() -> RecordingTransport:
 
 @pytest.fixture
 def connection(limits: Connections, transport: RecordingTransport) -> RespConnection:
-    connection = RespConnection(API, limits, ServerState())
+    connection = RespConnection(API, limits)
     connection.connection_made(transport)
     return connection
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from starlette.responses import Response
 
@@ -34,7 +33,7 @@ class Connection(Protocol):
 
 
 class DirectCall:
-    """One call. To uvicorn it looks like a request-response cycle, and like the task that handles it.
+    """One call.
 
     `abandon` ends work that only a connected client needs; None: the work goes on without the client. `held` has
     been entered; it is left when the call ends. If the request names an instant by the `clock`, the response tells what
@@ -54,9 +53,6 @@ class DirectCall:
         "keep_alive",
         "response_complete",
     )
-
-    message_event: ClassVar[asyncio.Event] = asyncio.Event()
-    """What uvicorn wakes a cycle by. Nothing waits for this one, so it may stay set."""
 
     def __init__(self, connection: Connection, operation: OperationRoute, method: str, admission: Admission) -> None:
         self._connection = connection
@@ -104,16 +100,10 @@ class DirectCall:
     def half_close(self) -> None:
         """The client sends no more, and may have disconnected."""
         if self.abandon is not None:
-            self._end_without_response()
+            self.cancel()
 
-    def cancel(self, msg: str | None = None) -> None:  # noqa: ARG002 (a task's)
-        """End the call soon, as a task: the server stops without waiting longer.
-
-        Not at once, because the server iterates over its tasks, among which the call is.
-        """
-        asyncio.get_running_loop().call_soon(self._end_without_response)
-
-    def _end_without_response(self) -> None:
+    def cancel(self) -> None:
+        """End the call without a response: nobody waits for it any longer."""
         if self.response_complete:
             return
         abandon = self.abandon
