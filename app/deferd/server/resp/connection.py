@@ -227,8 +227,9 @@ class RespConnection(asyncio.Protocol):
         self._transport.resume()
 
     def _pause(self) -> None:
-        """The client does not read its replies as fast as they are sent."""
-        self._room = asyncio.Event()
+        """The client does not read its replies as fast as they are sent. It may be called again before `_resume`."""
+        if self._room is None:
+            self._room = asyncio.Event()
         self._awaits_rest = False
         self._limits.set_deadline(self, self._limits.response_timeout_s)
         self._api.context.unsent.note(self, self._session.key_name)
