@@ -57,14 +57,13 @@ def _note_longest(shared: mmap.mmap) -> None:
 
 def _serve(file: Path, flags: list[str]) -> None:
     shared = _shared(file)
-    accept = http_server._HttpServer._accept
+    start = http_server._HttpServer.startup
 
-    async def accept_and_note(server: Any, *args: Any) -> Any:
-        servers = await accept(server, *args)
+    async def startup(server: Any, *args: Any, **options: Any) -> None:
+        await start(server, *args, **options)
         _note_longest(shared)
-        return servers
 
-    http_server._HttpServer._accept = accept_and_note  # type: ignore[method-assign,assignment]  # there is no hook for it
+    http_server._HttpServer.startup = startup  # type: ignore[method-assign,assignment]  # there is no hook for it
     sys.argv = ["deferd", "serve", *flags]
     main()
 

@@ -1,4 +1,4 @@
-"""The HTTP server of one process: connection limits, certificate reload and an orderly shutdown."""
+"""The HTTP server of one process: uvicorn with connection limits, certificate reload and an orderly shutdown."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ import gc
 import logging
 import resource
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from email.utils import formatdate
 from functools import partial
-from typing import Any
+from typing import Any, cast
+
+import uvicorn
 
 from deferd.api.app import Service, create_app
 from deferd.api.resp.session import RespApi
 from deferd.console.app import Console
 from deferd.server.credential_files import LastGoodCredentials
-from deferd.server.http.connections import Connections
+from deferd.server.http.connections import Connections, ServedConnection, Work
 from deferd.server.http.direct_path import DirectPath
 from deferd.server.http.fast_path import FastPathProtocol
 from deferd.server.http.tls_handshake import TlsHandshake
@@ -33,7 +35,6 @@ GC_THRESHOLDS = (50_000, 20, 50)
 """A batch makes thousands of objects that live for one request; collecting after every 700 of them finds nothing."""
 RESERVED_FILES = 400
 """File descriptors kept for other uses than connections: the store, metrics, rejecting connections."""
-_SHUTDOWN_CHECK_S = 0.1
 CLOSING_S = 0.3
 """How long the application may take to close after the requests have finished, on top of the drain timeout."""
 
@@ -65,8 +66,12 @@ async def serve_application(
         await server.serve_until_stopped(listener, resp_listener)
 
 
-class _HttpServer:
-    """Serves HTTP, and the Redis protocol if that is asked for."""
+class _HttpServer(uvicorn.Server):
+    """uvicorn's server, which runs the application and its stop, with connections of deferd's own.
+
+    It leaves signals alone, and at shutdown waiting pops get their responses before requests are drained. All that is
+    used of uvicorn beyond its documented parameters is in this class; `test_uvicorn_server.py` names it.
+    """
 
     def __init__(
         self,
@@ -79,24 +84,41 @@ class _HttpServer:
             self._certificate = certificate(settings, last_good.certificate)
         except CertificateRefused as exc:
             raise CannotServe(str(exc)) from exc
+        self._lifespan = _LifespanErrorRecorder(application)
         self._connections = Connections(settings)
         self._connections.max_open = _allowed_connections(settings.max_connections)
+        super().__init__(
+            uvicorn.Config(
+                self._lifespan,
+                http=FastPathProtocol,
+                ws="none",
+                lifespan="on",
+                interface="asgi3",
+                log_config=None,
+                proxy_headers=False,
+                timeout_graceful_shutdown=cast("int", settings.drain_timeout),  # fractions work as well
+            )
+        )
+        # uvicorn tells these connections that it stops, and waits for these requests.
+        self._connections.connected = cast("set[ServedConnection]", self.server_state.connections)
+        self._connections.tasks = cast("set[Work]", self.server_state.tasks)
         self._application = application
         self._drain_timeout_s = settings.drain_timeout
         self._on_started = on_started
         self._stop_requested = asyncio.Event()
-        self._is_forced = False
+        self._resp_listener: socket.socket | None = None
 
     async def serve_until_stopped(self, listener: socket.socket, resp_listener: socket.socket | None) -> None:
         """Serve; return when stopped."""
-        async with self._following_certificate(), contextlib.AsyncExitStack() as running:
+        self._resp_listener = resp_listener
+        async with self._following_certificate():
             try:
-                await running.enter_async_context(self._application.router.lifespan_context(self._application))
-            except Exception as error:
+                await self.serve(sockets=[listener])
+            except SystemExit:  # how uvicorn reports that the application did not start
+                error = self._lifespan.error
                 raise CannotServe(f"the application did not start: {error}") from error
-            servers = await self._accept(listener, resp_listener)
-            await self._work_until_stopped()
-            await self._shut_down(servers, running)
+        if self._lifespan.error is not None:
+            _log.error("the application did not close cleanly", exc_info=self._lifespan.error)
 
     @contextlib.asynccontextmanager
     async def _following_certificate(self) -> AsyncIterator[None]:
@@ -116,67 +138,52 @@ class _HttpServer:
 
     def force(self) -> None:
         """Stop waiting for requests."""
-        self._is_forced = True
+        self.force_exit = True
 
-    async def _accept(self, listener: socket.socket, resp_listener: socket.socket | None) -> list[asyncio.Server]:
-        """Accept connections."""
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Do nothing: uvicorn would raise the signal again at the end, and the exit code would not be 0."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the application and accept connections."""
+        await super().startup([])
         make_http = partial(FastPathProtocol, self._application, self._connections, DirectPath(self._application))
-        servers = [await self._accept_on(listener, make_http)]
-        if resp_listener is not None:
+        for listener in sockets or ():
+            self.servers.append(await self._accept_on(listener, make_http))
+        if self._resp_listener is not None:
             make_resp = partial(RespConnection, RespApi(self._application), self._connections)
-            servers.append(await self._accept_on(resp_listener, make_resp))
+            self.servers.append(await self._accept_on(self._resp_listener, make_resp))
         # Objects made so far live as long as the process: keep the collector from traversing them under load.
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         self._on_started()
-        return servers
 
     async def _accept_on(self, listener: socket.socket, make_protocol: Callable[[], Any]) -> asyncio.Server:
+        """As in uvicorn, but TLS handshakes have the timeout of a request head, TLS shutdowns that of a response."""
         if self._certificate is not None:
             make_protocol = partial(TlsHandshake, self._connections, self._certificate.context, make_protocol)
         return await asyncio.get_running_loop().create_server(make_protocol, sock=listener, backlog=BACKLOG)
 
-    async def _work_until_stopped(self) -> None:
-        """Once a second, update the Date header and close overdue connections."""
+    async def main_loop(self) -> None:
+        """Until stopped, once a second: update the Date header and close overdue connections."""
         while not self._stop_requested.is_set():
             self._connections.date_line = b"date: %b\r\n" % formatdate(usegmt=True).encode()
             self._connections.close_overdue()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop_requested.wait(), 1.0)
 
-    async def _shut_down(self, servers: list[asyncio.Server], running: contextlib.AsyncExitStack) -> None:
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Respond to waiting pops, give requests the drain timeout to finish, close the application."""
         self._connections.is_stopping = True
-        for server in servers:
-            server.close()
-        for connection in list(self._connections.connected):
-            connection.shutdown()
-        # Not before the connections are told, so that the responses to waiting pops say `connection: close`.
-        self._application.state.drain()
+        # Not before uvicorn has told the connections, so that the responses to waiting pops say `connection: close`.
+        asyncio.get_running_loop().call_soon(self._application.state.drain)
         try:
-            async with asyncio.timeout(self._drain_timeout_s + CLOSING_S) as limit:
-                await self._finish_requests()
-                if self._is_forced:
-                    limit.reschedule(asyncio.get_running_loop().time() + CLOSING_S)
-                await running.aclose()
+            async with asyncio.timeout(self._drain_timeout_s + CLOSING_S):
+                await super().shutdown(sockets)
         except TimeoutError:
             _log.warning("the application did not close in time; its tasks are cancelled")
-        except Exception:  # noqa: BLE001 (the process ends in any case)
-            _log.exception("the application did not close cleanly")
-
-    async def _finish_requests(self) -> None:
-        """Wait until all connections are closed and all requests are finished; abort those that take too long."""
-        connections = self._connections
-        await asyncio.sleep(_SHUTDOWN_CHECK_S)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._drain_timeout_s):
-                while (connections.connected or connections.tasks) and not self._is_forced:  # noqa: ASYNC110 (three events)
-                    await asyncio.sleep(_SHUTDOWN_CHECK_S)
-        if connections.tasks and not self._is_forced:
-            _log.error("aborted %d requests that did not finish in time", len(connections.tasks))
-        for task in list(connections.tasks):
-            task.cancel()
 
 
 def _allowed_connections(wanted: int) -> int:
@@ -199,3 +206,36 @@ def _allowed_connections(wanted: int) -> int:
             soft,
         )
     return min(allowed, wanted)
+
+
+class _LifespanErrorRecorder:
+    """The application, whose exception at startup or shutdown is kept in `error`: uvicorn would only log its text."""
+
+    def __init__(self, application: Any) -> None:
+        self._application = application
+        self.error: Exception | None = None
+
+    async def __call__(
+        self,
+        scope: dict[str, Any],
+        receive: Callable[[], Awaitable[Any]],
+        send: Callable[[dict[str, Any]], Awaitable[None]],
+    ) -> None:
+        if scope["type"] != "lifespan":
+            await self._application(scope, receive, send)
+            return
+        failed: dict[str, Any] = {}
+
+        async def send_without_error_text(message: dict[str, Any]) -> None:
+            if message["type"].endswith(".failed"):
+                failed["type"] = message["type"]
+            else:
+                await send(message)
+
+        try:
+            await self._application(scope, receive, send_without_error_text)
+        except Exception as exc:
+            if not failed:
+                raise
+            self.error = exc
+            await send(failed)

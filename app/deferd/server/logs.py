@@ -6,6 +6,7 @@ has them. Records of libraries have the same format.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from datetime import UTC, datetime
@@ -14,7 +15,7 @@ from typing import Any, Literal
 from deferd.contract.timestamps import format_instant
 from deferd.server.log_writer import LogWriter
 
-_STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 _LEVEL_WIDTH = len("CRITICAL")
 _CONTROL_CODES = (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)
 _ESCAPES = {code: repr(chr(code))[1:-1] for code in _CONTROL_CODES}
@@ -35,6 +36,11 @@ def configure(log_format: Literal["console", "json"], log_level: str) -> None:
     root.addHandler(handler)
     root.setLevel(log_level.upper())
     logging.captureWarnings(True)
+    # uvicorn logs its start and end at INFO; the service does so itself, in one line each.
+    logging.getLogger("uvicorn").setLevel(max(root.level, logging.WARNING))
+    uvicorn_errors = logging.getLogger("uvicorn.error")
+    uvicorn_errors.removeFilter(_is_new)
+    uvicorn_errors.addFilter(_is_new)
     logging.getLogger("asyncio").setLevel(max(root.level, logging.INFO))
 
 
@@ -66,6 +72,12 @@ class JsonLines(logging.Formatter):
         if trace:
             fields["exception"] = trace
         return json.dumps(fields, default=str)
+
+
+def _is_new(record: logging.LogRecord) -> bool:
+    """False for what the service has logged itself: a failed start, and each request that was aborted at shutdown."""
+    aborted = record.exc_info is not None and isinstance(record.exc_info[1], asyncio.CancelledError)
+    return not aborted and not record.getMessage().startswith("Application startup failed")
 
 
 def _time(record: logging.LogRecord) -> str:

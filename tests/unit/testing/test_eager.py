@@ -383,6 +383,7 @@ def test_the_base_install_is_enough() -> None:
     hidden = [
         "fastapi",
         "starlette",
+        "uvicorn",
         "redis",
         "orjson",
         "pydantic_settings",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -100,10 +101,16 @@ class DirectCall:
     def half_close(self) -> None:
         """The client sends no more, and may have disconnected."""
         if self.abandon is not None:
-            self.cancel()
+            self._end_without_response()
 
-    def cancel(self) -> None:
-        """End the call without a response: nobody waits for it any longer."""
+    def cancel(self, msg: str | None = None) -> None:  # noqa: ARG002 (a task's)
+        """End the call soon, as a task: the server stops without waiting longer.
+
+        Not at once, because the server iterates over its tasks, among which the call is.
+        """
+        asyncio.get_running_loop().call_soon(self._end_without_response)
+
+    def _end_without_response(self) -> None:
         if self.response_complete:
             return
         abandon = self.abandon

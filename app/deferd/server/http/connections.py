@@ -71,7 +71,7 @@ class ServedConnection(Protocol):
 class Work(Protocol):
     """The work on a request: a task, or what stands for one."""
 
-    def cancel(self) -> object:
+    def cancel(self, msg: str | None = None) -> object:
         """End it: the server stops without waiting longer."""
 
 
