@@ -4,7 +4,7 @@
 
 FILE has a response of deferd for each of the three calls: status, headers and JSON. The application parses each
 request's JSON and sends a response of the same shape and size; it validates and stores nothing. It runs on uvicorn with
-the settings of `deferd.server.http_server`.
+the timeouts and the backlog of deferd.
 """
 
 from __future__ import annotations

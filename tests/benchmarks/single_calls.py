@@ -1,4 +1,4 @@
-"""How fast are single-job calls, against a bare ASGI application on the same uvicorn?
+"""How fast are single-job calls, against a bare ASGI application on uvicorn?
 
     python -m tests.benchmarks.single_calls [--rounds 5] [--seconds 4] [--connections 64] [--in-memory]
 
@@ -45,7 +45,7 @@ SCRIPT = Path(__file__).with_name("single_calls.lua")
 TARGETS = {"put": 1.1, "cycle": 0.9}
 START_S = 20.0
 OWN_HEADERS = {"content-length", "date", "server"}
-"""Headers that uvicorn or the baseline adds to each response."""
+"""Headers that the service or the baseline adds to each response."""
 
 
 class Run(NamedTuple):

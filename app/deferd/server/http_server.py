@@ -9,6 +9,7 @@ import logging
 import resource
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from email.utils import formatdate
 from functools import partial
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from deferd.api.app import Service, create_app
 from deferd.api.resp.session import RespApi
 from deferd.console.app import Console
 from deferd.server.credential_files import LastGoodCredentials
-from deferd.server.http.connections import KEEP_ALIVE_S, Connections
+from deferd.server.http.connections import Connections, ServedConnection, Work
 from deferd.server.http.direct_path import DirectPath
 from deferd.server.http.fast_path import FastPathProtocol
 from deferd.server.http.tls_handshake import TlsHandshake
@@ -66,7 +67,11 @@ async def serve_application(
 
 
 class _HttpServer(uvicorn.Server):
-    """uvicorn without its signal handling; at shutdown waiting pops get their responses before requests are drained."""
+    """uvicorn's server, which runs the application and its stop, with connections of deferd's own.
+
+    It leaves signals alone, and at shutdown waiting pops get their responses before requests are drained. All that is
+    used of uvicorn beyond its documented parameters is in this class; `test_uvicorn_server.py` names it.
+    """
 
     def __init__(
         self,
@@ -82,24 +87,21 @@ class _HttpServer(uvicorn.Server):
         self._lifespan = _LifespanErrorRecorder(application)
         self._connections = Connections(settings)
         self._connections.max_open = _allowed_connections(settings.max_connections)
-        make_protocol = partial(FastPathProtocol, application, self._connections, direct_path=DirectPath(application))
         super().__init__(
             uvicorn.Config(
                 self._lifespan,
-                # uvicorn only calls it
-                http=cast("type[asyncio.Protocol]", make_protocol),
+                http=FastPathProtocol,
                 ws="none",
                 lifespan="on",
                 interface="asgi3",
                 log_config=None,
-                access_log=False,
-                server_header=False,
                 proxy_headers=False,
-                backlog=BACKLOG,
-                timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=cast("int", settings.drain_timeout),  # fractions work as well
             )
         )
+        # uvicorn tells these connections that it stops, and waits for these requests.
+        self._connections.connected = cast("set[ServedConnection]", self.server_state.connections)
+        self._connections.tasks = cast("set[Work]", self.server_state.tasks)
         self._application = application
         self._drain_timeout_s = settings.drain_timeout
         self._on_started = on_started
@@ -132,7 +134,6 @@ class _HttpServer(uvicorn.Server):
 
     def stop(self) -> None:
         """Begin to stop."""
-        self.should_exit = True
         self._stop_requested.set()
 
     def force(self) -> None:
@@ -147,23 +148,17 @@ class _HttpServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start the application and accept connections."""
         await super().startup([])
+        make_http = partial(FastPathProtocol, self._application, self._connections, DirectPath(self._application))
         for listener in sockets or ():
-            self.servers.append(await self._accept_on(listener, self._make_http))
+            self.servers.append(await self._accept_on(listener, make_http))
         if self._resp_listener is not None:
-            make_resp = partial(RespConnection, RespApi(self._application), self._connections, self.server_state)
+            make_resp = partial(RespConnection, RespApi(self._application), self._connections)
             self.servers.append(await self._accept_on(self._resp_listener, make_resp))
         # Objects made so far live as long as the process: keep the collector from traversing them under load.
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         self._on_started()
-
-    def _make_http(self) -> asyncio.Protocol:
-        make_protocol = cast("Any", self.config.http_protocol_class)
-        protocol: asyncio.Protocol = make_protocol(
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-        )
-        return protocol
 
     async def _accept_on(self, listener: socket.socket, make_protocol: Callable[[], Any]) -> asyncio.Server:
         """As in uvicorn, but TLS handshakes have the timeout of a request head, TLS shutdowns that of a response."""
@@ -173,7 +168,8 @@ class _HttpServer(uvicorn.Server):
 
     async def main_loop(self) -> None:
         """Until stopped, once a second: update the Date header and close overdue connections."""
-        while not await self.on_tick(0):
+        while not self._stop_requested.is_set():
+            self._connections.date_line = b"date: %b\r\n" % formatdate(usegmt=True).encode()
             self._connections.close_overdue()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop_requested.wait(), 1.0)

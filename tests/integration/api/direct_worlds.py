@@ -9,9 +9,6 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from typing import Any, NamedTuple
 
-import uvicorn
-from uvicorn.server import ServerState
-
 from deferd.api import metrics
 from deferd.api.app import create_app
 from deferd.api.direct.call import Connection, DirectCall
@@ -144,23 +141,14 @@ class World:
         if isinstance(self.direct_path, CountingDirectPath):
             self.direct_path.taken, self.direct_path.unparsed = Counter(), Counter()
         self.limits = Connections(self.settings)
-        self.state = ServerState()
-        self.state.default_headers = [(b"date", b"today")]
-        self.config = uvicorn.Config(self.service, log_config=None, access_log=False, ws="none", interface="asgi3")
+        self.limits.date_line = b"date: today\r\n"
         self.transport = FakeTransport()
         self.transport.closed = True
         self.receipt = b"0123456789ab.1"
 
     def connect(self) -> None:
         self.transport = FakeTransport()
-        self.protocol = FastPathProtocol(
-            self.service,
-            self.limits,
-            config=self.config,
-            server_state=self.state,
-            app_state={},
-            direct_path=self.direct_path,
-        )
+        self.protocol = FastPathProtocol(self.service, self.limits, self.direct_path)
         self.protocol.connection_made(self.transport)
 
     async def send(self, request: Request, topic: bytes = b"warm.up") -> bytes:

@@ -10,11 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import uvicorn
-from uvicorn.server import ServerState
 
 from deferd.api.app import create_app
 from deferd.server.http.connections import IDLE_S, KEEP_ALIVE_S, Connections, TimedConnection
+from deferd.server.http.direct_path import DirectPath
 from deferd.server.http.fast_path import FastPathProtocol
 from deferd.settings import Settings
 from tests.waiting import until
@@ -29,18 +28,13 @@ class Server:
         self.now_s = 1000.0
         self.settings = Settings(log_level="info")
         self.connections = Connections(self.settings, clock=lambda: self.now_s)
-        self.state = ServerState()
         self.port = 0
         self.bytes_read = 0
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         service = create_app(self.settings, "")
-
-        config = uvicorn.Config(
-            service, log_config=None, access_log=False, ws="none", timeout_keep_alive=KEEP_ALIVE_S, interface="asgi3"
-        )
-        make = partial(CountingProtocol, self, service, self.connections, config, self.state, {})
+        make = partial(CountingProtocol, self, service, self.connections, DirectPath(service))
         server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
         async with server:
             self.port = server.sockets[0].getsockname()[1]
@@ -52,9 +46,9 @@ class Server:
         self.connections.close_overdue()
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        before = len(self.state.connections)
+        before = len(self.connections.connected)
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        await until(lambda: len(self.state.connections) > before, "the connection is accepted")
+        await until(lambda: len(self.connections.connected) > before, "the connection is accepted")
         return reader, writer
 
     async def send(self, writer: asyncio.StreamWriter, data: bytes) -> None:
@@ -126,10 +120,10 @@ async def test_line_breaks_do_not_keep_an_idle_connection_open(server: Server) -
 
 async def test_a_closed_connection_has_no_deadline(server: Server) -> None:
     _, writer = await server.connect()
-    [protocol] = server.state.connections
+    assert len(server.connections._deadlines_s) == 1
     writer.close()
-    await until(lambda: not server.state.connections, "the server has noticed")
-    assert protocol not in server.connections._deadlines_s
+    await until(lambda: not server.connections.connected, "the server has noticed")
+    assert not server.connections._deadlines_s
 
 
 class FakeConnection:

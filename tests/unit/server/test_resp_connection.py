@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from uvicorn.server import ServerState
 
 from deferd.api.app import create_app
 from deferd.api.resp.session import RespApi
 from deferd.server.http.connections import LINGER_S, Connections
+from deferd.server.http.paced_transport import PIECE_BYTES
 from deferd.server.resp.connection import RespConnection
 from deferd.settings import Settings
+from tests.waiting import until
 
 HALF = b"*2\r\n$4\r\nECHO\r\n$5\r\nab"
 API = RespApi(create_app(Settings(), ""))
@@ -25,9 +27,12 @@ class RecordingTransport(asyncio.Transport):
         super().__init__()
         self.written = b""
         self.is_aborted = False
+        self.on_write: Callable[[], None] | None = None
 
     def write(self, data: Any) -> None:
         self.written += bytes(data)
+        if self.on_write is not None:
+            self.on_write()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """Nothing: the test says when the buffer is full."""
@@ -75,7 +80,7 @@ def transport() -> RecordingTransport:
 
 @pytest.fixture
 def connection(limits: Connections, transport: RecordingTransport) -> RespConnection:
-    connection = RespConnection(API, limits, ServerState())
+    connection = RespConnection(API, limits)
     connection.connection_made(transport)
     return connection
 
@@ -108,6 +113,22 @@ async def test_a_command_does_not_extend_the_time_to_read(
     clock.now_s += 6
     limits.close_overdue()
     assert transport.is_aborted
+
+
+async def test_a_command_goes_on_when_the_last_piece_of_a_reply_fills_the_buffer(
+    connection: RespConnection, transport: RecordingTransport
+) -> None:
+    def fill_the_buffer() -> None:
+        if len(transport.written) > PIECE_BYTES:
+            transport.on_write = None
+            connection.pause_writing()
+
+    transport.on_write = fill_the_buffer
+    size = PIECE_BYTES + 1
+    connection.data_received(b"*2\r\n$4\r\nECHO\r\n$%d\r\n%b\r\n*1\r\n$4\r\nPING\r\n" % (size, b"x" * size))
+    await until(lambda: len(transport.written) > size, "the last piece is written")
+    connection.resume_writing()
+    await until(lambda: transport.written.endswith(b"+PONG\r\n"), "the next command is carried out")
 
 
 def test_a_connection_that_has_ended_does_not_stay_open_because_its_client_read_late(

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from starlette.responses import Response
 
@@ -34,7 +34,7 @@ class Connection(Protocol):
 
 
 class DirectCall:
-    """One call. To uvicorn it looks like a request-response cycle, and like the task that handles it.
+    """One call.
 
     `abandon` ends work that only a connected client needs; None: the work goes on without the client. `held` has
     been entered; it is left when the call ends. If the request names an instant by the `clock`, the response tells what
@@ -54,9 +54,6 @@ class DirectCall:
         "keep_alive",
         "response_complete",
     )
-
-    message_event: ClassVar[asyncio.Event] = asyncio.Event()
-    """What uvicorn wakes a cycle by. Nothing waits for this one, so it may stay set."""
 
     def __init__(self, connection: Connection, operation: OperationRoute, method: str, admission: Admission) -> None:
         self._connection = connection

@@ -1,1 +1,1 @@
-"""HTTP/1.1: uvicorn's protocol with limits, and a fast path for the common requests."""
+"""HTTP/1.1: one connection within limits, ASGI, and a fast path for the common requests."""

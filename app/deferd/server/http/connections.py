@@ -61,8 +61,22 @@ class TimedConnection(OpenConnection, Protocol):
         """The client did not act in time."""
 
 
+class ServedConnection(Protocol):
+    """A connection that is told when the server stops."""
+
+    def shutdown(self) -> None:
+        """Close once what was received has its response."""
+
+
+class Work(Protocol):
+    """The work on a request: a task, or what stands for one."""
+
+    def cancel(self, msg: str | None = None) -> object:
+        """End it: the server stops without waiting longer."""
+
+
 class Connections:
-    """The connections of a process, their limits and their deadlines.
+    """The connections of a process, their limits and their deadlines, and what a stop of the server waits for.
 
     `clock` returns monotonic seconds. `max_open` may be lowered where the system allows fewer open files.
     """
@@ -75,6 +89,12 @@ class Connections:
         self.response_timeout_s = settings.answer_timeout
         self.first_requests = FirstRequests()
         self.rejected = 0
+        self.connected: set[ServedConnection] = set()
+        """Those that are neither in their TLS handshake nor rejected."""
+        self.tasks: set[Work] = set()
+        """The requests in progress, also of clients that have disconnected."""
+        self.date_line = b""
+        """The Date header of responses; the server renews it once a second."""
         self.is_stopping = False
         """Whether each response is the last one of its connection."""
         self._clock = clock

@@ -1,26 +1,24 @@
 """The fast path for requests to operations.
 
 A plain request (HTTP/1.1, not pipelined, a body of known length within the limit, no stream) is handled without ASGI:
-no scope, no receive and send, no events, and one write for head and body of the response. All others take uvicorn's
-way. Both end at `deferd.api.dispatch.RequestHandler.handle`.
+no scope, no receive and send, no events, and one write for head and body of the response. All others become an
+`AsgiCall`. Both end at `deferd.api.dispatch.RequestHandler.handle`.
 """
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 from starlette.responses import Response
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from deferd.api import problem_details
 from deferd.api.app import Service
 from deferd.api.direct.call import DirectCall
-from deferd.api.dispatch import KEY_NAME
-from deferd.server.http.connections import Connections
+from deferd.server.http.asgi_call import AsgiCall
+from deferd.server.http.connections import KEEP_ALIVE_S, Connections
 from deferd.server.http.direct_path import READ_MAX_BYTES, DirectPath
 from deferd.server.http.fast_path_request import FastPathRequest
 from deferd.server.http.protocol import BODY, UNSENT_BYTES, LimitedProtocol
 from deferd.server.http.request_head import is_host
+from deferd.server.http.response_head import STATUS_LINE, response_head
 
 _UNAUTHENTICATED_BODY_BYTES = 16 * 1024
 """The largest body that is read before the key is checked: thousands of strangers can send one at a time."""
@@ -34,17 +32,9 @@ class FastPathProtocol(LimitedProtocol):
     The connections of a process share `direct_path`.
     """
 
-    def __init__(
-        self,
-        service: Service,
-        limited: Connections,
-        *args: Any,
-        direct_path: DirectPath | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(limited, *args, **options)
-        self._direct_path = direct_path or DirectPath(service)
-        self._own_parser: Any = self.parser  # it is replaced when a request is refused
+    def __init__(self, service: Service, limits: Connections, direct_path: DirectPath) -> None:
+        super().__init__(limits, service)
+        self._direct_path = direct_path
         self._read = b""  # in which a request begins
         self._handler = service.request_handler
         self._body_max_bytes = service.context.settings.max_body_bytes
@@ -55,16 +45,11 @@ class FastPathProtocol(LimitedProtocol):
         self._is_slow = False
         self._key_name: str | None = None  # of the last request
         self._known_host = b""  # clients send the same one each time
-        self._incoming: FastPathRequest | None = None
-        self._handling: FastPathRequest | DirectCall | None = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has disconnected, or was cut off."""
         super().connection_lost(exc)
-        self._own_parser = None  # it refers to this protocol, and the collector of cycles does not traverse it
         self._unsent.forget(self)
-        if self._handling is not None:
-            self._handling.disconnect()
 
     def data_received(self, data: bytes) -> None:
         """Receive requests or parts of them; one that takes a direct path is not parsed."""
@@ -78,32 +63,31 @@ class FastPathProtocol(LimitedProtocol):
         self._read = b""
 
     def _begin_call(self, call: DirectCall) -> None:
-        self._handling = self.cycle = call  # type: ignore[assignment]  # see DirectCall
-        self.tasks.add(call)  # type: ignore[arg-type]  # the same
+        self._in_progress = call
+        self.limits.tasks.add(call)
 
     def _may_take_direct_path(self, data: bytes) -> bool:
         """Whether `data` may be one whole request, and nothing is due before its response."""
-        before: RequestResponseCycle | None = self.cycle
         return (
             len(data) <= self._direct_max_bytes
-            and not (self._part or self._buffered or self._awaits_first_head or self.flow.write_paused)
-            and (before is None or before.response_complete)
-            and self.parser is self._own_parser
+            and self._in_progress is None
+            and self.room is None
+            and not (self._part or self._buffered or self._awaits_first_head or self._ignores_input)
+            and not self.limits.is_stopping  # the response would keep the connection
             and not self.transport.is_closing()  # over TLS, data may still come
         )
 
     def end_call(self, call: DirectCall, status: int, fields: bytes, body: bytes) -> None:
         """See `deferd.api.direct.call.Connection`."""
-        self._handling = None
-        self.tasks.discard(call)
+        self._in_progress = None
+        self.limits.tasks.discard(call)
         if call.disconnected:
             return
         self._key_name = call.admission.key_name
-        self._refresh_default_head()
         size = len(body)
         head = b"%b%bcontent-type: application/json\r\ncontent-length: %d\r\n%b%b\r\n" % (
             STATUS_LINE[status],
-            self._default_head,
+            self.limits.date_line,
             size,
             fields,
             b"" if call.keep_alive else b"connection: close\r\n",
@@ -116,16 +100,15 @@ class FastPathProtocol(LimitedProtocol):
             self._note_unsent(size)
         if not call.keep_alive:
             self.transport.close()
-        elif not (self.pipeline or self._part or self._buffered or self.flow.read_paused or self.flow.write_paused):
-            self.server_state.total_requests += 1  # as below, when there is nothing else to do
-            self._limits.set_deadline(self, self.timeout_keep_alive)
+        elif self._is_reading and self.room is None and not (self._pipeline or self._part or self._buffered):
+            self.limits.set_deadline(self, KEEP_ALIVE_S)  # as below, when there is nothing else to do
             return
-        self.on_response_complete()
+        self._on_response_complete()
 
     def end_call_with(self, call: DirectCall, response: Response | None) -> None:
         """See `deferd.api.direct.call.Connection`."""
-        self._handling = None
-        self.tasks.discard(call)
+        self._in_progress = None
+        self.limits.tasks.discard(call)
         if response is None:
             self._end_without_response(call)
         elif not call.disconnected:
@@ -139,22 +122,18 @@ class FastPathProtocol(LimitedProtocol):
             super()._begin_request()
         else:
             if read and request.keep_alive:
-                self._direct_path.learn(read, request.operation, self.headers)
+                self._direct_path.learn(read, request.operation, self._headers)
             self._part = BODY
-            self._incoming = self.cycle = request  # type: ignore[assignment]  # see FastPathRequest
+            self._incoming = self._in_progress = request
 
     def _plain_request(self) -> FastPathRequest | None:
         """The request whose head was read; None when it is not plain."""
-        before: RequestResponseCycle | None = self.cycle
-        if (
-            (before is not None and not before.response_complete)  # pipelined
-            or self.flow.write_paused
-            or self.parser.get_http_version() != "1.1"
-        ):
+        is_pipelined = self._has_pending_responses()
+        if is_pipelined or self.room is not None or self._parser.get_http_version() != "1.1":
             return None
         body_length = hosts = 0
         host = b""
-        for name, value in self.headers:
+        for name, value in self._headers:
             if name not in _RELEVANT_HEADERS:
                 continue
             if name == b"content-length":
@@ -169,15 +148,15 @@ class FastPathProtocol(LimitedProtocol):
         self._known_host = host
         query = b""
         path_values: dict[str, str] = {}
-        fixed = self._handler.find_at_fixed_url(self.parser.get_method(), self.url)
+        fixed = self._handler.find_at_fixed_url(self._parser.get_method(), self._url)
         if fixed is not None:
             operation, method = fixed
         else:
-            url = self.url
+            url = self._url
             if not url.startswith(b"/") or b"%" in url or b"#" in url or not url.isascii():
                 return None
             path, _, query = url.partition(b"?")
-            method = self.parser.get_method().decode("ascii")
+            method = self._parser.get_method().decode("ascii")
             found = self._handler.find(method, path.decode("ascii"))
             if found is None:
                 return None
@@ -189,50 +168,36 @@ class FastPathProtocol(LimitedProtocol):
             path_values,
             method=method,
             query=query,
-            headers=self.headers,
+            headers=self._headers,
             body_length=body_length,
-            keep_alive=self.parser.should_keep_alive() and not self._limits.is_stopping,
+            keep_alive=self._parser.should_keep_alive() and not self.limits.is_stopping,
             client=self.client,
         )
 
-    def _known_body_bytes(self) -> int:
-        return 0 if self._incoming is None else self._incoming.body_length - len(self._incoming.body)
-
-    def on_body(self, body: bytes) -> None:
-        """Take a piece of the body."""
-        if self._incoming is None:
-            super().on_body(body)
-        else:
-            self._body_came = True
-            self._incoming.add_to_body(body)
-
     def on_message_complete(self) -> None:
         """Handle the request, all of which has come."""
-        request, self._incoming = self._incoming, None
-        if request is None:
-            super().on_message_complete()
+        request = self._incoming
+        super().on_message_complete()
+        if not isinstance(request, FastPathRequest):
             return
-        self._came_as_a_whole()
         if len(request.body) <= READ_MAX_BYTES:
-            line = b"%b %b" % (self.parser.get_method(), self.url)
+            line = b"%b %b" % (self._parser.get_method(), self._url)
             call = self._direct_path.begin_parsed(self, line, request, bytes(request.body))
             if call is not None:
                 call.keep_alive = request.keep_alive
                 self._begin_call(call)
                 return
-        self._handling = request
-        request.task = self.loop.create_task(self._handle(request))
-        self.tasks.add(request.task)
+        request.task = self._loop.create_task(self._handle(request))
+        self.limits.tasks.add(request.task)
 
     async def _handle(self, request: FastPathRequest) -> None:
         response: Response | None = None
         try:
             response = await self._handler.handle(request.operation, request)
         finally:
-            self._handling = None
-            request.response_complete = True
+            self._in_progress = None
             request.body = b""
-            self.tasks.discard(request.task)
+            self.limits.tasks.discard(request.task)
             if response is None:
                 self._end_without_response(request)
             elif not request.disconnected:
@@ -246,47 +211,25 @@ class FastPathProtocol(LimitedProtocol):
         else:
             self.transport.close()
 
-    def _end_wait(self) -> None:
-        if self._handling is None:
-            super()._end_wait()
-        else:
-            self._handling.half_close()
-
     def _write(self, response: Response, *, keep_alive: bool) -> None:
         size = len(response.body)
+        head = response_head(response.status_code, self.limits.date_line, response.raw_headers, keep_alive=keep_alive)
         if size <= UNSENT_BYTES:
-            self.transport.write(self._bytes_of(response, keep_alive=keep_alive))
+            self.transport.write(head + bytes(response.body))
         else:
-            self.transport.write(self._bytes_of(response, keep_alive=keep_alive, with_body=False))
+            self.transport.write(head)
             self.transport.write(bytes(response.body))
             self._note_unsent(size)
         if not keep_alive:
             self.transport.close()
-        self.on_response_complete()
+        self._on_response_complete()
 
     def _note_unsent(self, size: int = 0) -> None:
-        if self._asgi_cycle is not None:
-            self._key_name = cast("str | None", self._asgi_cycle.scope.get(KEY_NAME))
+        if isinstance(self._in_progress, AsgiCall):
+            self._key_name = self._in_progress.key_name
         if self.unsent_bytes() > UNSENT_BYTES:
             self._is_slow = True
             self._unsent.note(self, self._key_name, size)
         elif self._is_slow:
             self._is_slow = False
             self._unsent.forget(self)
-
-    def _gave_up_on_body(self) -> bool:
-        request, self._incoming = self._incoming, None
-        if request is None:
-            return super()._gave_up_on_body()
-        request.response_complete = True  # no other response is due before its own
-        return True
-
-    def shutdown(self) -> None:
-        """See `LimitedProtocol`. From now on nothing takes a direct path, whose responses would keep the connection."""
-        self._own_parser = None
-        if self._incoming is not None:
-            self._incoming.keep_alive = False
-        super().shutdown()
-
-    def _under_way(self) -> RequestResponseCycle | None:
-        return cast("RequestResponseCycle | None", self._handling) or super()._under_way()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import ClassVar
 
 from deferd.api.incoming_request import IncomingRequest, host_of
 from deferd.api.operation import OperationRoute
@@ -11,12 +10,10 @@ from deferd.api.request_body import check_media_type
 
 
 class FastPathRequest(IncomingRequest):
-    """To uvicorn's protocol it looks like a request-response cycle."""
+    """A plain request to an operation, which is handled once all of it has come."""
 
-    __slots__ = ("body", "body_length", "client", "keep_alive", "operation", "response_complete", "task")
+    __slots__ = ("body", "body_length", "client", "keep_alive", "operation", "task")
 
-    message_event: ClassVar[asyncio.Event] = asyncio.Event()
-    """What uvicorn wakes a cycle by. Nothing waits for this one, so it may stay set."""
     task: asyncio.Task[None]
     """Handles the request; set once the whole request has come."""
 
@@ -38,7 +35,6 @@ class FastPathRequest(IncomingRequest):
         self.body: bytes | bytearray = b""
         self.keep_alive = keep_alive
         self.client = client
-        self.response_complete = False
 
     def add_to_body(self, piece: bytes) -> None:
         """Add the next piece of the body."""
@@ -46,6 +42,10 @@ class FastPathRequest(IncomingRequest):
             self.body = piece if len(piece) == self.body_length else bytearray(piece)
         else:
             self.body += piece
+
+    def missing_bytes(self) -> int:
+        """How much of the body has not come: what follows in the input is a part of it, and can be parsed at once."""
+        return self.body_length - len(self.body)
 
     def client_address(self) -> str | None:
         """See IncomingRequest."""

@@ -50,6 +50,11 @@ class PacedTransport:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
+    def peer_address(self) -> tuple[str, int] | None:
+        """Host and port of the client, if it has them and is still connected."""
+        peer = self._transport.get_extra_info("peername")
+        return (str(peer[0]), int(peer[1])) if isinstance(peer, tuple) and len(peer) >= 2 else None
+
     def write(self, data: bytes) -> None:
         """Write at once what fits into a piece, and the rest piece by piece."""
         if not self._queue and len(data) <= PIECE_BYTES:

@@ -18,8 +18,12 @@ from deferd.server.http.connections import Connections
 from deferd.server.http.protocol import LimitedProtocol
 
 _TlsProtocol: Any = vars(uvloop_loop)["SSLProtocol"]
-"""uvloop's TLS protocol, which its stub does not name; pyproject.toml bounds uvloop's version for that. The loop's
-`start_tls` would lose what the client has sent before it is called."""
+"""uvloop's TLS protocol, which its stub does not name; pyproject.toml bounds uvloop's version for that.
+
+The public ways do less: the loop's `start_tls` would lose what the client has sent before it is called, its
+`connect_accepted_socket` hides the transport below TLS, whose buffer tells which clients read slowly, and asyncio's
+own protocol is slower.
+"""
 
 
 class TlsHandshake(asyncio.Protocol):

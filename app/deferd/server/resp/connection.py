@@ -11,8 +11,6 @@ import contextlib
 import logging
 from typing import cast
 
-from uvicorn.server import ServerState
-
 from deferd.api.resp import replies
 from deferd.api.resp.command_error import Disconnected
 from deferd.api.resp.execution import execute
@@ -39,15 +37,14 @@ _log = logging.getLogger("deferd.connections")
 
 
 class RespConnection(asyncio.Protocol):
-    """The server's side of a connection. In `server_state` uvicorn finds it when it stops."""
+    """The server's side of a connection."""
 
     _transport: PacedTransport
     _session: Session
 
-    def __init__(self, api: RespApi, limits: Connections, server_state: ServerState) -> None:
+    def __init__(self, api: RespApi, limits: Connections) -> None:
         self._api = api
         self._limits = limits
-        self._server_state = server_state
         self._reader = CommandReader(WORDS_MAX_WITHOUT_KEY, BYTES_MAX_WITHOUT_KEY)
         self.address: tuple[str, int] | None = None
         self.is_leaving = False
@@ -74,7 +71,7 @@ class RespConnection(asyncio.Protocol):
         transport = cast("asyncio.Transport", transport)
         self._transport = PacedTransport(transport, on_pause=self._pause, on_resume=self._resume)
         transport.set_write_buffer_limits(high=UNSENT_BYTES)
-        self.address = _address_of(transport)
+        self.address = self._transport.peer_address()
         self._session = Session(self._api, self)
         self._set_limits()
         if self._handshake is not None:
@@ -83,7 +80,7 @@ class RespConnection(asyncio.Protocol):
         elif not self._limits.add(self):
             self._reject()
             return
-        cast("set[object]", self._server_state.connections).add(self)
+        self._limits.connected.add(self)
         self._limits.set_deadline(self, KEEP_ALIVE_S)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (the reason makes no difference)
@@ -94,7 +91,7 @@ class RespConnection(asyncio.Protocol):
         self._limits.remove(self)
         if self._is_rejected:
             self._limits.rejected -= 1
-        cast("set[object]", self._server_state.connections).discard(self)
+        self._limits.connected.discard(self)
         self._api.context.unsent.forget(self)
         self._reader.clear()
         self._session.disconnect()
@@ -138,8 +135,8 @@ class RespConnection(asyncio.Protocol):
         self._awaits_rest = False
         self._limits.clear_deadline(self)
         self._task = asyncio.get_running_loop().create_task(self._carry_out(commands), name="resp")
-        self._server_state.tasks.add(self._task)
-        self._task.add_done_callback(self._server_state.tasks.discard)
+        self._limits.tasks.add(self._task)
+        self._task.add_done_callback(self._limits.tasks.discard)
 
     def _take(self) -> list[list[bytes]]:
         try:
@@ -230,8 +227,9 @@ class RespConnection(asyncio.Protocol):
         self._transport.resume()
 
     def _pause(self) -> None:
-        """The client does not read its replies as fast as they are sent."""
-        self._room = asyncio.Event()
+        """The client does not read its replies as fast as they are sent. It may be called again before `_resume`."""
+        if self._room is None:
+            self._room = asyncio.Event()
         self._awaits_rest = False
         self._limits.set_deadline(self, self._limits.response_timeout_s)
         self._api.context.unsent.note(self, self._session.key_name)
@@ -309,8 +307,3 @@ class RespConnection(asyncio.Protocol):
     def cut_off(self) -> None:
         """See `OpenConnection` and `SlowClient`."""
         self._transport.abort()
-
-
-def _address_of(transport: asyncio.Transport) -> tuple[str, int] | None:
-    peer = transport.get_extra_info("peername")
-    return (str(peer[0]), int(peer[1])) if isinstance(peer, tuple) and len(peer) >= 2 else None
