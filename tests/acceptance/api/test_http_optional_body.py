@@ -18,12 +18,12 @@ JSON = {"Content-Type": "application/json"}
 
 @pytest.mark.parametrize("path", OPTIONAL)
 async def test_no_body_null_and_an_empty_object_are_the_same(http: Http, path: str) -> None:
-    await http.client.put("/schedules/held", json={"topic": http.topic, "cron": "0 0 1 1 *"})
     for number, body in enumerate([b"", b"null", b" \r\n\tnull ", b"{}"]):
-        held = f"held-{number}"
-        await http.reserve(held)
-        url = path.format(topic=http.topic, id=held, name="held")
-        response = await http.post(url, content=body, headers=JSON, params=no_wait(path))
+        each = Http(http.client, f"{http.topic}.{number}")
+        await each.reserve("held")
+        await each.client.put(f"/schedules/{each.topic}", json={"topic": each.topic, "cron": "0 0 1 1 *"})
+        url = path.format(topic=each.topic, id="held", name=each.topic)
+        response = await each.post(url, content=body, headers=JSON, params=no_wait(path))
         is_accepted = response.is_success or response.json()["code"] == "push_not_found"  # nothing is pushed here
         assert is_accepted, (body, response.text)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import httpx
 import pytest
@@ -176,29 +177,29 @@ async def test_a_consumer_that_disconnects_strands_no_job(http: Http, shared_ser
     assert (job["id"], job["attempt"]) == ("mine", 1)
 
 
-@pytest.mark.parametrize(
-    ("query", "field", "message"),
-    [
-        ({"wait": "61"}, "query.wait", "must be at most 60 seconds"),
-        ({"wait": "-1"}, "query.wait", "must be at least 0 seconds"),
-        ({"wait": "nan"}, "query.wait", "must be a finite number"),
-        ({"wait": "soon"}, "query.wait", "must be a number"),
-        ({"wait": ""}, "query.wait", "must be a number"),
-        ({"wait": ["1", "2"]}, "query.wait", "is given more than once"),
-        ({"count": "0"}, "query.count", "must be at least 1"),
-        ({"count": "1001"}, "query.count", "must be at most 1000"),
-        ({"count": "1.5"}, "query.count", "must be a whole number"),
-        *(({"count": form}, "query.count", "must be a whole number") for form in ("1_0", "+1", " 1", "1.0", "01", "٣")),
-        *(({"wait": form}, "query.wait", "must be a number") for form in ("1_0", "+0", "0 ", "01", ".5", "1.")),
-        ({"ttr": "1_0.5"}, "query.ttr", "must be a number"),
-        ({"ttr": "0.05"}, "query.ttr", "must be at least 0.1 seconds"),
-        ({"ttr": "86401"}, "query.ttr", "must be at most 86400 seconds"),
-        ({"limit": "3"}, "query.limit", "is not a known parameter"),
-    ],
-)
-async def test_a_bad_parameter_is_refused(http: Http, query: dict[str, str], field: str, message: str) -> None:
+BAD_PARAMETERS: list[tuple[dict[str, Any], str, str]] = [
+    ({"wait": "61"}, "query.wait", "must be at most 60 seconds"),
+    ({"wait": "-1"}, "query.wait", "must be at least 0 seconds"),
+    ({"wait": "nan"}, "query.wait", "must be a finite number"),
+    ({"wait": "soon"}, "query.wait", "must be a number"),
+    ({"wait": ""}, "query.wait", "must be a number"),
+    ({"wait": ["1", "2"]}, "query.wait", "is given more than once"),
+    ({"count": "0"}, "query.count", "must be at least 1"),
+    ({"count": "1001"}, "query.count", "must be at most 1000"),
+    ({"count": "1.5"}, "query.count", "must be a whole number"),
+    *(({"count": form}, "query.count", "must be a whole number") for form in ("1_0", "+1", " 1", "1.0", "01", "٣")),
+    *(({"wait": form}, "query.wait", "must be a number") for form in ("1_0", "+0", "0 ", "01", ".5", "1.")),
+    ({"ttr": "1_0.5"}, "query.ttr", "must be a number"),
+    ({"ttr": "0.05"}, "query.ttr", "must be at least 0.1 seconds"),
+    ({"ttr": "86401"}, "query.ttr", "must be at most 86400 seconds"),
+    ({"limit": "3"}, "query.limit", "is not a known parameter"),
+]
+
+
+async def test_a_bad_parameter_is_refused(http: Http) -> None:
     await http.put_job("untouched")
-    assert refusal(await http.get(http.topic_path("pop"), params=query), field) == message
+    for query, field, message in BAD_PARAMETERS:
+        assert refusal(await http.get(http.topic_path("pop"), params=query), field) == message, query
     assert (await http.get_job("untouched"))["state"] == "ready"
 
 

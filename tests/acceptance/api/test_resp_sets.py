@@ -191,15 +191,13 @@ INVALID: dict[str, tuple[tuple[Any, ...], str]] = {
 }
 
 
-@pytest.mark.parametrize(("words", "text"), INVALID.values(), ids=INVALID)
-def test_bad_input_is_named_and_stores_nothing(
-    client: redis.Redis, topic: str, words: tuple[Any, ...], text: str
-) -> None:
-    command = [topic if word == "TOPIC" else word for word in words]
-    with pytest.raises(ResponseError, match=text):
-        client.execute_command(*command)
-    assert client.scard(topic) == 0
-    assert client.ping()
+def test_bad_input_is_named_and_stores_nothing(client: redis.Redis, topic: str) -> None:
+    for name, (words, text) in INVALID.items():
+        command = [topic if word == "TOPIC" else word for word in words]
+        with pytest.raises(ResponseError, match=text):
+            client.execute_command(*command)
+        assert client.scard(topic) == 0, name
+        assert client.ping()
 
 
 def test_a_full_topic_says_how_many_were_put(resp_service: ServiceProcess, topic: str) -> None:
