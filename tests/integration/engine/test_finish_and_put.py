@@ -192,7 +192,7 @@ async def test_a_durability_that_the_store_cannot_give_refuses_everything(driver
     error = await refused(driver, job, StoreUnavailable, put("m1"), put("m2", durability="replicated:9"))
     assert "nothing was stored" in str(error)
     await refused(driver, job, DurabilityUnavailable, put("m1"), put("m2", durability="fsync"))
-    driver.server.command("HSET", "deferd:{0}:settings", OTHER, '{"l":1}')  # fsync
+    driver.server.command("HSET", "deferd:{0}:settings", OTHER, '{"du":1}')  # fsync
     await refused(driver, job, DurabilityUnavailable, put("n1", TOPIC), put("m1"))
     [result] = await finish(driver, job, put("m1", durability="memory"))
     assert result.durability == "memory"

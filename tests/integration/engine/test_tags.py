@@ -125,7 +125,7 @@ async def test_a_refused_or_kept_put_adds_nothing_to_the_index(driver: EngineDri
 
 
 async def test_topic_defaults_keep_the_tags(driver: EngineDriver) -> None:
-    driver.server.command("HSET", "deferd:{0}:settings", TOPIC, '{"t":7000,"m":3}')
+    driver.server.command("HSET", "deferd:{0}:settings", TOPIC, '{"po":{"t":7000,"m":3}}')
     put = await driver.put(tags=TAGS, headers=HEADERS)
     assert (put.stored("ttr"), put.stored("max_attempts"), put.tags, put.headers) == (7000, 3, TAGS, HEADERS)
     assert index(driver) == {"order-1042": {"a"}, "customer:7": {"a"}}

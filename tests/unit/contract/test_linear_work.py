@@ -47,7 +47,7 @@ from deferd.engine.consistency import checker
 from deferd.engine.inspection import error_lines
 from deferd.engine.record import Receipt
 from deferd.engine.script_arguments import NO_BOUNDS
-from deferd.server.http import request_head
+from deferd.server.http import asgi_call, request_head
 from deferd.server.http.direct_path import DirectPath
 from deferd.store import acl, server_info, valkey_process
 
@@ -300,6 +300,12 @@ ROWS = [
             "spaces": repeat_bytes(" ", "a", "x"),
         },
         ("server/http/request_head.py",),
+    ),
+    Row(
+        "value of a response header",
+        asgi_call._has_control_character,
+        {"letters": repeat_bytes("a"), "tabs": repeat_bytes("\t")},
+        ("server/http/asgi_call.py",),
     ),
     *(
         Row(f"path of {operation.name}", operation.path_regex.match, {"steps": repeat("a/", "/jobs/")})
