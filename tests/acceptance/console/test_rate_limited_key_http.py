@@ -24,7 +24,7 @@ def masking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyedService]:
     folder = tmp_path_factory.mktemp("console-limits")
     keys = KeysFile(folder / "keys.toml")
     keys.add("operator", "read", "put", "pop", "cancel", "admin")
-    keys.add("slow", "read", "cancel", more="requests_per_second = 2\nburst = 8")
+    keys.add("slow", "read", "cancel", more="requests_per_second = 0.1\nburst = 3")
     keys.add("another", "read", "cancel", "put", more="requests_per_second = 10\nburst = 30")
     keys.add("lister", "read", "cancel", more="requests_per_second = 1\nburst = 40")
     keys.add("canceller", "read", "cancel", "put", more="requests_per_second = 10\nburst = 30")
