@@ -78,6 +78,18 @@ async def test_a_finished_job_does_not_die_by_a_leftover_deadline(driver: Engine
     assert await is_sound(driver)
 
 
+async def test_a_leftover_deadline_does_not_end_the_lease_of_another_job(driver: EngineDriver) -> None:
+    put = await driver.put()
+    driver.server.command("ZADD", f"{KEY}:expiry", put.created_at_ms + 5000, "a")
+    await driver.pop_one()
+    for delay in (6, 7):  # the timer visits the topic
+        await driver.put(f"after-{delay}", delay=delay)
+    await driver.pass_time(6)
+    await driver.pass_time(1)
+    assert await driver.state() is JobState.RESERVED
+    assert await is_sound(driver)
+
+
 async def test_collected_items_and_follow_ups_count_as_bytes_of_the_topic(driver: EngineDriver) -> None:
     for _ in range(20):
         await append(driver, "x" * 1000, delay=60)

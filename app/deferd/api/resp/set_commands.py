@@ -223,6 +223,7 @@ async def _spop(session: Session, command: list[bytes]) -> bytes:
             raise wrong_arity("spop")
         count = whole_number("count", command[2], 1, limits.POP_COUNT_MAX)
         topic = _name(command[1])
+        _check_connected(session)
         is_short = _counted(session.short_way(POP_JOBS, topic), 1) > 0
         return replies.bulks(
             [replies.text_of(job.body) for job in await _pop(session, topic, count, is_short=is_short)]
@@ -238,6 +239,7 @@ async def _spop_singles(session: Session, name: bytes, times: int) -> AsyncGener
     """
     topic = _name(name)
     while times:
+        _check_connected(session)
         admission = session.short_way(POP_JOBS, topic)
         short = _counted(admission, times)
         together = done = short or 1
@@ -253,6 +255,12 @@ async def _spop_singles(session: Session, name: bytes, times: int) -> AsyncGener
         times -= done
 
 
+def _check_connected(session: Session) -> None:
+    """Raise Disconnected when the client leaves: before a pop counts, and before its jobs would be lost."""
+    if session.client.is_leaving:
+        raise Disconnected
+
+
 def _counted(admission: Admission | None, times: int) -> int:
     """How many of so many pops the short way takes; each is a request for the limits of the key, and counts."""
     if admission is None:
@@ -265,8 +273,6 @@ async def _pop(
     session: Session, topic: str, count: int, *, is_short: bool, are_singles: bool = False
 ) -> list[JobRecord]:
     """Up to `count` jobs for one command; with `are_singles` for as many commands of one job."""
-    if session.client.is_leaving:
-        raise Disconnected  # its jobs would be lost
     context = session.api.context
     if not is_short:
         taken: list[JobRecord] = []

@@ -166,8 +166,13 @@ if #due_to_die > 0 then
     if not lease_end then
       overdue[#overdue + 1] = id
     elseif tonumber(lease_end) > now then
-      redis.call('ZADD', RESERVED, now, id)
-      first_scores[RESERVED] = nil
+      local is_read, extra = pcall(read_extra, redis.call('HGET', POOL, id))
+      if is_read and not (extra.i or extra.l) then
+        redis.call('ZREM', EXPIRY, id)  -- left over, as below
+      else
+        redis.call('ZADD', RESERVED, now, id)
+        first_scores[RESERVED] = nil
+      end
     end
   end
 end

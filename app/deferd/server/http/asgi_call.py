@@ -125,8 +125,14 @@ class AsgiCall:
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 (every error gets a response)
             if isinstance(error, Exception):
                 _log.exception("unexpected error while handling a request")
-            if self.response_started:
+            if self._response_complete or self._disconnected:
+                return
+            if isinstance(error, asyncio.CancelledError) and self._connection.room is not None:
+                self._connection.transport.abort()  # to wait for a client that does not read would hold up the stop
+            elif self.response_started:
+                self._response_complete = True
                 self._connection.transport.close()
+                self._connection.end_asgi_call()
             else:
                 await self._send_internal_error()
 
@@ -147,7 +153,7 @@ class AsgiCall:
         if self._half_closed and self._body_received:
             return _DISCONNECT
         transport = self._connection.transport
-        if self._expects_continue and not transport.is_closing():
+        if self._expects_continue and not (self._disconnected or transport.is_closing()):
             transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self._expects_continue = False
         if not (self._disconnected or self._response_complete):

@@ -111,7 +111,7 @@ class LimitedProtocol(asyncio.Protocol):
         self.limits.connected.discard(self)
         if self._is_rejected:
             self.limits.rejected -= 1
-        # They refer to this protocol, and would keep it in memory: the collector of cycles does not traverse a parser.
+        # They refer to this protocol, and would keep it in memory until the next collection of cycles.
         in_progress, self._in_progress, self._incoming, self._parser = self._in_progress, None, None, None
         self._pipeline.clear()
         if in_progress is not None:
@@ -197,7 +197,7 @@ class LimitedProtocol(asyncio.Protocol):
             self.transport.resume_reading()
 
     def _feed(self, data: bytes) -> None:
-        if self._ignores_input:
+        if self._is_closing():
             return
         self._large_read = len(data) > self._head_max_bytes
         try:

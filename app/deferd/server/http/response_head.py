@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 from deferd.api.responses import Header
 
-STATUS_LINE = {status.value: b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in http.HTTPStatus}
+_PHRASES = {status.value: status.phrase.encode() for status in http.HTTPStatus}
+STATUS_LINE = {status: b"HTTP/1.1 %d %b\r\n" % (status, _PHRASES.get(status, b"")) for status in range(100, 600)}
 
 
 def response_head(
