@@ -184,7 +184,7 @@ async def _pushing(context: AppContext, state: State) -> AsyncIterator[None]:
         yield
         return
     from deferd.push.http_sender import HttpSender  # noqa: PLC0415 (aiohttp takes time and memory)
-    from deferd.push.pushers import Pushers  # noqa: PLC0415
+    from deferd.push.pushers import Pushers  # noqa: PLC0415 (it imports aiohttp)
 
     engine = context.engine
     pushers = context.pushers = Pushers(

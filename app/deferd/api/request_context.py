@@ -1,4 +1,4 @@
-"""What a route gets besides its arguments: the admitted request and the application's context."""
+"""What a route gets in addition to its arguments: the admitted request and the application's context."""
 
 from __future__ import annotations
 

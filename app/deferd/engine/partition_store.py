@@ -220,7 +220,7 @@ class PartitionStore:
             StoreUnavailable: `partition` cannot be reached.
         """
         results: list[Result | StoreUnavailable] = list(await send(partition, list(items)))
-        missing = [at for at, result in enumerate(results) if is_missing(result)]  # type: ignore[arg-type]
+        missing = [at for at, result in enumerate(results) if is_missing(result)]  # type: ignore[arg-type]  # of any type
         if not missing:
             return results
         topic = topic_of(partition)

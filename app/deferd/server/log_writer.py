@@ -85,6 +85,7 @@ class LogWriter(logging.Handler):
         with self._changed:
             while self._lines and self._thread is not None:
                 done = self._done
+                # mypy infers no type for the default of a lambda
                 if not self._changed.wait_for(lambda done=done: self._done != done, FLUSH_S):  # type: ignore[misc]
                     return
 

@@ -155,7 +155,7 @@ def _end_of(cert: Path) -> float | None:
     The public functions of `ssl` show only certificates of others, of which they have verified the authority.
     """
     try:
-        return ssl.cert_time_to_seconds(ssl._ssl._test_decode_cert(str(cert))["notAfter"])  # type: ignore[attr-defined]
+        return ssl.cert_time_to_seconds(ssl._ssl._test_decode_cert(str(cert))["notAfter"])  # type: ignore[attr-defined]  # see above
     except (AttributeError, KeyError, OSError, ValueError):
         return None
 

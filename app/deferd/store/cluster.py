@@ -38,7 +38,7 @@ from deferd.store.url import StoreUrl
 CALLS_AT_ONCE = 4 * POOL_SIZE
 """Most concurrent calls to each node, so that a node that hangs does not block calls to the others."""
 _MOST_CONNECTIONS = 4 * CALLS_AT_ONCE
-"""Per node: besides its own calls it gets the calls that other nodes redirect to it."""
+"""Per node: its own calls, and the calls that other nodes redirect to it."""
 _REFRESH_WAIT_S = 0.1
 """How long a call waits for a refresh of the nodes when it knows some from an earlier one."""
 _REFRESH_GRACE_S = 0.1

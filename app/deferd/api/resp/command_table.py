@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+# isort would change the order; the import is for its effect
 from deferd.api.resp import set_commands, topic_commands, connection_commands, job_commands  # isort: skip # noqa: F401
 from deferd.api.resp.command import COMMANDS, Command
 

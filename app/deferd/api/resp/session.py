@@ -161,7 +161,7 @@ class Session:
             self._waiting.disconnect()
 
     def short_way(self, operation: Operation[Any], topic: str) -> Admission | None:
-        """The admission of a request that may take the short way; None for others. Its limits are still to be checked.
+        """The admission of a request that may share calls; None for others. Its limits are not checked yet.
 
         As on the direct paths of HTTP, it is admitted for certain.
         """

@@ -27,7 +27,7 @@ def open_closed_streams(*, output_counts: bool) -> None:
             opened = os.open(os.devnull, os.O_RDONLY if reads else os.O_WRONLY)  # the lowest free number: this one
             os.set_inheritable(opened, True)
             if getattr(sys, name) is None:
-                setattr(sys, name, open(number, mode, buffering=1, encoding="utf-8", closefd=False))  # noqa: SIM115
+                setattr(sys, name, open(number, mode, buffering=1, encoding="utf-8", closefd=False))  # noqa: SIM115 (it stays open)
 
 
 def is_write_error(error: OSError) -> bool:

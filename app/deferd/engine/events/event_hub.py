@@ -2,7 +2,7 @@
 
 Each client has a position in each of its topics, or in each partition of them. Clients at the same position share a
 read, so a hundred clients that keep up cost the store as much as one. The store's list of events is the buffer of a
-client that is slow: nothing is read for it until it has taken what was read before, and it is told how many events the
+client that is slow: nothing is read for it until it has taken what was read before, and it learns how many events the
 topic has dropped by then.
 """
 

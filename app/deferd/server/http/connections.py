@@ -62,7 +62,7 @@ class TimedConnection(OpenConnection, Protocol):
 
 
 class ServedConnection(Protocol):
-    """A connection that is told when the server stops."""
+    """A connection that the server notifies when it stops."""
 
     def shutdown(self) -> None:
         """Close once what was received has its response."""
