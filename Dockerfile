@@ -32,6 +32,14 @@ WORKDIR /data
 VOLUME /data
 EXPOSE 8000
 STOPSIGNAL SIGTERM
+# scripts/image passes both.
+ARG VERSION=unknown
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="deferd" \
+      org.opencontainers.image.description="A delayed-job service with its store embedded" \
+      org.opencontainers.image.licenses="MIT" \
+      org.opencontainers.image.version="$VERSION" \
+      org.opencontainers.image.revision="$REVISION"
 HEALTHCHECK --interval=10s --timeout=3s --start-period=15s --retries=3 \
     CMD ["python", "-c", "import http.client, os, sys; c = http.client.HTTPConnection('127.0.0.1', int(os.environ.get('DEFERD_PORT', '8000')), timeout=2); c.request('GET', '/healthz'); sys.exit(c.getresponse().status != 200)"]
 CMD ["deferd", "serve", "--host", "0.0.0.0", "--data-dir", "/data"]

@@ -13,11 +13,11 @@ from pathlib import Path
 import click
 
 from deferd.api.openapi.document import TAGS
-from deferd.api.resp.command_table import COMMANDS as RESP_COMMANDS
+from deferd.api.resp.execution import COMMANDS as RESP_COMMANDS
 from deferd.cli.main import deferd
 from deferd.client import AsyncClient
-from deferd.contract.operations.all_operations import all_operations
-from deferd.contract.responses.events import EVENT_KINDS
+from deferd.contract.operations.events import EVENT_KINDS
+from deferd.contract.operations.operation import all_operations
 from deferd.engine import metrics
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 import os
+import re
 import signal
 import sys
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import is_hypothesis_test, settings
@@ -29,15 +33,53 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # as under nohup; child p
     signal.signal(signal.SIGHUP, lambda _number, _frame: None)
 
 
+_ALL_SLOW = re.compile(rb"^pytestmark = pytest\.mark\.slow", re.MULTILINE)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Load what only slow tests need where they can run: it takes a second in each process."""
+    if not _leaves_out_slow_ones(config):
+        config.pluginmanager.import_plugin("schemathesis.pytest.plugin")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import modules of which all tests are slow where none of them is to run."""
+    if collection_path.suffix != ".py" or not _leaves_out_slow_ones(config):
+        return None
+    return True if _ALL_SLOW.search(collection_path.read_bytes()) else None
+
+
+def _leaves_out_slow_ones(config: pytest.Config) -> bool:
+    return "not slow" in config.option.markexpr
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Keep the garbage collector from looking at the tests themselves, which exist to the end, again and again."""
     gc.disable()
     try:
+        if session.config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+            _import_test_modules(session.config)
         return (yield)
     finally:
         gc.freeze()
         gc.enable()
+
+
+def _import_test_modules(config: pytest.Config) -> None:
+    """Import all test modules, in each process of xdist beginning with others.
+
+    All processes collect in the same order. Before the first run, each of them would compile each module.
+    """
+    paths = sorted((config.rootpath / "tests").rglob("test_*.py"))
+    worker: dict[str, object] = getattr(config, "workerinput", {})
+    number = int(str(worker.get("workerid", "gw0")).removeprefix("gw"))
+    first = len(paths) * number // int(str(worker.get("workercount", 1)))
+    for path in paths[first:] + paths[:first]:
+        if not pytest_ignore_collect(path, config):
+            name = ".".join(path.relative_to(config.rootpath).with_suffix("").parts)
+            with contextlib.suppress(Exception, pytest.skip.Exception):  # collection imports it again and reports it
+                importlib.import_module(name)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -12,11 +12,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
+from random import Random
 from typing import Any, TypeVar
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
+
+from tests.random_draws import by_number, either, json_object, json_scalar, json_value, plain_text
 
 Value = TypeVar("Value")
 Refusal = TypeVar("Refusal", bound=Exception)
@@ -59,8 +63,7 @@ def outcome(read: Callable[[], Value], refusal: type[Refusal]) -> tuple[Value | 
         return None, refused
 
 
-letters = st.characters(codec="utf-8")
-plain_texts = st.text(letters, max_size=30)
+plain_texts = by_number(plain_text)
 """Text that JSON can carry: no half of a surrogate pair."""
 awkward_texts = st.sampled_from(
     ["", " ", "\0", "٣", "²", "-0", "+1", "1_0", "1e999", "NaN", "inf", "%2F", "%zz", "\r\n", "a,b", "\u202e", "😀"]
@@ -72,39 +75,50 @@ digits = st.integers(1, 5000).flatmap(
 texts = st.one_of(plain_texts, awkward_texts, digits, st.text(max_size=30))
 """Any text, also one that is not Unicode."""
 
-floats = st.floats(allow_nan=False, allow_infinity=False)
-whole_numbers = st.one_of(st.integers(-10, 10), st.integers(-(2**64), 2**64), st.integers(10**300, 10**301))
-json_scalars = st.one_of(st.none(), st.booleans(), whole_numbers, floats, plain_texts)
-
-
-def json_containers(children: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Lists and objects of `children`."""
-    return st.lists(children, max_size=4) | st.dictionaries(plain_texts, children, max_size=4)
-
-
-json_values = st.recursive(json_scalars, json_containers, max_leaves=6)
-json_objects = st.dictionaries(plain_texts, json_values, max_size=5)
-json_bytes = json_values.map(lambda value: json.dumps(value, ensure_ascii=False).encode())
+json_scalars = by_number(json_scalar)
+json_values = by_number(json_value)
+json_objects = by_number(json_object)
 
 _TOKENS = (
     *(b"{", b"}", b"[", b"]", b",", b":", b'"', b"\\", b"\\u", b"\\ud800", b"\\udc00", b"0", b"9", b"-", b".", b"e"),
     *(b"E+", b"1e999", b"1e400", b"NaN", b"Infinity", b"-Infinity", b"true", b"null", b" ", b"\n", b"\0", b"\xff"),
     *(b"\xed\xa0\x80", b"\xef\xbb\xbf", b'"a":', b'"a"', b"[[[[[[[[", b"9" * 400, b"9" * 5000, b"1" * 250 + b"e99"),
 )
-_soups = st.lists(st.sampled_from(_TOKENS), max_size=20).map(b"".join)
 
 
-@st.composite
-def _damaged_json(draw: st.DrawFn) -> bytes:
-    """JSON with a few bytes cut out or put in."""
-    content = bytearray(draw(json_bytes))
-    for _ in range(draw(st.integers(1, 3))):
-        at = draw(st.integers(0, len(content)))
-        content[at : at + draw(st.integers(0, 3))] = draw(st.sampled_from(_TOKENS) | st.binary(max_size=3))
-    return bytes(content)
+_AWKWARD_NUMBERS = (b"1e999", b"-1e400", b"9" * 400, b"NaN", b"-Infinity", b"-0", b"0.1e-999")
+_SCALAR = re.compile(rb"-?[0-9.]+|true|false|null")
 
 
-contents = st.one_of(st.binary(max_size=60), json_bytes, _damaged_json(), _soups)
+def _json_bytes(chance: Random) -> bytes:
+    value = chance.choice((json_value, json_object))(chance)
+    return json.dumps(value, ensure_ascii=False).encode()
+
+
+def _damaged_json(chance: Random) -> bytes:
+    """JSON with a few bytes cut out or put in, or a few values replaced."""
+    content = _json_bytes(chance)
+    for _ in range(chance.randint(1, 3)):
+        scalars = [found.span() for found in _SCALAR.finditer(content)]
+        if scalars and chance.randrange(3):
+            start, end = chance.choice(scalars)
+            content = content[:start] + chance.choice(chance.choice((_TOKENS, _AWKWARD_NUMBERS))) + content[end:]
+        else:
+            at = chance.randint(0, len(content))
+            put_in = chance.choice(_TOKENS) if chance.randrange(2) else chance.randbytes(chance.randint(0, 3))
+            content = content[:at] + put_in + content[at + chance.randint(0, 3) :]
+    return content
+
+
+def _soup(chance: Random) -> bytes:
+    return b"".join(chance.choices(_TOKENS, k=chance.randint(0, 20)))
+
+
+def _any_bytes(chance: Random) -> bytes:
+    return chance.randbytes(chance.randint(0, 60))
+
+
+contents = by_number(either(_any_bytes, _json_bytes, _damaged_json, _soup))
 """Any bytes, most of them JSON or nearly so."""
 
 

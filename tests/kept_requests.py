@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from deferd.client.api_methods import ApiMethods
+from deferd.client.async_client import ApiMethods
 from deferd.client.blocking_transport import run_blocking
 from deferd.client.requests import ApiRequest
 from deferd.client.sender import Sender, SendOutcome

@@ -1,4 +1,4 @@
-"""The alert rules and the dashboard of docs/monitoring, and what their queries use."""
+"""The alert rules and the dashboard of docs/monitoring, the metrics that scale workers, and what their queries use."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 ALERTS_FILE = ROOT / "docs/monitoring/alerts.yml"
 DASHBOARD_FILE = ROOT / "docs/monitoring/grafana-dashboard.json"
+SCALED_OBJECT_FILE = ROOT / "docs/deployment/kubernetes/workers/scaled-object.yaml"
 _SELECTOR = re.compile(r"\b(deferd_\w+)(?:\{([^}]*)\})?")
 _BY = re.compile(r"\b(?:by|on) \(([^)]*)\)")
 
@@ -33,7 +34,7 @@ def panels() -> list[dict[str, Any]]:
 
 
 def queries() -> Iterator[tuple[str, str]]:
-    """Each query with the name of its alert, panel or variable."""
+    """Each query with the name of its alert, panel, variable or scaled object."""
     for rule in alerts():
         yield rule["alert"], rule["expr"]
     for panel in panels():
@@ -42,6 +43,9 @@ def queries() -> Iterator[tuple[str, str]]:
     for variable in dashboard()["templating"]["list"]:
         if variable["type"] == "query":
             yield variable["name"], variable["query"]["query"]
+    scaled = yaml.safe_load(SCALED_OBJECT_FILE.read_text(encoding="utf-8"))
+    for trigger in scaled["spec"]["triggers"]:
+        yield f"scaled object {scaled['metadata']['name']}", trigger["metadata"]["query"]
 
 
 def selectors(query: str) -> Iterator[tuple[str, set[str]]]:

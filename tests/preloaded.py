@@ -2,13 +2,17 @@
 
 A fork has the pid, signals, output, working directory and variables of a process of its own. What it does not show is
 that the imports work, and its command line and initial environment in /proc are not its own: tests about those, and
-about start and end of the process, use `subprocess`.
+about start and end of the process, use `subprocess`. The server processes of a
+forked service are forked too.
 """
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
+import ctypes
+import fcntl
 import functools
 import gc
 import importlib
@@ -22,13 +26,29 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Any, Protocol
 
+OWNER = "SERVICE_OF_TEST"
+"""The variable with the folder of a service: its forks keep that folder open, so that `belongs_to` finds them."""
+SERVER_PROCESS = b"server_process"
+"""The name of a forked server process in /proc."""
+PRELOADER = "/tests/preloaded.py"
+"""How a word in the command line of all forks ends."""
+_ROOT = Path(__file__).resolve().parents[1]
+_SERVER_MODULE = "deferd.server.server_process"
+_SPARES = 3
+"""For each server process: itself, and others after it was killed. Further ones are started by the service."""
+_MOST_WORKERS = 8
+_HIGH_FD = 200
+"""Above all file descriptors that a service hands to its server processes."""
+_CLONE_NEWNET = 0x40000000
 _MESSAGE_BYTES = 1 << 20
 _RUN_S = 40.0
+_ONE_AT_A_TIME = threading.Lock()
 
 
 class Process(Protocol):
@@ -58,8 +78,18 @@ class Process(Protocol):
         """SIGKILL."""
 
 
+def belongs_to(folder: Path, pid: int) -> bool:
+    """Whether a process was forked for the service in this folder, or by it."""
+    with contextlib.suppress(OSError):  # it has ended
+        return str(folder) in {str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()}
+    return False
+
+
 class PreloadedProcess:
-    """`deferd` with these words, forked from the preloader."""
+    """`deferd`, or another module, with these words, forked from the preloader.
+
+    `release` is where `tests.previous_release` has unpacked another release, whose preloader then forks it.
+    """
 
     def __init__(
         self,
@@ -70,14 +100,16 @@ class PreloadedProcess:
         stdout: int,
         stderr: int,
         folder: Path | None = None,
+        module: str = "deferd",
+        release: Path | None = None,
     ) -> None:
         self.words = list(words)
         self.returncode: int | None = None
         self._status, theirs = socket.socketpair()
-        facts = {"words": self.words, "environment": dict(environment), "folder": str(folder or Path.cwd())}
-        request = json.dumps(facts).encode()
-        with theirs:
-            socket.send_fds(_preloader(), [request], [theirs.fileno(), stdin, stdout, stderr])
+        facts = {"module": module, "words": self.words, "environment": dict(environment)}
+        request = json.dumps({**facts, "folder": str(folder or Path.cwd())}).encode()
+        with theirs, _own_network() as network:
+            socket.send_fds(_preloader(release), [request], [theirs.fileno(), stdin, stdout, stderr, *network])
         self._file = self._status.makefile("r")
         pid = self._file.readline()
         assert pid, "the preloader has ended: see what it wrote to standard error"
@@ -114,17 +146,57 @@ class PreloadedProcess:
         self.send_signal(signal.SIGKILL)
 
 
-def start_preloaded(words: Sequence[str], environment: Mapping[str, str]) -> tuple[PreloadedProcess, IO[str]]:
+@contextlib.contextmanager
+def _own_network() -> Iterator[list[int]]:
+    """The network of this thread, for the fork, as a child of this process would have it; see `private_network`."""
+    if sys.platform != "linux":
+        yield []
+        return
+    network = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    try:
+        yield [network]
+    finally:
+        os.close(network)
+
+
+def _enter_network(network: int) -> None:
+    if Path(f"/proc/self/fd/{network}").readlink() != Path("/proc/self/ns/net").readlink():
+        failed = ctypes.CDLL(None, use_errno=True).setns(network, _CLONE_NEWNET)
+        assert not failed, os.strerror(ctypes.get_errno())
+    os.close(network)
+
+
+def start_preloaded(
+    words: Sequence[str], environment: Mapping[str, str], release: Path | None = None
+) -> tuple[PreloadedProcess, IO[str]]:
     """The process, and its standard output and error in one, to read."""
     reader, writer = os.pipe()
     with open(os.devnull) as nothing:  # noqa: PTH123
         try:
             process = PreloadedProcess(
-                words, environment=environment, stdin=nothing.fileno(), stdout=writer, stderr=writer
+                words,
+                environment=environment,
+                stdin=nothing.fileno(),
+                stdout=writer,
+                stderr=writer,
+                release=release,
             )
         finally:
             os.close(writer)
     return process, os.fdopen(reader)
+
+
+def start_module(module: str, *words: str, log: Path, owner: Path) -> PreloadedProcess:
+    """`python -m module words` of the run in the folder `owner`, with its output in the file `log`."""
+    with open(os.devnull) as nothing, log.open("w") as output:  # noqa: PTH123
+        return PreloadedProcess(
+            words,
+            module=module,
+            environment={**os.environ, OWNER: str(owner)},
+            stdin=nothing.fileno(),
+            stdout=output.fileno(),
+            stderr=output.fileno(),
+        )
 
 
 def run_preloaded(
@@ -161,12 +233,19 @@ def run_preloaded(
         return subprocess.CompletedProcess(list(words), code, out.read(), err.read())
 
 
+def _preloader(release: Path | None) -> socket.socket:
+    with _ONE_AT_A_TIME:  # otherwise services that start at once would each start one
+        return _started_preloader(release)
+
+
 @functools.cache
-def _preloader() -> socket.socket:
+def _started_preloader(release: Path | None) -> socket.socket:
+    environment = {} if release is None else {"PYTHONPATH": str(release / "app")}
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-P", __file__, str(theirs.fileno())],
+            [sys.executable, "-P", f"{release or _ROOT}{PRELOADER}", str(theirs.fileno())],
+            env={**os.environ, **environment},
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
         )
@@ -186,24 +265,25 @@ class _Preloader:
         self._requests = requests
         self._children: dict[int, socket.socket] = {}
 
-    def serve(self) -> bool:
-        """Returns True in each child, and False at the end in the parent."""
+    def serve(self) -> str | None:
+        """Returns in each child the module to run, and None at the end in the parent."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for pytest, and for the children
         signal.signal(signal.SIGCHLD, self._reap)
         while True:
-            data, (status, *streams), _, _ = _receive(self._requests)
+            data, (status, *files), _, _ = _receive(self._requests)
             if not data:
-                return False
+                return None
             request = json.loads(data)
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
             pid = os.fork()
             if pid == 0:
-                self._become(request, status, streams)
-                return True
+                self._become(request, status, files)
+                module: str = request["module"]
+                return _SERVER_MODULE if _SpareServerProcesses().fork() else module
             with socket.socket(fileno=status) as connection:
                 self._children[pid] = connection.dup()
-            for stream in streams:
-                os.close(stream)
+            for file in files:
+                os.close(file)
             self._children[pid].sendall(b"%d\n" % pid)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
 
@@ -213,7 +293,7 @@ class _Preloader:
                 with self._children.pop(ended[0]) as connection, contextlib.suppress(OSError):
                     connection.sendall(b"%d\n" % ended[1])
 
-    def _become(self, request: dict[str, object], status: int, streams: list[int]) -> None:
+    def _become(self, request: dict[str, Any], status: int, files: list[int]) -> None:
         """Give the child what a new process has."""
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -222,23 +302,145 @@ class _Preloader:
         self._requests.close()
         for connection in self._children.values():
             connection.close()
-        for number, stream in enumerate(streams):
+        for number, stream in enumerate(files[:3]):
             os.dup2(stream, number)
             os.close(stream)
+        for network in files[3:]:
+            _enter_network(network)
         os.environ.clear()
-        os.environ.update(request["environment"])  # type: ignore[call-overload]
-        os.chdir(str(request["folder"]))
+        os.environ.update(request["environment"])
+        os.chdir(request["folder"])
         time.tzset()
-        sys.argv = ["deferd", *request["words"]]  # type: ignore[misc]
+        sys.argv = [request["module"], *request["words"]]
         # New objects: those of the preloader know whether its own files could be sought in.
         sys.stdin = open(0, closefd=False)  # noqa: SIM115
         sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
         sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
+        if OWNER in os.environ:
+            folder = os.open(os.environ[OWNER], os.O_RDONLY)
+            fcntl.fcntl(folder, fcntl.F_DUPFD_CLOEXEC, _HIGH_FD)
+            os.close(folder)
+        sys.path[:0] = places = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
+        for place in places:
+            if (customize := Path(place) / "sitecustomize.py").exists():
+                runpy.run_path(str(customize))
+        if request["module"].startswith("tests."):
+            sys.path.insert(0, str(_ROOT))
 
 
-def _receive(requests: socket.socket) -> tuple[bytes, list[int], int, object]:
-    data, fds, flags, address = socket.recv_fds(requests, _MESSAGE_BYTES, 4)
+class _SpareServerProcesses:
+    """Children of a service with several server processes that wait to become one of them."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[int, socket.socket]] = []
+
+    def fork(self) -> bool:
+        """Returns True in a child that is to run a server process, and False in the service."""
+        for _ in range(_SPARES * _workers() if hasattr(os, "pidfd_open") else 0):
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            pid = os.fork()
+            if pid == 0:
+                for _, of_another in [*self._waiting, (0, ours)]:
+                    of_another.close()
+                _become_server_process(theirs)
+                return True
+            theirs.close()
+            self._waiting.append((pid, ours))
+        start = asyncio.create_subprocess_exec
+
+        async def start_or_use(*command: str, **options: Any) -> Any:
+            if _SERVER_MODULE in command and self._waiting:
+                return self._use(command[-1], **options)
+            return await start(*command, **options)
+
+        asyncio.create_subprocess_exec = start_or_use  # type: ignore[assignment]
+        return False
+
+    def _use(self, word: str, *, env: Mapping[str, str], pass_fds: Sequence[int], **_: Any) -> _UsedSpare:
+        pid, channel = self._waiting.pop(0)
+        with channel:
+            request = {"word": word, "environment": dict(env), "numbers": list(pass_fds)}
+            socket.send_fds(channel, [json.dumps(request).encode()], pass_fds)
+        return _UsedSpare(pid)
+
+
+def _workers() -> int:
+    """How many server processes the words and variables ask for, if they ask for several."""
+    given = os.environ.get("DEFERD_WORKERS", "")
+    if "--workers" in sys.argv[:-1]:
+        given = sys.argv[sys.argv.index("--workers") + 1]
+    is_service = sys.argv[1:2] == ["serve"] and given.isdecimal()
+    return int(given) if is_service and 1 < int(given) <= _MOST_WORKERS else 0
+
+
+def _become_server_process(channel: socket.socket) -> None:
+    """Wait until the service asks for it, and take what a new process would get; end with the service."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    data, received, _, _ = _receive(channel, most=_HIGH_FD)
+    if not data:
+        os._exit(0)
+    channel.close()
+    request = json.loads(data)
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD, _HIGH_FD) for fd in received]
+    for fd in received:
+        os.close(fd)
+    with open(os.devnull) as nothing:  # noqa: PTH123
+        for fd, number in zip((*high, nothing.fileno()), (*request["numbers"], 0), strict=True):
+            os.dup2(fd, number)
+    for fd in high:
+        os.close(fd)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.argv = [_SERVER_MODULE, request["word"]]
+    Path("/proc/self/comm").write_bytes(SERVER_PROCESS)
+    _keep_metrics_in_files()
+
+
+def _keep_metrics_in_files() -> None:
+    """As the import of `prometheus_client` arranges it when PROMETHEUS_MULTIPROC_DIR is set before."""
+    from prometheus_client import REGISTRY, values  # noqa: PLC0415
+    from prometheus_client.metrics import MetricWrapperBase  # noqa: PLC0415
+
+    values.ValueClass = values.MultiProcessValue()
+    for metric in list(REGISTRY._collector_to_names):
+        if isinstance(metric, MetricWrapperBase):
+            assert not metric._labelnames or not metric._metrics, "the preloader has counted something"
+            if metric._is_observable():
+                metric._metric_init()
+
+
+class _UsedSpare:
+    """The part of `asyncio.subprocess.Process` that the supervisor uses."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._ended = asyncio.Event()
+        self._fd = os.pidfd_open(pid)
+        asyncio.get_running_loop().add_reader(self._fd, self._reap)
+
+    def _reap(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._fd)
+        os.close(self._fd)
+        self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        self._ended.set()
+
+    async def wait(self) -> int | None:
+        await self._ended.wait()
+        return self.returncode
+
+    def terminate(self) -> None:
+        os.kill(self.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+
+def _receive(requests: socket.socket, most: int = 5) -> tuple[bytes, list[int], int, object]:
+    data, fds, flags, address = socket.recv_fds(requests, _MESSAGE_BYTES, most)
     return data, fds or [-1], flags, address
 
 
@@ -252,8 +454,8 @@ def _main() -> None:
         sys.modules["deferd.engine.scripts"].library(movable_clock)
     gc.collect()
     gc.freeze()  # so that collections in a child do not touch, and thereby copy, the imported objects
-    if _Preloader(socket.socket(fileno=int(sys.argv[1]))).serve():
-        runpy.run_module("deferd", run_name="__main__", alter_sys=True)
+    if forked := _Preloader(socket.socket(fileno=int(sys.argv[1]))).serve():
+        runpy.run_module(forked, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from deferd.engine.bounded_cache import BoundedCache
-from deferd.engine.timing import openings, recurrence, zones
+from deferd.engine import openings, recurrence, zones
+from deferd.engine.caches import BoundedCache
 
 ZONE = "Test/Land"
 HOUR_S = 3600

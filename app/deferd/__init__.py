@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         TopicView,
         UnexpectedAnswer,
         Unreachable,
+        Upgrade,
         WindowDict,
         job,
     )
@@ -155,6 +156,7 @@ __all__ = [
     "Unauthorized",
     "UnexpectedAnswer",
     "Unreachable",
+    "Upgrade",
     "Window",
     "WindowDict",
     "Worker",
@@ -169,18 +171,14 @@ _HOMES = (
     "deferd.contract.windows",
     "deferd.worker",
 )
-"""The modules that define the names, searched in this order: the public `Job` is that of `deferd.client`."""
+"""The modules that define the names, searched in this order: the public `Job` is the one of `deferd.client`."""
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib import metadata  # noqa: PLC0415 (costs more than the rest of `import deferd`)
+        from deferd.version import VERSION  # noqa: PLC0415 (costs more than the rest of `import deferd`)
 
-        try:
-            version = metadata.version("deferd")
-        except metadata.PackageNotFoundError:  # the source was copied, not installed
-            version = "0+unknown"
-        return globals().setdefault(name, version)
+        return VERSION
     if name in __all__:
         for home in _HOMES:
             module = importlib.import_module(home)

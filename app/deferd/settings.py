@@ -197,6 +197,13 @@ class Settings(BaseSettings):
     max_topic_labels: int = whole_number(
         100, 0, 10_000, "Number of topics with their own metrics", "The other topics are counted together."
     )
+    drain_idle_timeout: float = _seconds(
+        0.08,
+        0.0,
+        60.0,
+        "How long idle connections stay open at shutdown for one more request",
+        "Its response tells the client to close the connection. The service ends sooner when all are closed.",
+    )
     drain_timeout: float = _seconds(8.0, 0.0, 60.0, "How long requests in progress may take to finish at shutdown")
     console_mask: Annotated[
         tuple[str, ...], NoDecode, BeforeValidator(_split_names), AfterValidator(_mask_patterns)

@@ -9,6 +9,7 @@ import httpx
 import pytest
 import redis
 
+from deferd.testing import ServiceForTests, start_service
 from tests.acceptance.cli.damaged_store import BreakableService, breakable_service
 from tests.acceptance.http_calls import NO_TLS, Http, Json
 from tests.acceptance.resp_calls import redis_client
@@ -36,6 +37,17 @@ def pushing_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servic
     """Another one, which may push to this host."""
     with running_service(*PUSH_ALLOW, data_dir=tmp_path_factory.mktemp("push")) as service:
         yield service
+
+
+@pytest.fixture(scope="session")
+def clocked_service() -> Iterator[ServiceForTests]:
+    """Another one, whose clock tests move; they purge it first. Variables of the environment do not matter."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DEFERD_REDIS_URL", "redis://127.0.0.1:1")
+        patch.setenv("DEFERD_WORKERS", "none")
+        with start_service("--push-allow", "hooks.example.com") as service:
+            patch.undo()
+            yield service
 
 
 @pytest.fixture(params=[2, 3], ids=["RESP2", "RESP3"])

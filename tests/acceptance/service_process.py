@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import ssl
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -14,11 +15,14 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from deferd.testing.serve_process import START_S, STOP_S, ServeProcess, start_serve
+from deferd.testing.service import START_S, STOP_S, ServeProcess, ServiceForTests, start_serve
 from tests.acceptance.http_calls import NO_TLS
-from tests.preloaded import Process, start_preloaded
+from tests.preloaded import OWNER, PRELOADER, SERVER_PROCESS, Process, belongs_to, start_preloaded
 from tests.waiting import wait_until
 
+_ANY_CERTIFICATE = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+_ANY_CERTIFICATE.check_hostname = False
+_ANY_CERTIFICATE.verify_mode = ssl.CERT_NONE
 WAITING_S = 10.0
 """Less than the 20 s after which a pop ends by itself."""
 
@@ -46,14 +50,22 @@ class ServiceProcess:
         self._flags = flags
         self.environment = environment or {}
         self._preloaded = preloaded
+        self.release: Path | None = None
+        """Where another release is unpacked that a preloaded service is of, from its next start on."""
         self._process: Process | None = None
         self._serving: ServeProcess | None = None  # the newest one, which may have ended
         self.lines: list[str] = []
 
     @property
+    def serving(self) -> ServeProcess:
+        """The service's log and end."""
+        assert self._serving is not None, "the service was not started"
+        return self._serving
+
+    @property
     def url(self) -> str:
         """Where the service listens."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if '--tls-cert' in self._flags else 'http'}://127.0.0.1:{self.port}"
 
     @property
     def process(self) -> Process:
@@ -65,11 +77,11 @@ class ServiceProcess:
         """Start the service and wait until it listens."""
         self.folder.mkdir(parents=True, exist_ok=True)
         flags = ["--port", str(self.port), "--data-dir", str(self.data_dir), *self._flags]
-        environment = {**self.environment, "SERVICE_OF_TEST": str(self.folder)}
+        environment = {**self.environment, OWNER: str(self.folder)}
         process: Process
         if self._preloaded:
             inherited = {name: value for name, value in os.environ.items() if not name.startswith("DEFERD_")}
-            process, output = start_preloaded(["serve", *flags], {**inherited, **environment})
+            process, output = start_preloaded(["serve", *flags], {**inherited, **environment}, self.release)
         else:
             process, output = start_serve(self._module, flags, environment)
         self._process, self._serving = process, ServeProcess(process, output, self.lines)
@@ -134,9 +146,13 @@ class ServiceProcess:
 
     def server_process_pids(self) -> list[int]:
         """Process ids of this service's server processes, also when the supervisor was killed."""
-        inherited = f"SERVICE_OF_TEST={self.folder}".encode()
-        found = _pids_of(lambda command: "deferd.server.server_process" in command)
-        return [pid for pid in found if inherited in _read(pid, "environ").split(b"\0")]
+        inherited = f"{OWNER}={self.folder}".encode()
+        started = _pids_of(lambda command: "deferd.server.server_process" in command)
+        forked = _pids_of(lambda command: PRELOADER in command)
+        return [
+            *(pid for pid in started if inherited in _read(pid, "environ").split(b"\0")),
+            *(pid for pid in forked if _read(pid, "comm").strip() == SERVER_PROCESS and belongs_to(self.folder, pid)),
+        ]
 
     def kill_server_processes(self) -> None:
         """SIGKILL all server processes, and wait until as many others serve."""
@@ -158,7 +174,7 @@ class ServiceProcess:
 
     def _is_ready(self) -> bool:
         with contextlib.suppress(httpx.HTTPError):
-            return httpx.get(f"{self.url}/readyz", timeout=2, verify=NO_TLS).status_code == 200
+            return httpx.get(f"{self.url}/readyz", timeout=2, verify=_ANY_CERTIFICATE).status_code == 200
         return False
 
     def waiting_pops(self) -> int:
@@ -209,3 +225,13 @@ def running_service(*flags: str, data_dir: Path, **environment: str) -> Iterator
     """A preloaded service with these flags and variables and its files below `data_dir`; stopped at the end."""
     with ServiceProcess(data_dir, *flags, environment=environment, preloaded=True) as service:
         yield service
+
+
+@contextlib.contextmanager
+def service_for_tests(data_dir: Path) -> Iterator[ServiceForTests]:
+    """As `deferd.testing.start_service`, but preloaded."""
+    with (
+        running_service("--test-clock", data_dir=data_dir) as service,
+        contextlib.closing(ServiceForTests(service.url, service.serving)) as for_tests,
+    ):
+        yield for_tests

@@ -31,13 +31,13 @@ class Wire:
     def send(self, *pieces: bytes) -> None:
         self.writer.writelines(pieces)
 
-    async def head(self) -> str:
-        async with asyncio.timeout(_TIMEOUT_S):
+    async def head(self, within_s: float = _TIMEOUT_S) -> str:
+        async with asyncio.timeout(within_s):
             return (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
 
-    async def read_response(self) -> WireResponse:
-        async with asyncio.timeout(_TIMEOUT_S):
-            status_line, *lines = (await self.head()).rstrip().split("\r\n")
+    async def read_response(self, within_s: float = _TIMEOUT_S) -> WireResponse:
+        async with asyncio.timeout(within_s):
+            status_line, *lines = (await self.head(within_s)).rstrip().split("\r\n")
             headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
             body = await self.reader.readexactly(int(headers["content-length"]))
         return WireResponse(int(status_line.split()[1]), headers, body)

@@ -38,7 +38,7 @@ import orjson
 
 from deferd.client import AsyncClient
 from tests.benchmarks.beanstalkd import Beanstalkd, Pipeline
-from tests.benchmarks.measuring import CpuMeter, measured_service, new_event_loop, show_target
+from tests.benchmarks.measuring import CpuMeter, measured_service, run_here, show_target
 
 TOPIC = "bench.batches"
 BODY = {"order": 1042, "customer": "c-17", "items": [1, 2, 3]}
@@ -171,8 +171,7 @@ def compare(kind: str, load: Load, yardstick_jobs: int, rounds: int) -> None:
     for _ in range(rounds):
         with measured_service(pinned=False, in_memory=kind == "memory") as service:
             pids = {"service": service.pid, "store": service.store_pid, "client": os.getpid()}
-            with asyncio.Runner(loop_factory=new_event_loop) as runner:
-                cpu.append(runner.run(measure_deferd(service.url, load, pids, deferd)))
+            cpu.append(run_here(measure_deferd(service.url, load, pids, deferd)))
         with tempfile.TemporaryDirectory() as log_folder:
             measure_beanstalkd(Path(log_folder) if kind == "durable" else None, yardstick_jobs, load.batch, beanstalkd)
     print(f"\n{kind}: {load.jobs} jobs in batches of {load.batch}, median of {rounds} rounds, jobs/s")

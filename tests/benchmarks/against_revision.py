@@ -12,19 +12,15 @@ time divided by this one's, of the service and the store together: above 1 this 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import os
 import statistics
 import subprocess
-import tarfile
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import httpx
 
@@ -36,12 +32,13 @@ from tests.benchmarks.measuring import (
     CpuMeter,
     embedded_environment,
     end_in_order,
-    new_event_loop,
     pin,
+    run_here,
     show_target,
 )
 from tests.benchmarks.single_calls import SCRIPT, TOPIC
 from tests.integration.store.store_servers import StoreServer
+from tests.previous_release import unpack
 
 BODY = {"order": 1042, "customer": "c-17"}
 BATCH = 500
@@ -83,14 +80,6 @@ def running_side(folder: Path, source: Path) -> Iterator[Side]:
             yield Side(service.url, service.process.pid, server)
 
 
-def unpack_revision(revision: str, folder: Path) -> Path:
-    """Unpack the package as it was in `revision`."""
-    archive = subprocess.run(["git", "archive", revision, "app"], stdout=subprocess.PIPE, check=True).stdout
-    with tarfile.open(fileobj=BytesIO(archive)) as files:
-        files.extractall(folder, filter="data")
-    return folder
-
-
 def run_wrk(url: str, mode: str, seconds: int) -> int:
     """Load `url` with single calls; the number of calls."""
     command = ["wrk", "-t1", "-c64", f"-d{seconds}", "--timeout", "10", "-s", str(SCRIPT), f"{url}/jobs", "--", mode]
@@ -124,12 +113,6 @@ async def store_jobs(url: str) -> int:
     return STORED
 
 
-def run_async(work: Coroutine[Any, Any, int]) -> int:
-    """Run a coroutine on a new event loop."""
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(work)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("revision", help="a commit, branch or tag with which this checkout is compared")
@@ -142,11 +125,11 @@ def main() -> None:
     loads: dict[str, Callable[[Side], int]] = {
         "put": lambda side: run_wrk(side.url, "put", options.seconds),
         "cycle": lambda side: run_wrk(side.url, "cycle", options.seconds),
-        "batches": lambda side: run_async(run_batches(side.url, options.jobs)),
+        "batches": lambda side: run_here(run_batches(side.url, options.jobs)),
     }
     with tempfile.TemporaryDirectory(prefix="deferd-bench-") as name:
         folder = Path(name)
-        other = unpack_revision(options.revision, folder / "revision")
+        other = unpack(folder / "revision", options.revision)
         with running_side(folder / "1", Path.cwd()) as this, running_side(folder / "2", other) as that:
             pin(os.getpid(), OTHER_CORE)
             for load, run in loads.items():
@@ -159,7 +142,7 @@ def main() -> None:
             memory = []
             for side in (this, that):
                 before = side.used_memory()
-                stored = run_async(store_jobs(side.url))
+                stored = run_here(store_jobs(side.url))
                 memory.append((side.used_memory() - before) / stored)
             print(f"memory of a delayed job: {memory[0]:.1f} bytes, in {options.revision} {memory[1]:.1f}")
 

@@ -8,7 +8,6 @@ the bytes by which its append-only file grows. Shown are medians of the rounds, 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import statistics
 import tempfile
@@ -17,7 +16,7 @@ from pathlib import Path
 from deferd.contract.model import PutJob
 from deferd.engine.engine import Engine
 from deferd.store.connection import connect
-from tests.benchmarks.measuring import embedded_environment, show_target
+from tests.benchmarks.measuring import embedded_environment, options_of, show_target, store_cpu_us
 from tests.integration.store.store_servers import StoreServer
 
 TOPIC = "bench.appends"
@@ -41,21 +40,16 @@ async def measure(server: StoreServer, size: int, jobs: int, appends: int, round
             await engine.puts.put_many([put(job_id)] * min(left, BATCH))
     cpu_us, bytes_written = [], []
     for _ in range(rounds):
-        before_us, before_bytes = used_us(server), file_bytes(server)
+        before_us, before_bytes = store_cpu_us(server), file_bytes(server)
         for _ in range(appends):
             for job_id in ids:
                 await engine.puts.put(put(job_id))
         calls = appends * jobs
-        cpu_us.append((used_us(server) - before_us) / calls)
+        cpu_us.append((store_cpu_us(server) - before_us) / calls)
         bytes_written.append((file_bytes(server) - before_bytes) / calls)
     await engine.close()
     await store.close()
     return statistics.median(cpu_us), statistics.median(bytes_written)
-
-
-def used_us(server: StoreServer) -> float:
-    cpu = server.command("INFO", "cpu")
-    return float(cpu["used_cpu_user"] + cpu["used_cpu_sys"]) * 1e6
 
 
 def file_bytes(server: StoreServer) -> int:
@@ -63,11 +57,7 @@ def file_bytes(server: StoreServer) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=40)
-    parser.add_argument("--appends", type=int, default=5, help="to each job in a round; at most 20 with 5 rounds")
-    parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args()
+    options = options_of(__doc__, jobs=40, appends=(5, "to each job in a round; at most 20 with 5 rounds"), rounds=5)
     with (
         tempfile.TemporaryDirectory() as folder,
         StoreServer(Path(folder), environment=embedded_environment()) as server,

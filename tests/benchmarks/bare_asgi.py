@@ -19,7 +19,7 @@ import orjson
 import uvicorn
 
 from deferd.server.http.connections import KEEP_ALIVE_S
-from deferd.server.listener import BACKLOG
+from deferd.server.http_server import BACKLOG
 from tests.benchmarks.measuring import new_event_loop
 
 Message = dict[str, Any]

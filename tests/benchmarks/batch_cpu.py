@@ -10,7 +10,6 @@ it. The figures are medians over the rounds.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import os
@@ -25,10 +24,10 @@ from typing import Any
 import orjson
 
 from deferd.client import AsyncClient
-from deferd.contract.responses.jobs import Delivery
+from deferd.contract.operations.jobs import Delivery
 from tests.benchmarks.against_beanstalkd import BODY, TOPIC
 from tests.benchmarks.beanstalkd import Beanstalkd, Pipeline
-from tests.benchmarks.measuring import CpuMeter, measured_service, new_event_loop, show_target
+from tests.benchmarks.measuring import CpuMeter, measured_service, options_of, run_here, show_target
 
 STEPS = ("put", "pop", "finish")
 TARGET_US = 36
@@ -99,19 +98,14 @@ def measure_beanstalkd(jobs: int, batch: int, costs: Costs) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=50_000)
-    parser.add_argument("--batch", type=int, default=500, help="jobs per request or write, 1 to 1000")
-    parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
+    options = options_of(__doc__, jobs=50_000, batch=(500, "jobs per request or write, 1 to 1000"), rounds=3)
     jobs = -(-options.jobs // options.batch) * options.batch
     costs: Costs = {step: defaultdict(list) for step in STEPS}
     for _ in range(options.rounds):
         with measured_service(pinned=False, in_memory=True) as service:
             pids = {"service": service.pid, "store": service.store_pid, "client": os.getpid()}
             meter = Meter(pids, jobs, costs)
-            with asyncio.Runner(loop_factory=new_event_loop) as runner:
-                runner.run(measure_deferd(service.url, jobs, options.batch, meter.step))
+            run_here(measure_deferd(service.url, jobs, options.batch, meter.step))
         measure_beanstalkd(jobs, options.batch, costs)
     print(f"CPU microseconds a job, {jobs} jobs in batches of {options.batch}, median of {options.rounds} rounds")
     print(f"  {'':12}{'put':>8}{'pop':>8}{'finish':>8}{'sum':>8}")

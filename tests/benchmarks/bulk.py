@@ -20,8 +20,9 @@ from tests.benchmarks.measuring import (
     CpuMeter,
     MeasuredService,
     measured_service,
-    new_event_loop,
+    options_of,
     percentile,
+    run_here,
     show_target,
 )
 from tests.benchmarks.stored import FILLERS, Filler
@@ -104,15 +105,16 @@ async def measure(service: MeasuredService, options: argparse.Namespace) -> None
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--stored", type=int, default=5_000_000, help="other jobs")
-    parser.add_argument("--tagged", type=int, default=1000)
-    parser.add_argument("--topics", type=int, default=10, help="over which the tagged jobs are spread")
-    parser.add_argument("--moved", type=int, default=100_000)
-    parser.add_argument("--runs", type=int, default=3)
-    options = parser.parse_args()
-    with measured_service() as service, asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(measure(service, options))
+    options = options_of(
+        __doc__,
+        stored=(5_000_000, "other jobs"),
+        tagged=1000,
+        topics=(10, "over which the tagged jobs are spread"),
+        moved=100_000,
+        runs=3,
+    )
+    with measured_service() as service:
+        run_here(measure(service, options))
 
 
 if __name__ == "__main__":

@@ -22,8 +22,9 @@ from tests.benchmarks.measuring import (
     DiskMeter,
     MeasuredService,
     measured_service,
-    new_event_loop,
+    options_of,
     percentile,
+    run_here,
     show_target,
 )
 
@@ -115,17 +116,12 @@ async def measure(service: MeasuredService, options: argparse.Namespace) -> tupl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=100_000)
-    parser.add_argument("--connections", type=int, default=64)
-    parser.add_argument("--parts", type=int, default=10)
-    options = parser.parse_args()
+    options = options_of(__doc__, jobs=100_000, connections=64, parts=10)
     with (
         measured_service() as service,
-        asyncio.Runner(loop_factory=new_event_loop) as runner,
         DiskMeter() as disk,
     ):
-        puts, cancels = runner.run(measure(service, options))
+        puts, cancels = run_here(measure(service, options))
     print(f"{cancels.calls} of {options.jobs} delayed jobs cancelled over {options.connections} connections; {disk}")
     for storm in (puts, cancels):
         storm.show()

@@ -24,7 +24,8 @@ from tests.benchmarks.measuring import (
     DiskMeter,
     MeasuredService,
     measured_service,
-    new_event_loop,
+    options_of,
+    run_here,
     show_target,
 )
 
@@ -104,16 +105,14 @@ def show(mode: str, runs: list[Run]) -> Run:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each; the medians count")
-    parser.add_argument("--seconds", type=float, default=3.0, help="length of a run")
-    parser.add_argument("--tasks", type=int, default=64)
-    options = parser.parse_args()
+    options = options_of(
+        __doc__, rounds=(3, "runs of each; the medians count"), seconds=(3.0, "length of a run"), tasks=64
+    )
     runs: dict[str, list[Run]] = {mode: [] for mode in MODES}
-    with measured_service() as service, DiskMeter() as disk, asyncio.Runner(loop_factory=new_event_loop) as runner:
+    with measured_service() as service, DiskMeter() as disk:
         for _ in range(options.rounds):
             for mode, of_mode in runs.items():
-                of_mode.append(runner.run(measure(mode, service, options)))
+                of_mode.append(run_here(measure(mode, service, options)))
     print(f"puts of {options.tasks} tasks; {disk}")
     medians = {mode: show(mode, of_mode) for mode, of_mode in runs.items()}
     joined, batches = medians["joined"], medians["batches"]

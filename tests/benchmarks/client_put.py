@@ -11,7 +11,6 @@ that of this process, user and system.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import statistics
@@ -23,7 +22,7 @@ import httpx
 
 from deferd import AsyncClient, Client
 from tests.benchmarks import raw_http
-from tests.benchmarks.measuring import MeasuredService, measured_service, new_event_loop, show_target
+from tests.benchmarks.measuring import MeasuredService, measured_service, new_event_loop, options_of, show_target
 
 TOPIC = "bench.client"
 BODY = {"order": 1042, "customer": "c-17"}
@@ -153,10 +152,11 @@ def median_cpu_us(runs: Mapping[tuple[str, str, int], Sequence[Run]]) -> dict[tu
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each; the medians count")
-    parser.add_argument("--jobs", type=int, default=6000, help="puts of a run with 64 tasks; a tenth one by one")
-    options = parser.parse_args()
+    options = options_of(
+        __doc__,
+        rounds=(3, "runs of each; the medians count"),
+        jobs=(6000, "puts of a run with 64 tasks; a tenth one by one"),
+    )
     runs = measure(options.rounds, options.jobs)
     cpu_us = median_cpu_us(runs)
     for key, measured in runs.items():

@@ -14,7 +14,6 @@ first view: the bytes of Now, compressed, with all files that it loads.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import re
 import statistics
@@ -30,7 +29,7 @@ import redis
 from deferd.console.visit import NAVIGATION
 from tests.acceptance.service_process import running_service
 from tests.benchmarks.inspection import empty_store, fill
-from tests.benchmarks.measuring import CpuMeter, MeasuredService, end_in_order, show_target
+from tests.benchmarks.measuring import CpuMeter, MeasuredService, end_in_order, options_of, show_target
 from tests.benchmarks.script_calls import forget_calls, script_calls
 
 _HOUR_MS = 3_600_000
@@ -149,13 +148,14 @@ def measure_first_view(client: httpx.Client) -> None:
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=5_000_000)
-    parser.add_argument("--topics", type=int, default=1000)
-    parser.add_argument("--requests", type=int, default=40)
-    parser.add_argument("--tabs", type=int, default=20)
-    parser.add_argument("--only", default="pages,tabs,view", help="some of pages, tabs and view")
-    options = parser.parse_args()
+    options = options_of(
+        __doc__,
+        jobs=5_000_000,
+        topics=1000,
+        requests=40,
+        tabs=20,
+        only=("pages,tabs,view", "some of pages, tabs and view"),
+    )
     only = options.only.split(",")
     end_in_order()
     with (

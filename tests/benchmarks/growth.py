@@ -14,7 +14,6 @@ rounds: HSET and ZADD; ZREM and HDEL; ZRANGE, ZREMRANGEBYRANK and ZADD; HGET, ZA
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
 import os
@@ -39,8 +38,10 @@ from tests.benchmarks.measuring import (
     embedded_environment,
     end_in_order,
     new_event_loop,
+    options_of,
     pin,
     show_target,
+    store_cpu_us,
 )
 from tests.integration.store.store_servers import StoreServer
 
@@ -116,15 +117,11 @@ class Side:
 
     async def measure(self, step: str, calls: int, work: Callable[[], Awaitable[None]]) -> None:
         """Record the cost of `work`, which makes `calls` calls of `step`."""
-        cpu = self._store_cpu_us()
+        cpu = store_cpu_us(self.server)
         began = time.perf_counter()
         await work()
         self.wall_us.setdefault(step, []).append((time.perf_counter() - began) * 1e6 / calls)
-        self.cpu_us.setdefault(step, []).append((self._store_cpu_us() - cpu) / calls)
-
-    def _store_cpu_us(self) -> float:
-        cpu = self.server.command("INFO", "cpu")
-        return float(cpu["used_cpu_user"] + cpu["used_cpu_sys"]) * 1e6
+        self.cpu_us.setdefault(step, []).append((store_cpu_us(self.server) - cpu) / calls)
 
     async def round(self, calls: int) -> None:
         """Run a block of each step. There are as many puts as cancels, so the number of stored jobs stays the same."""
@@ -248,13 +245,14 @@ def growth(few_us: dict[str, list[float]], many_us: dict[str, list[float]], step
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--few", type=int, default=10_000)
-    parser.add_argument("--many", type=int, default=5_000_000)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--calls", type=int, default=500, help="calls of each step in a round: 100 to 500")
-    parser.add_argument("--in-order", action="store_true", help="put all jobs with the same delay, so due in order")
-    options = parser.parse_args()
+    options = options_of(
+        __doc__,
+        few=10_000,
+        many=5_000_000,
+        rounds=20,
+        calls=(500, "calls of each step in a round: 100 to 500"),
+        in_order=(False, "put all jobs with the same delay, so due in order"),
+    )
     end_in_order()
     environment = embedded_environment()
     with (

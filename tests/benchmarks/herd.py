@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from tests.benchmarks import raw_http
 from tests.benchmarks.lateness import Schedule, consume
-from tests.benchmarks.measuring import DiskMeter, measured_service, new_event_loop, percentile, show_target
+from tests.benchmarks.measuring import DiskMeter, measured_service, options_of, percentile, run_here, show_target
 
 HERD, READY, OTHER = "bench.herd", "bench.ready", "bench.other"
 SLOWEST_RATE = 2_000
@@ -60,14 +60,15 @@ async def measure(port: int, options: argparse.Namespace) -> tuple[float, float,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=100_000)
-    parser.add_argument("--consumers", type=int, default=4)
-    parser.add_argument("--count", type=int, default=200, help="most jobs per pop")
-    parser.add_argument("--other-rate", type=int, default=100, help="jobs per second of the other topic")
-    options = parser.parse_args()
-    with measured_service() as service, asyncio.Runner(loop_factory=new_event_loop) as runner, DiskMeter() as disk:
-        ready_s, herd_s, herd, other = runner.run(measure(service.port, options))
+    options = options_of(
+        __doc__,
+        jobs=100_000,
+        consumers=4,
+        count=(200, "most jobs per pop"),
+        other_rate=(100, "jobs per second of the other topic"),
+    )
+    with measured_service() as service, DiskMeter() as disk:
+        ready_s, herd_s, herd, other = run_here(measure(service.port, options))
     due_s = herd.due_s[0]
     meanwhile_ms = [
         late_ms for number, late_ms in other.late_ms.items() if due_s <= other.due_s[int(number)] <= due_s + herd_s

@@ -17,7 +17,6 @@ The store writes no file, and nothing else runs on it.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import statistics
@@ -31,11 +30,11 @@ from deferd.api.routes.history import history_of_all, topic_history
 from deferd.contract.model import PutJob
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine.engine import Engine
-from deferd.engine.history.counts import CountedTopics
-from deferd.engine.history.records import BUCKET_MS, COARSE_MS, MOST_COARSE, MOST_FINE
+from deferd.engine.history import BUCKET_MS, COARSE_MS, MOST_COARSE, MOST_FINE
+from deferd.engine.metrics import CountedTopics
 from deferd.store.connection import connect
 from tests.benchmarks.inspection import empty_store
-from tests.benchmarks.measuring import end_in_order, new_event_loop, show_target
+from tests.benchmarks.measuring import end_in_order, options_of, run_here, show_target
 from tests.benchmarks.script_calls import forget_calls, script_calls
 
 _LONGEST_MS = 5
@@ -205,14 +204,11 @@ async def measure_counting(url: str) -> None:
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--topics", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
+    options = options_of(__doc__, topics=1000, rounds=3)
     end_in_order()
-    with empty_store() as (server, client), asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(run(server.url, client, options.topics, options.rounds))
-        runner.run(measure_counting(server.url))
+    with empty_store() as (server, client):
+        run_here(run(server.url, client, options.topics, options.rounds))
+        run_here(measure_counting(server.url))
 
 
 if __name__ == "__main__":

@@ -7,12 +7,10 @@ Measured twice: empty, and with many topics, each of which has one job that is d
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import time
 
 from tests.benchmarks import raw_http
-from tests.benchmarks.measuring import CpuMeter, MeasuredService, measured_service, new_event_loop, show_target
+from tests.benchmarks.measuring import CpuMeter, MeasuredService, measured_service, options_of, run_here, show_target
 
 SETTLE_S = 3.0
 DAY_S = 86_400
@@ -38,14 +36,10 @@ def show(service: MeasuredService, topics: int, seconds: float) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--topics", type=int, default=100_000)
-    parser.add_argument("--seconds", type=float, default=10.0)
-    options = parser.parse_args()
+    options = options_of(__doc__, topics=100_000, seconds=10.0)
     with measured_service() as service:
         show(service, 0, options.seconds)
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(put_one_job_each(service.port, options.topics))
+        run_here(put_one_job_each(service.port, options.topics))
         show(service, options.topics, options.seconds)
 
 

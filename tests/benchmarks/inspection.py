@@ -16,8 +16,6 @@ now: delayed jobs in all topics, and in each some ready and dead ones, so that e
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import statistics
 import tempfile
 import time
@@ -31,7 +29,7 @@ import redis
 
 from deferd.engine.engine import Engine
 from deferd.store.connection import connect
-from tests.benchmarks.measuring import embedded_environment, end_in_order, new_event_loop, show_target
+from tests.benchmarks.measuring import embedded_environment, end_in_order, options_of, run_here, show_target
 from tests.benchmarks.script_calls import forget_calls, log_calls, script_calls
 from tests.integration.store.store_servers import StoreServer
 
@@ -108,8 +106,7 @@ async def measure(url: str, client: redis.Redis, rounds: int, look: Look) -> Non
 def run(url: str, client: redis.Redis, rounds: int, what: str, look: Look) -> None:
     """Measure and print."""
     print(what)
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(measure(url, client, rounds, look))
+    run_here(measure(url, client, rounds, look))
 
 
 def _everything(_topic: str) -> bool:
@@ -139,12 +136,13 @@ async def _consumers(engine: Engine) -> None:
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=5_000_000)
-    parser.add_argument("--topics", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default=",".join(_LOOKS), help="some of now, forecast, dead, why and consumers")
-    options = parser.parse_args()
+    options = options_of(
+        __doc__,
+        jobs=5_000_000,
+        topics=1000,
+        rounds=3,
+        only=(",".join(_LOOKS), "some of now, forecast, dead, why and consumers"),
+    )
     end_in_order()
     jobs, topics, rounds, only = options.jobs, options.topics, options.rounds, options.only.split(",")
     if "now" in only:

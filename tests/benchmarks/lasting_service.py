@@ -15,7 +15,7 @@ import redis
 
 from deferd.engine.scripts import library
 from deferd.store.data_dir import DataDirectory
-from deferd.testing.serve_process import ServeProcess, start_serve
+from deferd.testing.service import ServeProcess, start_serve
 
 START_S = 600.0
 STOP_S = 120.0

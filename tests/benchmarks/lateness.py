@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks import raw_http
-from tests.benchmarks.measuring import CpuMeter, DiskMeter, measured_service, new_event_loop, percentile, show_target
+from tests.benchmarks.measuring import CpuMeter, DiskMeter, measured_service, percentile, run_here, show_target
 
 TOPIC = "bench.lateness"
 PUT_RATE = 5_000
@@ -101,8 +101,8 @@ def main() -> None:
     options = parser.parse_args()
     with measured_service() as service:
         pids = service.pid, service.store_pid, os.getpid()
-        with asyncio.Runner(loop_factory=new_event_loop) as runner, CpuMeter(*pids) as cpu, DiskMeter() as disk:
-            schedule = runner.run(measure(service.port, options))
+        with CpuMeter(*pids) as cpu, DiskMeter() as disk:
+            schedule = run_here(measure(service.port, options))
     late_ms = list(schedule.late_ms.values())
     p50_ms, p90_ms, p99_ms = (percentile(late_ms, share) for share in (0.5, 0.9, 0.99))
     print(f"{len(late_ms)} jobs at {options.rate}/s, {len(late_ms) / schedule.pops:.1f} a pop; {disk}")

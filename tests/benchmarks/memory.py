@@ -9,15 +9,20 @@ warm-up with a tenth of the jobs.
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 from typing import Any
 
 import orjson
 import redis
 
 from tests.benchmarks import raw_http
-from tests.benchmarks.measuring import MeasuredService, measured_service, new_event_loop, resident_bytes, show_target
+from tests.benchmarks.measuring import (
+    MeasuredService,
+    measured_service,
+    options_of,
+    resident_bytes,
+    run_here,
+    show_target,
+)
 
 TOPIC = "bench.memory"
 DELAY_S = 86_400.5
@@ -66,11 +71,9 @@ async def measure(service: MeasuredService, jobs: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=1_000_000)
-    options = parser.parse_args()
-    with measured_service() as service, asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(measure(service, options.jobs))
+    options = options_of(__doc__, jobs=1_000_000)
+    with measured_service() as service:
+        run_here(measure(service, options.jobs))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from deferd.contract.model import FinishItem, PutJob, TopicSettings
 from deferd.engine.engine import Engine
 from deferd.engine.redis_keys import Keys
 from deferd.store.connection import connect
-from tests.benchmarks.measuring import embedded_environment, end_in_order, new_event_loop, show_target
+from tests.benchmarks.measuring import embedded_environment, end_in_order, new_event_loop, show_target, store_cpu_us
 from tests.integration.store.store_servers import ClusterSet, StoreServer
 
 SHARDS = 16
@@ -62,11 +62,6 @@ async def engine_on(url: str) -> AsyncIterator[Engine]:
 
 
 # A hot topic
-
-
-def used_us(server: StoreServer) -> float:
-    cpu = server.command("INFO", "cpu")
-    return float(cpu["used_cpu_user"] + cpu["used_cpu_sys"]) * 1e6
 
 
 async def cycle(engine: Engine, topic: str, jobs: int, batch: int, load: int) -> None:
@@ -113,11 +108,11 @@ async def measure_hot(cluster: ClusterSet, topics: list[str], partitions: int, j
             await asyncio.gather(*(cycle(engine, topic, number // len(topics), size, partitions) for topic in topics))
 
         await cycles(40 * CLIENTS, 1 if batch == 1 else 64)
-        before = [used_us(node) for node in cluster.masters]
+        before = [store_cpu_us(node) for node in cluster.masters]
         own, began = time.process_time(), time.perf_counter()
         await cycles(jobs, batch)
         own_us, seconds = (time.process_time() - own) * 1e6 / jobs, time.perf_counter() - began
-        each = [(used_us(node) - start) / jobs for node, start in zip(cluster.masters, before, strict=True)]
+        each = [(store_cpu_us(node) - start) / jobs for node, start in zip(cluster.masters, before, strict=True)]
         shown = "  ".join(f"{us:6.2f}" for us in each)
         what = f"{len(topics)} topic{'s' * (len(topics) > 1)} of {partitions} partition{'s' * (partitions > 1)}"
         print(
@@ -182,10 +177,10 @@ async def idle(url: str, server: StoreServer, partitions: int, seconds: float) -
             f"  {partitions} partitions: begun to wait with {time.process_time() - used:.1f} s of CPU "
             f"within {time.perf_counter() - began:.0f} s"
         )
-        own, store, began = time.process_time(), used_us(server), time.perf_counter()
+        own, store, began = time.process_time(), store_cpu_us(server), time.perf_counter()
         await asyncio.sleep(seconds)
         took = time.perf_counter() - began
-        shares = 100 * (time.process_time() - own) / took, (used_us(server) - store) / took / 1e4
+        shares = 100 * (time.process_time() - own) / took, (store_cpu_us(server) - store) / took / 1e4
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)

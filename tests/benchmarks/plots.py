@@ -8,7 +8,6 @@ Writes SVG files to `docs/images/`.
 from __future__ import annotations
 
 import argparse
-import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, NullLocator
 
 from tests.benchmarks import client_put, lateness, stored
-from tests.benchmarks.measuring import measured_service, new_event_loop, percentile
+from tests.benchmarks.measuring import measured_service, options_of, percentile, run_here
 
 FOLDER = Path(__file__).parents[2] / "docs/images"
 CONSUMERS, COUNT = 8, 100
@@ -28,8 +27,8 @@ _BIN_MS, _SHOWN_MS = 0.5, 15
 def draw_lateness(rate: int, seconds: float) -> None:
     """Measure and draw the histogram."""
     options = argparse.Namespace(rate=rate, seconds=seconds, consumers=CONSUMERS, count=COUNT)
-    with measured_service() as service, asyncio.Runner(loop_factory=new_event_loop) as runner:
-        late_ms = list(runner.run(lateness.measure(service.port, options)).late_ms.values())
+    with measured_service() as service:
+        late_ms = list(run_here(lateness.measure(service.port, options)).late_ms.values())
     p50_ms, p99_ms = percentile(late_ms, 0.5), percentile(late_ms, 0.99)
     title = f"Lateness of delivery at {rate:,} jobs/s: p50 {p50_ms:.1f} ms, p99 {p99_ms:.1f} ms"
     print(title)
@@ -112,11 +111,12 @@ def _save(figure: Figure, name: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rate", type=int, default=2000, help="jobs due per second")
-    parser.add_argument("--seconds", type=float, default=15.0, help="seconds in which they become due")
-    parser.add_argument("--steps", default=stored.STEPS, help="numbers of stored jobs, with commas")
-    options = parser.parse_args()
+    options = options_of(
+        __doc__,
+        rate=(2000, "jobs due per second"),
+        seconds=(15.0, "seconds in which they become due"),
+        steps=(stored.STEPS, "numbers of stored jobs, with commas"),
+    )
     FOLDER.mkdir(exist_ok=True)
     draw_lateness(options.rate, options.seconds)
     draw_stored(stored.steps_of(options.steps), seconds=3.0)

@@ -12,7 +12,6 @@ beside a hanging target: both again, while another topic has 1000 requests under
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import multiprocessing
 import time
@@ -22,7 +21,15 @@ from typing import cast
 import httpx
 import uvloop
 
-from tests.benchmarks.measuring import CpuMeter, end_in_order, measured_service, percentile, pin, show_target
+from tests.benchmarks.measuring import (
+    CpuMeter,
+    end_in_order,
+    measured_service,
+    options_of,
+    percentile,
+    pin,
+    show_target,
+)
 
 _SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 _RESPONSE = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
@@ -145,9 +152,7 @@ def lateness_ms(load: Load, topic: str) -> list[float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=20_000)
-    jobs = parser.parse_args().jobs
+    jobs = options_of(__doc__, jobs=20_000).jobs
     end_in_order()
     pipe, other = multiprocessing.get_context("spawn").Pipe()
     target = multiprocessing.get_context("spawn").Process(target=_run_target, args=(other,), daemon=True)

@@ -28,8 +28,9 @@ from tests.benchmarks.measuring import (
     DiskMeter,
     MeasuredService,
     measured_service,
-    new_event_loop,
+    options_of,
     percentile,
+    run_here,
     show_target,
 )
 
@@ -179,18 +180,14 @@ class Round:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=100_000)
-    parser.add_argument("--connections", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--in-memory", action="store_true", help="a store that writes no file")
-    options = parser.parse_args()
+    options = options_of(
+        __doc__, jobs=100_000, connections=4, rounds=3, in_memory=(False, "a store that writes no file")
+    )
     options.jobs -= options.jobs % (BATCH * options.connections)
     figures: dict[str, list[float]] = defaultdict(list)
     with measured_service("--resp-port", "0", in_memory=options.in_memory) as service, DiskMeter() as disk:
         for _ in range(options.rounds):
-            with asyncio.Runner(loop_factory=new_event_loop) as runner:
-                runner.run(Round(service, options, figures).run())
+            run_here(Round(service, options, figures).run())
     middle = {step: statistics.median(values) for step, values in figures.items()}
     print(f"{options.jobs} jobs over {options.connections} connections, median of {options.rounds} rounds; {disk}")
     for step in ("HTTP put", "HTTP pop and finish", "SADD", "SPOP 100"):

@@ -19,7 +19,14 @@ import urllib.request
 from datetime import UTC, datetime
 
 from tests.benchmarks import raw_http
-from tests.benchmarks.measuring import CpuMeter, MeasuredService, measured_service, new_event_loop, show_target
+from tests.benchmarks.measuring import (
+    CpuMeter,
+    MeasuredService,
+    measured_service,
+    new_event_loop,
+    options_of,
+    show_target,
+)
 
 SETTLE_S = 3.0
 CONNECTIONS = 32
@@ -120,13 +127,14 @@ async def show_year(port: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--schedules", type=int, default=100_000)
-    parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--firing", type=int, default=1000)
-    parser.add_argument("--firings", type=int, default=5)
-    parser.add_argument("--topics", type=int, default=1, help="topics of those that run together")
-    options = parser.parse_args()
+    options = options_of(
+        __doc__,
+        schedules=100_000,
+        seconds=20.0,
+        firing=1000,
+        firings=5,
+        topics=(1, "topics of those that run together"),
+    )
     with measured_service() as service:
         show_idle(service, 0, options.seconds)
         month = time.gmtime(time.time() + 120 * 86_400).tm_mon

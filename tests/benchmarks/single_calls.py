@@ -11,7 +11,6 @@ compared: first only puts, then the full cycle of put, pop and finish, each as o
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import os
 import statistics
@@ -33,8 +32,9 @@ from tests.benchmarks.measuring import (
     DiskMeter,
     MeasuredService,
     measured_service,
-    new_event_loop,
+    options_of,
     pin,
+    run_here,
     show_target,
 )
 from tests.ports import free_port
@@ -137,8 +137,7 @@ def purge(service: MeasuredService) -> None:
         await connection.call("DELETE", f"/topics/{TOPIC}")
         connection.close()
 
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(run())
+    run_here(run())
     time.sleep(0.5)
 
 
@@ -154,12 +153,13 @@ def show(name: str, runs: list[Run]) -> Run:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="runs of each; the medians count")
-    parser.add_argument("--seconds", type=int, default=4, help="length of a run")
-    parser.add_argument("--connections", type=int, default=64)
-    parser.add_argument("--in-memory", action="store_true", help="a store without append-only file")
-    options = parser.parse_args()
+    options = options_of(
+        __doc__,
+        rounds=(5, "runs of each; the medians count"),
+        seconds=(4, "length of a run"),
+        connections=64,
+        in_memory=(False, "a store without append-only file"),
+    )
     with (
         measured_service(in_memory=options.in_memory) as service,
         bare_application(example_responses(service.url)) as (bare_url, bare_pid),

@@ -10,7 +10,6 @@ part of it varies.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -23,7 +22,7 @@ from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import json_bytes
 from deferd.store.connection import connect
-from tests.benchmarks.measuring import embedded_environment
+from tests.benchmarks.measuring import embedded_environment, options_of, store_cpu_us
 from tests.integration.store.store_servers import StoreServer
 
 TOPIC = "bench.cpu"
@@ -40,14 +39,10 @@ class Meter:
         self._jobs = jobs
         self.us: dict[str, float] = {}
 
-    def _used_us(self) -> float:
-        cpu = self._server.command("INFO", "cpu")
-        return float(cpu["used_cpu_user"] + cpu["used_cpu_sys"]) * 1e6
-
     async def measure(self, step: str, work: Callable[[], Awaitable[None]]) -> None:
-        before = self._used_us()
+        before = store_cpu_us(self._server)
         await work()
-        self.us[step] = (self._used_us() - before) / self._jobs
+        self.us[step] = (store_cpu_us(self._server) - before) / self._jobs
 
 
 async def measure_deferd(server: StoreServer, jobs: int, batch: int) -> dict[str, float]:
@@ -149,10 +144,7 @@ async def measure_bare(server: StoreServer, jobs: int, batch: int) -> dict[str, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=50_000)
-    parser.add_argument("--batch", type=int, default=500, help="jobs in a call: 1 to 500")
-    options = parser.parse_args()
+    options = options_of(__doc__, jobs=50_000, batch=(500, "jobs in a call: 1 to 500"))
     with (
         tempfile.TemporaryDirectory() as folder,
         StoreServer(Path(folder), environment=embedded_environment()) as server,

@@ -10,14 +10,13 @@ clients.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import time
 from typing import Any, NamedTuple
 
 from tests.benchmarks import raw_http
-from tests.benchmarks.measuring import MeasuredService, measured_service, new_event_loop
+from tests.benchmarks.measuring import MeasuredService, measured_service, options_of, run_here
 
 TOPIC, DUE_TOPIC = "bench.stored", "bench.due"
 BATCH = 500
@@ -138,15 +137,14 @@ def steps_of(text: str) -> list[int]:
 def run(steps: list[int], seconds: float) -> list[Step]:
     """Start a service and measure."""
     print("throughput while more and more delayed jobs are stored", flush=True)
-    with measured_service() as service, asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(measure(service, steps, seconds))
+    with measured_service() as service:
+        return run_here(measure(service, steps, seconds))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", default=STEPS, help="numbers of stored jobs, with commas")
-    parser.add_argument("--seconds", type=float, default=3.0, help="length of each measurement")
-    options = parser.parse_args()
+    options = options_of(
+        __doc__, steps=(STEPS, "numbers of stored jobs, with commas"), seconds=(3.0, "length of each measurement")
+    )
     run(steps_of(options.steps), options.seconds)
 
 

@@ -24,9 +24,10 @@ from tests.benchmarks.measuring import (
     MeasuredService,
     allow_connections,
     measured_service,
-    new_event_loop,
+    options_of,
     percentile,
     resident_bytes,
+    run_here,
     show_target,
 )
 
@@ -143,16 +144,17 @@ async def measure(service: MeasuredService, options: argparse.Namespace) -> None
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--consumers", type=int, default=10_000)
-    parser.add_argument("--topics", type=int, default=1, help="how many topics they are spread over")
-    parser.add_argument("--by-pattern", action="store_true", help="each waits for all topics, at most 1000")
-    parser.add_argument("--idle", type=float, default=10.0, help="seconds without load, at most 30")
-    parser.add_argument("--jobs", type=int, default=300)
-    options = parser.parse_args()
+    options = options_of(
+        __doc__,
+        consumers=10_000,
+        topics=(1, "how many topics they are spread over"),
+        by_pattern=(False, "each waits for all topics, at most 1000"),
+        idle=(10.0, "seconds without load, at most 30"),
+        jobs=300,
+    )
     allow_connections(options.consumers)
-    with measured_service() as service, asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(measure(service, options))
+    with measured_service() as service:
+        run_here(measure(service, options))
 
 
 if __name__ == "__main__":

@@ -9,16 +9,22 @@ the plain jobs of the same round.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import statistics
 from collections import defaultdict
 from typing import Any
 
 import httpx
-import orjson
 
-from tests.benchmarks.measuring import CpuMeter, MeasuredService, measured_service, new_event_loop, show_target
+from tests.benchmarks import raw_http
+from tests.benchmarks.measuring import (
+    CpuMeter,
+    MeasuredService,
+    measured_service,
+    options_of,
+    run_here,
+    show_target,
+)
 
 TOPIC = "bench.windows"
 CONNECTIONS = 32
@@ -35,46 +41,39 @@ JOBS: dict[str, dict[str, Any]] = {
 }
 
 
-def request(path: str, body: Any) -> bytes:
-    content = orjson.dumps(body)
-    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-    return f"{head}content-length: {len(content)}\r\n\r\n".encode() + content
-
-
-async def send(port: int, content: bytes, status: bytes, count: int, connections: int) -> None:
+async def send(port: int, content: bytes, status: int, count: int, connections: int) -> None:
     """Send the request so many times."""
 
-    async def over_one_connection(calls: int) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        for _ in range(calls):
-            writer.write(content)
-            head = await reader.readuntil(b"\r\n\r\n")
-            assert head.startswith(b"HTTP/1.1 " + status), head
-            [length] = [line[15:] for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
-            await reader.readexactly(int(length))
-        writer.close()
+    async def send_over(connection: raw_http.Connection) -> None:
+        for _ in range(count // connections):
+            response = await connection.send(content)
+            assert response.status == status, response.body
+        connection.close()
 
-    await asyncio.gather(*(over_one_connection(count // connections) for _ in range(connections)))
+    await asyncio.gather(*map(send_over, await raw_http.connect_many(port, connections)))
 
 
 def measure(service: MeasuredService, way: str, job: dict[str, Any], jobs: int) -> tuple[float, float]:
     """Microseconds a put of the service and of the store."""
     if way == "single":
-        content, status, calls, connections = request("/jobs", job), b"201", jobs, CONNECTIONS
+        content, status, calls, connections = raw_http.request_bytes("POST", "/jobs", job), 201, jobs, CONNECTIONS
     else:
-        content, status, calls, connections = request("/jobs/batch", {"jobs": [job] * BATCH}), b"200", jobs // BATCH, 1
+        batch = {"jobs": [job] * BATCH}
+        content, status, calls, connections = (
+            raw_http.request_bytes("POST", "/jobs/batch", batch),
+            200,
+            jobs // BATCH,
+            1,
+        )
     calls -= calls % connections
-    with CpuMeter(service.pid, service.store_pid) as cpu, asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(send(service.port, content, status, calls, connections))
+    with CpuMeter(service.pid, service.store_pid) as cpu:
+        run_here(send(service.port, content, status, calls, connections))
     httpx.delete(f"{service.url}/topics/{TOPIC}", timeout=60).raise_for_status()
     return cpu.us_each(service.pid, jobs), cpu.us_each(service.store_pid, jobs)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=20_000)
-    options = parser.parse_args()
+    options = options_of(__doc__, rounds=5, jobs=20_000)
     costs: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     with measured_service(in_memory=True) as service:
         httpx.put(f"{service.url}/calendars/bench", json={"windows": [OFFICE]}).raise_for_status()

@@ -24,7 +24,7 @@ from deferd import AsyncClient
 from deferd.contract.errors import DeferdError
 from deferd.contract.model import PutJob
 from tests.acceptance.service_process import ServiceProcess
-from tests.benchmarks.measuring import end_in_order, percentile, show_target
+from tests.benchmarks.measuring import end_in_order, options_of, percentile, show_target
 
 TOPIC = "bench.kills"
 CONSUMERS = 4
@@ -89,12 +89,13 @@ async def measure(service: ServiceProcess, options: argparse.Namespace) -> tuple
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=12)
-    parser.add_argument("--every", type=float, default=3.0, help="seconds from one kill to the next")
-    parser.add_argument("--workers", type=int, default=2, help="server processes")
-    parser.add_argument("--rate", type=int, default=50, help="jobs due per second")
-    options = parser.parse_args()
+    options = options_of(
+        __doc__,
+        kills=12,
+        every=(3.0, "seconds from one kill to the next"),
+        workers=(2, "server processes"),
+        rate=(50, "jobs due per second"),
+    )
     end_in_order()
     with (
         tempfile.TemporaryDirectory(prefix="deferd-kills-") as folder,

@@ -31,7 +31,7 @@ from deferd.contract.errors import (
     TopicNotFound,
 )
 from deferd.contract.model import JobState
-from deferd.contract.responses.job_calls import FinishResult, PutResult, Released
+from deferd.contract.operations.jobs import FinishResult, PutResult, Released
 from tests.faults.drawn_puts import (
     BACKOFF_MS,
     COLLECTING,

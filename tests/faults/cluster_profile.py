@@ -152,7 +152,8 @@ async def _run(folder: Path, outcome: ProfileOutcome, minutes: float) -> None:
         nodes = ClusterNodes(cluster.mark_used(SHARDS), KEYS)
         flags = ("--redis-url", cluster.url, "--shards", str(SHARDS), "--replication-timeout", "2")
         services = [
-            stack.enter_context(ServiceProcess(folder / f"service-{number}", *flags)) for number in range(SERVICES)
+            stack.enter_context(ServiceProcess(folder / f"service-{number}", *flags, preloaded=True))
+            for number in range(SERVICES)
         ]
         load = Load([service.url for service in services], chance, outcome)
         faults = Faults(nodes, load, chance, folder)

@@ -114,7 +114,8 @@ async def run_cluster_faults(folder: Path, seed: int, rounds: int) -> ClusterOut
         cluster = stack.enter_context(ClusterSet(folder, masters=MASTERS, first_replicated=True, appendonly="yes"))
         flags = ("--redis-url", cluster.url, "--shards", str(SHARDS), "--tick", "30")
         services = [
-            stack.enter_context(ServiceProcess(folder / f"service-{number}", *flags)) for number in range(SERVICES)
+            stack.enter_context(ServiceProcess(folder / f"service-{number}", *flags, preloaded=True))
+            for number in range(SERVICES)
         ]
         load = _Load(cluster, [service.url for service in services], chance)
         async with load.running():

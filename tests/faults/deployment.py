@@ -11,8 +11,6 @@ import json
 import os
 import resource
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,12 +27,14 @@ from tests.acceptance.service_process import ServiceProcess
 from tests.faults.job_state import DEAD_RETENTION_MS
 from tests.faults.orphans import no_orphans
 from tests.faults.push_targets import PushTargets
+from tests.faults.rollout import Release
 from tests.faults.tcp_proxy import TcpProxy, tcp_proxy
 from tests.in_thread import in_thread
 from tests.integration.store.store_contents import KEYS
 from tests.integration.store.store_rights import as_user, user_line
 from tests.integration.store.store_servers import StoreServer
 from tests.ports import held_port
+from tests.preloaded import start_module
 
 SERVICES = 2
 KEYED = 1
@@ -99,13 +99,8 @@ class RecordingProcess:
     def start(self) -> None:
         """Start it, or start it again."""
         self.files.append(self._folder / f"{self._name}.{len(self.files)}.jsonl")
-        with self.files[-1].with_suffix(".log").open("w") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", self._module, str(self.files[-1]), *self._arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+        log = self.files[-1].with_suffix(".log")
+        self.process = start_module(self._module, str(self.files[-1]), *self._arguments, log=log, owner=self._folder)
 
     def kill(self) -> int:
         """Send SIGKILL; returns its exit code."""
@@ -139,6 +134,8 @@ class Deployment:
     targets: PushTargets
     clock_files: list[Path]
     keys: KeysFile
+    previous: Path | None
+    """Where the previous release is unpacked; None in a run without it."""
     clients: list[RecordingProcess] = field(init=False)
     worker: RecordingProcess = field(init=False)
 
@@ -167,6 +164,10 @@ class Deployment:
     def files(self) -> list[Path]:
         """All histories recorded so far."""
         return [file for process in self.users for file in process.files]
+
+    def set_release(self, number: int, release: Release) -> None:
+        """Let a service be of this release from its next start on."""
+        _set_release(self.services[number], self.clock_files[number], release, self.previous)
 
     async def active_timer(self) -> bytes | None:
         """The name of the timer that holds the lock."""
@@ -223,8 +224,10 @@ def set_clock(file: Path, shift_h: float) -> None:
 
 
 @contextlib.contextmanager
-def deployed(folder: Path, seed: int) -> Iterator[Deployment]:
-    """Start everything, and stop it at the end of the block."""
+def deployed(
+    folder: Path, seed: int, releases: Sequence[Release], previous: Path | None = None
+) -> Iterator[Deployment]:
+    """Start everything, each service of its release, and stop it at the end of the block."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(no_orphans(folder))
         store = stack.enter_context(FaultyStore(folder / "store"))
@@ -244,7 +247,6 @@ def deployed(folder: Path, seed: int) -> Iterator[Deployment]:
             _service(
                 folder / f"service-{number}",
                 store_proxies[number],
-                clock_files[number],
                 (
                     *flags[number],
                     *("--resp-port", str(resp_ports[number]), "--push-allow", f"http://127.0.0.1:{targets.port}"),
@@ -252,6 +254,8 @@ def deployed(folder: Path, seed: int) -> Iterator[Deployment]:
             )
             for number in range(SERVICES)
         ]
+        for service, clock_file, release in zip(services, clock_files, releases, strict=True):
+            _set_release(service, clock_file, release, previous)
         with ThreadPoolExecutor() as at_once:
             for service in at_once.map(ServiceProcess.start, services):
                 stack.push(service.__exit__)
@@ -259,7 +263,7 @@ def deployed(folder: Path, seed: int) -> Iterator[Deployment]:
         resp_proxies = [stack.enter_context(tcp_proxy("127.0.0.1", port)) for port in resp_ports]
         targets.look_at([service.url for service in services])
         deployment = Deployment(
-            folder, store, store_proxies, services, service_proxies, resp_proxies, targets, clock_files, keys
+            folder, store, store_proxies, services, service_proxies, resp_proxies, targets, clock_files, keys, previous
         )
         began_s, urls = str(time.monotonic()), (*deployment.urls, *deployment.resp_urls)
         deployment.clients = [
@@ -286,12 +290,17 @@ def _environment_of_clients(token: str) -> Iterator[None]:
             os.environ["DEFERD_KEY"] = before
 
 
-def _service(folder: Path, store_proxy: TcpProxy, clock_file: Path, more: Sequence[str]) -> ServiceProcess:
-    python_path = os.pathsep.join([str(_SHIFTED_CLOCK), os.environ.get("PYTHONPATH", "")])
-    environment = {"PYTHONPATH": python_path, "SHIFTED_CLOCK_FILE": str(clock_file)}
+def _service(folder: Path, store_proxy: TcpProxy, more: Sequence[str]) -> ServiceProcess:
     store_url = as_user(f"redis://127.0.0.1:{store_proxy.port}")
     flags = ("--redis-url", store_url, "--dead-retention", str(DEAD_RETENTION_MS / 1000))
-    return ServiceProcess(folder, *flags, *more, environment=environment)
+    return ServiceProcess(folder, *flags, *more, preloaded=True)
+
+
+def _set_release(service: ServiceProcess, clock_file: Path, release: Release, previous: Path | None) -> None:
+    service.release = None if release is Release.PRESENT else previous
+    packages = [] if service.release is None else [str(service.release / "app")]
+    python_path = os.pathsep.join([*packages, str(_SHIFTED_CLOCK), os.environ.get("PYTHONPATH", "")])
+    service.environment = {"PYTHONPATH": python_path, "SHIFTED_CLOCK_FILE": str(clock_file)}
 
 
 def clock_error_h(url: str) -> float:

@@ -7,7 +7,7 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
-from deferd.engine.timing.openings import spread_of
+from deferd.engine.openings import spread_of
 
 TOPICS = ("faults.a", "faults.b", "faults.c")
 SPREAD_TOPIC = TOPICS[-1]

@@ -33,6 +33,8 @@ DEAD_S = 0.3
 """How long a killed process stays down."""
 NOTICED_S = 10.0
 """How long a fault that needs traffic to show, such as a full disk, may take to have its effect."""
+PUSHER_KILLS = 3
+"""How often a service is killed until a request ends with it: those that were seen may have ended just before."""
 NO_LIMIT = 0
 SHORT_DELAY_S = 0.15
 LONG_DELAY_S = 1.7
@@ -290,13 +292,25 @@ async def _cut_resp_connections(fault: Fault, deployment: Deployment) -> None:
 
 
 async def _kill_pusher(fault: Fault, deployment: Deployment) -> None:
-    service, targets = deployment.services[fault.which], deployment.targets
-    token = deployment.keys.tokens[KEY_NAME]
-    # Most requests take milliseconds, and a busy machine seldom looks.
-    await _until(lambda: _pushes_under_way(service, token) > 0, "the service pushes", within_s=3 * NOTICED_S)
-    before = targets.closed
-    await _kill(service)
-    _require(targets.closed > before, "no request ended with the service")
+    targets, token = deployment.targets, deployment.keys.tokens[KEY_NAME]
+    pushing: list[ServiceProcess] = []
+
+    def one_pushes() -> bool:
+        pushing[:] = [service for service in deployment.services if _pushes_under_way(service, token) > 0]
+        return bool(pushing)
+
+    targets.holds = True  # most requests take milliseconds, and would have ended before the kill
+    try:
+        for _ in range(PUSHER_KILLS):
+            # One service may send everything for a while. Circuits may be open, and a busy machine seldom looks.
+            await _until(one_pushes, "a service pushes", within_s=12 * NOTICED_S)
+            before = targets.closed
+            await _kill(pushing[fault.which % len(pushing)])
+            if targets.closed > before:
+                return
+    finally:
+        targets.holds = False
+    raise FaultNotInjected("no request ended with the service")
 
 
 def _pushes_under_way(service: ServiceProcess, token: str) -> int:

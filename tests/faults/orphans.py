@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.preloaded import PRELOADER
+
 OURS = {
     *("deferd", "deferd.server.server_process"),
     *("tests.faults.client_process", "tests.faults.worker_process", "tests.acceptance.worker.chaos_worker"),
@@ -42,7 +44,9 @@ def processes_in(folder: str) -> list[int]:
             with contextlib.suppress(OSError):
                 command = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
                 places = [*command, str((entry / "cwd").readlink())]
-                is_ours = OURS.intersection(command) or "valkey-server" in command[0]
+                if is_fork := any(word.endswith(PRELOADER) for word in command):
+                    places = [f"{link.readlink()}/" for link in (entry / "fd").iterdir()]
+                is_ours = is_fork or OURS.intersection(command) or "valkey-server" in command[0]
                 if is_ours and any(place.startswith(f"{folder}/") for place in places):
                     found.append(int(entry.name))
     return found

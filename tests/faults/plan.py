@@ -39,6 +39,23 @@ class FaultKind(StrEnum):
     BREAK_KEY_FILE = "the key file is invalid and all server processes are killed"
 
 
+OF_SERVICES = frozenset(
+    {
+        FaultKind.KILL_SERVICE,
+        FaultKind.FREEZE_SERVICE,
+        FaultKind.KILL_TIMER_HOLDER,
+        FaultKind.FREEZE_TIMER_HOLDER,
+        FaultKind.KILL_PUSHER,
+        FaultKind.CUT_SERVICE_RESPONSES,
+        FaultKind.CUT_RESP_CONNECTIONS,
+        FaultKind.HOLD_REQUESTS,
+        FaultKind.JUMP_CLOCK,
+        FaultKind.BREAK_KEY_FILE,
+        FaultKind.KILL_STORE,
+        FaultKind.FLUSH_SCRIPTS,
+    }
+)
+"""What happens to a service, and what lets all services load their scripts again."""
 SHORT_S = (0.2, 0.8)
 BEYOND_LEASES_S = (1.6, 2.2)
 BEYOND_STORE_TIMEOUT_S = 2.2
@@ -68,15 +85,15 @@ class Fault:
     jump_h: float
 
 
-def draw_plan(seed: int, count: int, *, without: Collection[FaultKind] = ()) -> list[Fault]:
-    """`count` faults in random order; every kind but those `without` comes once before any comes again."""
+def draw_plan(seed: int, count: int, *, kinds: Collection[FaultKind] = tuple(FaultKind)) -> list[Fault]:
+    """`count` faults of these kinds in random order; every kind comes once before any comes again."""
     chance = random.Random(seed)
-    kinds: list[FaultKind] = []
-    while len(kinds) < count:
-        shuffled = [kind for kind in FaultKind if kind not in without]
+    drawn: list[FaultKind] = []
+    while len(drawn) < count:
+        shuffled = [kind for kind in FaultKind if kind in kinds]
         chance.shuffle(shuffled)
-        kinds += shuffled
-    return [_draw(kind, chance) for kind in kinds[:count]]
+        drawn += shuffled
+    return [_draw(kind, chance) for kind in drawn[:count]]
 
 
 def _draw(kind: FaultKind, chance: random.Random) -> Fault:

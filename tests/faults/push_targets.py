@@ -37,6 +37,9 @@ MAX_IN_FLIGHT = 8
 LOOK_S = 0.3
 """How often the lease of a request under way is looked up."""
 LOOK_TIMEOUT_S = 0.4
+HOLD_LOOK_S = 0.01
+HOLD_MOST_S = TIMEOUT_S * 0.7
+"""Requests that are held for longer would fail, and open circuits would let only one process push at a time."""
 SOON_S = TIMEOUT_S / 2
 """Before that no service gives up."""
 LATE_S = (0.05, 0.4)
@@ -112,6 +115,8 @@ class PushTargets:
         self._clients: list[AsyncClient] = []
         self._urls: list[str] = []
         self._is_settled = False
+        self.holds = False
+        """Respond late, to all requests but those of the fast target, until this is false again."""
         self._receipts: set[str] = set()
         self._under_way: set[str] = set()
         self._names: dict[str, str] = {}
@@ -193,6 +198,8 @@ class PushTargets:
         try:
             for one in new:
                 watches += await self._record_delivery(one, arrived_s, arrived_ms)
+            while self.holds and topic != FAST_TOPIC and time.monotonic() < arrived_s + HOLD_MOST_S:
+                await asyncio.sleep(HOLD_LOOK_S)
             behaviour = self._behaviour(topic)
             self.requests[behaviour] += 1
             reply = await self._reply(behaviour, deliveries)

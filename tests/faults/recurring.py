@@ -23,7 +23,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from deferd import AsyncClient
 from deferd.client.errors import NoAnswer
-from deferd.client.schedules import ScheduledJobOptions, ScheduleOptions
+from deferd.client.scheduling import ScheduledJobOptions, ScheduleOptions
 from deferd.contract.errors import DeferdError, JobNotFound
 from deferd.contract.model import JobState
 from tests.acceptance.service_process import ServiceProcess
@@ -124,15 +124,20 @@ def run_id(name: str, at: datetime) -> str:
     return f"{name}:{at.astimezone(UTC).strftime(_ID_TIME)}"
 
 
-async def run_recurring(folder: Path, seed: int, *, occurrences: int, schedules: int = 100) -> Recurring:
-    """Let `schedules` schedules run until they have had about `occurrences` together, and each kind of fault came."""
+async def run_recurring(
+    folder: Path, seed: int, *, occurrences: int, schedules: int = 100, previous: Path | None = None
+) -> Recurring:
+    """Let `schedules` schedules run until they have had about `occurrences` together, and each kind of fault came.
+
+    `previous` is where the previous release is unpacked: services with the first release of the time zones are of that.
+    """
     outcome = Recurring(seed, schedules=schedules)
     chance = random.Random(seed)
     began_s = time.monotonic()
     with contextlib.ExitStack() as stack:
         stack.enter_context(no_orphans(folder))
         store = stack.enter_context(FaultyStore(folder / "store"))
-        releases = _releases(folder)
+        releases = _releases(folder, previous)
         flags = [("--workers", "2") if number == SEVERAL_PROCESSES else () for number in range(SERVICES)]
         services = [
             stack.enter_context(
@@ -176,10 +181,13 @@ def _url(store: FaultyStore) -> str:
     return as_user(f"redis://127.0.0.1:{store.port}")
 
 
-def _releases(folder: Path) -> list[dict[str, str]]:
-    """The environments for two releases of the time zones, which differ from six hours on."""
+def _releases(folder: Path, previous: Path | None) -> list[dict[str, str]]:
+    """The environments for two releases of the time zones, the first with `previous`; they differ from six hours on."""
     zones = {"2099.1": tzif(2), "2099.2": tzif(2, (int(time.time()) + 6 * HOUR_S, 3))}
-    return [{"PYTHONPATH": str(make_release(folder / version, version, zone))} for version, zone in zones.items()]
+    paths = [str(make_release(folder / version, version, zone)) for version, zone in zones.items()]
+    if previous is not None:
+        paths[0] = f"{previous / 'app'}{os.pathsep}{paths[0]}"
+    return [{"PYTHONPATH": path} for path in paths]
 
 
 class _Recurring:

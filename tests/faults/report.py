@@ -31,6 +31,9 @@ def _lines(outcome: Outcome) -> Iterator[str]:
             max(one.recovered_after_s for one in of_kind),
         )
         yield f"{len(of_kind):6} {failed_calls:6} {slowest_s:6.1f}  {kind}"
+    for one in outcome.replacements:
+        what = f"service {one.service} is replaced (SIGTERM) by {one.release}; the store has {one.libraries} libraries"
+        yield f"{1:6} {one.failed_calls:6} {one.recovered_after_s:6.1f}  {what}"
     yield f"{len(outcome.not_injected):6}  faults drawn that had no effect"
     for kind, why in outcome.left_out.items():
         yield f"     0  {kind}: not on this machine ({why})"

@@ -27,7 +27,7 @@ from deferd.contract.errors import (
     ReceiptStale,
     StoreUnavailable,
 )
-from deferd.contract.responses.job_calls import Cancelled, Released
+from deferd.contract.operations.jobs import Cancelled, Released
 from deferd.contract.timestamps import parse_instant
 from tests.faults.history import NOT_SHOWN
 from tests.faults.response_facts import ms

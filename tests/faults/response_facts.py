@@ -7,8 +7,7 @@ from typing import Any
 
 from deferd import Delivery
 from deferd.contract.model import JobState
-from deferd.contract.responses.job_calls import PutResult
-from deferd.contract.responses.jobs import Job
+from deferd.contract.operations.jobs import Job, PutResult
 from tests.faults.history import text_of
 
 CREATED = 201

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from deferd import AsyncClient
 from deferd.engine.partitions import names_of
+from deferd.engine.script_library import NAME_PREFIX
 from tests.acceptance.service_process import ServiceProcess
 from tests.faults.clients import Clients
 from tests.faults.deployment import Deployment, FaultyStore, RecordingProcess, clock_error_h, deployed
@@ -24,6 +26,7 @@ from tests.faults.plan import NEED_PRIVATE_NETWORK, Fault, FaultKind, draw_plan
 from tests.faults.progress import Progress
 from tests.faults.promises import Broken, broken_promises, check_store_contents, wrong_responses
 from tests.faults.push_targets import Behaviour
+from tests.faults.rollout import NONE, Release, Rollout, replacements, stages_until
 from tests.faults.set_commands import SET_TOPIC, Members, check_members
 from tests.integration.store.store_contents import Contents, of_all_partitions, read_contents
 from tests.private_network import in_private_network_if_possible, why_no_private_network
@@ -54,12 +57,28 @@ class InjectedFault(NamedTuple):
     failed_calls: int
 
 
+class Replacement(NamedTuple):
+    """A service that was stopped (SIGTERM) and started as one of another release; further values as those of a fault.
+
+    `libraries` is how many libraries of scripts the store has afterwards: one, if the releases have the same scripts.
+    """
+
+    service: int
+    release: Release
+    recovered_after_s: float
+    failed_calls: int
+    libraries: int
+
+
 @dataclass
 class Outcome:
     """The result of a run."""
 
     seed: int
+    kinds: Collection[FaultKind]
+    """The kinds of faults that the run is to inject."""
     faults: list[InjectedFault] = field(default_factory=list)
+    replacements: list[Replacement] = field(default_factory=list)
     left_out: Mapping[FaultKind, str] = field(default_factory=dict)
     """Kinds of faults that this machine does not allow, and why."""
     not_injected: list[str] = field(default_factory=list)
@@ -93,37 +112,62 @@ class Outcome:
     @property
     def never_injected(self) -> set[FaultKind]:
         """Kinds of faults that were never injected."""
-        return set(FaultKind) - {injected.fault.kind for injected in self.faults} - self.left_out.keys()
+        return set(self.kinds) - {injected.fault.kind for injected in self.faults} - self.left_out.keys()
 
 
-def run(folder: Path, seed: int, count: int, *, until_s: float | None = None) -> Outcome:
+def run(
+    folder: Path,
+    seed: int,
+    count: int,
+    *,
+    until_s: float | None = None,
+    kinds: Collection[FaultKind] = tuple(FaultKind),
+    rollout: Rollout = NONE,
+    previous: Path | None = None,
+) -> Outcome:
     """Inject so many faults, or until `until_s` on the monotonic clock is over, then check every promise.
 
-    All of it has a network of its own, where the machine allows that.
+    All of it has a network of its own, where the machine allows that. A rollout that has stages of the previous release
+    needs that one, unpacked by `previous_release.unpack`.
 
     Raises:
         TimeoutError: calls did not succeed again after a fault.
         RuntimeError: a process exited unexpectedly.
     """
     why_not = why_no_private_network()
-    outcome = Outcome(seed, left_out={} if why_not is None else dict.fromkeys(NEED_PRIVATE_NETWORK, why_not))
-    plan = draw_plan(seed, count, without=outcome.left_out)
+    left_out = {} if why_not is None else dict.fromkeys(NEED_PRIVATE_NETWORK & set(kinds), why_not)
+    outcome = Outcome(seed, kinds, left_out=left_out)
+    plan = draw_plan(seed, count, kinds=set(kinds) - left_out.keys())
 
-    in_private_network_if_possible(lambda: asyncio.run(_run(folder, outcome, plan, until_s)))
+    faults = _until(plan, until_s)
+    in_private_network_if_possible(lambda: asyncio.run(_run(folder, outcome, faults, rollout, previous)))
     return outcome
 
 
-async def _run(folder: Path, outcome: Outcome, plan: Sequence[Fault], until_s: float | None) -> None:
+def _until(plan: Sequence[Fault], until_s: float | None) -> Iterator[tuple[float, Fault]]:
+    """The faults, each with the part of the run that is over before it, from 0 to 1."""
+    began_s = time.monotonic()
+    for number, fault in enumerate(plan):
+        done = number / len(plan) if until_s is None else (time.monotonic() - began_s) / (until_s - began_s)
+        if done > 1:
+            break
+        yield done, fault
+
+
+async def _run(
+    folder: Path, outcome: Outcome, faults: Iterable[tuple[float, Fault]], rollout: Rollout, previous: Path | None
+) -> None:
     seed = outcome.seed
     began_s = time.monotonic()
-    with deployed(folder, seed) as deployment:
+    begun = 1
+    with deployed(folder, seed, rollout[0].releases, previous) as deployment:
         await deployment.targets.set_pushes(deployment.services[0].url)
         await _set_partitions(deployment, PARTITIONS)
         offset_before_ms, _ = await asyncio.to_thread(_clock_offset, deployment.store)
         await _wait_for_recovery(deployment, await _progress(deployment), "at the start")
-        for fault in plan:
-            if until_s is not None and time.monotonic() > until_s:
-                break
+        # After each fault one of them, since an error stays: all would take longer than the faults.
+        for (done, fault), of_topic in zip(faults, itertools.cycle((*ALL_TOPICS, None)), strict=False):
+            begun = await _roll_out(rollout, begun, done, deployment, outcome)
             meanwhile = await _progress(deployment)
             try:
                 await inject(fault, deployment)
@@ -137,9 +181,10 @@ async def _run(folder: Path, outcome: Outcome, plan: Sequence[Fault], until_s: f
             await asyncio.to_thread(meanwhile.update)
             if is_injected:
                 outcome.faults.append(InjectedFault(fault, recovered_after_s, meanwhile.failed_calls))
-            await _audit(deployment, outcome, ALL_TOPICS)
+            await _audit(of_topic, deployment, outcome)
             if len(outcome.faults) == GROWS_AFTER:
                 await _set_partitions(deployment, MORE_PARTITIONS)
+        await _roll_out(rollout, begun, 1, deployment, outcome)
         outcome.clock_errors_h = [
             await asyncio.to_thread(clock_error_h, service.url) for service in deployment.services
         ]
@@ -147,7 +192,8 @@ async def _run(folder: Path, outcome: Outcome, plan: Sequence[Fault], until_s: f
         deployment.targets.settle()
         await deployment.targets.set_pushes(deployment.services[0].url)  # closes the circuits
         drained = await _drain(deployment, seed, began_s)
-        await _audit(deployment, outcome, ALL_TOPICS)
+        for topic in (*ALL_TOPICS, None):
+            await _audit(topic, deployment, outcome)
         await _stop(outcome, {"the worker": deployment.worker})
         await _stop(outcome, {f"service {n}": service for n, service in enumerate(deployment.services)})
         for number, service in enumerate(deployment.services):
@@ -164,6 +210,30 @@ async def _run(folder: Path, outcome: Outcome, plan: Sequence[Fault], until_s: f
     outcome.uncertainty_ms = clock.uncertainty_ms
     await asyncio.to_thread(_check, outcome, read_history(files), contents, read_s, clock)
     outcome.took_s = time.monotonic() - began_s
+
+
+async def _roll_out(rollout: Rollout, begun: int, done: float, deployment: Deployment, outcome: Outcome) -> int:
+    """Replace the services whose release changes in the stages after the first `begun`; returns how many have begun."""
+    until = stages_until(rollout, done)
+    for before, after in itertools.pairwise(rollout[begun - 1 : until]):
+        for number, release in replacements(before, after):
+            meanwhile = await _progress(deployment)
+            service = deployment.services[number]
+            await _stop(outcome, {f"service {number}": service})
+            deployment.set_release(number, release)
+            await asyncio.to_thread(service.start)
+            ended_s = time.monotonic()
+            what = f"service {number} is of {release}"
+            await _wait_for_recovery(deployment, await _progress(deployment), f"after {what}")
+            recovered_after_s = time.monotonic() - ended_s
+            await asyncio.to_thread(meanwhile.update)
+            libraries = await asyncio.to_thread(
+                deployment.store.command, "FUNCTION", "LIST", "LIBRARYNAME", f"{NAME_PREFIX}*"
+            )
+            outcome.replacements.append(
+                Replacement(number, release, recovered_after_s, meanwhile.failed_calls, len(libraries))
+            )
+    return until
 
 
 async def _set_partitions(deployment: Deployment, count: int) -> None:
@@ -215,18 +285,13 @@ async def _drain(deployment: Deployment, seed: int, began_s: float) -> Path:
     return file
 
 
-async def _audit(deployment: Deployment, outcome: Outcome, topics: Sequence[str]) -> None:
-    """Run the service's own consistency check while the load continues."""
+async def _audit(topic: str | None, deployment: Deployment, outcome: Outcome) -> None:
+    """Run the service's own consistency check of a topic, or outside of topics, while the load continues."""
     async with AsyncClient(deployment.urls) as client:
-        for topic in topics:
-            audit = await client.audit(topic)
-            outcome.audits += 1
-            if not audit.clean:
-                outcome.audit.append(f"{topic}: {audit.fields}")
-        store_audit = await client.audit_store()
-        outcome.audits += 1
-        if not store_audit.clean:
-            outcome.audit.append(f"{store_audit.fields}")
+        audit = await (client.audit_store() if topic is None else client.audit(topic))
+    outcome.audits += 1
+    if not audit.clean:
+        outcome.audit.append(f"{topic or 'the store'}: {audit.fields}")
 
 
 def _read_store(store: FaultyStore) -> tuple[dict[str, Contents], tuple[float, float]]:

@@ -14,6 +14,12 @@ from tests.integration.engine.schedule_driver import ScheduleDriver
 from tests.integration.store.store_servers import StoreServer
 
 
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    """The event loop of the service."""
+    return "asyncio", {"use_uvloop": True}
+
+
 @pytest.fixture(autouse=True)
 def first_use_without_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody else uses these stores. In acceptance/server/test_store_refused.py services wait as in production."""

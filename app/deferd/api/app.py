@@ -5,11 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib.resources import files
+from pathlib import Path
 from typing import Any, NoReturn
 
 from fastapi import FastAPI
+from fastapi.openapi.docs import get_swagger_ui_html
 from starlette.datastructures import State
-from starlette.routing import BaseRoute, Router
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, Response
+from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from deferd.api.auth.browser_guard import BrowserGuard
@@ -17,42 +22,71 @@ from deferd.api.auth.gate import KeyGate
 from deferd.api.auth.key_source import key_source
 from deferd.api.context import AppContext
 from deferd.api.dispatch import RequestHandler
-from deferd.api.job_templates import written_deliveries
+from deferd.api.job_responses import written_deliveries
 from deferd.api.openapi import document
+from deferd.api.responses import JsonResponse
 from deferd.api.routes import (
-    activity,
-    bulk,
-    calendars,
     deliveries,
-    docs,
     events,
-    health,
     history,
     inspection,
     jobs,
     now,
-    pop,
     push,
-    schedules,
+    schedules_and_calendars,
     system,
     tasks,
-    test_clock,
     topics,
 )
 from deferd.contract.errors import DeferdError
 from deferd.engine.engine import Engine
-from deferd.engine.stored_fields import to_ms
+from deferd.engine.record import to_ms
 from deferd.settings import Settings
 from deferd.store.connection import connect
 from deferd.store.data_dir import DataDirectory
 
+_SWAGGER_FILES = Path(str(files("fastapi_offline") / "static"))
+"""Swagger UI from a package: FastAPI's own page loads it from other hosts and stays blank without them."""
+
+
+async def _docs_page(_request: Request) -> HTMLResponse:
+    page = get_swagger_ui_html(
+        openapi_url="openapi.json",
+        title=document.TITLE,
+        swagger_js_url="docs/swagger-ui-bundle.js",
+        swagger_css_url="docs/swagger-ui.css",
+        swagger_favicon_url="docs/favicon.png",
+    )
+    page.headers["x-frame-options"] = "DENY"  # against clickjacking
+    return page
+
+
+def _file(name: str) -> Route:
+    async def send_file(_request: Request) -> FileResponse:
+        return FileResponse(_SWAGGER_FILES / name)
+
+    return Route(f"/docs/{name}", send_file, include_in_schema=False)
+
+
+async def _openapi_json(request: Request) -> Response:
+    app: FastAPI = request.scope["app"]
+    return JsonResponse(app.openapi())
+
+
+PAGES = [
+    Route("/openapi.json", _openapi_json, include_in_schema=False),
+    Route("/docs", _docs_page, include_in_schema=False),
+    *(_file(name) for name in ("swagger-ui-bundle.js", "swagger-ui.css", "favicon.png")),
+]
+
+
 _LOG = logging.getLogger(__name__)
 _MODULES = (
-    *(jobs, bulk, pop, deliveries, topics, push, schedules, calendars, inspection),
-    *(history, now, events, activity, tasks, system, health),
+    *(jobs, deliveries, topics, push, schedules_and_calendars, inspection),
+    *(history, now, events, tasks, system),
 )
 """In the order of the OpenAPI document."""
-_ROUTES = [*(route for module in _MODULES for route in module.router.routes), *docs.PAGES]
+_ROUTES = [*(route for module in _MODULES for route in module.router.routes), *PAGES]
 
 
 class Service(FastAPI):
@@ -155,7 +189,7 @@ def create_app(
 
     source = key_source(settings, last_good_keys)
     context = AppContext(settings, BrowserGuard(settings.allowed_host) if source is None else KeyGate(source))
-    routes = [*_ROUTES, *test_clock.router.routes] if settings.test_clock else _ROUTES
+    routes = [*_ROUTES, *system.clock_router.routes] if settings.test_clock else _ROUTES
     app = Service(context, routes, lifespan)
     if console is not None:
         app.request_handler.console = console(context, app.request_handler)

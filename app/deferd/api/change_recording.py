@@ -13,11 +13,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from deferd.api.auth.api_keys import Recorded
 from deferd.api.auth.audit_log import reporting
-from deferd.api.auth.permissions import Recorded
+from deferd.api.context import RequestContext
 from deferd.api.incoming_request import IncomingRequest
 from deferd.api.operation import OperationRoute
-from deferd.api.request_context import RequestContext
 from deferd.engine.activity_list import Change
 
 VIA_HEADER = b"deferd-via"

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from deferd.api.incoming_request import IncomingRequest
 from deferd.api.responses import Header
-from deferd.engine.inspection.consumer_registry import SEEN_MS, Sample, SeenConsumer
+from deferd.engine.inspection.consumers import SEEN_MS, Sample, SeenConsumer
 
 MOST_NOTES = 20_000
 _MOST_CONSUMERS = 2000

@@ -20,16 +20,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deferd.api import change_recording, metrics, problem_details
 from deferd.api.auth.admission import WITHOUT_KEY
-from deferd.api.context import AppContext
+from deferd.api.context import AppContext, RequestContext
 from deferd.api.incoming_request import AsgiRequest, IncomingRequest
 from deferd.api.operation import OperationRoute
-from deferd.api.request_context import RequestContext
 from deferd.api.responses import Header
 from deferd.api.unsent_bytes import LARGE_BYTES
-from deferd.contract.call_instants import TIME_HEADER
+from deferd.contract.clocks import TIME_HEADER
 from deferd.contract.errors import DeferdError, Unauthorized
 from deferd.contract.scopes import Scope as KeyScope
-from deferd.engine.request_end import request_ending_at
+from deferd.engine.scripts import request_ending_at
 
 KEY_NAME = "deferd.key_name"
 """Where the ASGI scope of a request, once it has a response, holds the name of its key, for the server."""

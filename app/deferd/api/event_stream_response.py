@@ -11,14 +11,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from deferd.api.auth.admission import Admission
-from deferd.api.response_values import instant
 from deferd.api.responses import encode
 from deferd.contract.errors import DeferdError
-from deferd.contract.responses import events as responses
-from deferd.engine.events.event import Event
-from deferd.engine.events.event_hub import EventHub
-from deferd.engine.events.event_reader import Dropped
-from deferd.engine.events.event_stream import EventStream, Sent
+from deferd.contract.operations import events as contract
+from deferd.contract.timestamps import instant
+from deferd.engine.event_streams import EventHub, EventStream, Sent
+from deferd.engine.events import Dropped, Event
 
 MEDIA_TYPE = "text/event-stream"
 KEEP_ALIVE_S = 15.0
@@ -133,14 +131,14 @@ def _message(sent: Sent) -> bytes:
     if item is None:
         return begin + b"\n"
     if isinstance(item, Dropped):
-        notice = responses.Dropped(topic=item.topic, count=item.count, topics=item.topics or None)
+        notice = contract.Dropped(topic=item.topic, count=item.count, topics=item.topics or None)
         return begin + b"event: dropped\ndata: %b\n\n" % encode(notice)
     return begin + b"event: %b\ndata: %b\n\n" % (item.kind.encode(), encode(event(item)))
 
 
-def event(happened: Event) -> responses.Event:
+def event(happened: Event) -> contract.Event:
     """One event."""
-    return responses.Event(
+    return contract.Event(
         topic=happened.topic,
         id=happened.id,
         event=happened.kind,

@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope
 
 from deferd.api import request_body
-from deferd.contract.call_instants import NOT_AFTER_HEADER
+from deferd.contract.clocks import NOT_AFTER_HEADER
 from deferd.contract.errors import DeferdError, FieldError, InvalidInput
 
 TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")

@@ -22,13 +22,12 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.responses import Response
 
-from deferd.api import delivery_decoding, put_decoding, request_body, request_query
+from deferd.api import body_decoding, request_body, request_query
 from deferd.api.auth.admission import WITHOUT_KEY, Admission
-from deferd.api.auth.api_keys import Bounds
-from deferd.api.auth.permissions import Permission
+from deferd.api.auth.api_keys import Bounds, Permission
+from deferd.api.context import RequestContext
 from deferd.api.event_stream_response import EventStreamResponse
 from deferd.api.request_body import PARSED_IN_THE_LOOP_BYTES
-from deferd.api.request_context import RequestContext
 from deferd.api.responses import JsonResponse
 from deferd.api.validation_errors import FIELD_ERRORS_MAX, field_errors
 from deferd.contract import limits
@@ -37,7 +36,10 @@ from deferd.contract.model import FinishBatch, PutBatch
 from deferd.contract.scopes import Scope
 from deferd.contract.strict_model import StrictModel
 from deferd.engine.script_arguments import NO_BOUNDS, PutBounds
+from deferd.engine.time_slice import TimeSlice
 
+_READ_AT_ONCE_BYTES = 16 * 1024
+"""Larger bodies wait for a turn of the event loop: several that arrive together would hold it for all of them."""
 _large_bodies = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large-bodies")
 """Parses large bodies. One thread: with several the event loop would wait longer for the interpreter's lock."""
 
@@ -50,8 +52,8 @@ class EmptyBody(StrictModel):
 
 EMPTY_BODY = EmptyBody()
 _FAST_PATHS: dict[type[BaseModel], Callable[[bytes, PutBounds, Bounds], Any]] = {
-    PutBatch: put_decoding.decode_batch,
-    FinishBatch: delivery_decoding.decode_finishes,
+    PutBatch: body_decoding.decode_batch,
+    FinishBatch: body_decoding.decode_finishes,
 }
 
 
@@ -114,17 +116,17 @@ class _Body(NamedTuple):
 
 def _list_of_models(model: type[BaseModel]) -> tuple[str, type[BaseModel]] | None:
     for name, field in model.model_fields.items():
-        of = get_args(field.annotation)
-        if get_origin(field.annotation) is list and isinstance(of[0], type) and issubclass(of[0], BaseModel):
-            return name, of[0]
+        item = get_args(field.annotation)
+        if get_origin(field.annotation) is list and isinstance(item[0], type) and issubclass(item[0], BaseModel):
+            return name, item[0]
     return None
 
 
 class OperationRoute(APIRoute):
     """A route whose requests are bound strictly and require a permission.
 
-    `streams`: the response has no known length. `served_methods` are those of the route, and HEAD where GET has no
-    effect (RFC 9110, section 9.1): a HEAD of a pop could only take jobs that nobody sees, or promise others.
+    `streams`: the response has no known length. `served_methods` are the methods of the route, and HEAD where GET
+    has no effect (RFC 9110, section 9.1): a HEAD of a pop could only take jobs that nobody sees, or promise others.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], permission: Permission, **options: Any) -> None:
@@ -180,6 +182,8 @@ class OperationRoute(APIRoute):
             admission.check_body(raw)
             bounds = context.put_bounds()
             if len(raw) <= PARSED_IN_THE_LOOP_BYTES:
+                if len(raw) > _READ_AT_ONCE_BYTES:
+                    await TimeSlice().start()
                 arguments[self._body.name] = self._body.read(raw, admission, bounds)
             else:
                 loop = asyncio.get_running_loop()

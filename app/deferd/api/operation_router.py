@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
-from deferd.api.auth.permissions import ALL_CALLS, Arguments, Permission, Recorded, no_topics, topics_of_path
-from deferd.api.openapi.document import error_responses
+from deferd.api.auth.api_keys import ALL_CALLS, Arguments, Permission, Recorded, no_topics, topics_of_path
+from deferd.api.openapi.document import error_responses, model_of
 from deferd.api.operation import OperationRoute
-from deferd.api.response_models import model_of
 from deferd.contract.operations.operation import Operation
-from deferd.contract.responses.response import Response
+from deferd.contract.operations.response import Response
 from deferd.contract.scopes import Scope
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
@@ -36,9 +35,9 @@ class OperationRouter:
     ) -> Callable[[Endpoint], Endpoint]:
         """Have a function serve an operation: it returns the response's struct, or a whole response.
 
-        What is not in the table is known to the service alone: `topics`, `all_topics`, `puts_into` and `audited` are
-        those of Permission; `recorded` says how calls are recorded if the row has `done`; `responses` are further ones
-        for the OpenAPI document; `options` are FastAPI's.
+        What is not in the table is known to the service alone. For `topics`, `all_topics`, `puts_into` and `audited`
+        see Permission. `recorded` says how calls are recorded if the row has `done`; `responses` are added to those of
+        the OpenAPI document; `options` are FastAPI's.
         """
         permission = Permission(
             operation.scope,

@@ -17,7 +17,7 @@ import orjson
 from deferd.api.responses import Header, JsonResponse
 from deferd.api.unsent_bytes import TooManyUnsentBytes
 from deferd.contract import errors
-from deferd.engine.events.event_hub import TooManyStreams
+from deferd.engine.event_streams import TooManyStreams
 from deferd.engine.scripts import WrongType
 
 MEDIA_TYPE = "application/problem+json"
@@ -129,6 +129,7 @@ ROWS: dict[type[errors.DeferdError], Row] = {
     errors.JobCancelled: Row(410, "The job was cancelled"),
     errors.DurabilityUnavailable: Row(422, "The store cannot provide this durability"),
     errors.DifferentShard: Row(422, "The topics are in different shards of the store"),
+    errors.NotYetAvailable: Row(409, "An earlier release still uses the store"),
     errors.TooLate: Row(408, "The request came too late"),
     errors.TopicFull: Row(429, "The topic is full"),
     errors.RateLimited: Row(429, "Too many requests"),

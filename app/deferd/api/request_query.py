@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from deferd.api.validation_errors import field_errors
 from deferd.contract.errors import FieldError
-from deferd.contract.json_numbers import is_number, is_whole_number
+from deferd.contract.json_values import is_number, is_whole_number
 
 _Parameters = TypeVar("_Parameters", bound=BaseModel)
 _PARAMETERS_MAX = 100

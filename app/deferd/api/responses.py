@@ -1,13 +1,16 @@
-"""JSON responses, made in few steps since this runs for every request."""
+"""JSON responses, made in few steps since this runs for every request, and the values in them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any
 
 import msgspec
 import orjson
 from starlette.responses import Response
+
+from deferd.contract.timestamps import instant, instant_text
 
 Header = tuple[bytes, bytes]
 _JSON = b"application/json"
@@ -40,3 +43,29 @@ class JsonResponse(Response):
 
 encode = msgspec.json.Encoder().encode
 """A response of the contract as JSON."""
+
+
+__all__ = ["instant", "instant_or_none", "instant_text", "seconds", "whole"]
+
+
+def instant_or_none(at_ms: int | None) -> datetime | None:
+    """`instant`; None if there is none."""
+    return None if at_ms is None else instant(at_ms)
+
+
+def seconds(duration_ms: int) -> int | float:
+    """Milliseconds as seconds; a whole number of seconds has no decimals."""
+    return duration_ms / 1000 if duration_ms % 1000 else duration_ms // 1000
+
+
+def whole(value: Any) -> Any:
+    """60 for 60.0, as people write it, also in lists and objects."""
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case list() | tuple():
+            return [whole(inner) for inner in value]
+        case dict():
+            return {name: whole(inner) for name, inner in value.items()}
+        case _:
+            return value

@@ -1,8 +1,7 @@
 """`deferd bench`: measures a running deployment over HTTP for sizing.
 
-`command` reads the `options`, checks the `deployment`, lets `processes` run the `steps` of the three `loads`, and shows
-the `figures` in a `report`. A load-generating process checks each job in a `ledger` and sends single calls over a
-`connection`.
+`command` reads the `options`, lets `processes` run the `steps` of the three `loads`, and shows the `figures`.
+`plan_report` shows the `plan` that is computed from `costs`.
 """
 
 from __future__ import annotations

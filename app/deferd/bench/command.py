@@ -9,15 +9,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
-from deferd.bench import report
-from deferd.bench.deployment import Deployment
-from deferd.bench.errors import BenchFailed
-from deferd.bench.figures import Figures
-from deferd.bench.loads import BenchTopics, Loads
+from deferd.bench.figures import Figures, show
+from deferd.bench.loads import BenchTopics, Deployment, Loads, ProgressBars
 from deferd.bench.options import Options, OptionsError, read_options
 from deferd.bench.processes import LoadProcesses
-from deferd.bench.progress import ProgressBars
-from deferd.bench.service_clock import ClockOffset
+from deferd.bench.steps import BenchFailed, ClockOffset
 from deferd.stop_signals import stop_signals
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -54,7 +50,7 @@ def run(flags: Mapping[str, Any], *, as_json: bool, histogram: bool) -> int:
     if as_json:
         print(json.dumps(figures.as_json()))  # noqa: T201 (the command's output)
     else:
-        report.show(figures, histogram=histogram)
+        show(figures, histogram=histogram)
     if figures.error is not None:
         _say(figures.error)
         return FAILED

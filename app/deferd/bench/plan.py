@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from deferd.bench import costs
-from deferd.bench.job_memory import job_memory
 from deferd.bench.options import validated
 from deferd.contract.flag_fields import number, quoted, whole_number
 
@@ -66,7 +65,7 @@ def read_plan_options(flags: Mapping[str, Any]) -> PlanOptions:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a load needs; bytes, cores and seconds. Of all primaries together unless the name says otherwise."""
+    """The needs of a load, in bytes, cores and seconds: of all primaries together, unless the name says otherwise."""
 
     stored: int
     job_bytes: float
@@ -104,7 +103,7 @@ def plan(options: PlanOptions) -> Plan:
     service_us = costs.SERVICE_BATCH_US if is_batch else costs.SERVICE_SINGLE_US
     service_us += options.bodies * costs.SERVICE_BYTE_US
     stored = options.jobs + math.ceil(options.due * options.retention)
-    job_bytes = job_memory(stored, options.ids, options.bodies).total
+    job_bytes = costs.job_memory(stored, options.ids, options.bodies).total
     data = stored * job_bytes
     store_cores = options.due * store_us / 1e6
     service_cores = options.due * service_us / 1e6
@@ -156,8 +155,9 @@ def plan(options: PlanOptions) -> Plan:
 
 
 def restart_s(jobs: float, body_bytes: float, command_bytes: float) -> float:
-    """From the start of a service until it is ready: its store loads a rewritten file of so many jobs, and the commands
-    that were appended since.
+    """From the start of a service until it is ready.
+
+    Its store loads a rewritten file of this many jobs, and the commands that were appended since.
     """
     load_us = jobs * (costs.LOAD_JOB_US + body_bytes * costs.LOAD_BYTE_US) + command_bytes * costs.LOAD_COMMAND_BYTE_US
     return costs.START_S + load_us / 1e6

@@ -1,17 +1,24 @@
-"""A plan for people: what it is for, what it takes, and what to know about it."""
+"""`deferd bench plan`, from its options to its exit code: the plan as JSON, or as tables and notes for people."""
 
 from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from deferd.bench.costs import CALLS_BATCH, CALLS_SINGLE
-from deferd.bench.plan import Plan, PlanOptions
+from deferd.bench.options import OptionsError
+from deferd.bench.plan import Plan, PlanOptions, plan, read_plan_options
 from deferd.contract.flag_fields import plain
 
 _UNITS = ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 _ONE_SERVER = 1
+_DONE, _USAGE = 0, 2
 _ARITHMETIC = (
     "This is arithmetic with the cost of a job as measured on one small machine, beside ten million stored jobs: see "
     "docs/scale.md. Measure your own machines with `deferd bench`."
@@ -20,7 +27,23 @@ _TOPIC = "One topic lives on one primary: the load must be spread over at least 
 _FSYNC = "An fsync covers the script calls that arrived together, so there are at most as many fsyncs as script calls."
 
 
-def show(options: PlanOptions, made: Plan) -> None:
+def run(flags: Mapping[str, Any], *, as_json: bool) -> int:
+    """Print the plan for these flags (field name to text). 0: done. 2: the value of a flag is invalid."""
+    try:
+        options = read_plan_options(flags)
+    except OptionsError as error:
+        for problem in error.problems:
+            print(f"deferd: {problem}", file=sys.stderr)  # noqa: T201 (the command's own words)
+        return _USAGE
+    made = plan(options)
+    if as_json:
+        print(json.dumps({"load": options.model_dump(), "plan": made.as_json()}))  # noqa: T201 (the command's output)
+    else:
+        _show(options, made)
+    return _DONE
+
+
+def _show(options: PlanOptions, made: Plan) -> None:
     """Print it on standard output, as wide as its terminal."""
     console = Console(highlight=False)
     retained = f", finished ones kept for {plain(options.retention)} s" if options.retention else ""
@@ -32,14 +55,14 @@ def show(options: PlanOptions, made: Plan) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in ("", "in all", "each"):
         table.add_column(column, justify="left" if not column else "right", no_wrap=True)
-    for row in rows(options, made):
+    for row in _rows(options, made):
         table.add_row(*row)
     console.print(table, "")
-    for note in notes(options, made):
+    for note in _notes(options, made):
         console.print(note, soft_wrap=True)
 
 
-def rows(options: PlanOptions, made: Plan) -> list[tuple[str, str, str]]:
+def _rows(options: PlanOptions, made: Plan) -> list[tuple[str, str, str]]:
     """Name, value of all, value of one."""
     copies = made.primaries + made.replicas
     return [
@@ -80,8 +103,8 @@ def rows(options: PlanOptions, made: Plan) -> list[tuple[str, str, str]]:
     ]
 
 
-def notes(options: PlanOptions, made: Plan) -> list[str]:
-    """What to know about this plan."""
+def _notes(options: PlanOptions, made: Plan) -> list[str]:
+    """Notes on this plan."""
     found = [_ARITHMETIC]
     if made.primaries > _ONE_SERVER:
         found.append(f"The number of primaries is set by {made.limited_by}. {_TOPIC}")

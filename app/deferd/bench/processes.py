@@ -15,9 +15,7 @@ from multiprocessing.context import SpawnProcess
 from types import TracebackType
 from typing import Self
 
-from deferd.bench.errors import BenchFailed, bench_error
-from deferd.bench.service_clock import ClockOffset
-from deferd.bench.steps import Step, StepContext, StepResult
+from deferd.bench.steps import BenchFailed, ClockOffset, Step, StepContext, StepResult, bench_error
 from deferd.contract.errors import DeferdError
 
 _START_S = 60.0

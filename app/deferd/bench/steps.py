@@ -1,20 +1,20 @@
-"""The steps that load-generating processes run. A step is pickled and sent to its process."""
+"""The steps that load-generating processes run, and the checks of jobs. A step is pickled and sent to its process."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+import textwrap
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Protocol
 
-from deferd.bench.errors import BenchFailed
-from deferd.bench.ledger import Ledger
-from deferd.bench.service_clock import ClockOffset
-from deferd.client import AsyncClient, consuming, job_requests
+from deferd.client import AsyncClient, Delivery, NoAnswer, PutResult, UnexpectedAnswer, consuming, job_requests
 from deferd.client.requests import ApiRequest, Result
+from deferd.contract.errors import DeferdError
 from deferd.contract.timestamps import instant_text
 
 BODY = {"order": 1042, "customer": "c-17"}
@@ -24,11 +24,104 @@ CONSUMER_WAIT_S = 1.0
 """Wait of a consumer's pop. The last pops of a step wait in vain."""
 BATCHES_AT_ONCE = 4
 """Concurrent batches of each process, for puts and for pops."""
+_SHOWN_CHARACTERS = 150
+"""How much of an unexpected response is shown."""
+_STEP_MS = 1.0
+"""Instants of the store are truncated to milliseconds."""
+_ROUNDING_MS = 1.0
+"""Tolerance for the rounding of both clocks to milliseconds."""
+
+
+class BenchFailed(Exception):
+    """The deployment cannot be measured, or responded wrongly. The text is one sentence for users."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClockOffset:
+    """Milliseconds by which the store's clock is ahead of this machine's, and the largest error of that."""
+
+    offset_ms: float
+    error_ms: float
+
+    @classmethod
+    def from_samples(cls, samples: Iterable[tuple[float, float, float]]) -> ClockOffset:
+        """The offset from samples: request sent, the store's instant, response received; in milliseconds.
+
+        The store read its clock between request and response, so each sample bounds the offset on both sides. If 0 is
+        within the bounds, the clocks are assumed to agree, as on one machine or with synchronized clocks.
+        """
+        samples = list(samples)
+        low = max(stored - received for _, stored, received in samples)
+        high = min(stored + _STEP_MS - sent for sent, stored, _ in samples)
+        if low <= 0 <= high:
+            return cls(0.0, max(-low, high))
+        return cls((low + high) / 2, abs(high - low) / 2)
+
+    def store_ms(self, here_s: float) -> float:
+        """The store's time in milliseconds since the epoch at this `time.time()`."""
+        return here_s * 1000 + self.offset_ms
+
+
+class Ledger:
+    """The jobs of one topic, put and consumed by this process: each must be delivered exactly once and not early."""
+
+    def __init__(self, topic: str, clock: ClockOffset) -> None:
+        self._topic = topic
+        self._clock = clock
+        self._put: dict[str, int | None] = {}
+        self._taken: set[str] = set()
+
+    @property
+    def missing(self) -> int:
+        """How many jobs were put and not delivered."""
+        return len(self._put) - len(self._taken)
+
+    def put(self, job_id: str, due_ms: int | None = None) -> None:
+        """Record a put with this id. `due_ms` is the requested instant."""
+        if job_id in self._put:
+            raise BenchFailed(f"two jobs of topic {self._topic} got the same id {job_id}")
+        self._put[job_id] = due_ms
+
+    def put_result(self, result: PutResult, due_ms: int | None) -> None:
+        """Record the result of a put in a batch."""
+        if result.status != 201 or result.topic != self._topic:
+            raise BenchFailed(f"a put into topic {self._topic} returned {result}, not 201")
+        self.put(result.id, due_ms)
+
+    def delivered(self, job: Delivery, at_s: float) -> float:
+        """Record a delivery at this `time.time()`; returns its lateness in milliseconds.
+
+        With concurrent producers and consumers it may precede the response to its put; `check_complete` then finds jobs
+        that were never put.
+        """
+        job_id, due_ms = job.id, epoch_ms(job.due_at)
+        if job_id in self._taken:
+            raise BenchFailed(f"job {job_id} of topic {self._topic} was delivered twice")
+        if job.topic != self._topic or job.attempt != 1:
+            raise BenchFailed(f"a pop of topic {self._topic} returned {job!r} as attempt {job.attempt}")
+        if (requested_ms := self._put.get(job_id)) is not None and requested_ms != due_ms:
+            raise BenchFailed(
+                f"job {job_id} of topic {self._topic} was put for {instant_text(requested_ms)} and delivered as due at "
+                f"{instant_text(due_ms)}"
+            )
+        self._taken.add(job_id)
+        late_ms = self._clock.store_ms(at_s) - due_ms
+        if late_ms < -(self._clock.error_ms + _ROUNDING_MS):
+            raise BenchFailed(f"job {job_id} of topic {self._topic} was delivered {-late_ms:.1f} ms before it was due")
+        return late_ms
+
+    def check_complete(self) -> None:
+        """Check at the end that the delivered jobs are those that were put."""
+        if self.missing or self._put.keys() != self._taken:
+            lost, unknown = len(self._put.keys() - self._taken), len(self._taken - self._put.keys())
+            raise BenchFailed(
+                f"of the jobs put into topic {self._topic}, {lost} were not delivered; {unknown} others were"
+            )
 
 
 @dataclass
 class StepResult:
-    """What a step did in one process. Instants are of the monotonic clock, which all processes of a machine share."""
+    """The result of a step in one process. Instants are of the monotonic clock, which all processes share."""
 
     began_s: float
     cpu_s: float
@@ -52,7 +145,7 @@ class StepResult:
 
 
 class StepContext:
-    """What the steps of one process share: its client and the ledger of the jobs that it has put."""
+    """Shared by the steps of one process: its client and the ledger of the jobs that it has put."""
 
     def __init__(self, url: str, clock: ClockOffset) -> None:
         self.url = url
@@ -234,3 +327,18 @@ class ConsumeAll:
             await asyncio.gather(*(consume(context.client) for _ in range(BATCHES_AT_ONCE)))
         ledger.check_complete()
         return totals.end()
+
+
+def bench_error(failure: DeferdError, url: str) -> BenchFailed:
+    """A failed call as one sentence for users."""
+    if isinstance(failure, NoAnswer):
+        return BenchFailed(f"no response from {url}: {failure}")
+    if isinstance(failure, UnexpectedAnswer):
+        text = textwrap.shorten(str(failure), _SHOWN_CHARACTERS, placeholder=" ...")
+        return BenchFailed(f"{url} responds, but not as a deferd service does: {text}")
+    return BenchFailed(f"{url} refused a call: {failure}")
+
+
+def epoch_ms(at: datetime) -> int:
+    """Milliseconds since the epoch of an instant of the service."""
+    return round(at.timestamp() * 1000)

@@ -15,14 +15,16 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import click
-from click.shell_completion import CompletionItem, shell_complete
+from click.shell_completion import CompletionItem, get_completion_class, shell_complete
 
 from deferd.cli.command_table import ALIASES, COMMANDS, SECTIONS
 from deferd.cli.framework import exit_codes
-from deferd.cli.framework.command import COMPLETE_VARIABLE, EXIT_CODES, fail, parameter_name
+from deferd.cli.framework.command import EXIT_CODES, command, fail, parameter_name
 from deferd.cli.framework.standard_streams import discard, is_write_error, open_closed_streams
-from deferd.cli.framework.version import version
 
+_SHELLS: Final = ("bash", "zsh", "fish")
+_COMPLETE_VARIABLE: Final = "_DEFERD_COMPLETE"
+"""Set by a shell's completion script when it asks for completions."""
 _WORDS: Final = ("help", "version")
 """Commands that stand for options."""
 _URL_ARGUMENT: Final = re.compile(r"://.*(?=\))", re.DOTALL)
@@ -45,16 +47,16 @@ class LazyGroup(click.Group):
         name = ALIASES.get(cmd_name, cmd_name)
         if name not in COMMANDS:
             return None
-        command = getattr(importlib.import_module(f"deferd.cli.{COMMANDS[name].module}"), name)
-        assert isinstance(command, click.Command)  # noqa: S101 (for mypy)
-        return command
+        found = getattr(importlib.import_module(f"deferd.cli.{COMMANDS[name].module}"), name)
+        assert isinstance(found, click.Command)  # noqa: S101 (for mypy)
+        return found
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command, list[str]]:
         """The command that the arguments name, under its own name and not an alias."""
-        command = self.get_command(ctx, args[0])
-        if command is None:
+        found = self.get_command(ctx, args[0])
+        if found is None:
             raise click.NoSuchCommand(args[0], possibilities=[*COMMANDS, *_WORDS, *ALIASES], ctx=ctx)
-        return command.name, command, args[1:]
+        return found.name, found, args[1:]
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete the names of commands without importing them."""
@@ -77,7 +79,9 @@ class LazyGroup(click.Group):
 
 def _show_version(ctx: click.Context, _option: click.Parameter, is_given: bool) -> None:
     if is_given:
-        click.echo(f"deferd {version()}")
+        from deferd import __version__  # reads the metadata, which takes a third of the time of `deferd --help`
+
+        click.echo(f"deferd {__version__}")
         ctx.exit()
 
 
@@ -92,6 +96,22 @@ def _show_version(ctx: click.Context, _option: click.Parameter, is_given: bool) 
 )
 def deferd() -> None:
     """A delayed-job service: put a job with a delay, and one consumer gets it when it is due."""
+
+
+@command(
+    "source <(deferd completion bash)",
+    "deferd completion zsh > ~/.zfunc/_deferd",
+    "deferd completion fish > ~/.config/fish/completions/deferd.fish",
+)
+@click.argument("shell", metavar="SHELL", type=click.Choice(_SHELLS), help="bash, zsh or fish")
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print a completion script for your shell. It completes commands, options, their choices, and the names of topics
+    by asking the service.
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None  # noqa: S101 (for mypy: it is a choice)
+    click.echo(kind(ctx.find_root().command, {}, "deferd", _COMPLETE_VARIABLE).source())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -120,9 +140,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(words: list[str]) -> int:
-    if instruction := os.environ.get(COMPLETE_VARIABLE):
+    if instruction := os.environ.get(_COMPLETE_VARIABLE):
         with contextlib.suppress(ModuleNotFoundError):  # an extra that is not installed
-            return shell_complete(deferd, {}, "deferd", COMPLETE_VARIABLE, instruction)
+            return shell_complete(deferd, {}, "deferd", _COMPLETE_VARIABLE, instruction)
         return exit_codes.FAILED
     if words[:1] == ["version"]:
         words = ["--version"]

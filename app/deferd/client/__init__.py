@@ -6,18 +6,15 @@ from deferd.client.async_client import AsyncClient
 from deferd.client.blocking_client import Client
 from deferd.client.errors import CallFailed, NoAnswer, UnexpectedAnswer, Unreachable
 from deferd.client.job_definition import AsyncJob, BlockingJob, BoundJob, JobDefinition, job
-from deferd.client.jobs import JobRef
-from deferd.client.policy_types import Backoff, OpeningHours, WindowDict
 from deferd.client.put_options import PutDefaults, PutOptions
-from deferd.client.schedules import ScheduledJobOptions, ScheduleOptions
-from deferd.contract.responses.activity import Change
-from deferd.contract.responses.audits import StoreAudit, TopicAudit
-from deferd.contract.responses.bulk import BulkResult, SampleJob
-from deferd.contract.responses.bulk import DryRun as Preview
-from deferd.contract.responses.calendars import Calendar
-from deferd.contract.responses.events import JobEvent
-from deferd.contract.responses.history import History
-from deferd.contract.responses.inspection import (
+from deferd.client.request_body import Backoff, JobRef, OpeningHours, WindowDict
+from deferd.client.scheduling import ScheduledJobOptions, ScheduleOptions
+from deferd.contract.operations.audits import StoreAudit, TopicAudit
+from deferd.contract.operations.bulk import BulkResult, SampleJob, Task
+from deferd.contract.operations.bulk import DryRun as Preview
+from deferd.contract.operations.events import Change, JobEvent
+from deferd.contract.operations.history import History
+from deferd.contract.operations.inspection import (
     Consumer,
     DeadErrors,
     DeadGroup,
@@ -26,16 +23,23 @@ from deferd.contract.responses.inspection import (
     TopicForecast,
     WhyReason,
 )
-from deferd.contract.responses.job_calls import Cancelled, CancelResult, FinishResult, PutResult, Released
-from deferd.contract.responses.jobs import Delivery, EndedAttempt, Job
-from deferd.contract.responses.now import Alert, Now
-from deferd.contract.responses.push import Push, PushTarget
-from deferd.contract.responses.push import TestedPush as PushTest
-from deferd.contract.responses.schedules import PreviewedRun as Run
-from deferd.contract.responses.schedules import Schedule
-from deferd.contract.responses.system import Overview, OwnKey, System
-from deferd.contract.responses.tasks import Task
-from deferd.contract.responses.topics import TopicPage, TopicView
+from deferd.contract.operations.jobs import (
+    Cancelled,
+    CancelResult,
+    Delivery,
+    EndedAttempt,
+    FinishResult,
+    Job,
+    PutResult,
+    Released,
+)
+from deferd.contract.operations.now import Alert, Now
+from deferd.contract.operations.push import Push, PushTarget
+from deferd.contract.operations.push import TestedPush as PushTest
+from deferd.contract.operations.schedules_and_calendars import Calendar, Schedule
+from deferd.contract.operations.schedules_and_calendars import PreviewedRun as Run
+from deferd.contract.operations.system import Overview, OwnKey, System, Upgrade
+from deferd.contract.operations.topics import TopicPage, TopicView
 
 __all__ = [
     "Alert",
@@ -91,6 +95,7 @@ __all__ = [
     "TopicView",
     "UnexpectedAnswer",
     "Unreachable",
+    "Upgrade",
     "WhyReason",
     "WindowDict",
     "job",

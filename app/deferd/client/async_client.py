@@ -1,21 +1,74 @@
-"""The client for asyncio."""
+"""The client for asyncio, and the methods of both clients as coroutines: one for each operation of the HTTP API.
+
+The methods are grouped by what people do; a group is a class in a module of its own. There a method makes its request,
+or uses a function beside it, if others make the same request.
+"""
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from deferd.client.api_methods import ApiMethods
-from deferd.client.async_batching import AsyncBatching
 from deferd.client.async_transport import AsyncTransport
+from deferd.client.batching import AsyncBatching, Batching
+from deferd.client.bulk import BulkMethods
+from deferd.client.consuming import ConsumerMethods
+from deferd.client.events import EventMethods
+from deferd.client.inspection import InspectionMethods
+from deferd.client.joined_calls import JoinedCalls
+from deferd.client.producing import ProducerMethods
+from deferd.client.requests import ApiRequest, Result
+from deferd.client.scheduling import ScheduleMethods
 from deferd.client.sender import Sender
-from deferd.client.spans import spans_of
-from deferd.client.transport import HttpSettings
+from deferd.client.spans import NO_SPANS, Spans
+from deferd.client.topics import TopicMethods
+from deferd.client.transport import HttpSettings, StreamingTransport
 
 if TYPE_CHECKING:
     from deferd.client.tracing import Tracing
+
+
+TRACING_VARIABLE = "DEFERD_TRACING"
+"""Environment variable that switches tracing on where the program says nothing; also a setting of the service."""
+_ON = frozenset({"1", "true", "t", "yes", "y", "on"})
+
+
+class ApiMethods(
+    ProducerMethods,
+    ConsumerMethods,
+    TopicMethods,
+    BulkMethods,
+    ScheduleMethods,
+    EventMethods,
+    InspectionMethods,
+):
+    """The operations of the HTTP API. Each raises the error that the service names, or CallFailed.
+
+    The base class of AsyncClient; `Client` runs the same coroutines over a blocking transport.
+    """
+
+    def __init__(
+        self, transport: StreamingTransport, sender: Sender, batching: Batching | None = None, spans: Spans = NO_SPANS
+    ) -> None:
+        self._transport = transport
+        self._sender = sender
+        self._calls = JoinedCalls(sender, batching)
+        self.spans = spans
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The base URL of the service, or those of its replicas."""
+        return self._sender.urls
+
+    async def send(self, call: ApiRequest[Result], *, retry_for: float | None = None) -> Result:
+        """Send a request made by `deferd.client.requests.request_for`, for operations that have no method.
+
+        `retry_for` overrides that of the client.
+        """
+        return await self._sender.send(call, retry_for_s=retry_for)
 
 
 class AsyncClient(ApiMethods):
@@ -73,3 +126,23 @@ class AsyncClient(ApiMethods):
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def spans_of(tracing: bool | Tracing | None) -> Spans:
+    """The spans of a client with this `tracing` argument; None: what DEFERD_TRACING says, by default none.
+
+    Raises:
+        ImportError: tracing is on and opentelemetry-api is not installed.
+    """
+    if tracing is None:
+        tracing = os.environ.get(TRACING_VARIABLE, "").strip().lower() in _ON
+    if tracing is False:
+        return NO_SPANS
+    if tracing is not True:
+        return tracing
+    try:
+        from deferd.client.tracing import Tracing  # noqa: PLC0415 (imports opentelemetry, for those who trace)
+    except ImportError as error:
+        text = "tracing needs opentelemetry-api: pip install 'deferd[otel]'"
+        raise ImportError(text, name=error.name) from error
+    return Tracing()

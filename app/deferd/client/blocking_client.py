@@ -11,22 +11,19 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
-from deferd.client.api_methods import ApiMethods
-from deferd.client.blocking_batching import BlockingBatching
+from deferd.client.async_client import ApiMethods, spans_of
+from deferd.client.batching import BlockingBatching
 from deferd.client.blocking_transport import BlockingTransport, run_blocking
 from deferd.client.request_body import JobToPut
 from deferd.client.sender import Sender
-from deferd.client.spans import spans_of
 from deferd.client.topics import JobFilters
 from deferd.client.transport import HttpSettings
 from deferd.contract.errors import DeferdError
 from deferd.contract.model import JobState
-from deferd.contract.responses.activity import Change
-from deferd.contract.responses.events import JobEvent
-from deferd.contract.responses.job_calls import PutResult
-from deferd.contract.responses.jobs import Job
-from deferd.contract.responses.schedules import Schedule
-from deferd.contract.responses.topics import TopicPage, TopicView
+from deferd.contract.operations.events import Change, JobEvent
+from deferd.contract.operations.jobs import Job, PutResult
+from deferd.contract.operations.schedules_and_calendars import Schedule
+from deferd.contract.operations.topics import TopicPage, TopicView
 
 if TYPE_CHECKING:
     from deferd.client.tracing import Tracing
@@ -95,6 +92,7 @@ class Client:
     latest_events = _blocking(ApiMethods.latest_events)
     overview = _blocking(ApiMethods.overview)
     system = _blocking(ApiMethods.system)
+    upgrade_store = _blocking(ApiMethods.upgrade_store)
     key = _blocking(ApiMethods.key)
     pop = _blocking(ApiMethods.pop)
     finish = _blocking(ApiMethods.finish)

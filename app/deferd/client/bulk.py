@@ -1,4 +1,4 @@
-"""Calls on many jobs: the methods of both clients, and their requests of the HTTP API."""
+"""Calls on many jobs, and the tasks that do the same in the background. The methods of both clients."""
 
 from __future__ import annotations
 
@@ -6,19 +6,28 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Literal, TypedDict, Unpack
 
-from deferd.client.durations import Seconds, instant, seconds
-from deferd.client.idempotency import new_id
-from deferd.client.jobs import JobRef
-from deferd.client.request_body import encode, in_rfc_3339, refuse_unknown, without_none
-from deferd.client.requests import request_for
-from deferd.client.response_reading import reader_of
+from deferd.client.job_requests import new_id
+from deferd.client.request_body import (
+    JobRef,
+    Seconds,
+    encode,
+    in_rfc_3339,
+    instant,
+    refuse_unknown,
+    seconds,
+    without_none,
+)
+from deferd.client.requests import ApiRequest, reader_of, request_for
 from deferd.client.sender import Sender
+from deferd.client.topics import JobConditions, condition_fields
 from deferd.contract.limits import BULK_MAX, SAMPLES_DEFAULT
+from deferd.contract.model import JobState
 from deferd.contract.operations import bulk as operations
+from deferd.contract.operations import topics
+from deferd.contract.operations.bulk import BulkResult, Task
+from deferd.contract.operations.bulk import DryRun as Preview
+from deferd.contract.operations.jobs import Job
 from deferd.contract.operations.operation import Operation
-from deferd.contract.responses.bulk import BulkResult
-from deferd.contract.responses.bulk import DryRun as Preview
-from deferd.contract.responses.jobs import Job
 
 _BULK_S = 600.0
 """How long the service may take for 100,000 jobs."""
@@ -59,7 +68,7 @@ def _name_of(job: JobRef | Job | tuple[str, str]) -> dict[str, str]:
     return {"topic": topic, "id": job_id}
 
 
-def reschedule_fields(by: Seconds | None, delay: Seconds | None, run_at: datetime | None) -> dict[str, Any]:
+def _reschedule_fields(by: Seconds | None, delay: Seconds | None, run_at: datetime | None) -> dict[str, Any]:
     """When the jobs are to be due, as fields of the API."""
     return without_none(
         by=None if by is None else seconds(by),
@@ -69,7 +78,11 @@ def reschedule_fields(by: Seconds | None, delay: Seconds | None, run_at: datetim
 
 
 class BulkMethods:
-    """The calls on many jobs, a part of ApiMethods."""
+    """The calls on many jobs, a part of ApiMethods.
+
+    `start_...` begin the same actions in the background, as tasks: they return once the task has begun. Without a
+    `limit` they act on all jobs. RateLimited: ten run already.
+    """
 
     _sender: Sender
 
@@ -124,7 +137,7 @@ class BulkMethods:
 
         Raises as `cancel_all`.
         """
-        call = {"select": selection(selector), **reschedule_fields(by, delay, run_at)}
+        call = {"select": selection(selector), **_reschedule_fields(by, delay, run_at)}
         return await self._call(operations.RESCHEDULE_SELECTED_JOBS, call, limit, request_id, dry_run=dry_run)
 
     async def _call(
@@ -156,3 +169,69 @@ class BulkMethods:
         body = encode({"select": selection(selector), "limit": size, "dry_run": True, "samples": SAMPLES_DEFAULT})
         request = request_for(operations.CANCEL_SELECTED_JOBS, body=body, wait_s=_BULK_S, repeatable=True)
         return await self._sender.send(request.reading(reader_of(Preview)))
+
+    async def start_cancel_all(
+        self,
+        *,
+        limit: int | None = None,
+        if_reserved: Literal["cancel", "refuse"] = "cancel",
+        request_id: str | None = None,
+        **selector: Unpack[Selector],
+    ) -> Task:
+        """Begin to cancel jobs as `cancel_all` does. `ids` cannot be given."""
+        body = without_none(select=selection(selector), limit=limit, request_id=request_id or new_id())
+        if if_reserved != "cancel":
+            body["if_reserved"] = if_reserved
+        return await self._sender.send(_start(operations.CANCEL_SELECTED_JOBS, body=body))
+
+    async def start_reschedule_all(
+        self,
+        *,
+        by: Seconds | None = None,
+        delay: Seconds | None = None,
+        run_at: datetime | None = None,
+        limit: int | None = None,
+        request_id: str | None = None,
+        **selector: Unpack[Selector],
+    ) -> Task:
+        """Begin to reschedule jobs as `reschedule_all` does. `ids` cannot be given. `delay` counts from now."""
+        body = without_none(select=selection(selector), limit=limit, request_id=request_id or new_id())
+        body |= _reschedule_fields(by, delay, run_at)
+        return await self._sender.send(_start(operations.RESCHEDULE_SELECTED_JOBS, body=body))
+
+    async def start_redrive(self, topic: str, *, limit: int | None = None, **conditions: Unpack[JobConditions]) -> Task:
+        """Begin to redrive dead jobs as `redrive` does. Raises TopicNotFound."""
+        body = {**without_none(limit=limit), **condition_fields(conditions)}
+        return await self._sender.send(_start(topics.REDRIVE_JOBS, topic, body=body))
+
+    async def start_purge(
+        self, topic: str, *, state: JobState | str | None = None, **conditions: Unpack[JobConditions]
+    ) -> Task:
+        """Begin to purge jobs as `purge` does. Raises TopicNotFound."""
+        query = without_none(state=state, **condition_fields(conditions), as_task="true")
+        return await self._sender.send(_start(topics.PURGE_TOPIC, topic, query=query))
+
+    async def tasks(self, *, limit: int | None = None) -> list[Task]:
+        """List the tasks that began last, the newest first; at most 100 by default."""
+        return (await self._sender.send(request_for(operations.LIST_TASKS, query=without_none(limit=limit)))).tasks
+
+    async def task(self, id: str) -> Task:
+        """Get a task. Raises TaskNotFound: there is none, or it ended a week ago."""
+        return await self._sender.send(request_for(operations.GET_TASK, id))
+
+    async def stop_task(self, id: str) -> Task:
+        """Ask for the end of a task, which may still run for about a second. What is done stays done."""
+        return await self._sender.send(request_for(operations.STOP_TASK, id))
+
+
+def _start(
+    operation: Operation[Any],
+    *path_values: str,
+    query: dict[str, Any] | None = None,
+    body: dict[str, Any] | None = None,
+) -> ApiRequest[Task]:
+    """A call with `as_task`. It is repeatable if it has a request id."""
+    encoded = None if body is None else encode({**body, "as_task": True})
+    repeatable = body is not None and "request_id" in body
+    request = request_for(operation, *path_values, query=query, body=encoded, success=(202,), repeatable=repeatable)
+    return request.reading(reader_of(Task))

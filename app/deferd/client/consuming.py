@@ -8,23 +8,28 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from deferd.client.durations import Seconds, seconds
-from deferd.client.idempotency import finish_once, new_id, with_ids
-from deferd.client.job_requests import on_delivery
-from deferd.client.jobs import JobRef
+from deferd.client.job_requests import finish_once, new_id, on_delivery, with_ids
 from deferd.client.joined_calls import JoinedCalls
-from deferd.client.request_body import JobToFinish, JobToPut, encode, finish_item, listed, set_fields, without_none
-from deferd.client.requests import ApiRequest, request_for
-from deferd.client.response_reading import read_nothing, reader_of
+from deferd.client.request_body import (
+    JobRef,
+    JobToFinish,
+    JobToPut,
+    Seconds,
+    encode,
+    finish_item,
+    listed,
+    seconds,
+    set_fields,
+    without_none,
+)
+from deferd.client.requests import ApiRequest, read_nothing, reader_of, request_for
 from deferd.client.sender import Sender
 from deferd.client.spans import Spans
 from deferd.contract.errors import JobNotFound, PayloadTooLarge
 from deferd.contract.limits import BATCH_MAX, WAIT_DEFAULT_S
-from deferd.contract.operations import deliveries
+from deferd.contract.operations import jobs as operations
+from deferd.contract.operations.jobs import POP_JOBS, Delivery, FinishResult, FinishResults, Released
 from deferd.contract.operations.operation import Operation
-from deferd.contract.operations.pop import POP_JOBS
-from deferd.contract.responses.job_calls import FinishResult, FinishResults, Released
-from deferd.contract.responses.jobs import Delivery
 
 
 def pop(
@@ -48,7 +53,7 @@ def finish_many(topic: str, jobs: Iterable[JobToFinish]) -> ApiRequest[list[Fini
     """`POST /topics/{topic}/finish`: 1 to 1000 jobs of one topic, as deliveries or with a result each."""
     items = [finish_item(job) for job in jobs]
     repeatable = all("receipt" in item for item in items)
-    request = request_for(deliveries.FINISH_JOBS, topic, body=encode({"jobs": items}), repeatable=repeatable)
+    request = request_for(operations.FINISH_JOBS, topic, body=encode({"jobs": items}), repeatable=repeatable)
     return request.giving(lambda batch: batch.results)
 
 
@@ -137,11 +142,11 @@ class ConsumerMethods:
 
     async def check_many(self, topic: str, jobs: Sequence[Delivery | JobRef]) -> list[FinishResult]:
         """Tell which of 1 to 1000 deliveries of a topic are over, and why. It changes nothing and extends no lease."""
-        return (await self._sender.send(_on_deliveries(deliveries.CHECK_JOBS, topic, jobs))).results
+        return (await self._sender.send(_on_deliveries(operations.CHECK_JOBS, topic, jobs))).results
 
     async def return_many(self, topic: str, jobs: Sequence[Delivery | JobRef]) -> list[FinishResult]:
         """Return 1 to 1000 deliveries that nobody worked on to the head of the queue. No attempt is counted."""
-        return (await self._sender.send(_on_deliveries(deliveries.RETURN_JOBS, topic, jobs))).results
+        return (await self._sender.send(_on_deliveries(operations.RETURN_JOBS, topic, jobs))).results
 
     async def release(
         self, job: Delivery | JobRef, *, delay: Seconds | None = None, error: str | None = None, count: bool = True
@@ -155,15 +160,15 @@ class ConsumerMethods:
         if not count:
             fields["count"] = False
         with self.spans.settle("release", job.topic, (job,)):
-            return await self._sender.send(on_delivery(deliveries.RELEASE_JOB, job, fields))
+            return await self._sender.send(on_delivery(operations.RELEASE_JOB, job, fields))
 
     async def touch(self, job: Delivery | JobRef, *, ttr: Seconds | None = None) -> datetime:
         """Extend the lease to `ttr` from now, by default the job's, and return its end. Raises as `finish`."""
-        request = on_delivery(deliveries.TOUCH_JOB, job, without_none(ttr=ttr))
+        request = on_delivery(operations.TOUCH_JOB, job, without_none(ttr=ttr))
         return (await self._sender.send(request)).reserved_until
 
     async def bury(self, job: Delivery | JobRef, *, error: str | None = None) -> None:
         """Make a job dead. Raises as `finish`."""
         with self.spans.settle("bury", job.topic, (job,)):
-            request = on_delivery(deliveries.BURY_JOB, job, without_none(error=error))
+            request = on_delivery(operations.BURY_JOB, job, without_none(error=error))
             await self._sender.send(request.reading(read_nothing))

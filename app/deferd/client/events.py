@@ -7,18 +7,15 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import msgspec
 
 from deferd.client.errors import NoAnswer, UnexpectedAnswer
-from deferd.client.http1 import MalformedResponse
+from deferd.client.http1 import MalformedResponse, ServerSentEvent
 from deferd.client.request_body import listed, without_none
-from deferd.client.requests import ApiRequest, request_for
-from deferd.client.response_reading import reader_of
-from deferd.client.response_stream import ResponseStream, ServerSentEvent
-from deferd.client.retry import RetryPolicy
-from deferd.client.sender import Sender
-from deferd.client.transport import StreamingTransport
+from deferd.client.requests import ApiRequest, reader_of, request_for
+from deferd.client.sender import RetryPolicy, Sender
+from deferd.client.transport import ResponseStream, StreamingTransport
+from deferd.contract.clocks import monotonic_s
 from deferd.contract.errors import DeferdError
 from deferd.contract.operations import events as operations
-from deferd.contract.real_time import monotonic_s
-from deferd.contract.responses.events import Dropped, JobEvent
+from deferd.contract.operations.events import Dropped, JobEvent
 
 _KEEP_ALIVE_S = 15.0
 """The service sends something at least so often."""
@@ -112,7 +109,7 @@ class _Feed:
         self._attempts = self._failures = 0
         self._down_since_s: float | None = None
         self._numbers: dict[str, int] = {}
-        """Of the last event of each topic: after a reconnection, events since the last id come again."""
+        """The number of the last event of each topic: after a reconnection, events since the last id come again."""
 
     async def read(self) -> list[JobEvent]:
         """The next events, maybe none."""

@@ -1,4 +1,4 @@
-"""HTTP/1.1 without I/O: writes requests and parses responses, for both transports.
+"""HTTP/1.1 without I/O: writes requests and parses responses and streams of events, for both transports.
 
 Redirects and cookies are not followed, and no content encoding is requested or decoded.
 """
@@ -12,14 +12,20 @@ from urllib.parse import urlencode
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from deferd.client.request_clock import TIME_HEADER_NAME, RequestClock
 from deferd.client.requests import ApiRequest
+from deferd.contract.clocks import NOT_AFTER_HEADER, TIME_HEADER, RemoteClock, epoch_s
 
 HEAD_MAX_BYTES = 100 * 1024
 """How much may arrive without any byte of the body in it: heads, chunk sizes, trailers. Checked after each read."""
 BODY_MAX_BYTES = 256 * 1024 * 1024
 """The largest body: four times the largest request that a service can be set to accept."""
 _SENT_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+_TIME_HEADER = TIME_HEADER.encode()
+_NOT_AFTER = f"{NOT_AFTER_HEADER}: "
+_MAX_DIGITS = 15
+_MESSAGE_MAX_BYTES = 1024 * 1024
+_OK = 200
+_MEDIA_TYPE = b"text/event-stream"
 
 
 class HttpResponse(NamedTuple):
@@ -85,6 +91,32 @@ def _is_plain(text: str) -> bool:
     return text.isascii() and text.isprintable()
 
 
+class RequestClock(RemoteClock):
+    """The clock by which a request says until when it may be executed: the service's.
+
+    A request that was given up may still come to the service, and it would take effect behind later ones. So each
+    request that changes something names the instant at which the client gives it up, and the service does nothing from
+    then on. Each response to such a request has the time of the service's clock, also the refusal of a request that
+    came too late. Until the first response, the clock is that of this host.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_known = False
+
+    def note(self, text: bytes) -> None:
+        """Note a header of a response at its reception; anything but a number is ignored."""
+        if text.isdigit() and len(text) <= _MAX_DIGITS:
+            self.note_ms(int(text))
+            self._is_known = True
+
+    def line(self, until_s: float) -> str:
+        """The header of a request that is given up at `until_s` on the monotonic clock."""
+        if not self._is_known:
+            self.note_ms(epoch_s() * 1000)
+        return f"{_NOT_AFTER}{self.at(until_s)}\r\n"
+
+
 class ResponseParser:
     """Parses the responses on one connection, one after the other. They tell the service's `clock`.
 
@@ -132,7 +164,7 @@ class ResponseParser:
         """Parse the next bytes. Returns the response once it is complete.
 
         Raises:
-            MalformedResponse: these bytes are not those of a response, or there are too many.
+            MalformedResponse: these bytes are not a response, or there are too many.
         """
         try:
             self._parser.feed_data(data)
@@ -186,7 +218,7 @@ class ResponseParser:
         size = len(name)
         if size == 11:
             name = name.lower()
-            if name == TIME_HEADER_NAME:
+            if name == _TIME_HEADER:
                 if self._clock is not None:
                     self._clock.note(value)
             elif name == b"retry-after":
@@ -224,3 +256,90 @@ class ResponseParser:
             return
         self.is_reusable = self._parser.should_keep_alive()
         self._complete()
+
+
+class ServerSentEvent(NamedTuple):
+    """One message. `event` and `data` are empty when it only has an id; `id` is None when it has none of its own."""
+
+    id: str | None
+    event: str
+    data: str
+
+
+class StreamParser:
+    """Parses the only response on a connection while it comes: Server-Sent Events (WHATWG HTML, section 9.2).
+
+    A response that is no stream of events is read as a whole: `refusal`.
+    """
+
+    def __init__(self) -> None:
+        self._parser = HttpResponseParser(self)
+        self._body = bytearray()
+        self._without_body = 0
+        self._retry_after: str | None = None
+        self._content_type = b""
+        self._has_ended = False
+        self.has_begun = False
+        self.refusal: HttpResponse | None = None
+
+    def receive(self, data: bytes) -> None:
+        """Parse the next bytes, b'' at the end of the connection. Raises MalformedResponse."""
+        if not data:
+            if not self.has_begun:
+                raise MalformedResponse("the connection was closed before the response was complete")
+            self._has_ended = True
+            return
+        try:
+            self._parser.feed_data(data)
+        except (HttpParserError, HttpParserUpgrade) as error:
+            raise MalformedResponse(f"the response is not HTTP/1.1: {error}") from error
+        self._without_body = 0 if self.has_begun else self._without_body + len(data)
+        if self._without_body > HEAD_MAX_BYTES or len(self._body) > _MESSAGE_MAX_BYTES:
+            raise MalformedResponse("the response is too large")
+
+    def messages(self) -> list[ServerSentEvent]:
+        """The messages that have come since the last call. Raises EOFError when there are none and will be none."""
+        *whole, rest = bytes(self._body).split(b"\n\n")
+        self._body = bytearray(rest)
+        if not whole and self._has_ended:
+            raise EOFError
+        return [message for message in map(_read_message, whole) if message is not None]
+
+    # Called by the parser
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header."""
+        match name.lower():
+            case b"retry-after":
+                self._retry_after = value.decode("latin-1")
+            case b"content-type":
+                self._content_type = value
+
+    def on_headers_complete(self) -> None:
+        """The end of a head."""
+        is_stream = self._content_type.lower().startswith(_MEDIA_TYPE)
+        self.has_begun = is_stream and self._parser.get_status_code() == _OK
+
+    def on_body(self, data: bytes) -> None:
+        """A piece of the body."""
+        self._body += data
+
+    def on_message_complete(self) -> None:
+        """The end of a response."""
+        status = self._parser.get_status_code()
+        if self.has_begun:
+            self._has_ended = True
+        elif status >= _OK:
+            self.refusal = HttpResponse(status, bytes(self._body), self._retry_after, self._content_type)
+
+
+def _read_message(text: bytes) -> ServerSentEvent | None:
+    """One message, without its empty line; None for a comment. The service ends lines with a line feed."""
+    fields: dict[str, str] = {}
+    for line in text.decode(errors="replace").split("\n"):
+        name, _, value = line.partition(":")
+        if name in {"id", "event", "data"}:
+            fields[name] = value.removeprefix(" ")
+    if not fields:
+        return None
+    return ServerSentEvent(fields.get("id"), fields.get("event", ""), fields.get("data", ""))

@@ -1,33 +1,30 @@
-"""What people look at: what needs them, why jobs do not run, what is due, what happened, and what the service runs on.
-
-The methods of both clients.
-"""
+"""Inspect a service: alerts, why jobs do not run, forecasts, history and audits. The methods of both clients."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 
-from deferd.client.durations import instant
-from deferd.client.request_body import listed, without_none
-from deferd.client.requests import request_for
+from deferd.client.request_body import instant, listed, without_none
+from deferd.client.requests import ready, request_for
 from deferd.client.sender import Sender
+from deferd.client.topics import MANY_JOBS_S
+from deferd.contract.errors import DeferdError
 from deferd.contract.limits import PAGE_MAX
-from deferd.contract.operations import history, inspection, system
-from deferd.contract.operations.activity import LIST_ACTIVITY
-from deferd.contract.operations.now import GET_NOW
-from deferd.contract.responses.activity import Change
-from deferd.contract.responses.history import History
-from deferd.contract.responses.inspection import Consumer, DeadErrors, Explanation, Forecast
-from deferd.contract.responses.now import Now
-from deferd.contract.responses.system import Overview, OwnKey, System
+from deferd.contract.operations import audits, history, inspection, system
+from deferd.contract.operations.audits import AUDIT_TOPIC, REPAIR_TOPIC, StoreAudit, TopicAudit
+from deferd.contract.operations.events import LIST_ACTIVITY, Change
+from deferd.contract.operations.history import History
+from deferd.contract.operations.inspection import Consumer, DeadErrors, Explanation, Forecast
+from deferd.contract.operations.now import GET_NOW, Now
+from deferd.contract.operations.system import Overview, OwnKey, System, Upgrade
 
 _MANY_TOPICS_S = 30.0
 """How long the service may take for 10,000 topics."""
 
 
 class InspectionMethods:
-    """What people look at, a part of ApiMethods."""
+    """The calls that inspect and check a service, a part of ApiMethods."""
 
     _sender: Sender
 
@@ -136,6 +133,48 @@ class InspectionMethods:
         """Get what the service runs on: versions, the store, its durability and timers, and the settings."""
         return await self._sender.send(request_for(system.GET_SYSTEM))
 
+    async def upgrade_store(self) -> Upgrade:
+        """Raise the format of the store to the newest that the service knows, though others may not know it.
+
+        Those refuse all calls from then on. Without this the services wait until no process of an earlier release uses
+        the store. Returns who uses it.
+        """
+        return await self._sender.send(request_for(system.UPGRADE_STORE))
+
     async def key(self) -> OwnKey:
         """Get the name, scopes, topics and limits of the key that this client uses."""
         return await self._sender.send(request_for(system.GET_KEY))
+
+    async def audit(self, topic: str) -> TopicAudit:
+        """Check the consistency of everything that the store holds of a topic, without changing it.
+
+        The time it takes grows with the number of jobs. Load on the topic causes no false findings. Raises
+        TopicNotFound if the store holds nothing of the topic.
+        """
+        return await self._sender.send(request_for(AUDIT_TOPIC, topic, wait_s=MANY_JOBS_S))
+
+    async def repair(self, topic: str) -> TopicAudit:
+        """Check a topic like `audit` and repair the findings. Returns what was repaired."""
+        # Not repeatable: the second response would not say what the first repaired.
+        return await self._sender.send(request_for(REPAIR_TOPIC, topic, wait_s=MANY_JOBS_S))
+
+    async def audit_store(self) -> StoreAudit:
+        """Check the store outside single topics, and look for topics that are missing from the list of topics."""
+        return await self._sender.send(request_for(audits.AUDIT_STORE, wait_s=MANY_JOBS_S))
+
+    async def repair_store(self) -> StoreAudit:
+        """Check like `audit_store` and repair the findings. Unlisted topics are repaired by `repair` of each."""
+        # Not repeatable, as the repair of a topic.
+        return await self._sender.send(request_for(audits.REPAIR_STORE, wait_s=MANY_JOBS_S))
+
+    async def is_ready(self) -> bool:
+        """Whether the service responds and is ready to work. Not retried."""
+        try:
+            await self._sender.send(ready(), retry_for_s=0)
+        except DeferdError:
+            return False
+        return True
+
+    async def metrics(self) -> str:
+        """The service's metrics in the text format of Prometheus."""
+        return await self._sender.send(request_for(system.GET_METRICS).reading(bytes.decode))

@@ -21,8 +21,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 from deferd.client.put_options import PutDefaults, PutOptions, body_errors, check_put, set_options
 from deferd.client.request_body import as_json, job_fields
 from deferd.contract.errors import FieldError, InvalidInput
-from deferd.contract.responses.job_calls import Cancelled
-from deferd.contract.responses.jobs import Job
+from deferd.contract.operations.jobs import Cancelled, Job
 
 Body = TypeVar("Body")
 Put_co = TypeVar("Put_co", covariant=True)

@@ -16,14 +16,11 @@ from msgspec.structs import replace
 from deferd.client import job_requests
 from deferd.client.batching import MOST_BYTES, MOST_JOBS, Batching, Call, Result
 from deferd.client.errors import NoAnswer, UnexpectedAnswer
-from deferd.client.idempotency import cancel_once, finish_once, put_once
-from deferd.client.job_requests import FollowUp, IfReserved
-from deferd.client.jobs import JobRef
-from deferd.client.request_body import encode, job_fields, without_none
-from deferd.client.requests import request_for
-from deferd.client.responses import job_exists
-from deferd.client.retry import RetryPolicy
-from deferd.client.sender import Sender
+from deferd.client.job_requests import FollowUp, IfReserved, cancel_once, finish_once, put_once
+from deferd.client.request_body import JobRef, encode, job_fields, without_none
+from deferd.client.requests import job_exists, request_for
+from deferd.client.sender import RetryPolicy, Sender
+from deferd.contract.clocks import monotonic_s
 from deferd.contract.errors import (
     DeferdError,
     InvalidInput,
@@ -35,20 +32,21 @@ from deferd.contract.errors import (
     RateLimited,
     StoreUnavailable,
 )
-from deferd.contract.operations.deliveries import FINISH_JOBS
-from deferd.contract.operations.jobs import CANCEL_JOBS, PUT_JOBS
-from deferd.contract.operations.operation import Operation
-from deferd.contract.real_time import monotonic_s
-from deferd.contract.responses.job_calls import (
+from deferd.contract.operations.jobs import (
+    CANCEL_JOBS,
+    FINISH_JOBS,
+    PUT_JOBS,
     Cancelled,
     CancelResult,
     CancelResults,
+    Delivery,
     FinishResult,
     FinishResults,
+    Job,
     PutResult,
     PutResults,
 )
-from deferd.contract.responses.jobs import Delivery, Job
+from deferd.contract.operations.operation import Operation
 
 OneResult = TypeVar("OneResult", PutResult, FinishResult, CancelResult)
 

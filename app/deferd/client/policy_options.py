@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from deferd.client.durations import Seconds
-from deferd.client.policy_types import Backoff, OpeningHours
+from deferd.client.request_body import Backoff, OpeningHours, Seconds
 
 
 class PolicyOptions(TypedDict, total=False):

@@ -10,13 +10,12 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from deferd.client import job_requests
-from deferd.client.durations import Seconds
 from deferd.client.errors import NoAnswer
-from deferd.client.idempotency import cancel_once, put_batch_once, with_id, with_ids
+from deferd.client.job_requests import cancel_once, put_batch_once, with_id, with_ids
 from deferd.client.joined_calls import JoinedCalls
 from deferd.client.policy_options import PolicyOptions
 from deferd.client.put_options import PutOptions, put_fields, set_options
-from deferd.client.request_body import JobToPut, encode, job_fields, set_fields, without_none
+from deferd.client.request_body import JobToPut, Seconds, encode, job_fields, set_fields, without_none
 from deferd.client.requests import request_for
 from deferd.client.sender import Sender
 from deferd.client.spans import Spans
@@ -24,8 +23,7 @@ from deferd.contract.errors import JobNotFound
 from deferd.contract.limits import BATCH_MAX
 from deferd.contract.model import DurabilityLevel
 from deferd.contract.operations import jobs as operations
-from deferd.contract.responses.job_calls import Cancelled, CancelResult, PutResult
-from deferd.contract.responses.jobs import Job
+from deferd.contract.operations.jobs import Cancelled, CancelResult, Job, PutResult
 
 Item = TypeVar("Item")
 

@@ -11,9 +11,8 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from deferd.client.durations import Seconds
 from deferd.client.policy_options import PolicyOptions
-from deferd.client.request_body import refuse_unknown
+from deferd.client.request_body import Seconds, refuse_unknown
 from deferd.contract.errors import FieldError, InvalidInput
 from deferd.contract.fields import NULL_IS_NONE
 from deferd.contract.model import DurabilityLevel, PutJob

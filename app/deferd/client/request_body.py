@@ -3,22 +3,79 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
-from typing import Any, overload
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Literal, NamedTuple, Required, TypedDict, overload
 
 from pydantic import BaseModel
 from pydantic_core import from_json, to_json
 
-from deferd.client.durations import instant
-from deferd.client.jobs import JobRef
+from deferd.contract.backoff import ExponentialBackoff, FixedBackoff, ScheduleBackoff
 from deferd.contract.errors import FieldError, InvalidInput
 from deferd.contract.fields import SECONDS_OF_PUTS
 from deferd.contract.model import FinishItem, PutJob
-from deferd.contract.responses.jobs import Delivery
+from deferd.contract.operations.jobs import Delivery
+from deferd.contract.windows import Day, Window
 
+
+class JobRef(NamedTuple):
+    """A job by its name, in place of a Delivery in finish, release, touch and bury.
+
+    Without a receipt the call applies to whichever delivery is live.
+    """
+
+    topic: str
+    id: str
+    receipt: str | None = None
+
+
+Seconds = float | timedelta
+"""A duration: a number of seconds, or a timedelta."""
+
+
+class ExponentialBackoffDict(TypedDict, total=False):
+    """ExponentialBackoff as a JSON object."""
+
+    kind: Required[Literal["exponential"]]
+    base: float
+    cap: float
+    jitter: float
+
+
+class FixedBackoffDict(TypedDict, total=False):
+    """FixedBackoff as a JSON object."""
+
+    kind: Required[Literal["fixed"]]
+    seconds: float
+    jitter: float
+
+
+class ScheduleBackoffDict(TypedDict, total=False):
+    """ScheduleBackoff as a JSON object."""
+
+    kind: Required[Literal["schedule"]]
+    seconds: Required[Sequence[float]]
+    then: Literal["dead", "repeat_last"]
+    jitter: float
+
+
+Backoff = (
+    ExponentialBackoff
+    | FixedBackoff
+    | ScheduleBackoff
+    | ExponentialBackoffDict
+    | FixedBackoffDict
+    | ScheduleBackoffDict
+)
+WindowDict = TypedDict(
+    "WindowDict",
+    {"zone": str, "days": Sequence[Day] | None, "from": str, "to": str, "except": Sequence[str | date]},
+    total=False,
+)
+"""Window as a JSON object."""
+OpeningHours = Window | WindowDict | Sequence[Window | WindowDict] | str
+"""One window, several, or the name of a calendar."""
 JobToPut = PutJob | Mapping[str, Any]
 JobToFinish = JobRef | Delivery | FinishItem | Mapping[str, Any]
-
 _SECONDS = frozenset(SECONDS_OF_PUTS)
 _NUMBERS: tuple[type, ...] = (float, int, type(None))
 _INSTANTS = (str, type(None))
@@ -109,8 +166,12 @@ def in_rfc_3339(fields: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
 
 @overload
 def listed(topics: Sequence[str] | str) -> str: ...
+
+
 @overload
 def listed(topics: None) -> None: ...
+
+
 def listed(topics: Sequence[str] | str | None) -> str | None:
     """Names and patterns of topics as a path or a query has them."""
     return topics if topics is None or isinstance(topics, str) else ",".join(topics)
@@ -127,3 +188,26 @@ def refuse_unknown(arguments: Mapping[str, Any], known: type, kind: str = "optio
 def without_none(**values: Any) -> dict[str, Any]:
     """The arguments that are not None, durations in seconds."""
     return in_seconds({name: value for name, value in values.items() if value is not None})
+
+
+def seconds(value: Seconds) -> float:
+    """A duration as a number of seconds."""
+    return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def instant(name: str, value: datetime) -> str:
+    """An instant as RFC 3339.
+
+    Raises:
+        InvalidInput: it has no zone, or is outside the years 1 to 9999 in UTC.
+    """
+    if not isinstance(value, datetime):
+        raise InvalidInput([FieldError((name,), "must be a datetime with a zone", value)])
+    if value.utcoffset() is None:
+        message = "must have a zone, as datetime.now(UTC) has: without one it means another instant in each zone"
+        raise InvalidInput([FieldError((name,), message, value.isoformat())])
+    try:
+        return value.astimezone(UTC).isoformat(timespec="milliseconds")
+    except OverflowError:
+        message = "must be within the years 1 to 9999 of UTC"
+        raise InvalidInput([FieldError((name,), message, value.isoformat())]) from None

@@ -1,27 +1,39 @@
 """A request of the HTTP API: what to send, how to read the response, and whether it is repeatable.
 
 An `ApiRequest` does no I/O, so the asyncio client and the blocking one share all of this and differ only in their
-transport. The requests themselves are made where the methods of the clients are: see `deferd.client.api_methods`.
+transport. The requests themselves are made where the methods of the clients are: see `deferd.client.async_client`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
 from typing import Any, Generic, TypeVar, cast
 
-from deferd.client import responses
+import msgspec
+from pydantic import BaseModel
+from pydantic_core import from_json
+
 from deferd.client.errors import UnexpectedAnswer
-from deferd.client.response_reading import Read, read_nothing, reader_of
-from deferd.contract.operations.health import CHECK_READINESS
+from deferd.contract import errors
+from deferd.contract.errors import DeferdError, FieldError, excerpt
+from deferd.contract.model import JobState, later_members, open_member
 from deferd.contract.operations.operation import Operation
-from deferd.contract.responses.response import Response
+from deferd.contract.operations.response import Response
+from deferd.contract.operations.system import CHECK_READINESS
+from deferd.contract.timestamps import parse_instant
 
 Result = TypeVar("Result")
 Value = TypeVar("Value")
-
 _LONGEST_RETRY_S = 1_000_000_000
 """The value of a `Retry-After` with more digits: longer than any client waits."""
+Read = TypeVar("Read", bound=Response)
+_TOO_DEEP = "recursion limit exceeded"
+_SHOWN_BYTES = 100
+"""How much of what is not a service's an error quotes."""
+_DETAIL_BYTES = 1000
 
 
 @dataclass(slots=True)  # frozen, it would take several times as long to make
@@ -56,11 +68,11 @@ class ApiRequest(Generic[Result]):
         """
         where = f"{self.method} {url}{self.path}"
         if status not in self.success:
-            raise responses.read_problem(status, content, _whole_seconds(retry_after), content_type, where)
+            raise read_problem(status, content, _whole_seconds(retry_after), content_type, where)
         try:
             return self.read(content)
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
-            text = responses.foreign(where, content, content_type, error)
+            text = _foreign(where, content, content_type, error)
             raise UnexpectedAnswer(status, text) from error
 
     def giving(self, part_of: Callable[[Result], Value]) -> ApiRequest[Value]:
@@ -117,3 +129,150 @@ def _whole_seconds(retry_after: str | None) -> int | None:
     if retry_after is None or not retry_after.isdecimal():
         return None
     return int(retry_after) if len(retry_after) < len(str(_LONGEST_RETRY_S)) else _LONGEST_RETRY_S
+
+
+def reader_of(struct: type[Read]) -> Callable[[bytes], Read]:
+    """A function that reads a response of this type. It raises ValueError for anything else."""
+    reader: Callable[[bytes], Read] = _reader_of(struct)
+    return reader
+
+
+def read_nothing(content: bytes) -> None:
+    """Any JSON."""
+    parsed(content)
+
+
+@cache
+def _reader_of(struct: type[Response]) -> Callable[[bytes], Any]:
+    decode = msgspec.json.Decoder(struct, dec_hook=_model).decode
+
+    def read(content: bytes) -> Any:
+        try:
+            return decode(content)
+        except (msgspec.MsgspecError, RecursionError):
+            return _read_generally(content, struct)
+
+    return read
+
+
+def _model(model: type[BaseModel], fields: object) -> BaseModel:
+    return model.model_validate(fields)
+
+
+def _read_generally(content: bytes, struct: type[Read]) -> Read:
+    """Read also what is unusual: values of later services, and what msgspec refuses in the body of a job.
+
+    Those are numbers too large for it, and nesting deep in the stack.
+    """
+    try:
+        with later_members():
+            return msgspec.convert(parsed(content), struct, dec_hook=_model)
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from None
+
+
+def parsed(content: bytes) -> Any:
+    """The JSON value of a body, or of a part of one, at any depth.
+
+    Raises:
+        ValueError: it is not JSON.
+    """
+    try:
+        return from_json(content, cache_strings="keys")
+    except ValueError as error:
+        if not str(error).startswith(_TOO_DEEP):
+            raise
+    # A body that was put before there was `limits.VALUE_DEPTH_MAX`: it must not take the jobs beside it along.
+    try:
+        return msgspec.json.decode(content)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def _state_or_none(value: Any) -> JobState | None:
+    return None if value is None else open_member(JobState, value)
+
+
+def job_exists(
+    topic: str, job_id: str, durability: str | None, state: JobState | None, until: datetime | None
+) -> errors.JobExists:
+    """The error for a put that the service refused because of an existing job."""
+    until_ms = None if until is None else round(until.timestamp() * 1000)
+    return errors.JobExists(topic, job_id, durability, state, until_ms)
+
+
+def read_problem(
+    status: int, content: bytes, retry_after_s: int | None, content_type: bytes = b"", where: str = "the service"
+) -> DeferdError:
+    """The error that a problem document (RFC 9457) names; UnexpectedAnswer for anything else, from `where`."""
+    try:
+        problem = parsed(content)
+        code, detail = str(problem["code"]), str(problem["detail"])
+        make = _BY_CODE.get(code)
+        if make is None:
+            text = excerpt(f"{code}: {detail}".encode(errors="replace"), _DETAIL_BYTES)
+            return UnexpectedAnswer(status, text, retry_after_s, is_problem=True)
+        return make(problem, detail, retry_after_s)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        return UnexpectedAnswer(status, _foreign(where, content, content_type), retry_after_s)
+
+
+def _foreign(where: str, content: bytes, content_type: bytes, reason: Exception | None = None) -> str:
+    """The text of an error for a response of something else than a deferd service, with a short beginning of it."""
+    kind = excerpt(content_type, _SHOWN_BYTES) or "no Content-Type"
+    begins = f"begins with {excerpt(content, _SHOWN_BYTES)!r}" if content else "is empty"
+    why = "" if reason is None else f" ({excerpt(repr(reason).encode(errors='replace'), _SHOWN_BYTES)})"
+    return f"{where} does not respond as a deferd service does: the response has {kind} and {begins}{why}"
+
+
+def _invalid_input(problem: Mapping[str, Any], detail: str, _retry_after_s: int | None) -> DeferdError:
+    listed = problem.get("errors") or [{"field": "", "message": detail}]
+    return errors.InvalidInput([FieldError(_path(one["field"]), one["message"], one.get("value")) for one in listed])
+
+
+def _path(field: str) -> tuple[str | int, ...]:
+    return tuple(int(step) if step.isdecimal() else step for step in field.split(".") if step)
+
+
+_MakeError = Callable[[Mapping[str, Any], str, int | None], DeferdError]
+_BY_CODE: dict[str, _MakeError] = {
+    "validation": _invalid_input,
+    "payload_too_large": lambda problem, _, __: errors.PayloadTooLarge(int(problem["limit_bytes"])),
+    "unauthorized": lambda _, detail, __: errors.Unauthorized(detail),
+    "forbidden": lambda _, detail, __: errors.Forbidden(detail),
+    "job_not_found": lambda problem, detail, _: errors.JobNotFound(problem["topic"], problem["id"], detail),
+    "topic_not_found": lambda problem, _, __: errors.TopicNotFound(problem["topic"]),
+    "schedule_not_found": lambda problem, _, __: errors.ScheduleNotFound(problem["schedule"]),
+    "schedule_exists": lambda problem, _, __: errors.ScheduleExists(problem["schedule"]),
+    "calendar_not_found": lambda problem, _, __: errors.CalendarNotFound(problem["calendar"]),
+    "push_not_found": lambda problem, _, __: errors.PushNotFound(problem["topic"]),
+    "topic_pushed": lambda problem, _, __: errors.TopicPushed(problem["topic"]),
+    "task_not_found": lambda problem, _, __: errors.TaskNotFound(problem["task"]),
+    "job_exists": lambda problem, _, __: job_exists(
+        problem["topic"],
+        problem["id"],
+        problem.get("durability"),
+        _state_or_none(problem.get("state")),
+        None if problem.get("until") is None else parse_instant(problem["until"]),
+    ),
+    "job_reserved": lambda problem, _, __: errors.JobReserved(
+        problem["topic"], problem["id"], problem.get("durability")
+    ),
+    "receipt_stale": lambda problem, detail, _: errors.ReceiptStale(problem["topic"], problem["id"], detail),
+    "job_cancelled": lambda problem, _, __: errors.JobCancelled(problem["topic"], problem["id"]),
+    "durability_unavailable": lambda problem, detail, _: errors.DurabilityUnavailable(
+        problem["durability"], problem["available"], detail
+    ),
+    "different_shard": lambda problem, detail, _: errors.DifferentShard(problem["topic"], detail),
+    "not_yet_available": lambda _, detail, __: errors.NotYetAvailable(detail),
+    "too_late": lambda _, detail, __: errors.TooLate(detail),
+    "topic_full": lambda problem, _, after_s: _later(errors.TopicFull(problem["topic"], problem["max_jobs"]), after_s),
+    "rate_limited": lambda _, detail, after_s: errors.RateLimited(detail, after_s or 1),
+    "store_unavailable": lambda _, detail, after_s: errors.StoreUnavailable(detail, after_s or 1),
+}
+"""The error for each code of the contract; a test checks that none is missing."""
+
+
+def _later(error: errors.TryLater, retry_after_s: int | None) -> errors.TryLater:
+    error.retry_after_s = retry_after_s or error.retry_after_s
+    return error

@@ -1,29 +1,21 @@
 """What the clients and the worker report to a tracer: nothing, unless tracing was asked for.
 
-`Spans` does nothing. `deferd.client.tracing.Tracing`, which needs opentelemetry-api, makes the spans; it is imported by
-`spans_of` only.
+`Spans` does nothing. `deferd.client.tracing.Tracing`, which needs opentelemetry-api, makes the spans; only clients that
+trace import it.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from deferd.client.idempotency import TRACEPARENT
+from deferd.client.job_requests import TRACEPARENT
 from deferd.client.request_body import JobToFinish
 from deferd.client.transport import StreamingTransport
-from deferd.contract.responses.jobs import Delivery
-
-if TYPE_CHECKING:
-    from deferd.client.tracing import Tracing
+from deferd.contract.operations.jobs import Delivery
 
 Jobs = TypeVar("Jobs", bound=Sequence[Delivery])
-
-TRACING_VARIABLE = "DEFERD_TRACING"
-"""Environment variable that switches tracing on where the program says nothing; also a setting of the service."""
-_ON = frozenset({"1", "true", "t", "yes", "y", "on"})
 
 
 class OpenSpan:
@@ -48,7 +40,7 @@ NO_PROCESS = Process()
 
 
 class ProcessWithTraceparent(Process):
-    """Meanwhile puts that name no trace context have this one."""
+    """Until its end, puts that name no trace context have this one."""
 
     __slots__ = ("_token",)
 
@@ -95,7 +87,7 @@ class Spans:
         return NO_PROCESS if traceparent is None else ProcessWithTraceparent(traceparent)
 
     def settling(self, processes: Iterable[Process | None]) -> AbstractContextManager[None]:
-        """Meanwhile `settle` reports the deliveries of these."""
+        """In the block, `settle` reports the deliveries of these."""
         return _NOTHING
 
     def of_service(self, urls: Sequence[str]) -> Spans:
@@ -108,23 +100,3 @@ class Spans:
 
 
 NO_SPANS = Spans()
-
-
-def spans_of(tracing: bool | Tracing | None) -> Spans:
-    """The spans of a client with this `tracing` argument; None: what DEFERD_TRACING says, by default none.
-
-    Raises:
-        ImportError: tracing is on and opentelemetry-api is not installed.
-    """
-    if tracing is None:
-        tracing = os.environ.get(TRACING_VARIABLE, "").strip().lower() in _ON
-    if tracing is False:
-        return NO_SPANS
-    if tracing is not True:
-        return tracing
-    try:
-        from deferd.client.tracing import Tracing  # noqa: PLC0415 (imports opentelemetry, for those who trace)
-    except ImportError as error:
-        text = "tracing needs opentelemetry-api: pip install 'deferd[otel]'"
-        raise ImportError(text, name=error.name) from error
-    return Tracing()

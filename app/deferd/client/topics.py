@@ -1,22 +1,32 @@
-"""Topics and the jobs in them: list, set, pause, redrive and purge. The methods of both clients."""
+"""Topics and the jobs in them: list, set, pause, redrive, purge and push. The methods of both clients."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict, Unpack
 
-from deferd.client.durations import instant
-from deferd.client.request_body import encode, in_rfc_3339, in_seconds, refuse_unknown, set_fields, without_none
-from deferd.client.requests import ApiRequest, request_for
-from deferd.client.response_reading import reader_of
+from deferd.client.request_body import (
+    encode,
+    in_rfc_3339,
+    in_seconds,
+    instant,
+    refuse_unknown,
+    seconds,
+    set_fields,
+    without_none,
+)
+from deferd.client.requests import ApiRequest, read_nothing, reader_of, request_for
 from deferd.client.sender import Sender
 from deferd.contract.limits import REDRIVE_DEFAULT
 from deferd.contract.model import DeadReason, JobState, TopicSettings
+from deferd.contract.operations import push
 from deferd.contract.operations import topics as operations
-from deferd.contract.responses.bulk import DryRun as Preview
-from deferd.contract.responses.jobs import Job
-from deferd.contract.responses.topics import TopicPage, TopicView
+from deferd.contract.operations.bulk import DryRun as Preview
+from deferd.contract.operations.jobs import Job
+from deferd.contract.operations.push import Push
+from deferd.contract.operations.push import TestedPush as PushTest
+from deferd.contract.operations.topics import TopicPage, TopicView
 
 MANY_JOBS_S = 600.0
 """How long the service may take to purge, redrive or check a million jobs."""
@@ -119,7 +129,7 @@ class TopicMethods:
         return await self._sender.send(request_for(operations.SET_TOPIC, topic, body=body))
 
     async def pause(self, topic: str, *, reason: str | None = None) -> TopicView:
-        """Stop delivering the topic's jobs; everything else continues. `reason` is shown to people meanwhile.
+        """Stop delivering the topic's jobs; everything else continues. `reason` is shown to people during the pause.
 
         A topic that does not exist yet is created, so that consumers wait from its first job on.
         """
@@ -133,7 +143,7 @@ class TopicMethods:
     async def jobs(
         self, topic: str, *, state: JobState | str | None = None, **filters: Unpack[JobFilters]
     ) -> AsyncIterator[Job]:
-        """List the jobs of a topic, or those in one state. One whose state changes meanwhile may be missed or repeated.
+        """List the jobs of a topic, or those in one state. One whose state changes may be missed or repeated.
 
         The filters, all keyword-only, are the keys of JobFilters: `tag`, `due_after`, `due_before`, `id_prefix`,
         `error`, `order` and `bodies`. Raises TopicNotFound.
@@ -195,3 +205,47 @@ class TopicMethods:
         query = without_none(state=state, **condition_fields(conditions), dry_run="true")
         request = request_for(operations.PURGE_TOPIC, topic, query=query, wait_s=MANY_JOBS_S, repeatable=True)
         return await self._sender.send(request.reading(reader_of(Preview)))
+
+    async def set_push(
+        self,
+        topic: str,
+        url: str,
+        secrets: Sequence[str] | None = None,
+        *,
+        timeout: float | timedelta | None = None,
+        max_in_flight: int | None = None,
+        rate: float | None = None,
+        headers: Mapping[str, str] | None = None,
+        mode: Literal["job", "batch"] | None = None,
+    ) -> Push:
+        """Have the service send the topic's jobs to a URL, in place of consumers; replaces what was set before.
+
+        `secrets` are one or two; None keeps those that are stored. Of the other arguments None is the default of the
+        service. Repeating the call after a lost response is safe.
+
+        Raises:
+            InvalidInput: a value is invalid, the service may not push to the URL, or there are no secrets.
+        """
+        fields = without_none(
+            url=url,
+            secrets=None if secrets is None else list(secrets),
+            timeout=None if timeout is None else seconds(timeout),
+            max_in_flight=max_in_flight,
+            rate=rate,
+            headers=None if headers is None else dict(headers),
+            mode=mode,
+        )
+        body = encode(fields)
+        return await self._sender.send(request_for(push.SET_PUSH, topic, body=body, success=(200, 201)))
+
+    async def push(self, topic: str) -> Push:
+        """How the jobs of a topic are pushed. Raises PushNotFound."""
+        return await self._sender.send(request_for(push.GET_PUSH, topic))
+
+    async def remove_push(self, topic: str) -> None:
+        """Stop pushing: consumers can pop the jobs again. Raises PushNotFound."""
+        await self._sender.send(request_for(push.REMOVE_PUSH, topic).reading(read_nothing))
+
+    async def test_push(self, topic: str) -> PushTest:
+        """Send a signed test to the topic's target. Raises PushNotFound, and InvalidInput if its URL is refused."""
+        return await self._sender.send(request_for(push.TEST_PUSH, topic))

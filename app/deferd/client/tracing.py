@@ -34,20 +34,18 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from deferd.client.http1 import HttpResponse
 from deferd.client.request_body import JobToFinish
 from deferd.client.requests import ApiRequest
-from deferd.client.response_stream import ResponseStream
 from deferd.client.spans import Jobs, OpenSpan, Process, ProcessWithTraceparent, Spans
-from deferd.client.transport import StreamingTransport
-from deferd.client.user_agent import user_agent
+from deferd.client.transport import ResponseStream, StreamingTransport, user_agent
 from deferd.contract.errors import DeferdError
 from deferd.contract.limits import HEADERS_OF_JOB_BYTES, HEADERS_OF_JOB_MAX
-from deferd.contract.responses.jobs import Delivery
+from deferd.contract.operations.jobs import Delivery
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 TRACESTATE = "tracestate"
 """The header of a job with the `tracestate` of its put."""
 _PORTS = {"http": 80, "https": 443}
 _LINKS_MAX = 128
-"""What the SDK keeps of a span by default."""
+"""The SDK keeps no more links of a span by default."""
 
 _log = logging.getLogger("deferd.tracing")
 _propagator = TraceContextTextMapPropagator()

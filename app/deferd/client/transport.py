@@ -1,4 +1,4 @@
-"""What the clients need from the outside world, and the HTTP settings that both transports share.
+"""The interface of the transports, and the HTTP settings that both of them share.
 
 The client is written once, as coroutines over a `Transport`. Over `AsyncTransport` they run on an event loop. Over
 `BlockingTransport` every `await` blocks the thread and returns without suspending, so `run_blocking` runs a coroutine
@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
 from typing import Any, Protocol
 
-from deferd.client.addresses import Endpoint
+from deferd.client.endpoint import Endpoint, parse_proxy_url
 from deferd.client.errors import ClientBusy, ClientClosed, NoAnswer, Unreachable
-from deferd.client.http1 import HttpResponse
-from deferd.client.proxy import parse_proxy_url
-from deferd.client.request_clock import RequestClock
+from deferd.client.http1 import HttpResponse, RequestClock, ServerSentEvent
 from deferd.client.requests import ApiRequest
-from deferd.client.response_stream import ResponseStream
-from deferd.client.tls import default_context
-from deferd.client.user_agent import identification
 from deferd.contract.service_url import parse_service_url
 
 URL_VARIABLE, KEY_VARIABLE = "DEFERD_URL", "DEFERD_KEY"
@@ -30,10 +28,11 @@ _READING_METHODS = frozenset({"GET", "HEAD"})
 _LARGE_BYTES = 65_536
 IDLE_S = 60
 """How long an idle connection is kept: less than the service's 75 s."""
+_via: ContextVar[str | None] = ContextVar("deferd_via", default=None)
 
 
 class Transport(Protocol):
-    """What the client needs from the outside world."""
+    """Sends the requests of a client."""
 
     async def exchange(self, url: str, request: ApiRequest[Any]) -> HttpResponse:
         """Send the request to the service at `url` once and wait for the response.
@@ -48,6 +47,21 @@ class Transport(Protocol):
 
     async def close(self) -> None:
         """Close each connection as soon as it is idle. Later requests raise Unreachable."""
+
+
+class ResponseStream(Protocol):
+    """A response whose body has not ended. Close it."""
+
+    async def read(self, wait_s: float) -> list[ServerSentEvent]:
+        """The next messages, also none: a comment came. Waits for `wait_s` at most.
+
+        Raises:
+            EOFError: the service has ended the stream.
+            OSError, MalformedResponse: it broke off, or nothing came in time.
+        """
+
+    async def close(self) -> None:
+        """Close the connection at once."""
 
 
 class StreamingTransport(Transport, Protocol):
@@ -91,7 +105,7 @@ class HttpSettings:
         key = _checked_key(os.environ.get(KEY_VARIABLE, "") if key is None else key)
         self.timeout_s = timeout_s
         self.connections = connections
-        headers = {**({"authorization": f"Bearer {key}"} if key else {}), **identification()}
+        headers = {**({"authorization": f"Bearer {key}"} if key else {}), **_identification()}
         through = None if proxy is None else parse_proxy_url(proxy)
         self.clock = RequestClock()
         self.endpoints = {url: Endpoint(url, headers, through) for url in self.urls}
@@ -162,3 +176,40 @@ def _checked_key(key: str) -> str:
     if not all("!" <= character <= "~" for character in key):
         raise ValueError("the key has characters that are not visible ASCII (it is not shown here)")
     return key
+
+
+def default_context() -> ssl.SSLContext:
+    """A context that checks the certificate and the host name against the authorities of the certifi package.
+
+    Environment variables such as SSL_CERT_FILE are not read.
+    """
+    import certifi  # noqa: PLC0415 (clients without https do not need it)
+
+    return ssl.create_default_context(cafile=certifi.where())
+
+
+@cache
+def user_agent() -> str:
+    """``deferd-python/0.2.0``."""
+    from importlib import metadata  # noqa: PLC0415 (takes a millisecond)
+
+    try:
+        return f"deferd-python/{metadata.version('deferd')}"
+    except metadata.PackageNotFoundError:  # the source was copied, not installed
+        return "deferd-python"
+
+
+@contextmanager
+def called_via(via: str) -> Iterator[None]:
+    """Clients that are made in the block say that their requests come from people: by `cli`, or by the `console`."""
+    token = _via.set(via)
+    try:
+        yield
+    finally:
+        _via.reset(token)
+
+
+def _identification() -> dict[str, str]:
+    """The headers of a client that is made now."""
+    via = _via.get()
+    return {"user-agent": user_agent(), **({} if via is None else {"deferd-via": via})}

@@ -6,6 +6,7 @@ error texts, audit log and metrics apply.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -15,14 +16,14 @@ from urllib.parse import quote, urlencode
 import orjson
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
 
 from deferd.api.dispatch import RequestHandler
 from deferd.api.incoming_request import IncomingRequest
 from deferd.api.problem_details import document
-from deferd.console.live_events import LiveEvents
+from deferd.console.json_text import off_loop
 from deferd.console.masks import Masks
-from deferd.console.off_loop import off_loop
-from deferd.engine.inspection.shared_reads import SharedReads
+from deferd.engine.caches import SharedReads
 
 READS_KEPT_S = 1.0
 _READS_KEPT = 1000
@@ -209,3 +210,43 @@ def _encoded(query: Mapping[str, QueryValue]) -> bytes:
 
 def _text(value: QueryValue) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_STREAM_S = 60.0
+"""The browser connects again then, and goes on where it was: so a stream ends soon after its session."""
+
+
+class LiveEvents(Response):
+    """A stream of Server-Sent Events that ends after a minute, as if the browser had disconnected.
+
+    It has no values that `masks` hide. Each piece of the stream has whole messages.
+    """
+
+    def __init__(self, stream: Response, masks: Masks) -> None:
+        super().__init__()
+        self.raw_headers = stream.raw_headers
+        self._stream = stream
+        self._masks = masks
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Stream until there is an end."""
+        ends_s = asyncio.get_running_loop().time() + _STREAM_S
+
+        async def receive_until_end() -> Message:
+            try:
+                async with asyncio.timeout_at(ends_s):
+                    return await receive()
+            except TimeoutError:
+                return {"type": "http.disconnect"}
+
+        async def send_masked(message: Message) -> None:
+            piece = message.get("body", b"")
+            if piece:
+                message = {**message, "body": b"\n".join(map(self._masked, piece.split(b"\n")))}
+            await send(message)
+
+        await self._stream(scope, receive_until_end, send_masked if self._masks else send)
+
+    def _masked(self, line: bytes) -> bytes:
+        data = line.removeprefix(b"data: ")
+        return line if data == line else b"data: " + self._masks.response(data)

@@ -19,17 +19,14 @@ from deferd.api.problem_details import BY_CODE
 from deferd.console.api_calls import READS_KEPT_S, ApiCalls, ApiRefused
 from deferd.console.browser_requests import cookie_values, forwarded_prefix, header, is_from_own_page
 from deferd.console.masks import Masks
-from deferd.console.page_routes import PageRoutes
-from deferd.console.rendering import Renderer, UnknownRegion
+from deferd.console.rendering import Renderer, UnknownRegion, static_files
 from deferd.console.sessions import Sessions
-from deferd.console.static_files import static_files
-from deferd.console.undo import UndoStore
 from deferd.console.views import ROUTES
 from deferd.console.views.log_in import SESSION_COOKIE
-from deferd.console.visit import FormTooLarge, PageServices, Region, Visit
+from deferd.console.visit import FormTooLarge, PageRoutes, PageServices, Region, Visit
 from deferd.contract.errors import DeferdError, StoreUnavailable, TryLater
 from deferd.contract.scopes import Scope as KeyScope
-from deferd.engine.inspection.shared_reads import SharedReads
+from deferd.engine.caches import SharedReads
 
 _LOG = logging.getLogger(__name__)
 _STATIC = "/console/static/"
@@ -59,9 +56,7 @@ class Console:
         self._context = context
         self._routes = PageRoutes(ROUTES)
         calls = ApiCalls(handler, Masks(context.settings.console_mask))
-        self._services = PageServices(
-            context.gate.has_keys, calls, Renderer(), Sessions(context), {}, UndoStore(context)
-        )
+        self._services = PageServices(context.gate.has_keys, calls, Renderer(), Sessions(context), {}, context)
         self._regions: SharedReads[Response] = SharedReads(READS_KEPT_S, _REGIONS_KEPT, size=_size)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -5,10 +5,12 @@ A float or a 64-bit integer of Python and of the browser can't hold every number
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 INDENT = "  "
 _SPACE = frozenset(" \t\r\n")
@@ -143,3 +145,19 @@ def _scalar(value: Any) -> str:
 def _string(text: str) -> str:
     quoted = json.dumps(text, ensure_ascii=False)
     return _LONE_SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", quoted)
+
+
+Result = TypeVar("Result")
+_AT_ONCE_BYTES = 64 * 1024
+_THREAD = ThreadPoolExecutor(1, thread_name_prefix="deferd-console-json")
+"""One: several would share a processor, and take it from the event loop."""
+
+
+async def off_loop(size: int, act: Callable[[], Result]) -> Result:
+    """Returns or raises what `act` does: at once for input of up to 64 kB (`size`, in bytes), otherwise in a thread.
+
+    Work with large JSON values is slow in Python, and would hold up all other requests.
+    """
+    if size <= _AT_ONCE_BYTES:
+        return act()
+    return await asyncio.get_running_loop().run_in_executor(_THREAD, act)

@@ -8,7 +8,7 @@ from sys import getsizeof
 from typing import Any
 
 from deferd.console.json_text import Members, compact, parse
-from deferd.engine.bounded_cache import BoundedCache
+from deferd.engine.caches import BoundedCache
 
 MASKED = "•••••"
 """What is shown in place of a value."""

@@ -1,13 +1,17 @@
-"""Templates, and the filters that they share."""
+"""Templates, the filters that they share, and static files."""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from importlib.resources import files
-from typing import Any
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
@@ -170,3 +174,44 @@ def alert_link(alert: dict[str, Any]) -> str:
 def shortened(text: str, length: int = 120) -> str:
     """The beginning of a long text."""
     return text if len(text) <= length else text[: length - 1] + "…"
+
+
+FOLDER = Path(str(files("deferd.console") / "static"))
+_MEDIA_TYPES = {
+    ".css": b"text/css; charset=utf-8",
+    ".js": b"text/javascript; charset=utf-8",
+    ".svg": b"image/svg+xml",
+}
+"""Files of other kinds, such as licences, are not served."""
+
+
+class _StaticFile(NamedTuple):
+    """A file's media type and content, and the content compressed once."""
+
+    media_type: bytes
+    content: bytes
+    compressed: bytes
+
+
+class _StaticFiles(NamedTuple):
+    """The files of the console, below a folder whose name is a hash of all of them: browsers may keep them for ever.
+
+    `version` is the name of the folder. Within it names stay as they are, so modules can import others.
+    """
+
+    version: str
+    files: Mapping[str, _StaticFile]
+
+
+@lru_cache(maxsize=1)
+def static_files() -> _StaticFiles:
+    """All files, read and compressed at the first use."""
+    found: dict[str, _StaticFile] = {}
+    digest = hashlib.sha256()
+    for path in sorted(FOLDER.rglob("*")):
+        media_type = _MEDIA_TYPES.get(path.suffix)
+        if media_type is not None:
+            name, content = path.relative_to(FOLDER).as_posix(), path.read_bytes()
+            digest.update(b"%b\0%d\0%b" % (name.encode(), len(content), content))
+            found[name] = _StaticFile(media_type, content, gzip.compress(content, 9, mtime=0))
+    return _StaticFiles(digest.hexdigest()[:16], MappingProxyType(found))

@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from deferd.api.auth.admission import Admission
-from deferd.api.auth.api_keys import Key, Limit
-from deferd.api.auth.permissions import Permission
+from deferd.api.auth.api_keys import Key, Limit, Permission
 from deferd.api.auth.rate_limit import Bucket
 from deferd.api.context import AppContext
 from deferd.api.incoming_request import IncomingRequest
 from deferd.contract.errors import RateLimited, Unauthorized
-from deferd.engine.inspection.shared_reads import SharedReads
+from deferd.engine.caches import SharedReads
 
 _COOKIE_BYTES = 32
 _COOKIE_LENGTH = 43

@@ -8,22 +8,20 @@ are put again, and no collections and jobs with a follow-up, which a put does no
 from __future__ import annotations
 
 import contextlib
+import shlex
+from datetime import datetime
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
-from deferd.api.context import AppContext
 from deferd.console.api_calls import ApiRefused, api_path
-from deferd.console.json_text import Members, parse
-from deferd.console.off_loop import off_loop
-from deferd.console.put_again import put_text
+from deferd.console.json_text import Members, compact, off_loop, parse, pretty
+from deferd.console.visit import Visit
 from deferd.contract.errors import StoreUnavailable
+from deferd.contract.fields import POLICY
 from deferd.contract.timestamps import parse_instant
-from deferd.engine.console_undo import UNDO_BYTES_MAX
-
-if TYPE_CHECKING:
-    from deferd.console.visit import Visit
+from deferd.engine.console_store import UNDO_BYTES_MAX
 
 UNDO_S = 10
 _LATE_S = 3
@@ -144,71 +142,67 @@ async def _ended(visit: Visit, topic: str, ids: dict[str, bytes], cutoff: str) -
 
 
 async def _keep(visit: Visit, topic: str, jobs: list[bytes], cancelled: int) -> str | None:
-    """The token of the undo; None when nothing can be undone, although the jobs are cancelled."""
+    """Keep the puts of cancelled jobs for ten seconds, and return the token of the undo.
+
+    None when nothing can be undone, although the jobs are cancelled.
+    """
+    if not jobs:
+        return None
+    about = {
+        "key": None if visit.key is None else visit.key.digest.hex(),
+        "topic": topic,
+        "jobs": len(jobs),
+        "cancelled": cancelled,
+        "ends_ms": (visit.now_ms or 0) + UNDO_S * 1000,
+    }
+    content = b"\n".join([orjson.dumps(about), *jobs])
     try:
-        return await visit.undo.keep(visit, topic, jobs, cancelled) if jobs else None
+        return await visit.console_undo.keep(content, (UNDO_S + _LATE_S) * 1000)
     except StoreUnavailable:
         return None
 
 
-class UndoStore:
-    """What can be undone, by token."""
+async def undoable(visit: Visit) -> dict[str, Any] | None:
+    """What the token in the URL of a page can undo; None without one, or when it is too late."""
+    token = visit.query.get("undo")
+    content = await visit.console_undo.get(token) if token else None
+    about = _about(visit, content)
+    if about is None:
+        return None
+    count = about["cancelled"]
+    text = f"Cancelled {count:,} {'job' if count == 1 else 'jobs'}."
+    return {"token": token, "jobs": about["jobs"], "ends_ms": about["ends_ms"], "text": text}
 
-    def __init__(self, context: AppContext) -> None:
-        self._context = context
 
-    async def keep(self, visit: Visit, topic: str, jobs: list[bytes], cancelled: int) -> str:
-        """Keep the puts of cancelled jobs for ten seconds. Raises StoreUnavailable."""
-        about = {
-            "key": None if visit.key is None else visit.key.digest.hex(),
-            "topic": topic,
-            "jobs": len(jobs),
-            "cancelled": cancelled,
-            "ends_ms": (visit.now_ms or 0) + UNDO_S * 1000,
-        }
-        content = b"\n".join([orjson.dumps(about), *jobs])
-        return await self._context.engine.console_undo.keep(content, (UNDO_S + _LATE_S) * 1000)
+async def put_back(visit: Visit, token: str) -> Undone | None:
+    """Put the jobs again; None when it is too late.
 
-    async def get(self, visit: Visit) -> dict[str, Any] | None:
-        """What the token in the URL of a page can undo; None without one, or when it is too late."""
-        token = visit.query.get("undo")
-        content = await self._context.engine.console_undo.get(token) if token else None
-        about = _about(visit, content)
-        if about is None:
-            return None
-        count = about["cancelled"]
-        text = f"Cancelled {count:,} {'job' if count == 1 else 'jobs'}."
-        return {"token": token, "jobs": about["jobs"], "ends_ms": about["ends_ms"], "text": text}
+    What was not put can be undone again while there is time: all if the call fails, and of several those that the
+    API refused for now.
 
-    async def undo(self, visit: Visit, token: str) -> Undone | None:
-        """Put the jobs again; None when it is too late.
-
-        What was not put can be undone again while there is time: all if the call fails, and of several those that the
-        API refused for now.
-
-        Raises:
-            ApiRefused, StoreUnavailable.
-        """
-        kept = self._context.engine.console_undo
-        if _about(visit, await kept.get(token)) is None:
-            return None
-        content = await kept.claim(token)
-        about = _about(visit, content)
-        if content is None or about is None:
-            return None
-        _, *jobs = content.split(b"\n")
-        try:
-            response = await visit.write("POST", api_path("jobs", "batch"), b'{"jobs":[%b]}' % b",".join(jobs))
-        except BaseException:
-            with contextlib.suppress(StoreUnavailable):  # then it can't be tried again
-                await kept.release(token)
-            raise
-        results = response["results"]
-        left = [job for job, result in zip(jobs, results, strict=True) if result["status"] not in _FINAL]
-        rest = b"\n".join([orjson.dumps({**about, "jobs": len(left)}), *left]) if left else None
-        with contextlib.suppress(StoreUnavailable):  # those that were put are refused if they are put again
-            await kept.done(token, rest)
-        return Undone(about["topic"], results, token if left else None)
+    Raises:
+        ApiRefused, StoreUnavailable.
+    """
+    kept = visit.console_undo
+    if _about(visit, await kept.get(token)) is None:
+        return None
+    content = await kept.claim(token)
+    about = _about(visit, content)
+    if content is None or about is None:
+        return None
+    _, *jobs = content.split(b"\n")
+    try:
+        response = await visit.write("POST", api_path("jobs", "batch"), b'{"jobs":[%b]}' % b",".join(jobs))
+    except BaseException:
+        with contextlib.suppress(StoreUnavailable):  # then it can't be tried again
+            await kept.release(token)
+        raise
+    results = response["results"]
+    left = [job for job, result in zip(jobs, results, strict=True) if result["status"] not in _FINAL]
+    rest = b"\n".join([orjson.dumps({**about, "jobs": len(left)}), *left]) if left else None
+    with contextlib.suppress(StoreUnavailable):  # those that were put are refused if they are put again
+        await kept.done(token, rest)
+    return Undone(about["topic"], results, token if left else None)
 
 
 def _about(visit: Visit, content: bytes | None) -> dict[str, Any] | None:
@@ -232,3 +226,43 @@ async def _job(visit: Visit, topic: str, job_id: str) -> Members | None:
 
 def _can_be_put_again(job: Members) -> bool:
     return job.get("state") in {"delayed", "ready"} and not any(map(job.get, ("items", "followed_by", "follow_up")))
+
+
+_LABELS = ("tags", "headers")
+_OTHERS = ("unique_for", "traceparent")
+_NONE_IS_SHOWN = {field.name for field in POLICY if field.is_always_shown and field.null_is_none}
+"""Fields that a job shows even when they come from its topic, because null is a value."""
+
+
+def put_fields(job: Members, *, with_id: bool, now_ms: int) -> Members:
+    """The fields of a put with the same effect: due when the job is due, if that is still to come."""
+    fields = Members([("topic", job.get("topic"))])
+    if with_id:
+        fields.append(("id", job.get("id")))
+    fields.append(("body", job.get("body")))
+    due_at = job.get("asked_for") or job.get("due_at")
+    if isinstance(due_at, str) and datetime.fromisoformat(due_at).timestamp() * 1000 > now_ms:
+        fields.append(("run_at", due_at))
+    for name in (*_LABELS, *(field.name for field in POLICY), *_OTHERS):
+        value = job.get(name)
+        if value is not None or name in _NONE_IS_SHOWN:
+            fields.append((name, value))
+    return fields
+
+
+def put_command(job: Members, *, now_ms: int, has_keys: bool, hides: bool) -> str:
+    """A shell command that puts the job. The key is a variable; masked fields are named by a comment."""
+    body, _ = pretty(put_fields(job, with_id=True, now_ms=now_ms))
+    lines = ["# This console masks some fields: replace each •••••."] if hides else []
+    command = ['curl -sS "${DEFERD_URL:-http://localhost:8000}/jobs"']
+    if has_keys:
+        command.append('-H "Authorization: Bearer $DEFERD_KEY"')
+    command.append(f"--json {shlex.quote(body)}")
+    return "\n".join([*lines, " \\\n  ".join(command)])
+
+
+def put_text(job: Members, *, with_id: bool, now_ms: int, **options: str) -> bytes:
+    """The JSON of the put."""
+    fields = put_fields(job, with_id=with_id, now_ms=now_ms)
+    fields.extend(options.items())
+    return compact(fields).encode()

@@ -1,10 +1,11 @@
-"""One request to a page: what a view gets."""
+"""What a view gets, the request to a page, and how it declares which URLs it serves."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
-from collections.abc import Collection, Hashable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
@@ -12,18 +13,19 @@ import orjson
 from markupsafe import Markup
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
+from starlette.routing import compile_path
 from starlette.types import Receive, Scope
 
 from deferd.api.auth.api_keys import Key
+from deferd.api.context import AppContext
 from deferd.api.incoming_request import IncomingRequest
 from deferd.console.api_calls import ApiCalls, ApiRefused, Caller, QueryValue
-from deferd.console.browser_requests import cookie_values, header, is_secure, relative_root
+from deferd.console.browser_requests import cookie_values, forwarded_prefix, header, is_secure, relative_root
 from deferd.console.masks import Masks
-from deferd.console.rendering import Renderer, etag_of
+from deferd.console.rendering import Renderer, etag_of, static_files
 from deferd.console.sessions import Sessions
-from deferd.console.static_files import static_files
-from deferd.console.undo import UndoStore
 from deferd.contract.scopes import Scope as KeyScope
+from deferd.engine.console_store import ConsoleUndo
 
 FRAGMENT = "fragment"
 """The query parameter that asks for regions of a page: their names, with commas between."""
@@ -68,7 +70,7 @@ class PageServices(NamedTuple):
     renderer: Renderer
     sessions: Sessions
     made: dict[Hashable, Region]
-    undo: UndoStore
+    context: AppContext
 
 
 class Visit:
@@ -81,6 +83,8 @@ class Visit:
     def __init__(self, scope: Scope, receive: Receive, services: PageServices, request: IncomingRequest) -> None:
         self.scope = scope
         self.path: str = scope["path"]
+        self.page = self.path
+        """The path for links and polls of the page that is shown; an action that shows a page again sets it."""
         self.query: dict[str, str] = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
         self.fragment = self.query.pop(FRAGMENT, None)
         self.has_keys = services.has_keys
@@ -127,17 +131,17 @@ class Visit:
             return None
 
     async def read_bytes(self, path: str, /, **query: QueryValue) -> bytes:
-        """The same as the API wrote it, with exact numbers."""
+        """As `read`, but the JSON as the API wrote it, with exact numbers."""
         return await self._services.calls.read(self._caller, path, query)
 
     async def read_unmasked(self, path: str) -> bytes:
-        """The same with hidden fields: for requests to the API, never for a page."""
+        """As `read_bytes`, with hidden fields: for requests to the API, never for a page."""
         return await self._services.calls.read_unmasked(self._caller, path)
 
     @property
-    def undo(self) -> UndoStore:
-        """The actions that can be undone."""
-        return self._services.undo
+    def console_undo(self) -> ConsoleUndo:
+        """What the store keeps of actions that can be undone."""
+        return self._services.context.engine.console_undo
 
     @property
     def masks(self) -> Masks:
@@ -192,13 +196,29 @@ class Visit:
             fields.setdefault(name, []).append(value)
         return fields
 
+    def curl(self, path: str, *, method: str | None = None, body: Any = None) -> str:
+        """A call of the API that people can copy: of `path` with its query, at the host that the browser asks for.
+
+        A key is read from `$DEFERD_KEY`.
+        """
+        scheme = "https" if is_secure(self.scope) else "http"
+        host = header(self.scope, b"host").decode("latin-1")
+        parts = ["curl -sS"]
+        if method is not None:
+            parts.append(f"-X {method}")
+        if self.has_keys:
+            parts.append('-H "Authorization: Bearer $DEFERD_KEY"')
+        if body is not None:
+            parts.append(f"--json {shlex.quote(orjson.dumps(body).decode())}")
+        return " ".join([*parts, shlex.quote(f"{scheme}://{host}{forwarded_prefix(self.scope)}{path}")])
+
     def url(self, **changes: QueryValue) -> str:
         """This page's URL relative to `<base>`, with these parameters changed; None removes one."""
         query = {**self.query, **{name: str(value) for name, value in changes.items() if value is not None}}
         for name, value in changes.items():
             if value is None:
                 query.pop(name, None)
-        path = quote(self.path[1:], safe="/:%") or "./"
+        path = quote(self.page[1:], safe="/:%") or "./"
         return f"{path}?{urlencode(query)}" if query else path
 
     def render(self, template: str, *, status: int = 200, **values: Any) -> Response:
@@ -292,3 +312,65 @@ class Visit:
                 content = shared.compressed
             headers["content-encoding"] = "gzip"
         return Response(content, status, headers)
+
+
+View = Callable[..., Coroutine[Any, Any, Response]]
+"""Takes a Visit, and the named parts of the path as text."""
+
+
+class PageRoute(NamedTuple):
+    """`public` views need no session. A POST is accepted from the console's own pages only.
+
+    The response of one with `has_regions` may be shared by all who ask for the same region.
+    """
+
+    method: str
+    path: str
+    view: View
+    public: bool
+    has_regions: bool = True
+
+
+class PageList:
+    """The routes of one module of views, which its decorators `page` and `action` collect."""
+
+    def __init__(self) -> None:
+        self.routes: list[PageRoute] = []
+
+    def page(self, path: str, *, public: bool = False, has_regions: bool = True) -> Callable[[View], View]:
+        """The view of GET at `path`, such as `/console/topics/{topic}`. It has no effect.
+
+        Without `has_regions` it renders no page, but streams for example.
+        """
+        return self._add("GET", path, public, has_regions)
+
+    def action(self, path: str, *, public: bool = False) -> Callable[[View], View]:
+        """The view of POST at `path`: what a form or a button does."""
+        return self._add("POST", path, public, has_regions=False)
+
+    def _add(self, method: str, path: str, public: bool, has_regions: bool) -> Callable[[View], View]:
+        def add(view: View) -> View:
+            self.routes.append(PageRoute(method, path, view, public, has_regions))
+            return view
+
+        return add
+
+
+class PageRoutes:
+    """Finds the route of a request. Of several that match, the first counts."""
+
+    def __init__(self, routes: Iterable[PageRoute]) -> None:
+        self._routes = [(compile_path(route.path)[0], route) for route in routes]
+
+    def find(self, method: str, path: str) -> tuple[PageRoute, dict[str, Any]] | None:
+        """The route with the named parts of the path. HEAD is GET."""
+        wanted = "GET" if method == "HEAD" else method
+        for pattern, route in self._routes:
+            if route.method == wanted and (match := pattern.match(path)) is not None:
+                return route, match.groupdict()
+        return None
+
+    def methods(self, path: str) -> list[str]:
+        """The methods that the path has, sorted; none for an unknown path."""
+        methods = {route.method for pattern, route in self._routes if pattern.match(path) is not None}
+        return sorted(methods | {"HEAD"} if "GET" in methods else methods)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from deferd.contract import limits
-from deferd.contract.constraints import constraint, seconds_field
+from deferd.contract.strict_model import constraint, seconds_field
 
 Jitter = Annotated[
     float,

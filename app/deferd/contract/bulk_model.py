@@ -7,8 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from deferd.contract import limits
-from deferd.contract.labels import Tag
-from deferd.contract.model import AsTask, Cutoff, Delay, DueInstant, IfReserved, Instant, JobId, Topic
+from deferd.contract.model import AsTask, Cutoff, Delay, DueInstant, IfReserved, Instant, JobId, Tag, Topic
 from deferd.contract.strict_model import StrictModel
 
 

@@ -23,6 +23,7 @@
     ├── JobCancelled        job_cancelled       the job was cancelled during the delivery
     ├── DurabilityUnavailable durability_unavailable the store cannot give the requested durability
     ├── DifferentShard      different_shard     the topics are in different shards of the store
+    ├── NotYetAvailable     not_yet_available   processes of an earlier release still use the store
     ├── TooLate             too_late            the request came after the instant in its Deferd-Not-After
     └── TryLater
         ├── TopicFull       topic_full          the topic holds `max_jobs` jobs
@@ -275,6 +276,12 @@ class DifferentShard(DeferdError):
         super().__init__(detail)
 
 
+class NotYetAvailable(DeferdError):
+    """The request uses what is new in this release, and processes of an earlier one use the store. Nothing was done."""
+
+    code = "not_yet_available"
+
+
 class TooLate(DeferdError):
     """The request came after the instant in its `Deferd-Not-After`. Nothing was done.
 
@@ -325,3 +332,9 @@ class StoreUnavailable(TryLater):
     def __init__(self, detail: str, retry_after_s: int = 1, *, timed_out: bool = False) -> None:
         self.timed_out = timed_out
         super().__init__(detail, retry_after_s)
+
+
+def excerpt(text: bytes, most: int) -> str:
+    """The beginning of a foreign text for a message: its first `most` bytes as one line without control characters."""
+    shown = text[:most].decode(errors="replace")
+    return " ".join("".join(one if one.isprintable() else " " for one in shown).split())

@@ -7,8 +7,12 @@ refused. The service and the client share these models, so this module imports n
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -22,16 +26,50 @@ from pydantic import (
 
 from deferd.contract import limits
 from deferd.contract.backoff import Backoff
-from deferd.contract.collapsing import ConflictWith, FollowUp, IfHeld, MaxItems, MaxWait, OnConflict, UniqueFor
-from deferd.contract.constraints import constraint, seconds_field
-from deferd.contract.json_depth import is_deeper
-from deferd.contract.labels import Labelled, Tag
-from deferd.contract.open_enum import OpenEnum
-from deferd.contract.strict_model import StrictModel
+from deferd.contract.json_values import is_deeper
+from deferd.contract.strict_model import StrictModel, constraint, seconds_field
 from deferd.contract.timestamps import parse_instant
 from deferd.contract.windows import Window, WindowSpec
 
-TRACEPARENT_PATTERN = r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
+_OPEN: ContextVar[bool] = ContextVar("deferd_open_enums", default=False)
+
+
+class OpenEnum(StrEnum):
+    """Has only the members that it lists, but in `later_members` one for any text.
+
+    One unknown value must not make a whole page of jobs unreadable for a client that is older than its service.
+    """
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        if not (_OPEN.get() and isinstance(value, str)):
+            return None
+        member = str.__new__(cls, value)
+        member._name_, member._value_ = value.upper(), value
+        return member
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """Unpickle one of a later service, too."""
+        return open_member, (type(self), self.value)
+
+
+Member = TypeVar("Member", bound=OpenEnum)
+
+
+@contextmanager
+def later_members() -> Iterator[None]:
+    """Reads the values of later services."""
+    token = _OPEN.set(True)
+    try:
+        yield
+    finally:
+        _OPEN.reset(token)
+
+
+def open_member(kind: type[Member], value: str) -> Member:
+    """The member of this value, also of a later service's."""
+    with later_members():
+        return kind(value)
 
 
 class JobState(OpenEnum):
@@ -62,6 +100,24 @@ class DeadReason(OpenEnum):
     """It was not finished within `deadline` seconds of being due."""
     BURIED = "buried"
     """A consumer buried it."""
+
+
+class AttemptEnd(OpenEnum):
+    """How an attempt ended without a finish."""
+
+    RELEASED = "released"
+    """A consumer released the job."""
+    BURIED = "buried"
+    """A consumer buried it."""
+    LEASE = "lease_ended"
+    """Its lease ended."""
+    TIME_LIMIT = "time_limit"
+    """Its lease ended because the `time_limit` had passed."""
+    DEADLINE = "deadline"
+    """Its lease ended because the job's `deadline` had passed."""
+
+
+TRACEPARENT_PATTERN = r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
 
 
 def _rfc3339(value: object) -> object:
@@ -190,6 +246,166 @@ IfReserved = Annotated[
     Field(
         description="What to do when a consumer holds the job: `cancel` it anyway (the consumer's next request for it "
         "gets 410 `job_cancelled`), or `refuse` with 409 `job_reserved`.",
+    ),
+]
+
+
+def _all_different(tags: list[str]) -> list[str]:
+    if len(set(tags)) < len(tags):
+        raise ValueError("must not repeat a tag")
+    return tags
+
+
+def _fitting(headers: dict[str, str]) -> dict[str, str]:
+    for name in headers:
+        if not name or any(character < " " or "\x7f" <= character <= "\x9f" for character in name):
+            raise ValueError(f"must have names without control characters and not empty: {name!r:.100}")
+    size = sum(len(text.encode()) for pair in headers.items() for text in pair)
+    if size > limits.HEADERS_OF_JOB_BYTES:
+        raise ValueError(f"must have at most {limits.HEADERS_OF_JOB_BYTES} bytes of names and values, has {size}")
+    return headers
+
+
+Tag = Annotated[
+    str, StringConstraints(pattern=limits.TAG_PATTERN), Field(description="A tag.", examples=["order-1042"])
+]
+Tags = Annotated[
+    list[Tag],
+    AfterValidator(_all_different),
+    Field(
+        max_length=limits.TAGS_MAX,
+        description=f"Up to {limits.TAGS_MAX} tags, by which the jobs of several topics can be cancelled or "
+        "rescheduled together.",
+        examples=[["order-1042", "customer:7"]],
+    ),
+]
+_HeaderText = Annotated[str, StringConstraints(pattern=limits.HEADER_TEXT_PATTERN)]
+Headers = Annotated[
+    dict[str, _HeaderText],
+    AfterValidator(_fitting),
+    Field(
+        max_length=limits.HEADERS_OF_JOB_MAX,
+        description=f"Up to {limits.HEADERS_OF_JOB_MAX} names with texts, {limits.HEADERS_OF_JOB_BYTES} bytes "
+        "together, without control characters; passed to the consumer beside the body.",
+        examples=[{"tenant": "acme"}],
+    ),
+]
+
+
+class Labelled(StrictModel):
+    """What a producer notes on a job, for selections and for its consumer."""
+
+    tags: Tags | None = None
+    headers: Headers | None = None
+
+
+# What a put does about an existing job with its id, and how puts of one id become one job.
+
+_MOVING = frozenset({"replace", "append"})
+"""Values of `on_conflict` with which a put moves the due time."""
+
+
+# Each function below checks one field against those before it in `PutJob`; of those that are invalid nothing is known.
+
+
+def _has_an_id(value: Any, info: ValidationInfo) -> Any:
+    if info.data.get("id", "") is None:
+        raise ValueError("needs an `id`: without one no two puts are for the same job")
+    return value
+
+
+def _appends_to_an_id(on_conflict: str, info: ValidationInfo) -> str:
+    if on_conflict == "append" and info.data.get("id", "") is None:
+        raise ValueError("`append` needs an `id`, under which the bodies are collected")
+    return on_conflict
+
+
+def _says_what_becomes_of_others(if_reserved: str, info: ValidationInfo) -> str:
+    if if_reserved == "after":
+        if info.data.get("on_conflict") == "reject":
+            raise ValueError("`after` needs `on_conflict` `keep`, `replace` or `append`, not `reject`")
+        _has_an_id(if_reserved, info)
+    return if_reserved
+
+
+def _counts_items(max_items: int, info: ValidationInfo) -> int:
+    if info.data.get("on_conflict", "append") != "append":
+        raise ValueError("needs `on_conflict` `append`, which alone makes items")
+    return max_items
+
+
+def _is_long_enough(max_wait: float, info: ValidationInfo) -> float:
+    if info.data.get("on_conflict", "replace") not in _MOVING:
+        raise ValueError("needs `on_conflict` `replace` or `append`, which move the due time")
+    delay = info.data.get("delay")
+    if delay is not None and max_wait < delay:
+        raise ValueError(f"must be at least the `delay`, {delay:g} seconds")
+    return max_wait
+
+
+OnConflict = Annotated[
+    Literal["reject", "keep", "replace", "append"],
+    Field(
+        description="What to do when the topic has a job with this id: `reject` responds 409 `job_exists`; `keep` "
+        "leaves the existing job unchanged; `replace` replaces it, unless a consumer holds it (409 `job_reserved`); "
+        "`append` collects the bodies of all puts under this id: the consumer gets them as an array.",
+    ),
+    AfterValidator(_appends_to_an_id),
+]
+ConflictWith = Annotated[
+    Literal["any", "live"],
+    Field(
+        description="Which jobs are in the way of this put: `any` job with its id, also a dead or finished one that is "
+        "still kept and an id that `unique_for` keeps taken, or only a `live` one (delayed, ready or reserved).",
+    ),
+]
+IfHeld = Annotated[
+    Literal["refuse", "after"],
+    Field(
+        description="What to do when a consumer holds the job that is in the way: `refuse` responds 409 `job_reserved` "
+        "(with `keep` the held job is kept); `after` stores this put as the job's one follow-up, which becomes the job "
+        "when the held one has ended. Needs `on_conflict` `keep`, `replace` or `append`, which then say what becomes "
+        "of an earlier follow-up.",
+    ),
+    AfterValidator(_says_what_becomes_of_others),
+]
+MaxWait = Annotated[
+    float,
+    seconds_field(
+        0.001,
+        limits.DELAY_MAX_S,
+        "With `on_conflict` `replace` or `append`: each put moves the due time, but never beyond this many seconds "
+        "after the first of the puts that became one job. At least as long as `delay`.",
+    ),
+    AfterValidator(_is_long_enough),
+    AfterValidator(_has_an_id),
+]
+MaxItems = Annotated[
+    int,
+    Field(
+        strict=True,
+        ge=1,
+        le=limits.ITEMS_MAX,
+        description="With `on_conflict` `append`: the job is due at once when it has this many items, 1 to "
+        f"{limits.ITEMS_MAX}.",
+    ),
+    AfterValidator(_counts_items),
+]
+UniqueFor = Annotated[
+    float,
+    seconds_field(
+        0.001,
+        limits.RETAIN_MAX_S,
+        "Seconds for which the id stays taken after the job is finished, with any `on_conflict`: further puts get 409 "
+        "`job_exists`. A cancel of the id frees it.",
+    ),
+    AfterValidator(_has_an_id),
+]
+FollowUp = Annotated[
+    Literal["cancel", "keep"],
+    Field(
+        description="What becomes of the job's follow-up (a put with `if_reserved` `after`): `cancel` it too, or "
+        "`keep` it: it takes the job's place, not before the lease of a consumer that held the job would have ended.",
     ),
 ]
 

@@ -9,8 +9,7 @@ import msgspec
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, StringConstraints, Tag, TypeAdapter
 
 from deferd.contract import limits
-from deferd.contract.constraints import constraint
-from deferd.contract.strict_model import StrictModel
+from deferd.contract.strict_model import StrictModel, constraint
 
 _ZONE, _FROM, _TO = "UTC", "00:00", "24:00"
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
@@ -42,12 +41,11 @@ CalendarName = Annotated[
 
 
 def _iso_date(value: object) -> object:
-    if isinstance(value, str):
+    if isinstance(value, str) and value[4:8:3] == "--":  # there are other forms, such as 2026-W52-4
         try:
-            found = date.fromisoformat(value)
-            value = found if found.isoformat() == value else None  # there are other forms, such as 2026-W52-4
+            return date.fromisoformat(value)
         except ValueError:
-            value = None
+            pass
     if type(value) is not date:
         raise ValueError("must be a date, YYYY-MM-DD")
     return value
@@ -103,14 +101,6 @@ WindowSpec = Annotated[
     constraint("window"),
     Field(json_schema_extra={"x-name": "WindowSpec"}),  # the name of its schema in the OpenAPI document
 ]
-
-
-class PutCalendar(StrictModel):
-    """Opening hours under a name, for jobs, topics and schedules."""
-
-    windows: Windows = Field(description="It is open while at least one of these windows is.")
-
-    schema_examples = ({"windows": [Window.schema_examples[0]]},)
 
 
 _spec: TypeAdapter[Any] = TypeAdapter(WindowSpec)

@@ -21,17 +21,15 @@ from deferd.contract.bulk_model import CancelSelected, RescheduleSelected, Selec
 from deferd.contract.model import JobState
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine import metrics
-from deferd.engine.bulk_throttle import BulkThrottle
+from deferd.engine.job_batches import BulkThrottle
 from deferd.engine.partition_store import PartitionStore
 from deferd.engine.partitions import topic_of
-from deferd.engine.record import instant_ms, json_bytes
+from deferd.engine.record import instant_ms, json_bytes, to_ms
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
-from deferd.engine.stored_fields import to_ms
-from deferd.engine.tag_index import jobs_with_tag
 from deferd.engine.topic_sweeps import SETTLE_S
 from deferd.engine.topic_usage import TopicUsage
-from deferd.engine.topic_view import STATES
+from deferd.engine.topics import STATES, jobs_with_tag
 
 _JOBS_PER_STEP = 180
 """About two milliseconds of the store's time: others do not wait long behind a step, nor the call for many fsyncs."""
@@ -55,7 +53,7 @@ class BulkPreview:
 
 @dataclass(frozen=True, slots=True)
 class BulkOutcome:
-    """What a call did; the fields are those of `contract.responses.bulk.BulkResult`."""
+    """What a call did, with the fields of `contract.responses.bulk.BulkResult`."""
 
     matched: int
     done: int

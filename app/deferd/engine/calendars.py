@@ -10,11 +10,12 @@ from pydantic import ValidationError
 
 from deferd.contract import limits
 from deferd.contract.errors import CalendarNotFound, FieldError, InvalidInput
-from deferd.contract.windows import PutCalendar, Window
-from deferd.engine.bounded_cache import BoundedCache
+from deferd.contract.operations.schedules_and_calendars import PutCalendar
+from deferd.contract.windows import Window
+from deferd.engine.caches import BoundedCache
+from deferd.engine.openings import Openings, memory_of
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
-from deferd.engine.timing.openings import Openings, memory_of
 
 _REMEMBERED_S = 1.0
 _REMEMBERED_BYTES = 4 * 1024 * 1024

@@ -10,18 +10,16 @@ from typing import Any
 
 from deferd.contract.errors import JobNotFound, JobReserved, StoreUnavailable
 from deferd.contract.model import CancelItem, JobState
-from deferd.contract.responses.job_calls import CancelResult
+from deferd.contract.operations.jobs import CancelResult
 from deferd.engine import metrics
-from deferd.engine.bulk_throttle import BulkThrottle
-from deferd.engine.call_results import NOT_FOUND
-from deferd.engine.durability import DurableCalls
+from deferd.engine.deliveries import NOT_FOUND
 from deferd.engine.group_commit import GroupCommit, OnResult
-from deferd.engine.job_batches import send_batch
+from deferd.engine.job_batches import BulkThrottle, send_batch
 from deferd.engine.partition_store import PartitionStore
 from deferd.engine.record import STATES_BY_NAME
 from deferd.engine.redis_keys import Keys
 from deferd.engine.script_arguments import Args, size
-from deferd.engine.scripts import Scripts, Sending
+from deferd.engine.scripts import DurableCalls, Scripts, Sending
 from deferd.store.durability_levels import FSYNC, level_named, name_of
 
 _CANCELS_PER_CALL = 100

@@ -9,25 +9,32 @@ from typing import Any, NamedTuple
 
 from deferd.contract.errors import DifferentShard, StoreUnavailable
 from deferd.contract.model import PutJob
-from deferd.contract.responses.job_calls import PutResult
-from deferd.engine.call_results import NOT_FOUND, OK
-from deferd.engine.durability import DurableCalls, lost_durability
+from deferd.contract.operations.jobs import PutResult
+from deferd.engine.deliveries import NOT_FOUND, OK
 from deferd.engine.partition_store import PartitionStore
 from deferd.engine.partitions import topic_of
-from deferd.engine.placement import NO_DEFAULTS, Placer
+from deferd.engine.placement import (
+    ANY_DEFAULT,
+    NO_DEFAULTS,
+    OUTDATED,
+    REFUSED,
+    DueTimePlacer,
+    Terms,
+    read_terms,
+    until_done,
+)
 from deferd.engine.puts import refusal, result_of
 from deferd.engine.record import Receipt
 from deferd.engine.redis_keys import Keys
 from deferd.engine.script_arguments import NO_BOUNDS, EncodedFinish, EncodedPut, PutBounds, encode_finish, encode_put
-from deferd.engine.scripts import Scripts, Sending
-from deferd.engine.terms import ANY_DEFAULT, OUTDATED, REFUSED, Terms, read_terms, until_done
+from deferd.engine.scripts import DurableCalls, Scripts, Sending, lost_durability
 from deferd.store.durability_levels import FSYNC, MEMORY, level_named, name_of
 
 
 class Chained(NamedTuple):
     """The code of the finish, as in lua/finish.lua, and what became of the puts.
 
-    `codes` are those of lua/put.lua, by partition. Both are empty if the job was not finished now.
+    `codes` are what lua/put.lua returned, by partition. Both are empty if the job was not finished now.
     """
 
     code: int
@@ -67,7 +74,12 @@ class ChainedPuts:
     """Runs finishes with puts. All jobs must belong into one shard."""
 
     def __init__(
-        self, scripts: Scripts, keys: Keys, placer: Placer, partitions: PartitionStore, durable_calls: DurableCalls
+        self,
+        scripts: Scripts,
+        keys: Keys,
+        placer: DueTimePlacer,
+        partitions: PartitionStore,
+        durable_calls: DurableCalls,
     ) -> None:
         self._scripts = scripts
         self._keys = keys
@@ -152,17 +164,19 @@ class ChainedPuts:
         if groups is None:
             return None
         for index, put in enumerate(call.puts):
-            if put.placing is not None:
-                await self._placer.check(put.placing, ("body", "put", index))
+            if put.to_place is not None:
+                await self._placer.check(put.to_place, ("body", "put", index))
         partitions = (topic, *(group.partition for group in groups))
         keys = tuple(chain.from_iterable(self._keys.of_topic(partition) for partition in partitions))
-        placings = [self._placer.defaults_of(group.partition) for group in groups]
-        placed = [await self._placed(group, placing) for group, placing in zip(groups, placings, strict=True)]
+        defaults_of_groups = [self._placer.defaults_of(group.partition) for group in groups]
+        placed = [
+            await self._placed(group, defaults) for group, defaults in zip(groups, defaults_of_groups, strict=True)
+        ]
 
         async def send(reached: int, sending: Sending) -> list[Any]:
             args: list[Any] = [topic, *call.finish.args]
-            for group, placing, jobs in zip(groups, placings, placed, strict=True):
-                terms = Terms(reached if group.takes_default else ANY_DEFAULT, group.partitions, placing)
+            for group, defaults, jobs in zip(groups, defaults_of_groups, placed, strict=True):
+                terms = Terms(reached if group.takes_default else ANY_DEFAULT, group.partitions, defaults)
                 args += (group.partition, terms.argument(), len(group.puts), *jobs)
             reply: list[Any] = await self._scripts.run("finish_and_put", keys, args, sending=sending)
             return reply
@@ -179,7 +193,7 @@ class ChainedPuts:
 
     async def _placed(self, group: _Group, defaults: str) -> list[Any]:
         """The id and argument of each put, with its due time placed."""
-        if defaults == NO_DEFAULTS and all(put.placing is None for put in group.puts):
+        if defaults == NO_DEFAULTS and all(put.to_place is None for put in group.puts):
             return list(chain.from_iterable((put.id, put.job) for put in group.puts))
         return await self._placer.place_puts(group.partition, group.puts, defaults)
 
@@ -187,7 +201,7 @@ class ChainedPuts:
         """Remember the terms that the script returned."""
         for number, *reply in outdated:
             group, terms = groups[number - 1], read_terms(reply)
-            self._placer.note_defaults(group.partition, terms.placing)
+            self._placer.note_defaults(group.partition, terms.due_defaults)
             if group.takes_default and terms.durability > call.level:
                 call.level, call.default_of = terms.durability, group.partition
             if terms.partitions != group.partitions:

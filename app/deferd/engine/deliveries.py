@@ -1,27 +1,28 @@
-"""Releases, touches and burials of single deliveries, which share store calls by group commit."""
+"""What consumers do with the jobs that they hold, but for the finish: see JobQueue."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain, repeat
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
-from deferd.contract.errors import StoreUnavailable
-from deferd.contract.model import JobState
+from deferd.contract.errors import JobCancelled, JobNotFound, ReceiptStale, StoreUnavailable
+from deferd.contract.model import FinishItem, HeldJob, JobState
+from deferd.contract.operations.jobs import FinishResult
 from deferd.engine import metrics
-from deferd.engine.call_results import NOT_FOUND, OK, Released, is_missing, raise_unless_ok
 from deferd.engine.group_commit import GroupCommit, OnResult
+from deferd.engine.job_batches import MOST_JOBS, BulkThrottle
 from deferd.engine.partition_store import PartitionStore
-from deferd.engine.placement import Placer, is_to_place, until_placed
-from deferd.engine.record import STATES_BY_NAME, Receipt
+from deferd.engine.placement import DueTimePlacer, is_to_place, until_placed
+from deferd.engine.record import STATES_BY_NAME, JobRecord, Receipt
 from deferd.engine.redis_keys import Keys
-from deferd.engine.request_end import request_ending_at, request_ends_at_s
 from deferd.engine.script_arguments import (
     Args,
+    EncodedFinish,
     EncodedRelease,
     encode_bury,
     encode_release,
@@ -29,7 +30,7 @@ from deferd.engine.script_arguments import (
     size,
     size_of_release,
 )
-from deferd.engine.scripts import Scripts
+from deferd.engine.scripts import Scripts, request_ending_at, request_ends_at_s
 
 _MOST_JOBS = 100
 """Of a call, which then takes the store 2 to 5 ms."""
@@ -47,7 +48,7 @@ class Deliveries:
         keys: Keys,
         labels: metrics.TopicLabels,
         partitions: PartitionStore,
-        placer: Placer,
+        placer: DueTimePlacer,
         *,
         dead_retention_ms: int,
     ) -> None:
@@ -58,7 +59,7 @@ class Deliveries:
         self._home = partitions.known.home
         self._placer = placer
         self._dead_retention_ms = dead_retention_ms
-        self._placing: set[asyncio.Task[None]] = set()
+        self._placing_tasks: set[asyncio.Task[None]] = set()
         self._releases: GroupCommit[EncodedRelease, ReleaseReply] = GroupCommit(
             self._send_releases, size=size_of_release, most_items=_MOST_JOBS
         )
@@ -96,8 +97,8 @@ class Deliveries:
                 on_result(reply, error)
                 return
             task = asyncio.get_running_loop().create_task(self._place(topic, release, reply, ends_at_s, on_result))
-            self._placing.add(task)
-            task.add_done_callback(self._placing.discard)
+            self._placing_tasks.add(task)
+            task.add_done_callback(self._placing_tasks.discard)
 
         self._releases.add(self._home(topic, release.id), release, on_reply)
 
@@ -118,8 +119,8 @@ class Deliveries:
             on_result(placed, None)
 
     async def _until_placed(self, topic: str, release: EncodedRelease, reply: ReleaseReply) -> ReleaseReply:
-        async def run(placing: bytes, due_ms: int, moved_ms: int) -> ReleaseReply:
-            placed = release.placed_by(placing, due_ms, moved_ms)
+        async def run(window_and_spread: bytes, due_ms: int, moved_ms: int) -> ReleaseReply:
+            placed = release.with_retry_at(window_and_spread, due_ms, moved_ms)
             return await self._releases.submit(self._home(topic, release.id), placed)
 
         return await until_placed(reply, run, partial(self._placer.place_retry, release.id))
@@ -237,3 +238,147 @@ def _id_of_release(release: EncodedRelease) -> str:
 
 def _is_missing_release(reply: ReleaseReply | StoreUnavailable) -> bool:
     return isinstance(reply, list) and reply[0] == NOT_FOUND
+
+
+_Delivery = tuple[str, int, int]
+"""The id, the nonce and the attempt."""
+_Send = Callable[[str, Sequence[_Delivery]], Awaitable[list[int]]]
+
+
+class HeldJobs:
+    """Calls on many deliveries at once: which of them have ended, and the return of jobs that nobody worked on."""
+
+    def __init__(
+        self,
+        scripts: Scripts,
+        keys: Keys,
+        labels: metrics.TopicLabels,
+        partitions: PartitionStore,
+        throttle: BulkThrottle,
+    ) -> None:
+        self._scripts = scripts
+        self._keys = keys
+        self._labels = labels
+        self._partitions = partitions
+        self._throttle = throttle
+
+    async def check_many(self, topic: str, jobs: Sequence[HeldJob]) -> list[FinishResult]:
+        """Which of 1 to 1000 deliveries of one topic have ended. Changes nothing, and costs the store little.
+
+        A delivery counts as held even if its lease has ended and another consumer holds the job; only a touch tells.
+
+        Raises:
+            StoreUnavailable: the store confirmed none of them; else those that it did not confirm have status 503.
+        """
+        return await self._send(topic, jobs, self._check)
+
+    async def return_many(self, topic: str, jobs: Sequence[HeldJob]) -> list[FinishResult]:
+        """Return 1 to 1000 deliveries of one topic to the head of the queue in their order; no attempt is counted.
+
+        Raises:
+            StoreUnavailable: the store confirmed none of them; else those that it did not confirm have status 503.
+        """
+        return await self._send(topic, jobs, self._return)
+
+    async def return_popped(self, deliveries: Iterable[JobRecord]) -> int:
+        """As `return_many`, for deliveries of any topics that never reached their consumer.
+
+        Returns how many were returned. Deliveries that are no longer live stay as they are, and those whose request was
+        repeated: another consumer may hold them.
+        """
+        of_topic: dict[str, list[JobRecord]] = {}
+        for job in deliveries:
+            for home in self._partitions.known.homes(job.topic, job.id):  # one of which has the delivery
+                of_topic.setdefault(home, []).append(job)
+        returned, error = 0, None
+        for topic, jobs in of_topic.items():
+            try:
+                codes = await self._prepend(
+                    topic, [(job.id, job.nonce, job.attempts, job.request_id or "") for job in jobs]
+                )
+            except StoreUnavailable as exc:  # the deliveries of other shards are returned
+                error = exc
+                continue
+            returned += codes.count(OK)
+        if error is not None:
+            raise error
+        return returned
+
+    async def _send(self, topic: str, jobs: Sequence[HeldJob], send: _Send) -> list[FinishResult]:
+        async def find(partition: str, items: Sequence[_Delivery]) -> list[int | StoreUnavailable]:
+            return await self._partitions.find(partition, items, itemgetter(0), send, NOT_FOUND.__eq__)
+
+        items: list[_Delivery] = [(job.id, *Receipt.of(job.receipt)) for job in jobs]
+        return finish_results(jobs, await self._partitions.send_by_home(topic, items, itemgetter(0), find))
+
+    async def _check(self, partition: str, items: Sequence[_Delivery]) -> list[int]:
+        args: tuple[Any, ...] = (partition, *chain.from_iterable(items))
+        codes: list[int] = await self._scripts.run("check", self._keys.of_topic(partition), args)
+        return codes
+
+    async def _return(self, partition: str, items: Sequence[_Delivery]) -> list[int]:
+        codes: list[int] = []
+        for end in range(len(items), 0, -MOST_JOBS):  # the last ones first: each call puts its jobs before all others
+            some = items[max(end - MOST_JOBS, 0) : end]
+            async with self._throttle.slot(partition, len(items)):
+                codes = await self._prepend(partition, [(*item, "") for item in some]) + codes
+        return codes
+
+    async def _prepend(self, partition: str, deliveries: Sequence[tuple[Any, ...]]) -> list[int]:
+        args: tuple[Any, ...] = (partition, *chain.from_iterable(deliveries))
+        codes: list[int] = await self._scripts.run("return", self._keys.of_topic(partition), args)
+        metrics.RETURNS.labels(self._labels.label(partition)).inc(codes.count(OK))
+        self._labels.counted.of(partition)
+        return codes
+
+
+OK, NOT_FOUND, _STALE, _CANCELLED = 0, 1, 2, 3
+_NOT_HELD = {4: JobState.DELAYED, 5: JobState.READY, 6: JobState.DEAD, 7: JobState.FINISHED}
+"""The codes of lib/delivery.lua for a job that no consumer holds."""
+_FINISH_STATUS: dict[int, tuple[int, str | None]] = {
+    OK: (200, None),
+    NOT_FOUND: (404, JobNotFound.code),
+    **dict.fromkeys((_STALE, *_NOT_HELD), (409, ReceiptStale.code)),
+    _CANCELLED: (410, JobCancelled.code),
+}
+"""The status and the error's name in the response to a batch finish, by code."""
+
+
+class Released(NamedTuple):
+    """The state of a job after its release: delayed until `due_at_ms`, or dead (`due_at_ms` None)."""
+
+    state: JobState
+    due_at_ms: int | None
+    attempts: int
+
+
+def finish_results(
+    jobs: Sequence[HeldJob | FinishItem | EncodedFinish], codes: Sequence[int | StoreUnavailable]
+) -> list[FinishResult]:
+    """The results of deliveries in the response to a batch."""
+    if codes.count(OK) == len(codes):
+        return [FinishResult(id=job.id, status=200) for job in jobs]
+    results = []
+    for job, code in zip(jobs, codes, strict=True):
+        status, name = (503, code.code) if isinstance(code, StoreUnavailable) else _FINISH_STATUS[code]
+        results.append(FinishResult(id=job.id, status=status, code=name))
+    return results
+
+
+def is_missing(reply: Any) -> bool:
+    """Whether a script on one job did not find it."""
+    return reply is None or reply == NOT_FOUND or (isinstance(reply, list) and reply[0] == NOT_FOUND)
+
+
+def raise_unless_ok(code: int, topic: str, job_id: str) -> None:
+    """Turn the code of a consumer's call into its result. Raises as `JobQueue.finish`."""
+    if code == OK:
+        return
+    if code == NOT_FOUND:
+        raise JobNotFound(topic, job_id)
+    if code == _STALE:
+        raise ReceiptStale(topic, job_id)
+    if code == _CANCELLED:
+        raise JobCancelled(topic, job_id)
+    if code in _NOT_HELD:
+        raise ReceiptStale(topic, job_id, f"nobody holds job {job_id!r} of topic {topic!r}: it is {_NOT_HELD[code]}")

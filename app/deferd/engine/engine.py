@@ -10,51 +10,39 @@ from deferd.contract.errors import StoreUnavailable
 from deferd.engine import metrics
 from deferd.engine.activity_list import ActivityList
 from deferd.engine.bulk_actions import BulkActions
-from deferd.engine.bulk_throttle import BulkThrottle
 from deferd.engine.calendars import Calendars
 from deferd.engine.cancels import Cancels
 from deferd.engine.chained_puts import ChainedPuts
-from deferd.engine.consistency.checker import ConsistencyChecker
-from deferd.engine.console_sessions import ConsoleSessions
-from deferd.engine.console_undo import ConsoleUndo
-from deferd.engine.deliveries import Deliveries
+from deferd.engine.consistency import ConsistencyChecker
+from deferd.engine.console_store import ConsoleSessions, ConsoleUndo
+from deferd.engine.deliveries import Deliveries, HeldJobs
 from deferd.engine.dispatcher import Dispatcher
-from deferd.engine.durability import DurableCalls
-from deferd.engine.events.event_hub import EventHub
-from deferd.engine.events.event_reader import EventReader
-from deferd.engine.held_jobs import HeldJobs
-from deferd.engine.history.finish_rates import FinishRates
-from deferd.engine.history.histories import Histories
-from deferd.engine.history.publisher import HistoryPublisher
-from deferd.engine.inspection.alerts import Alerts
-from deferd.engine.inspection.attention_reader import AttentionReader
-from deferd.engine.inspection.consumer_registry import ConsumerRegistry, Sample
-from deferd.engine.inspection.consumers import ConsumerList
+from deferd.engine.event_streams import EventHub
+from deferd.engine.events import EventReader
+from deferd.engine.history import FinishRates, Histories, HistoryPublisher
+from deferd.engine.inspection.attention import Alerts, AttentionReader
+from deferd.engine.inspection.consumers import ConsumerList, ConsumerRegistry, Sample
 from deferd.engine.inspection.dead_errors import DeadJobs
-from deferd.engine.inspection.forecast import Forecasts
-from deferd.engine.inspection.scheduled_runs import ScheduledRuns
+from deferd.engine.inspection.forecast import Forecasts, ScheduledRuns
 from deferd.engine.inspection.system import SystemReader
+from deferd.engine.job_batches import BulkThrottle
 from deferd.engine.movable_clock import MovableClock
 from deferd.engine.notifications import Notifications
 from deferd.engine.partition_store import PartitionStore
 from deferd.engine.partitions import Partitions
-from deferd.engine.placement import Placer
-from deferd.engine.push.push_store import PushListener, PushStore
-from deferd.engine.put_sender import PutSender
-from deferd.engine.puts import Puts
+from deferd.engine.placement import DueTimePlacer
+from deferd.engine.push_store import PushListener, PushStore
+from deferd.engine.puts import Puts, PutSender
 from deferd.engine.queue import JobQueue
 from deferd.engine.redis_keys import Keys
-from deferd.engine.request_clock import RequestClock
-from deferd.engine.schedules.run_placing import RunPlacer
-from deferd.engine.schedules.schedule_store import ScheduleStore
-from deferd.engine.schedules.scheduler import Scheduler
-from deferd.engine.schedules.schedules import Schedules
-from deferd.engine.scripts import Scripts, observed
-from deferd.engine.store_clock import StoreClock
+from deferd.engine.schedule_planning import RunWindows
+from deferd.engine.schedule_store import ScheduleStore
+from deferd.engine.scheduler import Scheduler, Schedules
+from deferd.engine.scripts import DurableCalls, Scripts, observed
+from deferd.engine.store_clock import RequestClock, StoreClock
+from deferd.engine.store_processes import StoreProcesses
 from deferd.engine.store_watch import StoreWatch
-from deferd.engine.tasks.task_actions import TaskActions
-from deferd.engine.tasks.task_runner import TaskRunner
-from deferd.engine.tasks.task_store import TaskStore
+from deferd.engine.tasks import TaskActions, TaskRunner, TaskStore
 from deferd.engine.timer import Timer
 from deferd.engine.topic_list import TopicList
 from deferd.engine.topic_search import TopicSearch
@@ -94,6 +82,7 @@ class Engine:
         self._store, self._keys, self._is_cluster = store, keys, store.cluster
         self._watch = StoreWatch(store, shards, exclusive=embedded)
         self._scripts = Scripts(store, movable_clock=movable_clock, watch=self._watch, on_late_run=self._on_late_run)
+        self.processes = StoreProcesses(self._scripts, exclusive=embedded)
         self.topic_list = TopicList(self._scripts, keys)
         labels = metrics.TopicLabels(max_topic_labels, on_change=self.topic_list.known_topics.add)
         self.calendars = Calendars(self._scripts, keys)
@@ -101,7 +90,7 @@ class Engine:
         self.request_clock = RequestClock(self._scripts, keys)
         self.console_sessions = ConsoleSessions(self._scripts, keys)
         self.console_undo = ConsoleUndo(self._scripts, keys)
-        self.placer = Placer(self.store_clock, self.calendars, keys)
+        self.placer = DueTimePlacer(self.store_clock, self.calendars, keys)
         self.partitions = PartitionStore(self._scripts, keys)
         self.usage = TopicUsage(self._scripts, keys)
         failure_domain = keys.shard_of if store.cluster else lambda _topic: 0
@@ -129,15 +118,15 @@ class Engine:
         self.push = PushStore(self._scripts, keys, self.queue, labels.label)
         self.bulk = BulkActions(self._scripts, keys, labels, throttle, usage=self.usage, partitions=self.partitions)
         self.activity = ActivityList(self._scripts, keys)
-        run_placer = RunPlacer(self.placer)
-        schedule_store = ScheduleStore(self._scripts, keys, run_placer, labels.counted)
-        scheduler = Scheduler(schedule_store, run_placer)
-        self.schedules = Schedules(schedule_store, self.puts, run_placer, scheduler)
+        run_windows = RunWindows(self.placer)
+        schedule_store = ScheduleStore(self._scripts, keys, run_windows, labels.counted)
+        self.schedules = Schedules(schedule_store, self.puts, run_windows)
+        scheduler = Scheduler(schedule_store, run_windows, move=self.schedules.settle_move)
         self.event_reader = EventReader(self._scripts, keys)
         self.events = EventHub(self.event_reader, keys)
         self._init_inspection(
             labels,
-            ScheduledRuns(schedule_store, run_placer),
+            ScheduledRuns(schedule_store, run_windows),
             sample_consumers=sample_consumers,
             dead_retention_ms=dead_retention_ms,
         )
@@ -226,6 +215,7 @@ class Engine:
         """
         await self.ping()
         await self._scripts.load()
+        await self.processes.announce()
         await self._notifications.check_publishing()
         self._tasks = [asyncio.create_task(self._notifications.run(), name="deferd-notifications")]
         try:
@@ -235,6 +225,7 @@ class Engine:
             raise StoreUnavailable("the store does not send messages (PUBLISH and SUBSCRIBE)") from exc
         await self.partitions.load()
         self._tasks.append(asyncio.create_task(self._watch.run(), name="deferd-store-watch"))
+        self._tasks.append(asyncio.create_task(self.processes.run(), name="deferd-processes"))
         self._tasks.append(asyncio.create_task(self.partitions.run(), name="deferd-partitions"))
         self._tasks.append(asyncio.create_task(self.dispatcher.empty_partitions.run(), name="deferd-empty-partitions"))
         self._tasks += [asyncio.create_task(timer.run(), name="deferd-timer") for timer in self.timers]
@@ -261,7 +252,12 @@ class Engine:
         await self.activity.close()
         await cancel_and_wait(self._tasks)
         self._tasks = []
-        await asyncio.gather(*self._pings, self.history_publisher.close(), *(timer.resign() for timer in self.timers))
+        await asyncio.gather(
+            *self._pings,
+            self.history_publisher.close(),
+            self.processes.leave(),
+            *(timer.resign() for timer in self.timers),
+        )
 
     async def ping(self) -> None:
         """Check that the engine runs and the store responds; in a cluster, any shard is enough.

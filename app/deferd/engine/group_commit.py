@@ -16,8 +16,8 @@ from typing import Generic, TypeVar
 import msgspec
 
 from deferd.contract.errors import StoreUnavailable, TooLate
-from deferd.engine.request_end import request_ending_at, request_ends_at_s
-from deferd.store.server_clock import CallTooLate
+from deferd.engine.scripts import request_ending_at, request_ends_at_s
+from deferd.store.pipeline import CallTooLate
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -105,7 +105,8 @@ class GroupCommit(Generic[Item, Result]):
     async def _send_waiting(self, topic: str) -> None:
         """Send the items that wait, batch by batch, until none is left.
 
-        The next batch is sent before the results of the last one are handed out: the store works on it meanwhile.
+        The next batch is sent before the results of the last one are handed out: the store works on it at the same
+        time.
         """
         call_soon = asyncio.get_running_loop().call_soon
         while self._waiting[topic]:

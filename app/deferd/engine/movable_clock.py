@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from deferd.contract.errors import FieldError, InvalidInput
 from deferd.contract.limits import TEN_YEARS_S
+from deferd.engine.recurrence import Recurrence
 from deferd.engine.redis_keys import Keys
-from deferd.engine.schedules.schedules import ScheduleFilter, Schedules
+from deferd.engine.scheduler import ScheduleFilter, Schedules
 from deferd.engine.scripts import Scripts
 from deferd.engine.timer import Timer
-from deferd.engine.timing.recurrence import Recurrence
 
 MOVED_MAX_S = 100 * TEN_YEARS_S
 """The most by which the clock may be moved in all: years in timestamps have four digits."""
@@ -109,7 +109,7 @@ class MovableClock:
 
 
 async def count_runs(schedules: Schedules, until_ms: int) -> RunCount:
-    """Count the runs of all schedules from their next ones until `until_ms`; those of a window may count as several."""
+    """Count the runs of all schedules from their next ones until `until_ms`; a window may join some that count here."""
     runs, busiest, most = 0, "", 0
     cursor = None
     while True:

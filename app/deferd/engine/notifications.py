@@ -36,7 +36,7 @@ _BEHIND_MAX = 2
 class Notifications:
     """One subscription for the whole process.
 
-    `on_ready(topic, mark)` is called for a topic with something ready; `mark` is that of the timer that made it ready,
+    `on_ready(topic, mark)` is called for a topic with something ready; `mark` names the timer that made it ready,
     '' for any other call. `on_due(key)` is called for a timer with earlier work; `key` as for `Timer.wake`.
     `on_push(payload)` is called with the messages about pushed topics, `on_partitions(topic)` for one that has another
     number of partitions.

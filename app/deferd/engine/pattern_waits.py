@@ -7,7 +7,7 @@ while pops wait, also of topics that are new. Idle pops poll only those, in roun
 jobs that they want. A topic stays among those that may have something until a poll finds nothing there.
 
 The topics are polled in turn, in the order of their names. Each process remembers where the last patterns in use were.
-Here each partition of a topic is a topic: one with several has as many turns. The patterns are those of the topic.
+Here each partition of a topic is a topic: one with several has as many turns. Patterns match the name of the topic.
 
 Shards that cannot be reached are left out; when they are back, the topics are searched again. A pop fails when no shard
 can be reached, and no topic that it names.
@@ -27,12 +27,11 @@ from typing import Any, NamedTuple
 
 from deferd.contract.errors import FieldError, InvalidInput, StoreUnavailable, TopicPushed
 from deferd.contract.limits import POP_MATCHES_MAX
-from deferd.engine.outage import Outages
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ENOUGH_BYTES, JobRecord, body_bytes
 from deferd.engine.redis_keys import PATTERN_REQUEST
 from deferd.engine.topic_search import FoundTopics, TopicSearch, TopicSelection
-from deferd.engine.wait_queue import OnPopEnd, Waiter
+from deferd.engine.wait_queue import OnPopEnd, Outages, Waiter
 
 _LOG = logging.getLogger(__name__)
 _WAITERS_PER_TOPIC, _WAITERS_PER_FULL_TOPIC = 8, 128

@@ -1,35 +1,40 @@
 """Places jobs: moves their due times into opening hours, and spreads them.
 
-A put is placed just before it is sent. The defaults of its topic are known only to the put script, so those that placed
-it are among the terms that it is sent by; see terms.py.
+A put asks for a `WindowAndSpread`. It is placed just before it is sent, and the record keeps the result as its
+`Placement`. The defaults of its topic are known only to the put script, so those that placed it are among the `Terms`
+that it is sent by. The runs of a schedule have a `RunWindow` instead (`schedule_planning.py`).
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
-from deferd.contract.errors import InvalidInput
+from deferd.contract.errors import InvalidInput, StoreUnavailable
 from deferd.contract.windows import read_window
-from deferd.engine.bounded_cache import BoundedCache
+from deferd.engine.caches import BoundedCache
 from deferd.engine.calendars import Calendars, Path
+from deferd.engine.openings import Openings, place, read_openings, spread_of
 from deferd.engine.record import json_bytes
 from deferd.engine.redis_keys import Keys
-from deferd.engine.script_arguments import DELAY, INSTANT, PUT_HEAD, EncodedPut, Placing
+from deferd.engine.script_arguments import DELAY, INSTANT, PUT_HEAD, EncodedPut, WindowAndSpread
 from deferd.engine.store_clock import StoreClock
-from deferd.engine.terms import until_done
 from deferd.engine.time_slice import TimeSlice
-from deferd.engine.timing.openings import Openings, place, read_openings, spread_of
 
 _REMEMBERED_BYTES = 4 * 1024 * 1024
+_PLACED_AT_ONCE = 4
+_SHORT_WINDOW = 200
+"""Jobs between two looks at the clock, and up to which length of their windows: one with 20 lists of excepted dates
+takes some milliseconds."""
 NO_DEFAULTS = ""
 _TO_PLACE = 8
 """The first value of a script that leaves it to the caller to place the job."""
 
 
-class Placer:
+class DueTimePlacer:
     """Places the jobs of a store."""
 
     def __init__(self, clock: StoreClock, calendars: Calendars, keys: Keys) -> None:
@@ -50,32 +55,32 @@ class Placer:
         else:
             self.defaults.put(topic, defaults, len(topic) + len(defaults))
 
-    def is_checked(self, placing: Placing) -> bool:
+    def is_checked(self, wanted: WindowAndSpread) -> bool:
         """Whether `check` certainly succeeds, without asking the store."""
-        if not placing.window:
+        if not wanted.window:
             return True
-        openings = _openings_or_name(placing.window)
+        openings = _openings_or_name(wanted.window)
         return self.calendars.is_remembered(openings) if isinstance(openings, str) else openings is not None
 
-    async def check(self, placing: Placing, path: Path = ("body",)) -> None:
+    async def check(self, wanted: WindowAndSpread, path: Path = ("body",)) -> None:
         """Check the window of a put, whose fields are at `path`.
 
         Raises:
             InvalidInput: a zone or calendar is unknown, or a window never opens.
         """
-        if placing.window and not self.is_checked(placing):
-            await self.calendars.check(read_window(placing.window), (*path, "window"))
+        if wanted.window and not self.is_checked(wanted):
+            await self.calendars.check(read_window(wanted.window), (*path, "window"))
 
     async def place_puts(self, topic: str, puts: Sequence[EncodedPut], defaults: str) -> list[Any]:
         """The arguments of puts, id and job of each, with their due times placed."""
-        default = read_defaults(defaults)
+        default = read_due_defaults(defaults)
         shard = self._shard_of(topic)
         now_ms = self._clock.trusted_ms(shard) or await self._clock.now_ms(shard)
         openings: dict[str, Openings | None] = {"": None}
         args: list[Any] = []
         slice_ = TimeSlice()
-        for put in puts:
-            window, spread_ms = put.placing or default
+        for at, put in enumerate(puts, 1):
+            window, spread_ms = put.to_place or default
             if window is None:
                 window = default[0]
             if spread_ms is None:
@@ -83,7 +88,8 @@ class Placer:
             if window not in openings:
                 openings[window] = await self.openings_of(window)
             args += (put.id, _place_put(put, window, spread_ms, now_ms, openings[window]))
-            await slice_.end_if_over()
+            if (at % _PLACED_AT_ONCE == 0 or len(window) > _SHORT_WINDOW) and slice_.is_over():
+                await slice_.end()
         return args
 
     async def place(self, job_id: str, asked_ms: int, window: str, spread_ms: int) -> tuple[int, int]:
@@ -170,17 +176,64 @@ def members_of(window: str, spread_ms: int, moved_ms: int) -> bytes:
     """The members of a record's `extra` for a window, a spread, and how far they moved its due time, without the
     braces.
     """
-    members: dict[str, str | int] = {}
-    if window:
-        members["wi"] = window
+    members = b'"wi":%b,' % json_bytes(window) if window else b""
     if spread_ms:
-        members["sp"] = spread_ms
+        members += b'"sp":%d,' % spread_ms
     if moved_ms:
-        members["sh"] = moved_ms
-    return json_bytes(members)[1:-1]
+        members += b'"sh":%d,' % moved_ms
+    return members[:-1]
 
 
-def read_defaults(stored: str) -> tuple[str, int]:
+def read_due_defaults(stored: str) -> tuple[str, int]:
     """The window (its JSON, '' for none) and spread in ms of a topic's stored defaults."""
     window, spread_ms = orjson.loads(stored) if stored else ("", 0)
     return str(window), int(spread_ms)
+
+
+ANY_DEFAULT = -1
+"""In place of a default durability: all jobs name their own, so the default of the topic does not matter."""
+ANY_NUMBER = 0
+"""In place of the number of partitions: it does not matter."""
+DONE, OUTDATED, REFUSED = b"done", b"terms", b"refused"
+"""The first value of a script's reply: it did what it was called for; its terms were outdated; or it refused a job."""
+_MOST_TRIES = 8
+_HEAD = struct.Struct("<hH")
+Done = TypeVar("Done")
+
+
+class Terms(NamedTuple):
+    """What the settings of a topic are: in a call, what they must be so that it stores anything.
+
+    `durability` is the default level of the topic and `partitions` the number of them. `due_defaults` are its default
+    window and spread as the settings have them: the due times of the jobs are placed by those.
+
+    A sender calls by the terms that it knows. If the topic has others, the script does nothing and returns all of them.
+    The sender corrects what it knows, and sends again by those.
+    """
+
+    durability: int
+    partitions: int
+    due_defaults: str
+
+    def argument(self) -> bytes:
+        """As lua/lib/terms.lua reads them."""
+        return _HEAD.pack(self.durability, self.partitions) + self.due_defaults.encode()
+
+
+def read_terms(reply: Sequence[Any]) -> Terms:
+    """The terms of a topic as scripts return them."""
+    durability, partitions, due_defaults = reply
+    return Terms(durability, partitions, due_defaults.decode())
+
+
+async def until_done(attempt: Callable[[], Awaitable[Done | None]], gave_up: str) -> Done:
+    """What `attempt` returns. It returns None if its terms were outdated, once it has corrected what is known.
+
+    Raises:
+        StoreUnavailable: they were changed each time in between; `gave_up` is its text.
+    """
+    for _ in range(_MOST_TRIES):
+        done = await attempt()
+        if done is not None:
+            return done
+    raise StoreUnavailable(gave_up)

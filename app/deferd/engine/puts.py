@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -22,18 +22,20 @@ from deferd.contract.errors import (
     TopicFull,
 )
 from deferd.contract.model import JobState, PutJob
-from deferd.contract.responses.job_calls import PutResult
+from deferd.contract.operations.jobs import PutResult
 from deferd.contract.timestamps import instant
 from deferd.engine import metrics
-from deferd.engine.bulk_throttle import MOST_JOBS, BulkThrottle
-from deferd.engine.durability import stored_nothing
 from deferd.engine.group_commit import GroupCommit, OnResult
-from deferd.engine.partitions import topic_of
-from deferd.engine.put_sender import PutSender
+from deferd.engine.job_batches import MOST_JOBS, BulkThrottle
+from deferd.engine.partition_store import PartitionStore
+from deferd.engine.partitions import SEPARATOR, topic_of
+from deferd.engine.placement import ANY_DEFAULT, DONE, OUTDATED, DueTimePlacer, Terms, read_terms, until_done
 from deferd.engine.record import JobRecord, read_record, read_reply
+from deferd.engine.redis_keys import Keys
 from deferd.engine.script_arguments import NO_BOUNDS, EncodedPut, PutBounds, encode_put, size_of_put
+from deferd.engine.scripts import DurableCalls, Scripts, Sending, Slot, lost_durability, stored_nothing
 from deferd.engine.time_slice import TimeSlice
-from deferd.store.durability_levels import level_named, name_of
+from deferd.store.durability_levels import FSYNC, MEMORY, is_replicated, level_named, name_of
 
 _CREATED, _KEPT, _REPLACED, _EXISTS, _HELD, _FULL = 1, 2, 3, -1, -2, -3
 _APPENDED, _FOLLOWS, _FOLLOW_UP_KEPT, _FOLLOW_UP_REPLACED, _FOLLOW_UP_APPENDED, _TOO_LARGE = 4, 5, 6, 7, 8, -4
@@ -135,8 +137,8 @@ class Puts:
             InvalidInput: a zone or calendar of its window is unknown, or that never opens.
         """
         put = spec if isinstance(spec, EncodedPut) else encode_put(spec, bounds)
-        if put.placing is not None:
-            await self._sender.placer.check(put.placing)
+        if put.to_place is not None:
+            await self._sender.placer.check(put.to_place)
         return outcome_of(put, await self._commit_of(put).submit(self._home(put.topic, put.id), put), bounds)
 
     def add(self, put: EncodedPut, on_result: OnResult[StoredPut]) -> None:
@@ -145,14 +147,14 @@ class Puts:
 
     def may_add(self, put: EncodedPut) -> bool:
         """Whether `add` takes the put: its window needs no check, or has had one."""
-        placing = put.placing
-        if placing is None or not placing.window or placing.window[0] != '"':  # windows are checked when they are read
-            return True
-        return self._sender.placer.is_checked(placing)
+        to_place = put.to_place
+        if to_place is None or not to_place.window or to_place.window[0] != '"':
+            return True  # a window that is not the name of a calendar is checked when it is read
+        return self._sender.placer.is_checked(to_place)
 
     def _commit_of(self, put: EncodedPut) -> _PutCommit:
         """The group commit of puts that name the same durability, or none."""
-        to_place = put.placing is not None
+        to_place = put.to_place is not None
         commits = self._commits_to_place if to_place else self._commits
         commit = commits.get(put.durability)
         if commit is None:
@@ -214,14 +216,14 @@ class Puts:
 
     async def _check(self, jobs: Sequence[EncodedPut]) -> bool:
         """Check all windows of a batch; returns whether the due time of any job is to be placed."""
-        distinct = {job.placing for job in jobs}
+        distinct = {job.to_place for job in jobs}
         if distinct == {None}:
             return False
         slice_ = TimeSlice()
         for index, job in enumerate(jobs):
-            if job.placing in distinct and job.placing is not None:
-                await self._sender.placer.check(job.placing, ("body", "jobs", index))
-                distinct.remove(job.placing)
+            if job.to_place in distinct and job.to_place is not None:
+                await self._sender.placer.check(job.to_place, ("body", "jobs", index))
+                distinct.remove(job.to_place)
                 await slice_.end_if_over()
         return True
 
@@ -404,3 +406,211 @@ def _by_durability(jobs: Sequence[tuple[str | None, str, int]]) -> Iterable[tupl
 
 def _level(durability: str | None) -> int | None:
     return None if durability is None else level_named(durability)
+
+
+_REMEMBERED_MAX = 10_000
+
+
+class Stored(NamedTuple):
+    """What the put script returned, and the durability level that its jobs reached."""
+
+    max_jobs: int
+    results: list[Any]
+    level: int
+
+
+class _Place(NamedTuple):
+    """A partition, and the number of partitions by which it was chosen.
+
+    With `held_id` it belongs to a former number, and gets only jobs with this id, which it already has.
+    """
+
+    partition: str
+    partitions: int
+    held_id: str | None = None
+
+
+class _Call(msgspec.Struct):
+    """A call of `PutSender.put`: its arguments and its progress."""
+
+    jobs: Sequence[EncodedPut]
+    level: int | None
+    with_records: int
+    slot: Slot
+    to_place: bool
+    corrected: Terms | None = None
+    """The terms to try next, which the script returned because the earlier ones were outdated."""
+    results: dict[int, Any] = {}
+    """By the index of the job."""
+    stored: list[Stored] = []
+
+
+class PutSender:
+    """Sends puts to the partitions that their ids belong to, by the terms that are known of their topic.
+
+    Only the put script knows the settings of a topic; `Terms` says what happens when those that were known are
+    outdated. Default durabilities that need replicas are remembered, as defaults for due times are (by the placer), so
+    that this happens once; an outdated one costs one more round trip.
+    """
+
+    def __init__(
+        self,
+        scripts: Scripts,
+        keys: Keys,
+        placer: DueTimePlacer,
+        partitions: PartitionStore,
+        durable_calls: DurableCalls,
+    ) -> None:
+        self.placer = placer
+        self.partitions = partitions
+        self._scripts = scripts
+        self._keys = keys
+        self._durable_calls = durable_calls
+        self._defaults: dict[str, int] = {}
+        """By partition: the default durability of its topic as last seen; only defaults that need replicas."""
+
+    async def put(
+        self,
+        topic: str,
+        level: int | None,
+        with_records: int,
+        jobs: Sequence[EncodedPut],
+        slot: Slot,
+        *,
+        to_place: bool = False,
+    ) -> Stored:
+        """Run the put script on `jobs`, which reach `level`; None: the topic's default.
+
+        `topic` is the partition that the jobs belong to, as far as the caller knows; if its topic has got more of them,
+        each job is put where it belongs. `with_records` is passed to the script. `slot` is held around each call,
+        except those that wait for replicas. `to_place`: some of the jobs have a window or spread, and due times that
+        are not placed yet.
+
+        While jobs may be in partitions of a former number, the jobs of one call may go to several partitions. A job
+        whose partition cannot be reached then has that error as its result, if the others were stored.
+
+        Raises:
+            DurabilityUnavailable: the store does not support the level. Nothing was stored.
+            StoreUnavailable: also when the level was not reached in time; then the jobs may be stored.
+        """
+        call = _Call(jobs, level, with_records, slot, to_place)
+        layout = self._keys.partitions.layouts.get(topic_of(topic))
+        if layout is None:
+            belong, partitions = SEPARATOR not in topic, 1
+        else:
+            belong = len(layout.counts) == 1 and all(layout.home(job.topic, job.id) == topic for job in jobs)
+            partitions = layout.count
+        if belong:
+            outcome = await self._put_into(_Place(topic, partitions), jobs, call)
+            if isinstance(outcome, Stored):
+                return outcome
+            if _has_other_partitions(outcome, partitions):
+                await self.partitions.refresh(topic_of(topic))
+        gave_up = f"the settings of topic {topic_of(topic)!r} kept changing during the put"
+        return await until_done(partial(self._put_where_they_belong, topic_of(topic), call), gave_up)
+
+    async def _put_where_they_belong(self, topic: str, call: _Call) -> Stored | None:
+        """Put the remaining jobs where their ids are held or belong now. None: some still remain."""
+        layout = self._keys.partitions.layout_of(topic)  # the same one throughout: the script compares its number
+        left = [at for at in range(len(call.jobs)) if at not in call.results]
+        held = await self.partitions.held_by_former(topic, layout, [call.jobs[at].id for at in left])
+        if held is None:
+            await self.partitions.spread(topic)
+            return None
+        places: dict[_Place, list[int]] = {}
+        for at in left:
+            job_id = call.jobs[at].id
+            former = held.get(job_id)
+            if isinstance(former, StoreUnavailable):
+                call.results[at] = former
+                continue
+            home = layout.home(topic, job_id)
+            place = _Place(home, layout.count) if former is None else _Place(former, layout.count, job_id)
+            places.setdefault(place, []).append(at)
+        outcomes = await asyncio.gather(
+            *(self._put_into(place, [call.jobs[at] for at in indexes], call) for place, indexes in places.items()),
+            return_exceptions=True,
+        )
+        for indexes, outcome in zip(places.values(), outcomes, strict=True):
+            if isinstance(outcome, StoreUnavailable):
+                call.results.update(dict.fromkeys(indexes, outcome))
+            elif isinstance(outcome, BaseException):
+                raise outcome
+            elif isinstance(outcome, Stored):
+                call.stored.append(outcome)
+                call.results.update(zip(indexes, outcome.results, strict=True))
+        if len(call.results) == len(call.jobs):
+            if not call.stored:
+                raise call.results[0]
+            results = [call.results[at] for at in range(len(call.jobs))]
+            return Stored(call.stored[0].max_jobs, results, min(one.level for one in call.stored))
+        if any(_has_other_partitions(outcome, layout.count) for outcome in outcomes):
+            await self.partitions.spread(topic)
+        return None
+
+    async def _put_into(self, place: _Place, jobs: Sequence[EncodedPut], call: _Call) -> Stored | Terms | None:
+        """Put jobs into a partition.
+
+        If nothing was stored because the terms were outdated, returns the terms to try next, which are also in `call`.
+        None: the partition does not hold the id any more.
+        """
+        partition, is_named = place.partition, call.level is not None
+        is_remembered = call.corrected is None
+        if call.corrected is None:
+            default, due_defaults = self._defaults.get(partition, MEMORY), self.placer.defaults_of(partition)
+        else:
+            default, _, due_defaults = call.corrected
+        level = default if call.level is None else call.level
+        if call.to_place or due_defaults:
+            placed = await self.placer.place_puts(partition, jobs, due_defaults)
+        else:
+            placed = list(chain.from_iterable([(job.id, job.job) for job in jobs]))
+
+        async def send(reached: int, sending: Sending) -> list[Any]:
+            terms = Terms(ANY_DEFAULT if is_named else reached, place.partitions, due_defaults)
+            verb = "put" if place.held_id is None else "put_where_held"
+            args = (partition, call.with_records, terms.argument(), *placed)
+            reply: list[Any] = await self._scripts.run(verb, self._keys.of_topic(partition), args, sending=sending)
+            return reply
+
+        try:
+            reply, reached = await self._durable_calls.run(
+                partition, level, send, call.slot, default_of=None if is_named else partition
+            )
+        except (DurabilityUnavailable, StoreUnavailable) as error:
+            if is_named or level == MEMORY or not (is_remembered and stored_nothing(error)):
+                raise
+            # The default may be outdated: the script returns the new one.
+            terms = call.corrected = Terms(MEMORY, place.partitions, due_defaults)
+            return terms
+        return self._read(partition, reply, reached, call)
+
+    def _read(self, partition: str, reply: list[Any], reached: int, call: _Call) -> Stored | Terms | None:
+        """Turn a reply into what `_put_into` returns."""
+        outcome, *rest = reply
+        if outcome == OUTDATED:
+            terms = call.corrected = read_terms(rest)
+            self._note_default(partition, terms.durability)
+            self.placer.note_defaults(partition, terms.due_defaults)
+            return terms
+        if outcome != DONE:
+            return None
+        max_jobs, results, default = rest
+        self._note_default(partition, default)
+        if reached < (min(default, FSYNC) if call.level is None else call.level):
+            raise lost_durability()
+        return Stored(max_jobs, results, reached)
+
+    def _note_default(self, partition: str, level: int) -> None:
+        """Remember the default durability of a partition's topic."""
+        if is_replicated(level):
+            if len(self._defaults) == _REMEMBERED_MAX:
+                self._defaults.clear()
+            self._defaults[partition] = level
+        elif self._defaults:
+            self._defaults.pop(partition, None)
+
+
+def _has_other_partitions(outcome: Stored | Terms | BaseException | None, partitions: int) -> bool:
+    """Whether the result of `_put_into` shows that the topic has, or had, another number of partitions."""
+    return outcome is None or (isinstance(outcome, Terms) and outcome.partitions != partitions)

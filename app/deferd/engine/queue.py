@@ -7,7 +7,7 @@ are milliseconds on the store's clock.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -16,24 +16,23 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from deferd.contract.errors import JobNotFound, JobReserved, StoreUnavailable, TopicPushed
+from deferd.contract.limits import POP_COUNT_MAX
 from deferd.contract.model import ChangeJob, FinishItem, JobState, PutJob
-from deferd.contract.responses.job_calls import FinishResult, PutResult
+from deferd.contract.operations.jobs import FinishResult, PutResult
 from deferd.engine import metrics
-from deferd.engine.bulk_throttle import FROM_JOBS, MOST_JOBS, BulkThrottle
-from deferd.engine.call_results import (
+from deferd.engine.chained_puts import ChainedPuts
+from deferd.engine.deliveries import (
     NOT_FOUND,
     OK,
     finish_results,
     is_missing,
     raise_unless_ok,
 )
-from deferd.engine.chained_puts import ChainedPuts
 from deferd.engine.group_commit import GroupCommit, OnResult
-from deferd.engine.job_batches import send_batch
+from deferd.engine.job_batches import FROM_JOBS, MOST_JOBS, BulkThrottle, send_batch
 from deferd.engine.partition_store import PartitionStore
-from deferd.engine.partitions import topic_of
-from deferd.engine.placement import Placer, until_placed
-from deferd.engine.pop_and_finish import PopsAndFinishes
+from deferd.engine.partitions import Partitions, topic_of
+from deferd.engine.placement import DueTimePlacer, until_placed
 from deferd.engine.puts import Puts
 from deferd.engine.record import (
     ENOUGH_BYTES,
@@ -46,7 +45,6 @@ from deferd.engine.record import (
     read_reply,
 )
 from deferd.engine.redis_keys import Keys
-from deferd.engine.reply_pacing import ReplyPacing
 from deferd.engine.script_arguments import (
     NO_BOUNDS,
     Args,
@@ -131,7 +129,7 @@ class JobQueue:
         *,
         puts: Puts,
         chained: ChainedPuts,
-        placer: Placer,
+        placer: DueTimePlacer,
         partitions: PartitionStore,
         bulk_throttle: BulkThrottle,
         dead_retention_ms: int,
@@ -368,3 +366,149 @@ class JobQueue:
 def _args_of_finish(item: FinishItem | EncodedFinish) -> Args:
     finish = item if isinstance(item, EncodedFinish) else encode_finish(item.id, Receipt.of(item.receipt), item.result)
     return finish.args
+
+
+Send = Callable[[str, Sequence[int]], Awaitable[tuple[list[list[JobRecord]], bool]]]
+"""One call of lua/pop_and_finish.lua: the jobs for each count, and whether the topic may have further ready ones."""
+
+
+class PopsAndFinishes:
+    """Pops that finish their jobs in the same step, at most once: pops of one topic that arrive together share a call.
+
+    `send` makes the calls, each of one partition and for at most 1000 jobs.
+    """
+
+    def __init__(self, send: Send, partitions: Partitions) -> None:
+        self._send_once = send
+        self._partitions = partitions
+        self._turn = 0
+        self._calls: GroupCommit[int, list[JobRecord]] = GroupCommit(
+            self._send, size=int, most_items=MOST_JOBS, most_bytes=POP_COUNT_MAX
+        )
+
+    async def pop(self, topic: str, count: int) -> list[JobRecord]:
+        """Up to `count` ready jobs, 1 to 1000, which are finished: none only if the topic had none to hand out.
+
+        In a topic with several partitions, each in turn is asked first; partitions that cannot be reached are left out
+        if others have jobs.
+
+        Raises:
+            TopicPushed
+            StoreUnavailable: the jobs of the call, if it was carried out, are finished and lost.
+        """
+        partitions = self._partitions.of(topic)
+        if len(partitions) == 1:
+            return await self._calls.submit(topic, count)
+        self._turn += 1
+        first = self._turn % len(partitions)
+        jobs: list[JobRecord] = []
+        error: StoreUnavailable | None = None
+        for partition in (*partitions[first:], *partitions[:first]):
+            try:
+                jobs += await self._calls.submit(partition, count - len(jobs))
+            except StoreUnavailable as exc:  # jobs of the others are finished already: they must not be lost, too
+                error = exc
+            if len(jobs) == count or body_bytes(jobs) >= ENOUGH_BYTES:
+                break
+        if error is not None and not jobs:
+            raise error
+        return jobs
+
+    async def _send(self, topic: str, counts: Sequence[int]) -> Sequence[list[JobRecord] | StoreUnavailable]:
+        """The jobs for each count.
+
+        Counts that got none because the reply was full are sent again. The jobs of earlier calls are finished, so an
+        error of a later call concerns only its own counts.
+        """
+        results: list[list[JobRecord] | StoreUnavailable] = [[] for _ in counts]
+        left, is_first = list(range(len(counts))), True
+        while left:
+            try:
+                jobs, more = await self._send_once(topic, [counts[index] for index in left])
+            except StoreUnavailable as exc:
+                if is_first:
+                    raise
+                for index in left:
+                    results[index] = exc
+                break
+            is_first = False
+            for index, some in zip(left, jobs, strict=True):
+                results[index] = some
+            left = [index for index in left if not results[index]] if more else []
+        return results
+
+
+LARGE_BYTES = 256 * 1024
+BYTES_PER_S = 32 * 1024 * 1024
+"""The rate of large replies in one process: at most 128 a second."""
+_TOPICS_MAX = 10_000
+_sleep = asyncio.sleep
+
+
+class _Topic:
+    """A topic whose last reply was large, of `size` bytes. Its callers queue for `lock`."""
+
+    __slots__ = ("lock", "size")
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.size = 0
+
+
+class ReplyPacing:
+    """Spaces out large replies of the store, so that the callers of a process never wait behind many of them.
+
+    A reply of a megabyte takes some 3 ms of the event loop until it is a response, 5 ms over TLS. One caller can
+    request such replies without pause, on many connections at once. So a pop of a topic whose last reply was large
+    waits until the event loop has had six to ten times as long for everybody else.
+
+    Topics take turns, however many callers one of them has. Time is reserved only when a turn comes, so that callers
+    that give up earlier cost the others nothing.
+    """
+
+    def __init__(self) -> None:
+        self._topics: dict[str, _Topic] = {}
+        self._lock = asyncio.Lock()
+        self._next_turn_at_s = 0.0
+
+    def expects_large(self, topic: str) -> bool:
+        """Whether the next pop of the topic must wait for its turn."""
+        return topic in self._topics
+
+    async def turn(self, topic: str) -> None:
+        """Wait for the turn of the topic's next pop, or until its replies are no longer expected to be large.
+
+        Callers for one topic have their turns in the order in which they came.
+        """
+        expected = self._topics.get(topic)
+        if expected is None:
+            return
+        async with expected.lock:
+            if topic not in self._topics:
+                return
+            async with self._lock:
+                wait_s = self._next_turn_at_s - _now_s()
+                if wait_s > 0:
+                    await _sleep(wait_s)
+                self._reserve(expected.size)
+
+    def note(self, topic: str, size: int) -> None:
+        """Record that the last pop of the topic returned `size` bytes."""
+        if size < LARGE_BYTES:
+            self._topics.pop(topic, None)
+            return
+        noted = self._topics.get(topic)
+        if noted is None:
+            if len(self._topics) >= _TOPICS_MAX:
+                self._topics.clear()
+            noted = self._topics[topic] = _Topic()
+            self._reserve(size)
+        noted.size = size
+
+    def _reserve(self, size: int) -> None:
+        """Reserve the time for a reply of `size` bytes from now on. Replies without a turn do not add up."""
+        self._next_turn_at_s = max(self._next_turn_at_s, _now_s() + size / BYTES_PER_S)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -5,7 +5,7 @@ The scripts write it (`lua/lib/record.lua`), both sides read it::
     created_ms u48 | due_ms u48 | nonce u48 | attempts u32 | length of extra u32 | extra | body
 
 all little-endian. `extra` is empty or a JSON object with short keys for what most jobs do not have: the fields of the
-policy that differ from the service's defaults (the keys of `contract.fields`, as stored_fields.py has them), the due
+policy that differ from the service's defaults (the keys of `contract.fields`, as `policy_extra` has them), the due
 time in ms from which the deadline counts once a retry has another one (`v`), the longest time in ms for which it is
 kept when dead (`k`, a limit of the API key that put it), the trace context of the put (`c`), `g` tags and `h` headers
 (neither is ever empty), how long its id stays taken after it is finished in ms (`u`), the latest due ms that its
@@ -28,17 +28,20 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
 import msgspec
 import orjson
 import pydantic_core
+from pydantic import BaseModel
 
-from deferd.contract.fields import PLACING, POLICY
-from deferd.contract.model import JobState
+from deferd.contract.fields import PLACING, POLICY, Field, Kind
+from deferd.contract.model import JobPolicy, JobState
+from deferd.contract.windows import read_window, window_text
 from deferd.engine.partitions import topic_of
+from deferd.store.durability_levels import level_named, name_of
 
 _NONCE_DIGITS = 12
 _RECEIPT = re.compile(r"[0-9a-f]{12}\.[1-9][0-9]{0,9}").fullmatch
@@ -50,8 +53,20 @@ STATES_BY_NAME = {state.value.encode(): state for state in JobState}
 """By their names in replies of scripts."""
 NONCE_BITS = 47
 ENOUGH_BYTES = 1024 * 1024
-"""With so many bytes of jobs, no further topic or partition is asked for a pop; pop.lua bounds the reply of one."""
-_ENDINGS_KEYS = frozenset("sva")
+"""Once a pop has as many bytes of jobs, it asks no further topic or partition; pop.lua bounds the reply of one."""
+_ATTRIBUTES = {
+    "e": "last_error",
+    "d": "reason",
+    "da": "dead_at_ms",
+    "f": "finished_at_ms",
+    "c": "traceparent",
+    "g": "tags",
+    "h": "headers",
+    "u": "unique_for_ms",
+    "w": "due_by_ms",
+    "y": "items",
+}
+"""By key: the attribute of a JobRecord that has its value."""
 _KEYS = {field.name: field.key for field in POLICY}
 _RARE_KEYS = frozenset({_KEYS["deadline"], _KEYS["backoff"], *(_KEYS[name] for name in PLACING)})
 """With these a job shows more than its policy, or an object."""
@@ -122,8 +137,8 @@ class JobRecord(msgspec.Struct, gc=False):
     """One job as the store holds it; treat as immutable. Times are ms since the epoch, on the store's clock.
 
     `body` and `result` are JSON bytes. `attempts` includes the delivery under way. `reserved_until_ms` and
-    `reserved_by` are set while reserved. `request_id` is that of the pop, if it had one. `extra` is the JSON object of
-    the record, None without one: it has the policy.
+    `reserved_by` are set while reserved. `request_id` is the one of the pop, if it had one. `extra` is the JSON object
+    of the record, None without one: it has the policy.
     """
 
     topic: str
@@ -243,26 +258,18 @@ def read_reply(topic: str, job_id: str, reply: Sequence[Any]) -> JobRecord:
 
 def read_extra(record: JobRecord, extra: dict[str, Any]) -> None:
     """Set what the JSON object of a record says of the job."""
-    record.extra, get = extra, extra.get
-    if "wi" in extra or "sp" in extra or "sh" in extra:
-        record.placement = placement = Placement(get("wi", ""), get("sp", 0), get("sh", 0))
-        record.is_plain = False
-        if len(extra) == bool(placement.window) + bool(placement.spread_ms) + bool(placement.moved_ms):
-            return
+    record.extra = extra
     if PLAIN_KEYS.issuperset(extra):
         return
     record.is_plain = False
-    record.last_error = get("e")
-    record.reason = get("d")
-    record.dead_at_ms = get("da")
-    record.finished_at_ms = get("f")
-    record.traceparent = get("c")
-    record.tags = get("g")
-    record.headers = get("h")
-    record.unique_for_ms = get("u", 0)
-    record.due_by_ms = get("w")
-    record.items = get("y", 0)
-    if not _ENDINGS_KEYS.isdisjoint(extra):
+    for key, value in extra.items():  # mostly one or two
+        attribute = _ATTRIBUTES.get(key)
+        if attribute is not None:
+            setattr(record, attribute, value)
+    get = extra.get
+    if "wi" in extra or "sp" in extra or "sh" in extra:
+        record.placement = Placement(get("wi", ""), get("sp", 0), get("sh", 0))
+    if "s" in extra or "v" in extra or "a" in extra:
         record.endings = Endings(get("s", 0), get("v"), get("a", ()))
     if "n" in extra:
         record.result, record.body = record.body[: extra["n"]], record.body[extra["n"] :]
@@ -284,3 +291,48 @@ def json_bytes(value: Any) -> bytes:
         return orjson.dumps(value)
     except TypeError:  # orjson stops at 64-bit numbers
         return pydantic_core.to_json(value)
+
+
+def to_ms(seconds: float) -> int:
+    """Convert seconds to the nearest whole millisecond."""
+    return round(seconds * 1000)
+
+
+_TO_STORE: dict[Kind, Callable[[Any], Any]] = {
+    Kind.SECONDS: to_ms,
+    Kind.COUNT: int,
+    Kind.BACKOFF: BaseModel.model_dump,
+    Kind.WINDOW: window_text,
+    Kind.TEXT: str,
+    Kind.DURABILITY: level_named,
+}
+_NONE = {Kind.SECONDS: 0, Kind.COUNT: 0, Kind.WINDOW: "", Kind.TEXT: ""}
+"""What stands for null."""
+_FROM_STORE: dict[Kind, Callable[[Any], Any]] = {
+    Kind.SECONDS: lambda ms: ms / 1000,
+    Kind.WINDOW: read_window,
+    Kind.DURABILITY: name_of,
+}
+
+
+def to_store(field: Field, value: Any) -> Any:
+    """A value of a model; None is null."""
+    return _NONE[field.kind] if value is None else _TO_STORE[field.kind](value)
+
+
+def from_store(field: Field, stored: Any) -> Any:
+    """The value for the field of a model. None: null."""
+    if field.null_is_none and field.kind in _NONE and stored == _NONE[field.kind]:
+        return None
+    read = _FROM_STORE.get(field.kind)
+    return stored if read is None else read(stored)
+
+
+def policy_extra(policy: JobPolicy) -> dict[str, Any]:
+    """The fields that are set in `policy`, by their keys. Null counts only where it is a value."""
+    extra: dict[str, Any] = {}
+    for field in POLICY:
+        value = getattr(policy, field.name)
+        if value is not None or (field.null_is_none and field.name in policy.model_fields_set):
+            extra[field.key] = to_store(field, value)
+    return extra

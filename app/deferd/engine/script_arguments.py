@@ -12,13 +12,11 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
-import orjson
 
 from deferd.contract import limits
 from deferd.contract.fields import PLACING
 from deferd.contract.model import ChangeJob, JobPolicy, PutJob
-from deferd.engine.record import NONCE_BITS, Receipt, instant_ms, json_bytes
-from deferd.engine.stored_fields import policy_extra, to_ms
+from deferd.engine.record import NONCE_BITS, Receipt, instant_ms, json_bytes, policy_extra, to_ms
 
 Args = tuple[str, bytes | int]
 """A job's id, and what a script is to do with it."""
@@ -37,7 +35,7 @@ _ATTEMPT_BYTES = 4
 RECEIPT_BYTES = NONCE_BYTES + _ATTEMPT_BYTES
 """The bytes of a receipt as scripts read it."""
 _RELEASE, _PLACED_RETRY, _TTR = struct.Struct("<qBd"), struct.Struct("<QQI"), struct.Struct("<Q")
-"""Parts of the arguments of lua/release.lua, and that of lua/touch.lua, which follow the receipt."""
+"""What follows the receipt in the arguments of lua/release.lua, in two parts, and of lua/touch.lua."""
 _HAS_ERROR, _COUNTS = 1, 2
 _BY_BACKOFF = -1
 _NO_ATTEMPT = 2**32 - 1
@@ -62,7 +60,7 @@ class PutBounds(NamedTuple):
 NO_BOUNDS = PutBounds()
 
 
-class Placing(NamedTuple):
+class WindowAndSpread(NamedTuple):
     """How to place the due time of a put: the JSON of its window, '' for none, and its spread in ms, 0 for none.
 
     None means the value of the topic.
@@ -79,8 +77,10 @@ class EncodedPut(msgspec.Struct, frozen=True, gc=False):
     id: str
     durability: str | None
     job: bytes
-    placing: Placing | None = None
+    to_place: WindowAndSpread | None = None
     """If set, engine/placement.py must place the due time and add this to the record."""
+    tags: Sequence[str] = ()
+    """They are in `job`, too; here for quotas, which count their entries in the index."""
 
 
 class EncodedFinish(msgspec.Struct, frozen=True, gc=False):
@@ -117,9 +117,9 @@ class EncodedRelease(msgspec.Struct, frozen=True, gc=False):
         """The arguments for this job."""
         return self.id, self.start + self.placed + self.error
 
-    def placed_by(self, placing: bytes, due_ms: int, moved_ms: int) -> EncodedRelease:
-        """The release with the due time of the retry, as `placing` has moved it."""
-        placed = _PLACED_RETRY.pack(due_ms, moved_ms, len(placing)) + placing
+    def with_retry_at(self, window_and_spread: bytes, due_ms: int, moved_ms: int) -> EncodedRelease:
+        """The release with the due time of the retry, as its window and spread have moved it."""
+        placed = _PLACED_RETRY.pack(due_ms, moved_ms, len(window_and_spread)) + window_and_spread
         return EncodedRelease(self.id, self.start, self.error, self.counts, placed)
 
 
@@ -136,21 +136,11 @@ def encode_put(spec: PutJob, bounds: PutBounds = NO_BOUNDS, *, is_placed: bool =
     head = PUT_HEAD.pack(conflict_code(spec), when, when_ms, nonce, bounds.max_jobs or 0, len(extra))
     # One argument, not two: bytes from orjson occupy a kilobyte until they are copied.
     job = head + extra + json_bytes(spec.body)
-    placing = None
+    to_place = None
     if not is_placed and not spec.model_fields_set.isdisjoint(PLACING):
         policy = policy_extra(spec)
-        placing = Placing(policy.get("wi"), policy.get("sp"))
-    return EncodedPut(spec.topic, spec.id or new_id(), spec.durability, job, placing)
-
-
-def tags_of(put: EncodedPut) -> Sequence[str]:
-    """The tags that it was encoded with."""
-    if b'"g":[' not in put.job:  # as most
-        return ()
-    *_, extra_bytes = PUT_HEAD.unpack_from(put.job)
-    extra = put.job[PUT_HEAD.size : PUT_HEAD.size + extra_bytes]
-    tags: Sequence[str] = orjson.loads(extra).get("g", ()) if extra else ()
-    return tags
+        to_place = WindowAndSpread(policy.get("wi"), policy.get("sp"))
+    return EncodedPut(spec.topic, spec.id or new_id(), spec.durability, job, to_place, spec.tags or ())
 
 
 def conflict_code(put: Any) -> int:

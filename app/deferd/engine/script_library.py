@@ -7,7 +7,7 @@ that at its beginning. A line ``-- @flags allow-oom`` names flags of the functio
 The files of `lua/lib/` come before all scripts, outside functions, each behind those that a line ``-- @include topic``
 in it names. But those in a line ``-- @inline selection`` of a script are part of it, as they depend on its arguments.
 
-The library's name, and those of its functions, end with the release, a hash of the text. So services of different
+The names of the library and of its functions end with the release, a hash of the text. So services of different
 releases do not use each other's functions on one store.
 """
 

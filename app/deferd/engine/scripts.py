@@ -1,4 +1,6 @@
-"""Runs the scripts of `lua/` on the store. The only place that translates the store's errors into deferd's.
+"""Runs the scripts of `lua/` on the store, at a durability level where that is asked for.
+
+This is the only place that translates the store's errors into deferd's.
 
 The folder is the registry: `lua/<verb>.lua` is called by its verb. The store keeps all scripts as one library of
 functions (`script_library.py`). It is loaded where a call finds that it is missing: on a new store or node, or because
@@ -8,32 +10,36 @@ a service of another release removed it at its start.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 import re
+import socket
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import cache
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from contextvars import ContextVar, Token
+from functools import cache, partial
 from importlib.resources import files
 from math import inf
+from types import TracebackType
 from typing import Any, NamedTuple
 
 from redis import exceptions as redis_errors
 
-from deferd.contract.errors import StoreUnavailable
+from deferd.contract.errors import DurabilityUnavailable, StoreUnavailable
 from deferd.engine import metrics
-from deferd.engine.request_end import request_ends_at_s
+from deferd.engine.partitions import topic_of
+from deferd.engine.redis_keys import Keys
 from deferd.engine.script_library import NAME_PREFIX, Library, build
 from deferd.engine.store_watch import StoreWatch
-from deferd.store.acl import missing_permission, permissions_message
-from deferd.store.backend import KeyCalls
-from deferd.store.connection import Store
-from deferd.store.durability_levels import FSYNC, name_of
-from deferd.store.failure_reasons import failure_reason
-from deferd.store.load_progress import LoadWatch
-from deferd.store.replication import MissingPermission, NotReplicated, TooFewReplicas
-from deferd.store.server_calls import ServerCalls
-from deferd.store.server_clock import NOT_AFTER, CallTooLate, NotAfter
+from deferd.store.connection import KeyCalls, Store
+from deferd.store.durability_levels import FSYNC, MEMORY, is_replicated, name_of, replicas_of
+from deferd.store.pipeline import NOT_AFTER, CallTooLate, NotAfter
+from deferd.store.preflight import missing_permission, permissions_message
+from deferd.store.server_calls import MissingPermission, NotReplicated, ServerCalls, TooFewReplicas, WaitUnsupported
+from deferd.store.server_info import LoadWatch
 from deferd.store.task_cancellation import forget_error
 
 _LOG = logging.getLogger("deferd.store.calls")
@@ -224,7 +230,7 @@ class Scripts:
         raise AssertionError("unreachable")
 
     async def load(self) -> None:
-        """Load the library into all servers that have not got it, and remove those of other releases.
+        """Load the library into all servers that have not got it, and remove the libraries of other releases.
 
         A service of another release that still runs loads its own again. Errors are left to the first call.
         """
@@ -275,7 +281,7 @@ class Scripts:
     async def pages_by_name(
         self, key: str, start: str, end: str, most: int, *, reverse: bool = False
     ) -> AsyncIterator[list[str]]:
-        """The members of a sorted set from `start` to `end`, as ZRANGEBYLEX takes them, at most so many a page."""
+        """The members of a sorted set from `start` to `end`, as ZRANGEBYLEX takes them, at most `most` a page."""
         command = "ZREVRANGEBYLEX" if reverse else "ZRANGEBYLEX"
         while True:
             page = [member.decode() for member in await self.command(command, key, start, end, "LIMIT", 0, most)]
@@ -302,6 +308,119 @@ class Scripts:
         permission = missing_permission(exc)
         if self._watch is not None and permission is not None and not isinstance(exc, MissingPermission):
             raise await self._watch.refuse(permission) from exc
+
+
+_NOTHING_SENT = (TooFewReplicas, MissingPermission, DurabilityUnavailable)
+_NOTHING_STORED = "nothing was stored"
+_REWRITES_FOR_S = 5
+"""An estimate, for Retry-After."""
+
+Send = Callable[[int, Sending], Awaitable[list[Any]]]
+Slot = Callable[[], AbstractAsyncContextManager[None]]
+"""Makes a context manager that is held around one store call; see BulkThrottle."""
+
+
+class DurableCalls:
+    """Runs scripts so that what they do reaches a durability level, or refuses before anything is done.
+
+    `memory` needs nothing more. Neither does `fsync` on a store that fsyncs before it responds; in a cluster, the node
+    of the topic decides. `replicated:N` is sent through `deferd.store.server_calls`.
+
+    `embedded`: the store is the service's own, which never has replicas.
+    """
+
+    def __init__(self, store: Store, keys: Keys, *, embedded: bool) -> None:
+        self._keys = keys
+        self._calls_of = store.calls_of
+        self._embedded = embedded
+        if embedded:
+            store.calls_of("").durability.trust_rewrites()
+
+    async def run(
+        self,
+        topic: str,
+        level: int,
+        send: Send,
+        slot: Slot = nullcontext,
+        *,
+        default_of: str | None = None,
+        nothing: str = _NOTHING_STORED,
+    ) -> tuple[list[Any], int]:
+        """Run a script so that it reaches `level`. Returns its reply and the level that it has reached.
+
+        `send` runs the script; it gets the level that will be reached, and what sends it. If the level is lower than
+        `level`, the store's configuration has changed during the call: `lost_durability` is the error. `topic` is one
+        of those that the script is for, or a partition. `slot` is held around the call, unless it waits for replicas.
+        Two arguments are for error texts: `default_of`, a partition of the topic whose default the level is, and
+        `nothing`, which says that nothing was done.
+
+        Raises:
+            DurabilityUnavailable: the store does not support the level. Nothing was done.
+            StoreUnavailable: also when the level was not reached in time; then the script may have done its work.
+        """
+        calls = self._calls_of(self._keys.of_topic(topic)[0])
+        if is_replicated(level):
+            unavailable = partial(_unavailable, level, default_of=default_of, nothing=nothing)
+            if self._embedded:
+                raise unavailable("the embedded store has no replicas", calls.durability.level)
+            try:
+                return await send(
+                    level, Sending(calls, partial(calls.call_replicated, replicas_of(level)), True)
+                ), level
+            except StoreUnavailable as error:
+                if isinstance(error.__cause__, MissingPermission):
+                    raise _not_now(level, error.__cause__, error.retry_after_s, nothing) from error.__cause__
+                raise
+            except WaitUnsupported as error:
+                raise unavailable(str(error), calls.durability.level) from error
+        if level == FSYNC and calls.durability.level < FSYNC:
+            with observed("CONFIG"):
+                current = await calls.probe()
+            if current < FSYNC:
+                why = calls.durability.why_not
+                replicas = not self._embedded
+                refused = _unavailable(level, why, current, default_of=default_of, nothing=nothing, replicas=replicas)
+                if calls.durability.waits_for_rewrite:
+                    raise _not_now(level, why, _REWRITES_FOR_S, nothing) from refused
+                raise refused
+        async with slot():
+            reply = await send(calls.durability.level, Sending(calls, calls.call_probed, False))
+            return reply, calls.durability.level
+
+
+def _not_now(level: int, why: object, retry_after_s: int, nothing: str) -> StoreUnavailable:
+    detail = f"durability {name_of(level)!r} is not available now: {why}; {nothing}"
+    return StoreUnavailable(detail, retry_after_s)
+
+
+def _unavailable(
+    level: int, why: str, given: int, *, default_of: str | None, nothing: str, replicas: bool = False
+) -> DurabilityUnavailable:
+    """`given` is the level that the store gives by default; whether levels with `replicas` are available."""
+    available = [name_of(MEMORY)]
+    if given >= FSYNC:
+        available.append(name_of(FSYNC))
+    if replicas:
+        available.append("replicated:N")
+    origin = "" if default_of is None else f", the default of topic {topic_of(default_of)!r},"
+    detail = (
+        f"durability {name_of(level)!r}{origin} is not available: {why}; this store supports "
+        f"{', '.join(available)}; {nothing}"
+    )
+    return DurabilityUnavailable(name_of(level), available, detail)
+
+
+def lost_durability() -> StoreUnavailable:
+    """The error of a put that was stored while the store's configuration changed to a lower level."""
+    return StoreUnavailable(
+        "the job may exist; it is not confirmed at durability fsync, because the store's configuration, or the node "
+        "that has the topic, changed meanwhile; repeating the put with the same id is safe"
+    )
+
+
+def stored_nothing(error: Exception) -> bool:
+    """Whether a put that failed with `error` certainly stored nothing."""
+    return any(isinstance(cause, _NOTHING_SENT) for cause in (error, error.__cause__))
 
 
 def _is_missing(error: redis_errors.ResponseError) -> bool:
@@ -388,3 +507,81 @@ def _unconfirmed(exc: TooFewReplicas | NotReplicated, *, is_cancel: bool) -> Sto
         f"the job may exist; it is not confirmed at durability {level!r}: {exc}; repeating the put with the same id is "
         "safe"
     )
+
+
+_NUMBER = re.compile(r"\bErr(?:no|or) (\d+)\b")
+"""In texts of asyncio and redis-py, which have no `errno`: ``Error 111 connecting to ...``."""
+_OWN_FILES = frozenset({errno.EMFILE, errno.ENFILE})
+_TOO_MANY_CLIENTS = "max number of clients"
+
+
+def failure_reason(error: BaseException) -> str | None:
+    """Why a store cannot be reached, from an error or one that led to it; None when no reason is known.
+
+    It is in the system's words, for callers and operators, without addresses and secrets.
+    """
+    chain: list[BaseException] = []
+    at: BaseException | None = error
+    while at is not None and at not in chain:
+        chain.append(at)
+        at = at.__cause__ or at.__context__
+    # What redis-py says of an error has its number only: 1 for each that concerns TLS.
+    reasons = (reason_of(one) for reason_of in (_of_kind, _of_text) for one in chain)
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def _of_kind(error: BaseException) -> str | None:
+    match error:
+        case ssl.SSLCertVerificationError():
+            return f"its certificate is refused: {error.verify_message}"
+        case ssl.SSLError():
+            return f"TLS fails: {error.reason or error}"
+        case socket.gaierror():
+            return f"its name cannot be resolved: {error.strerror}"
+        case OSError(errno=int() as number):
+            return _of_number(number)
+    return None
+
+
+def _of_text(error: BaseException) -> str | None:
+    if _TOO_MANY_CLIENTS in str(error):
+        return "it has as many clients as its maxclients allows"
+    found = _NUMBER.search(str(error))
+    return None if found is None else _of_number(int(found[1]))
+
+
+def _of_number(number: int) -> str | None:
+    if number not in errno.errorcode:
+        return None
+    return f"this process has {os.strerror(number).lower()}" if number in _OWN_FILES else os.strerror(number)
+
+
+class request_ending_at:  # noqa: N801 (used as a function; a generator as context manager takes three times as long)
+    """Bound all calls of the store within the block, also in tasks that it starts, until the block ends.
+
+    A request whose client gives it up at some instant must do nothing from then on, also when one of its calls waits in
+    the service or on the way to the store. So each of them carries that instant; see `deferd.store.pipeline`.
+
+    Infinite: for work that serves others too, or must be done although the request has ended.
+    """
+
+    __slots__ = ("_token", "at_s")
+
+    def __init__(self, at_s: float) -> None:
+        self.at_s = at_s
+
+    def __enter__(self) -> None:
+        self._token: Token[request_ending_at | None] = _current.set(self)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        _current.reset(self._token)
+        self.at_s = inf  # what was begun in the block and goes on is not bounded by it
+
+
+_current: ContextVar[request_ending_at | None] = ContextVar("deferd_request_end", default=None)
+
+
+def request_ends_at_s() -> float:
+    """When the request that this is done for ends, on the event loop's clock; infinite if it names no instant."""
+    end = _current.get()
+    return inf if end is None else end.at_s

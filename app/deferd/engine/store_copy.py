@@ -2,7 +2,7 @@
 Events and the history of topics, which is kept for two days, are left behind: both begin again. So are the sessions of
 the console, and what it can undo.
 
-No service may use either store meanwhile. Values are read and written by the commands of their types, in bounded
+No service may use either store during the copy. Values are read and written by the commands of their types, in bounded
 steps, so the two servers may have different versions. During the copy the target's `deferd:shards` is negative, which
 every service refuses; an interrupted copy leaves it so, and the next one starts over.
 """
@@ -10,16 +10,18 @@ every service refuses; an interrupted copy leaves it so, and the next one starts
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import RedisError
 
 from deferd.contract.errors import StoreUnavailable
+from deferd.contract.model import JobState
+from deferd.engine.partition_store import PartitionStore
 from deferd.engine.redis_keys import (
     CONSOLE_PREFIX,
     EVENTS_PREFIX,
@@ -33,11 +35,10 @@ from deferd.engine.redis_keys import (
     Keys,
 )
 from deferd.engine.scripts import Scripts, observed
-from deferd.engine.store_inventory import Inventory, KeyFound, keys_of, take_inventory
-from deferd.store import shard_guard
+from deferd.engine.topic_list import TopicList, Totals
 from deferd.store.connection import Store
 from deferd.store.preflight import StoreRefused, check
-from deferd.store.shard_guard import SHARDS_KEY
+from deferd.store.shard_guard import SHARDS_KEY, Layout, layout_in
 
 _KEYS_AT_ONCE = 16
 _STEP_FIRST, _STEP_MOST = 64, 1000
@@ -92,32 +93,33 @@ async def copy_store(
     """
     async with _alone(source, force=force), _alone(target, force=force):
         with _named(source):
-            from_shards = await shards_of(source)
-        if from_shards is None:
+            layout = await layout_of(source)
+        if layout is None:
             raise StoreRefused(f"the store at {source.description} has no data of deferd: nothing was copied")
+        from_shards = layout.shards
         await check(source, shards=from_shards)
         before = await _inventory(source, from_shards)
         with _named(target):
-            to_shards = await _prepare(target, shards, from_shards)
+            to_shards = await _prepare(target, shards, layout)
         copy = _Copy(source, target, to_shards, sum(before.elements.values()), on_progress)
         await copy.run(from_shards)
         after, copied = await _inventory(source, from_shards), await _inventory(target, to_shards)
         report = CopyReport(before, after, copied, to_shards, copy.left_out)
         if report.adds_up:
             with _named(target):
-                await Scripts(target).write("SET", SHARDS_KEY, shard_guard.value(to_shards))
+                await Scripts(target).write("SET", SHARDS_KEY, str(layout._replace(shards=to_shards)))
         return report
 
 
-async def shards_of(store: Store) -> int | None:
-    """The number of shards that the store was set up with; None when no service has ever used it.
+async def layout_of(store: Store) -> Layout | None:
+    """How the store is laid out; None when no service has ever used it.
 
     Raises:
-        StoreRefused: a copy into it is unfinished, or its format is not that of this revision.
+        StoreRefused: a copy into it is unfinished, or it has a format that this release does not know.
         StoreUnavailable.
     """
-    stored = await _stored_shards(store)
-    if stored is not None and stored < 0:
+    stored = await _stored_layout(store)
+    if stored is not None and stored.shards < 0:
         raise StoreRefused(f"the store at {store.description} holds an unfinished copy: run the `deferd copy` again")
     return stored
 
@@ -142,9 +144,9 @@ class _Copy:
         self.left_out: list[str] = []
 
     async def run(self, from_shards: int) -> None:
-        batch: list[KeyFound] = []
+        batch: list[_KeyFound] = []
         with _named(self._source):
-            async for found in keys_of(self._source, from_shards):
+            async for found in _keys_of(self._source, from_shards):
                 if not found.part.startswith((CONSOLE_PREFIX, EVENTS_PREFIX, HISTORY_PREFIX, PUSH_PREFIX)):
                     batch.append(found)
                 if len(batch) == _KEYS_AT_ONCE:
@@ -152,32 +154,30 @@ class _Copy:
                     batch = []
         await asyncio.gather(*map(self._copy_key, batch))
 
-    async def _copy_key(self, found: KeyFound) -> None:
+    async def _copy_key(self, found: _KeyFound) -> None:
         match found:
-            case KeyFound(
-                topic="", part="lock" | "schedules/missed" | "schedules/zones"
-            ):  # what has happened in the source
-                return
-            case KeyFound(topic="", part="clock"):
+            case _KeyFound(topic="", part="lock" | "schedules/missed" | "schedules/zones"):
+                return  # what has happened in the source
+            case _KeyFound(topic="", part="clock"):
                 raise StoreRefused(
                     f"the store at {self._source.description} is a test store whose clock was moved: its jobs would "
                     "be due at other times"
                 )
-            case KeyFound(topic="", part="tally", kind="hash"):
+            case _KeyFound(topic="", part="tally", kind="hash"):
                 await self._add_tally(found)
-            case KeyFound(topic="", kind="zset") if found.part in _OF_SCHEDULES:
+            case _KeyFound(topic="", kind="zset") if found.part in _OF_SCHEDULES:
                 await self._copy_list_of_schedules(found)
-            case KeyFound(topic="", kind="hash") if found.part.startswith(SCHEDULE_PREFIX):
+            case _KeyFound(topic="", kind="hash") if found.part.startswith(SCHEDULE_PREFIX):
                 topic = await self._topic_of_schedule(found.key)
                 async for elements in self._elements(found):
                     await self._write("HSET", self._key_for_topic(found, topic), *elements)
                     self._note_copied(len(elements) // 2)
-            case KeyFound(kind="hash" | "zset"):
+            case _KeyFound(kind="hash" | "zset"):
                 async for elements in self._elements(found):
                     await self._write_elements(found, elements)
                 if found.kept_ms > 0:
                     await self._write("PEXPIRE", self._target_key(found), found.kept_ms)
-            case KeyFound(kind="list") if found.part.startswith(ITEMS_PREFIX):
+            case _KeyFound(kind="list") if found.part.startswith(ITEMS_PREFIX):
                 async for elements in self._elements(found):
                     await self._write("RPUSH", self._target_key(found), *elements)
                     self._note_copied(len(elements))
@@ -194,7 +194,7 @@ class _Copy:
             topic: bytes | None = await self._source_scripts.command("HGET", key, "topic")
         return (topic or b"").decode(errors="backslashreplace")
 
-    async def _copy_list_of_schedules(self, found: KeyFound) -> None:
+    async def _copy_list_of_schedules(self, found: _KeyFound) -> None:
         """Copy a list of schedules, and note for the timer of each shard when it must advance the first of its own."""
         prefix = found.key.removesuffix(found.part) + SCHEDULE_PREFIX
         async for elements in self._elements(found):
@@ -207,17 +207,17 @@ class _Copy:
                     await self._write("ZADD", due_key, "LT", score, SCHEDULES_MEMBER)
             self._note_copied(len(elements) // 2)
 
-    def _key_for_topic(self, found: KeyFound, topic: str) -> str:
+    def _key_for_topic(self, found: _KeyFound, topic: str) -> str:
         """The key of the same name in the shard that a topic has in the target."""
         return self._keys.of_shard(self._keys.shard_of(topic), found.key.partition("}:")[2])
 
-    async def _add_tally(self, found: KeyFound) -> None:
-        """Add the tally of a shard's forgotten topics to that of its new shard, which several shards may share."""
+    async def _add_tally(self, found: _KeyFound) -> None:
+        """Add the tally of a shard's forgotten topics to the tally of its new shard, which several shards may share."""
         async for elements in self._elements(found):
             for outcome, count in zip(elements[::2], elements[1::2], strict=True):
                 await self._write("HINCRBY", self._target_key(found), outcome, count)
 
-    async def _elements(self, found: KeyFound) -> AsyncIterator[list[bytes]]:
+    async def _elements(self, found: _KeyFound) -> AsyncIterator[list[bytes]]:
         cursor: bytes | int = 0
         count = _STEP_FIRST
         while cursor != b"0":
@@ -232,7 +232,7 @@ class _Copy:
             elif size > _STEP_BYTES_HIGH:
                 count = max(count // 4, 1)
 
-    async def _write_elements(self, found: KeyFound, elements: Sequence[bytes]) -> None:
+    async def _write_elements(self, found: _KeyFound, elements: Sequence[bytes]) -> None:
         """Write elements as they were read, each to its key in the target."""
         by_key: defaultdict[str, list[bytes]] = defaultdict(list)
         is_due = found.part == "due" and not found.topic
@@ -249,7 +249,7 @@ class _Copy:
         with _named(self._target):
             await self._target_scripts.write(command, key, *args)
 
-    def _target_key(self, found: KeyFound, element: bytes = b"") -> str:
+    def _target_key(self, found: _KeyFound, element: bytes = b"") -> str:
         """The target's key for a key, or for an element of one that is keyed by topic."""
         topic = found.topic
         if not topic and found.part in _KEYED_BY_TOPIC:
@@ -260,35 +260,35 @@ class _Copy:
         return self._keys.of_shard(shard, found.key.partition("}:")[2])
 
 
-async def _prepare(target: Store, wanted_shards: int | None, from_shards: int) -> int:
-    """Prepare the target and return its number of shards."""
-    stored = await _stored_shards(target)
-    if stored is not None and stored < 0:
-        await _clear(target, -stored)  # no service has used the data of an unfinished copy
+async def _prepare(target: Store, wanted_shards: int | None, layout: Layout) -> int:
+    """Prepare the target for data of this layout, and return its number of shards."""
+    stored = await _stored_layout(target)
+    if stored is not None and stored.shards < 0:
+        await _clear(target, -stored.shards)  # no service has used the data of an unfinished copy
         stored = None
-    shards = wanted_shards or stored or from_shards
-    async for found in keys_of(target, stored or shards):
+    shards = wanted_shards or (stored or layout).shards
+    async for found in _keys_of(target, stored.shards if stored else shards):
         if found.part != _LOCK:
             raise StoreRefused(
                 f"the store at {target.description} has jobs or topics of deferd already (key {found.key}): copy into "
                 "an empty store, or into another database of the server (redis://host:port/1)"
             )
     await check(target, shards=shards)
-    await Scripts(target).write("SET", SHARDS_KEY, shard_guard.value(-shards))
+    await Scripts(target).write("SET", SHARDS_KEY, str(layout._replace(shards=-shards)))
     return shards
 
 
 async def _clear(target: Store, shards: int) -> None:
     scripts = Scripts(target)
-    async for found in keys_of(target, shards):
+    async for found in _keys_of(target, shards):
         await scripts.write("UNLINK", found.key)
     await scripts.write("DEL", SHARDS_KEY)
 
 
-async def _stored_shards(store: Store) -> int | None:
+async def _stored_layout(store: Store) -> Layout | None:
     stored = await Scripts(store).command("GET", SHARDS_KEY)
     try:
-        return None if stored is None else shard_guard.shards_in(stored.decode(errors="replace"))
+        return None if stored is None else layout_in(stored.decode(errors="replace"))
     except ValueError as exc:
         raise StoreRefused(f"the store at {store.description} {exc}") from exc
 
@@ -306,7 +306,7 @@ async def _alone(store: Store, *, force: bool) -> AsyncIterator[None]:
     subscription = store.pubsub()
     try:
         with _named(store), observed("SUBSCRIBE"):
-            await _stored_shards(store)  # a cluster client knows the nodes only after a first call
+            await _stored_layout(store)  # a cluster client knows the nodes only after a first call
             await subscription.subscribe(READY_CHANNEL)
             while (message := await subscription.get_message(timeout=_SUBSCRIBE_S)) is not None:
                 if message["type"] == "subscribe":
@@ -346,3 +346,116 @@ async def _count_listeners(store: Store) -> int:
             await store.client.execute_command("PUBSUB NUMSUB", READY_CHANNEL, target_nodes=node) for node in nodes
         ]
     return sum(int(count) for reply in replies for _, count in reply)
+
+
+_PAGE = 500
+_TOPICS_AT_ONCE = 32
+
+
+class _KeyFound(NamedTuple):
+    """A key of a shard. `topic` is empty for a key of the whole shard; `part` is the last word of the key's name.
+
+    `kind` is the type, empty when the name is not text. `size` is the number of fields, members or elements. `kept_ms`
+    is the time to live, negative without one.
+    """
+
+    key: str
+    shard: int
+    topic: str
+    part: str
+    kind: str
+    size: int
+    kept_ms: int
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """Jobs by topic and state, and the sum of elements of all keys with one name (`pool`, `delay` ...)."""
+
+    jobs: Mapping[str, Mapping[JobState, int]]
+    elements: Mapping[str, int]
+
+    def totals(self) -> dict[JobState, int]:
+        """Jobs by state."""
+        return {state: sum(counts.get(state, 0) for counts in self.jobs.values()) for state in JobState}
+
+
+async def take_inventory(store: Store, shards: int) -> Inventory:
+    """Count everything, in bounded steps.
+
+    The tag index counts as one key, `tag`, and so do the schedules, `schedule`. Leaves out remembered requests, what a
+    repair moved out of the way, the tallies of forgotten topics (which shards may share after a copy), and keys whose
+    names are not text.
+
+    Raises:
+        StoreUnavailable.
+    """
+    elements: Counter[str] = Counter()
+    async for found in _keys_of(store, shards):
+        is_shard_tally = not found.topic and found.part == "tally"
+        part = _counted_as(found)
+        if found.kind and found.size and ("/" not in part or part == ITEMS_PREFIX) and not is_shard_tally:
+            elements[part] += found.size
+    return Inventory(await count_jobs(store, shards), dict(elements))
+
+
+def _counted_as(found: _KeyFound) -> str:
+    if found.topic:
+        return ITEMS_PREFIX if found.part.startswith(ITEMS_PREFIX) else found.part
+    prefixes = (TAG_PREFIX, SCHEDULE_PREFIX)
+    return next((prefix.rstrip("/") for prefix in prefixes if found.part.startswith(prefix)), found.part)
+
+
+async def count_jobs(store: Store, shards: int) -> dict[str, dict[JobState, int]]:
+    """How many jobs each topic that the store knows has in each state. Raises StoreUnavailable."""
+    keys, scripts = Keys(shards), Scripts(store)
+    await PartitionStore(scripts, keys).load()
+    topics = TopicList(scripts, keys)
+    counts: dict[str, dict[JobState, int]] = {}
+    cursor: str | None = None
+    while True:
+        page = await topics.names(cursor, _PAGE)
+        for at in range(0, len(page.names), _TOPICS_AT_ONCE):
+            some = page.names[at : at + _TOPICS_AT_ONCE]
+            for name, totals in zip(some, await asyncio.gather(*(topics.totals([name]) for name in some)), strict=True):
+                whole = Totals()
+                for of_shard in totals.values():
+                    if of_shard is None or page.unreadable:
+                        raise StoreUnavailable("a shard of the store cannot be reached")
+                    whole.add(of_shard)
+                counts[name] = whole.jobs
+        if page.unreadable:
+            raise StoreUnavailable("a shard of the store cannot be reached")
+        cursor = page.next_cursor
+        if cursor is None:
+            return counts
+
+
+async def _keys_of(store: Store, shards: int) -> AsyncIterator[_KeyFound]:
+    """All keys of all shards, each once. Keys that are created or deleted during the scan may be missed.
+
+    Raises:
+        StoreUnavailable.
+    """
+    scripts, keys = Scripts(store), Keys(shards)
+    seen: set[bytes] = set()
+    for shard in range(shards):
+        cursor: bytes | int = 0
+        while cursor != b"0":
+            reply = await scripts.run("shard_keys", [keys.of_shard(shard, "due")], (cursor, _PAGE))
+            cursor, *rows = reply
+            for key, kind, size, kept_ms in zip(rows[::4], rows[1::4], rows[2::4], rows[3::4], strict=True):
+                if key not in seen:
+                    seen.add(key)
+                    name = key.decode(errors="backslashreplace")
+                    is_ours = name.encode() == key
+                    topic, part = split_key(name)
+                    yield _KeyFound(name, shard, topic, part, kind.decode() if is_ours else "", size, kept_ms)
+        seen.clear()
+
+
+def split_key(key: str) -> tuple[str, str]:
+    """The topic and the last word of a key's name, with what follows a `/`."""
+    before, slash, after = key.partition("}:")[2].partition("/")
+    topic, _, part = before.rpartition(":")
+    return topic, f"{part}{slash}{after}"

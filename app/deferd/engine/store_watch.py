@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 
 from redis.exceptions import RedisError
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.store import shard_guard
-from deferd.store.acl import missing_permission, permissions_message
 from deferd.store.connection import Store
-from deferd.store.self_test import SelfTestResult, run_self_test
+from deferd.store.preflight import SelfTestResult, missing_permission, permissions_message, run_self_test
 
+_STOPPED_S = 30.0
+"""A process that was stopped for so long looks at its store before it calls it: the format may have been raised without
+it, after a minute (`deferd.engine.store_processes`)."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -36,12 +40,16 @@ class StoreWatch:
         """Why the store cannot run scripts."""
         self._logged: str | None = None
         """The reason that was logged last."""
+        self._guard = shard_guard.value(shards)
+        """The shard guard, as it was last right."""
         self._mismatch: str | None = None
         """What is wrong with the shard guard."""
         self._tested_at: object = None
         self._naming: asyncio.Task[None] | None = None
         """The self-test that names all missing permissions."""
         self._is_unfit = asyncio.Event()
+        self._looks_again_by_s = math.inf
+        """When this process has been stopped; it looks every second."""
 
     def admit(self) -> None:
         """Return if calls may be sent. Raises StoreUnavailable with the reason if not."""
@@ -49,6 +57,8 @@ class StoreWatch:
             raise _refused(self._unfit)
         if self._mismatch is not None:
             raise _refused(f"the store {self._mismatch}")
+        if time.monotonic() > self._looks_again_by_s:
+            raise _refused("this process was stopped for some time, so it looks at the store first")
 
     async def refuse(self, permission: str) -> StoreUnavailable:
         """A call failed without `permission`: refuse calls until the self-test passes; return the error for its caller.
@@ -76,12 +86,18 @@ class StoreWatch:
 
     async def check(self) -> None:
         """Repeat the self-test if it is due, and check the shard guard."""
+        try:
+            await self._check()
+        finally:  # also when the store cannot be reached
+            self._looks_again_by_s = time.monotonic() + _STOPPED_S + self._store.timeout_s
+
+    async def _check(self) -> None:
         if self._unfit is not None or self._tested_at != self._store.topology():
             await self._test()
         try:
             stored = await shard_guard.read(self._store.call)
             if stored is None:
-                stored = await shard_guard.write(self._store.call, self._shards)
+                stored = await shard_guard.write(self._store.call, self._guard)
                 _LOG.warning("%s was gone from the store and was written again", shard_guard.SHARDS_KEY)
         except (RedisError, OSError):
             return
@@ -91,6 +107,8 @@ class StoreWatch:
         elif mismatch is None and self._mismatch is not None:
             _LOG.warning("the store has --shards %d again; calls are sent again", self._shards)
         self._mismatch = mismatch
+        if stored is not None and mismatch is None:
+            self._guard = stored
 
     async def _test(self, known: str | None = None) -> None:
         """Run the self-test. `known` is a permission that is missing, whether or not the self-test notices."""

@@ -44,18 +44,22 @@ class TimeSlice:
         await _Turns.of_loop().wait()
         self._begin()
 
+    def is_over(self) -> bool:
+        """Whether 2 ms have passed."""
+        return time.perf_counter() - self._began_s >= SLICE_S
+
     async def end_if_over(self) -> None:
         """Let others run after 2 ms.
 
         Raises:
             WorkTooLongError.
         """
-        if time.perf_counter() - self._began_s >= SLICE_S:
+        if self.is_over():
             await self._end()
 
     async def end(self) -> None:
         """Let others run. Raises as `end_if_over`."""
-        if time.perf_counter() - self._began_s >= SLICE_S:
+        if self.is_over():
             await self._end()
         else:
             await asyncio.sleep(0)

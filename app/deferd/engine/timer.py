@@ -101,7 +101,7 @@ class Timer:
         self._delayed_wake: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
-        """Work until cancelled. While the store is away, wait; then do what has come due meanwhile."""
+        """Work until cancelled. While the store is away, wait; then do what has come due until then."""
         store_is_away = False
         while True:
             self._woken.clear()

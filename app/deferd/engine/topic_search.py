@@ -1,6 +1,6 @@
 """Finds the topics that match the patterns of a pop and have ready jobs, or that have served the same request before.
 
-What is found are partitions of topics. The patterns are those of topics, and each topic counts once.
+It finds partitions. Patterns match the names of topics, and each topic counts once.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class TopicSelection:
         self.key = (self._patterns.patterns, of_key, self.names)
 
     def match(self, partition: str) -> bool:
-        """Whether `partition` is one of those of the topics."""
+        """Whether `partition` is a partition of one of the topics."""
         topic = topic_of(partition)
         return (
             topic not in self.names

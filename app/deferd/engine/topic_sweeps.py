@@ -23,8 +23,7 @@ from deferd.engine.partition_store import PartitionStore
 from deferd.engine.record import json_bytes
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
-from deferd.engine.tag_index import ids_with_tag
-from deferd.engine.topic_view import STATES, partitions_of
+from deferd.engine.topics import STATES, ids_with_tag, partitions_of
 
 STEPS = {"redrive": 60, "purge": 180}
 """Most jobs of a step, which ends early at 1 MiB of records read: two to four milliseconds of the store's time.
@@ -189,15 +188,15 @@ class _Run:
 
     def __init__(
         self,
-        of: TopicSweeps,
+        sweeps: TopicSweeps,
         sweep: Sweep,
         partitions: Sequence[str],
         pace: Pace,
         most_samples: int | None = None,
     ) -> None:
-        self._scripts = of._scripts
-        self._keys = of._keys
-        self._dead_jobs = of._dead_jobs
+        self._scripts = sweeps._scripts
+        self._keys = sweeps._keys
+        self._dead_jobs = sweeps._dead_jobs
         self._sweep = sweep
         self._partitions = partitions
         self._pace = pace
@@ -258,7 +257,7 @@ class _Run:
         return self._dead_jobs.ids_with_error(partition, sweep.error, reason=sweep.reason, until_ms=sweep.cutoff_ms)
 
     async def _act_on_ids(self, partition: str, ids: Sequence[str]) -> bool:
-        """Act on those of the ids that match. Returns whether the sweep goes on."""
+        """Act on the jobs with these ids, as far as they match. Returns whether the sweep goes on."""
         states = self._sweep.states
         if not ids:
             self._is_stopped = not self._pace.on_step(0)

@@ -1,6 +1,6 @@
 """Measures how much of the store topics use, in bounded steps on a live service; quotas are checked against it.
 
-The names here are those of partitions: the caller matches and counts their topics.
+The names here are names of partitions: the caller matches and counts their topics.
 """
 
 from __future__ import annotations

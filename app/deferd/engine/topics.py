@@ -1,25 +1,31 @@
-"""The verbs of operators on one topic: get, set, pause, resume, list jobs. For redrive and purge see TopicSweeps."""
+"""One topic: what it is now, and the verbs of operators on it: get, set, pause, resume, list jobs.
+
+For redrive and purge see TopicSweeps.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import orjson
+from pydantic import ValidationError
+
 from deferd.contract.errors import FieldError, InvalidInput, TopicNotFound
+from deferd.contract.fields import POLICY, TOPIC
 from deferd.contract.model import JobState, TopicSettings
 from deferd.engine.cursors import bad_cursor, read_cursor, write_cursor
-from deferd.engine.inspection.standing import Missing, Standing, standing_of
+from deferd.engine.inspection.job_facts import JobFacts, MissingJob, Pause, pause_of, read_job_facts
 from deferd.engine.partition_store import PartitionStore
 from deferd.engine.partitions import names_of, number_of, topic_of
-from deferd.engine.placement import Placer
-from deferd.engine.record import JobRecord, json_bytes, read_reply
-from deferd.engine.redis_keys import Keys
+from deferd.engine.placement import DueTimePlacer, read_due_defaults
+from deferd.engine.push_store import TargetState
+from deferd.engine.record import JobRecord, from_store, json_bytes, policy_extra, read_reply, to_store
+from deferd.engine.redis_keys import TAG_PREFIX, Keys
 from deferd.engine.scripts import Scripts
-from deferd.engine.tag_index import ids_with_tag
-from deferd.engine.topic_settings import settings_to_store
-from deferd.engine.topic_view import STATES, TopicView, get_topic, partitions_of
 
 _SEARCHED = 250
 """Most jobs that one script call looks at: less than 5 ms of the store's time."""
@@ -33,7 +39,7 @@ _MOST_LOOKED_AT = 10_000
 class Topics:
     """The verbs on a topic; TopicList reads over all topics."""
 
-    def __init__(self, scripts: Scripts, keys: Keys, placer: Placer, partitions: PartitionStore) -> None:
+    def __init__(self, scripts: Scripts, keys: Keys, placer: DueTimePlacer, partitions: PartitionStore) -> None:
         self._placer = placer
         self._partitions = partitions
         self._scripts = scripts
@@ -46,9 +52,9 @@ class Topics:
         """Return the topic as it is now, all its partitions together. Raises TopicNotFound."""
         return await get_topic(self._scripts, self._keys, topic)
 
-    async def why(self, topic: str, job_id: str) -> Standing | Missing:
+    async def why(self, topic: str, job_id: str) -> JobFacts | MissingJob:
         """What decides when a job runs; for a job that does not exist, what is known about it."""
-        return await standing_of(self._scripts, self._keys, self._partitions, topic, job_id)
+        return await read_job_facts(self._scripts, self._keys, self._partitions, topic, job_id)
 
     async def set(self, topic: str, settings: TopicSettings) -> TopicView:
         """Replace the defaults for jobs put from now on, and the limits of the topic. Makes the topic known.
@@ -103,7 +109,7 @@ class Topics:
     ) -> tuple[list[JobRecord], str | None]:
         """Up to `limit` jobs in `state` (None: in every state, one after the other), and the cursor of the next page.
 
-        The jobs of one state come partition by partition, and those of one partition in their order. `reverse`: within
+        The jobs of one state come partition by partition, and within a partition in their order. `reverse`: within
         each state in the opposite order.
 
         The cursor is None after the last page. A page with large bodies may be shorter without being the last. Jobs
@@ -266,3 +272,173 @@ def _position(cursor: str | None, places: Sequence[str]) -> tuple[str, str, str]
 
 def _text(value: bytes | int) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
+
+
+STATES = (JobState.DELAYED, JobState.READY, JobState.RESERVED, JobState.DEAD, JobState.FINISHED)
+"""The order in which scripts return counts by state."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """One topic as it is now: how many jobs in each state, ages in ms, settings.
+
+    The partitions of a topic are read at about the same time, not at the same instant.
+
+    `collections` are the jobs, and follow-ups, whose items are being collected. `target` is the state of a pushed
+    topic's target.
+    """
+
+    topic: str
+    counts: dict[JobState, int]
+    oldest_ready_age_ms: int | None
+    next_due_at_ms: int | None
+    paused: bool
+    settings: TopicSettings
+    follow_ups: int = 0
+    collections: int = 0
+    pause: Pause | None = None
+    oldest_ready_due_at_ms: int | None = None
+    target: TargetState | None = None
+
+
+async def get_topic(scripts: Scripts, keys: Keys, topic: str) -> TopicView:
+    """Read one topic: the sums over its partitions, the oldest and the next job of all, the settings of the first.
+
+    Raises:
+        TopicNotFound.
+        StoreUnavailable: also when one of its partitions cannot be reached.
+        One of UNREADABLE_SETTINGS.
+    """
+    known = keys.partitions.of(topic)
+    if len(known) == 1:
+        replies = [await _read(scripts, keys, topic)]
+    else:
+        replies = list(await asyncio.gather(*(_read(scripts, keys, partition) for partition in known)))
+    first = replies[0]
+    if first is None:
+        raise TopicNotFound(topic)
+    view = _view(topic, first)
+    count = view.settings.partitions or 1
+    if count > len(known):  # this process has not been told yet
+        more = names_of(topic, count)[len(known) :]
+        replies += await asyncio.gather(*(_read(scripts, keys, partition) for partition in more))
+    # A partition to which the settings are still to be copied is not known yet.
+    others = [_view(topic, reply) for reply in replies[1:] if reply is not None]
+    return _sum_of([view, *others]) if others else view
+
+
+async def partitions_of(scripts: Scripts, keys: Keys, partitions: PartitionStore, topic: str) -> tuple[str, ...]:
+    """The partitions of a topic, also when this process has not been told yet that it has more. Raises as get_topic.
+
+    One call of the store, unless there are more.
+    """
+    reply = await _read(scripts, keys, topic)
+    if reply is None:
+        raise TopicNotFound(topic)
+    if (_view(topic, reply).settings.partitions or 1) != partitions.known.count(topic):
+        await partitions.refresh(topic)
+    return partitions.known.of(topic)
+
+
+async def _read(scripts: Scripts, keys: Keys, partition: str) -> list[Any] | None:
+    reply: list[Any] | None = await scripts.run("topic_get", keys.of_topic(partition), (partition,))
+    return reply
+
+
+def _view(topic: str, reply: list[Any]) -> TopicView:
+    """What was read of one partition."""
+    raw_settings, *counts, oldest_due_ms, next_due_ms, now_ms, follow_ups, collections, of_target = reply
+    settings = orjson.loads(raw_settings) if raw_settings else {}
+    return TopicView(
+        topic=topic,
+        counts=dict(zip(STATES, counts, strict=True)),
+        oldest_ready_age_ms=None if oldest_due_ms < 0 else max(now_ms - oldest_due_ms, 0),
+        next_due_at_ms=None if next_due_ms < 0 else next_due_ms,
+        paused=settings.get("p") == 1,
+        settings=read_settings(settings),
+        follow_ups=follow_ups,
+        collections=collections,
+        pause=pause_of(settings),
+        oldest_ready_due_at_ms=None if oldest_due_ms < 0 else oldest_due_ms,
+        target=TargetState.read(_texts(of_target), now_ms) if "pu" in settings else None,
+    )
+
+
+def _sum_of(views: Sequence[TopicView]) -> TopicView:
+    """The view of a topic, from the views of its partitions."""
+    ages = [view.oldest_ready_age_ms for view in views if view.oldest_ready_age_ms is not None]
+    oldest = [view.oldest_ready_due_at_ms for view in views if view.oldest_ready_due_at_ms is not None]
+    next_due = [view.next_due_at_ms for view in views if view.next_due_at_ms is not None]
+    return replace(
+        views[0],
+        counts={state: sum(view.counts[state] for view in views) for state in STATES},
+        oldest_ready_age_ms=max(ages, default=None),
+        next_due_at_ms=min(next_due, default=None),
+        oldest_ready_due_at_ms=min(oldest, default=None),
+        follow_ups=sum(view.follow_ups for view in views),
+        collections=sum(view.collections for view in views),
+    )
+
+
+def _texts(fields: Sequence[bytes]) -> dict[str, str]:
+    names = (name.decode() for name in fields[::2])
+    return dict(zip(names, (value.decode(errors="replace") for value in fields[1::2]), strict=True))
+
+
+UNREADABLE_SETTINGS = (ValueError, TypeError, AttributeError, LookupError, ValidationError)
+"""What `read_settings` raises for settings that something other than deferd has written."""
+
+
+def read_settings(stored: dict[str, Any]) -> TopicSettings:
+    """Read stored settings, an object with the short keys of `lua/lib/topic.lua`. Raises one of UNREADABLE_SETTINGS."""
+    policy = stored.get("po", {})
+    if "pl" in stored:
+        window, spread_ms = read_due_defaults(stored["pl"])
+        policy = {**policy, "wi": window, "sp": spread_ms}
+    fields = {field.name: from_store(field, policy[field.key]) for field in POLICY if field.key in policy}
+    fields |= {field.name: from_store(field, stored[field.key]) for field in TOPIC if field.key in stored}
+    return TopicSettings.model_validate(fields)
+
+
+def settings_to_store(settings: TopicSettings) -> dict[str, Any]:
+    """The object to store; empty for settings without a value."""
+    stored: dict[str, Any] = {}
+    policy = policy_extra(settings)
+    window, spread_ms = policy.pop("wi", ""), policy.pop("sp", 0)
+    if policy:
+        stored["po"] = policy
+    if window or spread_ms:
+        stored["pl"] = json_bytes([window, spread_ms]).decode()
+    for field in TOPIC:
+        value = getattr(settings, field.name)
+        if value not in {None, field.default}:
+            stored[field.key] = to_store(field, value)
+    return stored
+
+
+IDS_PER_PAGE = 1000
+
+
+async def ids_with_tag(
+    scripts: Scripts, keys: Keys, topic: str, tag: str, after: str = "", *, reverse: bool = False
+) -> AsyncIterator[list[str]]:
+    """The ids after `after`, page by page. A job may be gone, or without the tag, when it is acted upon.
+
+    `reverse`: the last id first; `after` is then followed by smaller ones.
+    """
+    key = keys.of_shard(keys.shard_of(topic), TAG_PREFIX + tag)
+    start, end = f"({topic} {after}", f"({topic}!"  # the character after the space
+    if reverse:
+        start, end = f"({topic} {after}" if after else end, f"({topic} "
+    async for page in scripts.pages_by_name(key, start, end, IDS_PER_PAGE, reverse=reverse):
+        yield [member.partition(" ")[2] for member in page]
+
+
+async def jobs_with_tag(scripts: Scripts, keys: Keys, shard: int, tag: str) -> AsyncIterator[dict[str, list[str]]]:
+    """The ids of the jobs of a shard that have the tag, page by page: by partition, in order."""
+    async for page in scripts.pages_by_name(keys.of_shard(shard, TAG_PREFIX + tag), "-", "+", IDS_PER_PAGE):
+        by_topic: dict[str, list[str]] = {}
+        for member in page:
+            topic, _, job_id = member.partition(" ")
+            by_topic.setdefault(topic, []).append(job_id)
+        yield by_topic

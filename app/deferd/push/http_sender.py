@@ -1,10 +1,18 @@
-"""Sends one request to a target and reads a bounded response. No redirects, cookies, proxies or content encodings."""
+"""Sends one request to a target and reads a bounded response. No redirects, cookies, proxies or content encodings.
+
+Nothing is sent to addresses that are not public: aiohttp resolves names by `_GuardedResolver`, and opens its sockets by
+`_GuardedSockets`.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ipaddress
+import socket
 import ssl
-from collections.abc import Mapping
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +21,7 @@ from typing import Any
 from weakref import WeakSet
 
 import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client import ClientTimeout
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.client_reqrep import ClientRequest
@@ -22,10 +31,9 @@ from aiohttp.streams import StreamReader
 from aiohttp.tracing import Trace
 from yarl import URL
 
-from deferd.client.tls import default_context
+from deferd.client.transport import default_context
 from deferd.contract import limits
-from deferd.contract.push_targets import AllowedTargets
-from deferd.push.address_guard import AddressRefused, GuardedResolver, GuardedSockets, Resolve, SystemResolver
+from deferd.contract.push_targets import AllowedTargets, IpAddress, TargetRefused
 
 _HEAD_FIELD_BYTES = 8190
 _HEAD_FIELDS = 100
@@ -39,6 +47,9 @@ _RECEIVED_MAX = 1_048_576
 """Most bytes of a response, with its heads and the frames of its chunks: 64 KiB in chunks of a byte have 400 KiB."""
 _PARSED_AT_ONCE = 16_384
 """Bounds how long one read of the socket can hold the event loop: some milliseconds."""
+_RESOLVING_AT_ONCE = 64
+Resolve = Callable[[str, int], Awaitable[Sequence[tuple[Any, ...]]]]
+"""As `loop.getaddrinfo` returns it for a name and a port."""
 
 
 class PushFailed(Exception):
@@ -131,14 +142,14 @@ class HttpSender:
     """The connections of this process to all targets. There is no common limit, so no target can use up the connections
     of another.
 
-    `ca_file` has further certificate authorities. `resolve` is the resolver, for tests; None: that of the system.
+    `ca_file` has further certificate authorities. `resolve` is the resolver, for tests; None is the system's.
     """
 
     def __init__(self, allowed: AllowedTargets, *, ca_file: Path | None = None, resolve: Resolve | None = None) -> None:
         self._session = aiohttp.ClientSession(
             connector=_Connections(
-                resolver=GuardedResolver(allowed, resolve or SystemResolver()),
-                socket_factory=GuardedSockets(allowed),
+                resolver=_GuardedResolver(allowed, resolve or _SystemResolver()),
+                socket_factory=_GuardedSockets(allowed),
                 ssl=tls_context(ca_file),
                 ttl_dns_cache=_NAMES_KEPT_S,
                 keepalive_timeout=_IDLE_S,
@@ -213,8 +224,8 @@ def tls_context(ca_file: Path | None) -> ssl.SSLContext:
 
 def _reason(error: Exception) -> str:
     cause = getattr(error, "os_error", None) or error.__cause__
-    if isinstance(error, AddressRefused) or isinstance(cause, AddressRefused):
-        refused = error if isinstance(error, AddressRefused) else cause
+    if isinstance(error, _AddressRefused) or isinstance(cause, _AddressRefused):
+        refused = error if isinstance(error, _AddressRefused) else cause
         return f"the target is refused: {refused}"
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return f"the name of the target cannot be resolved: {error.os_error}"
@@ -227,3 +238,107 @@ def _reason(error: Exception) -> str:
     # The text of some errors has the URL, whose query may be a secret.
     said = error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)
     return f"the target's response is not valid: {said or type(error).__name__:.500}"
+
+
+class _AddressRefused(OSError):
+    """A target has an address to which nothing may be pushed."""
+
+
+class _SystemResolver:
+    """Asks the resolver of the system, each name in a thread of its own.
+
+    A name server that does not respond keeps the thread for many seconds. So the threads of the event loop stay free
+    for other work, and the end of the process does not wait for such a thread.
+    """
+
+    def __init__(self) -> None:
+        self._turns = asyncio.Semaphore(_RESOLVING_AT_ONCE)
+
+    async def __call__(self, host: str, port: int) -> Sequence[tuple[Any, ...]]:
+        """The addresses of a name. Raises OSError."""
+        async with self._turns:
+            found: asyncio.Future[Sequence[tuple[Any, ...]]] = asyncio.get_running_loop().create_future()
+            threading.Thread(target=_resolve, args=(host, port, found), daemon=True, name="deferd-resolver").start()
+            return await found
+
+
+def _resolve(host: str, port: int, found: asyncio.Future[Sequence[tuple[Any, ...]]]) -> None:
+    result: Sequence[tuple[Any, ...]] = ()
+    error: Exception | None = None
+    try:
+        result = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as failed:  # a label that is too long is a UnicodeError
+        error = failed if isinstance(failed, OSError) else OSError(f"{host} is not a name")
+
+    def tell() -> None:
+        if not found.done():
+            found.set_result(result) if error is None else found.set_exception(error)
+
+    with contextlib.suppress(RuntimeError):  # the event loop was closed
+        found.get_loop().call_soon_threadsafe(tell)
+
+
+class _GuardedResolver(AbstractResolver):
+    """Resolves names; refuses one that has any address which is not allowed.
+
+    The connection goes to the very addresses that were checked: the DNS is not asked a second time. Each address is
+    checked once more when its socket is made.
+    """
+
+    def __init__(self, allowed: AllowedTargets, resolve: Resolve) -> None:
+        self._allowed = allowed
+        self._resolve = resolve
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        """The addresses of a name, all checked.
+
+        Raises:
+            _AddressRefused, OSError: there is none.
+        """
+        found: list[ResolveResult] = []
+        for its_family, _, protocol, _, where in await self._resolve(host, port):
+            if its_family not in (socket.AF_INET, socket.AF_INET6) or family not in (socket.AF_UNSPEC, its_family):
+                continue
+            address = _address(where)
+            try:
+                self._allowed.check_resolved(host.rstrip(".").lower(), address, port)
+            except TargetRefused as refused:
+                raise _AddressRefused(f"{host} {refused}") from None
+            found.append(
+                ResolveResult(
+                    hostname=host,
+                    host=str(address),
+                    port=port,
+                    family=its_family,
+                    proto=protocol,
+                    flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
+                )
+            )
+        if not found:
+            raise OSError(f"{host} has no address")
+        return found
+
+    async def close(self) -> None:
+        """Nothing to release."""
+
+
+class _GuardedSockets:
+    """Makes the sockets of connections: the last check, for names and addresses alike."""
+
+    def __init__(self, allowed: AllowedTargets) -> None:
+        self._allowed = allowed
+
+    def __call__(self, address_info: tuple[Any, ...]) -> socket.socket:
+        """A socket for a connection to this address. Raises _AddressRefused."""
+        family, kind, protocol, _, where = address_info
+        try:
+            self._allowed.check_address(_address(where), where[1])
+        except TargetRefused as refused:
+            raise _AddressRefused(f"the target {refused}") from None
+        return socket.socket(family, kind, protocol)
+
+
+def _address(where: Sequence[Any]) -> IpAddress:
+    return ipaddress.ip_address(str(where[0]).partition("%")[0])

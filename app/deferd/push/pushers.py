@@ -13,16 +13,14 @@ import time
 from dataclasses import dataclass
 
 from deferd.contract import limits
-from deferd.contract.errors import DeferdError, PushNotFound
+from deferd.contract.errors import DeferdError, PushNotFound, excerpt
 from deferd.contract.push_targets import AllowedTargets, TargetRefused
-from deferd.contract.text_excerpt import excerpt
 from deferd.engine.engine import Engine
-from deferd.engine.push.push_definition import PushDefinition
+from deferd.engine.push_store import PushDefinition
 from deferd.engine.record import json_bytes
-from deferd.push.delivery import Leases, UnderWay
 from deferd.push.http_sender import HttpSender, PushFailed
 from deferd.push.messages import MessageWriter, SerializeJobs
-from deferd.push.topic_pusher import PushTools, TopicPusher
+from deferd.push.topic_pusher import Leases, PushTools, TopicPusher, UnderWay
 from deferd.store.task_cancellation import cancel_and_wait
 
 _LOG = logging.getLogger(__name__)

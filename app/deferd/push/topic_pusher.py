@@ -6,25 +6,21 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from orjson import Fragment
+from prometheus_client import Counter, Gauge
 
-from deferd.contract.errors import DeferdError, StoreUnavailable
-from deferd.engine.deliveries import Deliveries
-from deferd.engine.held_jobs import HeldJobs
-from deferd.engine.push.push_definition import PushDefinition
-from deferd.engine.push.push_store import COUNTED_MS, PushStore, Taken
+from deferd.contract.errors import DeferdError, JobCancelled, JobNotFound, ReceiptStale, StoreUnavailable
+from deferd.engine.deliveries import Deliveries, HeldJobs
+from deferd.engine.metrics import LATENESS_BUCKETS, FastHistogram
+from deferd.engine.push_store import COUNTED_MS, PushDefinition, PushStore, Taken
 from deferd.engine.queue import JobQueue
-from deferd.engine.record import JobRecord
+from deferd.engine.record import JobRecord, to_ms
 from deferd.engine.script_arguments import encode_finish
-from deferd.engine.stored_fields import to_ms
-from deferd.push import metrics
-from deferd.push.delivery import Delivery, Leases, UnderWay, settled
 from deferd.push.http_sender import HttpSender, PushFailed
-from deferd.push.messages import MessageWriter, SerializeJobs
-from deferd.push.outcomes import Outcome, failed, judge
+from deferd.push.messages import MessageWriter, Outcome, SerializeJobs, failed, judge
 
 _LOG = logging.getLogger(__name__)
 _MOST_BYTES = 16 * 1024 * 1024
@@ -38,6 +34,23 @@ _STOPPED = "the service stopped before the target responded"
 _PROBE_MARGIN_S = 5.0
 _SETTLING_S = 5.0
 """How long the end of the service waits for the calls that finish or release the jobs of ended requests."""
+_LEASE_IS_ENOUGH = 0.8
+"""A request that ends within this part of the lease needs no touch; the rest of the lease is for the finish."""
+_TOUCHES_PER_LEASE = 3
+_RETRY_FIRST_S, _RETRY_MOST_S = 0.25, 5.0
+
+_REQUESTS = Counter(
+    "deferd_push_requests",
+    "Requests to the targets of pushed topics, by outcome: finished, accepted, snoozed, buried, released, withdrawn.",
+    ["topic", "outcome"],
+)
+_REQUEST_SECONDS = FastHistogram(
+    "deferd_push_request_seconds",
+    "From the beginning of a request to a target to the end of its response, or to its failure.",
+    ["topic"],
+    buckets=LATENESS_BUCKETS,
+)
+_IN_FLIGHT = Gauge("deferd_push_in_flight", "Requests to targets that are under way.", multiprocess_mode="livesum")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +69,7 @@ class PushTools:
 class TopicPusher:
     """The pusher of one version of a topic's push. `on_gone` is called when the topic is not pushed any more.
 
-    `under_way` are the requests of the topic in this process, also those of earlier versions.
+    `under_way` are the requests of the topic in this process, also of earlier versions of its push.
     """
 
     def __init__(
@@ -81,7 +94,7 @@ class TopicPusher:
         self._not_before_s = 0.0
         label = tools.store.label(self.topic)
         self._label = label
-        self._observe_s = metrics.SECONDS.labels(label).observe_s
+        self._observe_s = _REQUEST_SECONDS.labels(label).observe_s
         self._loop_task = asyncio.create_task(self._run(), name="deferd-push")
 
     # Called by the pushers of the process
@@ -141,7 +154,7 @@ class TopicPusher:
     async def _wait(self, pause_s: float | None) -> None:
         """Wait until something is to be taken: `pause_s` at most, and not before `_not_before_s`.
 
-        But requests under way are reported meanwhile: otherwise they would no longer count.
+        Requests under way are still reported in this time: otherwise they would no longer count.
         """
         if self._not_before_s <= time.monotonic():
             await _wait(self._waking, pause_s)
@@ -204,7 +217,7 @@ class TopicPusher:
         lease_s = max(lease_ends_ms - taken.now_ms, 1) / 1000
         delivery = Delivery(jobs, lease_s, taken.now_ms, is_probe=taken.is_probe)
         self.under_way.add(delivery)
-        metrics.IN_FLIGHT.inc()
+        _IN_FLIGHT.inc()
         delivery.task = asyncio.create_task(self._deliver(delivery))
         self._tasks.add(delivery.task)
         delivery.task.add_done_callback(self._tasks.discard)
@@ -217,13 +230,13 @@ class TopicPusher:
                 outcome = await self._send(delivery)
             finally:
                 delivery.is_sending = False
-                metrics.IN_FLIGHT.dec()
+                _IN_FLIGHT.dec()
                 self.under_way.remove(delivery)
             if outcome is None:
-                metrics.REQUESTS.labels(self._label, "withdrawn").inc()
+                _REQUESTS.labels(self._label, "withdrawn").inc()
                 await self._give_up_probe(delivery)
                 return
-            metrics.REQUESTS.labels(self._label, outcome.verdict).inc()
+            _REQUESTS.labels(self._label, outcome.verdict).inc()
             await self._note(delivery, outcome)
             await self._apply(delivery, outcome)
         except DeferdError as error:
@@ -303,10 +316,10 @@ class TopicPusher:
         queue, topic = self._tools.queue, self.topic
         if len(jobs) == 1:
             job, value = jobs[0], None if result is None else Fragment(result)
-            await settled(lambda: queue.finish(topic, job.id, job.receipt, value), until_s)
+            await _settled(lambda: queue.finish(topic, job.id, job.receipt, value), until_s)
         else:
             items = [encode_finish(job.id, job.receipt, None) for job in jobs]
-            await settled(lambda: queue.finish_many(topic, items), until_s)
+            await _settled(lambda: queue.finish_many(topic, items), until_s)
 
     async def _end(self, job: JobRecord, outcome: Outcome, failure: str | None, until_s: float) -> None:
         deliveries, topic = self._tools.deliveries, self.topic
@@ -314,17 +327,17 @@ class TopicPusher:
         error = failure or outcome.error
         match "released" if failure is not None else outcome.verdict:
             case "accepted":  # the receiver finishes it, within the whole of its ttr
-                await settled(lambda: deliveries.touch(topic, job_id, receipt), until_s)
+                await _settled(lambda: deliveries.touch(topic, job_id, receipt), until_s)
             case "snoozed":
                 delay_ms = to_ms(outcome.wait_s)
-                await settled(
+                await _settled(
                     lambda: deliveries.release(topic, job_id, receipt, delay_ms=delay_ms, error=error, counts=False),
                     until_s,
                 )
             case "buried":
-                await settled(lambda: deliveries.bury(topic, job_id, receipt, error=error), until_s)
+                await _settled(lambda: deliveries.bury(topic, job_id, receipt, error=error), until_s)
             case _:
-                await settled(lambda: deliveries.release(topic, job_id, receipt, error=error), until_s)
+                await _settled(lambda: deliveries.release(topic, job_id, receipt, error=error), until_s)
 
 
 async def _wait(event: asyncio.Event, wait_s: float | None) -> None:
@@ -332,3 +345,115 @@ async def _wait(event: asyncio.Event, wait_s: float | None) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(wait_s):
             await event.wait()
+
+
+class UnderWay:
+    """The requests of one topic in this process, over all versions of its push, so that they share one limit.
+
+    `on_end` is called after each; the newest version sets it.
+    """
+
+    def __init__(self) -> None:
+        self.deliveries: set[Delivery] = set()
+        self.bytes = 0
+        self.on_end: Callable[[], None] = lambda: None
+
+    def add(self, delivery: Delivery) -> None:
+        """A request begins."""
+        self.deliveries.add(delivery)
+        self.bytes += delivery.size
+
+    def remove(self, delivery: Delivery) -> None:
+        """It has ended."""
+        self.deliveries.discard(delivery)
+        self.bytes -= delivery.size
+        self.on_end()
+
+
+class Delivery:
+    """Jobs that are sent in one request.
+
+    `lease_s` is the shortest of their leases, at `now_ms` of the store. `lease_ends_s` is when it ends if no touch
+    succeeds, by the clock of the event loop.
+    """
+
+    def __init__(self, jobs: list[JobRecord], lease_s: float, now_ms: int, *, is_probe: bool) -> None:
+        self._ahead_ms = now_ms - time.monotonic() * 1000
+        self.jobs = jobs
+        self.held = {job.id: job for job in jobs}
+        self.size = sum(len(job.body) for job in jobs)
+        self.lease_s = lease_s
+        self.lease_ends_s = time.monotonic() + lease_s
+        self.is_probe = is_probe
+        self.is_sending = True
+        self.is_withdrawn = False
+        self.task: asyncio.Task[None] | None = None
+
+    def now_s(self) -> float:
+        """The time of the store's clock, in seconds since the epoch."""
+        return (time.monotonic() * 1000 + self._ahead_ms) / 1000
+
+    def needs_touch(self, timeout_s: float) -> bool:
+        """Whether the request may take longer than the lease."""
+        return timeout_s > self.lease_s * _LEASE_IS_ENOUGH
+
+    def lose(self, job: JobRecord) -> None:
+        """A job is not held any more. When no held job is left, the request is closed."""
+        self.held.pop(job.id, None)
+        if not self.held and self.is_sending and self.task is not None:
+            self.is_withdrawn = True
+            self.task.cancel()
+
+
+class Leases:
+    """Extends the leases of requests under way, and notices jobs that were cancelled or lost."""
+
+    def __init__(self, deliveries: Deliveries) -> None:
+        self._deliveries = deliveries
+
+    async def keep(self, delivery: Delivery) -> None:
+        """Touch the jobs again and again, until cancelled.
+
+        When the store is unavailable until their lease has ended, the request is closed: as soon as the store is back,
+        another process may send the jobs.
+        """
+        while delivery.held:
+            await asyncio.sleep(delivery.lease_s / _TOUCHES_PER_LEASE)
+            began_s = time.monotonic()
+            are_touched = [await self.touch(delivery, job) for job in list(delivery.held.values())]
+            if all(are_touched):
+                delivery.lease_ends_s = began_s + delivery.lease_s
+            elif time.monotonic() > delivery.lease_ends_s:
+                for job in list(delivery.held.values()):
+                    delivery.lose(job)
+
+    async def touch(self, delivery: Delivery, job: JobRecord) -> bool:
+        """Touch one job; the delivery loses it if it was cancelled or has another holder. False: the store is away."""
+        try:
+            await self._deliveries.touch(job.topic, job.id, job.receipt)
+        except (JobCancelled, JobNotFound, ReceiptStale):
+            delivery.lose(job)
+        except StoreUnavailable:
+            return False  # the next touch may succeed, and so may the finish
+        return True
+
+
+async def _settled(call: Callable[[], Awaitable[object]], until_s: float) -> bool:
+    """Make a call that ends a delivery, again and again while the store is unavailable, until the lease has ended.
+
+    `until_s` is the end of the lease, by the clock of the event loop. False: the delivery is not live any more, or the
+    store did not respond in time; then the job comes back when its lease ends.
+    """
+    pause_s = _RETRY_FIRST_S
+    while True:
+        try:
+            await call()
+        except (JobCancelled, JobNotFound, ReceiptStale):
+            return False
+        except StoreUnavailable:
+            if time.monotonic() + pause_s > until_s:
+                return False
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _RETRY_MOST_S)
+        else:
+            return True

@@ -18,23 +18,28 @@ import uvicorn
 from deferd.api.app import Service, create_app
 from deferd.api.resp.session import RespApi
 from deferd.console.app import Console
-from deferd.server.credential_files import LastGoodCredentials
+from deferd.server.credential_files import LastGoodCredentials, certificate
 from deferd.server.http.connections import Connections, ServedConnection, Work
 from deferd.server.http.direct_path import DirectPath
-from deferd.server.http.fast_path import FastPathProtocol
+from deferd.server.http.protocol import FastPathProtocol
 from deferd.server.http.tls_handshake import TlsHandshake
-from deferd.server.listener import BACKLOG
-from deferd.server.resp.connection import RespConnection
-from deferd.server.startup_errors import CannotServe
-from deferd.server.tls import CertificateRefused, certificate
+from deferd.server.resp_connection import RespConnection
+from deferd.server.startup_errors import CannotServe, CertificateRefused
 from deferd.server.tracing import tracing
 from deferd.settings import Settings
 from deferd.stop_signals import StopSignals
+
+BACKLOG = 4096
+"""Connections that may wait to be accepted; the operating system may allow fewer."""
+
 
 GC_THRESHOLDS = (50_000, 20, 50)
 """A batch makes thousands of objects that live for one request; collecting after every 700 of them finds nothing."""
 RESERVED_FILES = 400
 """File descriptors kept for other uses than connections: the store, metrics, rejecting connections."""
+_IDLE_CHECK_S = 0.02
+_UVICORN_PAUSE_S = 0.1
+"""How long uvicorn's shutdown itself waits before it looks for requests in progress."""
 CLOSING_S = 0.3
 """How long the application may take to close after the requests have finished, on top of the drain timeout."""
 
@@ -177,13 +182,25 @@ class _HttpServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Respond to waiting pops, give requests the drain timeout to finish, close the application."""
         self._connections.is_stopping = True
-        # Not before uvicorn has told the connections, so that the responses to waiting pops say `connection: close`.
+        # Not before the connections are told, so that the responses to waiting pops say `connection: close`.
         asyncio.get_running_loop().call_soon(self._application.state.drain)
+        await self._end_idle_connections()
         try:
             async with asyncio.timeout(self._drain_timeout_s + CLOSING_S):
                 await super().shutdown(sockets)
         except TimeoutError:
             _log.warning("the application did not close in time; its tasks are cancelled")
+
+    async def _end_idle_connections(self) -> None:
+        """Accept no more connections, and let each client of an open one learn from its next response to leave it."""
+        for server in self.servers:
+            server.close()
+        for connection in list(self._connections.connected):
+            connection.shutdown()
+        loop = asyncio.get_running_loop()
+        ends_s = loop.time() + self._connections.last_request_s - _UVICORN_PAUSE_S
+        while self._connections.has_idle() and not self.force_exit and loop.time() < ends_s:  # noqa: ASYNC110 (no event per request)
+            await asyncio.sleep(_IDLE_CHECK_S)
 
 
 def _allowed_connections(wanted: int) -> int:

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import html
+import ipaddress
 import logging
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 
 from redis.exceptions import RedisError
 
+from deferd.api import problem_details
+from deferd.contract.errors import StoreUnavailable
 from deferd.engine.movable_clock import clock_key
 from deferd.engine.redis_keys import Keys
 from deferd.server.credential_files import read_credentials
-from deferd.server.http_server import CLOSING_S
-from deferd.server.listener import listen
-from deferd.server.starting_responses import starting_responses
+from deferd.server.http_server import BACKLOG, CLOSING_S
+from deferd.server.startup_errors import CannotServe
 from deferd.server.tracing import check_tracing
 from deferd.settings import Settings, flag, path_text, variable
 from deferd.store.connection import Store, connect
 from deferd.store.embedded import EmbeddedStore
-from deferd.store.load_progress import LoadWatch, wait_until_loaded
 from deferd.store.preflight import StoreRefused, check
+from deferd.store.server_info import LoadProgress, LoadWatch, wait_until_loaded
 
 _log = logging.getLogger("deferd")
 
@@ -79,7 +83,8 @@ async def open_serve_context(settings: Settings, version: str) -> AsyncIterator[
             listener, resp_listener = _listen(stack, settings, allow_public=allow_public)
             store_url = settings.redis_url.get_secret_value()
         else:
-            embedded = EmbeddedStore(settings.data_dir, drain_s=settings.drain_timeout + CLOSING_S)
+            drain_s = settings.drain_idle_timeout + settings.drain_timeout + CLOSING_S
+            embedded = EmbeddedStore(settings.data_dir, drain_s=drain_s)
             embedded.claim()
             stack.push_async_callback(embedded.stop)
             listener, resp_listener = _listen(stack, settings, allow_public=allow_public)
@@ -155,3 +160,145 @@ async def _check_clock(store: Store, settings: Settings) -> None:
 def _url(scheme: str, listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+_KEYS_REQUIRED = (
+    f"{flag('host')} ({variable('host')}) is {{host}}, which other machines can reach, and no key is required: set "
+    f"keys with {flag('keys_file')} ({variable('keys_file')}) or {variable('keys')}, which `deferd key new` makes; or "
+    f"listen on 127.0.0.1; or set {flag('insecure')} ({variable('insecure')}=true) to let anyone who can connect do "
+    "everything"
+)
+
+
+@contextlib.contextmanager
+def listen(host: str, port: int, *, allow_public: bool, port_setting: str = "port") -> Iterator[socket.socket]:
+    """A bound and listening socket, closed at the end.
+
+    The system chooses a port for port 0. `port_setting` is the name of the port's setting, for errors. The first
+    address of a host name is used; without `allow_public` it must be a loopback address.
+
+    Raises:
+        CannotServe: the port is taken, or this machine does not have the address, or it needs `allow_public`.
+    """
+    settings = f"{flag('host')} {variable('host')}, {flag(port_setting)} {variable(port_setting)}"
+    where = f"{host} port {port} ({settings})"
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        if not allow_public and not _is_loopback(str(address[0])):
+            raise CannotServe(_KEYS_REQUIRED.format(host=host))
+        listener = socket.socket(family, kind, protocol)
+    except OSError as exc:
+        raise CannotServe(f"cannot listen on {where}: {exc.strerror or exc}") from exc
+    with listener:
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(BACKLOG)
+        except OSError as exc:
+            raise CannotServe(f"cannot listen on {where}: {exc.strerror or exc}") from exc
+        yield listener
+
+
+def _is_loopback(address: str) -> bool:
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    return (getattr(ip, "ipv4_mapped", None) or ip).is_loopback  # ::ffff:127.0.0.1 is 127.0.0.1
+
+
+RESPOND_AFTER_S = 5.0
+"""A start without loading takes some seconds on a slow machine. Its connections wait: behind a proxy no call fails."""
+_HEAD_BYTES = 16 * 1024
+_HEAD_S = 5.0
+_AT_ONCE = 64
+_DETAIL = "the store is starting"
+_UNAVAILABLE = b"503 Service Unavailable"
+
+Read = Callable[[], Awaitable[LoadProgress | None]]
+
+
+@contextlib.asynccontextmanager
+async def starting_responses(
+    listener: socket.socket, read_progress: Read, context: ssl.SSLContext | None = None
+) -> AsyncIterator[None]:
+    """Respond to requests on the socket during the block, if that takes long. The socket stays open.
+
+    While a store loads its data nothing can be served yet, but probes ask how far it is. For the first seconds
+    connections wait in the listener's queue, so that clients do not notice a quick restart. After that each request
+    gets a 503 with the progress, and `/healthz` a 200, on a connection that is then closed.
+    """
+    responder = asyncio.create_task(_Responder(read_progress).run(listener, context), name="starting-responses")
+    try:
+        yield
+    finally:
+        responder.cancel()
+        await asyncio.wait((responder,))
+
+
+class _Responder:
+    def __init__(self, read_progress: Read) -> None:
+        self._read_progress = read_progress
+        self._connections: set[asyncio.StreamWriter] = set()
+
+    async def run(self, listener: socket.socket, context: ssl.SSLContext | None) -> None:
+        await asyncio.sleep(RESPOND_AFTER_S)
+        # Of its own, as a server closes its socket; both have one queue of connections.
+        server = await asyncio.start_server(
+            self._respond,
+            sock=listener.dup(),
+            limit=_HEAD_BYTES,
+            ssl=context,
+            ssl_handshake_timeout=None if context is None else _HEAD_S,
+        )
+        try:
+            await asyncio.Event().wait()
+        finally:
+            server.close()
+            for connection in self._connections:
+                connection.transport.abort()
+
+    async def _respond(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._connections.add(writer)
+        try:
+            if len(self._connections) <= _AT_ONCE:
+                async with asyncio.timeout(_HEAD_S):
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    response = await self._response(head)
+                    if not writer.is_closing():  # uvloop raises RuntimeError otherwise
+                        writer.write(response)
+                        await writer.drain()
+                        writer.close()
+                        await writer.wait_closed()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # the client has gone, or sends no request
+        finally:
+            self._connections.discard(writer)
+            writer.transport.abort()
+
+    async def _response(self, head: bytes) -> bytes:
+        first_line, _, headers = head.partition(b"\r\n")
+        method, _, target = first_line.partition(b" ")
+        if target.startswith(b"/healthz"):
+            return _http(b"200 OK", b"application/json", b'{"status":"ok"}', method)
+        progress = await self._read_progress()
+        detail = _DETAIL if progress is None else f"the store {progress}"
+        error = StoreUnavailable(detail, 1 if progress is None else progress.retry_after_s)
+        retry = b"retry-after: %d\r\n" % error.retry_after_s
+        if b"text/html" in headers.lower():
+            page = _PAGE.format(seconds=max(error.retry_after_s, 2), detail=html.escape(detail)).encode()
+            return _http(_UNAVAILABLE, b"text/html; charset=utf-8", page, method, retry)
+        problem = problem_details.response(error)
+        return _http(_UNAVAILABLE, problem_details.MEDIA_TYPE.encode(), bytes(problem.body), method, retry)
+
+
+def _http(status: bytes, media_type: bytes, body: bytes, method: bytes, more: bytes = b"") -> bytes:
+    head = b"HTTP/1.1 %s\r\ncontent-type: %s\r\ncontent-length: %d\r\n" % (status, media_type, len(body))
+    head += b"cache-control: no-store\r\n" + more + b"connection: close\r\n\r\n"
+    return head if method == b"HEAD" else head + body
+
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="{seconds}">
+<title>deferd is starting</title></head>
+<body><h1>deferd is starting</h1><p>{detail}</p><p>This page reloads by itself.</p></body></html>
+"""

@@ -8,7 +8,6 @@ from redis.exceptions import RedisError
 
 from deferd.api.auth.api_keys import KeysRefused
 from deferd.contract.errors import DeferdError
-from deferd.server.tls import CertificateRefused
 from deferd.store.preflight import StoreRefused
 
 _log = logging.getLogger("deferd")
@@ -16,6 +15,10 @@ _log = logging.getLogger("deferd")
 
 class CannotServe(Exception):
     """The service cannot start or continue; the text is one sentence for operators."""
+
+
+class CertificateRefused(Exception):
+    """The certificate or its key cannot be used; the text names the setting and the file."""
 
 
 def log_startup_error(exc: Exception) -> None:

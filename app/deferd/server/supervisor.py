@@ -31,8 +31,8 @@ from deferd.server.server_process import SERVING
 from deferd.server.startup_errors import CannotServe
 from deferd.settings import Settings
 from deferd.stop_signals import StopSignals
-from deferd.store.disk_fault import MIB, write_fault
-from deferd.store.process_end import end_of
+from deferd.store.disk import MIB, write_fault
+from deferd.store.valkey_process import end_of
 
 _log = logging.getLogger("deferd.server.supervisor")
 
@@ -77,7 +77,7 @@ async def supervise(settings: Settings, context: ServeContext, signals: StopSign
             # waiting.
             for listener in context.listeners:
                 listener.close()
-            await _end(processes, settings.drain_timeout)
+            await _end(processes, settings.drain_idle_timeout + settings.drain_timeout)
         for keeper in done - {stopping}:  # a keeper only ends with an error
             keeper.result()
 
@@ -93,11 +93,11 @@ def _kill(processes: list[ServerProcess]) -> None:
         process.kill()
 
 
-async def _end(processes: list[ServerProcess], drain_timeout_s: float) -> None:
+async def _end(processes: list[ServerProcess], drain_s: float) -> None:
     for process in processes:
         process.terminate()
     waits = {asyncio.ensure_future(process.wait()) for process in processes}
-    _, pending = await asyncio.wait(waits, timeout=drain_timeout_s + CLOSING_S + 0.2)
+    _, pending = await asyncio.wait(waits, timeout=drain_s + CLOSING_S + 0.2)
     if pending:
         _log.warning("killing %d server processes that did not end in time", len(pending))
         _kill(processes)

@@ -16,7 +16,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from deferd.store.disk_fault import DiskFault, write_fault
+from deferd.store.disk import DiskFault, write_fault
 from deferd.store.preflight import StoreRefused
 
 _log = logging.getLogger("deferd.store")
@@ -25,9 +25,9 @@ SOCKET_PATH_MAX_BYTES = 100
 """Systems limit the path of a Unix socket to 104 or 108 bytes."""
 LOG_MAX_BYTES = 10 * 1024 * 1024
 APPEND_ONLY_DIR = "appendonlydir"
-"""In the data directory: the store's data. `deferd.store.append_only` describes it."""
+"""In the data directory: the store's data. `deferd.store.backup` describes it."""
 UNFINISHED_RESTORE = "restore.unfinished"
-"""In the data directory: data of a backup that is not in place yet. See `deferd.cli.service.restore`."""
+"""In the data directory: data of a backup that is not in place yet. See `deferd.cli.service.store_copies`."""
 MOVED_ASIDE = ".before-restore-"
 """In the name of data that a restore has moved aside: what follows `appendonlydir`."""
 _OTHER_USERS = 0o077

@@ -10,21 +10,103 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import socket
 import struct
+import sys
 import time
 from collections import deque
 from collections.abc import Iterable
+from math import inf
 from typing import Any, cast
 
 import hiredis
 from redis.asyncio import ConnectionPool
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import InvalidResponse, NoPermissionError, ReadOnlyError, RedisError
+from redis.exceptions import InvalidResponse, NoPermissionError, ReadOnlyError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from deferd.store.server_clock import TOO_LATE, CallTooLate, NotAfter, ServerClock
+from deferd.contract.clocks import RemoteClock
+
+TOO_LATE = "TOOLATE"
+"""First word of the error of a script that did nothing; the clock in ms follows."""
+READ_AGAIN_S = 5.0
+"""The clock is read again with the first call after this time."""
+
+
+class NotAfter:
+    """The last argument of a call of a script: the connection sends the instant at which the caller gives up.
+
+    That is when the call would time out, or at `until_s` on the event loop's clock if that is earlier.
+    """
+
+    __slots__ = ("until_s",)
+
+    def __init__(self, until_s: float = inf) -> None:
+        self.until_s = until_s
+
+
+NOT_AFTER = NotAfter()
+"""For a caller that waits until the call times out."""
+
+
+class CallTooLate(ResponseError):
+    """A script did nothing: its caller had given it up, or the server's clock was set forward."""
+
+
+class ServerClock(RemoteClock):
+    """The clock of the server at the other end of a connection.
+
+    A call that is given up may still be on its way: in the kernel's queues, in the network, or at a server that hangs.
+    So each call of a script carries the instant at which its caller gives it up, by the clock of the server that runs
+    it, and the script does nothing from then on (`engine/lua/lib/calls.lua`). That holds however late the call arrives,
+    because the instant computed here is never later than the server's own clock shows when the caller gives up: what is
+    known of that clock is a reading and the time since its reply was received, which is less than the time since the
+    clock was read.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read_again_at_s = -inf
+        """When it is to be read again, on the monotonic clock."""
+        self.is_reading = False
+        """Whether a reading is under way."""
+        self.error: Exception | None = None
+        """Why it cannot be read: the store's user lacks the permission."""
+
+    def note_reading(self, reading: asyncio.Future[Any]) -> None:
+        """Handle the result of a reading."""
+        self.is_reading = False
+        error = None if reading.cancelled() else reading.exception()
+        if isinstance(error, NoPermissionError):
+            self.error = error
+        elif error is None and not reading.cancelled():
+            self.error = None
+            self.note_reply(reading.result())
+
+    def note_reply(self, reply: Any) -> None:
+        """Note a reply to TIME at its reception."""
+        self.note_ms(int(reply[0]) * 1000 + int(reply[1]) / 1000)
+
+    def note_ms(self, now_ms: float) -> None:
+        """See RemoteClock."""
+        self.read_again_at_s = time.monotonic() + READ_AGAIN_S
+        super().note_ms(now_ms)
+
+    def at(self, until_s: float) -> int:
+        """The earliest time, in ms, that it can show at `until_s` on the event loop's clock."""
+        if sys.platform == "darwin":  # elsewhere both are one; here uvloop's also counts while the machine sleeps
+            now_s = time.monotonic()
+            until_s = min(until_s, now_s + until_s - asyncio.get_running_loop().time())
+        return super().at(until_s)
+
+
+def given_up_at(args: tuple[Any, ...], until_s: float) -> tuple[Any, ...]:
+    """The arguments of a call that its caller gives up at `until_s` at the latest, on the event loop's clock."""
+    last = args[-1]
+    return (*args[:-1], NotAfter(min(until_s, last.until_s))) if isinstance(last, NotAfter) else args
+
 
 Command = tuple[str | bytes | float | NotAfter, ...]
 _Call = tuple[asyncio.Future[Any], float, bool]
@@ -157,6 +239,8 @@ class PipelineConnection(asyncio.Protocol):
         self._clock = clock
         self._waiting: deque[_Call] = deque()
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = math.inf
+        """When it fires. That of uvloop does not say if it is for an instant that has passed."""
         self._parser: Any = connection._parser
         self._reader = hiredis.Reader(
             protocolError=InvalidResponse, replyError=self._error_of, notEnoughData=_INCOMPLETE
@@ -164,7 +248,7 @@ class PipelineConnection(asyncio.Protocol):
         self._connection: Any = connection
         writer = cast("asyncio.StreamWriter", connection._writer)
         self._transport = writer.transport
-        with contextlib.suppress(OSError):  # the server has ended meanwhile
+        with contextlib.suppress(OSError):  # the server has ended
             self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self._transport.set_protocol(self)
         self.closed = self._transport.is_closing()  # then connection_lost is not called on this protocol
@@ -199,13 +283,15 @@ class PipelineConnection(asyncio.Protocol):
         elif clock.error is not None or command == ASKING:  # nothing may come between that and the next call
             self.refresh_clock(must_end_at)
         self._waiting.append((future, must_end_at, has_instant))
-        timer = self._timer
-        if timer is None or must_end_at < timer.when():  # it may end before an earlier command does: a WAIT
-            if timer is not None:
-                timer.cancel()
-            self._timer = self._loop.call_at(must_end_at, self._check_deadline)
+        if self._timer is None or must_end_at < self._timer_s:  # it may end before an earlier command does: a WAIT
+            self._set_timer(must_end_at)
         self._transport.write(pack(command))
         return future
+
+    def _set_timer(self, at_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_s = self._loop.call_at(at_s, self._check_deadline), at_s
 
     def refresh_clock(self, must_end_at: float) -> None:
         """Read the server's clock again if that is due."""
@@ -261,7 +347,7 @@ class PipelineConnection(asyncio.Protocol):
         if self._waiting and (self.closed or self._loop.time() >= self._waiting[0][1]):
             self._time_out()
         elif self._waiting:
-            self._timer = self._loop.call_at(self._waiting[0][1], self._check_deadline)
+            self._set_timer(self._waiting[0][1])
 
     def _time_out(self) -> None:
         """Close, and fail all calls but those with an instant that is not over: they may still be executed."""
@@ -274,7 +360,7 @@ class PipelineConnection(asyncio.Protocol):
         self._waiting = left
         self._fail(RedisTimeoutError("no response in time"), ended)
         if left:
-            self._timer = self._loop.call_at(min(must_end_at for _, must_end_at, _ in left), self._check_deadline)
+            self._set_timer(min(must_end_at for _, must_end_at, _ in left))
 
     def _close(self) -> None:
         if self._timer is not None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from contextlib import aclosing
-from typing import Any, cast
+from importlib.resources import files
+from typing import Any, NamedTuple, cast
 
 from redis.asyncio.cluster import ClusterNode, RedisCluster
 from redis.exceptions import (
@@ -14,18 +16,17 @@ from redis.exceptions import (
     BusyLoadingError,
     NoPermissionError,
     RedisError,
+    ResponseError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from deferd.store import shard_guard
-from deferd.store.acl import CHANNELS_RULE, missing_permission, permissions_message
 from deferd.store.connection import Store
-from deferd.store.self_test import run_self_test
 from deferd.store.server_info import OLDEST_VERSION, server_name, server_version, unsupported_reason
 
 _log = logging.getLogger("deferd.store")
-_CHANNEL = "deferd:ready"
+_READY_CHANNEL = "deferd:ready"
 _NODES_TRIED = 10
 """How many random nodes of a cluster are tried for a subscription until one responds."""
 
@@ -101,7 +102,7 @@ async def _missing_for_subscription(store: Store) -> set[str]:
 async def _missing_at_one_node(store: Store) -> set[str]:
     async with aclosing(store.pubsub()) as pubsub:
         try:
-            await pubsub.subscribe(_CHANNEL)
+            await pubsub.subscribe(_READY_CHANNEL)
             await pubsub.get_message(timeout=None)
         except NoPermissionError as exc:
             return {missing_permission(exc) or CHANNELS_RULE}
@@ -167,3 +168,147 @@ def _check_node(info: Info, server_section: Info, store: Store, *, unsupported: 
             "set it to noeviction"
         )
     return name
+
+
+_SCRIPT = (files("deferd.store") / "lua" / "self_test.lua").read_text(encoding="utf-8")
+_SCRATCH = ("zset", "hash", "string", "renamed")
+_PROBE_CHANNEL = "deferd:probe"
+_UNKNOWN = "deferd_probe"
+"""No function and no library has this name."""
+_CANNOT_SUCCEED = {"fcall", "function|load", "function|delete"}
+_TAGS_TRIED = 20_000
+"""Enough to find a tag for every primary that has more than a handful of the 16,384 slots."""
+_UNREACHABLE = (RedisConnectionError, RedisTimeoutError, OSError)
+
+
+class SelfTestResult(NamedTuple):
+    """Permissions that the store's user lacks, as ACL rules, and commands that work differently."""
+
+    missing: tuple[str, ...]
+    wrong: tuple[str, ...]
+
+
+async def run_self_test(store: Store, *, every: bool = True) -> SelfTestResult:
+    """Test the store; in a cluster, every primary that has slots. Leaves no keys behind.
+
+    `lua/self_test.lua` runs every command that scripts use. The commands that deferd sends outside scripts are tried
+    here.
+
+    Without `every`, primaries that cannot be reached are skipped as long as one can be.
+
+    Raises redis-py's errors when the store cannot be reached, or fails for another reason than a missing permission.
+    """
+    results = await asyncio.gather(*(_test_at(store, tag) for tag in _tags(store)), return_exceptions=True)
+    completed = [result for result in results if not isinstance(result, BaseException)]
+    for error in results:
+        if isinstance(error, BaseException) and (every or not completed or not isinstance(error, _UNREACHABLE)):
+            raise error
+    missing = {rule for result in completed for rule in result.missing}
+    wrong = {text for result in completed for text in result.wrong}
+    return SelfTestResult(tuple(sorted(missing)), tuple(sorted(wrong)))
+
+
+async def _test_at(store: Store, tag: str) -> SelfTestResult:
+    keys = [f"deferd:{{{tag}}}:probe/{name}" for name in _SCRATCH]
+    server = store.calls_of(keys[0]).server
+    replies = await asyncio.gather(
+        store.call("EVAL", _SCRIPT, len(keys), *keys, _PROBE_CHANNEL),
+        store.call("PING"),
+        store.call("FCALL", _UNKNOWN, 1, keys[0]),
+        server.call("FUNCTION", "LOAD", ""),
+        server.call("FUNCTION", "LIST", "LIBRARYNAME", _UNKNOWN),
+        server.call("FUNCTION", "DELETE", _UNKNOWN),
+        return_exceptions=True,
+    )
+    commands = ("eval", "ping", "fcall", "function|load", "function|list", "function|delete")
+    missing: set[str] = set()
+    differences: list[str] = []
+    for command, reply in zip(commands, replies, strict=True):
+        if not isinstance(reply, BaseException):
+            continue
+        if command == "ping" and store.cluster and isinstance(reply, _UNREACHABLE):
+            continue  # a cluster client sends it to any node
+        rule = missing_permission(reply) if isinstance(reply, RedisError) else None
+        if rule is not None:
+            missing.add(rule or f"+{command}")
+        elif command not in _CANNOT_SUCCEED or not isinstance(reply, ResponseError):
+            raise reply
+        elif "unknown command" in str(reply).lower():
+            differences.append(f"it has no command {command.upper()}")
+    if isinstance(replies[0], BaseException):
+        return SelfTestResult(tuple(missing), ())
+    failed, wrong = replies[0]
+    differences += [text.decode(errors="replace") for text in wrong]
+    for command, text in zip(failed[::2], failed[1::2], strict=True):
+        error = _error(text.decode(errors="replace"))
+        rule = missing_permission(error)
+        if rule is not None:
+            missing.add(f"+{command.decode().lower()}" if rule == UNNAMED else rule)
+        elif "unknown" in str(error).lower():
+            differences.append(f"it has no command {command.decode()}")
+        elif str(error).startswith(("ERR", "WRONGTYPE")):
+            differences.append(f"{command.decode()} fails: {error}")
+        else:  # READONLY, OOM, MISCONF and others: it cannot run the command now
+            raise error
+    return SelfTestResult(tuple(missing), tuple(differences))
+
+
+def _error(text: str) -> ResponseError:
+    return NoPermissionError(text) if text.startswith("NOPERM") else ResponseError(text)
+
+
+def _tags(store: Store) -> list[str]:
+    """One hash tag for each primary that has slots."""
+    client = store.client
+    if not isinstance(client, RedisCluster):
+        return ["0"]
+    primary_of = {slot: nodes[0].name for slot, nodes in client.nodes_manager.slots_cache.items() if nodes}
+    untagged, tags = set(primary_of.values()), []
+    for tag in map(str, range(_TAGS_TRIED)):
+        if not untagged:
+            break
+        name = primary_of.get(client.keyslot(f"{{{tag}}}"))
+        if name in untagged:
+            untagged.discard(name)
+            tags.append(tag)
+    return tags or ["0"]
+
+
+KEYS_RULE = "~deferd:*"
+CHANNELS_RULE = "&deferd:*"
+UNNAMED = ""
+"""A command is not permitted and the server does not name it: Redis 6.2 and 7.0, in a script."""
+
+_COMMAND_RIGHT = re.compile(r"no permissions to run the '([^']+)' command", re.IGNORECASE)
+_UNNAMED_COMMAND = "can't run this command"
+_KEY_RIGHT = re.compile(r"(permissions? to access (a key|one of the keys)|can't access at least one of the keys)")
+_CHANNEL_RIGHT = re.compile(r"(permissions? to access (a channel|one of the channels)|can't publish to the channel)")
+
+
+def missing_permission(error: Exception) -> str | None:
+    """The permission that the error names, `UNNAMED` if it names none, or None for every other kind of error.
+
+    It is a rule for `ACL SETUSER`: ``+zadd``, ``~deferd:*`` for keys, ``&deferd:*`` for channels.
+
+    An error inside a script has no error code, so its text decides.
+    """
+    if not isinstance(error, (NoPermissionError, ResponseError)):
+        return None
+    text = str(error)
+    if command := _COMMAND_RIGHT.search(text):
+        return f"+{command[1].lower()}"
+    if _KEY_RIGHT.search(text):
+        return KEYS_RULE
+    if _CHANNEL_RIGHT.search(text):
+        return CHANNELS_RULE
+    if isinstance(error, NoPermissionError) or _UNNAMED_COMMAND in text:
+        return UNNAMED
+    return None
+
+
+def permissions_message(permissions: Iterable[str]) -> str:
+    """The sentence that names missing permissions and how to grant them."""
+    named = " ".join(sorted({permission for permission in permissions if permission}))
+    if not named:
+        return "the store's user lacks a permission (ACL LOG of the store shows which)"
+    return f"the store's user lacks the permissions {named}; grant them with: ACL SETUSER <user> {named}"

@@ -1,4 +1,4 @@
-"""The script that `deferd.store.reaper` runs: stops the embedded store when the service that started it has ended.
+"""The script that `deferd.store.embedded` runs: stops the embedded store when the service that started it has ended.
 
 Arguments: the store's lock file; the store's process id, 0 while there is none; a file descriptor that reaches its end
 when no server process is left; how many seconds to wait for that. Each line of standard input is a new process id of

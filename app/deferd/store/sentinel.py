@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import inf
 from typing import Any, NamedTuple
@@ -20,7 +20,6 @@ from redis.asyncio.sentinel import (
 )
 from redis.exceptions import RedisError
 
-from deferd.store.backend import Backend, pipelined_backend
 from deferd.store.redis_client import POOL_SIZE, common_options, connection_options, subscriber_options
 from deferd.store.task_cancellation import cancel_and_wait
 from deferd.store.url import StoreUrl
@@ -142,7 +141,7 @@ class _SentinelClient(Sentinel):
             await cancel_and_wait(queries)
         chosen = self._choose(views, known_epoch)
         if chosen is None:
-            if self._primary is not None and self._epoch > known_epoch:  # another check has seen a failover meanwhile
+            if self._primary is not None and self._epoch > known_epoch:  # another check has seen a failover since
                 return self._primary
             raise MasterNotFoundError(f"no sentinel knows a primary {self._service_name!r} that is up")
         self._follow(chosen)
@@ -194,8 +193,10 @@ class _PrimaryPool(SentinelConnectionPool, BlockingConnectionPool):
         await self.sentinel_manager.aclose()
 
 
-def sentinel_backend(url: StoreUrl, *, timeout_s: float, confirm_s: float) -> Backend:
-    """Connect to the primary that the sentinels of `url` name.
+def sentinel_pools(
+    url: StoreUrl, *, timeout_s: float
+) -> tuple[SentinelConnectionPool, Callable[[], SentinelConnectionPool]]:
+    """Connections to the primary that the sentinels of `url` name, and pools for subscriptions to it.
 
     A primary that was made a replica responds with READONLY, and that connection is dropped too.
     """
@@ -207,7 +208,7 @@ def sentinel_backend(url: StoreUrl, *, timeout_s: float, confirm_s: float) -> Ba
     def subscriber_pool() -> SentinelConnectionPool:
         return SentinelConnectionPool(url.master_name, sentinels, **subscriber_options(options, timeout_s=timeout_s))
 
-    return pipelined_backend(pool, subscriber_pool, timeout_s=timeout_s, confirm_s=confirm_s)
+    return pool, subscriber_pool
 
 
 def _sentinel_options(url: StoreUrl, *, timeout_s: float) -> dict[str, Any]:

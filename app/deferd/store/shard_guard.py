@@ -1,7 +1,8 @@
 """The shard guard: a key that says how a store is laid out, as `4 format 1`, so that all services use it alike.
 
-With another number of shards a service would look for topics in the wrong ones. With another format it would misread or
-damage what is stored: jobs were lost when services of different revisions ran on one store.
+With another number of shards a service would look for topics in the wrong ones. With a format that it does not know it
+would misread or damage what is stored: jobs were lost when services of different revisions ran on one store. So the
+format changes only when all processes know the new one, see `deferd.engine.store_processes`.
 """
 
 from __future__ import annotations
@@ -9,29 +10,49 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
 SHARDS_KEY = "deferd:shards"
 """The key. The number is negative while `deferd.engine.store_copy` fills the store."""
 FORMAT = 1
-"""The format of everything in the store. Raise it with each change that makes a service of an earlier revision misread
-or damage what is stored, or the other way round."""
+"""The newest format that this release knows. Raise it with each change that makes a service of an earlier release
+misread or damage what is stored, or the other way round. This release must go on with the format before it, and write
+what is new only when the store has the new one (`StoreProcesses.require`)."""
+OLDEST_FORMAT = 1
+"""The oldest format that this release knows."""
+PROCESSES_KEY = "deferd:processes:{deferd:shards}"
+"""Who uses the store; its hash tag puts it beside the guard in a cluster. See `deferd.engine.store_processes`."""
 CHECK_INTERVAL_S = 1.0
 """How often a running service reads the guard."""
 FIRST_WRITE_DELAY_S = 2 * CHECK_INTERVAL_S
 """How long a starting service waits before it writes a missing guard. If the store was emptied, the services that run
 on it write their number first."""
 _POLL_S = 0.05
-_VALUE = re.compile(r"(-?\d+) format (\d+)", re.ASCII)
+_VALUE = re.compile(r"(-?\d+) format (\d+)(?: of (\S+))?", re.ASCII)
 
 Call = Callable[..., Awaitable[Any]]
 
 
+class Layout(NamedTuple):
+    """What a guard says. `shards` is negative while `deferd.engine.store_copy` fills the store.
+
+    `release` raised the format; None for the first format of a store, and before format 2.
+    """
+
+    shards: int
+    format: int
+    release: str | None = None
+
+    def __str__(self) -> str:
+        of_release = "" if self.release is None else f" of {self.release}"
+        return f"{self.shards} format {self.format}{of_release}"
+
+
 def value(shards: int) -> str:
-    """The guard of a store with this number of shards."""
-    return f"{shards} format {FORMAT}"
+    """The guard of a new store with this number of shards."""
+    return str(Layout(shards, FORMAT))
 
 
 async def read(call: Call) -> str | None:
@@ -45,11 +66,11 @@ async def read(call: Call) -> str | None:
     return None if stored is None else str(stored.decode(errors="replace"))
 
 
-async def write(call: Call, shards: int) -> str | None:
-    """Write the guard if it is missing, and return its value. Raises redis-py's errors."""
+async def write(call: Call, guard: str) -> str | None:
+    """Write the guard if it is missing, and return what it is then. Raises redis-py's errors."""
     # NX: another service may write it at the same time, and the first one wins. That makes it harmless when it comes
     # late, after it was given up: a service with another number is refused.
-    await call("SET", SHARDS_KEY, value(shards), "NX")
+    await call("SET", SHARDS_KEY, guard, "NX")
     return await read(call)
 
 
@@ -59,14 +80,14 @@ async def read_or_initialize(call: Call, shards: int, *, wait_s: float) -> str |
     end_s = loop.time() + wait_s
     while (stored := await read(call)) is None and loop.time() < end_s:  # noqa: ASYNC110 (another process writes it)
         await asyncio.sleep(_POLL_S)
-    return await write(call, shards) if stored is None else stored
+    return await write(call, value(shards)) if stored is None else stored
 
 
-def shards_in(stored: str) -> int:
-    """The number of shards in a guard's value, negative while `deferd.engine.store_copy` fills the store.
+def layout_in(stored: str) -> Layout:
+    """What a guard's value says.
 
     Raises:
-        ValueError: this revision cannot use the store; the message says why, as `mismatch`.
+        ValueError: this release cannot use the store; the message says why, as `mismatch`.
     """
     found = _VALUE.fullmatch(stored)
     if found is None:
@@ -74,18 +95,24 @@ def shards_in(stored: str) -> int:
             f"has {stored} in its key {SHARDS_KEY}: set it to `N format {FORMAT}`, where N is the number of shards "
             "that the store was set up with"
         )
-    if found[2] != str(FORMAT):
+    layout = Layout(int(found[1]), int(found[2]), found[3])
+    if layout.format > FORMAT:
+        needed = "a later one" if layout.release is None else f"deferd {layout.release} or a later one"
         raise ValueError(
-            f"holds data of format {found[2]}, but this revision of deferd needs format {FORMAT}: run one revision of "
-            "deferd on all services of a store, the one that the data are of"
+            f"holds data of format {layout.format}, but this release of deferd knows none above {FORMAT}: run {needed}"
         )
-    return int(found[1])
+    if layout.format < OLDEST_FORMAT:
+        raise ValueError(
+            f"holds data of format {layout.format}, but this release of deferd knows none below {OLDEST_FORMAT}: first "
+            "run the releases between, one after the other"
+        )
+    return layout
 
 
 def mismatch(stored: str, shards: int) -> str | None:
     """Why a store whose guard is `stored` cannot be used with `shards` shards, or None. It follows the store's name."""
     try:
-        found = shards_in(stored)
+        found = layout_in(stored).shards
     except ValueError as exc:
         return str(exc)
     if found < 0:

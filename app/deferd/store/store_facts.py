@@ -10,8 +10,7 @@ from redis.asyncio import RedisCluster
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 
-from deferd.store.backend import KeyCalls
-from deferd.store.connection import Store
+from deferd.store.connection import KeyCalls, Store
 from deferd.store.durability_levels import FSYNC, is_replicated, replicas_of
 from deferd.store.server_info import fields_of_info, replicas_of_info, server_name
 

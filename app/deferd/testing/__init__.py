@@ -27,10 +27,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from deferd.testing.clock import ServiceClock
     from deferd.testing.eager import EagerJob, EagerJobs, EagerUnsupported
-    from deferd.testing.serve_process import ServiceNotStarted
-    from deferd.testing.service import ServiceForTests, start_service
+    from deferd.testing.service import ServiceClock, ServiceForTests, ServiceNotStarted, start_service
 
 __all__ = [
     "EagerJob",
@@ -44,9 +42,9 @@ __all__ = [
 
 _MODULE_OF = {
     **dict.fromkeys(("EagerJob", "EagerJobs", "EagerUnsupported"), "deferd.testing.eager"),
-    "ServiceClock": "deferd.testing.clock",
-    "ServiceNotStarted": "deferd.testing.serve_process",
-    **dict.fromkeys(("ServiceForTests", "start_service"), "deferd.testing.service"),
+    **dict.fromkeys(
+        ("ServiceClock", "ServiceForTests", "ServiceNotStarted", "start_service"), "deferd.testing.service"
+    ),
 }
 
 

@@ -5,27 +5,34 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from msgspec import convert
+from pydantic_core import from_json, to_json
 
 from deferd.client import AsyncClient, Client, Delivery, JobDefinition
+from deferd.client.async_client import ApiMethods
 from deferd.client.blocking_transport import run_blocking
 from deferd.client.put_options import check_put
-from deferd.contract.errors import JobExists, JobNotFound, JobReserved
-from deferd.contract.model import PutJob
-from deferd.testing.eager_clients import EagerAsyncClient, EagerClient, EagerUnsupported
-from deferd.testing.eager_job import LIVE, WAITING, EagerJob, shown
+from deferd.client.requests import ApiRequest, Result
+from deferd.client.sender import Sender, SendOutcome
+from deferd.client.transport import Transport
+from deferd.contract.backoff import ExponentialBackoff
+from deferd.contract.errors import DeferdError, JobExists, JobNotFound, JobReserved
+from deferd.contract.fields import POLICY
+from deferd.contract.model import JobState, PutJob
 from deferd.worker import Context, Reject, Retry, Snooze, Worker
-from deferd.worker.event_loop import running_here
-from deferd.worker.handlers import Handler
+from deferd.worker.handlers import Handler, TopicHandlers
 from deferd.worker.outcomes import Bury, Finish, of_failure, of_value
-from deferd.worker.topic_handlers import TopicHandlers
+from deferd.worker.worker import running_loop
 
 __all__ = ["EagerJob", "EagerJobs", "EagerUnsupported"]
-
 _CREATED, _OK = 201, 200
+_NO_SERVICE = "http://eager.invalid"
+_NOT_SHOWN = frozenset({"delay", "run_at", "on_conflict", "conflict_with", "if_reserved", "max_wait"})
 
 
 class EagerJobs:
@@ -61,8 +68,8 @@ class EagerJobs:
     def __init__(self, worker: Worker | None = None, *, raise_errors: bool = True) -> None:
         self.jobs: list[EagerJob] = []
         """All jobs in the order of their puts."""
-        self.client: Client = EagerClient(self)
-        self.async_client: AsyncClient = EagerAsyncClient(self)
+        self.client: Client = _EagerClient(self)
+        self.async_client: AsyncClient = _EagerAsyncClient(self)
         self._handlers = TopicHandlers() if worker is None else worker._handlers
         self._middleware = [] if worker is None else worker._middleware
         self._is_failure = None if worker is None else worker._is_failure
@@ -124,7 +131,7 @@ class EagerJobs:
     async def put(self, fields: dict[str, Any], *, in_loop: bool) -> tuple[int, dict[str, Any]]:
         """Perform `POST /jobs`; returns the status and the job as stored."""
         status, job = self._stored(fields)
-        response = shown(job)
+        response = _shown(job)
         await self._run_due(in_loop=in_loop)
         return status, response
 
@@ -183,7 +190,7 @@ class EagerJobs:
             self._due.clear()
 
     async def _run(self, job: EagerJob, handler: Handler, *, in_loop: bool) -> None:
-        if not in_loop and self._needs_loop(handler) and running_here() is not None:
+        if not in_loop and self._needs_loop(handler) and running_loop() is not None:
             raise RuntimeError(
                 f"the handler of topic {job.topic!r} needs an event loop, and one is running already: put with "
                 "`async_client`, or use `run_async` or `run_delayed_async`"
@@ -191,7 +198,7 @@ class EagerJobs:
         job.state = "reserved"
         job.exception = None
         job.attempts += 1
-        context = self._running[job] = _EagerContext(convert(shown(job), Delivery))
+        context = self._running[job] = _EagerContext(convert(_shown(job), Delivery))
         try:
             value = await self._call(handler, context, in_loop=in_loop)
         except Exception as error:
@@ -228,7 +235,7 @@ class EagerJobs:
         return await called if in_loop else asyncio.run(called)
 
     def _failed(self, job: EagerJob, error: BaseException) -> None:
-        outcome = of_failure(error, convert(shown(job), Delivery), self._is_failure)
+        outcome = of_failure(error, convert(_shown(job), Delivery), self._is_failure)
         job.exception = error
         if isinstance(outcome, Bury):
             self._ended(job, "dead", outcome.error)
@@ -243,6 +250,36 @@ class EagerJobs:
         if job.state == "reserved":  # not cancelled meanwhile
             job.state = state
         job.error = error
+
+
+@dataclass(eq=False)
+class EagerJob:
+    """A job that was put, and its current state."""
+
+    topic: str
+    id: str
+    body: Any
+    """The JSON value that the consumer receives."""
+    fields: Mapping[str, Any]
+    """All fields of the put, as JSON: `ttr`, `backoff`, `traceparent` and so on."""
+    delay: timedelta | None
+    """From the put until the job is due. For a failed job: the delay of its Retry, or None for its backoff."""
+    state: str
+    """`delayed`, also after a failure that will be retried; `ready`: due, but not run because it has no handler;
+    `reserved` while its handler runs; `finished`; `dead`; or `cancelled`."""
+    attempts: int = 0
+    snoozes: int = 0
+    """Deliveries that a handler's Snooze ended, which `attempts` does not include."""
+    result: Any = None
+    """The return value of the handler, as JSON."""
+    error: str | None = None
+    """The job's `last_error`: why the last attempt failed or the job is dead."""
+    exception: BaseException | None = field(default=None, repr=False)
+    """The exception of the last attempt."""
+
+
+class EagerUnsupported(NotImplementedError):
+    """The call, such as a pop, needs a service: EagerJobs has no store. Use the fixture `deferd_service`."""
 
 
 class _EagerContext(Context):
@@ -282,3 +319,97 @@ def _delay(put: PutJob) -> timedelta:
     if put.run_at is not None:
         return max(put.run_at - datetime.now(UTC), timedelta())
     return timedelta(seconds=put.delay or 0)
+
+
+if TYPE_CHECKING:
+    from deferd.testing.eager import EagerJobs
+
+
+class _EagerClient(Client):
+    """A Client whose puts and cancels are performed in this process."""
+
+    def __init__(self, jobs: EagerJobs) -> None:
+        super().__init__(_NO_SERVICE, key="")
+        self._methods = ApiMethods(self._transport, _EagerSender(self._transport, jobs, in_loop=False))
+
+
+class _EagerAsyncClient(AsyncClient):
+    """An AsyncClient whose puts and cancels are performed in this process."""
+
+    def __init__(self, jobs: EagerJobs) -> None:
+        super().__init__(_NO_SERVICE, key="")
+        ApiMethods.__init__(self, self._transport, _EagerSender(self._transport, jobs, in_loop=True))
+
+
+class _EagerSender(Sender):
+    def __init__(self, transport: Transport, jobs: EagerJobs, *, in_loop: bool) -> None:
+        super().__init__(transport, [_NO_SERVICE], retry_for_s=0)
+        self._jobs = jobs
+        self._in_loop = in_loop
+
+    async def try_to_send(
+        self,
+        call: ApiRequest[Result],
+        *,
+        retry_for_s: float | None = None,  # noqa: ARG002 (nothing is retried)
+        doubtful: bool = False,
+    ) -> SendOutcome[Result]:
+        try:
+            response = await self._respond(call)
+        except DeferdError as error:
+            return SendOutcome(None, error, doubtful)
+        return SendOutcome(call.read(to_json(response)), None, doubtful)
+
+    async def _respond(self, call: ApiRequest[Any]) -> Mapping[str, Any]:
+        sent = from_json(call.body or b"null")
+        match call.method, *call.path.strip("/").split("/"):
+            case "POST", "jobs":
+                _, job = await self._jobs.put(sent, in_loop=self._in_loop)
+                return job
+            case "POST", "jobs", "batch":
+                for fields in sent["jobs"]:
+                    check_put(fields)
+                return {"results": [await self._put_one(fields) for fields in sent["jobs"]]}
+            case "DELETE", "jobs", topic, job_id:
+                return self._jobs.cancel(unquote(topic), unquote(job_id), call.query or {})
+        raise EagerUnsupported(
+            f"{call.method} {call.path}: EagerJobs supports puts and cancels of single jobs only; for other calls use "
+            "the fixture `deferd_service`"
+        )
+
+    async def _put_one(self, fields: dict[str, Any]) -> dict[str, Any]:
+        named = {"topic": fields["topic"], "id": fields["id"]}
+        try:
+            status, _ = await self._jobs.put(fields, in_loop=self._in_loop)
+        except (JobExists, JobReserved) as error:
+            return {**named, "status": 409, "code": error.code}
+        return {**named, "status": status}
+
+
+WAITING = ("delayed", "ready")
+LIVE = (*WAITING, "reserved")
+
+
+def _shown(job: EagerJob) -> dict[str, Any]:
+    """The job as a service returns it, with the service's defaults for omitted fields."""
+    now = datetime.now(UTC)
+    fields: dict[str, Any] = {
+        **{field.name: field.default for field in POLICY if field.is_always_shown},
+        "backoff": ExponentialBackoff().model_dump(),
+        **{name: value for name, value in job.fields.items() if name not in _NOT_SHOWN and value is not None},
+        "topic": job.topic,
+        "id": job.id,
+        "state": JobState(job.state),
+        "body": job.body,
+        "created_at": now.isoformat(),
+        "due_at": (now + (job.delay or timedelta())).isoformat(),
+        "attempts": job.attempts,
+    }
+    if job.snoozes:
+        fields["snoozes"] = job.snoozes
+    if job.error is not None:
+        fields["last_error"] = job.error
+    if job.state == "reserved":
+        until = now + timedelta(seconds=fields["ttr"])
+        fields |= {"receipt": "eager", "attempt": job.attempts, "reserved_until": until.isoformat()}
+    return fields

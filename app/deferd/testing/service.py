@@ -5,27 +5,38 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
+import re
 import signal
 import subprocess
+import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Protocol
+
+from pydantic_core import to_json
 
 from deferd.client import AsyncClient, Client
+from deferd.client.requests import request_for
+from deferd.contract.clocks import monotonic_s
 from deferd.contract.errors import CalendarNotFound, PushNotFound, ScheduleNotFound, TopicNotFound
-from deferd.contract.real_time import monotonic_s
+from deferd.contract.operations import system as operations
 from deferd.contract.topic_patterns import TopicPatterns, is_pattern
-from deferd.testing.clock import ServiceClock
-from deferd.testing.serve_process import START_S, ServeProcess, start_serve
 from deferd.worker import Context, Worker
 from deferd.worker.handlers import CallNext
 
+START_S = 30.0
+STOP_S = 15.0
+_LISTENING = re.compile(r" listening on (https?://\S+) ")
+_MOVE_S = 60.0
+"""As in engine/movable_clock.py."""
 _CHECK_INTERVAL_S = 0.01
 _GRACE_S = 0.02
-"""Of a worker in a test: when it is idle, only handlers of jobs that are over may still run."""
+"""The grace of a worker in a test: when it is idle, only handlers of jobs that are over may still run."""
 
 
 @contextlib.contextmanager
@@ -135,6 +146,49 @@ class ServiceForTests:
         self._own_client.close()
 
 
+class ServiceClock:
+    """The clock that a service for tests uses for due times, leases, retries, ttl and retention.
+
+    It runs in real time, jumps with `advance`, and never goes back.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def now(self) -> datetime:
+        """The time of the service, in UTC."""
+        return self._client.send(request_for(operations.READ_CLOCK)).now
+
+    def advance(
+        self,
+        by: timedelta | None = None,
+        *,
+        days: float = 0,
+        hours: float = 0,
+        minutes: float = 0,
+        seconds: float = 0,
+    ) -> datetime:
+        """Move the clock forward by `by` plus these days, hours, minutes and seconds; returns the new time.
+
+        The call takes milliseconds. When it returns, due jobs are ready, expired leases have ended and expired records
+        are gone, so a pop with `wait=0` returns what is due. Waiting consumers get their jobs at once; the length of
+        their wait is real time and not affected.
+
+        All of that happens at the end of the jump. If something must happen in between (a job that is due after an
+        hour, is released and is due again after two), advance in steps.
+
+        Raises:
+            InvalidInput: a negative duration, or more than ten years at once.
+        """
+        whole = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds) + (by or timedelta())
+        body = to_json({"advance": whole.total_seconds()})
+        return self._client.send(request_for(operations.MOVE_CLOCK, body=body, wait_s=_MOVE_S)).now
+
+
+class ServiceNotStarted(Exception):
+    """The service did not come to serve; the text has its whole log."""
+
+
 def _run_until_idle(worker: Worker, url: str, client: Client, timeout_s: float) -> None:
     """See `ServiceForTests.run_until_idle`; `client` is connected to the service at `url`."""
     started = 0
@@ -191,6 +245,107 @@ def _busy(worker: Worker, client: Client) -> list[str]:
         if ready or reserved:
             busy.append(f"{topic} has {ready} ready, {reserved} reserved")
     return busy
+
+
+class Process(Protocol):
+    """The part of `subprocess.Popen` that `ServeProcess` needs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code. Raises subprocess.TimeoutExpired."""
+
+    def terminate(self) -> None:
+        """SIGTERM, unless it has ended."""
+
+    def kill(self) -> None:
+        """SIGKILL, unless it has ended."""
+
+
+def start_serve(
+    module: Sequence[str],
+    flags: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    stdin: int = subprocess.DEVNULL,
+    start_new_session: bool = False,
+) -> tuple[subprocess.Popen[str], IO[str]]:
+    """Start ``python -m module flags`` with `environment` in place of variables named DEFERD_*.
+
+    Returns the process, and its standard output and error as one stream.
+    """
+    inherited = {name: value for name, value in os.environ.items() if not name.upper().startswith("DEFERD_")}
+    process = subprocess.Popen(  # noqa: S603 (this package, with the flags of the test)
+        [sys.executable, "-m", *module, *flags],
+        env={**inherited, **environment},
+        start_new_session=start_new_session,
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+    )
+    assert process.stdout is not None  # noqa: S101 (it is a pipe)
+    return process, process.stdout
+
+
+class ServeProcess:
+    """A started service, and a thread that collects its log lines. `lines` continues the log of an earlier one."""
+
+    def __init__(self, process: Process, output: IO[str], lines: list[str] | None = None) -> None:
+        self.lines: list[str] = [] if lines is None else lines
+        self._process = process
+        self._url: str | None = None
+        self._url_or_end = threading.Event()
+        self._reader = threading.Thread(target=self._read, args=(output,), daemon=True, name="deferd-testing-log")
+        self._reader.start()
+
+    @property
+    def log(self) -> str:
+        """Everything that was logged so far."""
+        return "".join(self.lines)
+
+    def wait_for_url(self, timeout_s: float) -> str:
+        """The URL on which the service listens.
+
+        Raises:
+            ServiceNotStarted: it ended or did not serve in time; it has been stopped.
+        """
+        in_time = self._url_or_end.wait(timeout_s)
+        if self._url is None:
+            reason = "ended" if in_time else f"did not serve within {timeout_s:g} s"
+            self.stop()
+            raise ServiceNotStarted(f"the service for tests {reason}; its log:\n{self.log or '(empty)'}")
+        return self._url
+
+    def _read(self, output: IO[str]) -> None:
+        with output:
+            for line in output:
+                self.lines.append(line)
+                if listening := _LISTENING.search(line):
+                    self._url = listening[1]
+                    self._url_or_end.set()
+        self._url_or_end.set()
+
+    def stop(self) -> bool:
+        """SIGTERM, then SIGKILL after 15 s; True when SIGTERM was enough. May be called again."""
+        in_time = True
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            in_time = False
+            self.kill()
+        self.join_reader()
+        return in_time
+
+    def kill(self) -> None:
+        """SIGKILL the service, not its store or its server processes; they end by themselves, later."""
+        self._process.kill()
+        self._process.wait(STOP_S)
+
+    def join_reader(self) -> None:
+        """Wait until all processes that share the log have ended."""
+        self._reader.join(STOP_S)
 
 
 def _kill_store(data_dir: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deferd.worker.context import Context
+from deferd.worker.handlers import Context
 from deferd.worker.outcomes import Reject, Retry, Snooze, Then
 from deferd.worker.worker import Worker
 

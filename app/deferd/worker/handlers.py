@@ -1,34 +1,122 @@
-"""Handlers: the arguments that a handler function takes, and how a job's body becomes one of them."""
+"""Handlers: which one is for a topic, the arguments that it takes, and what it knows about its job."""
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
+import os
 import re
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, Unpack
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import to_json
 
-from deferd.client.durations import Seconds, seconds
 from deferd.client.job_definition import JobDefinition
-from deferd.contract.limits import TOPIC_LENGTH, TOPIC_OR_PATTERN
-from deferd.worker.context import Context
-from deferd.worker.outcomes import Reject, bounded
-
-CallNext = Callable[[], Awaitable[Any]]
-Middleware = Callable[[Context, CallNext], Awaitable[Any]]
-RunPlain = Callable[[Callable[[], Any]], Awaitable[Any]]
+from deferd.client.put_options import PutOptions, put_fields
+from deferd.client.request_body import Seconds, seconds
+from deferd.contract.limits import POP_TOPICS_MAX, TOPIC_LENGTH, TOPIC_OR_PATTERN
+from deferd.contract.operations.jobs import Delivery
+from deferd.contract.topic_patterns import TopicPatterns, is_pattern
+from deferd.worker.outcomes import Reject, bounded, check_count, checked_job
 
 _SHOWN_ERRORS = 10
 _SHOWN_CHARACTERS = 60
+_TOPICS_REMEMBERED = 10_000
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class InvalidBody(Reject):
     """A body that is invalid for its handler. The reason names the fields and their errors."""
+
+
+class Context:
+    """The job that a handler works on, for handlers with a parameter of this type, and for middleware.
+
+    `job` is the delivery: its topic, id, body, attempt and its other fields.
+    """
+
+    __slots__ = ("_loop", "_pid", "_puts", "_stopped", "_touch", "job")
+
+    def __init__(
+        self, job: Delivery, touch: Callable[[Any], Awaitable[object]], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.job = job
+        self._touch = touch
+        self._loop = loop
+        self._pid = os.getpid()
+        self._stopped: object = None
+        self._puts: list[dict[str, Any]] = []
+
+    def put(self, topic: str, body: Any = None, **options: Unpack[PutOptions]) -> None:
+        """Put a job when this one is finished, in the same step: neither is done without the other.
+
+        Nothing is sent now, and nothing is put if the handler fails. The arguments are those of `AsyncClient.put`;
+        with those of a `Then` there may be 10 jobs. Their topics must be in the same shard of the store as this job's.
+        If the service refuses them, the job is released with the reason.
+
+        Raises:
+            ValueError: there are more than 10 jobs.
+            TypeError: an option is unknown.
+            InvalidInput: a value is out of its bounds.
+        """
+        check_count(len(self._puts) + 1)
+        self._puts.append(checked_job(put_fields(topic, body, options)))
+
+    @property
+    def puts(self) -> Sequence[dict[str, Any]]:
+        """The jobs of `put` so far, as JSON objects."""
+        return tuple(self._puts)
+
+    @property
+    def topic(self) -> str:
+        """The topic of the job: it tells the topics that match a pattern apart."""
+        return self.job.topic
+
+    @property
+    def tags(self) -> Sequence[str]:
+        """The tags of the job; empty for a job without tags."""
+        return self.job.tags
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers of the job; empty for a job without headers."""
+        return self.job.headers
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the handler should end.
+
+        True when the job was cancelled, its lease was lost, its time limit has passed, or the worker stops. An async
+        handler also gets CancelledError; a plain one should check this now and then.
+        """
+        return self._stopped is not None
+
+    async def touch(self) -> bool:
+        """Extend the lease now, from an async handler. Returns False if the handler should end.
+
+        The worker extends leases by itself. Call this to learn of a cancel at once instead of within a second. No error
+        is raised when the service does not respond.
+        """
+        await self._touch(self)
+        return not self.cancelled
+
+    def touch_from_thread(self) -> bool:
+        """Like `touch`, from a plain handler: blocks until the service has responded, some seconds at most.
+
+        Raises:
+            RuntimeError: this process was forked by the handler.
+        """
+        if os.getpid() != self._pid:  # the event loop runs in the other process only
+            raise RuntimeError("a process that a handler has forked cannot touch the job: do so in the handler")
+        return asyncio.run_coroutine_threadsafe(self.touch(), self._loop).result()
+
+
+CallNext = Callable[[], Awaitable[Any]]
+Middleware = Callable[[Context, CallNext], Awaitable[Any]]
+RunPlain = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class Handler:
@@ -171,8 +259,8 @@ def _accepts(annotation: Any, body_type: Any) -> bool:
         return False
 
 
-def _type_name(of: Any) -> str:
-    return of.__qualname__ if isinstance(of, type) else repr(of)
+def _type_name(body_type: Any) -> str:
+    return body_type.__qualname__ if isinstance(body_type, type) else repr(body_type)
 
 
 def _parsed(parser: TypeAdapter[Any], body: Any) -> Any:
@@ -201,3 +289,56 @@ def _reason(error: ValidationError) -> str:
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 3]}..."
+
+
+class TopicHandlers:
+    """Handlers by topic or pattern. A topic's own handler precedes those of patterns; the first pattern that matches
+    counts, in the order of their declaration.
+
+    The iteration is over topics and patterns as they were declared.
+    """
+
+    def __init__(self) -> None:
+        self._declared: dict[str, Handler] = {}
+        self._patterns: dict[str, TopicPatterns] = {}
+        self._matched: dict[str, Handler | None] = {}
+
+    def add(self, handler: Handler) -> None:
+        """Declare a handler. Raises ValueError if its topic has one, or there are 32 already."""
+        topic = handler.topic
+        if topic in self._declared:
+            raise ValueError(f"topic {topic!r} has a handler already: {self._declared[topic].function!r}")
+        if len(self._declared) == POP_TOPICS_MAX:
+            raise ValueError(f"a worker has handlers for at most {POP_TOPICS_MAX} topics: {topic!r} is one too many")
+        self._declared[topic] = handler
+        if is_pattern(topic):
+            self._patterns[topic] = TopicPatterns([topic])
+        self._matched.clear()
+
+    def find(self, topic: str) -> Handler | None:
+        """The handler for the jobs of a topic, None if there is none."""
+        declared = self._declared.get(topic)
+        return self._match(topic) if declared is None and self._patterns else declared
+
+    def _match(self, topic: str) -> Handler | None:
+        if topic not in self._matched:
+            if len(self._matched) >= _TOPICS_REMEMBERED:
+                self._matched.clear()
+            matching = (one for one, patterns in self._patterns.items() if patterns.match(topic))
+            self._matched[topic] = next((self._declared[one] for one in matching), None)
+        return self._matched[topic]
+
+    def __getitem__(self, topic: str) -> Handler:
+        handler = self.find(topic)
+        if handler is None:
+            raise KeyError(topic)
+        return handler
+
+    def __contains__(self, topic: str) -> bool:
+        return self.find(topic) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._declared)
+
+    def __len__(self) -> int:
+        return len(self._declared)

@@ -8,9 +8,8 @@ from enum import Enum
 from typing import Any
 
 from deferd.client.spans import Process
-from deferd.contract.responses.jobs import Delivery
-from deferd.worker.context import Context
-from deferd.worker.handlers import Handler
+from deferd.contract.operations.jobs import Delivery
+from deferd.worker.handlers import Context, Handler
 from deferd.worker.outcomes import Outcome
 
 _REPORT_S = 1.0
@@ -74,7 +73,7 @@ class HeldJob(Context):
         self._outcome_if_stopped: Outcome | None = None
 
     def start(self) -> None:
-        """It occupies a slot."""
+        """Occupy a slot."""
         self.running = True
 
     def begin(self, timer: asyncio.TimerHandle | None) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from deferd.client import AsyncClient
-from deferd.client.retry import jittered
+from deferd.client.sender import jittered
 from deferd.contract.errors import DeferdError, JobCancelled, JobNotFound, ReceiptStale
 from deferd.contract.limits import BATCH_MAX
 from deferd.worker.held_job import HeldJob

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from deferd.contract.clocks import monotonic_s
 from deferd.contract.errors import Forbidden, Unauthorized
-from deferd.contract.real_time import monotonic_s
 
 LOG = logging.getLogger("deferd.worker")
 

@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 
 from pydantic_core import from_json, to_json
 
-from deferd.client.durations import Seconds, seconds
-from deferd.client.idempotency import with_id
+from deferd.client.job_requests import with_id
 from deferd.client.put_options import check_put
-from deferd.client.request_body import JobToPut, as_json, job_fields, set_fields
+from deferd.client.request_body import JobToPut, Seconds, as_json, job_fields, seconds, set_fields
 from deferd.contract.backoff import ExponentialBackoff, FixedBackoff
 from deferd.contract.limits import CHAINED_PUTS_MAX, DELAY_MAX_S, ERROR_TEXT_MAX, SNOOZE_MIN_S
-from deferd.contract.responses.jobs import Delivery
+from deferd.contract.operations.jobs import Delivery
 from deferd.worker.log import LOG
 
 IsFailure = Callable[[BaseException], bool]
@@ -215,8 +214,10 @@ def bounded(value: object) -> str:
     return text.encode(errors="replace").decode()
 
 
-def _delay_s(delay: float | timedelta, least_s: float, of: str) -> float:
+def _delay_s(delay: float | timedelta, least_s: float, what: str) -> float:
     delay_s = seconds(delay)
     if not least_s <= delay_s <= DELAY_MAX_S:
-        raise ValueError(f"the delay of {of} must be {least_s:g} to {DELAY_MAX_S} seconds (10 years), not {delay_s:g}")
+        raise ValueError(
+            f"the delay of {what} must be {least_s:g} to {DELAY_MAX_S} seconds (10 years), not {delay_s:g}"
+        )
     return delay_s

@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 
 from deferd.client import AsyncClient, FinishResult, UnexpectedAnswer, Unreachable
 from deferd.client.request_body import JobToFinish
-from deferd.client.retry import RetryPolicy
-from deferd.client.sender import SendOutcome
+from deferd.client.sender import RetryPolicy, SendOutcome
 from deferd.contract.errors import (
     DeferdError,
     DifferentShard,

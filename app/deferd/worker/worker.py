@@ -8,19 +8,19 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from deferd.client import AsyncClient, JobDefinition
-from deferd.client.durations import Seconds, seconds
-from deferd.client.schedules import RunOptions, ScheduledJobOptions
+from deferd.client.request_body import Seconds, seconds
+from deferd.client.scheduling import RunOptions, ScheduledJobOptions
 from deferd.contract.limits import ID_LENGTH, ID_PATTERN
-from deferd.worker import event_loop
-from deferd.worker.handlers import Handler, Middleware, check_topic
+from deferd.stop_signals import handle_in_loop, restore_in_children, stop_signals
+from deferd.worker.declared_schedules import DeclaredSchedules, schedules_registered
+from deferd.worker.fetcher import Priority, topic_order
+from deferd.worker.handlers import Handler, Middleware, TopicHandlers, check_topic
 from deferd.worker.log import LOG
-from deferd.worker.schedules import DeclaredSchedules, schedules_registered
-from deferd.worker.topic_handlers import TopicHandlers
-from deferd.worker.topic_priority import Priority, topic_order
 from deferd.worker.worker_run import WorkerRun, WorkerSettings
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Layer = TypeVar("Layer", bound=Middleware)
-
 _PREFETCH_PER_HANDLER = 10
 _PREFETCH_MAX = 1000
+_LEFT_TASKS_S = 1.0
 
 
 class Worker:
@@ -203,18 +203,18 @@ class Worker:
             RuntimeError: an event loop runs in this thread already: use `await worker.serve()` there.
             ValueError, InvalidInput: as for `serve`.
         """
-        if event_loop.running_here() is not None:
+        if running_loop() is not None:
             raise RuntimeError(
                 "Worker.run() starts an event loop, and one is running in this thread already: "
                 "use `await worker.serve()` here, and `worker.stop()` to end it"
             )
         loop = asyncio.new_event_loop()
         try:
-            with event_loop.signals_handled(loop, self._on_signal):
+            with _signals_handled(loop, self._on_signal):
                 left = loop.run_until_complete(self._serve(url=url, key=key))
             return 1 if left else 0
         finally:
-            event_loop.close(loop)
+            _close(loop)
 
     async def serve(self) -> None:
         """Work in the current event loop until `stop` is called. A cancellation stops it without grace time.
@@ -237,7 +237,7 @@ class Worker:
         self._stop_requested = True
         if self._running is not None:
             loop, stop = self._running
-            if event_loop.running_here() is loop:
+            if running_loop() is loop:
                 stop.set()
                 return
             with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -309,3 +309,60 @@ def _default_name() -> str:
     host = re.sub(r"[^A-Za-z0-9._:-]", "-", socket.gethostname()).lstrip("._:-")
     suffix = f"-{os.getpid()}"
     return f"{host[: ID_LENGTH - len(suffix)] or 'worker'}{suffix}"
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop that runs in this thread, if one does."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+@contextlib.contextmanager
+def _signals_handled(loop: asyncio.AbstractEventLoop, on_signal: Callable[[signal.Signals], None]) -> Iterator[None]:
+    """Call `on_signal` in the loop for each stop signal. After one SIGINT, the next has its default effect.
+
+    Outside the main thread, Python delivers no signals and this does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    interrupted = False
+
+    def handle(number: int) -> None:
+        nonlocal interrupted
+        if number == signal.SIGINT and interrupted:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        interrupted = interrupted or number == signal.SIGINT
+        on_signal(signal.Signals(number))
+
+    with contextlib.ExitStack() as handlers:
+        for number in stop_signals():
+            handlers.callback(_add_handler(loop, number, handle))
+        yield
+
+
+def _add_handler(
+    loop: asyncio.AbstractEventLoop, number: signal.Signals, handle: Callable[[int], None]
+) -> Callable[[], object]:
+    """Call `handle` in the loop when the signal arrives; returns the function that removes it."""
+    try:
+        handle_in_loop(loop, number, handle, number)
+    except NotImplementedError:  # the event loops of Windows
+        before = signal.signal(number, lambda number, _frame: loop.call_soon_threadsafe(handle, number))
+        restore_in_children(number, before)
+        return lambda: signal.signal(number, before or signal.SIG_DFL)
+    return lambda: loop.remove_signal_handler(number)
+
+
+def _close(loop: asyncio.AbstractEventLoop) -> None:
+    """Close a loop like asyncio.run, but do not wait without limit for tasks that ignore their cancellation."""
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    if left:
+        loop.run_until_complete(asyncio.wait(left, timeout=_LEFT_TASKS_S))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()

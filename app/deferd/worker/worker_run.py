@@ -14,10 +14,9 @@ from typing import Any
 from deferd.client import AsyncClient, Delivery
 from deferd.client.spans import NO_PROCESS
 from deferd.contract.errors import DeferdError, JobCancelled
-from deferd.worker.fetcher import Fetcher
-from deferd.worker.forked_child import exit_in_child
-from deferd.worker.handler_threads import DaemonThreads
-from deferd.worker.handlers import Middleware
+from deferd.worker.fetcher import Fetcher, TopicOrder
+from deferd.worker.handler_threads import DaemonThreads, exit_in_child
+from deferd.worker.handlers import Middleware, TopicHandlers
 from deferd.worker.held_job import HeldJob, Stop
 from deferd.worker.lease_keeper import LeaseKeeper
 from deferd.worker.log import LOG
@@ -34,10 +33,7 @@ from deferd.worker.outcomes import (
     of_failure,
     of_value,
 )
-from deferd.worker.prefetch import AHEAD_S, Prefetch
 from deferd.worker.reporter import Reporter
-from deferd.worker.topic_handlers import TopicHandlers
-from deferd.worker.topic_priority import TopicOrder
 
 _CLEANUP_S = 2.0
 """How long a cancelled handler may clean up before its job is settled without it."""
@@ -45,6 +41,11 @@ _LAST_REPORTS_S = 5.0
 _WAIT_S = 1.0
 """How long a prefetched job may wait for a slot. Then all waiting jobs are returned, because another worker may be
 idle."""
+_AHEAD_S = 0.25
+"""How far ahead of their start jobs are fetched."""
+_CONFIRMED_S = _AHEAD_S
+"""If the lease of a job was confirmed longer ago, it is confirmed again before its handler begins."""
+_MEAN_WEIGHT = 0.1
 _RELEASED_ON_STOP = Release(0, "the worker stopped")
 
 
@@ -75,7 +76,7 @@ class WorkerRun:
         self._wait_timer: asyncio.TimerHandle | None = None
         self._held: set[HeldJob] = set()
         self._busy = 0
-        self._prefetch = Prefetch(settings.concurrency, settings.prefetch)
+        self._prefetch = _Prefetch(settings.concurrency, settings.prefetch)
         self._handler_ended = asyncio.Event()
         self._threads = DaemonThreads(self._loop)
         self._leases = LeaseKeeper(client, self._on_delivery_over)
@@ -171,7 +172,7 @@ class WorkerRun:
         A job that has waited for some time may have been cancelled, or its lease may have ended with its deadline. Only
         the service knows.
         """
-        if self._loop.time() - held.confirmed_s > AHEAD_S and not await self._leases.touch(held):
+        if self._loop.time() - held.confirmed_s > _CONFIRMED_S and not await self._leases.touch(held):
             return "its lease could not be confirmed"
         if held.stopped is not None or self._stopping.is_set():
             return "the worker stops"
@@ -323,3 +324,34 @@ def _log_outcome(held: HeldJob, outcome: Outcome, error: BaseException | None, r
     level = logging.INFO if isinstance(error, Retry | Snooze) or held.stopped is Stop.SHUTDOWN else logging.WARNING
     reason = outcome.error or "requested by the handler"
     LOG.log(level, "%s %s: %s", held, verb, reason, extra=facts, exc_info=None if expected else error)
+
+
+class _Prefetch:
+    """Limits prefetched jobs to those that will start within 0.25 s: others could start earlier at another worker.
+
+    Judges by a moving average of the run times of handlers.
+    """
+
+    def __init__(self, concurrency: int, limit: int) -> None:
+        self._concurrency = concurrency
+        self._limit = limit
+        self._mean_run_s: float | None = None
+        self._last_end_s = float("-inf")
+        self._loop = asyncio.get_running_loop()
+
+    def handler_ended(self, began_s: float) -> float:
+        """Count a handler that began at this time of the loop and ends now; returns how long it ran."""
+        self._last_end_s = self._loop.time()
+        run_s = self._last_end_s - began_s
+        if self._mean_run_s is None:
+            self._mean_run_s = run_s
+        else:
+            self._mean_run_s += _MEAN_WEIGHT * (run_s - self._mean_run_s)
+        return run_s
+
+    def count(self, busy: int) -> int:
+        """How many jobs may wait in the worker while `busy` handlers run."""
+        stuck = busy >= self._concurrency and self._loop.time() - self._last_end_s > _AHEAD_S
+        if self._mean_run_s is None or stuck:
+            return 0
+        return int(min(self._limit, self._concurrency * _AHEAD_S / max(self._mean_run_s, 1e-6)))

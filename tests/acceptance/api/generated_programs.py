@@ -55,7 +55,7 @@ def without_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceP
         yield service
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=60)
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_program_on_a_generated_client_works(
     language: str, shared_service: ServiceProcess, without_store: ServiceProcess, topic: str

@@ -75,7 +75,7 @@ def refused_pops(service: ServiceProcess, topic: str) -> int:
     return sum((line["topic"], line["outcome"]) == (topic, "forbidden") for line in audit_lines(service))
 
 
-@pytest.mark.parametrize("way", ["typed", "redirect", "link", "frame", "image"])
+@pytest.mark.parametrize("way", ["typed", "redirect", "link", "frame and image"])
 def test_no_way_to_open_a_pop_in_a_browser_reserves_a_job(
     service: ServiceProcess, topic: str, tmp_path: Path, way: str
 ) -> None:
@@ -83,12 +83,12 @@ def test_no_way_to_open_a_pop_in_a_browser_reserves_a_job(
     pop = f"http://localhost:{service.port}/topics/{topic}/pop?wait=0"
     html = {
         "link": f'<a id="a" href="{pop}">a</a><script>document.getElementById("a").click()</script>',
-        "frame": f'<iframe src="{pop}"></iframe>',
-        "image": f'<img src="{pop}">',
+        "frame and image": f'<iframe src="{pop}"></iframe><img src="{pop}">',
     }.get(way, "")
     with html_site(html, redirect_to=pop if way == "redirect" else None) as elsewhere:
         shown = page_shown(pop if way == "typed" else elsewhere, tmp_path)
-    wait_until(lambda: refused_pops(service, topic) == 1, WITHIN_S, "the browser sent a pop, and was refused")
+    pops = 2 if way == "frame and image" else 1
+    wait_until(lambda: refused_pops(service, topic) == pops, WITHIN_S, "the browser sent each pop, and was refused")
     if way in ("typed", "redirect"):
         assert "has effects" in shown
     job = httpx.get(f"{service.url}/jobs/{topic}/j", verify=NO_TLS).json()

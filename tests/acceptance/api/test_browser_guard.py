@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import json
 from pathlib import Path
 
 import pytest
 
-from tests.acceptance.api.keyed_service import KeysFile, audit_lines, call, keys_of_every_kind
 from tests.acceptance.http_calls import Http
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.wire import Wire, connected
@@ -155,14 +153,6 @@ async def test_pages_may_be_linked_to_and_health_is_public(shared_service: Servi
             assert (await send(wire, "GET", path, "Host: jobs.example.com"))[0] == 200
 
 
-async def test_refusals_are_in_the_audit_log(tmp_path: Path, topic: str) -> None:
-    with running_service("--log-format", "json", data_dir=tmp_path) as service:
-        async with connected(service.port) as wire:
-            await send(wire, "POST", f"/topics/{topic}/pop", "Host: rebound.example.com")
-    [line] = audit_lines(service)
-    assert (line["outcome"], line["call"], line["topic"]) == ("forbidden", "POST /topics/{topic}/pop", topic)
-
-
 OPENED = ("Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document")
 
 
@@ -216,8 +206,11 @@ async def test_a_page_of_the_service_itself_may_fetch(http: Http, shared_service
     assert (await http.get_job("j"))["attempts"] == 1
 
 
-async def test_insecure_alone_allows_no_public_name(tmp_path: Path, topic: str) -> None:
-    with running_service("--insecure", data_dir=tmp_path) as service:
+async def test_insecure_listens_everywhere_says_what_that_means_and_allows_no_public_name(
+    tmp_path: Path, topic: str
+) -> None:
+    with running_service("--host", "0.0.0.0", DEFERD_INSECURE="true", data_dir=tmp_path) as service:  # noqa: S104
+        assert "WARNING  deferd: --insecure: no key is required" in service.lines[0]
         async with connected(service.port) as wire:
             path = f"/topics/{topic}/pop?wait=0"
             for host in ("localhost", "192.168.7.1:8000", "deferd"):
@@ -236,10 +229,9 @@ async def test_insecure_alone_allows_no_public_name(tmp_path: Path, topic: str) 
             ("jobs.example.com", "JOBS.EXAMPLE.COM.:8000", "a.example.org", "a.b.example.org", "localhost"),
             ("example.com", "other.example.com", "example.org", "jobs.example.com.evil.example", "unused.example"),
         ),
-        ((), {"DEFERD_ALLOWED_HOST": "a.example,b.example"}, ("a.example", "b.example:80"), ("c.example",)),
         ((), {"DEFERD_ALLOWED_HOST": "*"}, ("any.example", "127.0.0.1"), ()),
     ],
-    ids=["flags", "variable", "any"],
+    ids=["flags", "any"],
 )
 async def test_allowed_hosts_are_served_but_not_pages_of_other_sites(
     tmp_path: Path,
@@ -261,11 +253,3 @@ async def test_allowed_hosts_are_served_but_not_pages_of_other_sites(
             ):
                 headers = (f"Host: {allowed[0]}", *elsewhere)
                 assert (await send(wire, "GET", "/topics/t/pop?wait=0", *headers))[0] == 403
-
-
-async def test_with_keys_only_the_key_matters(tmp_path: Path, topic: str) -> None:
-    keys: KeysFile = keys_of_every_kind(tmp_path / "keys.toml")
-    elsewhere = ("Origin: https://shop.example.com", "Sec-Fetch-Site: cross-site")
-    with running_service("--keys-file", str(keys.path), data_dir=tmp_path) as service:
-        response = await call(service, "GET", f"/topics/{topic}/pop?wait=0", None, *elsewhere, token=keys.tokens["pop"])
-    assert (response.status, json.loads(response.body)) == (200, {"jobs": []})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -152,50 +151,34 @@ async def test_client_and_command(http: Http, shared_service: ServiceProcess) ->
     assert [one["operation"] for one in shell.json("activity", http.topic, "--limit", "1")] == ["set_topic"]
 
 
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> KeysFile:
-    keys = KeysFile(Path(tmp_path_factory.mktemp("keys")) / "keys.toml")
-    keys.add("ops", "admin", "read", "put", "cancel")
-    keys.add("shop", "read", "cancel", topics=("shop.*",))
-    keys.add("popper", "pop")
-    return keys
+async def test_keys_are_named_and_see_their_topics_only(service: ServiceProcess, keys: KeysFile, topic: str) -> None:
+    admin, shop = keys.tokens["admin"], keys.tokens["shop"]
+    ours, theirs = f"shop.{topic}", f"bank.{topic}"
+    for name in (ours, theirs):
+        assert (await call(service, "PUT", f"/topics/{name}", {"ttr": 9}, token=admin)).status == 200
+        put = {"topic": name, "id": "j", "tags": [topic]}
+        assert (await call(service, "POST", "/jobs", put, token=admin)).status == 201
+    assert (await call(service, "POST", f"/topics/{theirs}/pause", {}, token=shop)).status == 403
+    assert (await call(service, "POST", "/jobs/cancel", {"select": {"tag": topic}}, token=shop)).status == 200
 
-
-@pytest.fixture(scope="module")
-def service(keys: KeysFile, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    data_dir = tmp_path_factory.mktemp("deferd")
-    with running_service("--keys-file", str(keys.path), data_dir=data_dir) as service:
-        service.wait_ready()
-        yield service
-
-
-async def test_keys_are_named_and_see_their_topics_only(service: ServiceProcess, keys: KeysFile) -> None:
-    ops, shop = keys.tokens["ops"], keys.tokens["shop"]
-    for topic in ("shop.a", "bank.a"):
-        assert (await call(service, "PUT", f"/topics/{topic}", {"ttr": 9}, token=ops)).status == 200
-        assert (
-            await call(service, "POST", "/jobs", {"topic": topic, "id": "j", "tags": ["x"]}, token=ops)
-        ).status == 201
-    assert (await call(service, "POST", "/topics/bank.a/pause", {}, token=shop)).status == 403
-    assert (await call(service, "POST", "/jobs/cancel", {"select": {"tag": "x"}}, token=shop)).status == 200
-
-    async def seen(name: str, query: str = "") -> tuple[int, list[tuple[str, str, str | None]]]:
-        response = await call(service, "GET", f"/activity{query}", token=keys.tokens[name])
+    async def seen(key: str, query: str) -> tuple[int, list[tuple[str, str, str | None]]]:
+        response = await call(service, "GET", f"/activity?{query}", token=keys.tokens[key])
         found = response.json().get("activity", ())
         return response.status, [(one["operation"], one["by"], one.get("topic")) for one in found]
 
     by_tag = ("cancel_selected_jobs", "shop", None)
-    set_bank, set_shop = ("set_topic", "ops", "bank.a"), ("set_topic", "ops", "shop.a")
-    assert await seen("ops") == (200, [by_tag, set_bank, set_shop])
-    assert await seen("shop") == (200, [set_shop])
-    assert await seen("ops", "?topics=*.a") == (200, [set_bank, set_shop])
-    assert await seen("shop", "?topics=bank.a") == (403, [])
-    assert await seen("popper") == (403, [])
+    set_theirs, set_ours = ("set_topic", "admin", theirs), ("set_topic", "admin", ours)
+    assert await seen("admin", "limit=3") == (200, [by_tag, set_theirs, set_ours])
+    assert await seen("shop", "limit=1") == (200, [set_ours])
+    assert await seen("admin", f"topics=*.{topic}") == (200, [set_theirs, set_ours])
+    assert await seen("shop", f"topics=*.{topic}") == (200, [set_ours])
+    assert await seen("shop", f"topics={theirs}") == (403, [])
+    assert await seen("pop", "limit=1") == (403, [])
 
 
 @pytest.mark.slow
 async def test_changes_are_there_after_a_restart(keys: KeysFile, tmp_path: Path) -> None:
-    token = keys.tokens["ops"]
+    token = keys.tokens["admin"]
     with running_service("--keys-file", str(keys.path), data_dir=tmp_path) as service:
         service.wait_ready()
         assert (await call(service, "PUT", "/topics/t", {"ttr": 9}, token=token)).status == 200

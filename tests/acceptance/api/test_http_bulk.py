@@ -1,4 +1,4 @@
-"""Tags, headers, and calls on many jobs over HTTP and with both clients."""
+"""Calls on selected jobs: what HTTP and the clients refuse, and lists by the same selectors."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from deferd import AsyncClient, BulkResult, Client, InvalidInput, JobState
-from deferd.client.idempotency import matches_put
+from deferd import AsyncClient, BulkResult, InvalidInput, JobState
+from deferd.client.job_requests import matches_put
 from tests.acceptance.http_calls import Http, ok, problem, refusal
 from tests.acceptance.service_process import ServiceProcess
 
@@ -24,44 +24,6 @@ def tag() -> str:
 async def client(shared_service: ServiceProcess) -> AsyncIterator[AsyncClient]:
     async with AsyncClient(shared_service.url) as client:
         yield client
-
-
-async def test_tags_and_headers_reach_the_consumer(http: Http, tag: str) -> None:
-    headers = {"tenant": "acme", "Grüße": "an Ada"}
-    put = await http.put_job("a", tags=[tag], headers=headers)
-    assert (put["tags"], put["headers"]) == ([tag], headers)
-    popped = await http.pop_one()
-    assert (popped["tags"], popped["headers"]) == ([tag], headers)
-    plain = await http.put_job("plain", tags=[], headers=None)
-    assert not {"tags", "headers"} & plain.keys()
-
-
-async def test_patch_changes_tags_and_headers(http: Http, tag: str) -> None:
-    await http.put_job("a", delay=60, tags=[tag], headers={"x": "y"})
-    changed = ok(await http.patch(http.job_path("a"), json={"tags": [f"{tag}-2"], "headers": None}))
-    assert changed["tags"] == [f"{tag}-2"]
-    assert "headers" not in changed
-    assert ok(await http.post("/jobs/cancel", json={"select": {"tag": tag}}))["matched"] == 0
-    assert ok(await http.post("/jobs/cancel", json={"select": {"tag": f"{tag}-2"}}))["done"] == 1
-
-
-async def test_one_call_undoes_four_jobs(http: Http, tag: str) -> None:
-    for day in (23, 28, 29, 30):
-        await http.put_job(f"day-{day}", delay=day * 86400, tags=[tag])
-    call = {"select": {"tag": tag}}
-    dry = ok(await http.post("/jobs/cancel", json={**call, "dry_run": True}))
-    assert dry == {"matched": 4, "done": 0, "was": {"delayed": 4}, "complete": True}
-    assert ok(await http.post("/jobs/cancel", json=call)) == {**dry, "done": 4}
-    assert ok(await http.post("/jobs/cancel", json=call)) == {"matched": 0, "done": 0, "was": {}, "complete": True}
-
-
-async def test_jobs_are_rescheduled_by_pattern(http: Http) -> None:
-    before = await http.put_job("a", delay=60)
-    select = {"state": "delayed", "topics": [f"{http.topic[:-1]}*"]}
-    moved = ok(await http.post("/jobs/reschedule", json={"select": select, "by": -10.5, "request_id": "r-1"}))
-    assert moved == {"matched": 1, "done": 1, "was": {"delayed": 1}, "complete": True}
-    after = ok(await http.get(http.job_path("a")))
-    assert datetime.fromisoformat(before["due_at"]) - datetime.fromisoformat(after["due_at"]) == timedelta(seconds=10.5)
 
 
 SELECT = {"tag": "x"}
@@ -115,35 +77,17 @@ async def test_bad_times_are_refused(http: Http, when: dict[str, Any], field: st
     assert message in refusal(await http.post("/jobs/reschedule", json={"select": SELECT, **when}), field)
 
 
-async def test_the_client_cancels_and_reschedules(http: Http, client: AsyncClient, tag: str) -> None:
-    for number in range(3):
-        await client.put(http.topic, number, id=f"j{number}", delay=60, tags=[tag], headers={"n": str(number)})
-    before = await client.get(http.topic, "j0")
-    assert (before.tags, before.headers) == ([tag], {"n": "0"})
+async def test_the_client_takes_durations_instants_and_jobs(http: Http, client: AsyncClient, tag: str) -> None:
+    job = await client.put(http.topic, id="a", delay=60, tags=[tag])
     moved = await client.reschedule_all(tag=tag, by=timedelta(hours=1))
-    assert moved == BulkResult(matched=3, done=3, was={JobState.DELAYED: 3}, complete=True)
-    assert (await client.get(http.topic, "j0")).due_at - before.due_at == timedelta(hours=1)
+    assert moved == BulkResult(matched=1, done=1, was={JobState.DELAYED: 1}, complete=True)
     none = await client.reschedule_all(state="delayed", topics=http.topic, due_before=datetime.now(UTC), by=1)
     assert none == BulkResult(matched=0, done=0, was={}, complete=True)
-    limited = await client.cancel_all(tag=tag, limit=2)
-    assert (limited.done, limited.complete) == (2, False)
-    assert (await client.cancel_all(tag=tag, dry_run=True)).matched == 1
-    [left] = [job async for job in client.jobs(http.topic)]
-    changed = await client.change(http.topic, left.id, tags=[], headers={})
-    assert not changed.tags
-    assert not changed.headers
-    assert (await client.cancel_all(ids=[changed, (http.topic, "j9")])).done == 1
+    assert (await client.cancel_all(ids=[job, (http.topic, "j9")])).done == 1
     with pytest.raises(TypeError, match="unexpected keyword argument 'tags': the selectors are ids, tag"):
         await client.cancel_all(tags="x")  # type: ignore[call-arg]
     with pytest.raises(InvalidInput, match="exactly one"):
         await client.cancel_all()
-
-
-def test_the_blocking_client_has_the_same_calls(shared_service: ServiceProcess, topic: str, tag: str) -> None:
-    with Client(shared_service.url) as client:
-        client.put(topic, id="a", delay=60, tags=[tag])
-        assert client.reschedule_all(tag=tag, delay=30).done == 1
-        assert client.cancel_all(tag=tag).was == {JobState.DELAYED: 1}
 
 
 async def test_a_repeated_put_with_tags_counts_as_the_same_put(http: Http, client: AsyncClient, tag: str) -> None:
@@ -178,16 +122,8 @@ async def test_lists_are_filtered(http: Http, client: AsyncClient, tag: str) -> 
         refusal(await http.get(http.topic_path("jobs"), params=query), field)
 
 
-async def test_dead_jobs_are_redriven_and_purged_by_tag_and_reason(http: Http, client: AsyncClient, tag: str) -> None:
-    for number in range(4):
-        job = await http.reserve(f"j{number}", tags=[tag] if number < 2 else [])
-        ok(await http.post(http.job_path(job["id"], "bury"), json={"error": f"it failed: {number}"}))
-    assert [job.id async for job in client.jobs(http.topic, error="failed: 3")] == ["j3"]
-    assert ok(await http.post(http.topic_path("redrive"), json={"tag": tag, "limit": 1})) == {"redriven": 1}
-    assert await client.redrive(http.topic, reason="expired") == 0
-    assert await client.redrive(http.topic, tag=tag, reason="buried") == 1
-    assert ok(await http.delete(http.topic_path(), params={"tag": tag})) == {"removed": 2}
-    assert await client.purge(http.topic, reason="buried", state="dead") == 2
+async def test_wrong_conditions_of_a_redrive_or_purge_are_named(http: Http) -> None:
+    await http.put_job("a")
     refusal(await http.delete(http.topic_path(), params={"reason": "buried", "state": "ready"}), "query")
     refusal(await http.post(http.topic_path("redrive"), json={"reason": "bored"}), "body.reason")
 

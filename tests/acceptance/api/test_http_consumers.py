@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from deferd import AsyncClient, Client
-from deferd.client.user_agent import user_agent
+from deferd.client.transport import user_agent
 from tests.acceptance.api.keyed_service import KeysFile, call
 from tests.acceptance.cli.command_line import Shell
 from tests.acceptance.http_calls import Http, Json, moment, ok, refusal

@@ -1,19 +1,16 @@
-"""Dead jobs by error: over HTTP, through the client, as a command, and with keys."""
+"""Dead jobs by error: over HTTP, through the client, and as a command."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
 from deferd import Client
-from tests.acceptance.api.keyed_service import KeysFile, call
 from tests.acceptance.cli.command_line import Shell
 from tests.acceptance.http_calls import Http, moment, ok, refusal
-from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.acceptance.service_process import ServiceProcess
 
 
 async def test_groups(http: Http) -> None:
@@ -74,39 +71,3 @@ async def test_a_command_says_when_not_all_were_read(http: Http, shared_service:
         await http.bury(job_id)
     done = Shell(shared_service.url).run("dead", http.topic, "--look-at", "1")
     assert (done.returncode, done.stderr) == (0, "deferd: 1 of 2 dead jobs were read: --look-at reads more\n")
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> KeysFile:
-    keys = KeysFile(Path(tmp_path_factory.mktemp("keys")) / "keys.toml")
-    keys.add("all", "admin", "read", "put", "pop")
-    keys.add("shop", "read", topics=("shop.*",))
-    keys.add("popper", "pop")
-    return keys
-
-
-@pytest.fixture(scope="module")
-def service(keys: KeysFile, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    data_dir = tmp_path_factory.mktemp("deferd")
-    with running_service("--keys-file", str(keys.path), data_dir=data_dir) as service:
-        service.wait_ready()
-        yield service
-
-
-async def test_a_key_sees_its_topics_only(service: ServiceProcess, keys: KeysFile) -> None:
-    token = keys.tokens["all"]
-    for topic in ("shop.a", "bank.a"):
-        assert (await call(service, "POST", "/jobs", {"topic": topic, "id": "j"}, token=token)).status == 201
-        assert len((await call(service, "GET", f"/topics/{topic}/pop", token=token)).json()["jobs"]) == 1
-        assert (await call(service, "POST", f"/jobs/{topic}/j/bury", {"error": "x"}, token=token)).status == 200
-
-    async def topics(name: str, query: str = "") -> tuple[int, list[str], int]:
-        response = await call(service, "GET", f"/dead{query}", token=keys.tokens[name])
-        found = response.json()
-        return response.status, [one["topic"] for one in found.get("groups", ())], found.get("dead", 0)
-
-    assert await topics("all") == (200, ["bank.a", "shop.a"], 2)
-    assert await topics("shop") == (200, ["shop.a"], 1)
-    assert await topics("shop", "?topics=*.a") == (200, ["shop.a"], 1)
-    assert await topics("shop", "?topics=bank.a") == (403, [], 0)
-    assert await topics("popper") == (403, [], 0)

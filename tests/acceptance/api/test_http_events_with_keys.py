@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -12,23 +11,7 @@ import pytest
 from tests.acceptance.api.keyed_service import KeysFile
 from tests.acceptance.api.test_http_events import begun, stream
 from tests.acceptance.http_calls import NO_TLS
-from tests.acceptance.service_process import ServiceProcess, running_service
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> KeysFile:
-    keys = KeysFile(tmp_path_factory.mktemp("keys") / "keys.toml")
-    keys.add("admin", "admin", "put", "read")
-    keys.add("mail", "read", topics=("mail.*",))
-    keys.add("revoked", "read")
-    keys.add("producer", "put")
-    return keys
-
-
-@pytest.fixture(scope="module")
-def service(keys: KeysFile, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    with running_service("--keys-file", str(keys.path), data_dir=tmp_path_factory.mktemp("events")) as service:
-        yield service
+from tests.acceptance.service_process import ServiceProcess
 
 
 def client(service: ServiceProcess, keys: KeysFile, name: str) -> httpx.AsyncClient:
@@ -41,20 +24,21 @@ async def put(admin: httpx.AsyncClient, topic: str) -> None:
     (await admin.post("/jobs", json={"topic": topic})).raise_for_status()
 
 
-async def test_a_key_sees_its_topics_only(service: ServiceProcess, keys: KeysFile) -> None:
-    async with client(service, keys, "admin") as admin, client(service, keys, "mail") as mail:
-        await put(admin, "secret")
-        async with stream(mail, last=10) as reader:
+async def test_a_key_sees_its_topics_only(service: ServiceProcess, keys: KeysFile, topic: str) -> None:
+    secret, *ours = f"secret.{topic}", f"shop.{topic}.a", f"shop.{topic}.b"
+    async with client(service, keys, "admin") as admin, client(service, keys, "shop") as shop:
+        await put(admin, secret)
+        async with stream(shop, last=10) as reader:
             await begun(reader)
-            for topic in ("secret", "mail.a", "secret", "mail.b"):
-                await put(admin, topic)
+            for name in (secret, ours[0], secret, ours[1]):
+                await put(admin, name)
             messages = await reader.events(2)
-        assert [message.data["topic"] for message in messages if message.data] == ["mail.a", "mail.b"]
-        latest = (await mail.get("/events/latest")).json()
-        assert [event["topic"] for event in latest["events"]] == ["mail.b", "mail.a"]
-        assert (await mail.get("/events", params={"topics": "secret"})).status_code == 403
-        assert (await mail.get("/events/latest", params={"topics": "secret"})).status_code == 403
-    async with client(service, keys, "producer") as producer:
+        assert [message.data["topic"] for message in messages if message.data] == ours
+        latest = (await shop.get("/events/latest")).json()
+        assert [event["topic"] for event in latest["events"]] == ours[::-1]
+        assert (await shop.get("/events", params={"topics": secret})).status_code == 403
+        assert (await shop.get("/events/latest", params={"topics": secret})).status_code == 403
+    async with client(service, keys, "put") as producer:
         assert (await producer.get("/events")).status_code == 403
 
 
@@ -83,14 +67,14 @@ async def test_the_stream_of_a_revoked_key_ends_and_a_changed_key_counts_at_once
 async def test_one_key_leaves_streams_to_the_others(service: ServiceProcess, keys: KeysFile) -> None:
     async with (
         client(service, keys, "admin") as admin,
-        client(service, keys, "mail") as mail,
+        client(service, keys, "shop") as shop,
         contextlib.AsyncExitStack() as opened,
     ):
         for _ in range(20):
-            await opened.enter_async_context(stream(mail))
-        refused = await mail.get("/events")
+            await opened.enter_async_context(stream(shop))
+        refused = await shop.get("/events")
         async with stream(admin) as reader:
             await begun(reader)
     problem = refused.json()
     assert (refused.status_code, problem["code"]) == (503, "too_many_streams")
-    assert problem["detail"] == "this process serves 20 streams of events to key 'mail' already"
+    assert problem["detail"] == "this process serves 20 streams of events to key 'shop' already"

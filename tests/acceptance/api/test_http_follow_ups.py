@@ -1,4 +1,4 @@
-"""Over HTTP: a repeated finish of a job with a follow-up, and how many follow-ups and collections a topic has."""
+"""How many follow-ups and collections a topic has, over HTTP."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.acceptance.api.test_http_operations import samples_of, value
-from tests.acceptance.http_calls import NO_TLS, Http, ok, problem
+from tests.acceptance.http_calls import NO_TLS, Http, ok
 from tests.acceptance.service_process import running_service
 
 AFTER: dict[str, Any] = {"on_conflict": "replace", "if_reserved": "after"}
@@ -17,33 +17,6 @@ AFTER: dict[str, Any] = {"on_conflict": "replace", "if_reserved": "after"}
 
 async def put_after(http: Http, **fields: Any) -> None:
     ok(await http.post("/jobs", json={"topic": http.topic, "id": "a", **AFTER, **fields}), 201)
-
-
-async def test_a_repeated_finish_gets_the_response_of_the_first(http: Http) -> None:
-    receipt = (await http.reserve("a"))["receipt"]
-    await put_after(http, body="next")
-    finish = {"receipt": receipt, "result": 1}
-    first = await http.post(http.job_path("a", "finish"), json=finish)
-    again = await http.post(http.job_path("a", "finish"), json=finish)
-    assert (first.status_code, first.content) == (again.status_code, again.content) == (200, first.content)
-    batch = ok(await http.post(f"/topics/{http.topic}/finish", json={"jobs": [{"id": "a", "receipt": receipt}]}))
-    assert batch["results"][0]["status"] == 200
-    following = await http.pop_one()
-    assert following["body"] == "next"
-    ok(await http.post(http.job_path("a", "finish"), json=finish))
-    problem(await http.post(http.job_path("a", "bury"), json={"receipt": receipt}), 409, "receipt_stale")
-    ok(await http.post(http.job_path("a", "finish"), json={"receipt": following["receipt"]}))
-    problem(await http.post(http.job_path("a", "finish"), json=finish), 404, "job_not_found")
-
-
-async def test_a_repeated_finish_whose_put_has_the_same_id_succeeds(http: Http) -> None:
-    receipt = (await http.reserve("a"))["receipt"]
-    finish = {"receipt": receipt, "put": [{"topic": http.topic, "id": "a", "body": "once more"}]}
-    first = ok(await http.post(http.job_path("a", "finish"), json=finish))
-    assert first["put"][0]["status"] == 201
-    again = ok(await http.post(http.job_path("a", "finish"), json=finish))
-    assert (again["state"], again.get("put")) == ("finished", None)
-    assert (await http.pop_one())["body"] == "once more"
 
 
 @pytest.mark.parametrize("path", ["/topics/{}", "/topics?limit=1000"])

@@ -1,18 +1,15 @@
-"""What comes due: over HTTP, through the client, as a command, and with keys."""
+"""What comes due: over HTTP, through the client, and as a command."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
 from deferd import Client
-from tests.acceptance.api.keyed_service import KeysFile, call
 from tests.acceptance.cli.command_line import Shell, terminal
 from tests.acceptance.http_calls import Http, moment, ok, refusal
-from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.acceptance.service_process import ServiceProcess
 
 
 async def put_delayed(http: Http, *delays_s: float) -> None:
@@ -94,45 +91,13 @@ async def test_planned_runs_of_a_schedule(http: Http, shared_service: ServicePro
     assert lines[0].startswith("     6 ")
 
 
-@pytest.mark.parametrize("columns", [30, 80, 250])
+@pytest.mark.parametrize("columns", [30, pytest.param(250, marks=pytest.mark.slow)])
 def test_it_fits_the_terminal(shared_service: ServiceProcess, columns: int) -> None:
     with Client(shared_service.url) as client:
-        for number in range(100):
-            client.put(f"fit.{columns}", id=f"j{number}", delay=1 + 100 * number)
+        topic = f"fit.{columns}"
+        client.put_batch([{"topic": topic, "id": f"j{number}", "delay": 1 + 100 * number} for number in range(100)])
     with terminal(shared_service.url, "forecast", f"fit.{columns}", size=(40, columns)) as shown:
         assert shown.end() == 0
         bars = [line for line in shown.text.splitlines() if "█" in line]
         assert bars
         assert all(len(line.rstrip()) <= columns for line in bars)
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> KeysFile:
-    keys = KeysFile(Path(tmp_path_factory.mktemp("keys")) / "keys.toml")
-    keys.add("all", "put", "read")
-    keys.add("shop", "read", topics=("shop.*",))
-    keys.add("putter", "put")
-    return keys
-
-
-@pytest.fixture(scope="module")
-def service(keys: KeysFile, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    data_dir = tmp_path_factory.mktemp("deferd")
-    with running_service("--keys-file", str(keys.path), data_dir=data_dir) as service:
-        service.wait_ready()
-        yield service
-
-
-async def test_a_key_sees_its_topics_only(service: ServiceProcess, keys: KeysFile) -> None:
-    for topic in ("shop.a", "bank.a"):
-        body = {"topic": topic, "id": "j", "delay": 60}
-        assert (await call(service, "POST", "/jobs", body, token=keys.tokens["all"])).status == 201
-
-    async def seen(name: str, query: str = "") -> tuple[int, int | None]:
-        response = await call(service, "GET", f"/forecast{query}", token=keys.tokens[name])
-        return response.status, response.json().get("delayed")
-
-    assert [await seen("all"), await seen("shop")] == [(200, 2), (200, 1)]
-    assert await seen("shop", "?topics=*.a") == (200, 1)
-    assert await seen("shop", "?topics=bank.a") == (403, None)
-    assert await seen("putter") == (403, None)

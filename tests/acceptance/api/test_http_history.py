@@ -15,7 +15,6 @@ from tests.acceptance.api.keyed_service import KeysFile
 from tests.acceptance.cli.command_line import Shell, terminal
 from tests.acceptance.http_calls import Http, refusal
 from tests.acceptance.service_process import ServiceProcess, running_service
-from tests.waiting import wait_until
 
 COLUMNS = {
     "at", "put", "popped", "finished", "released", "dead", "cancelled", "lateness_p50", "lateness_p99",
@@ -152,12 +151,12 @@ def test_command(service: ServiceProcess, keys: KeysFile, client: Client) -> Non
     assert "--span must be" in shell.refused(2, "history", "drawn", "--span", "3d")
 
 
-@pytest.mark.parametrize("columns", [60, 80, 250])
-def test_it_fits_the_terminal(shared_service: ServiceProcess, columns: int) -> None:
-    with Client(shared_service.url) as client:
-        client.put("fit", on_conflict="keep", id="a", delay=600)
-        wait_until(lambda: any(client.history("fit").put), 30, "the history has the put")
-    with terminal(shared_service.url, "history", "fit", size=(40, columns)) as shown:
+@pytest.mark.parametrize("columns", [60, pytest.param(250, marks=pytest.mark.slow)])
+def test_it_fits_the_terminal(service: ServiceProcess, keys: KeysFile, client: Client, columns: int) -> None:
+    client.put("fit", on_conflict="keep", id="a", delay=600)
+    advance(client, 10)
+    words = ("history", "fit", "--key", keys.tokens["all"])
+    with terminal(service.url, *words, size=(40, columns)) as shown:
         assert shown.end() == 0
         bars = [line for line in shown.text.splitlines() if "█" in line]
         assert bars

@@ -15,6 +15,7 @@ from tests.acceptance.api.keyed_service import KeysFile, audit_lines, call, keys
 from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.wire import WireResponse, connected, request
+from tests.openapi_document import openapi_document
 from tests.waiting import wait_until
 
 both_entry_points = pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
@@ -60,7 +61,7 @@ SCHEDULES: list[tuple[str, str, str, Any]] = [
     ("read", "GET", "/schedules/none/preview", None),
     ("read", "POST", "/schedules/preview", {"topic": "t", "every": 3600}),
 ]
-"""Calls whose path has no topic; the topic of a schedule that exists is checked in test_http_schedules.py."""
+"""Calls whose path has no topic; the topic of a schedule that exists is checked in test_http_keys_of_many_jobs.py."""
 PAGES = ["/docs", "/openapi.json", "/docs/swagger-ui.css"]
 
 
@@ -181,11 +182,20 @@ async def test_health_and_readiness_are_public(service: ServiceProcess, keys: Ke
             assert (await call(service, "GET", path, token=token, through_asgi=through_asgi)).status == 200
 
 
-@pytest.mark.parametrize("page", PAGES)
-async def test_pages_require_a_key_with_scope_read(service: ServiceProcess, keys: KeysFile, page: str) -> None:
-    assert is_unauthorized(await call(service, "GET", page))
-    assert (await call(service, "GET", page, token=keys.tokens["put"])).status == 403
-    assert (await call(service, "GET", page, token=keys.tokens["read"])).status == 200
+async def test_pages_require_a_key_with_scope_read(service: ServiceProcess, keys: KeysFile) -> None:
+    for page in PAGES:
+        assert is_unauthorized(await call(service, "GET", page))
+        assert (await call(service, "GET", page, token=keys.tokens["put"])).status == 403
+        async with httpx.AsyncClient(base_url=service.url, verify=NO_TLS, timeout=60) as client:  # the document is made
+            shown = await client.get(page, headers={"Authorization": f"Bearer {keys.tokens['read']}"})
+        assert shown.status_code == 200
+        assert page != "/openapi.json" or shown.json() == openapi_document()
+
+
+async def test_with_keys_the_site_of_a_page_does_not_matter(service: ServiceProcess, keys: KeysFile) -> None:
+    elsewhere = ("Origin: https://shop.example.com", "Sec-Fetch-Site: cross-site")
+    popped = await call(service, "GET", "/topics/empty/pop?wait=0", None, *elsewhere, token=keys.tokens["pop"])
+    assert (popped.status, popped.json()) == (200, {"jobs": []})
 
 
 @pytest.mark.parametrize("page", PAGES)

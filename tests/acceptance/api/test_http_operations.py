@@ -10,7 +10,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.acceptance.http_calls import NO_TLS, Http, moment, ok
 from tests.acceptance.service_process import running_service
-from tests.openapi_document import openapi_document
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -32,10 +31,6 @@ def value(samples: Samples, name: str, **labels: str) -> float:
 async def test_the_service_is_healthy_and_ready(http: Http) -> None:
     assert ok(await http.get("/healthz")) == {"status": "ok"}
     assert ok(await http.get("/readyz")) == {"status": "ok"}
-
-
-async def test_the_openapi_document_is_served_as_in_the_repository(http: Http) -> None:
-    assert ok(await http.get("/openapi.json")) == openapi_document()
 
 
 async def test_the_docs_page_needs_no_other_host(http: Http) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -109,18 +108,20 @@ class KeyedService:
     async def put(self, topic: str) -> None:
         assert (await self.call("admin", "POST", "/jobs", {"topic": topic})).status == 201
 
-    async def popped(self, key: str, topics: str, query: str = "wait=0&count=10") -> list[str]:
+    async def popped(self, key: str, topics: str, query: str = "wait=0&count=10&ttr=3600") -> list[str]:
         response = await self.call(key, "GET", f"/topics/{topics}/pop?{query}")
         assert response.status == 200, response.body
         return sorted(job["topic"] for job in response.json()["jobs"])
 
 
-@pytest.fixture
-async def keyed(tmp_path: Path) -> AsyncIterator[KeyedService]:
-    keys = keys_of_every_kind(tmp_path / "keys.toml")
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyedService]:
+    folder = tmp_path_factory.mktemp("keyed")
+    keys = keys_of_every_kind(folder / "keys.toml")
     keys.add("orders", "pop", topics=("orders.*", "users.a"))
     keys.add("changing", "pop", topics=("orders.*",))
-    with running_service("--keys-file", str(keys.path), data_dir=tmp_path) as service:
+    keys.add("revoked", "pop")
+    with running_service("--keys-file", str(keys.path), data_dir=folder) as service:
         yield KeyedService(service, keys)
 
 
@@ -138,13 +139,17 @@ async def test_a_key_gets_only_topics_that_it_may_pop(keyed: KeyedService, throu
 
 
 async def test_a_pop_that_waits_gets_nothing_that_its_key_may_not_pop_any_more(keyed: KeyedService) -> None:
-    popping = asyncio.create_task(keyed.call("changing", "GET", "/topics/orders.*/pop?wait=30"))
+    keyed.through_asgi = False
+    popping = [
+        asyncio.create_task(keyed.call(key, "GET", "/topics/orders.*/pop?wait=30")) for key in ("changing", "revoked")
+    ]
     async with asyncio.timeout(BUSY_S):
-        while b"deferd_waiting_pops 1.0" not in (await keyed.call("read", "GET", "/metrics")).body:
+        while b"deferd_waiting_pops 2.0" not in (await keyed.call("read", "GET", "/metrics")).body:
             await asyncio.sleep(0.02)
+        keyed.keys.remove("revoked")
         keyed.keys.add("changing", "pop", topics=("orders.b",))
         while (await keyed.call("changing", "GET", "/topics/orders.a/pop?wait=0")).status == 200:
             await asyncio.sleep(0.02)
         await keyed.put("orders.a")
-        assert (await popping).status == 403
+        assert [(await one).status for one in popping] == [403, 401]
         assert await keyed.popped("pop", "orders.*", "wait=5") == ["orders.a"]

@@ -1,9 +1,6 @@
-"""Putting jobs: POST /jobs and POST /jobs/batch."""
+"""Puts over HTTP, POST /jobs and POST /jobs/batch; what every door does is in tests/conformance."""
 
 from __future__ import annotations
-
-from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 
@@ -61,105 +58,11 @@ async def test_whole_seconds_are_written_without_decimals(http: Http) -> None:
     assert '"retain":1.25' in response.text
 
 
-async def test_run_at_is_the_instant_at_which_a_job_is_due(http: Http) -> None:
-    run_at = (datetime.now(UTC) + timedelta(hours=1)).replace(microsecond=123_000)
-    eastward = run_at + timedelta(hours=2)
-    job = await http.put_job(run_at=eastward.replace(tzinfo=None).isoformat() + "+02:00")
-    assert moment(job["due_at"]) == run_at.timestamp()
-    assert job["state"] == "delayed"
-
-
-@pytest.mark.parametrize("run_at", ["2030-06-30T23:59:60Z", "2030-06-30T19:59:60-04:00"])
-async def test_a_run_at_in_a_leap_second_is_the_second_after_it(http: Http, run_at: str) -> None:
-    due_at = "2030-07-01T00:00:00.000Z"
-    assert (await http.put_job("put", run_at=run_at))["due_at"] == due_at
-    await http.put_job("changed", delay=60)
-    changed = ok(await http.patch(http.job_path("changed"), json={"run_at": run_at}))
-    assert changed["due_at"] == due_at
-    batch = ok(await http.post("/jobs/batch", json={"jobs": [{"topic": http.topic, "id": "batch", "run_at": run_at}]}))
-    assert batch["results"][0]["status"] == 201
-    assert (await http.get_job("batch"))["due_at"] == due_at
-
-
-async def test_a_second_60_elsewhere_is_refused(http: Http) -> None:
-    response = await http.post("/jobs", json={"topic": http.topic, "run_at": "2030-06-30T12:00:60Z"})
-    assert "second 60 must be a leap second" in refusal(response, "body.run_at")
-
-
-async def test_a_run_at_in_the_past_means_now(http: Http) -> None:
-    job = await http.put_job(run_at="2001-01-01T00:00:00Z")
-    assert job["state"] == "ready"
-    assert (await http.pop_one())["id"] == job["id"]
-
-
-async def test_a_delayed_job_is_handed_out_when_it_is_due(http: Http) -> None:
-    job = await http.put_job(delay=0.3)
-    assert await http.pop() == []
-    assert (await http.pop_one())["id"] == job["id"]
-    assert seconds_from_now(job["due_at"]) <= 0
-
-
-@pytest.mark.parametrize("body", [None, 0, "text", [], {}, False, [[[]]], 1e308, -0.5])
-async def test_a_body_is_any_json_value(http: Http, body: Any) -> None:
-    await http.put_job("any", body=body)
-    assert (await http.pop_one())["body"] == body
-
-
-async def test_a_taken_id_is_refused(http: Http) -> None:
-    await http.put_job("twice", body=1)
-    members = problem(await http.post("/jobs", json={"topic": http.topic, "id": "twice"}), 409, "job_exists")
-    assert (members["topic"], members["id"]) == (http.topic, "twice")
-    assert (await http.get_job("twice"))["body"] == 1
-
-
-async def test_the_same_id_in_another_topic_is_another_job(http: Http) -> None:
-    await http.put_job("same")
-    ok(await http.post("/jobs", json={"topic": f"{http.topic}.b", "id": "same"}), 201)
-
-
 async def test_keep_leaves_the_old_job_as_it_is(http: Http) -> None:
     old = await http.put_job("kept", body="old", delay=60)
     response = await http.post("/jobs", json={"topic": http.topic, "id": "kept", "body": "new", "on_conflict": "keep"})
     assert ok(response, 200) == {**old, "durability": "fsync"}
     assert "location" not in response.headers
-
-
-async def test_replace_replaces_the_old_job_by_the_new_one(http: Http) -> None:
-    await http.put_job("moved", body="old", delay=60, ttr=5)
-    new = {"topic": http.topic, "id": "moved", "body": "new", "on_conflict": "replace"}
-    job = ok(await http.post("/jobs", json=new), 200)
-    assert (job["body"], job["state"], job["ttr"]) == ("new", "ready", 60)
-    assert await http.counts() == {"ready": 1}
-
-
-@pytest.mark.parametrize("on_conflict", ["keep", "replace"])
-async def test_without_a_conflict_keep_and_replace_put(http: Http, on_conflict: str) -> None:
-    await http.put_job("first", on_conflict=on_conflict)
-
-
-async def test_a_job_that_a_consumer_holds_is_not_replaced(http: Http) -> None:
-    held = await http.reserve("held", body="old")
-    new = {"topic": http.topic, "id": "held", "body": "new"}
-    problem(await http.post("/jobs", json={**new, "on_conflict": "replace"}), 409, "job_reserved")
-    problem(await http.post("/jobs", json={**new, "on_conflict": "reject"}), 409, "job_exists")
-    assert ok(await http.post("/jobs", json={**new, "on_conflict": "keep"}), 200)["state"] == "reserved"
-    ok(await http.post(http.job_path("held", "finish"), json={"receipt": held["receipt"]}))
-
-
-async def test_an_id_is_free_again_when_its_job_is_gone(http: Http) -> None:
-    for _ in range(2):
-        job = await http.reserve("again")
-        ok(await http.post(http.job_path("again", "finish"), json={"receipt": job["receipt"]}))
-
-
-async def test_omitted_fields_of_a_job_come_from_its_topic(http: Http) -> None:
-    backoff = {"kind": "fixed", "seconds": 3, "jitter": 0}
-    defaults = {"ttr": 5, "max_attempts": 2, "backoff": backoff, "ttl": 100, "retain": 10}
-    ok(await http.put(http.topic_path(), json=defaults))
-    job = await http.put_job()
-    assert {name: job[name] for name in defaults} == defaults
-    own = await http.put_job(ttr=7, ttl=None, max_attempts=None)
-    assert (own["ttr"], own["ttl"], own["max_attempts"], own["retain"]) == (7, None, None, 10)
 
 
 async def test_a_full_topic_refuses_until_there_is_room(http: Http) -> None:
@@ -204,13 +107,6 @@ async def test_a_batch_has_a_result_for_each_job_in_order(http: Http) -> None:
     assert "code" not in results[0]
 
 
-async def test_a_batch_may_have_a_thousand_jobs(http: Http) -> None:
-    jobs = [{"topic": http.topic, "id": f"j{number}", "delay": 600} for number in range(1000)]
-    results = ok(await http.post("/jobs/batch", json={"jobs": jobs}))["results"]
-    assert {result["status"] for result in results} == {201}
-    assert await http.counts() == {"delayed": 1000}
-
-
 async def test_one_bad_job_refuses_the_whole_batch(http: Http) -> None:
     jobs = [{"topic": http.topic, "id": "good"}, {"topic": http.topic, "id": "bad", "delay": -1}]
     response = await http.post("/jobs/batch", json={"jobs": jobs})
@@ -218,3 +114,31 @@ async def test_one_bad_job_refuses_the_whole_batch(http: Http) -> None:
     assert response.json()["errors"][0]["pointer"] == "#/jobs/1/delay"
     assert response.json()["errors"][0]["value"] == -1
     assert await http.counts() == {}
+
+
+async def test_a_conflict_shows_the_state_of_the_job_that_has_the_id(http: Http) -> None:
+    await http.put_job("a", delay=60)
+    conflict = problem(await http.post("/jobs", json={"topic": http.topic, "id": "a"}), 409, "job_exists")
+    assert (conflict["topic"], conflict["id"], conflict["state"]) == (http.topic, "a", "delayed")
+    assert "until" not in conflict
+    await http.bury("dead")
+    jobs = [{"topic": http.topic, "id": name, "on_conflict": "keep"} for name in ("a", "dead", "new")]
+    results = ok(await http.post("/jobs/batch", json={"jobs": jobs}))["results"]
+    assert [(result["status"], result.get("state")) for result in results] == [
+        (200, "delayed"),
+        (200, "dead"),
+        (201, None),
+    ]
+    [refused] = ok(await http.post("/jobs/batch", json={"jobs": [{"topic": http.topic, "id": "dead"}]}))["results"]
+    assert (refused["code"], refused["state"]) == ("job_exists", "dead")
+    assert 0 < seconds_from_now(refused["until"])
+
+
+async def test_a_collection_is_no_larger_than_a_body(http: Http) -> None:
+    item = {"topic": http.topic, "id": "a", "on_conflict": "append", "body": "x" * 600_000, "delay": 60}
+    ok(await http.post("/jobs", json=item), 201)
+    refused = problem(await http.post("/jobs", json=item), 413, "payload_too_large")
+    assert refused["limit_bytes"] == 1024 * 1024
+    [result] = ok(await http.post("/jobs/batch", json={"jobs": [item]}))["results"]
+    assert (result["status"], result["code"]) == (413, "payload_too_large")
+    assert (await http.get_job("a"))["items"] == 1

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import httpx
 
-from tests.acceptance.api.keyed_service import call, keys_of_every_kind
+from tests.acceptance.api.keyed_service import KeysFile, call
 from tests.acceptance.http_calls import NO_TLS
-from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.acceptance.service_process import ServiceProcess
 from tests.waiting import wait_until
 
 
@@ -74,24 +72,21 @@ def test_the_system_shows_no_secret_and_no_path(shared_service: ServiceProcess) 
     assert _get(shared_service, "/key").json()["scopes"] == ["put", "pop", "cancel", "read", "admin"]
 
 
-async def test_a_key_sees_itself_and_only_its_topics(tmp_path: Path) -> None:
-    keys = keys_of_every_kind(tmp_path / "keys.toml")
-    keys.add("few", "read", "put", topics=("mine.*",), more="max_jobs = 7")
-    with running_service("--keys-file", str(keys.path), data_dir=tmp_path / "service") as service:
-        for topic in ("mine.a", "other.a"):
-            await call(service, "POST", "/jobs", {"topic": topic}, token=keys.tokens["put"])
-        few = keys.tokens["few"]
-        found = (await call(service, "GET", "/overview", token=few)).json()
-        assert ([one["topic"] for one in found["topics"]], found["matching"]) == (["mine.a"], 1)
-        assert found["totals"]["ready"] == 1
-        own = (await call(service, "GET", "/key", token=few)).json()
-        assert own == {
-            "name": "few",
-            "scopes": ["put", "read"],
-            "topics": ["mine.*"],
-            "requests_per_second": None,
-            "limits": {"max_jobs": 7},
-        }
-        assert (await call(service, "GET", "/system", token=few)).status == 403
-        assert (await call(service, "GET", "/system", token=keys.tokens["read"])).status == 200
-        assert (await call(service, "GET", "/key", token=keys.tokens["put"])).status == 403
+async def test_a_key_sees_itself_and_only_its_topics(service: ServiceProcess, keys: KeysFile) -> None:
+    for topic in ("mine.a", "other.a"):
+        await call(service, "POST", "/jobs", {"topic": topic}, token=keys.tokens["put"])
+    few = keys.tokens["few"]
+    found = (await call(service, "GET", "/overview", token=few)).json()
+    assert ([one["topic"] for one in found["topics"]], found["matching"]) == (["mine.a"], 1)
+    assert found["totals"]["ready"] == 1
+    own = (await call(service, "GET", "/key", token=few)).json()
+    assert own == {
+        "name": "few",
+        "scopes": ["put", "read"],
+        "topics": ["mine.*"],
+        "requests_per_second": None,
+        "limits": {"max_jobs": 7},
+    }
+    assert (await call(service, "GET", "/system", token=few)).status == 403
+    assert (await call(service, "GET", "/system", token=keys.tokens["read"])).status == 200
+    assert (await call(service, "GET", "/key", token=keys.tokens["put"])).status == 403

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -53,12 +52,6 @@ async def test_an_unknown_topic_is_not_found(http: Http) -> None:
     assert http.topic not in [view["topic"] for view in ok(await http.get("/topics"))["topics"]]
 
 
-async def test_a_topic_can_be_paused_before_its_first_job(http: Http) -> None:
-    assert ok(await http.post(http.topic_path("pause")))["paused"] is True
-    await http.put_job("held-back")
-    assert await http.pop() == []
-
-
 async def test_settings_are_replaced_as_a_whole(http: Http) -> None:
     settings = {
         "ttr": 30,
@@ -87,36 +80,11 @@ async def test_shown_settings_can_be_set_as_they_are(http: Http) -> None:
     assert ok(await http.put(http.topic_path(), json=shown))["settings"] == shown
 
 
-async def test_settings_apply_to_jobs_put_afterwards(http: Http) -> None:
-    await http.put_job("before")
-    ok(await http.put(http.topic_path(), json={"ttr": 5}))
-    await http.put_job("after")
-    assert ((await http.get_job("before"))["ttr"], (await http.get_job("after"))["ttr"]) == (60, 5)
-
-
-async def test_a_paused_topic_hands_out_nothing_until_it_is_resumed(http: Http) -> None:
-    await http.put_job("mine")
-    assert ok(await http.post(http.topic_path("pause")))["paused"] is True
-    await http.put_job("more")
-    assert await http.pop() == []
-    async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(http.pop_one(wait=20))
-        resumed = ok(await http.post(http.topic_path("resume"), json={}))
-    assert resumed["paused"] is False
-    assert waiting.result()["id"] == "mine"
-
-
 async def test_pausing_keeps_the_settings_and_accepts_no_body(http: Http) -> None:
     ok(await http.put(http.topic_path(), json={"ttr": 5}))
     assert ok(await http.post(http.topic_path("pause"), json={}))["settings"]["ttr"] == 5
     assert refusal(await http.post(http.topic_path("pause"), json={"for": 5}), "body.for") == "is not a known field"
     assert ok(await http.put(http.topic_path(), json={"ttr": 6}))["paused"] is True
-
-
-async def test_a_reserved_job_of_a_paused_topic_can_be_finished(http: Http) -> None:
-    await http.reserve("held")
-    ok(await http.post(http.topic_path("pause")))
-    ok(await http.post(http.job_path("held", "finish")))
 
 
 async def test_topics_are_listed_page_by_page(http: Http) -> None:
@@ -147,29 +115,6 @@ async def pages(http: Http, **query: Any) -> list[list[Json]]:
         cursor = page["next_cursor"]
         if cursor is None:
             return found
-
-
-async def test_jobs_are_listed_by_state(http: Http) -> None:
-    await http.bury("dead")
-    held = await http.reserve("held")
-    await http.put_job("ready")
-    delayed = await http.put_job("delayed", delay=60)
-    by_state = {
-        state: [job["id"] for page in await pages(http, state=state) for job in page]
-        for state in ("delayed", "ready", "reserved", "dead", "finished")
-    }
-    assert by_state == {
-        "delayed": ["delayed"],
-        "ready": ["ready"],
-        "reserved": ["held"],
-        "dead": ["dead"],
-        "finished": [],
-    }
-    everything = {job["id"]: job for page in await pages(http) for job in page}
-    assert everything.keys() == {"dead", "held", "ready", "delayed"}
-    assert everything["delayed"] == delayed
-    assert everything["held"]["reserved_until"] == held["reserved_until"]
-    assert everything["dead"]["last_error"] == "no use"
 
 
 async def test_jobs_are_listed_page_by_page(http: Http) -> None:
@@ -211,48 +156,3 @@ async def test_a_state_that_does_not_exist_is_refused(http: Http) -> None:
     assert refusal(await http.get(http.topic_path("jobs"), params={"state": "asleep"}), "query.state") == states
     assert refusal(await http.delete(http.topic_path(), params={"state": "asleep"}), "query.state") == states
     assert await http.has_job("safe")
-
-
-async def test_dead_jobs_are_redriven_as_new(http: Http) -> None:
-    await http.bury("dead", max_attempts=1)
-    assert ok(await http.post(http.topic_path("redrive"))) == {"redriven": 1}
-    job = await http.pop_one()
-    assert (job["id"], job["attempt"], job["last_error"]) == ("dead", 1, "no use")
-    assert "reason" not in job
-
-
-async def test_jobs_can_be_redriven_by_id(http: Http) -> None:
-    for name in ("a", "b"):
-        await http.bury(name)
-    await http.put_job("alive", delay=60)
-    response = await http.post(http.topic_path("redrive"), json={"ids": ["b", "alive", "none"]})
-    assert ok(response) == {"redriven": 1}
-    assert (await http.get_job("b"))["state"] == "ready"
-    assert (await http.get_job("a"))["state"] == "dead"
-
-
-async def test_the_number_of_redriven_jobs_can_be_limited(http: Http) -> None:
-    for name in ("a", "b", "c"):
-        await http.bury(name)
-    assert ok(await http.post(http.topic_path("redrive"), json={"limit": 2})) == {"redriven": 2}
-    assert await http.counts() == {"ready": 2, "dead": 1}
-
-
-async def test_a_topic_can_be_purged_of_one_state(http: Http) -> None:
-    await http.bury("dead")
-    await http.put_job("ready")
-    await http.put_job("delayed", delay=60)
-    assert ok(await http.delete(http.topic_path(), params={"state": "dead"})) == {"removed": 1}
-    assert await http.counts() == {"ready": 1, "delayed": 1}
-
-
-async def test_a_purge_removes_all_jobs_and_their_consumers_get_a_410(http: Http) -> None:
-    ok(await http.put(http.topic_path(), json={"ttr": 5}))
-    held = await http.reserve("held")
-    for name in ("a", "b"):
-        await http.put_job(name, delay=60)
-    assert ok(await http.delete(http.topic_path())) == {"removed": 3}
-    response = await http.post(http.job_path("held", "finish"), json={"receipt": held["receipt"]})
-    problem(response, 410, "job_cancelled")
-    assert await http.counts() == {}
-    assert ok(await http.get(http.topic_path()))["settings"]["ttr"] == 5

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
 from deferd import Client
 from deferd.contract.model import JobState
 from tests.acceptance.api.keyed_service import KeysFile, call
 from tests.acceptance.cli.command_line import Shell
 from tests.acceptance.http_calls import Http, moment, ok, refusal
-from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.acceptance.service_process import ServiceProcess
 
 
 async def test_a_delayed_job(http: Http) -> None:
@@ -57,33 +52,17 @@ async def test_client_and_command(http: Http, shared_service: ServiceProcess) ->
     assert "unknown_job" in done.stdout
 
 
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> KeysFile:
-    keys = KeysFile(Path(tmp_path_factory.mktemp("keys")) / "keys.toml")
-    keys.add("ops", "admin", "read", "put")
-    keys.add("shop", "read", topics=("shop.*",))
-    keys.add("putter", "put")
-    return keys
-
-
-@pytest.fixture(scope="module")
-def service(keys: KeysFile, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    data_dir = tmp_path_factory.mktemp("deferd")
-    with running_service("--keys-file", str(keys.path), data_dir=data_dir) as service:
-        service.wait_ready()
-        yield service
-
-
-async def test_a_pause_names_the_key_that_asked_for_it(service: ServiceProcess, keys: KeysFile) -> None:
-    ops = keys.tokens["ops"]
-    for topic in ("shop.a", "bank.a"):
-        assert (await call(service, "POST", "/jobs", {"topic": topic, "id": "j"}, token=ops)).status == 201
-        assert (await call(service, "POST", f"/topics/{topic}/pause", token=ops)).status == 200
-    response = await call(service, "GET", "/jobs/shop.a/j/why", token=keys.tokens["shop"])
+async def test_a_pause_names_the_key_that_asked_for_it(service: ServiceProcess, keys: KeysFile, topic: str) -> None:
+    admin, shop = keys.tokens["admin"], keys.tokens["shop"]
+    ours, theirs = f"shop.{topic}", f"bank.{topic}"
+    for name in (ours, theirs):
+        assert (await call(service, "POST", "/jobs", {"topic": name, "id": "j"}, token=admin)).status == 201
+        assert (await call(service, "POST", f"/topics/{name}/pause", token=admin)).status == 200
+    response = await call(service, "GET", f"/jobs/{ours}/j/why", token=shop)
     paused, *others = response.json()["reasons"]
-    assert (paused["code"], paused["by"]) == ("paused", "ops")
+    assert (paused["code"], paused["by"]) == ("paused", "admin")
     assert [reason["code"] for reason in others] == ["no_consumers", "behind"]
-    topic = (await call(service, "GET", "/topics/shop.a", token=ops)).json()
-    assert (topic["paused_by"], topic["paused_at"]) == ("ops", paused["since"])
-    assert (await call(service, "GET", "/jobs/bank.a/j/why", token=keys.tokens["shop"])).status == 403
-    assert (await call(service, "GET", "/jobs/shop.a/j/why", token=keys.tokens["putter"])).status == 403
+    shown = (await call(service, "GET", f"/topics/{ours}", token=admin)).json()
+    assert (shown["paused_by"], shown["paused_at"]) == ("admin", paused["since"])
+    assert (await call(service, "GET", f"/jobs/{theirs}/j/why", token=shop)).status == 403
+    assert (await call(service, "GET", f"/jobs/{ours}/j/why", token=keys.tokens["put"])).status == 403

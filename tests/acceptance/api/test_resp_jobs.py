@@ -30,27 +30,6 @@ def http_job(service: ServiceProcess, topic: str, job_id: str) -> dict[str, Any]
     return job
 
 
-def test_put_pop_finish(client: redis.Redis, topic: str) -> None:
-    put = call(client, "DEFERD.PUT", topic, "a", "hello")
-    assert (put["id"], put["state"], put["body"], put["durability"]) == (b"a", b"ready", b"hello", b"fsync")
-    [job] = pop(client, topic)
-    assert (job["id"], job["body"], job["attempt"]) == (b"a", b"hello", 1)
-    assert call(client, "DEFERD.FINISH", topic, "a", job["receipt"]) == {
-        "topic": topic.encode(),
-        "id": b"a",
-        "state": b"finished",
-    }
-    assert pop(client, topic) == []
-    with pytest.raises(ResponseError, match=r"^JOB_NOT_FOUND "):
-        client.execute_command("DEFERD.GET", topic, "a")
-
-
-def test_an_id_is_made_for_an_asterisk(client: redis.Redis, topic: str) -> None:
-    ids = {call(client, "DEFERD.PUT", topic, "*", "x")["id"] for _ in range(3)}
-    assert len(ids) == 3
-    assert {job["id"] for job in pop(client, topic, "COUNT", 10)} == ids
-
-
 def test_options_are_the_fields_of_http_in_milliseconds(
     client: redis.Redis, resp_service: ServiceProcess, topic: str
 ) -> None:
@@ -89,62 +68,6 @@ def test_large_json_is_stored_as_it_is(client: redis.Redis, topic: str) -> None:
     assert pop(client, topic, "JSON")[0]["body"] == body
     with pytest.raises(ResponseError, match=r"^VALIDATION body: .*is a number beyond 1\.8e308"):
         client.execute_command("DEFERD.PUT", topic, "b", body.replace(b"12345678901234567890", b"1e999"), "JSON")
-
-
-def test_release_touch_bury_change_cancel(client: redis.Redis, resp_service: ServiceProcess, topic: str) -> None:
-    client.execute_command("DEFERD.PUT", topic, "a", "x", "DELAY", 60_000)
-    assert call(client, "DEFERD.CHANGE", topic, "a", "DELAY", 0, "BODY", "y")["body"] == b"y"
-    [job] = pop(client, topic, "TTR", 5000, "CONSUMER", "w1")
-    assert job["reserved_by"] == b"w1"
-    assert call(client, "DEFERD.TOUCH", topic, "a", job["receipt"], "TTR", 90_000)["reserved_until"] > b"2"
-    released = call(client, "DEFERD.RELEASE", topic, "a", job["receipt"], "DELAY", 0, "ERROR", "again")
-    assert released["state"] in (b"delayed", b"ready")
-    assert released["attempts"] == 1
-    with pytest.raises(ResponseError, match=r"^RECEIPT_STALE "):
-        client.execute_command("DEFERD.FINISH", topic, "a", job["receipt"])
-    [job] = pop(client, topic, "WAIT", 5000)
-    assert job["last_error"] == b"again"
-    assert call(client, "DEFERD.RELEASE", topic, "a", "*", "DELAY", 200, "SNOOZE")["attempts"] == 1
-    [job] = pop(client, topic, "WAIT", 5000)
-    assert call(client, "DEFERD.BURY", topic, "a", job["receipt"], "ERROR", "bad") == {"state": b"dead"}
-    assert http_job(resp_service, topic, "a")["last_error"] == "bad"
-    cancelled = call(client, "DEFERD.CANCEL", topic, "a")
-    assert (cancelled["state"], cancelled["was"]) == (b"cancelled", b"dead")
-    client.execute_command("DEFERD.PUT", topic, "b", "x", "RETAIN", 60_000)
-    [job] = pop(client, topic)
-    with pytest.raises(ResponseError, match=r"^JOB_RESERVED "):
-        client.execute_command("DEFERD.CANCEL", topic, "b", "IFRESERVED", "refuse")
-    client.execute_command("DEFERD.CANCEL", topic, "b")
-    with pytest.raises(ResponseError, match=r"^JOB_CANCELLED "):
-        client.execute_command("DEFERD.FINISH", topic, "b", job["receipt"])
-
-
-def test_a_finish_keeps_its_result_and_puts_others(
-    client: redis.Redis, resp_service: ServiceProcess, topic: str
-) -> None:
-    client.execute_command("DEFERD.PUT", topic, "a", "x", "RETAIN", 60_000)
-    pop(client, topic)
-    follow = f'[{{"topic": "{topic}", "id": "next"}}]'
-    client.execute_command("DEFERD.FINISH", topic, "a", "*", "RESULT", '{"ok":true}', "PUT", follow, "JSON")
-    assert http_job(resp_service, topic, "a")["result"] == {"ok": True}
-    assert http_job(resp_service, topic, "next")["state"] == "ready"
-    assert call(client, "DEFERD.GET", topic, "a")["result"] == b'{"ok":true}'
-
-
-def test_several_topics_have_priority_and_patterns_match(client: redis.Redis, topic: str) -> None:
-    for name in ("low", "high"):
-        client.sadd(f"{topic}.{name}", name, 0)
-    popped = client.execute_command("DEFERD.POP", f"{topic}.high", f"{topic}.low", "COUNT", 2)
-    assert [fields(job)["body"] for job in popped] == [b"high", b"low"]
-    client.sadd(f"{topic}.low", "again", 0)
-    assert [job["body"] for job in pop(client, f"{topic}.*")] == [b"again"]
-
-
-def test_a_repeated_request_gets_the_same_jobs(client: redis.Redis, topic: str) -> None:
-    client.sadd(topic, "a", 0)
-    first = pop(client, topic, "REQUESTID", "r1")
-    again = pop(client, topic, "REQUESTID", "r1")
-    assert [job["receipt"] for job in again] == [job["receipt"] for job in first]
 
 
 def test_a_waiting_pop_delays_no_other_connection(

@@ -9,7 +9,7 @@ import pytest
 import redis
 from redis.exceptions import AuthenticationError, ResponseError
 
-from deferd.api.resp.command_table import COMMANDS
+from deferd.api.resp.execution import COMMANDS
 from tests.acceptance.api.keyed_service import KeysFile, audit_lines, keys_of_every_kind
 from tests.acceptance.resp_calls import packed, redis_client
 from tests.acceptance.server.test_resp_connections import connected, read_to_end

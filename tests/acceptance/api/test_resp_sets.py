@@ -149,6 +149,25 @@ def test_topics_are_listed_and_emptied(client: redis.Redis, topic: str) -> None:
     assert client.scard(names[3]) == 1
 
 
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("[^ab]1", ["c1"]),
+        ("[ac]*", ["a1", "a2", "c1"]),
+        ("[c-b]1", ["b1", "c1"]),
+        (r"[\a]?", ["a1", "a2"]),
+        (r"\b*", ["b1"]),
+        (r"\*1", []),
+        ("*2", ["a2"]),
+        ("a?2", []),
+    ],
+)
+def test_patterns_match_as_in_redis(client: redis.Redis, topic: str, pattern: str, names: list[str]) -> None:
+    for name in ("a1", "a2", "b1", "c1"):
+        client.sadd(f"{topic}.{name}", "a", 60_000)
+    assert keys(client, f"{topic}.{pattern}") == [f"{topic}.{name}".encode() for name in names]
+
+
 def test_a_scan_misses_no_topic_that_stays(client: redis.Redis, topic: str) -> None:
     stays = {f"{topic}.{number}" for number in range(40)}
     for name in stays:

@@ -51,7 +51,7 @@ def figures(*flags: str) -> dict[str, Any]:
 
 
 def bench_topics(url: str) -> list[str]:
-    topics = httpx.get(f"{url}/topics", timeout=10, verify=NO_TLS).raise_for_status().json()["topics"]
+    topics = httpx.get(f"{url}/topics", timeout=RUN_S, verify=NO_TLS).raise_for_status().json()["topics"]
     return [topic["topic"] for topic in topics if topic["topic"].startswith("bench-")]
 
 
@@ -71,10 +71,11 @@ def server_of_something_else() -> Iterator[str]:
             server.shutdown()
 
 
-def test_single_calls_are_counted_and_leave_no_topic_behind(shared_service: ServiceProcess) -> None:
-    found = figures("--url", shared_service.url, "--only", "single", *SMALL)
+def test_each_load_is_measured_and_leaves_no_topic_behind(shared_service: ServiceProcess) -> None:
+    flags = (*SMALL, "--jobs", "601", "--processes", "2", "--consumers", "2")
+    found = figures("--url", shared_service.url, *flags)
 
-    assert (found["url"], found["processes"], found["batch"], found["lateness"]) == (shared_service.url, 1, None, None)
+    assert (found["url"], found["processes"]) == (shared_service.url, 2)
     assert (found["clock_offset_ms"], found["clock_error_ms"] > 0) == (0, True)
     single = found["single"]
     assert single.keys() == {"connections", "put", "cycle"}
@@ -85,14 +86,6 @@ def test_single_calls_are_counted_and_leave_no_topic_behind(shared_service: Serv
         assert one["calls"] == a_job * one["jobs"] >= a_job
         assert one["jobs_per_second"] == pytest.approx(one["jobs"] / one["seconds"], rel=0.01)
         assert 0 < one["p50_ms"] <= one["p90_ms"] <= one["p99_ms"] <= one["max_ms"]
-    assert bench_topics(shared_service.url) == []
-
-
-@pytest.mark.slow
-def test_batches_are_spread_over_processes(shared_service: ServiceProcess) -> None:
-    found = figures("--url", shared_service.url, "--only", "batch", *SMALL, "--jobs", "601", "--processes", "2")
-
-    assert (found["processes"], found["single"], found["lateness"]) == (2, None, None)
     batch = found["batch"]
     assert batch.keys() == {"batch", "put", "take", "cycle"}
     assert batch["batch"] == 100
@@ -100,14 +93,6 @@ def test_batches_are_spread_over_processes(shared_service: ServiceProcess) -> No
         assert batch[part].keys() == PACE
         assert batch[part]["jobs"] == 601
     assert batch["cycle"]["seconds"] == pytest.approx(batch["put"]["seconds"] + batch["take"]["seconds"], abs=0.01)
-    assert bench_topics(shared_service.url) == []
-
-
-@pytest.mark.slow
-def test_lateness_is_measured_for_each_job(shared_service: ServiceProcess) -> None:
-    found = figures("--url", shared_service.url, "--only", "lateness", *SMALL, "--consumers", "2")
-
-    assert (found["single"], found["batch"]) == (None, None)
     lateness = found["lateness"]
     assert lateness.keys() == SPREAD | {
         *("rate", "seconds", "jobs", "consumers"),
@@ -147,7 +132,8 @@ def test_a_terminal_shows_a_progress_bar_beside_the_json(shared_service: Service
     os.close(ours)
 
     assert run.returncode == 0
-    assert json.loads(output)["error"] is None
+    found = json.loads(output)
+    assert (found["error"], found["batch"], found["lateness"]) == (None, None, None)
     for text in ("connecting", "single calls: put", "single calls: put, pop, finish", "calls", "━"):
         assert text in shown.decode()
 
@@ -155,16 +141,17 @@ def test_a_terminal_shows_a_progress_bar_beside_the_json(shared_service: Service
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_run_removes_its_topics(shared_service: ServiceProcess, ending: signal.Signals) -> None:
-    flags = ("--url", shared_service.url, "--only", "single", "--seconds", "30", "--processes", "2")
+    flags = ("--url", shared_service.url, "--only", "single", "--seconds", f"{RUN_S}", "--processes", "2")
+    assert bench_topics(shared_service.url) == []  # else this would stop a run that has not begun
     run = subprocess.Popen(
         command(*flags), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
-        deadline_s = time.monotonic() + 20
+        deadline_s = time.monotonic() + RUN_S
         while not any("single" in topic for topic in bench_topics(shared_service.url)):
             assert time.monotonic() < deadline_s, "the run did not begin"
         os.killpg(run.pid, ending)  # like a terminal, which signals the child processes too
-        output, error = run.communicate(timeout=15)
+        output, error = run.communicate(timeout=RUN_S)
     finally:
         run.kill()
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.acceptance.cli.command_line import Shell
+from tests.acceptance.cli.command_line import Shell, terminal
 from tests.acceptance.cli.damaged_store import BreakableService
 
 
@@ -32,6 +32,9 @@ def test_sound_topics_end_with_0_and_a_table_of_sums(shell: Shell) -> None:
 
 def test_a_store_without_topics_is_sound(shell: Shell) -> None:
     assert shell.good("audit") == "\n0 topics checked: no findings\n"
+    assert shell.good("topics") == ""
+    with terminal(shell.url, "topics") as shown:
+        assert (0, "there is no topic yet") == (shown.end(), shown.text.strip())
 
 
 def test_damage_ends_with_6_and_is_explained_and_repaired(shell: Shell, broken: BreakableService) -> None:

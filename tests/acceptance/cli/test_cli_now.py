@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from deferd import Client
 from tests.acceptance.cli.command_line import Shell
-from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.acceptance.service_process import ServiceProcess
 
 KEPT_S = 10.0
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    """A service of its own: alerts are about all topics."""
-    with running_service(data_dir=tmp_path_factory.mktemp("now")) as service:
-        yield service
-
-
 @pytest.fixture
-def shell(service: ServiceProcess) -> Shell:
-    return Shell(service.url)
+def shell(shared_service: ServiceProcess) -> Shell:
+    return Shell(shared_service.url)
 
 
 def until(shell: Shell, *arguments: str, code: int, text: str) -> str:
@@ -52,7 +44,7 @@ def test_quiet_and_not(shell: Shell, topic: str) -> None:
     assert shell.good("now", topic, "--critical").startswith("All quiet.")
     view = json.loads(shell.run("now", f"{topic}*", "--json").stdout)
     assert [(one["code"], one["topic"]) for one in view["alerts"]] == [("no_consumer", topic)]
-    assert shell.good("now", "other").startswith("All quiet. No job is delayed.")
+    assert shell.good("now", f"other.{topic}").startswith("All quiet. No job is delayed.")
     with Client(shell.url) as client:
         [alert] = client.now(topics=[topic], limit=5).alerts
         assert (alert.code, alert.severity, alert.topic) == ("no_consumer", "warning", topic)

@@ -5,26 +5,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 from tests.acceptance.cli.command_line import Shell
-from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.acceptance.service_process import ServiceProcess
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 OTHER = "whsec_" + "A" * 32
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    with running_service("--push-allow", "localhost:*", data_dir=tmp_path_factory.mktemp("push")) as one:
-        yield one
-
-
 @pytest.fixture
-def shell(service: ServiceProcess) -> Shell:
-    return Shell(service.url)
+def shell(pushing_service: ServiceProcess) -> Shell:
+    return Shell(pushing_service.url)
 
 
 class Listening:

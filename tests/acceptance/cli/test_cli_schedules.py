@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deferd.cli.framework.exit_codes import DONE, FINDINGS, REFUSED, USAGE
-from deferd.testing import ServiceForTests, start_service
+from deferd.testing import ServiceForTests
 from tests.acceptance.cli.command_line import Shell, run_in_process
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[ServiceForTests]:
-    with start_service() as service:
-        yield service
-
-
 @pytest.fixture
-def shell(running: ServiceForTests) -> Iterator[Shell]:
-    yield Shell(running.url)
-    with running.client() as client:
-        for schedule in client.schedules(jobs=False):
-            client.delete_schedule(schedule.name)
-    running.purge()
+def shell(clocked_service: ServiceForTests) -> Shell:
+    clocked_service.purge()
+    return Shell(clocked_service.url)
 
 
 def test_a_schedule_is_put_listed_shown_and_deleted(shell: Shell) -> None:

@@ -6,13 +6,12 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.acceptance.cli.command_line import Shell, environment, ids, terminal
-from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.acceptance.service_process import ServiceProcess
 
 
 @pytest.fixture
@@ -22,11 +21,6 @@ def shell(shared_service: ServiceProcess) -> Shell:
 
 def seed(shell: Shell, topic: str, *jobs: dict[str, Any]) -> None:
     shell.good("put", topic, "-", "--jobs", stdin="\n".join(map(json.dumps, jobs)))
-
-
-def kill_one(shell: Shell, topic: str, *, error: str) -> None:
-    [job] = shell.json("pop", topic, "--wait", "1")
-    shell.good("bury", topic, job["id"], "--error", error)
 
 
 def test_topics_are_a_table_for_people_and_json_for_programs(shell: Shell, topic: str) -> None:
@@ -77,33 +71,15 @@ def test_a_topic_is_set_in_part_or_as_a_whole(shell: Shell, topic: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["jobs", "{topic}"], "{topic} has no jobs"),
-        (["jobs", "{topic}", "--state", "dead"], "{topic} has no dead jobs"),
-    ],
-)
-def test_an_empty_list_says_so_on_a_terminal_only(shell: Shell, topic: str, words: list[str], message: str) -> None:
+def test_an_empty_list_says_so_on_a_terminal_only(shell: Shell, topic: str) -> None:
     shell.json("topic", topic, "--set", "{}")
-    words = [word.replace("{topic}", topic) for word in words]
+    words = ("jobs", topic, "--state", "dead")
 
-    assert "" == shell.good(*words)
-    assert [] == shell.json(*words)
+    assert ("", []) == (shell.good(*words), shell.json(*words))
     with terminal(shell.url, *words) as shown:
-        assert 0 == shown.end()
-        assert message.replace("{topic}", topic) == shown.text.strip()
+        assert (0, f"{topic} has no dead jobs") == (shown.end(), shown.text.strip())
     with terminal(shell.url, *words, "--json") as shown:
         assert (0, "") == (shown.end(), shown.text)
-
-
-@pytest.mark.slow
-def test_a_service_without_topics_says_so_on_a_terminal_only(tmp_path: Path) -> None:
-    with running_service(data_dir=tmp_path) as service:
-        assert "" == Shell(service.url).good("topics")
-        with terminal(service.url, "topics") as shown:
-            assert 0 == shown.end()
-            assert "there is no topic yet" == shown.text.strip()
 
 
 def test_a_full_topic_ends_with_3(shell: Shell, topic: str) -> None:
@@ -133,17 +109,6 @@ def test_jobs_are_listed_by_state_and_limit(shell: Shell, topic: str) -> None:
     }
 
 
-def test_dead_jobs_are_redriven(shell: Shell, topic: str) -> None:
-    seed(shell, topic, {"id": "a"}, {"id": "b"}, {"id": "c"})
-    for error in ("first", "second", "third"):
-        kill_one(shell, topic, error=error)
-    assert "buried: first" in shell.good("jobs", topic, "--state", "dead")
-
-    assert [{"redriven": 1}] == shell.json("redrive", topic, "b", "zz")
-    assert f"2 dead jobs of {topic} ready again\n" == shell.good("redrive", topic)
-    assert [] == shell.json("jobs", topic, "--state", "dead")
-
-
 def test_a_purge_prompts_on_a_terminal_and_requires_yes_elsewhere(shell: Shell, topic: str) -> None:
     seed(shell, topic, {"id": "a"}, {"id": "b", "delay": 60})
     assert "give --yes" in shell.refused(2, "purge", topic)
@@ -170,16 +135,9 @@ def test_a_paused_topic_hands_out_nothing_until_it_is_resumed(shell: Shell, topi
     assert 4 == shell.run("pop", topic, "--wait", "0").returncode
     assert f"\n{topic} (paused) " in shell.good("topics")
     assert [False] == [view["paused"] for view in shell.json("resume", topic)]
+    assert f"{topic}.2 paused, no jobs\n" == shell.good("pause", f"{topic}.2")
+    assert f"deferd: there is no topic '{topic}.3'" == shell.refused(3, "resume", f"{topic}.3")
     assert ["a"] == ids(shell.json("pop", topic, "--wait", "0"))
-
-
-def test_a_pause_of_a_topic_without_jobs_says_so(shell: Shell, topic: str) -> None:
-    assert f"{topic} paused, no jobs\n" == shell.good("pause", topic)
-
-
-def test_an_unknown_topic_is_not_found(shell: Shell, topic: str) -> None:
-    for command in ("resume", "topic"):
-        assert f"deferd: there is no topic {topic!r}" == shell.refused(3, command, topic)
 
 
 def test_a_closed_pipe_ends_it_quietly(shell: Shell, topic: str) -> None:

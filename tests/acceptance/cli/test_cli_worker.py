@@ -8,12 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpx
 import pytest
 
 from tests.acceptance.cli.command_line import Shell, environment
-from tests.acceptance.http_calls import NO_TLS
-from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.acceptance.service_process import ServiceProcess
 from tests.preloaded import run_preloaded
 from tests.waiting import wait_until
 
@@ -86,16 +84,9 @@ def test_a_worker_runs_from_the_current_folder_until_sigterm(shell: Shell, progr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("flags", "variable"), [(("--url", "{service}"), "http://127.0.0.1:9"), ((), "{service}")], ids=["flag", "variable"]
-)
-def test_flag_and_variable_win_over_the_url_in_the_program(
-    shell: Shell, program: Path, topic: str, flags: tuple[str, ...], variable: str
-) -> None:
-    flags = tuple(flag.replace("{service}", shell.url) for flag in flags)
-    url = variable.replace("{service}", shell.url)
+def test_the_variable_wins_over_the_url_in_the_program(shell: Shell, program: Path, topic: str) -> None:
     shell.json("put", topic, "21", "--id", "a", "--retain", "1h")
-    worker = started(program, "shop.jobs:elsewhere", *flags, "--log-format", "json", url=url)
+    worker = started(program, "shop.jobs:elsewhere", "--log-format", "json", url=shell.url)
     try:
         assert worker.stderr is not None
         assert shell.url == json.loads(worker.stderr.readline())["url"]
@@ -151,20 +142,3 @@ def test_an_invalid_worker_is_reported_in_one_line(
         assert "Traceback (most recent call last):" == before[0]
         assert "deferd/commands" not in ran.stderr
         assert f"{words[0].partition(':')[0].replace('.', '/')}.py" in before[1]
-
-
-def test_a_worker_of_a_pushed_topic_says_so_and_waits(tmp_path: Path, program: Path, topic: str) -> None:
-    with running_service("--push-allow", "localhost:*", data_dir=tmp_path / "data") as service:
-        push = {"url": "http://localhost:1/", "secrets": ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]}
-        httpx.put(f"{service.url}/topics/{topic}/push", json=push, trust_env=False, verify=NO_TLS).raise_for_status()
-        process = started(program, "shop.jobs:worker", url=service.url)
-        try:
-            assert process.stderr is not None
-            said = f"the jobs of topic '{topic}' are pushed, so this worker gets none; it asks again every"
-            lines = iter(process.stderr.readline, "")
-            assert any(said in line for line in lines)
-            process.send_signal(signal.SIGTERM)
-            assert "Traceback" not in process.communicate(timeout=20)[1]
-        finally:
-            process.kill()
-    assert process.returncode == 0

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from deferd import Client
-from deferd.cli.service.copy import clock_warning, conclude, show_table
+from deferd.cli.service.store_copies import clock_warning, conclude, show_table
 from deferd.contract.model import JobState
-from deferd.engine.store_copy import CopyReport
-from deferd.engine.store_inventory import Inventory
+from deferd.engine.store_copy import CopyReport, Inventory
 from tests.acceptance.cli.command_line import Shell
 from tests.acceptance.cli.every_state import BIG, PAUSED, TOPIC, StoredJobs, assert_unchanged, fill
 from tests.acceptance.cli.preloaded_shell import PreloadedShell
@@ -38,10 +37,10 @@ def store(tmp_path: Path) -> Iterator[StoreServer]:
         yield store.mark_used()
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> tuple[str, StoredJobs]:
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, StoredJobs]:
     """The data directory of a stopped service with jobs in every state."""
-    with running_service(data_dir=tmp_path / "service") as service, Client(service.url) as client:
+    with running_service(data_dir=tmp_path_factory.mktemp("source")) as service, Client(service.url) as client:
         filled = fill(client)
     return str(service.data_dir), filled
 
@@ -117,7 +116,8 @@ def test_a_store_that_is_served_is_refused(shell: Shell, store: StoreServer, tmp
 def test_a_target_with_jobs_is_refused_and_keeps_them(
     source: tuple[str, StoredJobs], shell: Shell, store: StoreServer
 ) -> None:
-    shell.good("copy", "--from", source[0], "--to", store.url)
+    copied = shell.run("copy", "--json", DEFERD_COPY_FROM=source[0], DEFERD_COPY_TO=store.url)
+    assert (copied.returncode, copied.stderr) == (0, "")
     keys = set(store.command("KEYS", "*"))
 
     refusal = shell.refused(1, "copy", "--from", source[0], "--to", store.url)
@@ -168,12 +168,6 @@ def test_wrong_arguments_and_stores_are_reported_in_one_line(
     message = shell.refused(code, "copy", *words)
     assert text in message
     assert "sesame" not in message
-
-
-@pytest.mark.slow
-def test_the_stores_may_come_from_variables(source: tuple[str, StoredJobs], shell: Shell, store: StoreServer) -> None:
-    done = shell.run("copy", "--json", DEFERD_COPY_FROM=source[0], DEFERD_COPY_TO=store.url)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 COUNTED = Inventory({"t": {JobState.READY: 2}}, {"pool": 2, "topics": 1})

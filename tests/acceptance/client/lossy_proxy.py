@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from tests.in_thread import in_thread
 
-Fault = Literal["none", "lose response", "cut response", "respond instead", "hold response", "hang", "trickle"]
+Fault = Literal["none", "lose response", "cut response", "respond instead", "hold response", "hang"]
 
 
 class Planned(NamedTuple):
@@ -69,10 +69,6 @@ class LossyProxy:
     def hang(self, *, sent: bool = True) -> None:
         """The next request gets no response; with `sent` the service executes it."""
         self._plan.append(Planned("hang", sent))
-
-    def trickle(self) -> None:
-        """The body of the next response arrives one byte at a time, ten per second."""
-        self._plan.append(Planned("trickle"))
 
     def is_done(self) -> bool:
         """Whether all planned faults have happened; requests meant for the service were executed by it."""
@@ -144,9 +140,7 @@ class LossyProxy:
             self._in_flight -= planned is not None
             while not self._may_respond.is_set():
                 await asyncio.sleep(0.005)
-            if planned is not None and planned.fault == "trickle":
-                await _trickle(response, writer)
-            elif planned is None or planned.fault in {"none", "hold response"}:
+            if planned is None or planned.fault in {"none", "hold response"}:
                 writer.write(response)
             else:
                 half = response[: len(response) // 2] if planned.fault == "cut response" else b""
@@ -162,15 +156,6 @@ class LossyProxy:
             await reader.read()  # until the client disconnects
         else:
             writer.write(last_bytes)
-
-
-async def _trickle(response: bytes, writer: asyncio.StreamWriter) -> None:
-    head, _, body = response.partition(b"\r\n\r\n")
-    writer.write(head + b"\r\n\r\n")
-    for byte in body:
-        writer.write(bytes([byte]))
-        await writer.drain()
-        await asyncio.sleep(0.1)
 
 
 async def _message(reader: asyncio.StreamReader) -> bytes:

@@ -20,11 +20,8 @@ from deferd import (
     JobNotFound,
     JobRef,
     NoAnswer,
-    StoreUnavailable,
-    UnexpectedAnswer,
     Unreachable,
 )
-from deferd.client.errors import ClientBusy
 from tests.acceptance.client.lossy_proxy import lossy_proxy
 from tests.acceptance.service_process import ServiceProcess
 from tests.ports import free_port
@@ -265,56 +262,6 @@ async def test_readiness_is_always_asked(
         await client.put(topic)
 
 
-async def test_one_broken_connection_opens_no_circuit(shared_service: ServiceProcess, topic: str) -> None:
-    with lossy_proxy(shared_service.url) as proxy:
-        async with AsyncClient(proxy.url, timeout=5, retry_for=0) as client:
-            for _ in range(3):
-                proxy.lose_responses()
-                with pytest.raises(NoAnswer):
-                    await client.put(topic)
-                await client.put(topic)
-
-
-async def test_responses_of_the_service_and_a_busy_client_open_no_circuit(
-    shared_service: ServiceProcess, topic: str
-) -> None:
-    unavailable = b'{"code": "store_unavailable", "detail": "the store is away"}'
-    with lossy_proxy(shared_service.url) as proxy:
-        async with AsyncClient(proxy.url, timeout=0.5, retry_for=0, connections=1) as client:
-            for _ in range(5):
-                proxy.respond(503, sent=False, body=unavailable)
-                with pytest.raises(StoreUnavailable):
-                    await client.put(topic)
-            held = asyncio.create_task(client.pop(f"{topic}-empty", wait=20))
-            await until(lambda: len(proxy.heads) == 6, "a call holds the connection")
-            with pytest.raises(ClientBusy):
-                await client.put(topic)
-            held.cancel()
-            await asyncio.wait([held])
-            await client.put(topic)
-
-
-@pytest.mark.slow
-async def test_a_gateway_without_a_service_opens_the_circuit_and_its_retry_after_counts(
-    shared_service: ServiceProcess, topic: str
-) -> None:
-    with lossy_proxy(shared_service.url) as proxy:
-        async with AsyncClient(proxy.url, timeout=5, retry_for=0) as client:
-            for _ in range(2):
-                proxy.respond(502, "retry-after: 1", sent=False)
-                with pytest.raises(UnexpectedAnswer):
-                    await client.put(topic)
-            seen = len(proxy.heads)
-            end_s = time.monotonic() + 0.8
-            while time.monotonic() < end_s:
-                with pytest.raises(Unreachable, match="502"):
-                    await client.put(topic)
-                await asyncio.sleep(0.01)
-            assert len(proxy.heads) == seen
-            await asyncio.sleep(0.6)
-            await client.put(topic)
-
-
 @pytest.mark.slow
 async def test_many_calls_that_fail_at_one_replica_fail_none_at_another(
     shared_service: ServiceProcess, silent: SilentServer, topic: str
@@ -340,19 +287,6 @@ async def test_a_call_that_cannot_be_repeated_moves_the_next_one_to_another_repl
             await client.finish(JobRef(topic, "a"))
         with pytest.raises(JobNotFound):
             await client.finish(JobRef(topic, "a"))
-
-
-async def test_surplus_connections_that_the_service_refuses_open_no_circuit(
-    shared_service: ServiceProcess, topic: str
-) -> None:
-    surplus = b'{"code": "too_many_connections", "detail": "50 connections are open already"}'
-    with lossy_proxy(shared_service.url) as proxy:
-        async with AsyncClient(proxy.url, timeout=5, retry_for=0) as client:
-            for _ in range(3):
-                proxy.respond(503, sent=False, body=surplus)
-                with pytest.raises(UnexpectedAnswer, match="50 connections"):
-                    await client.put(topic)
-            await client.put(topic)
 
 
 async def test_a_replica_that_responds_keeps_the_circuit_closed(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import threading
 from collections.abc import Iterator
-from typing import Self
 
 import pytest
 from hypothesis import given
@@ -14,52 +12,29 @@ from hypothesis import strategies as st
 
 from deferd import Client
 from deferd.contract.errors import DeferdError
+from tests.acceptance.client.scripted_server import Peer, scripted_server
 from tests.drawn_input import contents, drawn
 
-_LOOPBACK = "127.0.0.1"
 _TIMEOUT_S = 5.0
 
 
-class ArbitraryServer:
-    """Listens on loopback; responds to the first bytes of a connection with `response` and closes it."""
+class ArbitraryResponse:
+    """The script of a server that responds to the first bytes of a connection with `content` and closes it."""
 
-    def __init__(self) -> None:
-        self.response = b""
-        self._listener = socket.create_server((_LOOPBACK, 0))
-        self._thread = threading.Thread(target=self._serve, daemon=True)
+    content = b""
 
-    @property
-    def url(self) -> str:
-        return f"http://{_LOOPBACK}:{self._listener.getsockname()[1]}"
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:  # closed
-                return
-            with connection, contextlib.suppress(OSError):
-                connection.settimeout(_TIMEOUT_S)
-                if connection.recv(65536):
-                    connection.sendall(self.response)
-                    connection.shutdown(socket.SHUT_WR)
-                    while connection.recv(65536):
-                        pass
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join(_TIMEOUT_S)
+    def __call__(self, peer: Peer) -> None:
+        peer.socket.recv(65536)
+        peer.send(self.content)
+        peer.socket.shutdown(socket.SHUT_WR)
+        peer.until_closed()
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ArbitraryServer]:
-    with ArbitraryServer() as server:
-        yield server
+def server() -> Iterator[tuple[str, ArbitraryResponse]]:
+    script = ArbitraryResponse()
+    with scripted_server(script) as server:
+        yield server.url, script
 
 
 status_lines = st.sampled_from(
@@ -111,9 +86,12 @@ responses = st.one_of(
 
 @drawn(200)
 @given(response=responses)
-def test_any_bytes_as_a_response_are_a_result_or_a_deferd_error(server: ArbitraryServer, response: bytes) -> None:
-    server.response = response
-    with Client(server.url, timeout=_TIMEOUT_S, retry_for=0) as client:
+def test_any_bytes_as_a_response_are_a_result_or_a_deferd_error(
+    server: tuple[str, ArbitraryResponse], response: bytes
+) -> None:
+    url, script = server
+    script.content = response
+    with Client(url, timeout=_TIMEOUT_S, retry_for=0) as client:
         with contextlib.suppress(DeferdError):
             client.put("t", id="a")
         with contextlib.suppress(DeferdError):

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from deferd import AsyncClient, Client, JobExists, PayloadTooLarge, PutResult
+from deferd import AsyncClient, Client, JobExists, PutResult
 from deferd.contract.model import JobState
 from tests.acceptance.cli.command_line import Shell
 from tests.acceptance.service_process import ServiceProcess
@@ -54,23 +54,6 @@ async def test_puts_that_share_a_request_get_the_same_errors(async_client: Async
     assert {result.state for result in results if isinstance(result, JobExists)} == {JobState.DELAYED}
 
 
-def test_the_longest_wait_is_shown(client: Client, topic: str) -> None:
-    put = client.put(topic, id="a", delay=10, max_wait=timedelta(seconds=10), on_conflict="replace")
-    assert put.due_by == put.due_at
-
-
-def test_the_command_line_has_the_options(shared_service: ServiceProcess, topic: str) -> None:
-    shell = Shell(shared_service.url)
-    options = ("--delay", "5m", "--max-wait", "10m", "--on-conflict", "replace", "--unique-for", "1h")
-    [put] = shell.json("put", topic, "1", "--id", "a", *options)
-    assert put["unique_for"] == 3600
-    assert {"due by", "unique for"} <= {line[:10].strip() for line in shell.good("get", topic, "a").splitlines()}
-    shell.good("cancel", topic, "a")
-    shell.good("put", topic, "1", "--id", "a")
-    shell.good("bury", topic, "a") if shell.json("pop", topic) else None
-    assert shell.json("put", topic, "1", "--id", "a", "--conflict-with", "live")[0]["state"] == "ready"
-
-
 def test_a_follow_up_is_put_shown_and_kept(client: Client, shared_service: ServiceProcess, topic: str) -> None:
     shell = Shell(shared_service.url)
     client.put(topic, id="a")
@@ -94,19 +77,3 @@ async def test_appends_of_many_tasks_make_one_job(async_client: AsyncClient, top
     jobs = await asyncio.gather(*puts)
     assert sorted(job.items for job in jobs) == [*range(1, 51)]
     assert sorted((await async_client.get(topic, "a")).body) == [*range(50)]
-
-
-def test_the_command_line_appends(shared_service: ServiceProcess, topic: str) -> None:
-    shell = Shell(shared_service.url)
-    options = ("--id", "a", "--on-conflict", "append", "--max-items", "2", "--delay", "1h")
-    assert shell.json("put", topic, "1", *options)[0]["items"] == 1
-    assert shell.json("put", topic, "2", *options)[0]["state"] == "ready"
-    [popped] = shell.json("pop", topic)
-    assert popped["body"] == [1, 2]
-
-
-def test_an_append_that_is_too_large_raises(client: Client, topic: str) -> None:
-    client.put(topic, "x" * 600_000, id="a", on_conflict="append", delay=60)
-    with pytest.raises(PayloadTooLarge):
-        client.put(topic, "x" * 600_000, id="a", on_conflict="append", delay=60)
-    assert client.get(topic, "a").items == 1

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import pytest
-
-from deferd import AsyncClient, Client, Job, JobExists, JobNotFound
-from deferd.contract.endings import AttemptEnd
+from deferd import AsyncClient, Client, Job
+from deferd.contract.model import AttemptEnd
 from tests.acceptance.client.lossy_proxy import lossy_proxy
 from tests.acceptance.service_process import ServiceProcess
 
@@ -30,18 +28,6 @@ def test_the_blocking_client_snoozes_and_finishes_with_puts(shared_service: Serv
         changed = client.change(topic, "b", deadline=9, time_limit=timedelta(seconds=8))
         assert (changed.deadline, changed.time_limit) == (9, 8)
         assert client.change(topic, "b", deadline=None).deadline is None
-
-
-async def test_a_refused_put_raises_its_error_and_nothing_is_done(shared_service: ServiceProcess, topic: str) -> None:
-    async with AsyncClient(shared_service.url) as client:
-        await client.put(topic, id="a")
-        await client.put(topic, id="taken", delay=60)
-        [held] = await client.pop(topic)
-        with pytest.raises(JobExists):
-            await client.finish(held, put=[{"topic": topic, "id": "new"}, {"topic": topic, "id": "taken"}])
-        with pytest.raises(JobNotFound):
-            await client.get(topic, "new")
-        assert (await client.get(topic, "a")).state == "reserved"
 
 
 async def test_a_finish_without_response_is_repeated_and_puts_once(shared_service: ServiceProcess, topic: str) -> None:

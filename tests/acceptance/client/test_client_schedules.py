@@ -8,24 +8,16 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from deferd import Client, InvalidInput, JobState, NoAnswer, Run, ScheduleExists, ScheduleNotFound
-from deferd.contract.schedules import PutSchedule
-from deferd.testing import ServiceForTests, start_service
+from deferd.contract.operations.schedules_and_calendars import PutSchedule
+from deferd.testing import ServiceForTests
 from tests.acceptance.client.lossy_proxy import lossy_proxy
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[ServiceForTests]:
-    with start_service() as service:
-        yield service
-
-
 @pytest.fixture
-def client(running: ServiceForTests) -> Iterator[Client]:
-    running.purge()
-    with running.client() as client:
+def client(clocked_service: ServiceForTests) -> Iterator[Client]:
+    clocked_service.purge()
+    with clocked_service.client() as client:
         yield client
-        for schedule in client.schedules(jobs=False):
-            client.delete_schedule(schedule.name)
 
 
 def test_a_schedule_is_put_shown_and_deleted(client: Client) -> None:
@@ -99,12 +91,12 @@ def test_an_unknown_option_is_refused(client: Client) -> None:
 
 
 def test_schedules_are_listed_in_pages_and_filtered(client: Client) -> None:
-    for number in range(205):
+    for number in range(105):
         client.put_schedule(f"many-{number:03}", "reports", every=3600, paused=number % 2 == 0, job={"body": number})
     client.put_schedule("other", "mail", every=3600)
-    assert [one.name for one in client.schedules(topic="reports")] == [f"many-{number:03}" for number in range(205)]
+    assert [one.name for one in client.schedules(topic="reports")] == [f"many-{number:03}" for number in range(105)]
     assert [one.name for one in client.schedules(prefix="o")] == ["other"]
-    assert sum(one.paused for one in client.schedules(paused=True)) == 103
+    assert sum(one.paused for one in client.schedules(paused=True)) == 53
     assert [one.name for one in client.schedules(paused=False, prefix="many-00")] == [
         f"many-00{odd}" for odd in "13579"
     ]
@@ -112,24 +104,14 @@ def test_schedules_are_listed_in_pages_and_filtered(client: Client) -> None:
     assert next(client.schedules(jobs=False)).job == {}
 
 
-def test_a_pause_lasts_until_it_is_resumed(client: Client) -> None:
-    client.put_schedule("hourly", "reports", cron="@hourly")
-    assert client.pause_schedule("hourly").paused
-    assert client.pause_schedule("hourly").next_run_at is None
-    assert client.put_schedule("hourly", "reports", cron="30 * * * *").paused
-    resumed = client.resume_schedule("hourly")
-    assert (resumed.paused, resumed.missed) == (False, 0)
-    assert client.resume_schedule("hourly").fields == resumed.fields
-
-
-def test_a_run_now_is_in_addition(client: Client, running: ServiceForTests) -> None:
+def test_a_run_now_is_in_addition(client: Client, clocked_service: ServiceForTests) -> None:
     before = client.put_schedule("daily", "reports", cron="@daily", job={"body": 7, "ttr": 5})
     job = client.run_schedule("daily")
     assert (job.topic, job.body, job.ttr) == ("reports", 7, 5)
     assert job.id.startswith("daily:")
     assert client.run_schedule("daily").id != job.id
     assert client.schedule("daily").fields == before.fields
-    running.clock.advance(days=1)
+    clocked_service.clock.advance(days=1)
     after = client.schedule("daily")
     assert (after.runs, after.last_job) == (1, before.next_job)
     assert len(client.pop("reports", count=10, wait=0)) == 3
@@ -157,8 +139,9 @@ def test_runs_to_come_are_shown_in_the_zone_and_in_utc(client: Client) -> None:
         client.preview_schedule("spring", count=1001)
 
 
-async def test_the_asynchronous_client_has_the_same_calls(running: ServiceForTests) -> None:
-    async with running.async_client() as client:
+async def test_the_asynchronous_client_has_the_same_calls(clocked_service: ServiceForTests) -> None:
+    clocked_service.purge()
+    async with clocked_service.async_client() as client:
         made = await client.put_schedule("tick", "reports", every=timedelta(minutes=1))
         assert [one.name async for one in client.schedules()] == ["tick"]
         assert (await client.schedule("tick")).fields == made.fields
@@ -171,9 +154,11 @@ async def test_the_asynchronous_client_has_the_same_calls(running: ServiceForTes
             await client.schedule("tick")
 
 
-def test_after_a_lost_response_only_calls_that_are_safe_to_repeat_are_repeated(running: ServiceForTests) -> None:
-    running.purge()
-    with lossy_proxy(running.url) as proxy, Client(proxy.url) as client:
+def test_after_a_lost_response_only_calls_that_are_safe_to_repeat_are_repeated(
+    clocked_service: ServiceForTests,
+) -> None:
+    clocked_service.purge()
+    with lossy_proxy(clocked_service.url) as proxy, Client(proxy.url) as client:
         proxy.lose_responses()
         made = client.put_schedule("hourly", "reports", cron="@hourly")
         proxy.lose_responses()
@@ -193,4 +178,4 @@ def test_after_a_lost_response_only_calls_that_are_safe_to_repeat_are_repeated(r
         with pytest.raises(NoAnswer):
             client.put_schedule("hourly", "reports", cron="@hourly", create_only=True)
         client.delete_schedule("hourly")
-        running.purge()
+        clocked_service.purge()

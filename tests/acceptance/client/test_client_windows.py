@@ -9,7 +9,7 @@ import pytest
 
 import deferd
 from deferd import AsyncClient, CalendarNotFound, Client, InvalidInput, TopicSettings, Window, WindowDict
-from deferd.engine.timing.openings import spread_of
+from deferd.engine.openings import spread_of
 from tests.acceptance.cli.command_line import Shell
 from tests.acceptance.client.lossy_proxy import lossy_proxy
 from tests.acceptance.service_process import ServiceProcess

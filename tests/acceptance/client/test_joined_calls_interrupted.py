@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from deferd import AsyncClient, Client, Job
-from deferd.client.batching import HOLD_S
 from deferd.client.errors import ClientClosed
 from tests.acceptance.client.joining import batches
 from tests.acceptance.client.lossy_proxy import LossyProxy
@@ -64,22 +63,6 @@ async def test_a_storm_of_cancelled_callers_loses_and_doubles_nothing(
     assert (await client.topic(topic)).counts["reserved"] == 0
 
 
-async def test_a_request_that_hangs_holds_up_others_for_half_a_second(
-    proxy: LossyProxy, client: AsyncClient, topic: str
-) -> None:
-    proxy.hang(sent=False)
-    proxy.hang(sent=False)
-    hanging = [asyncio.create_task(client.put(topic, id=f"hanging{n}")) for n in range(2)]
-    await until(lambda: len(proxy.heads) == 2, "two requests hang")
-    loop = asyncio.get_running_loop()
-    began_s = loop.time()
-    jobs = await asyncio.gather(*(client.put(topic, id=f"j{n}") for n in range(20)))
-    assert loop.time() - began_s < 4 * HOLD_S
-    assert len(jobs) == 20
-    for task in hanging:
-        task.cancel()
-
-
 async def test_puts_of_one_topic_do_not_wait_for_those_of_another(
     proxy: LossyProxy, client: AsyncClient, topic: str
 ) -> None:
@@ -88,17 +71,6 @@ async def test_puts_of_one_topic_do_not_wait_for_those_of_another(
     await until(lambda: len(proxy.heads) == 1, "a request hangs")
     await asyncio.gather(*(client.put(topic) for _ in range(3)))
     hanging.cancel()
-
-
-async def test_a_large_call_goes_by_itself_at_once(proxy: LossyProxy, client: AsyncClient, topic: str) -> None:
-    with proxy.responses_held():
-        first = asyncio.create_task(client.put(topic))
-        second = asyncio.create_task(client.put(topic))
-        await until(lambda: len(proxy.heads) == 2, "two puts are sent")
-        large = asyncio.create_task(client.put(topic, "x" * 100_000))
-        await until(lambda: len(proxy.heads) == 3, "the large put is sent")
-    await asyncio.gather(first, second, large)
-    assert batches(proxy) == []
 
 
 async def test_calls_that_wait_when_the_client_is_closed_end(proxy: LossyProxy, topic: str) -> None:

@@ -109,7 +109,7 @@ async def test_the_clock_of_the_clients_host_does_not_matter(
 ) -> None:
     """Behind, the first request is refused, and sent again with the clock in the refusal."""
     now_s = time.time
-    monkeypatch.setattr("deferd.client.request_clock.epoch_s", lambda: now_s() + ahead_s)
+    monkeypatch.setattr("deferd.client.http1.epoch_s", lambda: now_s() + ahead_s)
     before = await refused_puts(http)
     async with AsyncClient(shared_service.url, retry_for=0) as client:
         for n in range(3):

@@ -20,6 +20,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.acceptance.api.keyed_service import KeysFile, keys_of_every_kind
+from tests.acceptance.console.job_pages import Producer
 from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.programs import require_program
@@ -29,6 +30,7 @@ PREFIX = "/x/deferd"
 START_S = 20.0
 OWN_PAGE = {"Sec-Fetch-Site": "same-origin"}
 """What a browser says of a form of the console's own page."""
+EVERYTHING = ("read", "put", "pop", "cancel", "admin")
 CALL_TIMEOUT_MS = 10_000
 SHOWN_MS = 15_000  # a look at all topics is kept for up to 5 s, and a page polls every 2 s
 _WATCH_POLICY = """
@@ -86,15 +88,21 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture
-def open_page(browser: Browser) -> Iterator[OpenPage]:
-    """Opens a URL in a context of its own, with options of Playwright's `new_context` (viewport, color_scheme ...)."""
+@contextlib.contextmanager
+def opened_pages(browser: Browser) -> Iterator[OpenPage]:
+    """Opens a URL in a context of its own, with options of Playwright's `new_context` (viewport, color_scheme ...).
+
+    With `beside` it is another tab of that page's context.
+    """
     opened: list[tuple[BrowserContext, Watched]] = []
 
-    def open_url(url: str, *, token: str | None = None, **options: Any) -> Watched:
-        context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
-        context.set_default_timeout(CALL_TIMEOUT_MS)
-        context.add_init_script(_WATCH_POLICY)
+    def open_url(url: str, *, token: str | None = None, beside: Watched | None = None, **options: Any) -> Watched:
+        if beside is None:
+            context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
+            context.set_default_timeout(CALL_TIMEOUT_MS)
+            context.add_init_script(_WATCH_POLICY)
+        else:
+            context = beside.page.context
         watched = Watched(context.new_page(), urlsplit(url).netloc)
         opened.append((context, watched))
         watched.watch()
@@ -107,15 +115,34 @@ def open_page(browser: Browser) -> Iterator[OpenPage]:
 
     yield open_url
     problems = [problem for _, watched in opened for problem in watched.problems]
-    for context, _ in opened:
+    for context in {context for context, _ in opened}:
         context.close()
     assert problems == []
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[OpenPage]:
+    with opened_pages(browser) as open_url:
+        yield open_url
+
+
+@pytest.fixture(scope="session")
 def without_keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     with running_service(data_dir=tmp_path_factory.mktemp("console")) as service:
         yield service
+
+
+@pytest.fixture
+def browser_like(without_keys: ServiceProcess) -> Iterator[httpx.Client]:
+    """A browser without scripts at the console without keys."""
+    with httpx.Client(base_url=without_keys.url, headers=OWN_PAGE, timeout=10, verify=NO_TLS) as client:
+        yield client
+
+
+@pytest.fixture
+def jobs(without_keys: ServiceProcess, topic: str) -> Iterator[Producer]:
+    with Producer(without_keys.url, topic) as producer:
+        yield producer
 
 
 @dataclass(frozen=True)
@@ -139,15 +166,40 @@ def console(service: KeyedService, name: str) -> Iterator[httpx.Client]:
         yield client
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def with_keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyedService]:
+    """Its keys have one scope each; one more, `everything`, has all."""
     folder = tmp_path_factory.mktemp("console-keys")
     keys = keys_of_every_kind(folder / "keys.toml")
+    keys.add("everything", *EVERYTHING)
     with running_service("--log-format", "json", "--keys-file", str(keys.path), data_dir=folder / "service") as service:
         yield KeyedService(service, keys)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
+def masking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyedService]:
+    """A service that masks fields. The limits of some of its keys are used up at once, or by a selection."""
+    folder = tmp_path_factory.mktemp("console-masks")
+    keys = KeysFile(folder / "keys.toml")
+    keys.add("reader", "read")
+    keys.add("operator", *EVERYTHING)
+    keys.add("canceller", "read", "cancel")
+    keys.add("slow", "read", "cancel", more="requests_per_second = 0.1\nburst = 3")
+    keys.add("lister", "read", "cancel", more="requests_per_second = 1\nburst = 40")
+    for name in ("limited", "another"):
+        keys.add(name, "read", "cancel", "put", more="requests_per_second = 10\nburst = 30")
+    flags = ("--keys-file", str(keys.path), "--console-mask", "password,*.token")
+    with running_service(*flags, data_dir=folder / "service") as service:
+        yield KeyedService(service, keys)
+
+
+@pytest.fixture
+def masked_jobs(masking: KeyedService, topic: str) -> Iterator[Producer]:
+    with Producer(masking.url, topic, masking.keys.tokens["operator"]) as producer:
+        yield producer
+
+
+@pytest.fixture(scope="session")
 def behind_prefix(with_keys: KeyedService, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of the service with keys behind an nginx that strips PREFIX."""
     folder = tmp_path_factory.mktemp("console-proxy")

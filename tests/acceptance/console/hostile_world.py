@@ -11,12 +11,17 @@ from urllib.parse import quote, urlencode
 
 import httpx
 
-from deferd.console.page_routes import PageRoute
 from deferd.console.views import ROUTES
+from deferd.console.visit import PageRoute
 from tests.acceptance.http_calls import NO_TLS
 
 TOPIC, FINISHED_JOB, DEAD_JOB, SCHEDULE, CALENDAR = "shop.orders", "done-1", "dead-1", "nightly", "office"
-HOSTILE = '"\'><img src=x data-hacked onerror="window.hacked=1;alert(1)"></script><script>window.hacked=1</script>'
+LATER_JOB = "later" + "x" * 200
+HOSTILE = (
+    '"\'><img src=x data-hacked onerror="window.hacked=1;alert(1)"></script><script>window.hacked=1</script>'
+    '<a data-hacked href="javascript:hacked=3">x</a></pre></textarea><svg data-hacked onload=window.hacked=4>'
+    " {{ 7 * 7 }}"
+)
 ERROR = f"HTTP 503 {HOSTILE}"
 CLIENT = "evil/1.0 <img src=x data-hacked onerror=window.hacked=1>"
 _TIMEOUT_S = 10.0
@@ -24,6 +29,18 @@ _DEAD_GROUP = {"topic": TOPIC, "reason": "buried"}
 _VALUES = {"topic": TOPIC, "id": DEAD_JOB, "job": DEAD_JOB, "name": SCHEDULE, "part": "body"}
 _QUERIES: dict[str, dict[str, str]] = {"/console/dead/redrive": _DEAD_GROUP, "/console/dead/purge": _DEAD_GROUP}
 """What a page must have in its URL."""
+_JOBS = f"/console/topics/{TOPIC}/jobs"
+_SCRIPT = quote("<script>window.hacked=1</script>", safe="")
+PATHS_OF_JOBS = [
+    *(
+        f"{_JOBS}?{query}"
+        for query in ("state=delayed", "state=dead", f"error={_SCRIPT}", f"id={_SCRIPT}", f"tag={_SCRIPT}")
+    ),
+    *(f"{_JOBS}/{job_id}" for job_id in (FINISHED_JOB, LATER_JOB, "delayed-1", _SCRIPT)),
+    *(f"{_JOBS}/delayed-1/{part}" for part in ("edit", "part/curl")),
+    f"{_JOBS}/{FINISHED_JOB}/part/result",
+]
+"""More pages of jobs: in other states, and with texts that nothing has."""
 
 
 def path_of(route: PageRoute) -> str:
@@ -70,17 +87,27 @@ def fill(url: str, headers: Mapping[str, str] | None = None) -> None:
             return response.json() if response.content else None
 
         call("PUT", f"/topics/{TOPIC}", {"events": 1000, "max_attempts": 3})
-        job = {"body": {HOSTILE: HOSTILE, "text": "</pre>"}, "headers": {"x-note": HOSTILE}, "tags": ["vip"]}
+        job = {
+            "body": {HOSTILE: HOSTILE, "text": "</pre>" + "y" * 500},
+            "headers": {"x-note": HOSTILE},
+            "tags": ["vip"],
+        }
         call("POST", "/jobs", {"topic": TOPIC, "id": FINISHED_JOB, "retain": 3600, **job})
         [popped] = call("POST", f"/topics/{TOPIC}/pop?wait=5&consumer=closer-1")["jobs"]
         call("POST", f"/jobs/{TOPIC}/{FINISHED_JOB}/finish", {"receipt": popped["receipt"], "result": HOSTILE})
-        for job_id in (DEAD_JOB, "dead-2"):
+        for job_id, verb, error in (
+            (DEAD_JOB, "bury", ERROR),
+            ("dead-2", "bury", ERROR),
+            ("dead-3", "bury", "z" * 900),
+            (LATER_JOB, "release", ERROR),
+        ):
             call("POST", "/jobs", {"topic": TOPIC, "id": job_id, **job})
             [popped] = call("POST", f"/topics/{TOPIC}/pop?wait=5&consumer=closer-1")["jobs"]
-            call("POST", f"/jobs/{TOPIC}/{job_id}/bury", {"receipt": popped["receipt"], "error": ERROR})
+            ended = {"receipt": popped["receipt"], "error": error, **({"delay": 500} if verb == "release" else {})}
+            call("POST", f"/jobs/{TOPIC}/{job_id}/{verb}", ended)
         call("POST", "/jobs", {"topic": TOPIC, "id": "held-1", **job})
         call("POST", f"/topics/{TOPIC}/pop?wait=5&consumer=closer-2")
-        call("POST", "/jobs", {"topic": TOPIC, "id": "delayed-1", "delay": 3600, **job})
+        call("POST", "/jobs", {"topic": TOPIC, "id": "delayed-1", "delay": 3600, **job, "tags": ["a" * 60]})
         call("POST", "/jobs", {"topic": TOPIC, "id": "ready-1", **job})
         call("PUT", f"/calendars/{CALENDAR}", {"windows": [{"zone": "Europe/Berlin", "from": "08:00", "to": "18:00"}]})
         call("PUT", f"/schedules/{SCHEDULE}", {"topic": "shop.reports", "cron": "0 3 * * *", "job": job})

@@ -8,9 +8,18 @@ from typing import Any, Self
 import httpx
 
 from tests.acceptance.http_calls import NO_TLS
+from tests.acceptance.service_process import ServiceProcess
 
 SECRETS = ("hunter22-secret", "tok_4111", "990077")
 """Values of masked fields, in bodies and in texts of errors."""
+
+
+def call(service: ServiceProcess, method: str, path: str, body: object = None, token: str | None = None) -> Any:
+    """The JSON of a response that must be good."""
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    response = httpx.request(method, f"{service.url}{path}", json=body, headers=headers, timeout=10, verify=NO_TLS)
+    assert response.status_code < 300, response.text
+    return response.json() if response.content else None
 
 
 class Producer:

@@ -6,63 +6,40 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.acceptance.console.conftest import OWN_PAGE
 from tests.acceptance.console.job_pages import Producer
 from tests.acceptance.console.test_console_jobs_http import fields_of, seen
-from tests.acceptance.http_calls import NO_TLS
-from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.acceptance.service_process import ServiceProcess
 
 FROZEN_S = 1.2
 
 
-@pytest.fixture
-def browser_like(without_keys: ServiceProcess) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=without_keys.url, headers=OWN_PAGE, timeout=10, verify=NO_TLS) as client:
-        yield client
-
-
-def store_pid(pid: int) -> int:
-    """The store among the processes below `pid`."""
-    left = [pid]
-    while left:
-        below = left.pop()
-        if b"valkey-server" in Path(f"/proc/{below}/cmdline").read_bytes():
-            return below
-        left += map(int, Path(f"/proc/{below}/task/{below}/children").read_text(encoding="ascii").split())
-    raise AssertionError("no store")
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("action", ["cancel", "purge", "run_now"])
-def test_a_job_put_after_the_preview_is_left_alone_when_the_store_had_stood_still(tmp_path: Path, action: str) -> None:
+def test_a_job_put_after_the_preview_is_left_alone_when_the_store_had_stood_still(
+    without_keys: ServiceProcess, browser_like: httpx.Client, jobs: Producer
+) -> None:
     """The console's own look at the store's clock is half a second ahead then, for ten seconds."""
-    with running_service(data_dir=tmp_path) as service, Producer(service.url, "t") as jobs:
-        jobs.put("a", "b", delay=3600)
-        with httpx.Client(base_url=service.url, headers=OWN_PAGE, timeout=10, verify=NO_TLS) as client:
-            store = store_pid(service.process.pid)
-            os.kill(store, signal.SIGSTOP)
-            try:
-                visit = threading.Thread(target=client.get, args=("/console/topics/t/jobs?state=delayed",))
-                visit.start()
-                time.sleep(FROZEN_S)
-            finally:
-                os.kill(store, signal.SIGCONT)
-            visit.join()
-            preview = client.post(
-                "/console/topics/t/bulk/preview", data={"action": action, "state": "delayed", "all": "1"}
-            )
-            jobs.put("late", delay=3600)
-            time.sleep(FROZEN_S)
-            done = client.post("/console/topics/t/bulk", data=fields_of(preview.text, "console/topics/t/bulk"))
-            assert "2 jobs" in seen(client, done)
-        assert (jobs.get("late") or {})["state"] == "delayed"
-        assert all((jobs.get(job_id) or {}).get("state") != "delayed" for job_id in ("a", "b"))
+    path = f"/console/topics/{jobs.topic}"
+    jobs.put("a", "b", delay=3600)
+    store = without_keys.store_pid()
+    assert store is not None
+    os.kill(store, signal.SIGSTOP)
+    try:
+        visit = threading.Thread(target=browser_like.get, args=(f"{path}/jobs?state=delayed",))
+        visit.start()
+        time.sleep(FROZEN_S)
+    finally:
+        os.kill(store, signal.SIGCONT)
+    visit.join()
+    preview = browser_like.post(f"{path}/bulk/preview", data={"action": "cancel", "state": "delayed", "all": "1"})
+    jobs.put("late", delay=3600)
+    time.sleep(FROZEN_S)
+    done = browser_like.post(f"{path}/bulk", data=fields_of(preview.text, f"{path[1:]}/bulk"))
+    assert "2 jobs" in seen(browser_like, done)
+    assert [job_id for job_id in ("a", "b", "late") if jobs.get(job_id)] == ["late"]
 
 
 @pytest.mark.parametrize("sent", [{"ids": "a"}, {"all": "1"}], ids=["selected", "all"])

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import signal
+import re
 import uuid
 
-import httpx
 import pytest
 from playwright.sync_api import expect
 
 from tests.acceptance.console.conftest import KeyedService, OpenPage
-from tests.acceptance.http_calls import NO_TLS
+from tests.acceptance.console.job_pages import call
 from tests.acceptance.service_process import ServiceProcess
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
+TITLE_OF_NOW = re.compile(r"^(\(\d+\) )?Now · deferd$")  # with the number of alerts, which other tests may have left
 
 
 def put(service: ServiceProcess, topic: str, token: str | None = None) -> None:
-    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    body = {"topic": topic, "id": "a", "body": 1, "delay": 3600}
-    httpx.post(f"{service.url}/jobs", json=body, headers=headers, verify=NO_TLS).raise_for_status()
+    call(service, "POST", "/jobs", {"topic": topic, "id": "a", "body": 1, "delay": 3600}, token)
 
 
 def new_topic() -> str:
@@ -33,7 +30,7 @@ def test_now_lists_the_topics_and_shows_a_new_one_by_itself(without_keys: Servic
     put(without_keys, first)
     page = open_page(f"{without_keys.url}/").page
 
-    expect(page).to_have_title("Now · deferd")
+    expect(page).to_have_title(TITLE_OF_NOW)
     expect(page.get_by_role("link", name=first)).to_be_visible()
     expect(page.locator(f"[data-row='{first}'] time")).to_contain_text("in ")
     put(without_keys, second)
@@ -100,7 +97,7 @@ def test_a_person_logs_in_and_out(with_keys: KeyedService, open_page: OpenPage) 
     page.goto(f"{with_keys.url}/")
     page.get_by_label("Key", exact=True).fill(with_keys.keys.tokens["admin"])
     page.get_by_role("button", name="Log in").click()
-    expect(page).to_have_title("Now · deferd")
+    expect(page).to_have_title(TITLE_OF_NOW)
     [cookie] = [one for one in page.context.cookies() if one["name"] == "deferd_session"]
     assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Strict", "/")
 
@@ -110,8 +107,7 @@ def test_a_person_logs_in_and_out(with_keys: KeyedService, open_page: OpenPage) 
     expect(page).to_have_title("Log in · deferd")
 
 
-def test_it_works_below_a_prefix(with_keys: KeyedService, behind_prefix: str, open_page: OpenPage) -> None:
-    topic = new_topic()
+def test_it_works_below_a_prefix(with_keys: KeyedService, behind_prefix: str, open_page: OpenPage, topic: str) -> None:
     put(with_keys.service, topic, with_keys.keys.tokens["admin"])
     page = open_page(f"{behind_prefix}/console/topics", token=with_keys.keys.tokens["read"]).page
 
@@ -126,28 +122,9 @@ def test_it_works_below_a_prefix(with_keys: KeyedService, behind_prefix: str, op
     assert [one for one in page.context.cookies() if one["name"] == "deferd_session"] == []
 
 
-def test_a_region_dims_while_the_store_is_down_and_recovers(without_keys: ServiceProcess, open_page: OpenPage) -> None:
-    topic = new_topic()
-    put(without_keys, topic)
-    watched = open_page(f"{without_keys.url}/")
-    watched.expected_statuses = {503}
-    page = watched.page
-    expect(page.get_by_role("link", name=topic)).to_be_visible()
-    store = without_keys.store_pid()
-    assert store is not None
-    os.kill(store, signal.SIGSTOP)
-    try:
-        # At most a poll (2 s), and two time-outs of the store (1.5 s each): the clock's and the page's.
-        expect(page.locator(".stale-note")).to_contain_text("old; trying again", timeout=10_000)
-        expect(page.get_by_role("link", name=topic)).to_be_visible()
-    finally:
-        os.kill(store, signal.SIGCONT)
-
-    expect(page.locator(".stale-note")).to_have_count(0, timeout=5000)
-
-
-def test_without_javascript_a_person_logs_in_and_reads(with_keys: KeyedService, open_page: OpenPage) -> None:
-    topic = new_topic()
+def test_without_javascript_a_person_logs_in_and_reads(
+    with_keys: KeyedService, open_page: OpenPage, topic: str
+) -> None:
     put(with_keys.service, topic, with_keys.keys.tokens["admin"])
     url = f"{with_keys.url}/console/topics"
     page = open_page(url, token=with_keys.keys.tokens["read"], java_script_enabled=False).page

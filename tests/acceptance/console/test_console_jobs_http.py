@@ -4,55 +4,15 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 import httpx
 import pytest
 
-from tests.acceptance.api.keyed_service import KeysFile
-from tests.acceptance.console.conftest import OWN_PAGE, KeyedService, console
+from tests.acceptance.console.conftest import KeyedService, console
 from tests.acceptance.console.job_pages import SECRETS, Producer
-from tests.acceptance.http_calls import NO_TLS
-from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.waiting import wait_until
-
-
-@pytest.fixture(scope="module")
-def masking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyedService]:
-    """A service that masks fields, with keys that may read, and everything."""
-    folder = tmp_path_factory.mktemp("console-masks")
-    keys = KeysFile(folder / "keys.toml")
-    keys.add("reader", "read")
-    keys.add("operator", "read", "put", "pop", "cancel", "admin")
-    keys.add("canceller", "read", "cancel")
-    flags = ("--keys-file", str(keys.path), "--console-mask", "password,*.token")
-    with running_service(*flags, data_dir=folder / "service") as service:
-        yield KeyedService(service, keys)
-
-
-@pytest.fixture
-def browser_like(without_keys: ServiceProcess) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=without_keys.url, headers=OWN_PAGE, timeout=10, verify=NO_TLS) as client:
-        yield client
-
-
-@pytest.fixture
-def topic(request: pytest.FixtureRequest) -> str:
-    return re.sub(r"\W", "-", request.node.name)[:100]
-
-
-@pytest.fixture
-def jobs(without_keys: ServiceProcess, topic: str) -> Iterator[Producer]:
-    with Producer(without_keys.url, topic) as producer:
-        yield producer
-
-
-@pytest.fixture
-def masked_jobs(masking: KeyedService, topic: str) -> Iterator[Producer]:
-    with Producer(masking.url, topic, masking.keys.tokens["operator"]) as producer:
-        yield producer
 
 
 def fields_of(page: str, action: str) -> dict[str, str]:
@@ -157,6 +117,17 @@ def test_an_undo_that_is_refused_keeps_the_jobs(masking: KeyedService, masked_jo
         wait_until(lambda: client.post("/console/undo", data={"token": token}).status_code == 303, 8, "the undo")
 
     assert (jobs.get("kept") or {})["body"] == {"n": 1}
+
+
+def test_an_undo_is_for_the_key_that_cancelled(masking: KeyedService, masked_jobs: Producer) -> None:
+    jobs, root = masked_jobs, f"console/topics/{masked_jobs.topic}"
+    jobs.put("gone", delay=600)
+    with console(masking, "canceller") as client:
+        token = client.post(f"/{root}/jobs/gone/cancel").headers["location"].partition("undo=")[2]
+    with console(masking, "operator") as client:
+        assert "Cancelled 1 job" not in client.get(f"/{root}/jobs?undo={token}").text
+        client.post("/console/undo", data={"token": token})
+    assert jobs.get("gone") is None
 
 
 def test_a_key_that_only_reads_sees_which_scopes_are_missing(masking: KeyedService, masked_jobs: Producer) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from deferd.engine.inspection.error_lines import normalized
+from deferd.engine.inspection.dead_errors import normalized
 from tests.acceptance.console.conftest import OWN_PAGE
 from tests.acceptance.console.job_pages import SECRETS, Producer
 from tests.acceptance.http_calls import NO_TLS

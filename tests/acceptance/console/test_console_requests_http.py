@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import html
+import re
 
 import httpx
-import pytest
 
-from tests.acceptance.console.conftest import OWN_PAGE
 from tests.acceptance.console.job_pages import Producer
-from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess
-
-
-@pytest.fixture
-def browser_like(without_keys: ServiceProcess) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=without_keys.url, headers=OWN_PAGE, timeout=10, verify=NO_TLS) as client:
-        yield client
 
 
 def test_an_action_without_ids_does_not_ignore_the_filter(
@@ -75,6 +67,9 @@ def test_saving_the_form_of_a_topic_keeps_its_partitions(
         for refused, why in (("2", "at least 8"), ("2.5", "whole number"), ("65", "64"), ("1_6", "must be a number")):
             saved = browser_like.post("/console/topics/spread-out/settings", data={"partitions": refused})
             assert (saved.status_code, why in saved.text) == (422, True), refused
+        links = re.findall(r'(?:href|hx-get)="(console/topics/spread-out(?:\?[^"]*)?)"', saved.text)
+        assert links
+        assert [link for link in links if browser_like.get(f"/{html.unescape(link)}").status_code != 200] == []
         assert jobs.http.get("/topics/spread-out").json()["settings"]["partitions"] == 8
 
 

@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import threading
 import uuid
-from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
 from tests.acceptance.console.conftest import KeyedService, OpenPage
+from tests.acceptance.console.job_pages import call
 from tests.acceptance.http_calls import NO_TLS
-from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.acceptance.service_process import ServiceProcess
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 MANY = 1001
-
-
-def new_topic() -> str:
-    return f"t-{uuid.uuid4().hex[:12]}"
-
-
-def call(service: ServiceProcess, method: str, path: str, body: Any = None, token: str | None = None) -> Any:
-    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    response = httpx.request(method, service.url + path, json=body, headers=headers, timeout=10, verify=NO_TLS)
-    assert response.status_code < 300, response.text
-    return response.json() if response.content else None
 
 
 def bury(service: ServiceProcess, topic: str, job_id: str, error: str) -> None:
@@ -45,9 +32,8 @@ def counts(service: ServiceProcess, topic: str) -> dict[str, int]:
 
 
 def test_a_redrive_of_an_error_leaves_out_what_died_after_its_preview(
-    without_keys: ServiceProcess, open_page: OpenPage
+    without_keys: ServiceProcess, open_page: OpenPage, topic: str
 ) -> None:
-    topic = new_topic()
     for number in (1, 2):
         bury(without_keys, topic, f"early-{number}", f"HTTP 503 from host {number}")
     bury(without_keys, topic, "other", "TypeError: no such field")
@@ -67,8 +53,9 @@ def test_a_redrive_of_an_error_leaves_out_what_died_after_its_preview(
     assert call(without_keys, "GET", f"/jobs/{topic}/late")["state"] == "dead"
 
 
-def test_many_jobs_are_purged_only_when_the_topic_is_typed(without_keys: ServiceProcess, open_page: OpenPage) -> None:
-    topic = new_topic()
+def test_many_jobs_are_purged_only_when_the_topic_is_typed(
+    without_keys: ServiceProcess, open_page: OpenPage, topic: str
+) -> None:
     jobs = [{"topic": topic, "id": f"j{number}", "ttl": 0.05} for number in range(MANY)]
     call(without_keys, "POST", "/jobs/batch", {"jobs": jobs[:1000]})
     call(without_keys, "POST", "/jobs/batch", {"jobs": jobs[1000:]})
@@ -89,8 +76,10 @@ def test_many_jobs_are_purged_only_when_the_topic_is_typed(without_keys: Service
     assert counts(without_keys, topic) == {}
 
 
-def test_a_reader_sees_dead_jobs_and_why_the_buttons_do_nothing(with_keys: KeyedService, open_page: OpenPage) -> None:
-    topic, token = new_topic(), with_keys.keys.tokens["admin"]
+def test_a_reader_sees_dead_jobs_and_why_the_buttons_do_nothing(
+    with_keys: KeyedService, open_page: OpenPage, topic: str
+) -> None:
+    token = with_keys.keys.tokens["admin"]
     call(with_keys.service, "POST", "/jobs", {"topic": topic, "ttl": 0.05}, token)
     page = open_page(f"{with_keys.url}/console/dead?topics={topic}", token=with_keys.keys.tokens["read"]).page
 
@@ -109,8 +98,7 @@ def test_a_wrong_filter_is_explained_on_the_page(without_keys: ServiceProcess, o
     expect(page.get_by_role("searchbox")).to_have_value("no spaces/allowed")
 
 
-def test_consumers_that_wait_and_that_work(without_keys: ServiceProcess, open_page: OpenPage) -> None:
-    topic = new_topic()
+def test_consumers_that_wait_and_that_work(without_keys: ServiceProcess, open_page: OpenPage, topic: str) -> None:
     call(without_keys, "POST", "/jobs", {"topic": topic})
     call(without_keys, "POST", f"/topics/{topic}/pop?wait=5&consumer=works-{topic}")
     waiting = threading.Thread(
@@ -130,8 +118,10 @@ def test_consumers_that_wait_and_that_work(without_keys: ServiceProcess, open_pa
         waiting.join()
 
 
-def test_a_schedule_is_run_paused_resumed_and_deleted(without_keys: ServiceProcess, open_page: OpenPage) -> None:
-    name, topic = f"s-{uuid.uuid4().hex[:8]}", new_topic()
+def test_a_schedule_is_run_paused_resumed_and_deleted(
+    without_keys: ServiceProcess, open_page: OpenPage, topic: str
+) -> None:
+    name = f"s-{uuid.uuid4().hex[:8]}"
     call(without_keys, "PUT", f"/schedules/{name}", {"topic": topic, "cron": "0 3 * * *", "zone": "Europe/Berlin"})
     page = open_page(f"{without_keys.url}/console/schedules?prefix={name}").page
     expect(page.get_by_role("row", name=name)).to_contain_text("cron 0 3 * * *")
@@ -165,7 +155,7 @@ def test_runs_are_named_in_the_zones_of_the_schedule_and_of_the_reader_across_a_
     without_keys: ServiceProcess, open_page: OpenPage, zone: str, before: str, after: str
 ) -> None:
     name = f"s-{uuid.uuid4().hex[:8]}"
-    definition = {"topic": new_topic(), "cron": "30 3 * * *", "zone": "Europe/Berlin"}
+    definition = {"topic": f"t-{name}", "cron": "30 3 * * *", "zone": "Europe/Berlin"}
     call(without_keys, "PUT", f"/schedules/{name}", {**definition, "start_at": "2031-03-29T00:00:00Z"})
     page = open_page(f"{without_keys.url}/console/schedules/{name}", timezone_id=zone, locale="en-GB").page
 
@@ -190,8 +180,7 @@ def events_page(service: ServiceProcess, open_page: OpenPage, topic: str) -> Pag
     return page
 
 
-def test_events_appear_as_they_happen(without_keys: ServiceProcess, open_page: OpenPage) -> None:
-    topic = new_topic()
+def test_events_appear_as_they_happen(without_keys: ServiceProcess, open_page: OpenPage, topic: str) -> None:
     page = events_page(without_keys, open_page, topic)
     expect(page.get_by_text("No events of these topics yet")).to_be_visible()
     bury(without_keys, topic, "one", "no such host")
@@ -207,9 +196,8 @@ def test_events_appear_as_they_happen(without_keys: ServiceProcess, open_page: O
 
 
 def test_a_paused_stream_goes_on_where_it_was_and_says_what_is_missing(
-    without_keys: ServiceProcess, open_page: OpenPage
+    without_keys: ServiceProcess, open_page: OpenPage, topic: str
 ) -> None:
-    topic = new_topic()
     page = events_page(without_keys, open_page, topic)
     streams: list[str] = []
     page.on("request", lambda request: streams.append(request.url) if "/events/stream" in request.url else None)
@@ -232,8 +220,9 @@ def test_a_paused_stream_goes_on_where_it_was_and_says_what_is_missing(
     assert len(streams) == 1
 
 
-def test_new_events_wait_while_somebody_has_a_row(without_keys: ServiceProcess, open_page: OpenPage) -> None:
-    topic = new_topic()
+def test_new_events_wait_while_somebody_has_a_row(
+    without_keys: ServiceProcess, open_page: OpenPage, topic: str
+) -> None:
     page = events_page(without_keys, open_page, topic)
     call(without_keys, "POST", "/jobs", {"topic": topic, "id": "first", "delay": 60})
     rows = page.locator("#rows tr")
@@ -249,8 +238,8 @@ def test_new_events_wait_while_somebody_has_a_row(without_keys: ServiceProcess, 
     expect(news).to_be_hidden()
 
 
-def test_the_stream_has_the_key_of_the_session(with_keys: KeyedService, open_page: OpenPage) -> None:
-    topic, token = new_topic(), with_keys.keys.tokens["admin"]
+def test_the_stream_has_the_key_of_the_session(with_keys: KeyedService, open_page: OpenPage, topic: str) -> None:
+    token = with_keys.keys.tokens["admin"]
     call(with_keys.service, "PUT", f"/topics/{topic}", {"events": 20}, token)
     page = open_page(f"{with_keys.url}/console/events?topics={topic}", token=with_keys.keys.tokens["read"]).page
     expect(page.locator("#stream-state")).to_have_text("live")
@@ -272,8 +261,8 @@ def test_without_javascript_events_name_the_call(without_keys: ServiceProcess, o
     expect(page.get_by_role("button", name="Pause")).to_be_hidden()
 
 
-def test_activity_names_who_did_what_from_where(with_keys: KeyedService, open_page: OpenPage) -> None:
-    topic, token = new_topic(), with_keys.keys.tokens["admin"]
+def test_activity_names_who_did_what_from_where(with_keys: KeyedService, open_page: OpenPage, topic: str) -> None:
+    token = with_keys.keys.tokens["admin"]
     call(with_keys.service, "POST", "/jobs", {"topic": topic, "ttl": 0.05}, token)
     wait_until(lambda: call(with_keys.service, "GET", f"/topics/{topic}", None, token)["counts"]["dead"], 10, "it died")
     page = open_page(f"{with_keys.url}/console/dead?topics={topic}", token=token).page
@@ -290,8 +279,7 @@ def test_activity_names_who_did_what_from_where(with_keys: KeyedService, open_pa
     expect(row.locator("td.num")).to_have_text("1")
 
 
-def test_activity_goes_back_page_by_page(without_keys: ServiceProcess, open_page: OpenPage) -> None:
-    topic = new_topic()
+def test_activity_goes_back_page_by_page(without_keys: ServiceProcess, open_page: OpenPage, topic: str) -> None:
     with httpx.Client(base_url=without_keys.url, verify=NO_TLS) as client:
         for number in range(105):
             assert client.put(f"/topics/{topic}", json={"events": number}).status_code == 200
@@ -302,15 +290,3 @@ def test_activity_goes_back_page_by_page(without_keys: ServiceProcess, open_page
     expect(page.locator("[data-row]")).to_have_count(5)
     page.get_by_role("link", name="Newest").click()
     expect(page.locator("[data-row]")).to_have_count(100)
-
-
-def test_the_command_of_an_empty_list_can_be_copied_and_works(tmp_path: Path, open_page: OpenPage) -> None:
-    with running_service(data_dir=tmp_path) as service:
-        page = open_page(f"{service.url}/console/schedules", permissions=["clipboard-read", "clipboard-write"]).page
-        page.get_by_role("button", name="Copy").click()
-        expect(page.get_by_role("button", name="Copied")).to_be_visible()
-        command = page.evaluate("navigator.clipboard.readText()")
-        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=20, check=True)
-        assert '"name":"every-five-minutes"' in done.stdout
-
-        expect(page.get_by_role("link", name="every-five-minutes")).to_be_visible()

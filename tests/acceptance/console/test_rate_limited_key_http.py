@@ -9,28 +9,11 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.acceptance.api.keyed_service import KeysFile
 from tests.acceptance.console.conftest import KeyedService, console
 from tests.acceptance.console.job_pages import SECRETS, Producer
 from tests.acceptance.console.test_console_jobs_http import fields_of, seen
-from tests.acceptance.service_process import running_service
 
 SECRET = SECRETS[0]
-
-
-@pytest.fixture(scope="module")
-def masking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyedService]:
-    """A service that masks passwords, with keys whose limits are used up at once, or by a selection."""
-    folder = tmp_path_factory.mktemp("console-limits")
-    keys = KeysFile(folder / "keys.toml")
-    keys.add("operator", "read", "put", "pop", "cancel", "admin")
-    keys.add("slow", "read", "cancel", more="requests_per_second = 0.1\nburst = 3")
-    keys.add("another", "read", "cancel", "put", more="requests_per_second = 10\nburst = 30")
-    keys.add("lister", "read", "cancel", more="requests_per_second = 1\nburst = 40")
-    keys.add("canceller", "read", "cancel", "put", more="requests_per_second = 10\nburst = 30")
-    flags = ("--keys-file", str(keys.path), "--console-mask", "password")
-    with running_service(*flags, data_dir=folder / "service") as service:
-        yield KeyedService(service, keys)
 
 
 @contextlib.contextmanager
@@ -64,7 +47,7 @@ def cancel_all(client: httpx.Client, topic: str, ids: list[str]) -> tuple[str, h
 
 def test_a_selection_larger_than_the_limit_is_cancelled_without_an_undo(masking: KeyedService) -> None:
     ids = [f"j{number}" for number in range(60)]
-    with producer(masking, "many") as jobs, console(masking, "canceller") as client:
+    with producer(masking, "many") as jobs, console(masking, "limited") as client:
         jobs.put(*ids, delay=3600)
         preview, done = cancel_all(client, "many", ids)
         assert "You can undo it" not in preview

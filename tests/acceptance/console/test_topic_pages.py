@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import time
 import uuid
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.acceptance.console.conftest import KeyedService, OpenPage
+from tests.acceptance.console.job_pages import call
 from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.waiting import wait_until
@@ -29,12 +31,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
             call(service, "POST", "/jobs", {"topic": "mail.remind", "id": f"m-{at}", "ttr": 3600})
             call(service, "POST", "/topics/mail.remind/pop")
         yield service
-
-
-def call(service: ServiceProcess, method: str, path: str, body: object = None) -> httpx.Response:
-    response = httpx.request(method, f"{service.url}{path}", json=body, verify=NO_TLS)
-    response.raise_for_status()
-    return response
 
 
 def drawn(page: Page, kind: str) -> None:
@@ -112,7 +108,7 @@ def test_a_drag_over_the_bars_lists_their_jobs(service: ServiceProcess, open_pag
     query = httpx.URL(page.url).params
     assert query["state"] == "delayed"
     assert query["due_after"] < query["due_before"]
-    found = call(service, "GET", f"/topics/orders.close/jobs?{httpx.QueryParams(query)}").json()["jobs"]
+    found = call(service, "GET", f"/topics/orders.close/jobs?{httpx.QueryParams(query)}")["jobs"]
     assert 30 <= len(found) <= 80
 
 
@@ -121,10 +117,10 @@ def test_a_pause_with_a_reason_and_a_resume(service: ServiceProcess, open_page: 
     page.get_by_label("Reason, for people").fill("the <script>mail</script> server is down")
     page.get_by_role("button", name="Pause mail.remind").click()
     expect(page.locator("#counts").get_by_role("status")).to_contain_text("“the <script>mail</script> server is down”")
-    assert call(service, "GET", "/topics/mail.remind").json()["paused"] is True
+    assert call(service, "GET", "/topics/mail.remind")["paused"] is True
     page.get_by_role("button", name="Resume").click()
     expect(page.get_by_text("mail.remind hands out jobs again.")).to_be_visible()
-    assert call(service, "GET", "/topics/mail.remind").json()["paused"] is False
+    assert call(service, "GET", "/topics/mail.remind")["paused"] is False
 
 
 def test_settings_show_each_error_at_its_field_and_keep_what_was_typed(
@@ -145,7 +141,7 @@ def test_settings_show_each_error_at_its_field_and_keep_what_was_typed(
     page.get_by_label("Backoff").fill('{"kind": "fixed", "seconds": 10}')
     page.get_by_role("button", name="Store settings").click()
     expect(page.get_by_text("apply to jobs put from now on.", exact=False).first).to_be_visible()
-    settings = call(service, "GET", "/topics/mail.remind").json()["settings"]
+    settings = call(service, "GET", "/topics/mail.remind")["settings"]
     assert (settings["ttr"], settings["max_attempts"], settings["backoff"]["kind"]) == (30, 5, "fixed")
 
 
@@ -225,8 +221,13 @@ def test_an_unchanged_topic_gets_304_although_a_job_waits(service: ServiceProces
     call(service, "DELETE", "/topics/waits")
 
 
-@pytest.mark.parametrize("path", ["/", "/console/topics", "/console/topics/orders.close", "/console/system"])
-def test_pages_fit_a_phone(service: ServiceProcess, open_page: OpenPage, path: str) -> None:
-    page = open_page(f"{service.url}{path}", viewport={"width": 360, "height": 740}).page
-    expect(page.get_by_role("heading", level=1)).to_be_visible()
-    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+def test_the_command_of_an_empty_list_can_be_copied_and_works(service: ServiceProcess, open_page: OpenPage) -> None:
+    page = open_page(f"{service.url}/console/schedules", permissions=["clipboard-read", "clipboard-write"]).page
+    page.get_by_role("button", name="Copy").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    command = page.evaluate("navigator.clipboard.readText()")
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=20, check=True)
+    assert '"name":"every-five-minutes"' in done.stdout
+
+    expect(page.get_by_role("link", name="every-five-minutes")).to_be_visible()
+    call(service, "DELETE", "/schedules/every-five-minutes")

@@ -9,8 +9,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
@@ -24,8 +22,10 @@ from deferd.client.errors import NoAnswer
 from deferd.contract.model import JobState
 from tests.acceptance.service_process import ServiceProcess
 from tests.acceptance.worker.chaos_worker import TOPIC
+from tests.faults.deployment import is_frozen
 from tests.faults.orphans import no_orphans
 from tests.integration.store.store_servers import StoreServer
+from tests.preloaded import start_module
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow(seconds=30)
@@ -64,12 +64,8 @@ class ChaosWorker:
 
     def start(self) -> None:
         self.run_files.append(self._folder / f"worker-{self._number}.{len(self.run_files)}.jsonl")
-        with self._log().open("w") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.acceptance.worker.chaos_worker", str(self.run_files[-1]), *self._urls],
-                stdin=subprocess.DEVNULL,
-                stderr=log,
-            )
+        words = (str(self.run_files[-1]), *self._urls)
+        self.process = start_module("tests.acceptance.worker.chaos_worker", *words, log=self._log(), owner=self._folder)
 
     def _log(self) -> Path:
         return self.run_files[-1].with_suffix(".log")
@@ -89,7 +85,8 @@ class ChaosWorker:
     def _is_stopped_in_a_handler(self) -> bool:
         """Stop it first, so that no handler ends between the look and the kill."""
         self.process.send_signal(signal.SIGSTOP)
-        os.waitpid(self.process.pid, os.WUNTRACED)
+        while self.process.poll() is None and not is_frozen(self.process.pid):
+            time.sleep(0.0002)  # it must not be stopped for long, since its leases would end
         noted = self.run_files[-1].read_bytes() if self.run_files[-1].exists() else b""
         return noted.count(b'"began"') > noted.count(b'"ended"')
 
@@ -137,7 +134,7 @@ async def deployed(folder: Path) -> AsyncIterator[Deployment]:
         stack.enter_context(no_orphans(folder))
         store = stack.enter_context(StoreServer(folder / "store"))
         services = [
-            stack.enter_context(ServiceProcess(folder / f"service-{number}", "--redis-url", store.url))
+            stack.enter_context(ServiceProcess(folder / f"service-{number}", "--redis-url", store.url, preloaded=True))
             for number in range(SERVICES)
         ]
         urls = [service.url for service in services]

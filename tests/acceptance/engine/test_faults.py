@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 import deferd
-from tests.faults.plan import FaultKind, draw_plan
+from tests.faults.plan import OF_SERVICES, FaultKind, draw_plan
 from tests.faults.push_targets import Behaviour
-from tests.faults.report import report
+from tests.faults.report import is_clean, report
+from tests.faults.rollout import BOTH, Release
 from tests.faults.run import ALL_TOPICS, run
+from tests.previous_release import needs_history, unpack
 
 SEED = 20_251
 SOURCES = Path(deferd.__file__).parent
@@ -53,7 +55,7 @@ def test_a_service_reads_its_hosts_time_only_from_the_shifted_clock() -> None:
     assert [f"{name}: {found[0]}" for name, text in read.items() for found in other_ways.finditer(text)] == []
 
 
-@pytest.mark.slow(seconds=70)
+@pytest.mark.slow(seconds=180)
 @pytest.mark.skipif(sys.platform != "linux", reason="the store's disk is filled by prlimit, which only Linux has")
 def test_no_promise_is_broken_while_each_kind_of_fault_comes_once(tmp_path: Path) -> None:
     seed = int(os.environ.get("DEFERD_FAULTS_SEED") or SEED)
@@ -90,3 +92,21 @@ def test_no_promise_is_broken_while_each_kind_of_fault_comes_once(tmp_path: Path
     assert [verb for verb, outcomes in outcome.verbs.items() if not outcomes] == []
     for call in OUTCOMES_SEEN:
         assert outcome.operations[call] > 0, call
+
+
+@needs_history
+@pytest.mark.slow(seconds=60)
+def test_no_promise_is_broken_while_this_release_and_the_previous_one_serve_one_store(tmp_path: Path) -> None:
+    """An upgrade of one service after the other, then a rollback of one; each fault comes while both releases serve."""
+    previous = unpack(tmp_path / "previous")
+    seed = int(os.environ.get("DEFERD_FAULTS_SEED") or SEED)
+    outcome = run(tmp_path, seed, len(OF_SERVICES), kinds=OF_SERVICES, rollout=BOTH, previous=previous)
+
+    print(report(outcome))
+    assert is_clean(outcome), report(outcome)
+    assert [(one.service, one.release) for one in outcome.replacements] == [
+        (0, Release.PRESENT),
+        (1, Release.PRESENT),
+        (0, Release.PREVIOUS),
+    ]
+    assert outcome.jobs_checked > 20 * len(ALL_TOPICS)

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from tests.acceptance.http_calls import NO_TLS, ok
-from tests.acceptance.service_process import ServiceProcess
+from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.faults.tcp_proxy import tcp_proxy
 from tests.integration.store.store_servers import ClusterSet, SentinelSet, StoreServer
 from tests.private_network import in_private_network, packets_held_up
@@ -87,8 +87,7 @@ def test_a_call_that_got_503_does_nothing_later(form: Any, tmp_path: Path) -> No
     def run() -> None:
         with form(tmp_path) as store:
             flags = ("--redis-url", store.url, "--shards", str(SHARDS), "--store-timeout", str(STORE_TIMEOUT_S))
-            service = ServiceProcess(tmp_path / "service", *flags)
-            with service:
+            with running_service(*flags, data_dir=tmp_path / "service") as service:
                 asyncio.run(check(service, store))
 
     in_private_network(run)

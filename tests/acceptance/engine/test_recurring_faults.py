@@ -9,7 +9,7 @@ import pytest
 
 from tests.faults.recurring import report_recurring, run_recurring
 
-pytestmark = pytest.mark.slow(seconds=40)
+pytestmark = pytest.mark.slow(seconds=85)
 
 SEED = 20_261
 

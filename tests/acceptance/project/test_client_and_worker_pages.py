@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from deferd import AsyncClient
+from deferd.testing import ServiceForTests
 from tests.acceptance.project.test_readme import block_with, blocks, module_of
-from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.worker.worker_runs import in_state, serving
 
 
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[ServiceProcess]:
-    with running_service(data_dir=tmp_path / "service") as service:
-        yield service
-
-
-def printed_by(text: str, service: ServiceProcess, capsys: pytest.CaptureFixture[str]) -> list[str]:
+def printed_by(text: str, service: ServiceForTests, capsys: pytest.CaptureFixture[str]) -> list[str]:
     """The lines that the only program of the client's page with this text prints."""
     module_of(block_with(text, "client"), service)
     return capsys.readouterr().out.splitlines()
 
 
 def test_tagged_jobs_are_moved_and_cancelled_together(
-    service: ServiceProcess, capsys: pytest.CaptureFixture[str]
+    service: ServiceForTests, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert printed_by("cancel_all(", service, capsys) == [
         "2 jobs a day later",
@@ -36,19 +28,19 @@ def test_tagged_jobs_are_moved_and_cancelled_together(
     ]
 
 
-def test_puts_of_one_id_become_one_job(service: ServiceProcess, capsys: pytest.CaptureFixture[str]) -> None:
+def test_puts_of_one_id_become_one_job(service: ServiceForTests, capsys: pytest.CaptureFixture[str]) -> None:
     *lines, taken = printed_by('on_conflict="append"', service, capsys)
     assert lines == ["['login', 'upload', 'logout'] 3", "delayed True", "['login']", "{'revision': 2}"]
     assert taken.startswith("finished and taken until 2")
 
 
-def test_a_program_pops_by_a_pattern_and_chains(service: ServiceProcess, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_program_pops_by_a_pattern_and_chains(service: ServiceForTests, capsys: pytest.CaptureFixture[str]) -> None:
     assert printed_by("count=False", service, capsys) == ["orders.eu snoozed after 0 attempts", "snoozes: 1", "delayed"]
 
 
 @pytest.mark.slow
 async def test_the_worker_of_the_page_snoozes_and_chains(
-    service: ServiceProcess, capsys: pytest.CaptureFixture[str]
+    service: ServiceForTests, capsys: pytest.CaptureFixture[str]
 ) -> None:
     [program] = [block for block in blocks("worker", "python") if "Snooze" in block]
     worker = module_of(program, service)["worker"]

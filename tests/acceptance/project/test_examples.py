@@ -14,23 +14,11 @@ import redis
 from deferd import Client, JobState
 from deferd.contract.model import DeadReason
 from deferd.store.data_dir import DataDirectory
-from deferd.testing import ServiceForTests, start_service
+from deferd.testing import ServiceForTests
 from tests.acceptance.service_process import running_service
 from tests.examples import close_unpaid_order, delete_in_24_hours, nightly_report, payment_notices
 
 MERCHANT = "https://merchant.example/paid"
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[ServiceForTests]:
-    with start_service() as service:
-        yield service
-
-
-@pytest.fixture
-def service(running: ServiceForTests) -> ServiceForTests:
-    running.purge()
-    return running
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from deferd import AsyncClient
 from deferd.api import metrics as api_metrics
 from deferd.engine import metrics as engine_metrics
-from deferd.push import metrics as push_metrics
+from deferd.push import topic_pusher
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.monitoring_files import ROOT, grouped_by, queries, selectors
 
@@ -40,7 +40,7 @@ def labels_in(text: str) -> dict[str, set[str]]:
     """The labels of each metric in an exposition; of one without series yet, those that it declares."""
     declared = {
         metric._name: set(metric._labelnames)
-        for module in (engine_metrics, api_metrics, push_metrics)
+        for module in (engine_metrics, api_metrics, topic_pusher)
         for metric in vars(module).values()
         if hasattr(metric, "_labelnames")
     }

@@ -7,7 +7,6 @@ import inspect
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -21,7 +20,7 @@ from deferd import AsyncClient, Client, FixedBackoff, Worker
 from deferd.testing import EagerJobs, ServiceForTests
 from tests.acceptance.cli.command_line import run_in_process
 from tests.acceptance.project.orders_run import run
-from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.acceptance.service_process import ServiceProcess
 from tests.acceptance.worker.worker_runs import in_state, serving
 from tests.mypy_check import mypy_errors
 
@@ -72,14 +71,7 @@ NAMES: dict[Any, str] = {
 """Documented objects with an example each, and what the example takes as known."""
 
 
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[ServiceProcess]:
-    """A new service for each test, since the documents use the same jobs."""
-    with running_service(data_dir=tmp_path / "service") as service:
-        yield service
-
-
-def module_of(source: str, service: ServiceProcess | None = None) -> dict[str, Any]:
+def module_of(source: str, service: ServiceProcess | ServiceForTests | None = None) -> dict[str, Any]:
     """The names of a program, run as a module against `service`."""
     names: dict[str, Any] = {"__name__": "readme"}
     if service is not None:
@@ -88,8 +80,10 @@ def module_of(source: str, service: ServiceProcess | None = None) -> dict[str, A
     return names
 
 
-@pytest.mark.parametrize("document", WITH_BASH)
-def test_the_shell_snippets_of_a_document_run(document: str, service: ServiceProcess, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "document", [pytest.param(one, marks=() if one == "readme" else pytest.mark.slow) for one in WITH_BASH]
+)
+def test_the_shell_snippets_of_a_document_run(document: str, service: ServiceForTests, tmp_path: Path) -> None:
     script = "\n".join(blocks(document, "bash")).replace("localhost:8000", service.url.removeprefix("http://"))
     # An older curl has no --json; the documents name the long form for it.
     script = script.replace("--json", "-H 'Content-Type: application/json' -d").replace(
@@ -127,12 +121,12 @@ def test_a_command_of_the_documents_exists_with_its_flags(command: str, flags: s
     assert [flag for flag in flags if flag not in ran.stdout] == []
 
 
-def test_the_producer_of_the_readme_puts_and_cancels(service: ServiceProcess) -> None:
+def test_the_producer_of_the_readme_puts_and_cancels(service: ServiceForTests) -> None:
     module_of(blocks("readme", "python")[0], service)
 
 
 async def test_the_worker_of_the_readme_closes_an_order(
-    service: ServiceProcess, capsys: pytest.CaptureFixture[str]
+    service: ServiceForTests, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program = module_of(blocks("readme", "python")[1], service)
     async with AsyncClient(service.url) as client, serving(program["worker"]):
@@ -141,7 +135,7 @@ async def test_the_worker_of_the_readme_closes_an_order(
     assert "closing order 1042" in capsys.readouterr().out
 
 
-def test_the_client_page_puts_pops_and_cancels(service: ServiceProcess, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_client_page_puts_pops_and_cancels(service: ServiceForTests, capsys: pytest.CaptureFixture[str]) -> None:
     for program in [*blocks("client", "python")[:2], block_with("put_many(", "client")]:
         module_of(program, service)
     printed = capsys.readouterr().out
@@ -153,7 +147,7 @@ def test_the_client_page_puts_pops_and_cancels(service: ServiceProcess, capsys: 
 
 
 async def test_the_definition_of_the_client_page_is_put_and_handled(
-    service: ServiceProcess, capsys: pytest.CaptureFixture[str]
+    service: ServiceForTests, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program = module_of(block_with("@worker.handler", "client"), service)
     with Client(service.url) as client:
@@ -166,7 +160,7 @@ async def test_the_definition_of_the_client_page_is_put_and_handled(
     assert "closing order 1043" in capsys.readouterr().out
 
 
-async def test_the_web_handler_of_the_client_page_puts_and_fails_fast(service: ServiceProcess) -> None:
+async def test_the_web_handler_of_the_client_page_puts_and_fails_fast(service: ServiceForTests) -> None:
     program = block_with("FastAPI", "client")
     for down in (False, True):
         program = program.replace("http://localhost:8000", "http://127.0.0.1:9") if down else program
@@ -179,13 +173,15 @@ async def test_the_web_handler_of_the_client_page_puts_and_fails_fast(service: S
 
 
 def test_the_program_of_the_events_page_prints_an_event(
-    service: ServiceProcess, capsys: pytest.CaptureFixture[str]
+    service: ServiceForTests, capsys: pytest.CaptureFixture[str]
 ) -> None:
     module_of(blocks("events", "python")[0], service)
     assert re.search(r" orders\.close \S+ \w+\n$", capsys.readouterr().out)
 
 
-async def test_the_worker_page_retries_and_rejects(service: ServiceProcess, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_worker_page_retries_and_rejects(
+    service: ServiceForTests, capsys: pytest.CaptureFixture[str]
+) -> None:
     program = module_of(blocks("worker", "python")[0], service)
     async with AsyncClient(service.url) as client, serving(program["worker"]):
         await client.put("mail.urgent", {"to": "nobody"}, id="rejected")
@@ -228,5 +224,5 @@ def test_the_programs_of_the_documents_the_docstrings_and_the_examples_are_stric
 
 
 @pytest.mark.slow
-async def test_a_thousand_orders_add_up(service: ServiceProcess, topic: str) -> None:
+async def test_a_thousand_orders_add_up(service: ServiceForTests, topic: str) -> None:
     assert "250 + 750 = 1000" in await run(service.url, topic)

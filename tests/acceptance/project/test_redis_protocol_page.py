@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deferd.api.resp.command_table import COMMANDS
+from deferd.api.resp.execution import COMMANDS
 from deferd.api.resp.job_commands import PUT_OPTIONS
 from tests.acceptance.project.test_readme import DOCUMENTS, ROOT, blocks
 from tests.acceptance.resp_calls import resp_port

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,36 +11,24 @@ import pytest
 import redis
 
 from deferd import AsyncClient, Client, Schedule
-from deferd.client.schedules import put_schedule
+from deferd.client.scheduling import put_schedule
 from deferd.store.data_dir import DataDirectory
-from deferd.testing import ServiceForTests, start_service
+from deferd.testing import ServiceForTests
 from tests.acceptance.cli.command_line import Shell
 from tests.acceptance.project.test_readme import DOCUMENTS, block_with, blocks, module_of
-from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.acceptance.service_process import running_service
 from tests.acceptance.worker.worker_runs import in_state, serving
 from tests.waiting import wait_until
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[ServiceForTests]:
-    with start_service() as service:
-        yield service
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[ServiceProcess]:
-    with running_service("--test-clock", data_dir=tmp_path / "service") as service:
-        yield service
-
-
 def test_the_first_program_prints_what_the_page_says(
-    service: ServiceProcess, capsys: pytest.CaptureFixture[str]
+    service: ServiceForTests, capsys: pytest.CaptureFixture[str]
 ) -> None:
     module_of(block_with("preview_schedule(", "schedules"), service)
     assert capsys.readouterr().out == blocks("schedules", "text")[0]
 
 
-async def test_the_worker_reports_on_the_day_before(service: ServiceProcess) -> None:
+async def test_the_worker_reports_on_the_day_before(service: ServiceForTests) -> None:
     worker = module_of(block_with("@worker.schedule", "schedules"), service)["worker"]
     async with AsyncClient(service.url) as client, serving(worker):
         await client.put("reports.nightly", id="reports.nightly:20300331T010000Z", retain=60)
@@ -50,7 +37,7 @@ async def test_the_worker_reports_on_the_day_before(service: ServiceProcess) -> 
         assert (await client.schedule("reports.nightly")).catch_up == "all"
 
 
-async def test_the_worker_of_the_page_on_workers_registers_its_schedules(service: ServiceProcess) -> None:
+async def test_the_worker_of_the_page_on_workers_registers_its_schedules(service: ServiceForTests) -> None:
     worker = module_of(block_with("poll-feeds", "worker"), service)["worker"]
     async with AsyncClient(service.url) as client, serving(worker):
         await client.put("feeds", id="f", retain=60)
@@ -59,19 +46,19 @@ async def test_the_worker_of_the_page_on_workers_registers_its_schedules(service
     assert schedules == {"cleanup": ("cleanup", "0 3 * * *", None), "poll-feeds": ("feeds", None, 300)}
 
 
-def test_the_file_is_synced(running: ServiceForTests, tmp_path: Path) -> None:
+def test_the_file_is_synced(service: ServiceForTests, tmp_path: Path) -> None:
     [text] = blocks("schedules", "toml")
     file = tmp_path / "schedules.toml"
     file.write_text(text)
-    shell = Shell(running.url)
+    shell = Shell(service.url)
     assert "+ nightly\n" in shell.good("schedules", "sync", str(file))
     assert shell.good("schedules", "sync", str(file)) == ""
     assert {one["name"] for one in shell.json("schedules", "list")} == {"nightly", "feeds.poll"}
 
 
-def test_the_requests_of_the_page_succeed(running: ServiceForTests) -> None:
+def test_the_requests_of_the_page_succeed(service: ServiceForTests) -> None:
     [script] = [block for block in blocks("schedules", "sh") if "curl" in block]
-    script = script.replace("localhost:8000", running.url.removeprefix("http://"))
+    script = script.replace("localhost:8000", service.url.removeprefix("http://"))
     script = script.replace("--json", "-H 'Content-Type: application/json' -d")  # which an older curl does not have
     script = script.replace("curl -sS", "curl -sS --fail-with-body")
     ran = subprocess.run(["bash", "-euc", script], capture_output=True, text=True, timeout=40, check=False)
@@ -85,11 +72,11 @@ def rows_of(heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
 
 
-def test_the_table_of_changes_of_the_clock_is_true(running: ServiceForTests) -> None:
+def test_the_table_of_changes_of_the_clock_is_true(service: ServiceForTests) -> None:
     rows = rows_of("definition")
     assert len(rows) == 4
     days = [datetime(2030, 3, 31, tzinfo=UTC), datetime(2030, 10, 27, tzinfo=UTC)]
-    with running.client() as client:
+    with service.client() as client:
         for rule, *cells in rows:
             text = rule.strip("`")
             field = {"at": re.findall(r"\d\d:\d\d", text)} if text.startswith("at") else {"cron": text}
@@ -116,9 +103,9 @@ def settled(client: Client, name: str) -> Schedule:
     return client.schedule(name)
 
 
-def test_the_table_of_policies_is_true(service: ServiceProcess) -> None:
+def test_the_table_of_policies_is_true(tmp_path: Path) -> None:
     outcomes = {}
-    with Client(service.url) as client:
+    with running_service("--test-clock", data_dir=tmp_path) as service, Client(service.url) as client:
         at = datetime.now(UTC) - timedelta(hours=6)
         for cell, *_ in rows_of("`catch_up`"):
             catch_up = cell.split("`")[1]

@@ -50,6 +50,8 @@ FLOODED_MAX_BYTES = 16 * 1024 * 1024
 """What all floods together may leave in the store: the quotas, mostly that for large jobs."""
 BYSTANDER_P99_S = 1.0
 """How long a bystander's request may take under a flood: usually some ms, but the machine may be busy."""
+BYSTANDER_TIMES = 10
+"""Or this many times what it took before the flood, where that was long already."""
 
 
 @pytest.fixture(scope="module")
@@ -232,7 +234,7 @@ async def test_floods_by_keys_with_quotas_fill_no_memory_and_slow_nobody_down(tm
                         f"{(used_memory(store) - before) / 1e3:+.0f} kB; the service "
                         f"{resident_bytes(service.process.pid) / 1e6:.1f} MB"
                     )
-                    assert p99_s < BYSTANDER_P99_S
+                    assert p99_s < max(BYSTANDER_P99_S, BYSTANDER_TIMES * alone_s)
                     assert not [status for status in outcome.responses if status >= "500"], outcome
                 held.append(used_memory(store))
                 memory.append(resident_bytes(service.process.pid))

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from deferd.store.disk_fault import write_fault
+from deferd.store.disk import write_fault
 from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.integration.store.store_servers import StoreServer

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import itertools
 import re
 import socketserver
 import subprocess
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,14 +17,14 @@ import pytest
 
 from deferd.api import problem_details
 from tests.acceptance.http_calls import NO_TLS
+from tests.acceptance.server.restart_load import Endpoints, running_load
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.integration.store.store_servers import StoreServer
 from tests.ports import free_port
 from tests.unit.project.test_deployment_files import COMPOSE, nginx_config
-from tests.waiting import wait_until
+from tests.waiting import until, wait_until
 
 START_S = 20.0
-CALLERS = 12
 BODY_BYTES = 4096
 
 pytestmark = pytest.mark.needs("nginx")
@@ -176,37 +174,24 @@ def test_it_passes_on_the_response_to_a_pop_at_once(tmp_path: Path) -> None:
         assert b"".join(pieces) == b"more"
 
 
-@pytest.mark.slow
-def test_no_call_fails_while_the_replicas_restart_in_turn(tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
-    stop = threading.Event()
+@pytest.mark.slow(seconds=30)
+async def test_no_call_fails_while_the_replicas_restart_in_turn(tmp_path: Path) -> None:
+    await asyncio.to_thread(tmp_path.chmod, 0o755)
+    drain_idle = {
+        name: value for name, value in COMPOSE["services"]["deferd"]["environment"].items() if "DRAIN" in name
+    }
     with contextlib.ExitStack() as running:
         store = running.enter_context(StoreServer(tmp_path / "store")).mark_used()
         replicas = [
-            running.enter_context(running_service("--redis-url", store.url, data_dir=tmp_path / name)) for name in "ab"
+            running.enter_context(running_service("--redis-url", store.url, data_dir=tmp_path / name, **drain_idle))
+            for name in "ab"
         ]
         url = running.enter_context(running_proxy([replica.port for replica in replicas], tmp_path, {}))
-        callers = running.enter_context(ThreadPoolExecutor(CALLERS))
-        running.callback(stop.set)
-        calls = [callers.submit(put_and_cancel, url, number, stop) for number in range(CALLERS)]
-        for replica in replicas * 2:
-            replica.stop()
-            replica.start()
-        stop.set()
-        statuses: Counter[int] = sum((call.result() for call in calls), Counter())
+        async with running_load(Endpoints([int(url.rpartition(":")[2])])) as outcome:
+            for replica in replicas * 2:
+                before = outcome.requests
+                assert await asyncio.to_thread(replica.stop) == 0
+                await asyncio.to_thread(replica.start)
+                await until(lambda: outcome.requests > before + 500, "the callers go on")  # noqa: B023 (awaited here)
 
-    assert statuses.keys() == {200, 201}
-    assert min(statuses.values()) > 100
-
-
-def put_and_cancel(url: str, caller: int, stop: threading.Event) -> Counter[int]:
-    """Put jobs and cancel each until stopped; the statuses of the responses."""
-    statuses: Counter[int] = Counter()
-    with httpx.Client(base_url=url, verify=NO_TLS, trust_env=False) as client:
-        for number in itertools.count():
-            if stop.is_set():
-                return statuses
-            job_id = f"{caller}-{number}"
-            statuses[client.post("/jobs", json={"topic": "orders", "id": job_id, "delay": 600}).status_code] += 1
-            statuses[client.delete(f"/jobs/orders/{job_id}").status_code] += 1
-    raise AssertionError("unreachable")
+    assert outcome.is_clean, outcome.report()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from deferd.contract.limits import BODY_DEFAULT_BYTES
 from tests.acceptance.resp_calls import fields, packed, redis_client, resp_port
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.benchmarks.measuring import resident_bytes
+from tests.preloaded import run_preloaded
 from tests.waiting import wait_until
 
 READ_S = 20.0
@@ -243,10 +243,8 @@ def test_every_server_process_serves_it(tmp_path: Path) -> None:
 
 
 def test_a_public_address_needs_keys(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "deferd", "serve", "--host", PUBLIC, "--port", "0", "--resp-port", "0"]
-    found = subprocess.run(
-        [*command, "--data-dir", str(tmp_path / "d")], capture_output=True, text=True, timeout=60, check=False
-    )
+    flags = ("--host", PUBLIC, "--port", "0", "--resp-port", "0", "--data-dir", str(tmp_path / "d"))
+    found = run_preloaded("serve", *flags, environment=os.environ)
     assert found.returncode == 1
     assert "no key is required" in found.stderr
 
@@ -254,10 +252,8 @@ def test_a_public_address_needs_keys(tmp_path: Path) -> None:
 def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        command = [sys.executable, "-m", "deferd", "serve", "--port", "0", "--resp-port", str(port)]
-        found = subprocess.run(
-            [*command, "--data-dir", str(tmp_path / "d")], capture_output=True, text=True, timeout=60, check=False
-        )
+        flags = ("--port", "0", "--resp-port", str(port), "--data-dir", str(tmp_path / "d"))
+        found = run_preloaded("serve", *flags, environment=os.environ)
     assert found.returncode == 1
     assert f"cannot listen on 127.0.0.1 port {port} (--host DEFERD_HOST, --resp-port DEFERD_RESP_PORT)" in found.stderr
 

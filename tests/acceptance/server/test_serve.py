@@ -8,8 +8,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.acceptance.api.test_keys_and_listening import refused
 from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess
 from tests.integration.store.store_servers import StoreServer
@@ -26,20 +25,6 @@ from tests.waiting import wait_until
 START_S = 30.0
 STOP_S = 10.0
 workers = pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
-
-
-def refused(*flags: str) -> str:
-    """The one log line of a service that cannot start; its exit code is 1."""
-    done = subprocess.run(
-        [sys.executable, "-m", "deferd", "serve", "--port", "0", *flags],
-        capture_output=True,
-        text=True,
-        timeout=START_S,
-        check=False,
-    )
-    assert done.returncode == 1
-    [line] = done.stderr.splitlines()
-    return line
 
 
 def put_orders(url: str, number: int) -> None:
@@ -78,6 +63,13 @@ def unfinished_request(service: ServiceProcess) -> Iterator[None]:
         yield
 
 
+def accepts(port: int) -> bool:
+    """Whether a service on this port accepts connections."""
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), START_S):
+        return True
+    return False
+
+
 @workers
 def test_it_logs_where_it_listens_and_exits_with_0_after_responding_to_waiting_pops(
     tmp_path: Path, workers: int
@@ -96,9 +88,37 @@ def test_it_logs_where_it_listens_and_exits_with_0_after_responding_to_waiting_p
     assert [line.split(": ", 1)[1] for line in service.lines[1:]] == ["stopping: SIGTERM\n", "stopped\n"]
 
 
+@workers
+def test_an_idle_connection_gets_one_more_response_and_then_the_service_ends(tmp_path: Path, workers: int) -> None:
+    flags = ("--drain-idle-timeout", "60", "--workers", str(workers))
+    with ServiceProcess(tmp_path, *flags, preloaded=True) as service, httpx.Client(verify=NO_TLS) as idle:
+        job = {"topic": "orders", "id": "a"}
+        assert "connection" not in idle.post(f"{service.url}/jobs", json=job).headers
+        service.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: not accepts(service.port), START_S, "the service has begun to stop")
+
+        cancelled = idle.delete(f"{service.url}/jobs/orders/a")
+
+        assert (cancelled.status_code, cancelled.headers["connection"]) == (200, "close")
+        began = time.monotonic()
+        assert service.process.wait(50) == 0
+        assert time.monotonic() - began < 30  # it does not wait out the 60 s
+
+
+@pytest.mark.slow
+def test_a_second_ctrl_c_does_not_wait_for_idle_connections(tmp_path: Path) -> None:
+    flags = ("--drain-idle-timeout", "60")
+    with ServiceProcess(tmp_path, *flags, preloaded=True) as service, httpx.Client(verify=NO_TLS) as idle:
+        assert idle.get(f"{service.url}/healthz").status_code == 200
+        service.process.send_signal(signal.SIGINT)
+        wait_until(lambda: not accepts(service.port), START_S, "the service has begun to stop")
+        service.process.send_signal(signal.SIGINT)
+        assert service.process.wait(STOP_S) == 1
+
+
 @pytest.mark.slow
 def test_an_unfinished_request_is_aborted_after_the_drain_timeout(tmp_path: Path) -> None:
-    with ServiceProcess(tmp_path, "--drain-timeout", "0.5") as service, unfinished_request(service):
+    with ServiceProcess(tmp_path, "--drain-timeout", "0.5", preloaded=True) as service, unfinished_request(service):
         began = time.monotonic()
         service.process.send_signal(signal.SIGINT)
         assert service.process.wait(STOP_S) == 0
@@ -110,7 +130,7 @@ def test_an_unfinished_request_is_aborted_after_the_drain_timeout(tmp_path: Path
 @workers
 def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path, workers: int) -> None:
     flags = ("--drain-timeout", "60", "--workers", str(workers))
-    with ServiceProcess(tmp_path, *flags) as service, unfinished_request(service):
+    with ServiceProcess(tmp_path, *flags, preloaded=True) as service, unfinished_request(service):
         service.process.send_signal(signal.SIGINT)
         wait_until(lambda: "stopping: SIGINT" in service.output(), START_S, "it has begun to stop")
         service.process.send_signal(signal.SIGINT)
@@ -119,19 +139,18 @@ def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path, workers: int) -> None:
 
 @pytest.mark.slow
 def test_a_second_service_on_the_same_directory_or_port_is_refused(tmp_path: Path) -> None:
-    with ServiceProcess(tmp_path) as first:
-        same_directory = refused("--data-dir", str(first.data_dir))
-        same_port = refused("--data-dir", str(tmp_path / "other"), "--port", str(first.port))
+    with ServiceProcess(tmp_path, preloaded=True) as first:
+        same_directory = refused("--data-dir", str(first.data_dir), folder=tmp_path / "other")
+        same_port = refused("--port", str(first.port), folder=tmp_path / "other")
 
         assert f"in use by another deferd service (process {first.process.pid})" in same_directory
         assert f"cannot listen on 127.0.0.1 port {first.port}" in same_port
-        assert not (tmp_path / "other" / "valkey.log").exists(), "its store was started before the error was found"
 
 
 @pytest.mark.slow
 def test_a_refused_store_is_one_line(tmp_path: Path) -> None:
     with StoreServer(tmp_path / "v", maxmemory_policy="volatile-ttl", requirepass="sesame") as server:
-        line = refused("--redis-url", server.url)
+        line = refused("--redis-url", server.url, folder=tmp_path)
 
     assert "maxmemory-policy volatile-ttl" in line
     assert "sesame" not in line
@@ -154,7 +173,7 @@ def test_server_processes_get_the_secrets_of_a_store_without_showing_them(tmp_pa
 
 @pytest.mark.slow
 def test_json_logs_are_json_from_the_first_line_to_the_last(tmp_path: Path) -> None:
-    with ServiceProcess(tmp_path, "--log-format", "json") as service:
+    with ServiceProcess(tmp_path, "--log-format", "json", preloaded=True) as service:
         assert service.stop() == 0
 
     records = [json.loads(line) for line in service.lines]
@@ -164,7 +183,7 @@ def test_json_logs_are_json_from_the_first_line_to_the_last(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_after_a_sigkill_of_service_and_store_every_acknowledged_job_is_there(tmp_path: Path) -> None:
-    with ServiceProcess(tmp_path, "--workers", "2") as service:
+    with ServiceProcess(tmp_path, "--workers", "2", preloaded=True) as service:
         put_orders(service.url, 20)
         service.kill_store()
         service.kill()
@@ -174,8 +193,20 @@ def test_after_a_sigkill_of_service_and_store_every_acknowledged_job_is_there(tm
 
 
 @pytest.mark.slow
+def test_the_metrics_of_each_server_process_are_those_of_all(tmp_path: Path) -> None:
+    put = re.compile(r'deferd_puts_total\{outcome="created",topic="orders"\} (\S+)')
+    with ServiceProcess(tmp_path, "--workers", "2", preloaded=True) as service:
+        for n in range(20):  # each on a connection of its own, which goes to either process
+            job = {"topic": "orders", "id": f"order-{n}", "delay": 100}
+            assert httpx.post(f"{service.url}/jobs", json=job, verify=NO_TLS).status_code == 201
+        for _ in range(20):
+            [counted] = put.findall(httpx.get(f"{service.url}/metrics", verify=NO_TLS).text)
+            assert float(counted) == 20
+
+
+@pytest.mark.slow
 def test_server_processes_and_a_store_that_die_are_restarted(tmp_path: Path) -> None:
-    with ServiceProcess(tmp_path, "--workers", "2", "--log-level", "debug") as service:
+    with ServiceProcess(tmp_path, "--workers", "2", "--log-level", "debug", preloaded=True) as service:
         put_orders(service.url, 1)
         before = [int(pid) for pid in re.findall(r"server process \d is serving \(pid (\d+)\)", service.output())]
         assert len(before) == 2

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ import httpx
 import pytest
 
 from deferd import Client
+from tests.acceptance.api.test_keys_and_listening import refused
 from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.recorded_spans import RecordedSpans, context_of
 from tests.acceptance.service_process import ServiceProcess
@@ -32,7 +31,8 @@ def printed_spans(output: str) -> Iterator[dict[str, Any]]:
 
 
 def traced_service(folder: Path, *flags: str, **environment: str) -> ServiceProcess:
-    return ServiceProcess(folder, "--tracing", "true", *flags, environment={**KEPT_UNTIL_THE_END, **environment})
+    variables = {**KEPT_UNTIL_THE_END, **environment}
+    return ServiceProcess(folder, "--tracing", "true", *flags, environment=variables, preloaded=True)
 
 
 @pytest.mark.slow
@@ -85,7 +85,7 @@ def test_each_server_process_exports_its_spans(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_without_tracing_there_are_no_spans(tmp_path: Path) -> None:
-    with ServiceProcess(tmp_path, environment=KEPT_UNTIL_THE_END) as service:
+    with ServiceProcess(tmp_path, environment=KEPT_UNTIL_THE_END, preloaded=True) as service:
         httpx.post(
             f"{service.url}/jobs",
             json={"topic": "t"},
@@ -139,15 +139,6 @@ def test_an_exporter_that_fails_or_hangs_delays_neither_requests_nor_the_stop(tm
 
 @pytest.mark.slow
 def test_a_missing_exporter_is_named_in_one_line_before_anything_starts(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "deferd", "serve", "--port", "0", "--data-dir", str(tmp_path / "data")],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-        env={"DEFERD_TRACING": "true", "OTEL_TRACES_EXPORTER": "zipkin"},
-    )
-    assert done.returncode == 1
-    [line] = done.stderr.splitlines()
+    line = refused(folder=tmp_path, DEFERD_TRACING="true", OTEL_TRACES_EXPORTER="zipkin")
     assert "--tracing (DEFERD_TRACING) needs the package opentelemetry-exporter-zipkin: pip install" in line
     assert not (tmp_path / "data").exists()

@@ -46,7 +46,7 @@ def store_log(service: ServiceProcess) -> str:
 
 @workers
 def test_sighup_stops_a_service_cleanly(tmp_path: Path, workers: str) -> None:
-    with ServiceProcess(tmp_path, "--workers", workers) as service:
+    with ServiceProcess(tmp_path, "--workers", workers, preloaded=True) as service:
         service.process.send_signal(signal.SIGHUP)
         assert service.process.wait(GONE_S) == 0
         assert service.store_pid() is None
@@ -83,7 +83,7 @@ def test_closing_its_terminal_stops_a_service_cleanly(tmp_path: Path) -> None:
 
 @workers
 def test_the_store_of_a_killed_service_ends_in_order(tmp_path: Path, workers: str) -> None:
-    with ServiceProcess(tmp_path, "--workers", workers) as service:
+    with ServiceProcess(tmp_path, "--workers", workers, preloaded=True) as service:
         assert service.store_pid() is not None
         service.kill()
         wait_for_the_end_of_the_store(service)
@@ -92,7 +92,7 @@ def test_the_store_of_a_killed_service_ends_in_order(tmp_path: Path, workers: st
 
 def test_the_store_runs_until_the_server_processes_of_a_killed_supervisor_have_drained(tmp_path: Path) -> None:
     head = b"POST /jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
-    with ServiceProcess(tmp_path, "--workers", "2", "--log-level", "debug") as service:
+    with ServiceProcess(tmp_path, "--workers", "2", "--log-level", "debug", preloaded=True) as service:
         with socket.create_connection(("127.0.0.1", service.port), START_S) as client:
             client.sendall(head % len(JOB) + b"Expect: 100-continue\r\n\r\n")
             assert client.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -105,7 +105,7 @@ def test_the_store_runs_until_the_server_processes_of_a_killed_supervisor_have_d
 
 
 def test_the_store_of_a_killed_service_does_not_wait_for_a_hanging_server_process(tmp_path: Path) -> None:
-    with ServiceProcess(tmp_path, "--workers", "2", "--drain-timeout", "0") as service:
+    with ServiceProcess(tmp_path, "--workers", "2", "--drain-timeout", "0", preloaded=True) as service:
         hanging = service.server_process_pids()[0]
         os.kill(hanging, signal.SIGSTOP)
         try:
@@ -116,7 +116,7 @@ def test_the_store_of_a_killed_service_does_not_wait_for_a_hanging_server_proces
 
 
 def test_a_service_takes_over_the_store_of_one_that_was_killed_with_its_reaper(tmp_path: Path) -> None:
-    with ServiceProcess(tmp_path) as service:
+    with ServiceProcess(tmp_path, preloaded=True) as service:
         reaper = service.reaper_pid()
         assert reaper is not None
         os.kill(reaper, signal.SIGSTOP)
@@ -132,7 +132,7 @@ def test_a_service_takes_over_the_store_of_one_that_was_killed_with_its_reaper(t
 
 
 def test_a_reaper_that_is_killed_is_replaced_and_knows_the_store(tmp_path: Path) -> None:
-    with ServiceProcess(tmp_path) as service:
+    with ServiceProcess(tmp_path, preloaded=True) as service:
         first = service.reaper_pid()
         assert first is not None
         os.kill(first, signal.SIGKILL)

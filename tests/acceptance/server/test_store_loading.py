@@ -16,21 +16,21 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from deferd.server import starting_responses
+from deferd.server import serve_context
 from deferd.server.serve_context import open_serve_context
 from deferd.server.startup_errors import CannotServe
 from deferd.settings import Settings
 from deferd.store import valkey_process
 from deferd.store.embedded import EmbeddedStore
-from deferd.store.load_progress import LoadProgress, progress_of
 from deferd.store.preflight import StoreRefused
+from deferd.store.server_info import LoadProgress, progress_of
 from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import running_service
 from tests.integration.store.store_servers import StoreServer
 from tests.ports import free_port
 
 HOW_FAR = re.compile(r"the store is loading its data: \d+ % of \d+ MiB")
-KEYS, KEY_DELAY_US, VALUE = 300_000, 100, "x" * 30
+KEYS, KEY_DELAY_US, VALUE = 100_000, 300, "x" * 30
 """A load of half a minute that a test cuts short. The store runs commands such as INFO after each thousand keys."""
 STORE_KEYS = "for number = tonumber(ARGV[1]), ARGV[2] do redis.call('SET', 'other:' .. number, ARGV[3]) end"
 STORE_CALLS = [("EVAL", STORE_KEYS, 0, first, first + 9_999, VALUE) for first in range(0, KEYS, 10_000)]
@@ -75,6 +75,7 @@ def until_says(get: httpx.Client, path: str, wanted: re.Pattern[str], **headers:
     raise AssertionError(f"the last response of {path}: {seen}")
 
 
+@pytest.mark.slow
 def test_a_running_service_says_how_far_its_store_has_loaded(store: StoreServer, tmp_path: Path) -> None:
     with (
         running_service("--redis-url", store.url, data_dir=tmp_path / "service") as service,
@@ -110,13 +111,14 @@ async def starting(settings: Settings) -> AsyncIterator[asyncio.Future[socket.so
         await asyncio.wait((task,))
 
 
+@pytest.mark.slow
 async def test_a_service_that_starts_says_how_far_its_store_has_loaded(
     store: StoreServer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(starting_responses, "RESPOND_AFTER_S", 0.0)
+    monkeypatch.setattr(serve_context, "RESPOND_AFTER_S", 0.0)
     caplog.set_level(logging.INFO)
     port = free_port()
     settings = Settings(redis_url=SecretStr(store.url), port=port, data_dir=tmp_path)

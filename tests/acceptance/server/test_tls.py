@@ -17,7 +17,8 @@ import pytest
 
 from deferd.client import AsyncClient, Client
 from deferd.client.errors import Unreachable
-from deferd.server.tls import Certificate, CertificateRefused, read_context
+from deferd.server.credential_files import Certificate, read_context
+from deferd.server.startup_errors import CertificateRefused
 from deferd.settings import SettingsError, load_settings
 from tests.acceptance.api.test_keys_and_listening import refused
 from tests.acceptance.server.tls_files import TlsFiles, tls_in_front_of

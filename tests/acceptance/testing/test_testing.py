@@ -13,7 +13,6 @@ import threading
 import time
 import zipfile
 from base64 import b64encode
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -30,16 +29,10 @@ ROOT = Path(__file__).resolve().parents[3]
 GONE_S = 20.0
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[ServiceForTests]:
-    with start_service("--push-allow", "hooks.example.com") as service:
-        yield service
-
-
 @pytest.fixture
-def service(running: ServiceForTests) -> ServiceForTests:
-    running.purge()
-    return running
+def service(clocked_service: ServiceForTests) -> ServiceForTests:
+    clocked_service.purge()
+    return clocked_service
 
 
 def processes_of(folder: str) -> list[str]:
@@ -105,11 +98,9 @@ def test_the_wait_for_the_start_is_bounded() -> None:
     assert time.monotonic() - began < GONE_S
 
 
-@pytest.mark.slow
-def test_deferd_variables_of_the_environment_have_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DEFERD_REDIS_URL", "redis://127.0.0.1:1")
-    monkeypatch.setenv("DEFERD_WORKERS", "none")
-    with start_service() as service, service.client() as client:
+def test_deferd_variables_of_the_environment_have_no_effect(service: ServiceForTests) -> None:
+    """There are wrong ones when it starts."""
+    with service.client() as client:
         assert client.is_ready()
 
 
@@ -302,7 +293,9 @@ def test_nothing_is_imported(pytestconfig):
 
 
 @pytest.mark.slow
-def test_the_plugin_gives_each_test_an_empty_service(installed: Path, tmp_path: Path) -> None:
+def test_the_plugin_gives_each_test_an_empty_service_and_shows_its_log_if_it_fails(
+    installed: Path, tmp_path: Path
+) -> None:
     ran = run_pytest(
         installed,
         tmp_path,
@@ -323,33 +316,19 @@ def test_a_job_a_day_ahead(deferd_service, number):
         [job] = client.pop("trash", wait=0)
         assert job.body == number
 
+def test_that_fails(deferd_service):
+    with deferd_service.client() as client:
+        client.put("t", traceparent="wrong")
+
 def test_it_was_one_service_whose_clock_stays_moved(deferd_service):
     assert len(urls) == 1
     assert deferd_service.clock.now() > datetime.now(UTC) + timedelta(hours=47)
 """,
     )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "3 passed" in ran.stdout
-
-
-@pytest.mark.slow
-def test_the_plugin_shows_the_log_of_the_service_with_a_test_that_fails(installed: Path, tmp_path: Path) -> None:
-    ran = run_pytest(
-        installed,
-        tmp_path,
-        """
-def test_that_fails(deferd_service):
-    with deferd_service.client() as client:
-        client.put("t", traceparent="wrong")
-
-def test_that_passes(deferd_service):
-    pass
-""",
-    )
-    assert ran.returncode == 1
+    assert ran.returncode == 1, ran.stdout + ran.stderr
     assert "InvalidInput" in ran.stdout
     assert ran.stdout.count("- deferd service log -") == 1
-    assert "1 failed, 1 passed" in ran.stdout
+    assert "1 failed, 3 passed" in ran.stdout
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -31,15 +30,12 @@ class Closed(BaseModel):
     by: str
 
 
-@pytest.fixture
-def worker(shared_service: ServiceProcess) -> Worker:
-    return Worker(shared_service.url, grace=5)
-
-
 async def test_an_async_handler_gets_the_parsed_body_and_returns_the_result(
-    client: AsyncClient, worker: Worker, topic: str
+    client: AsyncClient, worker: Worker, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @worker.handler(topic)
+    caplog.set_level(logging.INFO, "deferd.worker")
+
+    @worker.handler(topic, time_limit=10)
     async def close(order: Order, context: Context) -> Closed:
         assert threading.current_thread() is threading.main_thread()
         return Closed(order=order.id, by=context.job.id)
@@ -47,6 +43,7 @@ async def test_an_async_handler_gets_the_parsed_body_and_returns_the_result(
     await client.put(topic, {"id": 7}, id="a", retain=60)
     async with serving(worker):
         assert (await in_state(client, topic, "a", "finished")).result == {"order": 7, "by": "a"}
+    assert [one for one in caplog.records if hasattr(one, "job_id")] == []
 
 
 async def test_a_plain_handler_runs_in_a_thread(client: AsyncClient, worker: Worker, topic: str) -> None:
@@ -58,43 +55,6 @@ async def test_a_plain_handler_runs_in_a_thread(client: AsyncClient, worker: Wor
     await client.put(topic, {"id": 7}, id="a", retain=60)
     async with serving(worker):
         assert (await in_state(client, topic, "a", "finished")).result == {"order": 7, "by": "thread"}
-
-
-@pytest.mark.slow
-async def test_many_jobs_of_both_kinds_are_all_finished(client: AsyncClient, worker: Worker, topic: str) -> None:
-    seen: list[int] = []
-
-    @worker.handler(f"{topic}-async")
-    async def note(number: int) -> None:
-        seen.append(number)
-
-    @worker.handler(f"{topic}-plain")
-    def note_in_thread(number: int) -> None:
-        seen.append(number)
-
-    kinds = ("async", "plain")
-    jobs = ({"topic": f"{topic}-{kinds[n % 2]}", "body": n} for n in range(3000))
-    assert {result.code async for result in client.put_many(jobs)} == {None}
-    async with serving(worker):
-        await until(lambda: len(seen) >= 3000, "all jobs ran")
-    assert sorted(seen) == list(range(3000))
-    for kind in kinds:
-        assert sum((await client.topic(f"{topic}-{kind}")).counts.values()) == 0
-
-
-async def test_an_invalid_body_makes_the_job_dead_with_the_reason(
-    client: AsyncClient, worker: Worker, topic: str
-) -> None:
-    @worker.handler(topic)
-    async def close(order: Order) -> None:
-        raise AssertionError("it must not run")
-
-    await client.put(topic, {"id": "seven"}, id="a")
-    async with serving(worker):
-        dead = await in_state(client, topic, "a", "dead")
-    assert dead.last_error == (
-        "the body does not fit: id: Input should be a valid integer, unable to parse string as an integer, not 'seven'"
-    )
 
 
 async def test_a_job_definition_serves_producer_and_handler(
@@ -156,19 +116,6 @@ async def test_an_exception_releases_the_job_with_its_text_and_its_backoff(
     assert record.exc_info is not None
 
 
-async def test_nothing_is_logged_for_a_successful_job(
-    client: AsyncClient, worker: Worker, topic: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    @worker.handler(topic)
-    async def nothing() -> None: ...
-
-    caplog.set_level(logging.INFO, "deferd.worker")
-    await client.put(topic, id="a")
-    async with serving(worker):
-        await gone(client, topic, "a")
-    assert [one for one in caplog.records if hasattr(one, "job_id")] == []
-
-
 async def test_retry_releases_and_reject_buries_the_job(client: AsyncClient, worker: Worker, topic: str) -> None:
     @worker.handler(topic)
     async def decide(body: str) -> None:
@@ -184,17 +131,6 @@ async def test_retry_releases_and_reject_buries_the_job(client: AsyncClient, wor
     assert retried.last_error == "busy"
     assert 595 < (retried.due_at - retried.created_at).total_seconds() < 660
     assert (rejected.last_error, rejected.reason) == ("no such customer", "buried")
-
-
-async def test_a_value_that_is_not_json_releases_the_job(client: AsyncClient, worker: Worker, topic: str) -> None:
-    @worker.handler(topic)
-    async def give_an_object() -> object:
-        return object()
-
-    await client.put(topic, id="a")
-    async with serving(worker):
-        released = await in_state(client, topic, "a", "delayed")
-    assert str(released.last_error).startswith("the handler returned a value that is not JSON: ")
 
 
 async def test_a_result_that_the_service_refuses_releases_only_its_job(
@@ -217,39 +153,6 @@ async def test_a_result_that_the_service_refuses_releases_only_its_job(
     assert released.last_error == (
         "the service refused the handler's result: the request body is larger than 1048576 bytes"
     )
-
-
-def _raise_in_handler(error: type[BaseException]) -> Callable[..., Any]:
-    async def raising(context: Context) -> None:
-        if context.job.attempt == 1:
-            raise error
-
-    return raising
-
-
-def _raise_in_thread(error: type[BaseException]) -> Callable[..., Any]:
-    def raising(context: Context) -> None:
-        if context.job.attempt == 1:
-            raise error
-
-    return raising
-
-
-@pytest.mark.parametrize("make", [_raise_in_handler, _raise_in_thread])
-@pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit, KeyboardInterrupt, StopIteration])
-async def test_after_any_exception_the_job_is_delivered_again_and_the_worker_continues(
-    client: AsyncClient,
-    worker: Worker,
-    topic: str,
-    make: Callable[[type[BaseException]], Callable[..., Any]],
-    error: type[BaseException],
-) -> None:
-    worker.handler(topic)(make(error))
-    await client.put(topic, id="a", retain=60, backoff=SOON)
-    async with serving(worker):
-        finished = await in_state(client, topic, "a", "finished")
-    assert finished.attempts == 2
-    assert error.__name__ in str(finished.last_error)
 
 
 async def test_an_async_handler_is_cancelled_at_its_time_limit_and_its_job_released(
@@ -301,18 +204,6 @@ async def test_a_plain_handler_past_its_time_limit_keeps_its_slot_until_it_retur
     assert (await client.get(topic, "slow")).state == "delayed"
 
 
-async def test_a_handler_that_ends_before_its_time_limit_is_not_affected(
-    client: AsyncClient, worker: Worker, topic: str
-) -> None:
-    @worker.handler(topic, time_limit=10)
-    async def quick() -> str:
-        return "done"
-
-    await client.put(topic, id="a", retain=60)
-    async with serving(worker):
-        assert (await in_state(client, topic, "a", "finished")).result == "done"
-
-
 async def test_middleware_wraps_handlers_the_first_outermost_and_may_raise_what_handlers_may(
     client: AsyncClient, worker: Worker, topic: str
 ) -> None:
@@ -341,21 +232,6 @@ async def test_middleware_wraps_handlers_the_first_outermost_and_may_raise_what_
         assert calls == ["outer a", "inner a", "handler"]
         await client.put(topic, "refuse", id="b")
         assert (await in_state(client, topic, "b", "dead")).last_error == "not here"
-
-
-async def test_puts_from_a_handler_propagate_the_trace_context(client: AsyncClient, worker: Worker, topic: str) -> None:
-    traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-
-    @worker.handler(topic)
-    async def follow_up(body: str) -> None:
-        await client.put(f"{topic}-next", id=body, delay=600)
-
-    await client.put(topic, "traced", traceparent=traceparent)
-    await client.put(topic, "untraced")
-    async with serving(worker):
-        traced = await in_state(client, f"{topic}-next", "traced", "delayed")
-        untraced = await in_state(client, f"{topic}-next", "untraced", "delayed")
-    assert (traced.traceparent, untraced.traceparent) == (traceparent, None)
 
 
 async def test_a_touch_from_a_handler_reports_a_cancel_at_once(client: AsyncClient, worker: Worker, topic: str) -> None:

@@ -5,21 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
 
 from deferd import AsyncClient, Context, FixedBackoff, Snooze, Then, Worker
-from tests.acceptance.client.lossy_proxy import LossyProxy, lossy_proxy
+from tests.acceptance.client.lossy_proxy import LossyProxy
 from tests.acceptance.service_process import ServiceProcess
 from tests.acceptance.worker.worker_runs import in_state, serving
 from tests.waiting import until
-
-
-@pytest.fixture
-def worker(shared_service: ServiceProcess) -> Worker:
-    return Worker(shared_service.url, grace=5)
 
 
 async def test_a_snooze_counts_no_attempt(client: AsyncClient, worker: Worker, topic: str) -> None:
@@ -111,12 +105,6 @@ async def test_the_worker_ends_a_handler_before_the_time_limit_of_its_job(
         dead = await in_state(client, topic, "a", "dead")
     assert (dead.reason, dead.last_error) == ("attempts_exhausted", "the time limit of 1 s has passed")
     assert 0.5 < ran_s[0] < 1
-
-
-@pytest.fixture
-def proxy(shared_service: ServiceProcess) -> Iterator[LossyProxy]:
-    with lossy_proxy(shared_service.url) as proxy:
-        yield proxy
 
 
 async def test_a_handler_puts_the_jobs_that_follow(client: AsyncClient, worker: Worker, topic: str) -> None:

@@ -10,13 +10,12 @@ import pytest
 
 from deferd import AsyncClient
 from tests.acceptance.service_process import ServiceProcess
-from tests.acceptance.worker.test_worker_stop import with_and_without_signal_handlers
+from tests.acceptance.worker.test_worker_stop import WINDOWS
 from tests.acceptance.worker.worker_process import WorkerProcess
 from tests.acceptance.worker.worker_runs import in_state
 
 
-@with_and_without_signal_handlers
-@pytest.mark.parametrize("kind", ["forks", "forks-plain"])
+@pytest.mark.parametrize(("kind", "flags"), [("forks", WINDOWS), ("forks-plain", ())], ids=["windows", "unix"])
 async def test_a_handler_may_fork(
     client: AsyncClient, shared_service: ServiceProcess, topic: str, kind: str, flags: tuple[str, ...]
 ) -> None:

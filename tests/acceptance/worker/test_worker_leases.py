@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from deferd import AsyncClient, Context, JobRef, Worker
-from deferd.client import async_connection, async_transport
-from deferd.client.async_connection import AsyncConnection
-from deferd.client.retry import RetryPolicy
+from deferd.client import async_transport
+from deferd.client.async_transport import AsyncConnection
+from deferd.client.sender import RetryPolicy
 from deferd.worker import fetcher, lease_keeper, reporter
 from tests.acceptance.client.lossy_proxy import lossy_proxy
 from tests.acceptance.service_process import ServiceProcess, running_service
@@ -232,7 +232,7 @@ async def test_a_worker_waits_for_a_service_that_has_not_started(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    connect, failed = async_connection.connect, 0
+    connect, failed = async_transport.connect, 0
 
     async def counted(*args: Any) -> AsyncConnection:
         nonlocal failed
@@ -254,13 +254,3 @@ async def test_a_worker_waits_for_a_service_that_has_not_started(
             assert logged == ["WARNING"]
             started.enter_context(lossy_proxy(shared_service.url, port))  # it starts at once, unlike a service
             await gone(client, topic, "a")
-
-
-async def test_a_worker_with_two_urls_uses_the_reachable_one(
-    shared_service: ServiceProcess, client: AsyncClient, topic: str
-) -> None:
-    worker = Worker(["http://127.0.0.1:9", shared_service.url])
-    worker.handler(topic)(lambda: None)
-    await client.put(topic, id="a")
-    async with serving(worker):
-        await gone(client, topic, "a")

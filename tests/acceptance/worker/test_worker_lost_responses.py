@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
 
 import pytest
 
 from deferd import AsyncClient, Context, Worker
-from tests.acceptance.client.lossy_proxy import LossyProxy, lossy_proxy
-from tests.acceptance.service_process import ServiceProcess
+from tests.acceptance.client.lossy_proxy import LossyProxy
 from tests.acceptance.worker.worker_runs import gone, in_state, serving
 from tests.waiting import until
-
-
-@pytest.fixture
-def proxy(shared_service: ServiceProcess) -> Iterator[LossyProxy]:
-    with lossy_proxy(shared_service.url) as proxy:
-        yield proxy
 
 
 def waiting_handler(

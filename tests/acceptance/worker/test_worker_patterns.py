@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
-import pytest
-
 from deferd import AsyncClient, Context, FixedBackoff, Retry, Worker
-from deferd.testing import EagerJobs, start_service
-from tests.acceptance.service_process import ServiceProcess
+from deferd.testing import EagerJobs, ServiceForTests
 from tests.acceptance.worker.worker_runs import gone, in_state, serving
-
-
-@pytest.fixture
-def worker(shared_service: ServiceProcess) -> Worker:
-    return Worker(shared_service.url, grace=5)
 
 
 async def test_a_pattern_handler_gets_the_topics_that_have_none_of_their_own(
@@ -50,21 +40,6 @@ async def test_a_job_of_a_pattern_is_retried_and_finished(client: AsyncClient, w
         await gone(client, f"{topic}.a", "j")
 
 
-@pytest.mark.slow
-async def test_many_topics_are_all_handled_by_a_pattern(client: AsyncClient, topic: str, worker: Worker) -> None:
-    seen: set[str] = set()
-
-    @worker.handler(f"{topic}.*")
-    async def note(context: Context) -> None:
-        seen.add(context.topic)
-
-    topics = {f"{topic}.{number}" for number in range(200)}
-    await client.put_batch([{"topic": name} for name in topics])
-    async with serving(worker), asyncio.timeout(20):
-        while seen != topics:
-            await asyncio.sleep(0.01)
-
-
 def orders_worker() -> tuple[Worker, list[str]]:
     worker, seen = Worker(), []
 
@@ -86,12 +61,12 @@ def test_eager_jobs_run_the_handlers_of_patterns() -> None:
     assert [job.state for job in jobs.jobs] == ["finished", "finished", "ready"]
 
 
-@pytest.mark.slow
-def test_a_worker_with_patterns_runs_until_it_is_idle() -> None:
+def test_a_worker_with_patterns_runs_until_it_is_idle(clocked_service: ServiceForTests) -> None:
     worker, seen = orders_worker()
-    with start_service() as service, service.client() as client:
+    clocked_service.purge()
+    with clocked_service.client() as client:
         for number in range(5):
             client.put(f"orders.{number}", "x")
         client.put("users", "x")
-        service.run_until_idle(worker)
+        clocked_service.run_until_idle(worker)
     assert sorted(seen) == [f"orders.{number} x" for number in range(5)]

@@ -26,7 +26,7 @@ def waiting_long(monkeypatch: pytest.MonkeyPatch) -> None:
 def never_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker does not ask about its jobs, and takes each for one that has waited for some time."""
     monkeypatch.setattr(lease_keeper, "_CHECK_INTERVAL_S", 600.0)
-    monkeypatch.setattr(worker_run, "AHEAD_S", 0.0)
+    monkeypatch.setattr(worker_run, "_CONFIRMED_S", 0.0)
 
 
 async def others_wait(began: list[str]) -> None:

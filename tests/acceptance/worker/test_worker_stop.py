@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import signal
 import time
+from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -16,13 +18,18 @@ from tests.acceptance.worker.worker_process import WorkerProcess
 from tests.acceptance.worker.worker_runs import WITHIN_S, in_state, serving, sleeping_handler
 from tests.waiting import BUSY_S, until
 
-with_and_without_signal_handlers = pytest.mark.parametrize(
-    "flags", [(), ("--without-signal-handlers",)], ids=["unix", "windows"]
+WINDOWS = ("--without-signal-handlers",)
+
+
+@pytest.mark.parametrize(
+    ("number", "flags"),
+    [
+        (signal.SIGTERM, ()),
+        (signal.SIGTERM, WINDOWS),
+        pytest.param(signal.SIGINT, WINDOWS, marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, (), marks=pytest.mark.slow),
+    ],
 )
-
-
-@with_and_without_signal_handlers
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_a_signal_lets_handlers_end_and_stops_fetching(
     client: AsyncClient, shared_service: ServiceProcess, topic: str, number: signal.Signals, flags: tuple[str, ...]
 ) -> None:
@@ -80,7 +87,7 @@ async def test_a_job_of_a_killed_worker_is_delivered_again_after_its_ttr(
     assert time.monotonic() - killed_s < ttr_s + BUSY_S
 
 
-@with_and_without_signal_handlers
+@pytest.mark.parametrize("flags", [(), WINDOWS], ids=["unix", "windows"])
 async def test_a_second_interrupt_ends_the_process_at_once(
     client: AsyncClient, shared_service: ServiceProcess, topic: str, flags: tuple[str, ...]
 ) -> None:
@@ -195,3 +202,39 @@ async def test_a_worker_that_stops_under_load_leaves_no_job_reserved(
     counts = (await client.topic(topic)).counts
     assert sum(counts.values()) == 5000 - done
     assert {state for state, count in counts.items() if count} <= {"ready", "delayed"}
+
+
+@pytest.mark.slow(seconds=15)
+async def test_workers_that_are_replaced_with_jobs_in_hand_lose_no_attempt(
+    client: AsyncClient, shared_service: ServiceProcess, topic: str
+) -> None:
+    """Each job may be attempted once: a delivery that counted for nothing would end it as dead."""
+    once: dict[str, Any] = {"max_attempts": 1, "ttr": 3600, "retain": 600}
+    lines: list[str] = []
+    with contextlib.ExitStack() as workers:
+        worker = workers.enter_context(WorkerProcess(shared_service.url, topic))
+        for turn in range(3):
+            may_end = shared_service.folder / f"{topic}-{turn}"
+            for kind in ("async", "plain"):
+                await client.put(f"{topic}.{kind}", str(may_end), id=f"{kind}-{turn}", **once)
+            await asyncio.to_thread(worker.wait_for, *(f"began {kind}-{turn}" for kind in ("async", "plain")))
+            successor = await asyncio.to_thread(workers.enter_context, WorkerProcess(shared_service.url, topic))
+            jobs = ({"topic": f"{topic}.async", "body": 0, "id": f"{turn}-{n}", **once} for n in range(500))
+            assert {result.code async for result in client.put_many(jobs)} == {None}
+            worker.send(signal.SIGTERM)
+            await asyncio.to_thread(worker.wait_for, "stopping")
+            may_end.touch()
+            assert await asyncio.to_thread(worker.wait) == 0
+            lines += worker.lines
+            worker = successor
+        expected = {"async": 3 * 501, "plain": 3}
+        for kind, number in expected.items():
+            async with asyncio.timeout(60):
+                while (await client.topic(f"{topic}.{kind}")).counts["finished"] < number:
+                    assert (await client.topic(f"{topic}.{kind}")).counts["dead"] == 0
+                    await asyncio.sleep(0.05)
+        worker.send(signal.SIGTERM)
+        assert await asyncio.to_thread(worker.wait) == 0
+        lines += worker.lines
+    began = Counter(line.split()[1] for line in lines if line.startswith("began "))
+    assert (len(began), set(began.values())) == (sum(expected.values()), {1})

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from deferd import Context, Worker
-from deferd.worker import event_loop, worker_run
+from deferd.worker import worker as worker_module
+from deferd.worker import worker_run
 
 
 def main() -> int:
@@ -34,7 +35,7 @@ def main() -> int:
     if options.without_signal_handlers:
         asyncio.new_event_loop = LoopWithoutSignalHandlers
     if options.short_waits:
-        worker_run._CLEANUP_S = worker_run._LAST_REPORTS_S = event_loop._LEFT_TASKS_S = 0.3
+        worker_run._CLEANUP_S = worker_run._LAST_REPORTS_S = worker_module._LEFT_TASKS_S = 0.3
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(levelname)s %(message)s")
     worker = Worker(options.url, grace=options.grace, concurrency=options.concurrency)
 

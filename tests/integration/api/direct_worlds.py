@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 from deferd.api import metrics
 from deferd.api.app import create_app
-from deferd.api.direct.call import Connection, DirectCall
+from deferd.api.direct.verb import Connection, DirectCall
 from deferd.engine import metrics as engine_metrics
 from deferd.server.http.connections import Connections
 from deferd.server.http.direct_path import DirectPath
-from deferd.server.http.fast_path import FastPathProtocol
+from deferd.server.http.protocol import FastPathProtocol
 from deferd.settings import Settings
 
 RESPONSE_S = 20
@@ -244,9 +244,9 @@ def counts() -> Counter[tuple[str, ...]]:
     """Requests, and what calls on jobs did, so far, by labels."""
     found: Counter[tuple[str, ...]] = Counter()
     child: Any  # of a metric; `collect` would take 10 times as long
-    for labels, child in metrics._REQUEST_SECONDS._metrics.items():
+    for labels, child in list(metrics._REQUEST_SECONDS._metrics.items()):
         found["requests", *labels] = int(sum(bucket.get() for bucket in child._buckets))
     for counter in COUNTERS:
-        for labels, child in counter._metrics.items():
+        for labels, child in list(counter._metrics.items()):  # a thread of the service may add one
             found[counter._name, *labels] = int(child._value.get())
     return found

@@ -8,14 +8,15 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deferd.api.auth.api_keys import hash_of, parse_keys
 from deferd.api.auth.gate import KeyGate
 from deferd.contract.model import PutJob
+from tests.drawn_input import drawn
 from tests.integration.api.direct_worlds import CountingDirectPath, Request, World, Worlds
-from tests.integration.api.test_direct_paths import FUZZING, JOB, any_request
+from tests.integration.api.test_direct_paths import JOB, any_request
 from tests.integration.store.store_servers import StoreServer
 
 TOKEN = "the-token-of-the-holder".ljust(43, "x")
@@ -72,7 +73,7 @@ def of_holder(request: Request) -> Request:
     return request._replace(head=request.head + BEARER.removeprefix(b"Host: x"))
 
 
-@settings(FUZZING, max_examples=60)
+@drawn(40)
 @given(requests=st.lists(any_request().map(of_holder), min_size=1, max_size=12))
 def test_generated_requests_have_the_same_effects_and_responses(worlds: Worlds, requests: list[Request]) -> None:
     worlds.compare(requests)

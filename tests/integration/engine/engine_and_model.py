@@ -21,9 +21,8 @@ from deferd.contract.fields import POLICY, Kind
 from deferd.contract.model import JobState
 from deferd.engine.engine import Engine
 from deferd.engine.queue import JobQueue, PopRequest
-from deferd.engine.record import ANY_RECEIPT, IMPOSSIBLE_RECEIPT, JobRecord, Receipt
+from deferd.engine.record import ANY_RECEIPT, IMPOSSIBLE_RECEIPT, JobRecord, Receipt, from_store
 from deferd.engine.redis_keys import PATTERN_REQUEST
-from deferd.engine.stored_fields import from_store
 from deferd.engine.topic_search import TopicSelection
 from deferd.store.connection import connect
 from tests.integration.engine.drawn_calls import JOB_IDS, TAGS, TOPICS

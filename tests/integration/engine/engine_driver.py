@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,6 +10,7 @@ from deferd.contract.model import JobState, PutJob
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import JobRecord
+from deferd.engine.redis_keys import Keys
 from deferd.engine.timer import Timer
 from deferd.store.connection import connect
 from tests.integration.store.store_servers import StoreServer
@@ -29,6 +30,17 @@ async def started_engine(url: str, *, timeout_s: float = 5, **options: Any) -> A
     finally:
         await engine.close()
         await store.close()
+
+
+def make_topics(server: StoreServer, topics: Sequence[str], shards: int = 1) -> None:
+    """Let topics exist, without any jobs."""
+    keys = Keys(shards)
+    with server.client() as client, client.pipeline(transaction=False) as pipeline:
+        for topic in topics:
+            shard = keys.shard_of(topic)
+            pipeline.zadd(keys.of_shard(shard, "topics"), {topic: 0})
+            pipeline.hset(keys.of_shard(shard, "settings"), topic, "")
+        pipeline.execute()
 
 
 def job(job_id: str = "a", **fields: Any) -> PutJob:

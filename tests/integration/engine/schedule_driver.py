@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from deferd.contract.schedules import PutSchedule
-from deferd.engine.schedules.schedules import PutResult
-from deferd.engine.schedules.stored_schedule import StoredSchedule
+from deferd.contract.operations.schedules_and_calendars import PutSchedule
+from deferd.engine.schedule_store import StoredSchedule
+from deferd.engine.scheduler import PutResult
 from deferd.engine.script_arguments import NO_BOUNDS, PutBounds
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver
 

@@ -9,10 +9,10 @@ import orjson
 import pytest
 
 from deferd.contract.model import PutJob, TopicSettings
-from deferd.contract.push import SetPush
-from deferd.contract.schedules import PutSchedule
-from deferd.engine.inspection.alerts import Alert, Now
-from deferd.engine.inspection.consumer_registry import Sample, SeenConsumer
+from deferd.contract.operations.push import SetPush
+from deferd.contract.operations.schedules_and_calendars import PutSchedule
+from deferd.engine.inspection.attention import Alert, Now
+from deferd.engine.inspection.consumers import Sample, SeenConsumer
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.script_arguments import NO_BOUNDS
@@ -187,7 +187,7 @@ async def test_jobs_that_died_within_the_hour(driver: EngineDriver) -> None:
 async def test_with_many_dead_jobs_their_number_is_an_estimate(
     driver: EngineDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deferd.engine.inspection.attention_reader._DEAD_LOOKED_AT", 4)
+    monkeypatch.setattr("deferd.engine.inspection.attention._DEAD_LOOKED_AT", 4)
     await bury(driver, "old", "a", "long ago")
     await driver.pass_time(3700)
     for number in range(6):

@@ -10,8 +10,8 @@ import pytest
 
 from deferd.contract import limits
 from deferd.contract.errors import JobExists, JobReserved, PayloadTooLarge, StoreUnavailable, TopicFull
-from deferd.contract.finding_kinds import FindingKind
 from deferd.contract.model import ChangeJob, JobState, TopicSettings
+from deferd.contract.operations.audits import FindingKind
 from deferd.engine.record import ANY_RECEIPT, JobRecord
 from deferd.engine.script_arguments import PutBounds
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
@@ -56,12 +56,6 @@ async def test_the_consumer_gets_all_bodies_in_their_order(driver: EngineDriver)
     assert not driver.keys_left() & {"pool", "items"}
 
 
-async def test_a_job_that_was_put_otherwise_is_the_first_item(driver: EngineDriver) -> None:
-    await driver.put(body=[1, 2], delay=5)
-    assert (await append(driver, 3, delay=1))[1].items == 2
-    assert orjson.loads((await driver.queue.get(TOPIC, "a")).body) == [[1, 2], 3]
-
-
 async def test_each_append_moves_the_due_time_up_to_the_longest_wait(driver: EngineDriver) -> None:
     _, first = await append(driver, 1, delay=10, max_wait=15)
     driver.move_clock(8)
@@ -81,15 +75,6 @@ async def test_without_a_longest_wait_appends_move_the_due_time_for_ever(driver:
         await driver.run_timer()
     assert await driver.state() is JobState.DELAYED
     assert record.due_at_ms - record.created_at_ms >= 42_000
-
-
-async def test_enough_items_make_the_job_due_at_once(driver: EngineDriver) -> None:
-    for number in range(3):
-        _, record = await append(driver, number, delay=60, max_items=3)
-    assert record.state is JobState.READY
-    assert (await driver.pop_one()).body == b"[0,1,2]"
-    assert (await append(driver, 1, "b", delay=60, max_items=1))[1].state is JobState.READY
-    assert await is_sound(driver)
 
 
 async def test_a_held_job_refuses_or_is_followed_by_the_next_collection(driver: EngineDriver) -> None:
@@ -330,19 +315,3 @@ async def test_every_item_is_delivered_once_and_in_order(driver: EngineDriver) -
             done[one.id] += orjson.loads(one.body)
     assert done == put
     assert not items_left(driver)
-
-
-async def test_an_append_to_a_job_that_was_returned_waits_with_those_that_wait_already(driver: EngineDriver) -> None:
-    await driver.put(body="held")
-    held = await driver.pop_one()
-    await append(driver, 1, if_reserved="after")
-    await driver.held_jobs.return_popped([held])
-    outcome, record = await append(driver, 2)
-    assert (outcome, record.is_follow_up, record.items) == ("appended", True, 2)
-    assert await is_sound(driver)
-    again = await driver.pop_one()
-    assert again.body == b'"held"'
-    await finish(driver, again)
-    await driver.run_timer()
-    assert (await driver.pop_one()).body == b"[1,2]"
-    assert await is_sound(driver)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver
 from tests.integration.engine.sweeping import redrive_jobs
 
@@ -62,12 +60,13 @@ async def test_only_the_last_ten_attempts_and_the_begin_of_their_errors_are_kept
         assert whole.startswith(error)
 
 
-@pytest.mark.parametrize("text", ["x" * 500, "x" * 499 + "é", "x" * 498 + "😀", "😀" * 125, "x" + "😀" * 125])
-async def test_an_error_is_cut_between_characters(driver: EngineDriver, text: str) -> None:
-    await driver.put()
-    await driver.deliveries.bury(TOPIC, "a", (await driver.pop_one()).receipt, error=text)
-    [(_, _, _, error)] = await entries(driver)
-    assert error == text.encode()[:500].decode(errors="ignore")
+async def test_an_error_is_cut_between_characters(driver: EngineDriver) -> None:
+    for text in ("x" * 500, "x" * 499 + "é", "x" * 498 + "😀", "😀" * 125, "x" + "😀" * 125):
+        await driver.put()
+        await driver.deliveries.bury(TOPIC, "a", (await driver.pop_one()).receipt, error=text)
+        [(_, _, _, error)] = await entries(driver)
+        assert error == text.encode()[:500].decode(errors="ignore")
+        await driver.cancels.cancel(TOPIC, "a")
 
 
 async def test_snoozes_and_successes_are_not_logged_and_cost_nothing(driver: EngineDriver) -> None:

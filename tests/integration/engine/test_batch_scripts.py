@@ -9,8 +9,7 @@ import orjson
 import pytest
 
 from deferd.api.auth.api_keys import NO_BOUNDS as NO_KEY_BOUNDS
-from deferd.api.delivery_decoding import decode_finishes
-from deferd.api.put_decoding import decode_batch, decode_put
+from deferd.api.body_decoding import decode_batch, decode_finishes, decode_put
 from deferd.contract.model import FinishBatch, PutBatch
 from deferd.engine.record import Receipt
 from deferd.engine.script_arguments import NO_BOUNDS, EncodedFinish, EncodedPut, encode_finish
@@ -107,6 +106,7 @@ async def test_an_encoded_finish_has_a_receipt_of_ten_bytes() -> None:
         ([10] * 20 + [600_000, 600_000, 10], [21, 2]),
         ([10] * 5 + [MIB], [5, 1]),
         ([MIB, 10, 10], [1, 2]),
+        ([1_000_000] + [10] * 20, [21]),
         ([2 * MIB, 10], [1, 1]),
         ([500_000, 500_000, 500_000], [2, 1]),
         ([400_000, 10, 10, 400_000, 10, 400_000], [5, 1]),

@@ -10,11 +10,10 @@ import pytest
 from deferd.contract import limits
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import CancelItem, FinishItem, JobState, PutJob
-from deferd.contract.responses.job_calls import CancelResult
-from deferd.engine.bulk_throttle import FROM_JOBS, SMALL_AT_ONCE
+from deferd.contract.operations.jobs import CancelResult
 from deferd.engine.engine import Engine
+from deferd.engine.job_batches import FROM_JOBS, SMALL_AT_ONCE
 from deferd.engine.puts import KEPT_BYTES
-from deferd.engine.record import ANY_RECEIPT
 from deferd.store.connection import connect
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver
 from tests.integration.store.store_servers import StoreServer
@@ -64,27 +63,6 @@ async def test_existing_jobs_are_returned_up_to_a_mebibyte(driver: EngineDriver)
     kept = [record for _, record in results[:20] if record is not None]
     assert 0 < sum(len(record.body) for record in kept) <= KEPT_BYTES
     assert all(record is not None for _, record in results[20:])
-
-
-async def test_each_cancel_of_a_batch_has_its_own_result(driver: EngineDriver) -> None:
-    for name in ("held", "refused", "dead"):
-        await driver.put(name)
-        await driver.pop_one()
-    await driver.deliveries.bury(TOPIC, "dead", ANY_RECEIPT)
-    await driver.put("delayed", delay=60)
-    await driver.put("ready")
-    names = ["delayed", "ready", "held", "dead", "missing", "ready"]
-    items = [CancelItem(id=name) for name in names] + [CancelItem(id="refused", if_reserved="refuse")]
-    assert await driver.cancels.cancel_many(TOPIC, items) == [
-        CancelResult(id="delayed", status=200, was=JobState.DELAYED),
-        CancelResult(id="ready", status=200, was=JobState.READY),
-        CancelResult(id="held", status=200, was=JobState.RESERVED),
-        CancelResult(id="dead", status=200, was=JobState.DEAD),
-        CancelResult(id="missing", status=404, code="job_not_found"),
-        CancelResult(id="ready", status=404, code="job_not_found"),
-        CancelResult(id="refused", status=409, code="job_reserved"),
-    ]
-    assert await driver.counts() == {JobState.RESERVED: 1}
 
 
 async def test_a_thousand_jobs_are_cancelled(engine: Engine) -> None:

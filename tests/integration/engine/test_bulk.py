@@ -7,7 +7,6 @@ import asyncio
 from deferd.contract import limits
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import FinishItem, JobState, PutJob
-from deferd.contract.responses.job_calls import FinishResult
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
 from deferd.store.connection import connect
@@ -16,20 +15,6 @@ from tests.waiting import BUSY_S
 
 TOPIC = "bulk"
 IDS = [f"j{n:04d}" for n in range(limits.BATCH_MAX)]
-
-
-async def test_a_thousand_jobs_are_put_popped_and_finished_in_order(engine: Engine) -> None:
-    put = await engine.puts.put_many([PutJob(topic=TOPIC, id=job_id) for job_id in IDS])
-    assert IDS == [result.id for result in put]
-    assert {201} == {result.status for result in put}
-
-    popped = await engine.dispatcher.pop([TOPIC], count=limits.POP_COUNT_MAX)
-    assert IDS == [job.id for job in popped]
-
-    items = [FinishItem(id=job.id, receipt=str(job.receipt)) for job in popped]
-    finished = await engine.queue.finish_many(TOPIC, items)
-    assert finished == [FinishResult(id=job_id, status=200) for job_id in IDS]
-    assert {404} == {result.status for result in await engine.queue.finish_many(TOPIC, items)}
 
 
 async def test_an_id_that_occurs_twice_in_a_batch_is_put_once(engine: Engine) -> None:
@@ -41,7 +26,7 @@ async def test_an_id_that_occurs_twice_in_a_batch_is_put_once(engine: Engine) ->
 
 
 async def test_many_large_calls_at_the_same_time_all_complete(engine: Engine) -> None:
-    topics = [f"{TOPIC}{n}" for n in range(8)]
+    topics = [f"{TOPIC}{n}" for n in range(4)]
     await asyncio.gather(
         *(engine.puts.put_many([PutJob(topic=topic, id=job_id) for job_id in IDS]) for topic in topics)
     )

@@ -12,7 +12,6 @@ from deferd.contract.errors import InvalidInput
 from deferd.contract.model import JobState, PutJob
 from deferd.engine.engine import Engine
 from deferd.engine.movable_clock import MOVED_MAX_S, MovableClock
-from deferd.engine.queue import PopRequest
 from deferd.store.connection import Store
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver, job
 from tests.integration.store.store_servers import StoreServer
@@ -82,21 +81,6 @@ async def test_due_jobs_are_ready_after_a_move(driver: EngineDriver, clock: Mova
     assert (await driver.topics.get("later")).counts[JobState.DELAYED] == 1
 
 
-async def test_leases_ttls_and_retentions_end_after_a_move(driver: EngineDriver, clock: MovableClock) -> None:
-    await driver.put("held", ttr=60)
-    await driver.put("kept", retain=3600)
-    held, kept = await driver.pop(2)
-    await driver.queue.finish(TOPIC, "kept", kept.receipt)
-    await driver.put("expires", ttl=60)
-    await driver.put("stays", ttl=90_000)
-    await clock.advance(DAY_MS)
-    assert await driver.counts() == {"ready": 2, "dead": 1}
-    assert (await driver.queue.get(TOPIC, "expires")).reason == "expired"
-    assert [(popped.id, popped.attempts) for popped in await driver.pop(2)] == [("stays", 1), (held.id, 2)]
-    await clock.advance(3_600_000)  # the driver keeps dead jobs for an hour
-    assert "dead" not in await driver.counts()
-
-
 async def test_a_remembered_request_expires_as_if_the_time_had_passed(
     driver: EngineDriver, clock: MovableClock
 ) -> None:
@@ -137,18 +121,6 @@ async def test_a_sleeping_timer_wakes_when_the_clock_moves(process: Engine, cloc
     await clock.advance(DAY_MS - 300)
     async with asyncio.timeout(5):
         assert [popped.id for popped in await process.dispatcher.pop([TOPIC], wait_ms=5000)] == ["a"]
-
-
-async def test_all_shards_move_together(store: Store) -> None:
-    engine = Engine(store, shards=7, movable_clock=True)
-    topics = [f"t{number}" for number in range(20)]
-    for topic in topics:
-        await engine.puts.put(PutJob(topic=topic, delay=60))
-    assert engine.clock is not None
-    await engine.clock.advance(60_000)
-    for topic in topics:
-        assert len((await engine.queue.pop(topic, [PopRequest(1)])).jobs[0]) == 1
-    await engine.close()
 
 
 async def test_an_engine_not_made_for_tests_has_no_clock(store: Store) -> None:

@@ -16,7 +16,7 @@ from deferd.engine.redis_keys import Keys
 from deferd.store.cluster import ClusterClient
 from deferd.store.connection import Store, connect
 from deferd.store.durability_levels import MEMORY
-from deferd.store.server_clock import NotAfter
+from deferd.store.pipeline import NotAfter
 from tests.integration.engine.durable_puts import CONFIRM_S, STORE_TIMEOUT_S, engine_on, job, put, put_when_in_step
 from tests.integration.store.store_servers import ClusterSet, StoreServer, in_sync
 from tests.waiting import BUSY_S, wait_until

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from deferd.contract.finding_kinds import FindingKind
 from deferd.contract.model import PutJob
+from deferd.contract.operations.audits import FindingKind
 from deferd.engine.engine import Engine
 from deferd.store.connection import Store, connect
 from tests.integration.store.store_servers import ClusterSet

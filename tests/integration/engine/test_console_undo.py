@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deferd.engine.console_undo import UNDO_BYTES_MAX, ConsoleUndo
+from deferd.engine.console_store import UNDO_BYTES_MAX, ConsoleUndo
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 from deferd.store.connection import Store

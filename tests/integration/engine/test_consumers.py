@@ -11,9 +11,15 @@ import pytest
 
 from deferd.contract.model import PutJob
 from deferd.engine.engine import Engine
-from deferd.engine.inspection import consumer_registry
-from deferd.engine.inspection.consumer_registry import ConsumerRegistry, Sample, SeenConsumer, TopicActivity
-from deferd.engine.inspection.consumers import Consumer, Consumers
+from deferd.engine.inspection import consumers as consumer_module
+from deferd.engine.inspection.consumers import (
+    Consumer,
+    ConsumerRegistry,
+    Consumers,
+    Sample,
+    SeenConsumer,
+    TopicActivity,
+)
 from deferd.engine.queue import PopRequest
 from deferd.store.connection import Store
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver
@@ -156,7 +162,7 @@ async def test_reports_expire_and_dead_processes_are_removed(
 async def test_the_times_of_topics_are_bounded(
     server: StoreServer, processes: tuple[Process, Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer_registry, "_TOPICS_KEPT", 5)
+    monkeypatch.setattr(consumer_module, "_TOPICS_KEPT", 5)
     process, _ = processes
     process.seen = [ONE._replace(topics=",".join(f"t{number}" for number in range(10)) + ",p.*")]
     process.popped["handed-out"] = 3
@@ -235,7 +241,7 @@ async def test_it_is_said_when_not_all_held_jobs_were_counted(driver: EngineDriv
 
 
 async def test_an_engine_publishes_by_itself(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumer_registry, "_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(consumer_module, "_LOOK_EVERY_S", 0.01)
     engine = Engine(store, sample_consumers=lambda: Sample([ONE]))
     await engine.start()
     try:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from deferd.contract.model import JobState, PutJob
-from deferd.contract.push import SetPush
+from deferd.contract.operations.push import SetPush
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.redis_keys import Keys
-from deferd.engine.store_copy import clock_ms, copy_store
-from deferd.engine.store_inventory import take_inventory
+from deferd.engine.store_copy import clock_ms, copy_store, take_inventory
 from deferd.store.connection import Store, connect
 from deferd.store.preflight import StoreRefused, check
 from deferd.store.shard_guard import SHARDS_KEY
@@ -60,15 +59,15 @@ async def clustered_store(cluster: ClusterSet) -> AsyncIterator[Store]:
     await store.close()
 
 
-async def seed(store: Store, *, shards: int = 1, jobs: int = 10, body: Any = None) -> None:
+async def seed(store: Store, *, shards: int = 1, jobs: int = 10, topics: Sequence[str] = TOPICS) -> None:
     """Create topics with delayed, ready and reserved jobs."""
     await check(store, shards=shards)
     engine = Engine(store, shards=shards)
-    for topic in TOPICS:
+    for topic in topics:
         for at in range(0, jobs, 500):
             ids = range(at, min(at + 500, jobs))
-            await engine.puts.put_many([PutJob(topic=topic, id=f"d{n}", delay=3600, body=body) for n in ids])
-            await engine.puts.put_many([PutJob(topic=topic, id=f"r{n}", body=body) for n in ids])
+            await engine.puts.put_many([PutJob(topic=topic, id=f"d{n}", delay=3600) for n in ids])
+            await engine.puts.put_many([PutJob(topic=topic, id=f"r{n}") for n in ids])
         await engine.queue.pop(topic, [PopRequest(3, ttr_ms=3_600_000, consumer="c")])
     await engine.close()
 
@@ -94,10 +93,10 @@ def contents(*servers: StoreServer) -> dict[str, Any]:
     return found
 
 
-async def assert_sound(store: Store, shards: int, jobs: int) -> None:
+async def assert_sound(store: Store, shards: int, jobs: int, topics: Sequence[str] = TOPICS) -> None:
     engine = Engine(store, shards=shards)
     assert (await engine.consistency.audit_store()).clean
-    for topic in TOPICS:
+    for topic in topics:
         audit = await engine.consistency.audit_topic(topic)
         assert audit.clean
         counts = {state.value: count for state, count in audit.counts.items() if count}
@@ -109,7 +108,7 @@ async def assert_sound(store: Store, shards: int, jobs: int) -> None:
 async def test_every_element_of_every_key_is_copied(
     store: Store, server: StoreServer, target: Store, target_server: StoreServer
 ) -> None:
-    await seed(store, jobs=1500)
+    await seed(store, jobs=1500, topics=TOPICS[:2])
     reported: list[tuple[int, int]] = []
 
     report = await copy_store(store, target, on_progress=lambda copied, of: reported.append((copied, of)))
@@ -118,15 +117,15 @@ async def test_every_element_of_every_key_is_copied(
     assert report.left_out == []
     assert report.target.totals() == {
         **dict.fromkeys(JobState, 0),
-        JobState.DELAYED: 8 * 1500,
-        JobState.READY: 8 * 1497,
-        JobState.RESERVED: 8 * 3,
+        JobState.DELAYED: 2 * 1500,
+        JobState.READY: 2 * 1497,
+        JobState.RESERVED: 2 * 3,
     }
     assert contents(target_server) == contents(server)
     assert server.command("KEYS", "*:history/*")
     assert not target_server.command("KEYS", "*:history/*")
     assert reported[-1][0] == reported[-1][1]
-    await assert_sound(target, 1, 1500)
+    await assert_sound(target, 1, 1500, TOPICS[:2])
 
 
 async def test_a_large_key_that_the_store_keeps_packed_is_copied(
@@ -149,7 +148,12 @@ async def test_a_large_key_that_the_store_keeps_packed_is_copied(
 async def test_records_that_fill_a_step_by_themselves_are_copied(
     store: Store, server: StoreServer, target: Store, target_server: StoreServer
 ) -> None:
-    await seed(store, jobs=5, body="x" * 900_000)
+    await check(store, shards=1)
+    engine = Engine(store)
+    for number in range(3):
+        await engine.puts.put(PutJob(topic="t", id=f"d{number}", delay=3600, body="x" * 900_000))
+        await engine.puts.put(PutJob(topic="t", id=f"r{number}", body="x" * 900_000))
+    await engine.close()
 
     assert (await copy_store(store, target)).adds_up
     assert contents(target_server) == contents(server)

@@ -7,7 +7,7 @@ import pytest
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import ChangeJob, FinishItem, JobState, PutJob, TopicSettings
 from deferd.contract.topic_patterns import TopicPatterns
-from deferd.engine.inspection.consumer_registry import Sample, SeenConsumer
+from deferd.engine.inspection.consumers import Sample, SeenConsumer
 from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.scripts import WrongType
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver

@@ -6,8 +6,7 @@ import pytest
 
 from deferd.contract.model import PutJob, TopicSettings
 from deferd.engine.activity_list import Change
-from deferd.engine.events.event_reader import Dropped
-from deferd.engine.events.positions import FROM_OLDEST, Position
+from deferd.engine.events import FROM_OLDEST, Dropped, Position
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver

@@ -10,17 +10,17 @@ import pytest
 
 from deferd.api.auth.api_keys import Bounds
 from deferd.api.auth.quota import Quota
-from deferd.api.auth.visible_topics import list_visible
+from deferd.api.routes.topics import list_visible
 from deferd.contract.errors import RateLimited, StoreUnavailable
 from deferd.contract.model import JobState, PutJob
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine.engine import Engine
 from deferd.engine.notifications import HEARTBEAT_S
-from deferd.engine.outage import RETRY_S
 from deferd.engine.record import JobRecord
 from deferd.engine.redis_keys import Keys
 from deferd.engine.topic_list import TopicPage
 from deferd.engine.topic_search import TopicSelection
+from deferd.engine.wait_queue import RETRY_S
 from deferd.store.connection import connect
 from deferd.store.preflight import StoreRefused, check
 from tests.integration.engine.engine_driver import started_engine
@@ -222,22 +222,6 @@ async def test_a_pop_by_names_and_patterns_fails_only_when_nothing_can_be_reache
             pops = [deployment.pop_by_pattern(*names, **arguments) for arguments in options]
             results = await asyncio.gather(*pops, return_exceptions=True)
             assert [type(result) for result in results] == [StoreUnavailable] * 3
-
-
-async def test_a_topic_that_is_back_is_polled_without_a_message(deployment: Deployment) -> None:
-    """Its job is already ready when its shard comes back, so nothing is published."""
-    dead, healthy = deployment.dead[0], deployment.healthy[0]
-    await put(deployment, dead)
-    deployment.fail("kill")
-    await deployment.until_known()
-    deployment.engine._notifications._on_ready = lambda *_: None
-    deployment.engine._notifications._on_gap = lambda: None
-    waiting = deployment.waiting_pop(dead, healthy)
-    await until(lambda: deployment.engine.dispatcher.waiting.count == 1, "it waits")
-    await asyncio.to_thread(deployment.failing.start)
-    await asyncio.to_thread(wait_until, lambda: is_healthy(deployment.failing), SETTLE_S, "the node is back")
-    async with asyncio.timeout(2 * STORE_TIMEOUT_S + 2 * RETRY_S):
-        assert [job.topic for job in await waiting] == [dead]
 
 
 async def test_many_pops_of_a_dead_shard_send_it_one_call_at_a_time(deployment: Deployment) -> None:

@@ -47,11 +47,6 @@ async def second(server: StoreServer) -> AsyncIterator[Engine]:
         yield engine
 
 
-async def test_a_ready_job_is_handed_out_at_once(engine: Engine) -> None:
-    await engine.puts.put(job())
-    assert [popped.id for popped in await engine.dispatcher.pop([TOPIC])] == ["a"]
-
-
 async def test_a_pop_of_an_empty_topic_ends_after_its_wait(engine: Engine) -> None:
     assert await engine.dispatcher.pop([TOPIC], wait_ms=0) == []
     assert await engine.dispatcher.pop([TOPIC], wait_ms=30) == []
@@ -75,6 +70,26 @@ async def test_waiters_are_served_in_the_order_they_came(engine: Engine) -> None
     popped = [jobs[0] for jobs in await asyncio.gather(*waiting)]
     assert [found.id for found in popped] == [f"j{number}" for number in range(40)]
     assert [found.reserved_by for found in popped] == [f"w{number}" for number in range(40)]
+
+
+async def test_a_topic_that_is_back_is_polled_without_a_message(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if its shard of a cluster had failed, with a job that was ready already; see test_dead_shard.py."""
+    pop, dead = engine.queue.pop, {"dead"}
+
+    async def pop_unless_dead(topic: str, requests: Sequence[PopRequest]) -> PopReply:
+        if topic in dead:
+            raise StoreUnavailable("away")
+        return await pop(topic, requests)
+
+    monkeypatch.setattr(engine.dispatcher._outages, "domain_of", lambda topic: int(topic == "dead"))
+    monkeypatch.setattr(engine.queue, "pop", pop_unless_dead)
+    await engine.puts.put(PutJob(topic="dead", id="a"))
+    waiting = waiting_pop(engine, "dead", "healthy")
+    await until(lambda: engine.dispatcher._outages.is_down(1), "the failure is known")
+    dead.clear()
+    assert [popped.id for popped in await waiting] == ["a"]
 
 
 async def test_a_single_job_goes_to_the_longest_waiter(engine: Engine) -> None:
@@ -178,20 +193,6 @@ async def test_many_waiters_are_served_with_few_store_calls(engine: Engine, serv
     assert store_calls(server) - before < 60
 
 
-async def test_the_first_topic_has_priority(engine: Engine) -> None:
-    await engine.puts.put(PutJob(topic="low", id="l"))
-    await engine.puts.put(PutJob(topic="high", id="h"))
-    popped = await engine.dispatcher.pop(["nothing", "high", "low"])
-    assert [found.id for found in popped] == ["h"]
-
-
-async def test_a_count_is_filled_from_the_topics_in_order(engine: Engine) -> None:
-    await engine.puts.put_many([PutJob(topic="low", id=f"l{number}") for number in range(5)])
-    await engine.puts.put_many([PutJob(topic="high", id=f"h{number}") for number in range(2)])
-    popped = await engine.dispatcher.pop(["high", "low"], count=4, wait_ms=1000)
-    assert [found.id for found in popped] == ["h0", "h1", "l0", "l1"]
-
-
 async def test_no_job_of_a_later_topic_overtakes_one_that_did_not_fit(engine: Engine) -> None:
     large = "x" * 600_000
     for number in range(2):
@@ -222,18 +223,21 @@ async def test_a_pop_that_is_cut_short_by_the_shutdown_logs_nothing(
 ) -> None:
     logged: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: logged.append(context))
-    asked = asyncio.Event()
+    asked, ended = asyncio.Event(), asyncio.Event()
 
     async def hang(*_args: object) -> None:
         asked.set()
-        await asyncio.sleep(60)
+        await ended.wait()
 
     with monkeypatch.context() as patched:
         patched.setattr(engine.queue, "pop", hang)
         waiting = waiting_pop(engine, "a", "b", request_id="r")
         await asked.wait()  # it checks for an earlier reply
         waiting.cancel()
-        await engine.dispatcher.close()
+        closing = asyncio.create_task(engine.dispatcher.close())
+        await asyncio.sleep(0)
+        ended.set()  # it waits for the calls under way
+        await closing
         await asyncio.wait((waiting,))
     del waiting
     await asyncio.sleep(0)  # so that no callback keeps it
@@ -241,13 +245,13 @@ async def test_a_pop_that_is_cut_short_by_the_shutdown_logs_nothing(
     assert logged == []
 
 
-@pytest.mark.parametrize("topic", ["a", "b", "c"])
-async def test_a_waiter_is_served_by_the_first_of_its_topics_that_has_a_job(engine: Engine, topic: str) -> None:
-    waiting = waiting_pop(engine, "a", "b", "c")
-    await all_wait(engine, 1)
-    await engine.puts.put(PutJob(topic=topic, id="x"))
-    assert [found.topic for found in await waiting] == [topic]
-    assert engine.dispatcher._wait_queues == {}
+async def test_a_waiter_is_served_by_the_first_of_its_topics_that_has_a_job(engine: Engine) -> None:
+    for topic in ("a", "b", "c"):
+        waiting = waiting_pop(engine, "a", "b", "c")
+        await all_wait(engine, 1)
+        await engine.puts.put(PutJob(topic=topic, id="x"))
+        assert [found.topic for found in await waiting] == [topic]
+        assert engine.dispatcher._wait_queues == {}
 
 
 async def test_a_waiter_on_many_topics_is_served_once(engine: Engine) -> None:

@@ -12,7 +12,7 @@ import pytest
 from deferd.contract.errors import DurabilityUnavailable, JobExists, JobNotFound, StoreUnavailable
 from deferd.contract.model import TopicSettings
 from deferd.engine.engine import Engine
-from deferd.store.replication import IN_SYNC_WAIT_S
+from deferd.store.server_calls import IN_SYNC_WAIT_S
 from tests.integration.engine.durable_puts import (
     CONFIRM_S,
     STORE_TIMEOUT_S,
@@ -82,6 +82,15 @@ class TestReplicated:
         waits = pair.primary.command("INFO", "commandstats")["cmdstat_wait"]["calls"] - before
         assert waits < 100
         assert sum(len(stored_ids(pair.replica, f"t{n}")) for n in range(20)) == 400
+
+    async def test_one_of_two_replicas_is_not_enough(self, pair: Pair, producer: Engine, tmp_path: Path) -> None:
+        source = f"127.0.0.1 {pair.primary.port}"
+        with StoreServer(tmp_path / "second", repl_diskless_sync_delay=0, replicaof=source) as second:
+            await put_when_in_step(producer, "before", "replicated:2")
+            second.pause()
+            with pytest.raises(StoreUnavailable, match=r"may exist.*replicated:2"):
+                await put(producer, "doubtful", "replicated:2")
+            assert "doubtful" in stored_ids(pair.replica)
 
     @pytest.mark.slow
     async def test_a_replica_that_hangs_fails_the_put_in_time_and_a_repeat_is_safe(

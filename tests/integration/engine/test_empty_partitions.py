@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from deferd.contract.model import PutJob, TopicSettings
-from deferd.engine import empty_partitions
+from deferd.engine import dispatcher
 from tests.integration.engine.engine_driver import started_engine
 from tests.integration.store.store_servers import StoreServer
 
@@ -15,7 +15,7 @@ from tests.integration.store.store_servers import StoreServer
 async def test_a_job_whose_message_was_lost_is_found_by_the_next_look(
     server: StoreServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(empty_partitions, "_LOOK_AGAIN_S", 0.2)
+    monkeypatch.setattr(dispatcher, "_LOOK_AGAIN_S", 0.2)
     async with started_engine(server.url, shards=8) as engine:
         await engine.topics.set("t", TopicSettings(partitions=4))
         known = engine.dispatcher.empty_partitions
@@ -34,7 +34,7 @@ async def test_a_job_whose_message_was_lost_is_found_by_the_next_look(
 async def test_partitions_for_which_nobody_waits_are_forgotten(
     server: StoreServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(empty_partitions, "_LOOK_AGAIN_S", 0.1)
+    monkeypatch.setattr(dispatcher, "_LOOK_AGAIN_S", 0.1)
     async with started_engine(server.url, shards=8) as engine:
         await engine.topics.set("t", TopicSettings(partitions=4))
         known = engine.dispatcher.empty_partitions

@@ -9,13 +9,14 @@ import pytest
 from deferd.contract.bulk_model import CancelSelected, RescheduleSelected
 from deferd.contract.errors import InvalidInput, StoreUnavailable
 from deferd.contract.model import CancelItem, ChangeJob, FinishItem, JobState, TopicSettings
-from deferd.contract.schedules import PutSchedule
-from deferd.engine.events.event import Event
-from deferd.engine.events.event_reader import Dropped, Page
-from deferd.engine.events.positions import (
+from deferd.contract.operations.schedules_and_calendars import PutSchedule
+from deferd.engine.events import (
     FROM_NOW,
     FROM_OLDEST,
     LAST_EVENT_ID_MAX,
+    Dropped,
+    Event,
+    Page,
     Position,
     last_events,
     read_event_id,

@@ -19,7 +19,7 @@ from deferd.contract.errors import (
     TopicFull,
 )
 from deferd.contract.model import JobState, PutJob, TopicSettings
-from deferd.contract.responses.job_calls import PutResult
+from deferd.contract.operations.jobs import PutResult
 from deferd.engine import metrics
 from deferd.engine.record import ANY_RECEIPT, JobRecord
 from deferd.engine.script_arguments import NO_BOUNDS, PutBounds
@@ -74,17 +74,6 @@ async def test_the_job_is_finished_and_the_others_are_put(driver: EngineDriver) 
     await check_tally(driver)
 
 
-async def test_a_job_may_be_followed_by_one_with_its_id(driver: EngineDriver) -> None:
-    job = await held(driver)
-    await finish(driver, job, put("a", TOPIC, delay=60))
-    assert await state_of(driver, TOPIC, "a") is JobState.DELAYED
-    for verb in (driver.deliveries.release, driver.deliveries.bury, driver.deliveries.touch):
-        with pytest.raises(ReceiptStale):
-            await verb(TOPIC, "a", job.receipt)
-    await driver.queue.finish(TOPIC, "a", job.receipt)  # repeats the first one, and does not end the new job
-    assert await state_of(driver, TOPIC, "a") is JobState.DELAYED
-
-
 async def test_a_retained_job_keeps_its_id_taken_for_those_that_follow(driver: EngineDriver) -> None:
     job = await held(driver, retain=60)
     with pytest.raises(JobExists):
@@ -95,19 +84,6 @@ async def test_a_retained_job_keeps_its_id_taken_for_those_that_follow(driver: E
     second = await held(driver, "b", retain=60)
     [replaced] = await finish(driver, second, put("b", TOPIC, on_conflict="replace", delay=60))
     assert (replaced.status, await driver.state("b")) == (200, JobState.DELAYED)
-
-
-async def test_a_repeated_finish_puts_nothing_again(driver: EngineDriver) -> None:
-    job = await held(driver, retain=60)
-    assert len(await finish(driver, job, put("m1"))) == 1
-    await driver.cancels.cancel(OTHER, "m1")
-    assert await finish(driver, job, put("m1")) == []
-    assert await state_of(driver, OTHER, "m1") is None
-    gone = await held(driver, "b")
-    await finish(driver, gone, put("m2"))
-    with pytest.raises(JobNotFound):
-        await finish(driver, gone, put("m3"))
-    assert await state_of(driver, OTHER, "m3") is None
 
 
 @pytest.mark.parametrize("how", ["stale", "lease", "cancelled", "gone", "snoozed"])
@@ -178,6 +154,16 @@ async def test_the_limits_of_topics_and_of_the_caller_hold(driver: EngineDriver)
     await driver.deliveries.bury(TOPIC, popped.id, popped.receipt)
     await driver.pass_time(7)
     assert await state_of(driver, TOPIC, "n1") is None
+
+
+async def test_partitions_of_a_topic_share_its_limit(driver: EngineDriver) -> None:
+    await driver.topics.set(OTHER, TopicSettings(max_jobs=4, partitions=2))
+    home = driver.engine.partitions.known.home
+    first, second, third = [name for name in map(str, range(40)) if home(OTHER, name) == OTHER][:3]
+    job = await held(driver)
+    error = await refused(driver, job, TopicFull, put(first), put(second), put(third))
+    assert (error.topic, error.max_jobs) == (OTHER, 4)
+    await finish(driver, job, put(first), put(second))
 
 
 async def test_topics_give_defaults_to_the_jobs_that_follow(driver: EngineDriver) -> None:

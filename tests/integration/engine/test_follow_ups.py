@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from deferd.contract.errors import JobCancelled, JobReserved
+from deferd.contract.errors import JobCancelled, JobNotFound
 from deferd.contract.model import CancelItem, FinishItem, JobState, TopicSettings
 from deferd.engine.record import ANY_RECEIPT, JobRecord
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver, job
 from tests.integration.engine.sweeping import purge_jobs
 
-AFTER = {"if_reserved": "after"}
 Ending = Callable[[EngineDriver, JobRecord], Coroutine[Any, Any, None]]
 
 
@@ -48,11 +47,13 @@ async def is_sound(driver: EngineDriver) -> bool:
     return (await driver.engine.consistency.audit_topic(TOPIC)).clean
 
 
-@pytest.mark.parametrize("ending", [finish, bury, exhaust, lose_the_last_lease])
 @pytest.mark.parametrize("retain", [0, 600])
-async def test_a_follow_up_becomes_the_job_when_the_holder_has_ended(
-    driver: EngineDriver, ending: Ending, retain: float
-) -> None:
+async def test_a_follow_up_becomes_the_job_when_the_holder_has_ended(driver: EngineDriver, retain: float) -> None:
+    for ending in (finish, bury, exhaust, lose_the_last_lease):
+        await check_follow_up_of(driver, ending, retain)
+
+
+async def check_follow_up_of(driver: EngineDriver, ending: Ending, retain: float) -> None:
     held = await hold(driver, max_attempts=1, retain=retain, unique_for=600)
     outcome, record = await follow(driver, "next")
     assert (outcome, record.state, record.is_follow_up) == ("follow_up", JobState.DELAYED, True)
@@ -69,35 +70,6 @@ async def test_a_follow_up_becomes_the_job_when_the_holder_has_ended(
     await finish(driver, following)
     assert not driver.keys_left() & {"pool", "follow", "reserved"}
     assert await is_sound(driver)
-
-
-async def test_without_if_reserved_a_held_job_refuses(driver: EngineDriver) -> None:
-    await hold(driver)
-    with pytest.raises(JobReserved):
-        await driver.put(on_conflict="replace")
-
-
-async def test_replace_replaces_the_follow_up_and_keep_keeps_it(driver: EngineDriver) -> None:
-    held = await hold(driver)
-    assert (await follow(driver, 1, "keep"))[0] == "follow_up"
-    outcome, kept = await follow(driver, 2, "keep")
-    assert (outcome, kept.body, kept.is_follow_up) == ("kept", b"1", True)
-    assert (await follow(driver, 3))[0] == "replaced"
-    results = await driver.puts.put_many(
-        [
-            job(body=4, on_conflict="replace", if_reserved="after"),
-            job(on_conflict="keep", if_reserved="after"),
-            job("b"),
-        ]
-    )
-    assert [(result.status, result.is_follow_up) for result in results] == [(200, True), (200, True), (201, False)]
-    with_jobs = await driver.puts.put_many_with_jobs(
-        [job(body=5, on_conflict="replace", if_reserved="after"), job("c")]
-    )
-    assert [record and record.body for _, record in with_jobs] == [b"5", b"null"]
-    await finish(driver, held)
-    await driver.run_timer()
-    assert (await driver.queue.get(TOPIC, "a")).body == b"5"
 
 
 async def test_a_job_that_nobody_holds_is_put_as_usual(driver: EngineDriver) -> None:
@@ -167,24 +139,19 @@ async def test_a_put_that_replaces_a_job_on_retry_replaces_its_follow_up_too(dri
 
 @pytest.mark.parametrize("many", [False, True])
 async def test_a_cancel_takes_the_follow_up_along(driver: EngineDriver, many: bool) -> None:
-    held = await hold(driver)
-    await follow(driver, 1)
-    if many:
-        await driver.cancels.cancel_many(TOPIC, [CancelItem(id="a")])
-    else:
-        await driver.cancels.cancel(TOPIC, "a")
-    assert not driver.keys_left() & {"pool", "follow"}
-    with pytest.raises(JobCancelled):
-        await finish(driver, held)
-    assert await is_sound(driver)
-
-
-async def test_a_cancel_of_a_job_on_retry_takes_the_follow_up_along(driver: EngineDriver) -> None:
-    held = await hold(driver)
-    await follow(driver, 1)
-    await driver.deliveries.release(TOPIC, "a", held.receipt, delay_ms=5000)
-    await driver.cancels.cancel(TOPIC, "a")
-    assert not driver.keys_left() & {"pool", "follow"}
+    for is_on_retry in (False, True):
+        held = await hold(driver)
+        await follow(driver, 1)
+        if is_on_retry:
+            await driver.deliveries.release(TOPIC, "a", held.receipt, delay_ms=5000)
+        if many:
+            await driver.cancels.cancel_many(TOPIC, [CancelItem(id="a")])
+        else:
+            await driver.cancels.cancel(TOPIC, "a")
+        assert not driver.keys_left() & {"pool", "follow"}
+        with pytest.raises(JobNotFound if is_on_retry else JobCancelled):
+            await finish(driver, held)
+        assert await is_sound(driver)
 
 
 @pytest.mark.parametrize("many", [False, True])
@@ -214,12 +181,12 @@ async def test_a_cancel_on_retry_lets_the_follow_up_run_at_once_if_asked(driver:
     assert (await driver.pop_one()).body == b"1"
 
 
-@pytest.mark.parametrize("state", [None, JobState.RESERVED])
-async def test_a_purge_takes_follow_ups_along(driver: EngineDriver, state: JobState | None) -> None:
-    await hold(driver)
-    await follow(driver, 1)
-    assert await purge_jobs(driver.engine, TOPIC, state) == 1
-    assert not driver.keys_left() & {"pool", "follow"}
+async def test_a_purge_takes_follow_ups_along(driver: EngineDriver) -> None:
+    for state in (None, JobState.RESERVED):
+        await hold(driver)
+        await follow(driver, 1)
+        assert await purge_jobs(driver.engine, TOPIC, state) == 1
+        assert not driver.keys_left() & {"pool", "follow"}
 
 
 async def test_a_full_topic_takes_follow_ups(driver: EngineDriver) -> None:
@@ -228,15 +195,6 @@ async def test_a_full_topic_takes_follow_ups(driver: EngineDriver) -> None:
     await follow(driver, 1)
     await finish(driver, held)
     assert await driver.counts() == {"delayed": 1}
-
-
-async def test_a_get_shows_the_follow_up(driver: EngineDriver) -> None:
-    await hold(driver)
-    await follow(driver, [1])
-    stored = await driver.queue.get(TOPIC, "a")
-    assert stored.body == b'"held"'
-    assert stored.followed_by is not None
-    assert stored.followed_by.body == b"[1]"
 
 
 async def test_an_expired_job_that_came_back_gives_its_place(driver: EngineDriver) -> None:

@@ -37,17 +37,17 @@ def expected(due_ms: list[int], made: Forecast) -> TopicForecast:
 
 
 @pytest.mark.parametrize("count", [1, 40, 60, 2000])
-@pytest.mark.parametrize("buckets", [1, 7, 60, 240])
-async def test_the_counts_are_exact(driver: EngineDriver, count: int, buckets: int) -> None:
+async def test_the_counts_are_exact(driver: EngineDriver, count: int) -> None:
     """Also for few jobs, which are read and not searched."""
     due_ms = await put_due(driver, [random.choice([30.0, random.random() * 12_000]) + 1 for _ in range(count)])
     now_ms = (await forecast(driver)).now_ms
-    made = await forecast(driver, from_ms=now_ms + 2_000_000, to_ms=now_ms + 8_000_003, buckets=buckets)
-    counted = expected(due_ms, made)
-    assert list(made.topics) == [TOPIC]
-    assert (list(made.topics[TOPIC].counts), made.topics[TOPIC].before) == (counted.counts, counted.before)
-    assert made.topics[TOPIC].after == counted.after
-    assert made.total().delayed == count
+    for buckets in (1, 7, 60, 240):
+        made = await forecast(driver, from_ms=now_ms + 2_000_000, to_ms=now_ms + 8_000_003, buckets=buckets)
+        counted = expected(due_ms, made)
+        assert list(made.topics) == [TOPIC]
+        assert (list(made.topics[TOPIC].counts), made.topics[TOPIC].before) == (counted.counts, counted.before)
+        assert made.topics[TOPIC].after == counted.after
+        assert made.total().delayed == count
 
 
 def counted(made: Forecast) -> tuple[int, int, list[int]]:

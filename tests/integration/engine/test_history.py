@@ -8,8 +8,7 @@ import pytest
 from deferd.contract.bulk_model import CancelSelected
 from deferd.contract.errors import TopicNotFound
 from deferd.contract.model import CancelItem, FinishItem
-from deferd.engine.history.histories import History
-from deferd.engine.history.records import COUNTS, GAUGES
+from deferd.engine.history import COUNTS, GAUGES, History
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job

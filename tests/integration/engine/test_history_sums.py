@@ -14,11 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deferd.contract.errors import StoreUnavailable
-from deferd.engine.history import counts as history_counts
-from deferd.engine.history import publisher as history_publisher
-from deferd.engine.history.counts import CountedTopics
-from deferd.engine.history.publisher import HistoryPublisher
-from deferd.engine.history.records import COUNTS, GAUGES, MOST_COARSE, MOST_FINE
+from deferd.engine import history, metrics
+from deferd.engine.history import COUNTS, GAUGES, MOST_COARSE, MOST_FINE, HistoryPublisher
+from deferd.engine.metrics import CountedTopics
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 from deferd.store.connection import Store, connect
@@ -143,7 +141,7 @@ def test_what_was_counted_is_published_once(running_server: StoreServer, steps: 
 async def test_many_topics_take_several_calls_each_carried_out_once(
     server: StoreServer, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history_publisher, "_TOPICS_PER_CALL", 10)
+    monkeypatch.setattr(history, "_TOPICS_PER_PUBLICATION", 10)
     process = Process(Scripts(store, movable_clock=True))
     topics = [f"t{number}" for number in range(60)]
     for topic in topics:
@@ -162,8 +160,8 @@ async def test_what_is_counted_while_the_store_is_away_is_bounded_and_published_
     server: StoreServer, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Topics beyond the bound are in the sums only."""
-    monkeypatch.setattr(history_counts, "MOST_TOPICS", 10)
-    monkeypatch.setattr(history_publisher, "MOST_TOPICS", 10)
+    monkeypatch.setattr(metrics, "MOST_TOPICS", 10)
+    monkeypatch.setattr(history, "MOST_TOPICS", 10)
     process = Process(Scripts(store, movable_clock=True))
     for turn in range(5):
         for number in range(20):
@@ -193,7 +191,7 @@ async def test_a_shard_that_is_away_does_not_hold_up_the_others(server: StoreSer
 async def test_a_full_shard_gives_new_topics_a_history_only_in_place_of_one_that_is_quiet(
     server: StoreServer, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history_publisher, "TOPICS_OF_SHARD", 3)
+    monkeypatch.setattr(history, "TOPICS_OF_SHARD", 3)
     counted = CountedTopics()
     publisher = HistoryPublisher(Scripts(store, movable_clock=True), Keys(1), counted)
 

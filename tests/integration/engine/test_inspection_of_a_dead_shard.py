@@ -9,7 +9,7 @@ import pytest
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import PutJob
-from deferd.engine.inspection.consumer_registry import Sample, SeenConsumer
+from deferd.engine.inspection.consumers import Sample, SeenConsumer
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT
 from tests.integration.engine.test_dead_shard import Deployment, cluster, deployed, running_cluster

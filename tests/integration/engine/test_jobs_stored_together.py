@@ -19,6 +19,7 @@ from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver
 OTHER = "orders.single"
 TOGETHER = 100
 """As in lua/put.lua."""
+COUNTS = (2, TOGETHER, TOGETHER + 1, 2 * TOGETHER + 7)
 
 
 def put_of(topic: str, fields: dict[str, Any]) -> PutJob:
@@ -28,23 +29,23 @@ def put_of(topic: str, fields: dict[str, Any]) -> PutJob:
 def drawn_put(draw: random.Random, job_id: str, rare_share: float) -> dict[str, Any]:
     fields: dict[str, Any] = {"id": job_id, "body": draw.choice([None, job_id, {"n": [1.5, "ä"]}, "x" * 300])}
     if draw.random() < 0.7:
-        fields["delay"] = draw.choice([0, 5, 60])
-    policy: dict[str, Any] = {"ttl": 30, "ttr": 7, "max_attempts": 3, "retain": 60}
-    policy |= {"deadline": draw.choice([20, 90]), "time_limit": 5, "dead_retain": 0, "unique_for": 10}
+        fields["delay"] = draw.choice([0, 500, 6000])
+    policy: dict[str, Any] = {"ttl": 3000, "ttr": 700, "max_attempts": 3, "retain": 60}
+    policy |= {"deadline": draw.choice([2000, 9000]), "time_limit": 500, "dead_retain": 0, "unique_for": 1000}
     fields |= {name: value for name, value in policy.items() if draw.random() < 0.1}
     rare = {"tags": draw.sample(["x", "y", "z"], 2), "headers": {"tenant": "ä"}, "conflict_with": "live"}
     fields |= {name: value for name, value in rare.items() if draw.random() < rare_share}
     if draw.random() < 0.3:
         fields["on_conflict"] = draw.choice(["reject", "keep", "replace", *(["append"] if rare_share else [])])
     if rare_share and fields.get("on_conflict") == "append" and draw.random() < 0.5:
-        fields |= {"max_items": draw.choice([1, 2, 3]), "max_wait": 60}
+        fields |= {"max_items": draw.choice([1, 2, 3]), "max_wait": 6000}
     return fields
 
 
 async def stored_in(driver: EngineDriver, topic: str, ids: list[str]) -> list[Any]:
-    """The jobs, without their instants, which differ between calls."""
+    """The jobs, without their instants, which differ between calls; how long an appended job waits differs by less."""
     jobs = [await driver.queue.get(topic, job_id) for job_id in ids]
-    waits = [round((job.due_at_ms - job.created_at_ms) / 1000) for job in jobs]
+    waits = [round((job.due_at_ms - job.created_at_ms) / 100_000) for job in jobs]
     names = ["id", "state", "body", "attempts", "tags", "headers", "endings", "unique_for_ms", "items"]
     return [
         (*(getattr(job, name) for name in names), [job.stored(field.name) for field in POLICY], wait)
@@ -71,13 +72,13 @@ async def in_each_set(driver: EngineDriver, topic: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("rare_share", [0, 0.01, 0.2])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(len(COUNTS)))
 async def test_a_batch_ends_as_its_puts_one_by_one(driver: EngineDriver, seed: int, rare_share: float) -> None:
     draw = random.Random(seed)
     for topic in (TOPIC, OTHER):
         if seed == 3:
-            await driver.topics.set(topic, TopicSettings(ttr=9, ttl=40))
-    count = draw.choice([2, TOGETHER, TOGETHER + 1, 3 * TOGETHER + 7])
+            await driver.topics.set(topic, TopicSettings(ttr=900, ttl=4000))
+    count = COUNTS[seed]
     ids = [f"job-{draw.randrange(2 * count if seed % 2 else 10**9)}" for _ in range(count)]
     puts = [drawn_put(draw, job_id, rare_share) for job_id in ids]
     before = [drawn_put(draw, draw.choice(ids), rare_share) for _ in range(seed)]
@@ -127,6 +128,16 @@ async def test_an_id_may_occur_twice_among_new_jobs(driver: EngineDriver, size: 
     assert [one.status for one in results] == [201] * (size - 1) + [409]
     assert (await driver.queue.get(TOPIC, "a")).body == b"1"
     assert await driver.counts() == {"ready": size - 1}
+
+
+@pytest.mark.parametrize("size", [1, 3])
+async def test_instants_in_the_past_are_due_now(driver: EngineDriver, size: int) -> None:
+    """So the ttl has not passed already."""
+    puts = [{"id": f"job-{number}", "run_at": "2020-01-31T09:30:00Z", "ttl": 60} for number in range(size)]
+    await driver.puts.put_many([put_of(TOPIC, fields) for fields in puts])
+    jobs = await driver.pop(size)
+    assert [job.due_at_ms for job in jobs] == [job.created_at_ms for job in jobs]
+    assert len(jobs) == size
 
 
 async def test_a_batch_within_a_limit_stores_no_more_than_that(driver: EngineDriver) -> None:

@@ -15,10 +15,9 @@ from deferd.engine import metrics
 from deferd.engine.deliveries import lease_end_ms, released
 from deferd.engine.group_commit import settle
 from deferd.engine.record import ANY_RECEIPT, IMPOSSIBLE_RECEIPT, JobRecord, Receipt
-from deferd.engine.request_end import request_ending_at, request_ends_at_s
 from deferd.engine.script_arguments import encode_bury, encode_touch
 from deferd.engine.script_arguments import encode_release as encode_any_release
-from deferd.engine.scripts import Scripts
+from deferd.engine.scripts import Scripts, request_ending_at, request_ends_at_s
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver
 from tests.integration.engine.window_times import NIGHT, OFFICE, TUESDAY_OPENING, instant, move_to, ms, now_ms
 from tests.integration.store.store_servers import StoreServer

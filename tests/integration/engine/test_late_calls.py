@@ -18,10 +18,9 @@ from deferd.contract.model import CancelItem, PutJob
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT
-from deferd.engine.request_end import request_ending_at
-from deferd.engine.scripts import Scripts, library
+from deferd.engine.scripts import Scripts, library, request_ending_at
 from deferd.store.connection import Store, connect
-from deferd.store.server_clock import NotAfter
+from deferd.store.pipeline import NotAfter
 from tests.held_network import HeldNetwork
 from tests.in_thread import in_thread
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver

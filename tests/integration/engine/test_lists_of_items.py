@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from deferd.contract.finding_kinds import FindingKind
-from deferd.engine.consistency.findings import StoreReport
+from deferd.contract.operations.audits import FindingKind
+from deferd.engine.consistency import StoreReport
 from deferd.engine.engine import Engine
 from deferd.store.connection import Store
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job

@@ -14,10 +14,10 @@ from deferd.contract.bulk_model import CancelSelected, RescheduleSelected
 from deferd.contract.errors import StoreUnavailable, TopicNotFound
 from deferd.contract.model import FinishItem, JobState
 from deferd.contract.topic_patterns import TopicPatterns
+from deferd.engine import tasks
 from deferd.engine.bulk_actions import BulkOutcome
 from deferd.engine.engine import Engine
-from deferd.engine.tasks import task_runner
-from deferd.engine.tasks.task_store import Task
+from deferd.engine.tasks import Task
 from deferd.engine.topic_sweeps import Sweep
 from deferd.store.connection import Store
 from tests.integration.engine.partitioned_topic import (
@@ -40,6 +40,12 @@ from tests.integration.store.store_servers import StoreServer
 
 IDS = [f"job-{number}" for number in range(60)]
 OTHERS = [f"other-{number}" for number in range(10)]
+
+
+@pytest.fixture
+def grown() -> bool:
+    """Half of the jobs are from before. Those that have always had partitions are in tests/conformance."""
+    return True
 
 
 @pytest.fixture
@@ -227,7 +233,7 @@ async def test_jobs_with_a_tag(engine: Engine, grown: bool) -> None:
     assert len(await ids_in(engine, topic="other")) == len(OTHERS)
 
 
-@pytest.mark.parametrize("topics", [[TOPIC], ["t*"], ["*"], [TOPIC, "t*", "x"]], ids=str)
+@pytest.mark.parametrize("topics", [["t*"], [TOPIC, "t*", "x"]], ids=str)
 async def test_jobs_in_a_state(engine: Engine, server: StoreServer, grown: bool, topics: list[str]) -> None:
     await fill(engine, IDS, grown=grown, delay=3600)
     await put_all(engine, OTHERS)
@@ -309,8 +315,8 @@ CHANGE = {"operation": "purge_topic", "by": "ops", "via": "api", "topic": TOPIC,
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short waits. The lease itself stays: tests move the clock."""
-    monkeypatch.setattr(task_runner, "_NOTE_EVERY_S", 0.01)
-    monkeypatch.setattr(task_runner, "_RETRY_S", 0.01)
+    monkeypatch.setattr(tasks, "_NOTE_EVERY_S", 0.01)
+    monkeypatch.setattr(tasks, "_RETRY_S", 0.01)
 
 
 async def spec_of(engine: Engine, kind: str, **fields: Any) -> dict[str, Any]:
@@ -373,8 +379,7 @@ async def test_a_call_goes_on_in_other_shards_when_that_of_the_topic_is_away(eng
     assert {engine.partitions.known.home(TOPIC, job_id) for job_id in await ids_in(engine)} == {PARTITIONS[0]}
 
 
-@pytest.mark.parametrize("done_before", [0, 1, 3])
-@pytest.mark.parametrize("kind", ["purge", "redrive", "cancel"])
+@pytest.mark.parametrize(("kind", "done_before"), [("purge", 1), ("redrive", 3), ("cancel", 0), ("cancel", 1)])
 @pytest.mark.usefixtures("quick")
 async def test_another_process_goes_on(store: Store, server: StoreServer, kind: str, done_before: int) -> None:
     """One that stopped for ever after some steps, each in another partition."""

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from deferd.contract.errors import InvalidInput, StoreUnavailable, TopicNotFound
+from deferd.contract.errors import InvalidInput, StoreUnavailable
 from deferd.contract.model import JobState, PutJob, TopicSettings
 from deferd.engine.cursors import write_cursor
 from deferd.engine.engine import Engine
-from deferd.engine.inspection.standing import Missing, Standing
+from deferd.engine.inspection.job_facts import JobFacts, MissingJob
 from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.topics import JobFilter
 from deferd.store.connection import Store
@@ -169,13 +169,6 @@ async def test_a_cursor_of_no_partition_is_refused(engine: Engine, place: str) -
         await engine.topics.search(TOPIC, JobFilter(id_prefix="a"), cursor=write_cursor(place, "", ""))
 
 
-async def test_a_topic_without_jobs_is_not_found(engine: Engine) -> None:
-    with pytest.raises(TopicNotFound):
-        await engine.topics.jobs("other")
-    with pytest.raises(TopicNotFound):
-        await engine.topics.search("other", JobFilter(tag="x"))
-
-
 async def test_a_search_goes_through_all_partitions(engine: Engine, server: StoreServer, grown: bool) -> None:
     in_states = await put_in_all_states(engine, grown=grown)
     wanted = JobFilter(id_prefix="job-3")
@@ -217,7 +210,7 @@ async def test_why_finds_a_job_in_any_partition(engine: Engine, server: StoreSer
                     if one is unaware:
                         unaware.partitions.known.layouts.clear()
                     standing = await one.topics.why(TOPIC, job_id)
-                    assert isinstance(standing, Standing)
+                    assert isinstance(standing, JobFacts)
                     assert (standing.record.topic, standing.record.state) == (TOPIC, state)
                     if state is JobState.READY and one is engine:
                         assert standing.ready == 8
@@ -233,7 +226,7 @@ async def test_why_estimates_how_many_jobs_of_all_partitions_go_first(engine: En
         home = engine.partitions.known.home(TOPIC, job_id)
         ahead, placed[home] = placed[home], placed[home] + 1
         standing = await engine.topics.why(TOPIC, job_id)
-        assert isinstance(standing, Standing)
+        assert isinstance(standing, JobFacts)
         assert standing.ready == len(IDS)
         assert standing.ahead == sum(min(ahead, in_partition[partition]) for partition in PARTITIONS)
 
@@ -241,7 +234,7 @@ async def test_why_estimates_how_many_jobs_of_all_partitions_go_first(engine: En
 async def test_why_compares_an_unknown_id_with_ids_of_all_partitions(engine: Engine, grown: bool) -> None:
     await fill(engine, IDS, grown=grown, delay=3600)
     missing = await engine.topics.why(TOPIC, "job-3x")
-    assert isinstance(missing, Missing)
+    assert isinstance(missing, MissingJob)
     assert (missing.topic_is_known, missing.jobs, missing.compared) == (True, 40, 40)
     assert missing.nearest[0] == "job-3"
     assert len(missing.nearest) == 5
@@ -255,7 +248,7 @@ async def test_why_knows_of_a_job_that_was_cancelled_in_a_former_partition(engin
     for job_id in IDS[:6]:
         await engine.cancels.cancel(TOPIC, job_id)
         missing = await engine.topics.why(TOPIC, job_id)
-        assert isinstance(missing, Missing)
+        assert isinstance(missing, MissingJob)
         assert missing.cancelled_until_ms is not None
 
 

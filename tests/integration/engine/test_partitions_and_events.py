@@ -11,10 +11,8 @@ import pytest
 from deferd.contract.model import PutJob, TopicSettings
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine.engine import Engine
-from deferd.engine.events.event import Event
-from deferd.engine.events.event_reader import Dropped
-from deferd.engine.events.event_stream import EventStream, ReadItem, Sent
-from deferd.engine.events.positions import FROM_NOW, FROM_OLDEST, Position, last_events, read_event_id
+from deferd.engine.event_streams import EventStream, ReadItem, Sent
+from deferd.engine.events import FROM_NOW, FROM_OLDEST, Dropped, Event, Position, last_events, read_event_id
 from deferd.engine.partitions import Layout, Partitions
 from tests.integration.engine.engine_driver import started_engine
 from tests.integration.store.store_servers import StoreServer

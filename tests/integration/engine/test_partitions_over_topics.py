@@ -10,22 +10,20 @@ import pytest
 
 from deferd.api.auth.api_keys import Bounds
 from deferd.api.auth.quota import Quota
-from deferd.api.store_metrics import read_store_state
+from deferd.api.metrics import read_store_state
 from deferd.contract.errors import StoreUnavailable, TopicNotFound
 from deferd.contract.model import JobState, PutJob, TopicSettings
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine import topic_list as topic_list_module
 from deferd.engine.engine import Engine
-from deferd.engine.history.histories import History, sums_of
-from deferd.engine.history.records import COUNTS, Bucket
-from deferd.engine.inspection.alerts import Alert
-from deferd.engine.inspection.consumer_registry import Sample, SeenConsumer
-from deferd.engine.inspection.overview import Overview, overview_of
+from deferd.engine.history import COUNTS, Bucket, History, sums_of
+from deferd.engine.inspection.attention import Alert, Overview, overview_of
+from deferd.engine.inspection.consumers import Sample, SeenConsumer
 from deferd.engine.record import ANY_RECEIPT, JobRecord
 from deferd.engine.redis_keys import Keys
-from deferd.engine.store_inventory import count_jobs
-from deferd.engine.topic_list import KnownTopics, TopicNames
-from deferd.engine.topic_view import TopicView, get_topic
+from deferd.engine.store_copy import count_jobs
+from deferd.engine.topic_list import TopicNames
+from deferd.engine.topics import TopicView, get_topic
 from deferd.store.connection import Store
 from tests.integration.engine.engine_driver import started_engine
 from tests.integration.store.store_servers import StoreServer
@@ -112,13 +110,6 @@ async def test_a_page_is_full_where_partitions_are_before_its_topics(server: Sto
         assert known.after(0, "") == ["wide", *(f"wider-{number}" for number in range(5))]
 
 
-async def test_a_view_of_each_topic(engine: Engine) -> None:
-    await put(engine)
-    page = await engine.topic_list.page()
-    assert sorted(view.topic for view in page.views) == ["t", "t2", "u"]
-    assert (page.unavailable, page.unreadable) == ([], [])
-
-
 async def test_a_topic_is_unavailable_when_one_of_its_partitions_is(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,14 +188,6 @@ async def test_metrics_have_a_topic_once(engine: Engine) -> None:
     assert state.others.jobs[JobState.READY] == (0 if view.topic == "t" else 40)
 
 
-def test_the_known_topics_have_no_partitions() -> None:
-    keys = Keys(1)
-    known = KnownTopics(keys)
-    for name in ("t#1", "t", "t#2"):
-        known.add(name)
-    assert known.after(0, "") == ["t"]
-
-
 @pytest.mark.parametrize(
     ("pattern", "jobs", "topics"), [("t", 40, {"t"}), ("t*", 43, {"t", "t2"}), ("t2", 3, {"t2"}), ("*u", 2, {"u"})]
 )
@@ -218,7 +201,7 @@ async def test_a_quota_counts_the_partitions_of_its_topics(
     await quota.count(engine.usage)
     assert quota._jobs.counted == jobs
     assert quota._bytes.counted > jobs * 200
-    assert quota._topics == topics
+    assert quota.topics == topics
 
 
 async def test_the_forecast_of_a_topic_is_that_of_its_partitions(engine: Engine) -> None:

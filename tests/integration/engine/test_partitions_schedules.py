@@ -39,23 +39,6 @@ async def test_the_runs_of_a_schedule_are_in_the_first_partition(schedules: Sche
     await schedules.assert_clean()
 
 
-async def test_a_run_is_cancelled_and_run_now_as_in_any_topic(schedules: ScheduleDriver) -> None:
-    await grow(schedules)
-    await schedules.schedule(every=60)
-    next_id = await schedules.next_id()
-    assert await schedules.cancels.cancel(TOPIC, next_id) is JobState.DELAYED
-    with pytest.raises(JobNotFound):
-        await schedules.queue.get(TOPIC, next_id)
-    extra = await schedules.engine.schedules.run(await schedules.get(), NO_BOUNDS)
-    assert schedules.ready_list() == [extra.record.id]
-    assert (await schedules.queue.get(TOPIC, extra.record.id)).state is JobState.READY
-    await schedules.advance(120)
-    assert (await schedules.get()).runs == 1
-    await schedules.engine.schedules.delete(NAME, lambda _: None)
-    assert schedules.delayed() == []
-    await schedules.assert_clean()
-
-
 async def test_a_schedule_goes_on_when_its_topic_gets_more_partitions(schedules: ScheduleDriver) -> None:
     await schedules.schedule(every=60)
     await schedules.advance(60)

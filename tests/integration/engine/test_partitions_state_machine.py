@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import rule, run_state_machine_as_test
 
 from deferd.contract.errors import DifferentShard, JobNotFound
@@ -142,6 +142,7 @@ def test_partitioned_topics_do_what_the_model_does(running_server: StoreServer) 
             stateful_step_count=50,
             deadline=None,
             print_blob=True,
+            suppress_health_check=[HealthCheck.too_slow],  # others use the machine
             phases=[phase for phase in Phase if phase is not Phase.explain],  # it would trace every line, for minutes
         ),
     )

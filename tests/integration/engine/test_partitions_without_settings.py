@@ -38,8 +38,9 @@ async def replace_settings(engine: Engine, settings: str) -> None:
     await engine._scripts.command("HSET", key, TOPIC, settings)
 
 
-@pytest.mark.parametrize("settings", ["", "{}", '{"t":5000}', '{"n":4}'])
-@pytest.mark.parametrize("count", [None, COUNT, COUNT + 1])
+@pytest.mark.parametrize(
+    ("settings", "count"), [("", None), ("{}", COUNT), ('{"t":5000}', COUNT + 1), ('{"n":4}', COUNT + 1)]
+)
 async def test_new_settings_keep_the_partitions(engine: Engine, settings: str, count: int | None) -> None:
     await grow(engine)
     await put_all(engine, IDS[:10], delay=3600)

@@ -9,7 +9,7 @@ import pytest
 
 from deferd.contract.errors import JobExists, StoreUnavailable, TopicPushed
 from deferd.contract.model import JobState, TopicSettings
-from deferd.contract.push import SetPush
+from deferd.contract.operations.push import SetPush
 from deferd.engine import metrics
 from deferd.engine.record import ANY_RECEIPT
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from deferd.contract.bulk_model import RescheduleSelected
-from deferd.contract.finding_kinds import FindingKind
 from deferd.contract.model import ChangeJob
+from deferd.contract.operations.audits import FindingKind
 from deferd.engine.record import JobRecord
 from tests.integration.engine.engine_driver import TOPIC
 from tests.integration.engine.schedule_driver import NAME, ScheduleDriver, anyone

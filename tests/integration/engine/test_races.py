@@ -16,7 +16,7 @@ import pytest
 
 from deferd.contract.errors import DeferdError, JobCancelled, JobExists, JobNotFound, JobReserved, ReceiptStale
 from deferd.contract.model import FinishItem, JobState, PutJob
-from deferd.engine.call_results import Released
+from deferd.engine.deliveries import Released
 from deferd.engine.engine import Engine
 from deferd.engine.puts import PutOutcome
 from deferd.engine.record import JobRecord
@@ -27,7 +27,7 @@ from tests.integration.engine.sweeping import redrive_jobs
 from tests.integration.store.store_contents import KEYS
 from tests.integration.store.store_servers import StoreServer
 
-ROUNDS = 200
+ROUNDS = 100
 
 
 @pytest.fixture
@@ -311,7 +311,7 @@ async def test_dead_jobs_are_redriven_once(driver: EngineDriver, rival: EngineDr
     for number in range(ROUNDS):
         held = (await driver.puts.put(job(f"j{number}")), await driver.pop_one())[1]
         await driver.deliveries.bury(TOPIC, held.id, held.receipt)
-    redriven = await race(redrive_jobs(driver.engine, TOPIC, limit=150), redrive_jobs(rival.engine, TOPIC, limit=150))
+    redriven = await race(redrive_jobs(driver.engine, TOPIC, limit=75), redrive_jobs(rival.engine, TOPIC, limit=75))
     assert sum(redriven) == ROUNDS
     assert sorted(driver.ready_list()) == sorted(f"j{number}" for number in range(ROUNDS))
 

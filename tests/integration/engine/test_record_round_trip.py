@@ -9,6 +9,7 @@ import json
 import struct
 from collections.abc import Callable, Coroutine, Iterator
 from importlib.resources import files
+from random import Random
 from typing import Any
 
 import msgspec
@@ -26,44 +27,43 @@ from deferd.store.connection import Store, connect
 from tests.drawn_input import drawn, json_values, plain_texts, texts
 from tests.integration.engine.sweeping import purge_jobs, redrive_jobs
 from tests.integration.store.store_servers import StoreServer
+from tests.random_draws import Draw, all_of, between, by_number, either, lists, one_of, plain_text, some_of, tuples
 
 RECORD_LUA = (files("deferd.engine") / "lua" / "lib" / "record.lua").read_text()
 REWRITE = f"{RECORD_LUA}\nreturn write_record(read_record(ARGV[1]))"
 HEADER = struct.Struct("<IHIHIHII")
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
-instants_ms = st.integers(0, 10**14 - 1)  # to the year 5138; Lua writes 14 digits of a number in JSON
-durations_ms = st.integers(0, 315_576_000_000)
-seconds = durations_ms.map(lambda ms: ms / 1000)
-backoffs = st.one_of(
-    st.fixed_dictionaries({"kind": st.just("exponential"), "base": st.integers(1, 1000), "cap": seconds}),
-    st.fixed_dictionaries({"kind": st.just("fixed"), "seconds": seconds, "jitter": st.sampled_from([0, 0.5, 1])}),
-    st.fixed_dictionaries({"kind": st.just("schedule"), "seconds": st.lists(seconds, min_size=1, max_size=100)}),
+LONGEST_MS = 315_576_000_000
+TRACEPARENT = f"00-{'a' * 32}-{'b' * 16}-01"
+instants_ms = between(0, 10**14 - 1)  # to the year 5138; Lua writes 14 digits of a number in JSON
+durations_ms = between(0, LONGEST_MS)
+
+
+def seconds(chance: Random) -> float:
+    return durations_ms(chance) / 1000
+
+
+backoffs = either(
+    all_of({"kind": one_of("exponential"), "base": between(1, 1000), "cap": seconds}),
+    all_of({"kind": one_of("fixed"), "seconds": seconds, "jitter": one_of(0, 0.5, 1)}),
+    all_of({"kind": one_of("schedule"), "seconds": lists(seconds, 1, 4)}),
 )
-extras = st.fixed_dictionaries(
-    {},
-    optional={
-        "t": st.integers(100, 86_400_000),
-        "m": st.integers(0, 1_000_000),
+attempts = tuples(between(1, 1000), instants_ms, one_of("released"), one_of("worker-1"), plain_text)
+extras = some_of(
+    {
+        "t": between(100, 86_400_000),
+        "m": between(0, 1_000_000),
         "b": backoffs,
-        "x": durations_ms,
-        "r": durations_ms,
-        "c": st.just(f"00-{'a' * 32}-{'b' * 16}-01"),
-        "e": plain_texts,
-        "d": st.sampled_from(["expired", "buried"]),
-        "f": instants_ms,
-        "n": st.integers(0, 10),
-        "q": durations_ms,
-        "i": durations_ms,
-        "l": durations_ms,
-        "v": instants_ms,
-        "s": st.integers(1, 1_000_000),
-        "a": st.lists(
-            st.tuples(st.integers(1, 1000), instants_ms, st.just("released"), st.just("worker-1"), plain_texts),
-            min_size=1,
-            max_size=10,
-        ),
-    },
+        "c": one_of(TRACEPARENT),
+        "e": plain_text,
+        "d": one_of("expired", "buried"),
+        "n": between(0, 10),
+        "s": between(1, 1_000_000),
+        "a": lists(attempts, 1, 3),
+        **dict.fromkeys(("x", "r", "q", "i", "l"), durations_ms),
+        **dict.fromkeys(("f", "v"), instants_ms),
+    }
 )
 
 
@@ -73,13 +73,13 @@ def packed(*, created: int, due: int, nonce: int, attempts: int, extra: bytes, r
     return HEADER.pack(*halves, attempts, len(extra)) + extra + rest
 
 
-@drawn(300)
+@drawn(150)
 @given(
-    created=instants_ms,
-    due=instants_ms,
-    nonce=st.integers(0, 2**47 - 1),
-    attempts=st.integers(0, 2**32 - 1),
-    extra=extras,
+    created=by_number(instants_ms),
+    due=by_number(instants_ms),
+    nonce=by_number(between(0, 2**47 - 1)),
+    attempts=by_number(between(0, 2**32 - 1)),
+    extra=st.just({}) | by_number(extras) | by_number(extras),
     rest=st.binary(max_size=50),
 )
 def test_a_record_that_lua_has_read_and_written_is_the_same(
@@ -123,24 +123,26 @@ def engine_of_examples(server: StoreServer, run: Run) -> Iterator[Engine]:
     run(store.close())
 
 
-policies = st.fixed_dictionaries(
-    {},
-    optional={
-        "ttr": st.integers(100, 86_400_000).map(lambda ms: ms / 1000),
-        "max_attempts": st.none() | st.integers(1, 1_000_000),
+def seconds_from(least_ms: int) -> Draw[float]:
+    return lambda chance: chance.randint(least_ms, LONGEST_MS) / 1000
+
+
+MINUTE_MS = 60_000
+policies = some_of(
+    {
+        "ttr": lambda chance: chance.randint(100, 86_400_000) / 1000,
+        "max_attempts": either(one_of(None), between(1, 1_000_000)),
         "backoff": backoffs,
-        "ttl": st.none() | st.integers(60_000, 315_576_000_000).map(lambda ms: ms / 1000),
-        "retain": st.integers(1, 315_576_000_000).map(lambda ms: ms / 1000),
-        "traceparent": st.just(f"00-{'a' * 32}-{'b' * 16}-01"),
-        "dead_retain": st.integers(60_000, 315_576_000_000).map(lambda ms: ms / 1000),
-        "time_limit": st.none() | st.integers(60_000, 315_576_000_000).map(lambda ms: ms / 1000),
-        "deadline": st.none() | st.integers(60_000, 315_576_000_000).map(lambda ms: ms / 1000),
-    },
+        "retain": seconds_from(1),
+        "traceparent": one_of(TRACEPARENT),
+        "dead_retain": seconds_from(MINUTE_MS),
+        **dict.fromkeys(("ttl", "time_limit", "deadline"), either(one_of(None), seconds_from(MINUTE_MS))),
+    }
 )
 
 
-@drawn(150)
-@given(policy=policies, body=json_values, result=json_values, error=plain_texts)
+@drawn(75)
+@given(policy=by_number(policies), body=json_values, result=json_values, error=plain_texts)
 def test_a_job_is_unchanged_after_all_transitions(
     engine_of_examples: Engine, run: Run, *, policy: dict[str, Any], body: Any, result: Any, error: str
 ) -> None:
@@ -180,7 +182,7 @@ receipts = st.one_of(
 )
 
 
-@drawn(200)
+@drawn(100)
 @given(text=receipts)
 def test_only_the_live_receipt_changes_a_job(engine_of_examples: Engine, run: Run, text: str) -> None:
     queue = engine_of_examples.queue
@@ -220,7 +222,7 @@ parts = st.one_of(
 )
 
 
-@drawn(300)
+@drawn(150)
 @given(cursor=parts.map(cursor_of) | texts, state=st.none() | st.none() | st.sampled_from(list(JobState)))
 def test_a_cursor_leads_to_a_page_or_is_refused(
     engine_of_examples: Engine, run: Run, cursor: str, state: JobState | None
@@ -236,7 +238,7 @@ def test_a_cursor_leads_to_a_page_or_is_refused(
     run(check())
 
 
-@drawn(100)
+@drawn(50)
 @given(ids=st.lists(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,20}", fullmatch=True), unique=True, max_size=8))
 def test_pages_of_one_job_each_bring_every_job_once(engine_of_examples: Engine, run: Run, ids: list[str]) -> None:
     topics = engine_of_examples.topics
@@ -260,7 +262,7 @@ def test_pages_of_one_job_each_bring_every_job_once(engine_of_examples: Engine, 
     assert sorted(ids) == sorted(run(page_through()))
 
 
-@drawn(100)
+@drawn(50)
 @given(job_id=texts, topic=texts)
 def test_any_name_raises_job_not_found_and_no_other_error(
     engine_of_examples: Engine, run: Run, job_id: str, topic: str

@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from deferd.contract.finding_kinds import FindingKind
 from deferd.contract.model import FinishItem, JobState, PutJob
+from deferd.contract.operations.audits import FindingKind
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
 from tests.integration.engine.sweeping import redrive_jobs
 
@@ -188,10 +188,11 @@ async def test_collected_items_are_checked_in_bounded_steps(
     driver: EngineDriver, monkeypatch: pytest.MonkeyPatch, items: int, size: int
 ) -> None:
     ids = [f"c{number}" for number in range(25)]
+    item = f'"{"x" * size}"'
+    await driver.puts.put_many([job(job_id, body="x" * size, on_conflict="append", delay=60) for job_id in ids])
     for job_id in ids:
-        spec = job(job_id, body="x" * size, on_conflict="append", delay=60)
-        for _ in range(0, items, 500):
-            await driver.puts.put_many([spec] * min(items, 500))
+        driver.server.command("RPUSH", f"{KEY}:items/{job_id}", *[item] * (items - 1))
+        driver.server.command("HINCRBY", f"{KEY}:items", job_id, len(item) * (items - 1))
     steps: list[bytes] = []
     scripts = driver.engine.consistency._scripts
     run = scripts.run

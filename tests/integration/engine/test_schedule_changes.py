@@ -105,6 +105,13 @@ async def test_a_preview_leaves_a_cancelled_run_out(schedules: ScheduleDriver) -
     assert (await schedules.get()).state.is_ended
 
 
+async def test_a_preview_shows_as_many_runs_as_max_runs_leaves(schedules: ScheduleDriver) -> None:
+    await schedules.schedule(every=60, max_runs=3)
+    assert len(await previewed(schedules, 9)) == 3
+    await schedules.advance(61)  # one is ready, and the next one waits until it is due
+    assert len(await previewed(schedules, 9)) == 2
+
+
 @pytest.mark.parametrize("how", ["change", "bulk"])
 async def test_a_run_that_is_moved_later_and_then_to_now_is_counted_at_once(
     schedules: ScheduleDriver, how: str

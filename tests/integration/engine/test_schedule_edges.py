@@ -9,8 +9,8 @@ import pytest
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import ChangeJob, JobState, TopicSettings
 from deferd.engine.record import ANY_RECEIPT
-from deferd.engine.schedules.planning import PlannedRun
-from deferd.engine.schedules.schedule_store import Change, FullError
+from deferd.engine.schedule_planning import PlannedRun
+from deferd.engine.schedule_store import Change, FullError
 from tests.integration.engine.engine_driver import KEY, TOPIC
 from tests.integration.engine.schedule_driver import NAME, ScheduleDriver
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from deferd.contract.errors import ScheduleNotFound
-from deferd.contract.finding_kinds import FindingKind
 from deferd.contract.model import ChangeJob
+from deferd.contract.operations.audits import FindingKind
 from deferd.engine.engine import Engine
 from deferd.engine.store_copy import copy_store
 from deferd.store.connection import Store, connect
@@ -63,6 +63,16 @@ async def test_damage_is_found_and_repaired(schedules: ScheduleDriver, damage: D
     if damage is not list_inactive:
         await schedules.advance(200)
         assert await schedules.counters() == (3, 0, 0, 1)
+
+
+@pytest.mark.parametrize("key", ["schedules", "schedule_due", "due"])
+async def test_a_key_of_the_wrong_type_is_found_and_repaired(schedules: ScheduleDriver, key: str) -> None:
+    await schedules.schedule()
+    schedules.server.command("SET", f"{SHARD}{key}", "x")
+    check = schedules.engine.consistency.audit_store
+    assert not (await check()).clean
+    assert (await check(repair=True)).repaired
+    assert (await check()).clean
 
 
 async def test_a_schedule_that_cannot_be_read_is_moved_aside(schedules: ScheduleDriver) -> None:

@@ -8,11 +8,11 @@ import pytest
 
 from deferd.contract.errors import InvalidInput
 from deferd.contract.model import TopicSettings
-from deferd.contract.windows import PutCalendar
+from deferd.contract.operations.schedules_and_calendars import PutCalendar
+from deferd.engine.openings import spread_of
 from deferd.engine.placement import NO_DEFAULTS
 from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.script_arguments import NO_BOUNDS
-from deferd.engine.timing.openings import spread_of
 from tests.integration.engine.engine_driver import TOPIC
 from tests.integration.engine.schedule_driver import ScheduleDriver, anyone
 
@@ -26,29 +26,6 @@ AT_NIGHT: dict[str, Any] = {"at": ["03:00"], "zone": "UTC"}
 def of_day(at_ms: int | None) -> int:
     assert at_ms is not None
     return at_ms % DAY_MS
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"window": MORNING},
-        {"window": "morning"},
-        {"job": {"window": MORNING}},
-        {"job": {"window": [MORNING]}},
-    ],
-    ids=["of its own", "of a calendar", "of its job", "as a list"],
-)
-async def test_a_run_moves_to_the_next_opening(schedules: ScheduleDriver, fields: dict[str, Any]) -> None:
-    await schedules.engine.calendars.put("morning", PutCalendar.model_validate({"windows": [MORNING]}))
-    schedule, _ = await schedules.schedule(**AT_NIGHT, **fields)
-    job = await schedules.queue.get(TOPIC, schedule.next_id)
-    assert schedule.next_id.endswith("T030000Z")
-    assert of_day(schedule.next_due_ms) == of_day(job.due_at_ms) == 9 * HOUR_MS
-    assert job.placement.moved_ms == 6 * HOUR_MS
-    assert job.placement.window
-    await schedules.until_due()
-    assert schedules.ready_list() == [schedule.next_id]
-    await schedules.assert_clean()
 
 
 async def test_a_failed_run_waits_for_the_next_opening(schedules: ScheduleDriver) -> None:
@@ -112,13 +89,11 @@ async def test_a_run_now_is_due_now_whatever_the_opening_hours(schedules: Schedu
     assert outcome.record.state == "ready"
 
 
-async def test_windows_at_two_places_unknown_ones_and_closed_ones_are_refused(schedules: ScheduleDriver) -> None:
+async def test_windows_at_two_places_and_closed_ones_of_jobs_are_refused(schedules: ScheduleDriver) -> None:
     with pytest.raises(ValueError, match="not both"):
         await schedules.schedule(window=MORNING, job={"window": MORNING})
     with pytest.raises(InvalidInput, match=r"body\.job\.window\.to: must differ"):
         await schedules.schedule(job={"window": {"from": "09:00", "to": "09:00"}})
-    with pytest.raises(InvalidInput, match=r"body\.window\.zone: is not a time zone"):
-        await schedules.schedule(window={"zone": "Mars/Olympus"})
     assert schedules.delayed() == []
 
 

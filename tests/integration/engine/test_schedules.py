@@ -1,4 +1,7 @@
-"""Schedules on a real store: the next run is a job, and what becomes of it when it is due."""
+"""Schedules on a real store: what becomes of a run that is due, moved, cancelled or has no room.
+
+What all doors show of schedules is in tests/conformance/test_schedules.py.
+"""
 
 from __future__ import annotations
 
@@ -8,50 +11,16 @@ from datetime import UTC, datetime
 import pytest
 
 from deferd.contract.bulk_model import CancelSelected
-from deferd.contract.errors import InvalidInput, ScheduleExists, ScheduleNotFound, StoreUnavailable
+from deferd.contract.errors import InvalidInput, ScheduleNotFound, StoreUnavailable
 from deferd.contract.model import ChangeJob, TopicSettings
-from deferd.contract.schedules import PutSchedule
+from deferd.contract.operations.schedules_and_calendars import PutSchedule
 from deferd.engine.movable_clock import MOVED_MAX_S
 from deferd.engine.record import ANY_RECEIPT
-from deferd.engine.schedules.schedules import ScheduleFilter
-from deferd.engine.script_arguments import NO_BOUNDS, PutBounds
-from deferd.engine.timing.recurrence import run_id
+from deferd.engine.scheduler import ScheduleFilter
+from deferd.engine.script_arguments import PutBounds
 from tests.integration.engine.engine_driver import TOPIC
-from tests.integration.engine.schedule_driver import DAY_S, NAME, ScheduleDriver, anyone
+from tests.integration.engine.schedule_driver import NAME, ScheduleDriver, anyone
 from tests.integration.engine.sweeping import purge_jobs
-
-
-async def test_the_next_run_is_a_delayed_job_and_the_one_after_follows_it(schedules: ScheduleDriver) -> None:
-    schedule, created = await schedules.schedule(cron="0 3 * * *", job={"body": {"report": "daily"}, "tags": ["x"]})
-    assert created
-    assert schedule.next_due_ms is not None
-    assert schedule.next_id == run_id(NAME, schedule.next_due_ms)
-    job = await schedules.queue.get(TOPIC, schedule.next_id)
-    assert (job.state, job.due_at_ms, job.body, job.tags) == (
-        "delayed",
-        schedule.next_due_ms,
-        b'{"report":"daily"}',
-        ["x"],
-    )
-    await schedules.until_due()
-    assert schedules.ready_list() == [schedule.next_id]
-    after = await schedules.get()
-    assert after.next_due_ms == schedule.next_due_ms + 86_400_000
-    assert (after.runs, after.last_id, after.last_due_ms) == (1, schedule.next_id, schedule.next_due_ms)
-    assert schedules.delayed() == [after.next_id]
-    await schedules.assert_clean()
-
-
-async def test_a_year_of_nights_in_berlin_has_365_runs(schedules: ScheduleDriver) -> None:
-    """Two o'clock does not exist on the last Sunday of March, and comes once only in October."""
-    await schedules.schedule(cron="0 2 * * *", zone="Europe/Berlin")
-    await schedules.advance(365 * DAY_S)
-    assert await schedules.counters() == (365, 0, 0, 1)
-    ids = schedules.ready_list()
-    assert len(set(ids)) == 365
-    assert ids == sorted(ids)
-    assert {job_id[-7:] for job_id in ids} == {"000000Z", "010000Z"}  # summer and winter
-    await schedules.assert_clean()
 
 
 async def test_a_move_of_the_clock_that_is_refused_moves_nothing(schedules: ScheduleDriver) -> None:
@@ -63,17 +32,6 @@ async def test_a_move_of_the_clock_that_is_refused_moves_nothing(schedules: Sche
     await schedules.advance(60)
     reading = await schedules.engine.clock.advance(0)
     assert reading.moved_ms == 60_000
-
-
-async def test_the_same_definition_put_again_changes_nothing(schedules: ScheduleDriver) -> None:
-    first, _ = await schedules.schedule(every=60, job={"body": 1, "tags": ["a"]})
-    again, created = await schedules.schedule(every=60, job={"body": 1, "tags": ["a"]})
-    assert (again, created) == (first, False)
-    changed, created = await schedules.schedule(every=60, job={"body": 2, "tags": ["a"]})
-    assert (changed.version, changed.next_id, created) == (2, first.next_id, False)
-    assert changed.state.created_ms == first.state.created_ms
-    assert (await schedules.queue.get(TOPIC, changed.next_id)).body == b"2"
-    assert await schedules.counters() == (0, 0, 0, 1)
 
 
 async def test_a_new_definition_replaces_the_next_run(schedules: ScheduleDriver) -> None:
@@ -96,24 +54,6 @@ async def test_a_run_that_is_due_already_is_not_withdrawn(schedules: ScheduleDri
     assert await schedules.counters() == (1, 0, 0, 1)
 
 
-async def test_only_new_refuses_an_existing_one(schedules: ScheduleDriver) -> None:
-    await schedules.schedule(only_new=True)
-    with pytest.raises(ScheduleExists):
-        await schedules.schedule(every=5, only_new=True)
-    assert (await schedules.get()).definition.every == 60
-
-
-async def test_a_schedule_that_never_runs_is_refused(schedules: ScheduleDriver) -> None:
-    with pytest.raises(InvalidInput, match="cron"):
-        await schedules.schedule(cron="0 0 30 2 *")
-    with pytest.raises(InvalidInput, match="window"):
-        await schedules.schedule(window={"from": "09:00", "to": "09:00"})
-    with pytest.raises(InvalidInput, match="not the name of a calendar"):
-        await schedules.schedule(window="office")
-    with pytest.raises(ScheduleNotFound):
-        await schedules.get()
-
-
 async def test_deleting_cancels_the_next_run_and_leaves_the_others(schedules: ScheduleDriver) -> None:
     await schedules.schedule()
     await schedules.until_due()
@@ -124,48 +64,6 @@ async def test_deleting_cancels_the_next_run_and_leaves_the_others(schedules: Sc
     await schedules.pass_time(600)
     assert len(schedules.ready_list()) == 1
     assert schedules.server.command("KEYS", "deferd:{0}:schedule*") == [b"deferd:{0}:schedules/zones"]
-    await schedules.assert_clean()
-
-
-async def test_pause_cancels_the_next_run_and_resume_goes_on_from_now(schedules: ScheduleDriver) -> None:
-    await schedules.schedule(every=60, catch_up="all")
-    paused = await schedules.engine.schedules.pause(NAME, anyone)
-    assert (paused.next_due_ms, schedules.delayed(), paused.state.is_paused) == (None, [], True)
-    assert await schedules.engine.schedules.pause(NAME, anyone) == paused
-    await schedules.pass_time(600)
-    assert schedules.ready_list() == []
-    again, _ = await schedules.schedule(every=60, catch_up="all", overlap="skip")
-    assert again.state.is_paused  # the definition does not say
-    resumed = await schedules.engine.schedules.resume(NAME, anyone)
-    assert resumed.next_due_ms is not None
-    assert 0 < resumed.next_due_ms - await schedules.now_ms() <= 60_000
-    assert await schedules.engine.schedules.resume(NAME, anyone) == resumed
-    assert await schedules.counters() == (0, 0, 0, 1)
-    unpaused, _ = await schedules.schedule(every=60, paused=True)
-    assert unpaused.state.is_paused
-    assert not (await schedules.schedule(every=60, paused=False)).schedule.state.is_paused
-    await schedules.assert_clean()
-
-
-async def test_a_run_now_is_a_job_of_its_own(schedules: ScheduleDriver) -> None:
-    await schedules.schedule(overlap="skip", max_runs=1, job={"body": [1]})
-    first = await schedules.engine.schedules.run(await schedules.get(), NO_BOUNDS)
-    second = await schedules.engine.schedules.run(await schedules.get(), NO_BOUNDS)
-    assert first.record.id != second.record.id
-    assert (first.record.state, first.record.body) == ("ready", b"[1]")
-    assert first.record.id.startswith(f"{NAME}:")
-    await schedules.until_due()
-    assert await schedules.counters() == (1, 0, 0, 0)
-
-
-async def test_it_ends_after_max_runs(schedules: ScheduleDriver) -> None:
-    await schedules.schedule(max_runs=2)
-    await schedules.advance(600)
-    schedule = await schedules.get()
-    assert (schedule.runs, schedule.state.is_ended, schedule.next_due_ms, schedules.delayed()) == (2, True, None, [])
-    await schedules.schedule(max_runs=3)
-    await schedules.advance(600)
-    assert await schedules.counters() == (3, 0, 0, 0)
     await schedules.assert_clean()
 
 
@@ -184,19 +82,6 @@ async def test_it_ends_with_end_at(schedules: ScheduleDriver) -> None:
     await schedules.advance(600)
     schedule = await schedules.get()
     assert (schedule.runs, schedule.state.is_ended) == (2, True)
-    await schedules.assert_clean()
-
-
-async def test_a_cancelled_run_is_skipped(schedules: ScheduleDriver) -> None:
-    cancelled = (await schedules.schedule()).schedule.next_id
-    await schedules.cancels.cancel(TOPIC, cancelled)
-    assert await schedules.counters() == (0, 1, 0, 0)
-    same, _ = await schedules.schedule(every=60, overlap="skip")  # its timing is the same
-    assert same.next_id != cancelled
-    await schedules.advance(61)
-    assert schedules.ready_list() == []
-    await schedules.advance(60)
-    assert await schedules.counters() == (1, 1, 0, 1)
     await schedules.assert_clean()
 
 
@@ -333,7 +218,7 @@ async def test_a_page_ends_after_a_mebibyte_of_jobs(schedules: ScheduleDriver) -
 async def test_a_preview_that_takes_too_long_to_compute_says_how_many_runs_it_can_give(
     schedules: ScheduleDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deferd.engine.schedules.schedules._PREVIEW_S", 0.02)
+    monkeypatch.setattr("deferd.engine.scheduler._PREVIEW_S", 0.02)
     definition = PutSchedule.model_validate({"topic": TOPIC, "cron": "0 0 29 2 *"})
     with pytest.raises(InvalidInput) as refused:
         await schedules.engine.schedules.preview_of(NAME, definition, 1000)

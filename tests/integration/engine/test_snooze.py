@@ -10,18 +10,6 @@ from tests.integration.engine.engine_driver import TOPIC, EngineDriver
 from tests.integration.engine.sweeping import redrive_jobs
 
 
-async def test_a_snooze_counts_no_attempt_and_makes_the_job_due_after_the_delay(driver: EngineDriver) -> None:
-    await driver.put(max_attempts=1)
-    first = await driver.pop_one()
-    released = await driver.deliveries.release(TOPIC, "a", first.receipt, delay_ms=30_000, counts=False)
-    assert (released.state, released.attempts) == (JobState.DELAYED, 0)
-    await driver.pass_time(29)
-    assert await driver.state() is JobState.DELAYED
-    await driver.pass_time(1)
-    second = await driver.pop_one()
-    assert (second.attempts, second.endings.snoozes) == (1, 1)
-
-
 async def test_the_receipt_of_a_snoozed_delivery_is_void_also_while_the_job_is_held_again(driver: EngineDriver) -> None:
     await driver.put()
     first = await driver.pop_one()

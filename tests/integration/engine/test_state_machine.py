@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Literal
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 
@@ -16,7 +16,7 @@ from deferd.contract.bulk_model import CancelSelected, RescheduleSelected, Selec
 from deferd.contract.errors import DeferdError, JobNotFound
 from deferd.contract.model import CancelItem, ChangeJob, FinishItem, JobState, PutJob, TopicSettings
 from deferd.engine.bulk_actions import BulkOutcome
-from deferd.engine.call_results import Released
+from deferd.engine.deliveries import Released
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT, JobRecord
 from deferd.engine.script_arguments import PutBounds
@@ -446,6 +446,7 @@ def test_the_engine_does_what_the_model_does(running_server: StoreServer) -> Non
             stateful_step_count=50,
             deadline=None,
             print_blob=True,
+            suppress_health_check=[HealthCheck.too_slow],  # others use the machine
             phases=[phase for phase in Phase if phase is not Phase.explain],  # it would trace every line, for minutes
         ),
     )

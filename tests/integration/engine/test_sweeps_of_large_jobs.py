@@ -14,7 +14,7 @@ from tests.integration.engine.sweeping import purge_jobs, redrive_jobs
 
 LARGE = 600_000
 """Bytes: two such jobs are more than 1 MiB."""
-JOBS = 16
+JOBS = 8
 NAMES = {f"j{number:02}" for number in range(JOBS)}
 ODD = {name for name in NAMES if int(name[1:]) % 2}
 
@@ -140,12 +140,12 @@ async def test_a_purge_without_a_condition_of_the_record_reads_none(
 @pytest.mark.parametrize("conditions", [{}, {"error": "odd"}, {"tag": "odd"}])
 async def test_a_limited_redrive_of_large_jobs(driver: EngineDriver, conditions: dict[str, Any]) -> None:
     cutoff_ms = await fill(driver, LARGE)
-    sweep = Sweep(verb="redrive", topic=TOPIC, cutoff_ms=cutoff_ms, limit=5, **conditions)
+    sweep = Sweep(verb="redrive", topic=TOPIC, cutoff_ms=cutoff_ms, limit=3, **conditions)
     preview = await driver.engine.sweeps.preview(sweep, 100)
-    assert (preview.matched, preview.is_complete, len(preview.samples)) == (5, False, 5)
-    assert await driver.engine.sweeps.run(sweep) == 5
+    assert (preview.matched, preview.is_complete, len(preview.samples)) == (3, False, 3)
+    assert await driver.engine.sweeps.run(sweep) == 3
     assert of_state(driver, "ready") == {name for name, _ in preview.samples}
-    assert await driver.engine.sweeps.run(sweep.with_limit(None)) == len(ODD if conditions else NAMES) - 5
+    assert await driver.engine.sweeps.run(sweep.with_limit(None)) == len(ODD if conditions else NAMES) - 3
 
 
 async def test_the_ids_that_are_taken_go_after_the_last_step(driver: EngineDriver) -> None:

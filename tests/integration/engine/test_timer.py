@@ -12,8 +12,7 @@ import pytest
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import JobState, PutJob
 from deferd.engine.engine import Engine
-from deferd.engine.queue import PopRequest
-from deferd.engine.record import ANY_RECEIPT, JobRecord
+from deferd.engine.record import JobRecord
 from deferd.store.connection import Store, connect
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job, started_engine
 from tests.integration.store.store_servers import StoreServer
@@ -31,12 +30,6 @@ async def test_the_timer_sleeps_until_the_next_due_time(driver: EngineDriver) ->
     await driver.put(delay=0.5)
     assert 0 < await driver.run_timer() <= 0.5
     assert await driver.state() is JobState.DELAYED
-
-
-async def test_jobs_become_ready_in_the_order_of_their_due_times(driver: EngineDriver) -> None:
-    await driver.puts.put_many([job(f"j{number}", delay=10 - number) for number in range(10)])
-    await driver.pass_time(11)
-    assert [popped.id for popped in await driver.pop(10)] == [f"j{number}" for number in reversed(range(10))]
 
 
 async def test_many_jobs_due_at_once_are_all_promoted_in_bounded_steps(driver: EngineDriver) -> None:
@@ -171,24 +164,6 @@ async def test_a_dead_timer_with_a_long_tick_delays_the_others_only_for_seconds(
     await engine.timers[0].run_once()
     assert await store.client.pttl(LOCK) <= 3000
     await engine.close()
-
-
-async def test_the_timer_ends_ttls_retentions_and_tombstones(driver: EngineDriver) -> None:
-    await driver.put("expires", ttl=5)
-    await driver.put("delayed-expires", delay=2, ttl=3)
-    await driver.put("kept", retain=5)
-    held = (await driver.queue.pop(TOPIC, [PopRequest(1)])).jobs[0]
-    assert held[0].id == "expires"
-    await driver.held_jobs.return_popped(held)
-    await driver.pass_time(6)
-    assert await driver.counts() == {"dead": 2, "ready": 1}
-    await driver.pop_one()
-    await driver.queue.finish(TOPIC, "kept", ANY_RECEIPT)
-    await driver.pass_time(6)
-    assert await driver.counts() == {"dead": 2}
-    await driver.pass_time(3600)
-    assert driver.keys_left() == set()
-    assert await driver.engine.timers[0].run_once() == 1.0
 
 
 async def test_a_damaged_store_does_not_stop_the_timer(driver: EngineDriver) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from deferd.api import store_metrics
+from deferd.api import metrics
 from deferd.api.metrics import exposition
 from tests.integration.engine.engine_driver import EngineDriver
 from tests.integration.store.store_servers import StoreServer
 
-TOPICS = 3000
+TOPICS = 1000
 OWN_LABELS = 100
 MAKE_TOPICS = """
 for number = 1, ARGV[1] do
@@ -68,7 +68,7 @@ async def test_a_scrape_does_not_wait_for_long_for_the_other_topics(
     driver: EngineDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(store_metrics, "OTHERS_TIMEOUT_S", 0)
+        patched.setattr(metrics, "OTHERS_TIMEOUT_S", 0)
         text = await exposition(driver.engine, OWN_LABELS)
     assert b"deferd_store_up 1.0" in text
     assert b'deferd_jobs{state="dead",topic="t00001"} 1.0' in text

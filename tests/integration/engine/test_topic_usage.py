@@ -15,6 +15,7 @@ from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine.topic_usage import JOB_OVERHEAD_BYTES
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
 from tests.integration.engine.schedule_driver import ScheduleDriver
+from tests.integration.engine.test_topic_sums import MAKE_TOPICS
 
 
 async def all_names(driver: EngineDriver, *prefixes: str) -> list[str]:
@@ -31,9 +32,8 @@ async def test_only_the_topics_of_the_prefixes_are_read(driver: EngineDriver) ->
 
 
 async def test_many_topics_are_read_in_pages(driver: EngineDriver) -> None:
-    names = [f"t{number:04}" for number in range(2500)]
-    for start in range(0, len(names), 500):
-        await driver.puts.put_many([PutJob(topic=name) for name in names[start : start + 500]])
+    names = [f"t{number:05}" for number in range(1, 2501)]
+    driver.server.command("EVAL", MAKE_TOPICS, 0, len(names))
     pages = [page async for page in driver.engine.usage.names(0, ["t"])]
     assert [len(page) for page in pages] == [1000, 1000, 500]
     assert [name for page in pages for name in page] == names

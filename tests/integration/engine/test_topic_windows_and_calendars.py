@@ -6,40 +6,21 @@ import pytest
 
 from deferd.contract.errors import InvalidInput
 from deferd.contract.model import JobState, PutJob, TopicSettings
-from deferd.contract.windows import PutCalendar, read_window
+from deferd.contract.operations.schedules_and_calendars import PutCalendar
 from deferd.engine.calendars import Calendars
-from deferd.engine.timing.openings import spread_of
-from tests.integration.engine.engine_driver import TOPIC, EngineDriver, job, started_engine
+from deferd.engine.openings import spread_of
+from tests.integration.engine.engine_driver import TOPIC, EngineDriver, started_engine
 from tests.integration.engine.window_times import (
     MONDAY_EVENING,
     NIGHT,
     OFFICE,
     TUESDAY_OPENING,
-    as_stored,
     instant,
     move_to,
-    ms,
     set_topic,
 )
 
 # Defaults of topics
-
-
-async def test_defaults_of_a_topic_place_its_puts(driver: EngineDriver) -> None:
-    await move_to(driver, MONDAY_EVENING)
-    await set_topic(driver, window=OFFICE, spread=60)
-    view = await driver.topics.get(TOPIC)
-    assert (view.settings.window, view.settings.spread) == (read_window(as_stored(OFFICE)), 60)
-    put = await driver.put()
-    assert put.due_at_ms == ms(TUESDAY_OPENING) + spread_of("a", 60_000)
-    assert (put.placement.window, put.placement.spread_ms) == (as_stored(OFFICE), 60_000)
-    own = await driver.put("b", window=NIGHT, spread=None)
-    assert (instant(own.due_at_ms), own.placement.spread_ms) == ("2030-01-14T22:00:00+00:00", 0)
-    free = await driver.put("c", window=None, spread=0)
-    assert (free.state, free.placement.window) == (JobState.READY, "")
-    results = await driver.puts.put_many([job("d"), job("e", window=None)])
-    assert [result.status for result in results] == [201, 201]
-    assert (await driver.queue.get(TOPIC, "d")).due_at_ms == ms(TUESDAY_OPENING) + spread_of("d", 60_000)
 
 
 async def test_another_service_learns_the_defaults_from_the_store(driver: EngineDriver) -> None:
@@ -77,20 +58,6 @@ async def test_chains_learn_the_defaults_of_several_topics(driver: EngineDriver)
 
 
 # Calendars
-
-
-async def test_a_calendar_gives_its_windows_and_a_change_counts_within_a_second(driver: EngineDriver) -> None:
-    await move_to(driver, MONDAY_EVENING)
-    calendars = driver.engine.calendars
-    calendar = PutCalendar.model_validate({"windows": [OFFICE]})
-    assert (await calendars.put("office", calendar))[1] is True
-    assert (await calendars.put("office", calendar))[1] is False
-    put = await driver.put(window="office")
-    assert (instant(put.due_at_ms), put.placement.window) == (TUESDAY_OPENING, '"office"')
-    await calendars.put("office", PutCalendar.model_validate({"windows": [NIGHT]}))
-    assert instant((await driver.put("b", window="office")).due_at_ms) == "2030-01-14T22:00:00+00:00"
-    assert [one.name for one in await calendars.all()] == ["office"]
-    assert (await calendars.get("office")).windows == tuple(PutCalendar.model_validate({"windows": [NIGHT]}).windows)
 
 
 async def test_jobs_of_a_deleted_or_damaged_calendar_are_always_open(driver: EngineDriver) -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from deferd.api.auth.visible_topics import list_visible
+from deferd.api.routes.topics import list_visible
 from deferd.contract.errors import InvalidInput, JobCancelled, TopicNotFound
 from deferd.contract.model import JobState, PutJob, TopicSettings
 from deferd.contract.topic_patterns import TopicPatterns
+from deferd.engine import topic_list
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT
+from deferd.engine.topics import TopicView, get_topic
 from deferd.store.connection import Store, connect
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver, job
 from tests.integration.engine.sweeping import purge_jobs, redrive_jobs
@@ -43,21 +46,6 @@ async def test_an_unused_topic_does_not_exist(driver: EngineDriver) -> None:
     assert (await driver.engine.topic_list.page()).views == []
 
 
-async def test_a_topic_can_be_paused_before_its_first_job(driver: EngineDriver) -> None:
-    assert (await driver.topics.pause(TOPIC)).paused
-    await driver.put()
-    assert await driver.pop() == []
-
-
-async def test_a_view_counts_every_state(driver: EngineDriver) -> None:
-    await put_one_in_every_state(driver)
-    view = await driver.topics.get(TOPIC)
-    assert view.counts == dict.fromkeys(JobState, 1)
-    assert view.next_due_at_ms == (await driver.queue.get(TOPIC, "delayed")).due_at_ms
-    assert not view.paused
-    assert view.settings == TopicSettings()
-
-
 async def test_unreadable_settings_of_one_topic_hide_no_other_from_a_restricted_key(driver: EngineDriver) -> None:
     for topic in ("orders.close", "orders.open"):
         await driver.topics.set(topic, TopicSettings())
@@ -78,18 +66,6 @@ async def test_the_oldest_ready_age_is_that_of_the_next_job_to_be_handed_out(dri
     view = await driver.topics.get(TOPIC)
     assert view.oldest_ready_age_ms is not None
     assert 10_000 <= view.oldest_ready_age_ms < 15_000
-
-
-async def test_the_oldest_ready_age_is_known_after_many_jobs_before_it_were_cancelled(driver: EngineDriver) -> None:
-    ids = [f"j{number}" for number in range(2000)]
-    await driver.puts.put_many([job(job_id) for job_id in ids[:1000]])
-    driver.move_clock(100)
-    await driver.puts.put_many([job(job_id) for job_id in ids[1000:]])
-    for job_id in ids[:1000]:
-        await driver.cancels.cancel(TOPIC, job_id)
-    view = await driver.topics.get(TOPIC)
-    assert view.oldest_ready_age_ms is not None
-    assert 0 <= view.oldest_ready_age_ms < 15_000
 
 
 async def test_settings_are_replaced_completely_and_survive_a_pause(driver: EngineDriver) -> None:
@@ -113,14 +89,6 @@ async def test_settings_are_replaced_completely_and_survive_a_pause(driver: Engi
     assert resumed.settings == TopicSettings(ttr=3)
 
 
-async def test_a_paused_topic_still_promotes(driver: EngineDriver) -> None:
-    await driver.put(delay=5)
-    await driver.topics.pause(TOPIC)
-    await driver.pass_time(6)
-    assert await driver.counts() == {"ready": 1}
-    assert await driver.pop() == []
-
-
 async def test_topics_are_listed_in_pages(driver: EngineDriver) -> None:
     names = [f"t{number:02}" for number in range(7)]
     for name in reversed(names):
@@ -134,6 +102,24 @@ async def test_topics_are_listed_in_pages(driver: EngineDriver) -> None:
         if cursor is None:
             break
     assert pages == [names[:3], names[3:6], names[6:]]
+
+
+async def test_topics_are_read_together(driver: EngineDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other, each would wait for a turn of a busy event loop."""
+    for number in range(60):
+        await driver.put("a", topic=f"t{number}")
+    under_way = [0]
+
+    async def counted(*which: Any) -> TopicView:
+        under_way.append(under_way[-1] + 1)
+        try:
+            return await get_topic(*which)
+        finally:
+            under_way.append(under_way[-1] - 1)
+
+    monkeypatch.setattr(topic_list, "get_topic", counted)
+    assert len((await driver.engine.topic_list.page()).views) == 60
+    assert max(under_way) == 20  # and not more: they would hold the event loop
 
 
 async def test_a_scan_lists_the_topics_of_all_shards(store: Store) -> None:
@@ -153,50 +139,23 @@ async def test_a_scan_lists_the_topics_of_all_shards(store: Store) -> None:
     assert pages > 10
 
 
-async def test_topics_of_many_shards_are_all_listed(store: Store) -> None:
-    engine = Engine(store, shards=7)
-    names = {f"t{number:02}" for number in range(30)}
-    for name in names:
-        await engine.puts.put(PutJob(topic=name))
-    listed: list[str] = []
-    cursor = None
-    while True:
-        page = await engine.topic_list.page(cursor, 4)
-        cursor = page.next_cursor
-        assert len(page.views) <= 4
-        listed += [view.topic for view in page.views]
-        if cursor is None:
-            break
-    assert sorted(listed) == sorted(names)
-    await engine.close()
-
-
-@pytest.mark.parametrize("state", list(JobState))
-async def test_jobs_are_listed_by_state(driver: EngineDriver, state: JobState) -> None:
-    await put_one_in_every_state(driver)
-    jobs, cursor = await driver.topics.jobs(TOPIC, state)
-    assert [listed.id for listed in jobs] == [state.value]
-    assert jobs == [await driver.queue.get(TOPIC, state.value)]
-    assert cursor is None
-
-
-@pytest.mark.parametrize("limit", [1, 2, 3, 100])
-async def test_pages_hold_every_job_once(driver: EngineDriver, limit: int) -> None:
+async def test_pages_hold_every_job_once(driver: EngineDriver) -> None:
     await put_one_in_every_state(driver)
     await driver.puts.put_many([job(f"same{number}", delay=60) for number in range(5)])
     await driver.puts.put_many([job(f"ready{number}") for number in range(5)])
     await driver.cancels.cancel(TOPIC, "ready2")
-    listed: list[str] = []
-    cursor = None
-    for _ in range(50):
-        jobs, cursor = await driver.topics.jobs(TOPIC, None, cursor, limit)
-        assert len(jobs) <= limit
-        listed += [found.id for found in jobs]
-        if cursor is None:
-            break
     expected = {"delayed", "ready", "reserved", "dead", "finished"}
     expected |= {f"same{number}" for number in range(5)} | {f"ready{number}" for number in (0, 1, 3, 4)}
-    assert sorted(listed) == sorted(expected)
+    for limit in (1, 2, 3, 100):
+        listed: list[str] = []
+        cursor = None
+        for _ in range(50):
+            jobs, cursor = await driver.topics.jobs(TOPIC, None, cursor, limit)
+            assert len(jobs) <= limit
+            listed += [found.id for found in jobs]
+            if cursor is None:
+                break
+        assert sorted(listed) == sorted(expected)
 
 
 async def test_a_page_ends_early_with_large_results_and_bodies(driver: EngineDriver) -> None:
@@ -224,34 +183,26 @@ async def test_a_page_goes_on_after_its_last_job_was_cancelled(driver: EngineDri
     assert [listed.id for listed in rest] == ["j3", "j4", "j5"]
 
 
-@pytest.mark.parametrize(
-    "cursor", ["!", "bm9uZQ", "WyJyZWFkeSIsIngiLCJhIl0", "W10", "WzEsMl0", "e30", "Wzk5LCJ4Il0", "Wy0xLCIiXQ"]
-)
-async def test_a_cursor_of_another_list_is_refused(driver: EngineDriver, cursor: str) -> None:
+async def test_a_cursor_of_another_list_is_refused(driver: EngineDriver) -> None:
     await driver.put()
-    with pytest.raises(InvalidInput, match="cursor"):
-        await driver.topics.jobs(TOPIC, None, cursor)
-    with pytest.raises(InvalidInput, match="cursor"):
-        await driver.engine.topic_list.page(cursor)
+    for cursor in ("!", "bm9uZQ", "WyJyZWFkeSIsIngiLCJhIl0", "W10", "WzEsMl0", "e30", "Wzk5LCJ4Il0", "Wy0xLCIiXQ"):
+        with pytest.raises(InvalidInput, match="cursor"):
+            await driver.topics.jobs(TOPIC, None, cursor)
+        with pytest.raises(InvalidInput, match="cursor"):
+            await driver.engine.topic_list.page(cursor)
 
 
-@pytest.mark.parametrize("damage", ["{{", "[]", '{"po":{"t":-5}}', '{"du":99}'])
 async def test_unreadable_settings_hide_no_other_topic(
-    engine: Engine, store: Store, caplog: pytest.LogCaptureFixture, damage: str
+    engine: Engine, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("a", "b", "c"):
         await engine.topics.set(name, TopicSettings())
-    await store.client.hset("deferd:{0}:settings", "b", damage)
-    page = await engine.topic_list.page(None, 3)
-    assert ([view.topic for view in page.views], page.next_cursor) == (["a", "c"], None)
-    assert "topic b is not listed" in caplog.text
-
-
-@pytest.mark.parametrize("state", list(JobState))
-async def test_purge_deletes_one_state(driver: EngineDriver, state: JobState) -> None:
-    await put_one_in_every_state(driver)
-    assert await purge_jobs(driver.engine, TOPIC, state) == 1
-    assert await driver.counts() == {other.value: 1 for other in JobState if other is not state}
+    for damage in ("{{", "[]", '{"po":{"t":-5}}', '{"du":99}'):
+        await store.client.hset("deferd:{0}:settings", "b", damage)
+        page = await engine.topic_list.page(None, 3)
+        assert ([view.topic for view in page.views], page.next_cursor) == (["a", "c"], None)
+        assert "topic b is not listed" in caplog.text
+        caplog.clear()
 
 
 async def test_purge_of_everything_forgets_a_topic_without_settings(driver: EngineDriver) -> None:
@@ -263,22 +214,6 @@ async def test_purge_of_everything_forgets_a_topic_without_settings(driver: Engi
         await driver.queue.finish(TOPIC, "reserved", ANY_RECEIPT)
     await driver.pass_time(200)
     assert driver.keys_left() == set()
-
-
-async def test_purge_keeps_settings(driver: EngineDriver) -> None:
-    await driver.topics.set(TOPIC, TopicSettings(ttr=5))
-    await driver.put()
-    assert await purge_jobs(driver.engine, TOPIC) == 1
-    assert (await driver.topics.get(TOPIC)).settings == TopicSettings(ttr=5)
-
-
-async def test_a_purge_of_many_jobs_runs_in_steps(driver: EngineDriver) -> None:
-    for _ in range(3):
-        await driver.puts.put_many([PutJob(topic=TOPIC, delay=60) for _ in range(800)])
-        await driver.puts.put_many([PutJob(topic=TOPIC) for _ in range(800)])
-    assert await purge_jobs(driver.engine, TOPIC, JobState.READY) == 2400
-    assert await purge_jobs(driver.engine, TOPIC, JobState.DELAYED) == 2400
-    assert await driver.counts() == {}
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from typing import Any
 import orjson
 import pytest
 
-from deferd.api.response_values import instant
 from deferd.api.responses import JsonResponse
-from deferd.api.why_reasons import explanation
+from deferd.api.routes.inspection import explanation
 from deferd.contract.model import PutJob, TopicSettings
-from deferd.engine.inspection.consumer_registry import TopicActivity
-from deferd.engine.inspection.standing import Missing, nearest
+from deferd.contract.timestamps import instant
+from deferd.engine.inspection.consumers import TopicActivity
+from deferd.engine.inspection.job_facts import MissingJob, nearest
 from deferd.engine.record import ANY_RECEIPT
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver
 from tests.integration.engine.sweeping import redrive_jobs
@@ -267,10 +267,10 @@ async def test_only_the_ends_of_each_state_are_compared(driver: EngineDriver) ->
     jobs = [PutJob(topic=TOPIC, id=f"job-{number:04}", delay=60 + number) for number in range(1000)]
     await driver.puts.put_many(jobs)
     found = await driver.topics.why(TOPIC, "job-10000")
-    assert isinstance(found, Missing)
+    assert isinstance(found, MissingJob)
     assert (found.jobs, found.compared) == (1000, 400)
     assert "job-0000" in found.nearest
-    assert isinstance(missing := await driver.topics.why(TOPIC, "job-0999x"), Missing)
+    assert isinstance(missing := await driver.topics.why(TOPIC, "job-0999x"), MissingJob)
     assert missing.nearest[0] == "job-0999"
 
 

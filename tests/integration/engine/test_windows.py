@@ -1,4 +1,7 @@
-"""Opening hours and spread on a real store: where puts, retries, changes and everything else move due times."""
+"""Opening hours and spread on a real store: which due times move, and which do not.
+
+What all doors show of them is in tests/conformance/test_windows.py.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ import pytest
 
 from deferd.contract.errors import InvalidInput, JobExists, StoreUnavailable
 from deferd.contract.model import ChangeJob, JobState, PutJob
-from deferd.engine.placement import Placer
-from deferd.engine.timing.openings import spread_of
+from deferd.engine.openings import spread_of
+from deferd.engine.placement import DueTimePlacer
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver, job, started_engine
 from tests.integration.engine.sweeping import redrive_jobs
 from tests.integration.engine.window_times import (
@@ -26,49 +29,15 @@ from tests.integration.engine.window_times import (
     move_to,
     ms,
     now_ms,
-    set_topic,
 )
 
 # Puts
-
-
-async def test_a_put_outside_the_window_is_due_at_the_next_opening(driver: EngineDriver) -> None:
-    await move_to(driver, MONDAY_EVENING)
-    put = await driver.put(window=OFFICE)
-    assert (put.state, instant(put.due_at_ms), asked(put)) == (JobState.DELAYED, TUESDAY_OPENING, MONDAY_EVENING)
-    stored = await driver.queue.get(TOPIC, "a")
-    assert stored.placement == put.placement
-    assert stored.placement.window == '{"zone":"Europe/Berlin","from":"09:00","to":"17:00"}'
-
-
-async def test_a_put_within_the_window_is_due_as_asked(driver: EngineDriver) -> None:
-    await move_to(driver, MONDAY_NOON)
-    put = await driver.put(window=OFFICE)
-    assert (put.state, put.placement.moved_ms) == (JobState.READY, 0)
-    later = await driver.put("b", window=OFFICE, delay=3600)
-    assert (instant(later.due_at_ms), later.placement.moved_ms) == ("2030-01-14T13:00:00+00:00", 0)
-    evening = await driver.put("c", window=OFFICE, run_at="2030-01-18T16:00:00Z")
-    assert (instant(evening.due_at_ms), asked(evening)) == ("2030-01-19T08:00:00+00:00", "2030-01-18T16:00:00+00:00")
 
 
 async def test_a_run_at_in_the_past_is_placed_from_now(driver: EngineDriver) -> None:
     await move_to(driver, MONDAY_EVENING)
     put = await driver.put(window=OFFICE, run_at="2030-01-14T10:00:00Z")
     assert (instant(put.due_at_ms), asked(put)) == (TUESDAY_OPENING, MONDAY_EVENING)
-
-
-async def test_spread_moves_by_a_hash_of_the_id(driver: EngineDriver) -> None:
-    await move_to(driver, MONDAY_NOON)
-    offsets = []
-    for job_id in ("a", "b", "c"):
-        put = await driver.put(job_id, run_at="2030-01-15T00:00:00Z", spread=3600)
-        offset = spread_of(job_id, 3_600_000)
-        assert (put.due_at_ms, put.placement.moved_ms) == (ms("2030-01-15T00:00:00+00:00") + offset, offset)
-        assert put.placement.spread_ms == 3_600_000
-        offsets.append(offset)
-    assert len(set(offsets)) == 3
-    again = await driver.put("a", run_at="2030-01-15T00:00:00Z", spread=3600, on_conflict="replace")
-    assert again.due_at_ms == ms("2030-01-15T00:00:00+00:00") + offsets[0]
 
 
 async def test_a_spread_counts_from_an_instant_in_the_past(driver: EngineDriver) -> None:
@@ -104,14 +73,6 @@ async def test_ttl_and_deadline_count_from_the_moved_due(driver: EngineDriver) -
     assert await driver.state("b") is JobState.DEAD
 
 
-async def test_a_window_over_a_change_of_the_clocks(driver: EngineDriver) -> None:
-    await move_to(driver, "2030-03-30T20:00:00+00:00")  # on the 31st, Berlin has no 02:30
-    skipped = await driver.put(window={"zone": "Europe/Berlin", "from": "02:30", "to": "04:00"})
-    assert instant(skipped.due_at_ms) == "2030-03-31T01:00:00+00:00"
-    morning = await driver.put("b", window=OFFICE)
-    assert instant(morning.due_at_ms) == "2030-03-31T07:00:00+00:00"
-
-
 async def test_puts_that_share_a_call_are_placed_each_by_its_own_window(driver: EngineDriver) -> None:
     await move_to(driver, MONDAY_EVENING)
     puts = [job("a", window=OFFICE), job("b", window=NIGHT), job("c", spread=60), job("d"), job("e", window=OFFICE)]
@@ -133,25 +94,6 @@ async def test_a_batch_is_placed(driver: EngineDriver) -> None:
         assert record is not None
         assert record.due_at_ms == ms(TUESDAY_OPENING) + spread_of(spec.id or "", 60_000)
     assert await driver.state("plain") is JobState.READY
-
-
-async def test_a_wrong_window_is_refused_and_nothing_is_stored(driver: EngineDriver) -> None:
-    for window, path, words in (
-        ({"zone": "Europe/Atlantis"}, ("body", "window", "zone"), "time zone"),
-        ({"from": "08:00", "to": "08:00"}, ("body", "window", "to"), "never opens"),
-        ([OFFICE, {"zone": "Nowhere"}], ("body", "window", 1, "zone"), "time zone"),
-        ("holidays", ("body", "window"), "is not the name of a calendar"),
-    ):
-        with pytest.raises(InvalidInput) as refused:
-            await driver.put(window=window)
-        assert refused.value.field_errors[0].path == path
-        assert words in refused.value.field_errors[0].message
-        with pytest.raises(InvalidInput) as refused:
-            await driver.puts.put_many([job("b"), job("a", window=window)])
-        assert refused.value.field_errors[0].path == ("body", "jobs", 1, *path[1:])
-        with pytest.raises(InvalidInput):
-            await set_topic(driver, window=window)
-    assert driver.server.command("HLEN", "deferd:{0}:orders.close:pool") == 0
 
 
 async def test_a_put_that_is_refused_says_why(driver: EngineDriver) -> None:
@@ -273,7 +215,7 @@ async def test_the_first_step_of_a_release_changes_nothing(
     async def fails(*_args: Any) -> None:
         raise StoreUnavailable("it is away")
 
-    monkeypatch.setattr(Placer, "place_retry", fails)
+    monkeypatch.setattr(DueTimePlacer, "place_retry", fails)
     before = driver.server.command("HGETALL", "deferd:{0}:orders.close:pool")
     with pytest.raises(StoreUnavailable):
         await driver.deliveries.release(TOPIC, "a", held.receipt, delay_ms=120_000, error="it failed")
@@ -289,10 +231,10 @@ async def test_a_window_that_changes_during_a_release_places_it_again(
     await move_to(driver, "2030-01-14T15:59:00+00:00")
     await driver.put(window=OFFICE)
     held = await driver.pop_one()
-    place_retry = Placer.place_retry
+    place_retry = DueTimePlacer.place_retry
     windows = []
 
-    async def meanwhile(self: Placer, job_id: str, asked_ms: int, window: str, spread_ms: int) -> Any:
+    async def meanwhile(self: DueTimePlacer, job_id: str, asked_ms: int, window: str, spread_ms: int) -> Any:
         windows.append(window)
         if len(windows) == 1:
             raw = str(driver.server.command("HGET", "deferd:{0}:orders.close:pool", "a"))
@@ -303,7 +245,7 @@ async def test_a_window_that_changes_during_a_release_places_it_again(
             driver.server.command("EVAL", script, 1, "deferd:{0}:orders.close:pool")
         return await place_retry(self, job_id, asked_ms, window, spread_ms)
 
-    monkeypatch.setattr(Placer, "place_retry", meanwhile)
+    monkeypatch.setattr(DueTimePlacer, "place_retry", meanwhile)
     released = await driver.deliveries.release(TOPIC, "a", held.receipt, delay_ms=120_000)
     assert instant(released.due_at_ms) == "2030-01-14T16:01:00+00:00"
     assert len(windows) == 2
@@ -317,37 +259,7 @@ async def test_a_lease_that_ends_is_redelivered_at_once(driver: EngineDriver) ->
     assert await driver.state() is JobState.READY
 
 
-# Changes
-
-
-async def test_a_new_due_time_is_placed(driver: EngineDriver) -> None:
-    await move_to(driver, MONDAY_EVENING)
-    await driver.put(window=OFFICE, spread=60)
-    offset = spread_of("a", 60_000)
-    moved = await driver.queue.change(TOPIC, "a", ChangeJob.model_validate({"run_at": "2030-01-16T20:00:00Z"}))
-    assert (moved.due_at_ms, asked(moved)) == (ms("2030-01-17T08:00:00+00:00") + offset, "2030-01-16T20:00:00+00:00")
-    within = await driver.queue.change(TOPIC, "a", ChangeJob.model_validate({"run_at": "2030-01-16T12:00:00Z"}))
-    assert within.due_at_ms == ms("2030-01-16T12:00:00+00:00") + offset
-
-
-async def test_a_new_window_places_a_delayed_job_again(driver: EngineDriver) -> None:
-    await move_to(driver, MONDAY_EVENING)
-    await driver.put(window=OFFICE)
-    night = await driver.queue.change(TOPIC, "a", ChangeJob.model_validate({"window": NIGHT}))
-    assert (instant(night.due_at_ms), asked(night)) == ("2030-01-14T22:00:00+00:00", MONDAY_EVENING)
-    none = await driver.queue.change(TOPIC, "a", ChangeJob.model_validate({"window": None}))
-    assert (none.state, none.placement.window, none.placement.moved_ms) == (JobState.READY, "", 0)
-    ready = await driver.queue.change(TOPIC, "a", ChangeJob.model_validate({"window": OFFICE}))
-    assert (ready.state, ready.placement.window) == (JobState.READY, as_stored(OFFICE))
-
-
-async def test_other_changes_leave_the_due_time(driver: EngineDriver) -> None:
-    await move_to(driver, MONDAY_EVENING)
-    put = await driver.put(window=OFFICE, spread=60)
-    changed = await driver.queue.change(TOPIC, "a", ChangeJob.model_validate({"body": 2, "tags": ["x"]}))
-    assert (changed.due_at_ms, changed.placement) == (put.due_at_ms, put.placement)
-    with pytest.raises(InvalidInput):
-        await driver.queue.change(TOPIC, "a", ChangeJob.model_validate({"window": "unknown"}))
+# What else makes jobs due
 
 
 async def test_a_redrive_is_ready_at_once(driver: EngineDriver) -> None:

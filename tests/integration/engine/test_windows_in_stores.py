@@ -8,18 +8,16 @@ import pytest
 
 from deferd.contract.errors import InvalidInput
 from deferd.contract.limits import CALENDARS_MAX
-from deferd.contract.model import JobState, PutJob
-from deferd.contract.windows import PutCalendar
+from deferd.contract.model import PutJob
+from deferd.contract.operations.schedules_and_calendars import PutCalendar
 from deferd.engine.engine import Engine
-from deferd.engine.queue import PopRequest
-from deferd.engine.redis_keys import Keys
+from deferd.engine.openings import Openings, spread_of
 from deferd.engine.store_copy import copy_store
-from deferd.engine.timing.openings import Openings, spread_of
 from deferd.store.connection import Store, connect
 from deferd.store.preflight import check
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver
 from tests.integration.engine.window_times import NIGHT, OFFICE
-from tests.integration.store.store_servers import ClusterSet, StoreServer
+from tests.integration.store.store_servers import StoreServer
 
 SHARDS = 5
 CALENDAR = PutCalendar.model_validate({"windows": [OFFICE, NIGHT]})
@@ -32,26 +30,6 @@ async def assert_placed(engine: Engine, topics: list[str]) -> None:
         record = (await engine.puts.put(put)).record
         asked_ms = record.due_at_ms - record.placement.moved_ms
         assert record.due_at_ms == openings.next_open(openings.next_open(asked_ms) + spread_of("a", 600_000))
-
-
-@pytest.mark.slow
-async def test_a_calendar_serves_topics_of_all_shards_of_a_cluster(tmp_path: Path) -> None:
-    keys = Keys(SHARDS)
-    topics = [next(f"t{n}" for n in range(100) if keys.shard_of(f"t{n}") == shard) for shard in range(SHARDS)]
-    with ClusterSet(tmp_path) as cluster:
-        store = await connect(cluster.url, timeout_s=5)
-        engine = Engine(store, shards=SHARDS)
-        await engine.calendars.put("office", CALENDAR)
-        await assert_placed(engine, topics)
-        for topic in topics:
-            always = PutJob.model_validate({"topic": topic, "id": "b", "window": {}})
-            await engine.puts.put(always)
-            [[held]] = (await engine.queue.pop(topic, [PopRequest(1)])).jobs
-            released = await engine.deliveries.release(topic, "b", held.receipt, delay_ms=1000)
-            assert released.state is JobState.DELAYED
-        assert [one.name for one in await engine.calendars.all()] == ["office"]
-        await engine.close()
-        await store.close()
 
 
 async def test_a_copy_takes_calendars_and_placed_jobs_along(store: Store, tmp_path: Path) -> None:

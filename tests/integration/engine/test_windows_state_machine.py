@@ -15,9 +15,9 @@ from deferd.contract.errors import DeferdError
 from deferd.contract.model import ChangeJob, JobState, TopicSettings
 from deferd.contract.windows import read_window
 from deferd.engine.engine import Engine
+from deferd.engine.openings import Openings, spread_of
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import NOT_PLACED, JobRecord
-from deferd.engine.timing.openings import Openings, spread_of
 from deferd.store.connection import connect
 from tests.drawn_input import FACTOR, drawn
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver, job
@@ -127,7 +127,7 @@ class WindowLives(RuleBasedStateMachine):
         assert record.due_at_ms == openings.next_open(opening + offset)
 
 
-@pytest.mark.slow(seconds=15)
+@pytest.mark.slow
 @pytest.mark.hypothesis
 @pytest.mark.timeout(600 * max(FACTOR, 1))
 def test_due_times_keep_their_promises(server: StoreServer) -> None:
@@ -135,4 +135,4 @@ def test_due_times_keep_their_promises(server: StoreServer) -> None:
         pass
 
     Lives.server = server
-    run_state_machine_as_test(Lives, settings=drawn(100))
+    run_state_machine_as_test(Lives, settings=drawn(40))

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from deferd.contract.model import ChangeJob
+from deferd.engine.schedule_store import Change, ScheduleStore
+from deferd.engine.script_arguments import PutBounds
 from tests.integration.engine.engine_driver import TOPIC
 from tests.integration.engine.schedule_driver import NAME, ScheduleDriver, anyone
 from tests.integration.engine.window_times import instant, move_to, ms, set_topic
@@ -89,6 +91,30 @@ async def test_a_run_that_waits_is_due_when_clocks_show_its_time(
     await at(schedules, 16, "00:45")
     assert ran(schedules) == runs
     assert await schedules.counters() == (len(runs), 0, 0, 1)
+    await schedules.assert_clean()
+
+
+async def test_a_run_that_is_cancelled_while_runs_are_derived_again_stays_cancelled(
+    schedules: ScheduleDriver, releases: ZoneReleases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await move_to(schedules, EVENING)
+    await schedules.schedule(cron="0 3 * * *")
+    [run_id] = schedules.delayed()
+    apply = ScheduleStore.apply
+    applied: list[Change] = []
+
+    async def cancel_and_apply(store: ScheduleStore, change: Change) -> Any:
+        if not applied:
+            await schedules.engine.cancels.cancel(TOPIC, run_id)
+        applied.append(change)
+        return await apply(store, change)
+
+    monkeypatch.setattr(ScheduleStore, "apply", cancel_and_apply)
+    releases.use(1)
+    await restart(schedules)
+    assert (bool(applied), schedules.delayed()) == (True, [])
+    await at(schedules, 16, "03:30")
+    assert ran(schedules) == ["16T03:00"]
     await schedules.assert_clean()
 
 
@@ -266,3 +292,51 @@ async def test_a_timer_that_takes_over_derives_the_runs_again(
     releases.use(1)
     await schedules.advance(61)
     assert await planned(schedules) == "15T02:00"
+
+
+OTHERS = ("other-1", "other-2")
+
+
+async def fill_beyond_the_limit_of_the_key(schedules: ScheduleDriver) -> str:
+    """Make a schedule by a key with `max_jobs` 2, and let others fill its topic; returns the id of its run."""
+    await schedules.schedule(cron="0 3 * * *", bounds=PutBounds(max_jobs=2))
+    [run_id] = schedules.delayed()
+    for job_id in OTHERS:
+        await schedules.put(job_id, delay=30 * 24 * 3600)
+    return run_id
+
+
+async def make_room(schedules: ScheduleDriver) -> None:
+    for job_id in OTHERS:
+        await schedules.engine.cancels.cancel(TOPIC, job_id)
+    await schedules.advance(5)
+
+
+async def test_a_run_that_waits_in_a_full_topic_while_runs_are_derived_again_can_be_cancelled(
+    schedules: ScheduleDriver, releases: ZoneReleases
+) -> None:
+    await move_to(schedules, "2030-01-15T02:59:00+00:00")
+    run_id = await fill_beyond_the_limit_of_the_key(schedules)
+    releases.use(1)
+    await restart(schedules)
+    await schedules.engine.cancels.cancel(TOPIC, run_id)
+    await make_room(schedules)
+    assert run_id not in schedules.delayed()
+    await schedules.advance(60)
+    assert ran(schedules) == []
+
+
+async def test_a_run_that_waits_in_a_full_topic_while_runs_are_derived_again_runs_once(
+    schedules: ScheduleDriver, releases: ZoneReleases
+) -> None:
+    await move_to(schedules, "2030-01-15T02:59:50+00:00")
+    run_id = await fill_beyond_the_limit_of_the_key(schedules)
+    releases.use(1)
+    await restart(schedules)
+    await schedules.advance(11)
+    popped = await schedules.pop_one()
+    assert popped.id == run_id
+    await schedules.queue.finish(TOPIC, popped.id, popped.receipt)
+    await make_room(schedules)
+    assert ran(schedules) == []
+    assert await schedules.counters() == (1, 0, 0, 1)

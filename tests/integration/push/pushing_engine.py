@@ -7,16 +7,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from deferd.api.job_templates import written_deliveries
+from deferd.api.job_responses import written_deliveries
 from deferd.contract.errors import JobNotFound
 from deferd.contract.model import JobState, PutJob
-from deferd.contract.push import SetPush
+from deferd.contract.operations.push import SetPush
 from deferd.contract.push_targets import AllowedTargets
 from deferd.engine.engine import Engine
-from deferd.engine.push.push_definition import TargetState
+from deferd.engine.push_store import TargetState
 from deferd.engine.record import JobRecord
-from deferd.push.address_guard import Resolve
-from deferd.push.http_sender import HttpSender
+from deferd.push.http_sender import HttpSender, Resolve
 from deferd.push.pushers import Pushers
 from tests.integration.engine.engine_driver import TOPIC
 from tests.push_receiver import Receiver

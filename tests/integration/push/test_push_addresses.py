@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deferd.contract.model import JobState
-from deferd.contract.push import SetPush
+from deferd.contract.operations.push import SetPush
 from deferd.engine.engine import Engine
 from tests.integration.engine.engine_driver import TOPIC
 from tests.integration.push.pushing_engine import SECRET, PushingEngine, pushing_engine

@@ -11,8 +11,8 @@ import pytest
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import PutJob
+from deferd.engine import push_store
 from deferd.engine.engine import Engine
-from deferd.engine.push import push_store
 from deferd.push import topic_pusher
 from tests.integration.engine.engine_driver import TOPIC, started_engine
 from tests.integration.push.pushing_engine import PushingEngine, pushing_engine, until_async

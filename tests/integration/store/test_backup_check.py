@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from deferd.store.append_only import MANIFEST
-from deferd.store.backup_check import KEYS_COMMANDS, ONE_KEY_COMMANDS, check_backup_files
+from deferd.store.backup import MANIFEST
+from deferd.store.backup_contents import KEYS_COMMANDS, ONE_KEY_COMMANDS, check_backup_files
 from deferd.store.data_dir import APPEND_ONLY_DIR
 from deferd.store.pipeline import pack
 from deferd.store.preflight import StoreRefused
 from tests.integration.store.store_servers import StoreServer
-from tests.unit.store.test_self_test import commands_of_scripts, commands_outside_scripts
+from tests.unit.store.test_preflight import commands_of_scripts, commands_outside_scripts
 from tests.waiting import wait_until
 
 PUT = pack(("HSET", "deferd:{0}:a:pool", "1", "x"))

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from deferd.engine.scripts import library
-from deferd.store.append_only import MANIFEST
-from deferd.store.backup_check import check_backup_files
-from deferd.store.backup_functions import _without_effect, take_out_functions
+from deferd.store.backup import MANIFEST
+from deferd.store.backup_contents import _without_effect, check_backup_files, take_out_functions
 from deferd.store.data_dir import APPEND_ONLY_DIR
 from deferd.store.pipeline import pack
 from tests.integration.store.store_servers import StoreServer

@@ -13,8 +13,8 @@ from redis.crc import key_slot
 from redis.exceptions import RedisError
 
 from deferd.store.connection import Store, connect
+from deferd.store.pipeline import NOT_AFTER
 from deferd.store.preflight import StoreRefused, check
-from deferd.store.server_clock import NOT_AFTER
 from tests.integration.store.store_servers import ClusterSet, StoreServer
 from tests.waiting import wait_until
 

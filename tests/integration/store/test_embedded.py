@@ -262,12 +262,11 @@ async def test_a_directory_with_a_long_path_has_its_socket_elsewhere(
         assert names_in(Path(short)) == []
 
 
-@pytest.mark.parametrize(
-    "name", ["with space", "quote'd", 'double"quoted', "per%20cent", "ünïcode", os.fsdecode(b"no\xfftext")]
-)
-async def test_a_directory_may_have_any_name(tmp_path: Path, name: str) -> None:
+async def test_a_directory_may_have_any_name(tmp_path: Path) -> None:
+    name = os.fsdecode("a 'b\"%20ü".encode() + b"\xff")  # short: the socket is in it
     async with running(tmp_path / name) as (_, store):
         assert await store.client.set("key", "value")
+        assert (tmp_path / name / "valkey.sock").exists()
 
 
 @pytest.mark.parametrize("open_mode", [0o755, 0o750, 0o777, 0o711])

@@ -13,7 +13,7 @@ from redis.exceptions import InvalidResponse, NoScriptError, ReadOnlyError, Resp
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from deferd.store.connection import Store, connect
-from deferd.store.server_clock import NotAfter
+from deferd.store.pipeline import NotAfter
 from tests.integration.store.store_servers import StoreServer
 from tests.ports import free_port
 from tests.waiting import BUSY_S, until
@@ -248,6 +248,17 @@ async def test_closing_fails_calls_that_may_still_be_executed_when_their_connect
 
     with pytest.raises(RedisConnectionError if is_left else RedisTimeoutError):
         await left
+
+
+async def test_calls_whose_time_is_over_when_their_connection_has_opened_time_out(own_server: StoreServer) -> None:
+    store = await connect(own_server.url, timeout_s=TIMEOUT_S)
+    calls = [asyncio.ensure_future(store.call("PING")) for _ in range(3)]
+    await asyncio.sleep(0)
+    time.sleep(TIMEOUT_S)  # noqa: ASYNC251 (as a busy machine does)
+    async with asyncio.timeout(BUSY_S):
+        replies = await asyncio.gather(*calls, return_exceptions=True)
+    assert {type(reply) for reply in replies} <= {RedisTimeoutError, bytes}
+    await store.close()
 
 
 async def test_closing_while_the_connection_opens_fails_waiting_calls(own_server: StoreServer) -> None:

@@ -42,8 +42,14 @@ async def test_a_different_number_of_shards_is_refused(store: Store, server: Sto
 async def test_a_store_of_another_format_is_refused(server: StoreServer) -> None:
     server.command("SET", SHARDS_KEY, "4 format 2")
 
-    assert "holds data of format 2, but this revision of deferd needs format 1" in await refusal(server.url, shards=4)
+    assert "holds data of format 2, but this release of deferd knows none above 1: run a later one" in await refusal(
+        server.url, shards=4
+    )
     assert server.command("GET", SHARDS_KEY) == b"4 format 2"
+    server.command("SET", SHARDS_KEY, "4 format 2 of 9.9.0")
+    assert "run deferd 9.9.0 or a later one" in await refusal(server.url, shards=4)
+    server.command("SET", SHARDS_KEY, "4 format 0")
+    assert "knows none below 1: first run the releases between" in await refusal(server.url, shards=4)
 
 
 async def test_a_store_that_is_down_is_refused() -> None:

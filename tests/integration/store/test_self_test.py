@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from deferd.store.connection import connect
-from deferd.store.preflight import StoreRefused, check
-from deferd.store.self_test import run_self_test
+from deferd.store.preflight import StoreRefused, check, run_self_test
 from tests.integration.store.info_proxy import info_proxy, with_server_section
 from tests.integration.store.store_rights import documented_permissions
 from tests.integration.store.store_servers import ClusterSet, StoreServer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from deferd.contract.errors import StoreUnavailable
+from deferd.engine import store_watch
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
 from deferd.store import shard_guard
@@ -139,11 +141,29 @@ async def test_a_deleted_guard_is_written_again(server: StoreServer) -> None:
         )
 
 
+async def test_a_process_that_was_stopped_looks_at_the_store_before_it_calls_it(
+    server: StoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_watch, "_STOPPED_S", 0.3)
+    store = await connect(server.url, timeout_s=0.5)
+    engine = Engine(store)
+    try:
+        await engine.start()
+        await until(lambda: engine._watch._looks_again_by_s < math.inf, "it has looked")
+        time.sleep(1.5)  # noqa: ASYNC251 (nothing else runs, as in a stopped process)
+        with pytest.raises(StoreUnavailable, match="was stopped for some time, so it looks at the store first"):
+            await engine.ping()
+        await put_until_stored(engine, "a")
+    finally:
+        await engine.close()
+        await store.close()
+
+
 @pytest.mark.parametrize(
     ("other", "expected"),
     [
         ("8 format 1", "--shards 8, not 4"),
-        ("4 format 2", "holds data of format 2, but this revision of deferd needs format 1"),
+        ("4 format 2 of 9.9.0", "holds data of format 2, but this release .* run deferd 9.9.0 or a later one"),
         ("a text", "has a text in"),
         ("4", "has 4 in its key deferd:shards: set it to `N format 1`"),
         (None, "has a value of another type in"),

@@ -8,9 +8,9 @@ import pytest
 
 from deferd.api.responses import JsonResponse
 from deferd.api.routes.now import alert
-from deferd.client.response_reading import reader_of
-from deferd.contract.responses import now as responses
-from deferd.engine.inspection.alerts import Alert
+from deferd.client.requests import reader_of
+from deferd.contract.operations import now as contract
+from deferd.engine.inspection.attention import Alert
 
 NOW_MS = 1_800_000_000_000
 MIN, HOUR = 60_000, 3_600_000
@@ -122,8 +122,8 @@ def test_each_alert_says_what_it_is(code: str, topic: str | None, facts: dict[st
     assert made.text == text
     written = bytes(JsonResponse(made).body)
     assert b"null" not in written
-    assert reader_of(responses.Alert)(written).text == text
+    assert reader_of(contract.Alert)(written).text == text
 
 
 def test_all_codes_are_known() -> None:
-    assert {code for code, *_ in TEXTS} == set(responses.ALERT_CODES)
+    assert {code for code, *_ in TEXTS} == set(contract.ALERT_CODES)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deferd.api import change_recording
-from deferd.api.auth.permissions import Permission, Recorded
+from deferd.api.auth.api_keys import Permission, Recorded
 from deferd.contract.errors import RateLimited, StoreUnavailable
 from deferd.contract.model import Redrive
 from deferd.engine.activity_list import Change

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from deferd.api.computations import Computations
+from deferd.api.context import Computations
 from deferd.contract import limits
 from deferd.contract.errors import RateLimited
 

@@ -11,7 +11,7 @@ from deferd.api.consumer_tracker import ConsumerTracker
 from deferd.api.direct.verb import KnownHead
 from deferd.api.incoming_request import IncomingRequest
 from deferd.api.responses import Header
-from deferd.engine.inspection.consumer_registry import Sample, SeenConsumer
+from deferd.engine.inspection.consumers import Sample, SeenConsumer
 from deferd.engine.queue import PopRequest
 
 HEADERS = [(b"host", b"h"), (b"User-Agent", b"deferd-python/0.2.0")]

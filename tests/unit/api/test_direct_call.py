@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from deferd.api.auth.admission import WITHOUT_KEY
-from deferd.api.direct.call import DirectCall
+from deferd.api.direct.verb import DirectCall
 from deferd.api.operation import OperationRoute
 
 

@@ -14,17 +14,17 @@ from starlette.types import Message
 import deferd
 from deferd.api.incoming_request import AsgiRequest, IncomingRequest
 from deferd.api.operation import OperationRoute
-from deferd.api.routes.pop import return_undelivered
+from deferd.api.routes.deliveries import return_undelivered
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import JobState
+from deferd.engine.deliveries import HeldJobs
 from deferd.engine.dispatcher import Dispatcher
 from deferd.engine.engine import Engine
-from deferd.engine.held_jobs import HeldJobs
 from deferd.engine.queue import JobQueue, PopReply
 from deferd.engine.record import JobRecord
 from deferd.engine.redis_keys import Keys
 from deferd.engine.topic_search import TopicSearch
-from deferd.server.http.fast_path_request import FastPathRequest
+from deferd.server.http.protocol import FastPathRequest
 
 _APP = Path(deferd.__file__).parent
 _JOB = JobRecord("t", "j", JobState.RESERVED, 0, 0, 1, 1, b"null")

@@ -13,11 +13,8 @@ from deferd.api.auth.admission import WITHOUT_KEY, Admission
 from deferd.api.event_stream_response import CUT_OFF, EventStreamResponse
 from deferd.contract.errors import Unauthorized
 from deferd.contract.limits import EVENT_STREAMS_MAX, EVENT_STREAMS_PER_KEY
-from deferd.engine.events.event import Event
-from deferd.engine.events.event_hub import EventHub, TooManyStreams
-from deferd.engine.events.event_reader import Dropped, EventReader, Page, Place
-from deferd.engine.events.event_stream import EventStream, ReadItem
-from deferd.engine.events.positions import FROM_OLDEST, Position
+from deferd.engine.event_streams import EventHub, EventStream, ReadItem, TooManyStreams
+from deferd.engine.events import FROM_OLDEST, Dropped, Event, EventReader, Page, Place, Position
 from deferd.engine.partitions import Partitions
 from deferd.engine.redis_keys import Keys
 

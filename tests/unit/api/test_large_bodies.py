@@ -12,10 +12,10 @@ from starlette.types import Message
 
 from deferd.api.app import create_app
 from deferd.api.auth.admission import Admission
+from deferd.api.context import RequestContext
 from deferd.api.incoming_request import AsgiRequest
 from deferd.api.operation import OperationRoute
 from deferd.api.request_body import PARSED_IN_THE_LOOP_BYTES
-from deferd.api.request_context import RequestContext
 from deferd.api.validation_errors import FIELD_ERRORS_MAX
 from deferd.contract.errors import InvalidInput
 from deferd.contract.model import PutBatch, PutJob

@@ -11,16 +11,14 @@ from openapi_spec_validator import validate
 from pydantic import BaseModel
 
 from deferd.api import operation, problem_details
-from deferd.api.openapi import (
-    problem_schemas,
-)
+from deferd.api.openapi import document
 from deferd.api.openapi.__main__ import FILE, render
-from deferd.api.openapi.document import schema_examples
-from deferd.api.response_models import model_of
-from deferd.contract import bulk_model, model, push, schedules, windows
-from deferd.contract.operations.all_operations import all_operations
-from deferd.contract.responses.jobs import Job
-from deferd.contract.responses.response import Response
+from deferd.api.openapi.document import model_of, schema_examples
+from deferd.contract import bulk_model, model, windows
+from deferd.contract.operations import push, schedules_and_calendars
+from deferd.contract.operations.jobs import Job
+from deferd.contract.operations.operation import all_operations
+from deferd.contract.operations.response import Response
 from deferd.contract.scopes import Scope
 from tests.openapi_document import openapi_document
 
@@ -53,11 +51,11 @@ def model_named(name: str) -> type[BaseModel]:
         if (struct.schema_name or struct.__name__) == name:
             return model_of(struct)
     for module in (
-        problem_schemas,
+        document,
         model,
         windows,
         push,
-        schedules,
+        schedules_and_calendars,
         bulk_model,
         operation,
     ):
@@ -197,7 +195,7 @@ def test_every_request_and_response_has_an_example() -> None:
 
 @pytest.mark.parametrize("code", sorted(DOCUMENT["components"]["examples"]))
 def test_examples_of_problems_are_valid(code: str) -> None:
-    shown = problem_schemas.Problem.model_validate(DOCUMENT["components"]["examples"][code]["value"])
+    shown = document.Problem.model_validate(DOCUMENT["components"]["examples"][code]["value"])
     assert shown.code == code
 
 

@@ -16,10 +16,10 @@ from starlette.types import Message
 from deferd.api import problem_details
 from deferd.api.app import create_app
 from deferd.api.auth.admission import WITHOUT_KEY
+from deferd.api.context import RequestContext
 from deferd.api.incoming_request import AsgiRequest
 from deferd.api.operation import OperationRoute
 from deferd.api.request_body import parse_object
-from deferd.api.request_context import RequestContext
 from deferd.contract import limits, model
 from deferd.contract.errors import DeferdError, InvalidInput
 from deferd.engine import script_arguments
@@ -129,7 +129,7 @@ bodies = st.one_of(
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
-@drawn(30)
+@drawn(10)
 @given(data=st.data())
 def test_every_request_is_bound_or_refused(operation: OperationRoute, data: st.DataObject) -> None:
     path_values = {name: data.draw(names | texts) for name in operation.param_convertors}
@@ -147,7 +147,7 @@ def body_model(operation: OperationRoute) -> list[str]:
 @pytest.mark.parametrize(
     "operation", [one for one in OPERATIONS if one.body_field is not None], ids=lambda operation: operation.name
 )
-@drawn(30)
+@drawn(10)
 @given(data=st.data())
 def test_an_object_with_known_fields_is_bound_or_refused(operation: OperationRoute, data: st.DataObject) -> None:
     known = {name: fields[name] for name in body_model(operation) if name in fields}
@@ -180,7 +180,7 @@ def test_an_object_is_read_as_it_was_written(value: dict[str, Any], ascii_only: 
     assert value == parse_object(raw)
 
 
-@drawn(400)
+@drawn(1000)
 @given(raw=contents)
 def test_bytes_are_an_object_or_refused_and_what_is_read_can_be_written(raw: bytes) -> None:
     try:

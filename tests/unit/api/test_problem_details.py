@@ -15,7 +15,7 @@ from deferd.api.unsent_bytes import TooManyUnsentBytes
 from deferd.client import CallFailed
 from deferd.contract import errors
 from deferd.contract.errors import FieldError, InvalidInput
-from deferd.engine.events.event_hub import TooManyStreams
+from deferd.engine.event_streams import TooManyStreams
 
 _CONTRACT = {
     "validation": 422,
@@ -53,6 +53,7 @@ _ONE_OF_EACH: list[errors.DeferdError] = [
     errors.JobCancelled("t", "j"),
     errors.DurabilityUnavailable("replicated:1", ["memory"], "there are no replicas"),
     errors.DifferentShard("t", "it is in another shard"),
+    errors.NotYetAvailable("field priority needs format 2 of the store"),
     errors.TooLate(),
     errors.TopicFull("t", 5),
     errors.RateLimited("too many requests", 7),

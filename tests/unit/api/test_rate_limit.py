@@ -9,7 +9,7 @@ from deferd.api.auth.rate_limit import Bucket
 
 
 def headers(bucket: Bucket, now_s: float = 0) -> dict[bytes, bytes]:
-    lines = bucket.header_lines(now_s).decode().splitlines()
+    lines = (bucket.header_lines % bucket.state(now_s)).decode().splitlines()
     return dict(line.encode().split(b": ") for line in lines)
 
 

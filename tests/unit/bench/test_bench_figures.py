@@ -6,7 +6,6 @@ from array import array
 
 import pytest
 
-from deferd.bench.errors import BenchFailed
 from deferd.bench.figures import (
     BatchFigures,
     Bucket,
@@ -15,12 +14,10 @@ from deferd.bench.figures import (
     Percentiles,
     Throughput,
     histogram_of,
+    notes,
     percentile,
 )
-from deferd.bench.ledger import Ledger
-from deferd.bench.report import notes
-from deferd.bench.service_clock import ClockOffset, epoch_ms
-from deferd.bench.steps import StepResult
+from deferd.bench.steps import BenchFailed, ClockOffset, Ledger, StepResult, epoch_ms
 from deferd.client import Delivery, PutResult
 from deferd.contract.timestamps import parse_instant
 from tests.deliveries import delivery_of
@@ -164,4 +161,4 @@ def test_notes_say_where_the_load_generator_may_have_been_the_limit() -> None:
 
 def test_notes_say_that_the_clocks_differ() -> None:
     [note] = [note for note in notes(Figures("http://deferd.example", 1, -5000.0, 0.7)) if "clock" in note]
-    assert note.startswith("The clock of the service's store is 5,000.0 ms behind this machine's (give or take 0.7 ms)")
+    assert note.startswith("The clock of the service's store is 5,000.0 ms behind this machine's (within 0.7 ms)")

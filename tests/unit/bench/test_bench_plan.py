@@ -8,7 +8,7 @@ import math
 import pytest
 
 from deferd.bench import costs, plan_report
-from deferd.bench.job_memory import allocated, job_memory
+from deferd.bench.costs import allocated, job_memory
 from deferd.bench.options import OptionsError
 from deferd.bench.plan import Plan, PlanOptions, plan, read_plan_options
 from tests.acceptance.cli.command_line import run_in_process

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from deferd.api.auth.api_keys import hash_of, parse_keys
-from deferd.api.auth.key_file import NoSuchKey, revoke_key
+from deferd.api.auth.key_source import NoSuchKey, revoke_key
 from deferd.cli import main as cli
 
 FILE = f"""# Keys of the shop's service.

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from deferd.cli.framework import output, values
-from deferd.cli.jobs.ndjson import BadLine, JobLines
+from deferd.cli.jobs.put_stream import BadLine, JobLines
 from deferd.contract.backoff import Backoff
 from tests.drawn_input import contents, drawn, json_scalars, json_values, objects_with, outcome, plain_texts, texts
 

@@ -49,11 +49,18 @@ def test_the_token_of_a_key_is_not_lost_unnoticed() -> None:
     assert (code, b"[[key]]" in entry) == (1, True)
 
 
-@pytest.mark.parametrize("words", ["put t 1 --tag", "get t"])
-def test_an_argument_that_is_not_text_is_refused_in_one_line(words: str) -> None:
-    for environment, encoding in ((C_LOCALE, "ASCII; set LC_ALL=C.UTF-8"), ({"PYTHONUTF8": "1"}, "UTF-8 (see")):
-        code, _, error = run(words, r'"$(printf "\377")"', **environment)
-        assert (code, error.count("\n"), f"it is not text in {encoding}" in error) == (2, 1, True), error
+@pytest.mark.parametrize(
+    ("words", "environment", "encoding"),
+    [
+        ("put t 1 --tag", C_LOCALE, "ASCII; set LC_ALL=C.UTF-8"),
+        ("get t", {"PYTHONUTF8": "1"}, "UTF-8 (see"),
+    ],
+)
+def test_an_argument_that_is_not_text_is_refused_in_one_line(
+    words: str, environment: dict[str, str], encoding: str
+) -> None:
+    code, _, error = run(words, r'"$(printf "\377")"', **environment)
+    assert (code, error.count("\n"), f"it is not text in {encoding}" in error) == (2, 1, True), error
 
 
 def test_a_body_in_an_argument_is_utf_8_in_every_locale() -> None:

@@ -15,8 +15,7 @@ from deferd import AsyncClient, Client
 from deferd.bench.options import OptionsError, read_options
 from deferd.cli import main as cli
 from deferd.cli.framework import output, values
-from deferd.cli.framework.connection import Connection
-from deferd.cli.framework.options import connection_options
+from deferd.cli.framework.options import Connection, connection_options
 from deferd.contract.backoff import Backoff
 
 

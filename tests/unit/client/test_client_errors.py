@@ -6,7 +6,7 @@ import pytest
 
 from deferd.api import problem_details
 from deferd.client.errors import UnexpectedAnswer
-from deferd.client.responses import read_problem
+from deferd.client.requests import read_problem
 from deferd.contract import errors
 
 RAISED: list[errors.DeferdError] = [
@@ -29,6 +29,7 @@ RAISED: list[errors.DeferdError] = [
     errors.ReceiptStale("orders", "a"),
     errors.JobCancelled("orders", "a"),
     errors.DifferentShard("orders", "topic 'orders' is in another shard"),
+    errors.NotYetAvailable("field priority needs format 2 of the store"),
     errors.TooLate("the instant was over 0.200 s ago"),
     errors.TopicFull("orders", 7),
     errors.RateLimited("slowly", 9),

@@ -12,17 +12,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from deferd.client import http1
-from deferd.client.addresses import Endpoint, alternating
 from deferd.client.consuming import pop
-from deferd.client.http1 import HttpResponse, MalformedResponse, RequestWriter, ResponseParser
-from deferd.client.proxy import parse_proxy_url
+from deferd.client.endpoint import Endpoint, alternating, parse_proxy_url
+from deferd.client.errors import UnexpectedAnswer
+from deferd.client.events import _read_event
+from deferd.client.http1 import HttpResponse, MalformedResponse, RequestWriter, ResponseParser, ServerSentEvent
 from deferd.client.requests import ApiRequest, request_for
-from deferd.client.transport import HttpSettings
-from deferd.client.user_agent import user_agent
+from deferd.client.transport import HttpSettings, user_agent
 from deferd.contract.operations.jobs import GET_JOB
 from tests.drawn_input import drawn
 
 OK = b"HTTP/1.1 200 OK\r\n"
+TLS = ssl.create_default_context()
 
 
 def parsed(*pieces: bytes, ended: bool = False, head_only: bool = False) -> tuple[HttpResponse | None, bool]:
@@ -207,7 +208,7 @@ def by_httpx(data: bytes) -> HttpResponse | None:
     return HttpResponse(response.status, content, headers.get("retry-after"), headers.get("content-type", "").encode())
 
 
-@drawn(2000)
+@drawn(800)
 @given(response=generated(), piece=st.integers(1, 60))
 @example(response=Generated(OK + b"\r\n", is_framed=False), piece=60)
 def test_responses_are_read_as_by_httpx(response: Generated, piece: int) -> None:
@@ -220,7 +221,7 @@ def test_responses_are_read_as_by_httpx(response: Generated, piece: int) -> None
     assert own == by_httpx(data)
 
 
-@drawn(2000)
+@drawn(800)
 @given(data=st.binary(max_size=80) | st.builds(lambda end: OK + end, st.binary(max_size=60)), piece=st.integers(1, 60))
 def test_any_bytes_are_a_response_or_malformed(data: bytes, piece: int) -> None:
     pieces = [data[at : at + piece] for at in range(0, len(data), piece)]
@@ -241,8 +242,7 @@ def head_lines(settings: HttpSettings, request: ApiRequest[Any]) -> list[str]:
 
 
 def http_settings(url: str, *, proxy: str | None = None, key: str | None = "k3y") -> HttpSettings:
-    tls = ssl.create_default_context()
-    return HttpSettings(url, timeout_s=1, key=key, connections=1, tls=tls, proxy=proxy)
+    return HttpSettings(url, timeout_s=1, key=key, connections=1, tls=TLS, proxy=proxy)
 
 
 @pytest.mark.parametrize(
@@ -271,13 +271,12 @@ def test_query_and_body_are_in_the_request() -> None:
     assert lines == ["PUT /x HTTP/1.1", *headers, "", "{}"]
 
 
-@pytest.mark.parametrize("method", ["GET", "GET /x HTTP/1.1\r\nx:", "GE T", "G\u00c4T"])
-@pytest.mark.parametrize("path", ["/x", "/x y", "/x\r\nhost: evil", "/\0", "/\u00e4", "/x HTTP/1.1\n"])
-def test_no_text_gets_out_of_the_first_line(method: str, path: str) -> None:
+def test_no_text_gets_out_of_the_first_line() -> None:
     writer = RequestWriter("", {"host": "h"})
-    if (method, path) == ("GET", "/x"):
-        assert writer.write(ApiRequest(method, path, bytes)) == b"GET /x HTTP/1.1\r\nhost: h\r\n\r\n"
-    else:
+    assert writer.write(ApiRequest("GET", "/x", bytes)) == b"GET /x HTTP/1.1\r\nhost: h\r\n\r\n"
+    paths = ("/x y", "/x\r\nhost: evil", "/\0", "/\u00e4", "/x HTTP/1.1\n")
+    methods = ("GET /x HTTP/1.1\r\nx:", "GE T", "G\u00c4T")
+    for method, path in [*(("GET", path) for path in paths), *((method, "/x") for method in methods)]:
         with pytest.raises(ValueError, match="first line"):
             writer.write(ApiRequest(method, path, bytes))
 
@@ -339,3 +338,14 @@ def test_an_address_needs_no_resolver() -> None:
     assert Endpoint("http://127.0.0.1:1", {}, None).numeric_address() is not None
     assert Endpoint("http://[::1]:1", {}, None).numeric_address() is not None
     assert Endpoint("http://localhost:1", {}, None).numeric_address() is None
+
+
+def test_a_notice_of_a_later_service_is_an_event() -> None:
+    event = _read_event(ServerSentEvent(None, "moved", '{"topic":"orders","shard":3}'))
+    assert event.fields == {"topic": "orders", "event": "moved"}
+
+
+@pytest.mark.parametrize("data", ["[]", "x", '{"topic":5}'])
+def test_what_is_no_event_is_an_unexpected_answer(data: str) -> None:
+    with pytest.raises(UnexpectedAnswer, match="it has no event"):
+        _read_event(ServerSentEvent(None, "put", data))

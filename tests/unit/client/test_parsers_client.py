@@ -20,15 +20,12 @@ from pydantic_core import from_json
 from deferd import Context
 from deferd.client import job_requests, topics
 from deferd.client.consuming import finish_many, pop
-from deferd.client.durations import instant
-from deferd.client.jobs import JobRef
-from deferd.client.request_body import as_json
-from deferd.client.requests import ApiRequest, ready
-from deferd.client.responses import read_problem
+from deferd.client.request_body import JobRef, as_json, instant
+from deferd.client.requests import ApiRequest, read_problem, ready
 from deferd.contract.errors import DeferdError, InvalidInput
 from deferd.contract.model import DeadReason, JobState
-from deferd.contract.responses.response import Response
-from deferd.contract.responses.topics import TopicView
+from deferd.contract.operations.response import Response
+from deferd.contract.operations.topics import TopicView
 from deferd.worker.handlers import Handler, InvalidBody
 from tests.deliveries import FIELDS, delivery_of
 from tests.drawn_input import contents, drawn, json_values, objects_with, outcome, plain_texts, texts

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from deferd.console.browser_requests import cookie_paths, forwarded_prefix, is_secure, relative_root
-from deferd.console.page_routes import PageRoutes
 from deferd.console.rendering import Renderer, duration, instant, number
 from deferd.console.views import ROUTES
+from deferd.console.visit import PageRoutes
 
 DASH = "\N{EN DASH}"
 

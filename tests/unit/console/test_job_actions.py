@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from deferd.console.bulk_plan import Target, api_call, is_selectable
-from deferd.console.job_filter import read_filter, read_instant
 from deferd.console.json_text import Members, parse
-from deferd.console.put_again import curl, put_text
+from deferd.console.undo import put_command, put_text
+from deferd.console.views.bulk import Target, api_call, is_selectable
+from deferd.console.views.filters import read_filter, read_instant
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 NOW_MS = round(NOW.timestamp() * 1000)
@@ -122,10 +122,10 @@ def test_a_job_is_put_again_as_it_was() -> None:
 
 
 def test_the_command_is_one_that_a_shell_reads() -> None:
-    text = curl(shown(), now_ms=NOW_MS, has_keys=True, hides=True)
+    text = put_command(shown(), now_ms=NOW_MS, has_keys=True, hides=True)
     assert text.startswith("# This console masks some fields")
     script = text.replace("curl -sS", "printf '%s\\n'")
     printed = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, env={}).stdout
     assert "Authorization: Bearer \n" in printed
     assert '"it\'s": 12345678901234567890.10' in printed
-    assert "Bearer" not in curl(shown(), now_ms=NOW_MS, has_keys=False, hides=False)
+    assert "Bearer" not in put_command(shown(), now_ms=NOW_MS, has_keys=False, hides=False)

@@ -33,8 +33,10 @@ class Api:
         self.kept: list[str] = []
         self.calls = 0
 
+    key = None
+
     @property
-    def undo(self) -> Api:
+    def console_undo(self) -> Api:
         return self
 
     async def read_unmasked(self, path: str) -> bytes:
@@ -53,6 +55,9 @@ class Api:
             else:
                 self.jobs[job_id] = change
         self.since = {}
+        if (method, path) == ("POST", f"/topics/{TOPIC}/cancel"):
+            states = {job["id"]: self.jobs.pop(job["id"])[0] for job in body["jobs"] if job["id"] in self.jobs}
+            return {"results": [{"id": job_id, "status": 200, "was": state} for job_id, state in states.items()]}
         assert (method, path) == ("POST", "/jobs/cancel")
         select = body["select"]
         was: dict[str, int] = {}
@@ -69,10 +74,10 @@ class Api:
         self.jobs |= self.later
         return {"matched": matched, "done": done, "was": was, "complete": True}
 
-    async def keep(self, _visit: Visit, _topic: str, jobs: list[bytes], _cancelled: int) -> str:
+    async def keep(self, content: bytes, _ms: int) -> str:
         if not self.has_memory:
             raise StoreUnavailable("the store is out of memory")
-        self.kept = [orjson.loads(job)["id"] for job in jobs]
+        self.kept = [orjson.loads(job)["id"] for job in content.split(b"\n")[1:]]
         return "token"
 
     async def cancel(self, *ids: str, spare_held: bool = False) -> tuple[int, int, int, str | None]:
@@ -121,6 +126,12 @@ async def test_held_and_dead_jobs_are_counted_and_not_put_again() -> None:
 async def test_what_a_consumer_has_taken_meanwhile_and_still_holds_is_not_put_again() -> None:
     api = Api({"a": "ready", "b": "ready"}, {"b": ("reserved", BEFORE)})
     assert await api.cancel("a", "b", spare_held=True) == (1, 1, 0, "token")
+    assert api.kept == ["a"]
+
+
+async def test_without_a_cutoff_what_a_consumer_has_taken_meanwhile_is_not_put_again() -> None:
+    api = Api({"a": "ready", "b": "ready"}, {"b": ("reserved", BEFORE)})
+    assert await cancel(cast("Visit", api), TOPIC, ["a", "b"], spare_held=False) == (2, 0, 1, "token")
     assert api.kept == ["a"]
 
 

@@ -49,7 +49,7 @@ def test_topics_that_match_the_pattern_are_accepted(name: str) -> None:
     assert PutJob.model_validate({"topic": name}).topic == name
 
 
-@pytest.mark.parametrize("name", ["", "-a", ".a", "a b", "a/b", "a\n", "a\0", "ä", "a,b", "x" * 129, "{a}"])
+@pytest.mark.parametrize("name", ["", "-a", ".a", "a b", "a/b", "a\n", "a\0", "ä", "a,b", "a*", "x" * 129, "{a}"])
 def test_topics_outside_the_pattern_are_refused(name: str) -> None:
     field, message = error_of(PutJob, {"topic": name})
     assert field == "body.topic"
@@ -107,6 +107,54 @@ def test_ids_may_be_longer_than_topics() -> None:
 )
 def test_a_refusal_names_the_field_and_the_limit(fields: dict[str, Any], field: str, message: str) -> None:
     assert error_of(PutJob, {"topic": "t", **fields}) == (field, message)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "message"),
+    [
+        ({"id": ""}, "body.id", "1 to 255"),
+        ({"id": "nul\0"}, "body.id", "1 to 255"),
+        ({"delay": -0.001}, "body.delay", "at least 0 seconds"),
+        ({"run_at": "9999-12-31T23:59:59-12:00"}, "body.run_at", "10 years"),
+        ({"dead_retain": -0.5}, "body.dead_retain", "at least 0 seconds"),
+        ({"dead_retain": 315576001}, "body.dead_retain", "at most 315576000 seconds"),
+        ({"time_limit": 0.09}, "body.time_limit", "at least 0.1 seconds"),
+        ({"time_limit": "60"}, "body.time_limit", "must be a number"),
+        ({"deadline": 0}, "body.deadline", "at least 0.001 seconds"),
+        ({"deadline": 315576001}, "body.deadline", "at most 315576000 seconds"),
+        ({"id": "a", "unique_for": 0}, "body.unique_for", "at least 0.001 seconds"),
+        ({"unique_for": 5}, "body.unique_for", "needs an `id`"),
+        ({"id": "a", "conflict_with": "dead"}, "body.conflict_with", "'any' or 'live'"),
+        ({"id": "a", "if_reserved": "after"}, "body.if_reserved", "needs `on_conflict` `keep`, `replace` or `append`"),
+        ({"if_reserved": "after", "on_conflict": "keep"}, "body.if_reserved", "needs an `id`"),
+        ({"on_conflict": "append"}, "body.on_conflict", "`append` needs an `id`"),
+        ({"id": "a", "max_items": 5}, "body.max_items", "needs `on_conflict` `append`"),
+        ({"id": "a", "on_conflict": "append", "max_items": 10001}, "body.max_items", "at most 10000"),
+        ({"id": "a", "max_wait": 5}, "body.max_wait", "needs `on_conflict` `replace` or `append`"),
+        ({"max_wait": 5, "on_conflict": "replace"}, "body.max_wait", "needs an `id`"),
+        (
+            {"id": "a", "max_wait": 5, "delay": 6, "on_conflict": "replace"},
+            "body.max_wait",
+            "at least the `delay`, 6 seconds",
+        ),
+        ({"backoff": {"kind": "fixed", "base": 2}}, "body.backoff.base", "not a known field"),
+        ({"tags": [f"t{number}" for number in range(9)]}, "body.tags", "at most 8 items"),
+        ({"tags": ["x" * 65]}, "body.tags.0", "1 to 64"),
+        ({"tags": ["a b"]}, "body.tags.0", "1 to 64"),
+        ({"tags": ["x", "x"]}, "body.tags", "must not repeat a tag"),
+        ({"tags": "x"}, "body.tags", "must be a list"),
+        ({"headers": {f"h{number}": "" for number in range(17)}}, "body.headers", "at most 16 items"),
+        ({"headers": {"x": "y" * 4096}}, "body.headers", "at most 4096 bytes"),
+        ({"headers": {"x": "a\nb"}}, "body.headers.x", "no control characters"),
+        ({"headers": {"x\x7f": ""}}, "body.headers", "without control characters"),
+        ({"headers": {"": "x"}}, "body.headers", "not empty"),
+        ({"headers": {"x": 1}}, "body.headers.x", "must be a string"),
+    ],
+)
+def test_the_terms_of_a_put_are_checked(fields: dict[str, Any], field: str, message: str) -> None:
+    found_field, found_message = error_of(PutJob, {"topic": "t", **fields})
+    assert found_field == field
+    assert message in found_message
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from deferd.api.validation_errors import field_errors
-from deferd.contract.push import SetPush
+from deferd.contract.operations.push import SetPush
 from deferd.contract.webhook_signature import BadSignature, secret_key, signatures, verify
 from tests.drawn_input import drawn
 

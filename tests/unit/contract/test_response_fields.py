@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from deferd.client.response_reading import reader_of
-from deferd.contract.responses.calendars import Calendar
-from deferd.contract.responses.events import Dropped
-from deferd.contract.responses.schedules import PreviewedRun, Schedule
+from deferd.client.requests import reader_of
+from deferd.contract.operations.events import Dropped
+from deferd.contract.operations.schedules_and_calendars import Calendar, PreviewedRun, Schedule
 
 _SCHEDULE = (
     b'{"name": "nightly", "topic": "reports", "every": 60, "zone": "UTC", "overlap": "later", "catch_up": "last", '

@@ -10,8 +10,8 @@ import pytest
 
 from deferd.contract.errors import StoreUnavailable, TooLate
 from deferd.engine.group_commit import GroupCommit
-from deferd.engine.request_end import request_ending_at, request_ends_at_s
-from deferd.store.server_clock import CallTooLate
+from deferd.engine.scripts import request_ending_at, request_ends_at_s
+from deferd.store.pipeline import CallTooLate
 
 
 class GatedStore:

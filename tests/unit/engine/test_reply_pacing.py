@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from deferd.engine import reply_pacing
-from deferd.engine.reply_pacing import BYTES_PER_S, LARGE_BYTES, ReplyPacing
+from deferd.engine import queue
+from deferd.engine.queue import BYTES_PER_S, LARGE_BYTES, ReplyPacing
 
 
 class Clock:
@@ -28,8 +28,8 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock that ReplyPacing reads."""
     clock = Clock()
-    monkeypatch.setattr(reply_pacing, "_sleep", clock.sleep)
-    monkeypatch.setattr(reply_pacing, "_now_s", lambda: clock.now_s)
+    monkeypatch.setattr(queue, "_sleep", clock.sleep)
+    monkeypatch.setattr(queue, "_now_s", lambda: clock.now_s)
     return clock
 
 

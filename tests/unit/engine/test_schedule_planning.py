@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deferd.contract.schedules import PutSchedule
-from deferd.engine.schedules.planning import Plan, PlannedRun, RunTimes
-from deferd.engine.schedules.run_placing import RunPlacing
-from deferd.engine.schedules.stored_schedule import (
+from deferd.contract.operations.schedules_and_calendars import PutSchedule
+from deferd.engine.openings import Openings
+from deferd.engine.record import to_ms
+from deferd.engine.recurrence import run_id
+from deferd.engine.schedule_planning import Plan, PlannedRun, RunTimes, RunWindow
+from deferd.engine.schedule_store import (
     ScheduleState,
     body_of,
     definition_to_store,
@@ -21,9 +23,6 @@ from deferd.engine.schedules.stored_schedule import (
     rest_to_store,
 )
 from deferd.engine.script_arguments import NO_BOUNDS
-from deferd.engine.stored_fields import to_ms
-from deferd.engine.timing.openings import Openings
-from deferd.engine.timing.recurrence import run_id
 from tests.generators import result_of
 
 CREATED_MS = 1_800_000_000_000
@@ -42,7 +41,7 @@ def times(**fields: Any) -> RunTimes:
     if window is not None:
         assert not isinstance(window, str)
         openings = Openings.of(window if isinstance(window, list) else [window])
-    return RunTimes("s", schedule, CREATED_MS, RunPlacing(openings, spread_ms=to_ms(schedule.job.spread or 0)))
+    return RunTimes("s", schedule, CREATED_MS, RunWindow(openings, spread_ms=to_ms(schedule.job.spread or 0)))
 
 
 def plan_of(of: RunTimes, *args: Any, **options: Any) -> Plan:
@@ -208,6 +207,18 @@ def test_runs_that_a_spread_moves_past_the_closing_are_one() -> None:
         )
     ]
     assert len(set(due)) == len(due)
+
+
+def test_a_run_that_its_own_spread_delays_is_planned_once() -> None:
+    """Also when the schedule is looked at between the occurrence and the time that it is due."""
+    hourly = times(every=3600, job={"spread": 3000})
+    first, second = islice(hourly.runs_after(CREATED_MS), 2)
+    assert first.occurrence_ms < first.due_ms < second.occurrence_ms
+    plan = plan_of(hourly, second.occurrence_ms, CREATED_MS)
+    assert [run.due_ms for run in plan.runs] == [first.due_ms, second.due_ms]
+    plan = plan_of(hourly, second.due_ms - 1, first.occurrence_ms)
+    assert [run.id for run in plan.runs] == [run_id("s", second.occurrence_ms)]
+    assert plan.advance_at_ms == second.due_ms
 
 
 def test_a_definition_is_stored_as_it_was_given_without_the_body() -> None:

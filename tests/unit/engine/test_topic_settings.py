@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from deferd.contract.model import TopicSettings
-from deferd.engine.topic_settings import UNREADABLE_SETTINGS, read_settings, settings_to_store
+from deferd.engine.topics import UNREADABLE_SETTINGS, read_settings, settings_to_store
 
 
 def test_settings_are_read_as_they_were_stored() -> None:

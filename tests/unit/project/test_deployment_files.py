@@ -1,10 +1,12 @@
-"""What people build and run: the image, the compose file with the proxy's configuration in it, and the files that
-docs/deployment.md and docs/operations.md show: systemd unit, Kubernetes manifest, Prometheus configuration.
+"""What people build and run: the image, the compose file with the proxy's configuration in it, the manifests of
+docs/deployment/kubernetes/, and the files that docs/deployment.md and docs/operations.md show: systemd unit, Prometheus
+configuration.
 """
 
 from __future__ import annotations
 
 import configparser
+import inspect
 import json
 import os
 import re
@@ -15,11 +17,14 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 
+from deferd import Worker
 from deferd.contract import limits
 from deferd.server.http.connections import KEEP_ALIVE_S
+from deferd.server.http_server import CLOSING_S
 from deferd.settings import Settings, load_settings, variable
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -102,7 +107,7 @@ def test_the_compose_file_follows_the_schema() -> None:
         ],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=280,
         check=False,
     )
 
@@ -251,49 +256,197 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
         ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", unit],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=280,
         check=False,
     )
 
     assert 0 == ran.returncode, ran.stderr
 
 
-def kubernetes() -> dict[str, dict[str, Any]]:
-    """The objects of the manifest by their kind."""
-    objects = yaml.safe_load_all(documented("deployment.md", "yaml", "apiVersion: apps/v1"))
-    return {one["kind"]: one for one in objects}
+FOLDER = ROOT / "docs/deployment/kubernetes"
+MANIFESTS = sorted(FOLDER.rglob("*.yaml"))
+OLDEST_KUBERNETES, NEWEST_KUBERNETES = "1.30", "1.37"
 
 
-def test_the_kubernetes_manifest_has_the_fields_that_its_schema_requires() -> None:
-    objects = kubernetes()
-    deployment, service = objects["Deployment"], objects["Service"]
-    template = deployment["spec"]["template"]
-
-    assert ("apps/v1", "v1") == (deployment["apiVersion"], service["apiVersion"])
-    assert all(one.keys() == {"apiVersion", "kind", "metadata", "spec"} for one in objects.values())
-    assert {"replicas", "strategy", "selector", "template"} == deployment["spec"].keys()
-    assert {"type": "Recreate"} == deployment["spec"]["strategy"], "else an upgrade mixes revisions on one store"
-    assert deployment["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
-    assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
-    [container] = template["spec"]["containers"]
-    assert container["volumeMounts"][0]["name"] == template["spec"]["volumes"][0]["name"]
-    [port], [exposed] = container["ports"], service["spec"]["ports"]
-    assert port["name"] == exposed["targetPort"]
-    assert port["containerPort"] == Settings.model_fields["port"].default
+def manifest(name: str) -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load((FOLDER / name).read_text(encoding="utf-8"))
+    return content
 
 
-def test_the_kubernetes_manifest_fits_the_service() -> None:
-    pod = kubernetes()["Deployment"]["spec"]["template"]["spec"]
+def is_builtin(content: dict[str, Any]) -> bool:
+    """Whether Kubernetes itself has the kind; others have groups with the domain of their project."""
+    group = content["apiVersion"].rpartition("/")[0]
+    return "." not in group or group.endswith(".k8s.io")
+
+
+BUILTIN = [
+    str(file.relative_to(FOLDER))
+    for file in MANIFESTS
+    if file.name != "kustomization.yaml" and is_builtin(manifest(str(file)))
+]
+
+
+@pytest.mark.parametrize("version", [OLDEST_KUBERNETES, NEWEST_KUBERNETES])
+@pytest.mark.parametrize("name", BUILTIN)
+def test_a_manifest_follows_the_schema_of_kubernetes(name: str, version: str) -> None:
+    content = manifest(name)
+
+    assert version == kubernetes_validate.validate(content, version, strict=True)
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate({**content, "spec": {**content["spec"], "replica": 2}}, version, strict=True)
+
+
+def fields(content: object, path: str = "") -> set[str]:
+    """The paths of all values below `content`; the items of a list share one."""
+    if isinstance(content, dict):
+        return set().union(*(fields(value, f"{path}.{name}") for name, value in content.items()))
+    if isinstance(content, list):
+        return set().union(*(fields(item, path) for item in content))
+    return {path}
+
+
+def test_kinds_that_others_define_have_only_fields_that_were_compared_with_their_definitions() -> None:
+    """No package brings these schemas. Those of KEDA 2.20 and of the Prometheus operator 0.93 accept both."""
+    scaled, monitor = manifest("workers/scaled-object.yaml"), manifest("service-monitor.yaml")
+
+    assert ("keda.sh/v1alpha1", "ScaledObject") == (scaled["apiVersion"], scaled["kind"])
+    of_trigger = {"serverAddress", "query", "threshold", "ignoreNullValues"}
+    assert fields(scaled["spec"]) == {
+        ".scaleTargetRef.name",
+        *(".minReplicaCount", ".maxReplicaCount", ".pollingInterval", ".cooldownPeriod"),
+        *(".triggers.type", ".triggers.metricType", *(f".triggers.metadata.{name}" for name in of_trigger)),
+    }
+    assert all(isinstance(value, str) for one in scaled["spec"]["triggers"] for value in one["metadata"].values())
+    assert ("monitoring.coreos.com/v1", "ServiceMonitor") == (monitor["apiVersion"], monitor["kind"])
+    assert fields(monitor["spec"]) == {
+        ".selector.matchLabels.app.kubernetes.io/name",
+        *(".endpoints.port", ".endpoints.path", ".endpoints.interval"),
+        *(f".endpoints.authorization.{name}" for name in ("type", "credentials.name", "credentials.key")),
+    }
+
+
+def test_each_manifest_is_checked_and_applied_or_named_on_the_page() -> None:
+    page = (ROOT / "docs/deployment.md").read_text(encoding="utf-8")
+    applied: set[Path] = set()
+    for file in MANIFESTS:
+        if file.name == "kustomization.yaml":
+            kustomization = manifest(str(file))
+            assert {"apiVersion", "kind", "resources", "images"} == kustomization.keys()
+            [image] = kustomization["images"]
+            assert {"name": "registry.example/deferd", "newTag": PYPROJECT["project"]["version"]} == image
+            applied |= {file.parent / name for name in kustomization["resources"]}
+
+    assert applied <= set(MANIFESTS)
+    for file in set(MANIFESTS) - applied:
+        assert f"(deployment/kubernetes/{file.relative_to(FOLDER)})" in page, file
+
+
+def pod_of(name: str) -> dict[str, Any]:
+    spec: dict[str, Any] = manifest(name)["spec"]["template"]["spec"]
+    return spec
+
+
+@pytest.mark.parametrize("name", ["deployment.yaml", "embedded/stateful-set.yaml"])
+def test_the_pods_of_kubernetes_fit_the_service(name: str) -> None:
+    content, pod = manifest(name), pod_of(name)
     [container] = pod["containers"]
+    [port] = container["ports"]
+    [exposed] = manifest("service.yaml")["spec"]["ports"]
     environment = {entry["name"]: entry for entry in container["env"]}
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    volumes = [*pod["volumes"], *(one["metadata"] for one in content["spec"].get("volumeClaimTemplates", ()))]
+    labels = content["spec"]["template"]["metadata"]["labels"]
 
     assert environment.keys() <= {variable(name) for name in Settings.model_fields}
-    assert environment["DEFERD_KEYS_FILE"]["value"].startswith(container["volumeMounts"][0]["mountPath"] + "/")
-    assert ["deferd", "serve", "--host", "0.0.0.0"] == container["args"]  # noqa: S104 - in its container
-    assert ("/healthz", "/readyz") == tuple(
-        container[probe]["httpGet"]["path"] for probe in ("livenessProbe", "readinessProbe")
-    )
+    assert environment["DEFERD_KEYS_FILE"]["value"].startswith(mounts["keys"] + "/")
+    assert mounts.keys() == {volume["name"] for volume in volumes}
+    assert ["deferd", "serve", "--host", "0.0.0.0"] == container["args"][:4]  # noqa: S104 - in its container
+    probes = ("startupProbe", "livenessProbe", "readinessProbe")
+    assert ["/healthz", "/healthz", "/readyz"] == [container[probe]["httpGet"]["path"] for probe in probes]
+    assert {port["name"]} == {container[probe]["httpGet"]["port"] for probe in probes}
+    assert port["name"] == exposed["targetPort"]
+    assert port["containerPort"] == Settings.model_fields["port"].default
     assert pod["enableServiceLinks"] is False, "else a Service named deferd sets DEFERD_PORT=tcp://..."
-    assert pod["terminationGracePeriodSeconds"] > 2 * Settings.model_fields["drain_timeout"].default
     assert f"USER {pod['securityContext']['runAsUser']}:{pod['securityContext']['runAsGroup']}" in DOCKERFILE
     assert container["image"].endswith(":" + PYPROJECT["project"]["version"])
+    for selector in (content["spec"]["selector"], manifest("network-policy.yaml")["spec"]["podSelector"]):
+        assert selector["matchLabels"].items() <= labels.items()
+    assert manifest("service.yaml")["spec"]["selector"].items() <= labels.items()
+
+
+def test_the_embedded_store_has_the_service_of_the_replicas_and_a_volume_for_its_data() -> None:
+    content, [container] = manifest("embedded/stateful-set.yaml"), pod_of("embedded/stateful-set.yaml")["containers"]
+
+    assert manifest("embedded/service.yaml") == manifest("service.yaml")
+    assert 1 == content["spec"]["replicas"], "a data directory belongs to one service"
+    assert content["spec"]["serviceName"] == manifest("service.yaml")["metadata"]["name"]
+    assert ["--data-dir", "/data/jobs"] == container["args"][4:]
+    assert "DEFERD_REDIS_URL" not in {entry["name"] for entry in container["env"]}
+
+
+def drain_s(environment: dict[str, str]) -> float:
+    """How long a service with these variables may take from SIGTERM until it has ended, without its store."""
+    values = {name: Settings.model_fields[name].default for name in ("drain_idle_timeout", "drain_timeout")}
+    return CLOSING_S + sum(float(environment.get(variable(name), default)) for name, default in values.items())
+
+
+@pytest.mark.parametrize("name", ["deployment.yaml", "embedded/stateful-set.yaml"])
+def test_a_pod_of_kubernetes_has_the_time_that_its_end_takes(name: str) -> None:
+    pod = pod_of(name)
+    [container] = pod["containers"]
+    environment = {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
+    pre_stop_s = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
+
+    assert pod["terminationGracePeriodSeconds"] > pre_stop_s + drain_s(environment) + 5
+
+
+def test_a_rolling_update_keeps_all_replicas_and_their_connections() -> None:
+    spec, [container] = manifest("deployment.yaml")["spec"], pod_of("deployment.yaml")["containers"]
+    environment = {entry["name"]: entry.get("value") for entry in container["env"]}
+
+    assert {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}} == spec["strategy"]
+    assert container["lifecycle"]["preStop"]["sleep"]["seconds"] >= 5, "as long as nodes take to withdraw an endpoint"
+    assert float(environment["DEFERD_DRAIN_IDLE_TIMEOUT"]) >= 5
+    assert manifest("pod-disruption-budget.yaml")["spec"]["maxUnavailable"] < spec["replicas"]
+    for constraint in spec["template"]["spec"]["topologySpreadConstraints"]:
+        assert constraint["labelSelector"] == spec["selector"]
+
+
+def test_compose_and_systemd_give_the_service_the_time_that_its_end_takes() -> None:
+    compose = COMPOSE["services"]["deferd"]
+    stop_s = int(systemd_unit()["Service"]["TimeoutStopSec"].removesuffix("s"))
+
+    assert int(compose["stop_grace_period"].removesuffix("s")) > drain_s(compose["environment"]) + 5
+    assert stop_s > drain_s({"DEFERD_DRAIN_IDLE_TIMEOUT": "10"}) + 5, "as the page recommends beside other replicas"
+
+
+def test_the_network_policy_lets_workers_call_the_service_and_the_service_its_store() -> None:
+    spec = manifest("network-policy.yaml")["spec"]
+    [ingress] = spec["ingress"]
+    worker = manifest("workers/deployment.yaml")["spec"]["template"]["metadata"]["labels"]
+    callers = [one["podSelector"]["matchLabels"].items() for one in ingress["from"] if "podSelector" in one]
+
+    assert ["Ingress", "Egress"] == spec["policyTypes"]
+    assert ["http"] == [port["port"] for port in ingress["ports"]]
+    assert any(labels <= worker.items() for labels in callers)
+    assert [{53}, {6379}, {443}] == [{port["port"] for port in one["ports"]} for one in spec["egress"]]
+    assert all("to" in one for one in spec["egress"]), "else it would be everywhere"
+
+
+def test_workers_scale_by_work_that_waits_and_have_time_to_end() -> None:
+    worker, scaler = manifest("workers/deployment.yaml"), manifest("workers/autoscaler.yaml")["spec"]
+    scaled = manifest("workers/scaled-object.yaml")["spec"]
+    grace_s = inspect.signature(Worker).parameters["grace"].default
+    adapter = (FOLDER / "workers/autoscaler.yaml").read_text(encoding="utf-8").partition("apiVersion")[0]
+
+    assert "replicas" not in worker["spec"], "an apply would undo what the autoscaler has set"
+    assert worker["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > grace_s + 5
+    assert worker["metadata"]["name"] == scaled["scaleTargetRef"]["name"] == scaler["scaleTargetRef"]["name"]
+    by_hpa = [(one["external"]["target"], one["external"]["metric"]) for one in scaler["metrics"]]
+    assert [(one["metricType"], one["metadata"]["threshold"]) for one in scaled["triggers"]] == [
+        (target["type"], target.get("averageValue") or target["value"]) for target, _ in by_hpa
+    ]
+    for (_, metric), trigger in zip(by_hpa, scaled["triggers"], strict=True):
+        [(label, value)] = metric["selector"]["matchLabels"].items()
+        assert f'{label}="{value}"' in trigger["metadata"]["query"]
+        assert metric["name"] in adapter

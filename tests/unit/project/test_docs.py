@@ -87,7 +87,7 @@ def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=280,
         check=False,
     )
     assert (ran.returncode, ran.stdout + ran.stderr) == (0, "")

@@ -105,7 +105,7 @@ before = {*sys.modules}
 import deferd
 print(*{*sys.modules} - before)
 """
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=280, check=True)
     assert ran.stdout.split() == ["deferd"]
 
 
@@ -119,7 +119,7 @@ def test_the_vendored_files_are_those_that_were_fetched() -> None:
 
 def test_the_wheel_has_the_package_with_its_scripts_and_types(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=50)
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=280)
     [wheel] = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         held = {name for name in archive.namelist() if ".dist-info/" not in name}
@@ -185,7 +185,8 @@ def test_ci_runs_the_second_code_block_of_the_readme_and_then_the_slow_tests(ci:
     assert ci.run() == 0
     assert ci.commands[:2] == ["install", f"true -euo pipefail -c {test_command}"]
     [slow] = ci.commands[2:]
-    assert slow.startswith("true -m pytest -n 4 -m slow or hypothesis --hypothesis-profile full ")
+    assert slow.startswith("true -m pytest -n 4 ")
+    assert " -m slow or hypothesis --hypothesis-profile full " in slow
 
 
 def test_ci_runs_no_other_block_of_the_readme(ci: Ci) -> None:
@@ -218,7 +219,10 @@ def test_a_test_without_its_program_fails_in_ci_and_is_skipped_elsewhere(
         require_program("no-such-program", "nor-this")
 
 
-@pytest.mark.parametrize("script", [".ci/install", ".ci/run", "scripts/check", "scripts/install", "scripts/test"])
+@pytest.mark.parametrize(
+    "script",
+    [".ci/install", ".ci/run", "scripts/check", "scripts/image", "scripts/install", "scripts/release", "scripts/test"],
+)
 def test_a_script_can_be_run(script: str) -> None:
     assert os.access(ROOT / script, os.X_OK)
     subprocess.run(["bash", "-n", ROOT / script], check=True, timeout=10)

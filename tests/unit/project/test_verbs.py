@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deferd.api.resp import job_commands
-from deferd.api.resp.command_table import COMMANDS as RESP_COMMANDS
+from deferd.api.resp.execution import COMMANDS as RESP_COMMANDS
 from deferd.api.resp.options import Options
 from deferd.client import AsyncClient
 

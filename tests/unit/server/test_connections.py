@@ -14,7 +14,7 @@ import pytest
 from deferd.api.app import create_app
 from deferd.server.http.connections import IDLE_S, KEEP_ALIVE_S, Connections, TimedConnection
 from deferd.server.http.direct_path import DirectPath
-from deferd.server.http.fast_path import FastPathProtocol
+from deferd.server.http.protocol import FastPathProtocol
 from deferd.settings import Settings
 from tests.waiting import until
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,7 +18,6 @@ from hypothesis import strategies as st
 from deferd.api.auth.api_keys import KEYS_MAX, Key, KeysRefused, Limit, hash_of, parse_keys
 from deferd.api.auth.key_source import KeySource
 from deferd.contract.scopes import Scope
-from deferd.contract.topic_patterns import TopicPatterns
 from deferd.settings import _CLIENT_VARIABLES, Settings, SettingsError, load_settings, unknown_variables, variable
 from deferd.store.url import StoreUrlError, parse_store_url
 from tests.drawn_input import digits, drawn, outcome, texts
@@ -240,14 +238,6 @@ def test_written_keys_are_parsed_unchanged(some_entries: list[dict[str, Any]]) -
         assert entry["name"] == key.name
         assert key.scopes == frozenset(Scope if Scope.ADMIN in entry["scopes"] else entry["scopes"])
         assert key.limit == (Limit(float(entry["limit"][0]), entry["limit"][1]) if "limit" in entry else None)
-
-
-@drawn(600)
-@given(some_patterns=st.lists(patterns, min_size=1, max_size=3), topic=st.from_regex(r"[a-c.]{1,10}", fullmatch=True))
-def test_a_topic_pattern_matches_what_its_regular_expression_matches(some_patterns: list[str], topic: str) -> None:
-    expressions = [".*".join(map(re.escape, pattern.split("*"))) for pattern in some_patterns]
-    fits = any(re.fullmatch(expression, topic) for expression in expressions)
-    assert fits is TopicPatterns(some_patterns).match(topic)
 
 
 @pytest.mark.parametrize("text", ["~nobody-here/data", "~nobody-here"])

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from deferd.server.credential_files import CredentialFiles
-from deferd.server.listener import listen
-from deferd.server.serve_context import ServeContext
+from deferd.server.serve_context import ServeContext, listen
 from deferd.server.supervisor import ProcessPool
 from deferd.settings import Settings
 

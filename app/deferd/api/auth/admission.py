@@ -7,9 +7,8 @@ from collections.abc import Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, ClassVar, Protocol
 
-from deferd.api.auth.api_keys import NO_BOUNDS, Bounds, Key
+from deferd.api.auth.api_keys import NO_BOUNDS, Arguments, Bounds, Key, Permission, admits
 from deferd.api.auth.audit_log import AuditedRequest, AuditLog
-from deferd.api.auth.permissions import Arguments, Permission, admits
 from deferd.api.auth.usage_limits import KeyUsage
 from deferd.api.incoming_request import IncomingRequest
 from deferd.api.responses import Header

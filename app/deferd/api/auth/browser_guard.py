@@ -16,8 +16,7 @@ from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from functools import lru_cache
 
 from deferd.api.auth.admission import WITHOUT_KEY, Addressed, Admission, Gate
-from deferd.api.auth.api_keys import Key
-from deferd.api.auth.permissions import Permission
+from deferd.api.auth.api_keys import Key, Permission
 from deferd.api.incoming_request import IncomingRequest
 from deferd.api.responses import Header
 from deferd.contract.errors import Forbidden

@@ -16,9 +16,8 @@ from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from typing import Any
 
 from deferd.api.auth.admission import WITHOUT_KEY, Addressed, Admission, Gate
-from deferd.api.auth.api_keys import NO_BOUNDS, Key, KeyRing, KeysRefused
+from deferd.api.auth.api_keys import NO_BOUNDS, Arguments, Key, KeyRing, KeysRefused, Permission
 from deferd.api.auth.key_source import CHECK_S, KeySource
-from deferd.api.auth.permissions import Arguments, Permission
 from deferd.api.auth.quota import Quota, keep_counting
 from deferd.api.auth.usage_limits import KeyUsage
 from deferd.api.incoming_request import IncomingRequest

@@ -21,13 +21,13 @@ from typing import NoReturn
 from deferd.api.auth.api_keys import Bounds
 from deferd.contract.errors import FieldError, InvalidInput, RateLimited, StoreUnavailable
 from deferd.contract.model import ChangeJob, JobPolicy, PutJob
-from deferd.contract.schedules import PutSchedule
+from deferd.contract.operations.schedules_and_calendars import PutSchedule
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.contract.windows import window_text
 from deferd.engine.partitions import topic_of
 from deferd.engine.record import json_bytes
-from deferd.engine.schedules.stored_schedule import StoredSchedule, definition_to_store, rest_to_store
-from deferd.engine.script_arguments import NO_BOUNDS, EncodedPut, tags_of
+from deferd.engine.schedule_store import StoredSchedule, definition_to_store, rest_to_store
+from deferd.engine.script_arguments import NO_BOUNDS, EncodedPut
 from deferd.engine.topic_usage import (
     CALL_OVERHEAD_BYTES,
     JOB_OVERHEAD_BYTES,
@@ -57,7 +57,7 @@ class _Counted:
 
 @dataclass(slots=True)
 class _Use:
-    """How much of `what` is in use: the last count, what was added since then, and what is being added now.
+    """How much of `what` is in use: `held` is the last count, what was added since then, and what is being added now.
 
     `bound` is the name of its limit, `most` the limit, None for none.
     """
@@ -65,13 +65,19 @@ class _Use:
     bound: str
     what: str
     most: int | None = None
+    held: int = 0
     counted: int = 0
     since: int = 0
-    under_way: int = 0
+    """What calls that have ended since the last count began have added, though they may have been refused."""
 
-    @property
-    def held(self) -> int:
-        return self.counted + self.since + self.under_way
+    def note_count(self, counted: int, since_before: int) -> None:
+        """Correct it by a count, when `since` was `since_before` as it began.
+
+        What was put during the count may be in use twice until the next one.
+        """
+        self.held += counted - self.counted - since_before
+        self.counted = counted
+        self.since -= since_before
 
 
 _Amounts = Sequence[tuple[_Use, int]]
@@ -80,8 +86,8 @@ _Amounts = Sequence[tuple[_Use, int]]
 class _Claim:
     """Around a call that may add these amounts to what is in use, and these topics.
 
-    Entering it raises the errors of `Quota.room_for` when there is no room for the amounts `checked`, and has no effect
-    then. Not a generator: this is done for each put.
+    Entering it raises the errors of `Quota.room_for` when there is no room for the topics and the amounts `checked`,
+    and has no effect then. Not a generator, and few calls: this is done for each put.
     """
 
     __slots__ = ("_added", "_checked", "_quota", "topics")
@@ -93,15 +99,26 @@ class _Claim:
         self.topics = topics
 
     def __enter__(self) -> None:
-        self._quota.begin(self, self._checked)
+        quota, topics = self._quota, self.topics
+        are_new = topics and not quota.topics.issuperset(topics)
+        if are_new:
+            quota.check_new_topics(topics)
+        for use, amount in self._checked:
+            if use.most is not None and use.held + amount > use.most and amount:
+                quota.refuse(use, use.most, amount)
         for use, amount in self._added:
-            use.under_way += amount
+            use.held += amount
+        if are_new:
+            quota.topics.update(topics)
+        if topics:  # they are in use from now on, also if a count that is under way does not find them
+            quota.topics_since.update(topics)
+            quota.under_way.add(self)
 
     def __exit__(self, *_error: object) -> None:
         for use, amount in self._added:
-            use.under_way -= amount
-            use.since += amount  # includes what was refused or is unknown; the next count corrects it
-        self._quota.end(self)
+            use.since += amount
+        if self.topics:
+            self._quota.under_way.remove(self)  # a count that begins now finds them
 
 
 class Quota:
@@ -114,9 +131,11 @@ class Quota:
         self._call_bytes = _Use("max_bytes_total", "bytes of notes of calls on many jobs")
         self._in_topics = _Use("max_topics", "topics")
         self._of_shard: dict[int, _Counted] = {}
-        self._topics: set[str] = set()
-        self._topics_since: set[str] = set()
-        self._under_way: set[_Claim] = set()
+        self.topics: set[str] = set()
+        """Those that are in use, if there is a limit of topics."""
+        self.topics_since: set[str] = set()
+        """Those of the calls that have begun since the last count began."""
+        self.under_way: set[_Claim] = set()
         """Those that name topics."""
         self._count_at_s = -math.inf
         self.revise(patterns, bounds)
@@ -137,7 +156,12 @@ class Quota:
             RateLimited: there is no room for all jobs now.
             InvalidInput: the put is larger than a bound, so there never will be.
         """
-        return self._room_in({job.topic for job in jobs}, len(jobs), self._bytes_of(jobs))
+        counts_bytes, topics, needed_bytes = self._bounds.max_bytes_total is not None, set(), 0
+        for job in jobs:
+            topics.add(job.topic)
+            if counts_bytes:
+                needed_bytes += _bytes_of_encoded(job) if isinstance(job, EncodedPut) else _bytes_of(job)
+        return self._room_in(topics, len(jobs), needed_bytes)
 
     def room_for_schedule(self, schedule: PutSchedule) -> AbstractContextManager[None]:
         """Around a put of a schedule: it counts as a job, its next run as another one. Raises as `room_for` does."""
@@ -183,31 +207,16 @@ class Quota:
         amounts = ((self._jobs, jobs), (self._bytes, needed_bytes))
         return _Claim(self, amounts, amounts, () if self._bounds.max_topics is None else named)
 
-    def begin(self, claim: _Claim, amounts: _Amounts) -> None:
-        """A call begins, whose topics are in use from then on. Raises as `room_for` when there is no room for it."""
-        new = [topic for topic in claim.topics if topic not in self._topics]
-        if new:
-            self._in_topics.counted = len(self._topics)
-            self._check(((self._in_topics, len(new)),))
-        self._check(amounts)
-        if claim.topics:
-            self._topics.update(new)
-            self._topics_since.update(claim.topics)
-            self._under_way.add(claim)
+    def check_new_topics(self, topics: Collection[str]) -> None:
+        """Raise as `room_for` does when there is no room for those of the topics that are new."""
+        use = self._in_topics
+        use.held = len(self.topics)
+        new = len(self.topics.union(topics)) - use.held
+        if use.most is not None and use.held + new > use.most:
+            self.refuse(use, use.most, new)
 
-    def end(self, claim: _Claim) -> None:
-        """The call has ended; a count may have replaced its topics meanwhile."""
-        if claim.topics:
-            self._under_way.remove(claim)
-            self._topics.update(claim.topics)
-            self._topics_since.update(claim.topics)
-
-    def _check(self, amounts: _Amounts) -> None:
-        for use, needed in amounts:
-            if use.most is not None and needed and use.held + needed > use.most:
-                self._refuse(use, use.most, needed)
-
-    def _refuse(self, use: _Use, most: int, needed: int) -> NoReturn:
+    def refuse(self, use: _Use, most: int, needed: int) -> NoReturn:
+        """Raise the error for a call that needs more than there may be."""
         if needed > most:  # a retry cannot help
             text = (
                 f"needs room for {needed} {use.what}, but key {self._key_name!r} may have at most {most} ({use.bound})"
@@ -218,11 +227,6 @@ class Quota:
             f"{use.what} in use: {use.held}, needed: {needed} more",
             retry_after_s=math.ceil(max(1.0, self._count_at_s - time.monotonic())),
         )
-
-    def _bytes_of(self, jobs: Sequence[PutJob | EncodedPut]) -> int:
-        if self._bounds.max_bytes_total is None:
-            return 0
-        return sum(_bytes_of_encoded(job) if isinstance(job, EncodedPut) else _bytes_of(job) for job in jobs)
 
     def is_due(self, now_s: float) -> bool:
         """Whether to count: the quota was used since the last count, and that is long enough ago."""
@@ -238,7 +242,7 @@ class Quota:
         self._was_used = False
         uses = {"jobs": self._jobs, "bytes": self._bytes, "calls": self._calls, "call_bytes": self._call_bytes}
         before = {name: use.since for name, use in uses.items()}
-        self._topics_since = {topic for claim in self._under_way for topic in claim.topics}
+        self.topics_since = {topic for claim in self.under_way for topic in claim.topics}
         try:
             counts = await asyncio.gather(
                 *(self._count_shard(usage, shard) for shard in range(usage.shards)), return_exceptions=True
@@ -254,9 +258,8 @@ class Quota:
             if not isinstance(count, BaseException):
                 self._of_shard[shard] = count
         for name, use in uses.items():
-            use.counted = sum(getattr(count, name) for count in self._of_shard.values())
-            use.since -= before[name]  # what was put during the count may be counted twice until the next one
-        self._topics = self._topics_since.union(*(count.topics for count in self._of_shard.values()))
+            use.note_count(sum(getattr(count, name) for count in self._of_shard.values()), before[name])
+        self.topics = self.topics_since.union(*(count.topics for count in self._of_shard.values()))
 
     async def _count_shard(self, usage: TopicUsage, shard: int) -> _Counted:
         counted = _Counted()
@@ -290,9 +293,11 @@ def _bytes_of(job: PutJob) -> int:
 
 def _bytes_of_encoded(job: EncodedPut) -> int:
     """The same, and what the numbers of its policy use."""
-    window_bytes = 0 if job.placing is None else len(job.placing.window or "")
-    index_bytes = sum(2 * len(tag) + TAG_OVERHEAD_BYTES + len(job.topic) + len(job.id) for tag in tags_of(job))
-    return 2 * len(job.id) + index_bytes + window_bytes + len(job.job) + JOB_OVERHEAD_BYTES
+    window_bytes = 0 if job.to_place is None else len(job.to_place.window or "")
+    needed_bytes = 2 * len(job.id) + window_bytes + len(job.job) + JOB_OVERHEAD_BYTES
+    for tag in job.tags:
+        needed_bytes += 2 * len(tag) + TAG_OVERHEAD_BYTES + len(job.topic) + len(job.id)
+    return needed_bytes
 
 
 def _policy_bytes(policy: JobPolicy) -> int:

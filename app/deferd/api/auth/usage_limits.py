@@ -15,15 +15,15 @@ from deferd.api.auth.quota import Quota
 from deferd.api.auth.rate_limit import Bucket
 from deferd.api.responses import Header
 from deferd.contract.errors import FieldError, InvalidInput, PayloadTooLarge, RateLimited
-from deferd.contract.json_depth import is_deeper
+from deferd.contract.json_values import is_deeper
 from deferd.contract.model import ChangeJob, FinishJob, JobPolicy, PutBatch, PutJob
-from deferd.contract.schedules import PutSchedule, ScheduledJob
+from deferd.contract.operations.schedules_and_calendars import PutSchedule, ScheduledJob
 from deferd.engine.script_arguments import EncodedPut, PutBounds
 
 WAITING_RETRY_S = 1
 """`Retry-After` of a key with too many waiting pops: one may end at any time."""
 _NO_QUOTA = nullcontext()
-_WAITING_POPS = b'ratelimit-policy: "waiting-pops";q=%d;qu="concurrent-requests"\r\nratelimit: "waiting-pops";r=%d\r\n'
+_WAITING_POPS = b'ratelimit-policy: "waiting-pops";q=%d;qu="concurrent-requests"\r\nratelimit: "waiting-pops";r=%%d\r\n'
 
 
 class _WaitingPop:
@@ -49,7 +49,7 @@ class _WaitingPop:
 class KeyUsage:
     """The limits of a key and what it has used of them. After a reload it continues from `before`."""
 
-    __slots__ = ("_bucket", "_name", "_waiting", "bounds", "put_bounds", "quota")
+    __slots__ = ("_bucket", "_header_lines", "_name", "_waiting", "bounds", "put_bounds", "quota")
 
     def __init__(self, key: Key, before: KeyUsage | None) -> None:
         self._name = key.name
@@ -71,6 +71,9 @@ class KeyUsage:
             self._bucket = None
         elif self._bucket is None or self._bucket.limit != key.limit:
             self._bucket = Bucket(key.limit, time.monotonic())
+        most = bounds.max_waiting_pops
+        self._header_lines = b"" if self._bucket is None else self._bucket.header_lines
+        self._header_lines += b"" if most is None else _WAITING_POPS % most
 
     def take(self) -> float:
         """Count a request: 0 when the rate limit allows it, else the seconds until it does."""
@@ -155,8 +158,8 @@ class KeyUsage:
 
     def header_lines(self) -> bytes:
         """The same as the lines of a response, each ended by CRLF."""
-        lines = b"" if self._bucket is None else self._bucket.header_lines(time.monotonic())
+        values: tuple[float, ...] = () if self._bucket is None else self._bucket.state(time.monotonic())
         most = self.bounds.max_waiting_pops
         if most is not None:
-            lines += _WAITING_POPS % (most, max(most - self._waiting[0], 0))
-        return lines
+            values = (*values, max(most - self._waiting[0], 0))
+        return self._header_lines % values

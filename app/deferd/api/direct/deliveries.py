@@ -10,16 +10,14 @@ from msgspec import Raw
 
 from deferd.api.auth.admission import Admission
 from deferd.api.auth.api_keys import Bounds
-from deferd.api.delivery_decoding import decode_bury, decode_finish, decode_release, decode_touch
-from deferd.api.direct.call import DirectCall
-from deferd.api.direct.verb import DirectRequest, DirectVerb
-from deferd.api.response_values import instant, instant_text
+from deferd.api.body_decoding import decode_bury, decode_finish, decode_release, decode_touch
+from deferd.api.direct.verb import DirectCall, DirectRequest, DirectVerb
 from deferd.api.responses import encode
 from deferd.contract.model import JobState
-from deferd.contract.operations import deliveries as operations
-from deferd.contract.responses.job_calls import Buried, Finished, Released, Touched
-from deferd.engine.call_results import raise_unless_ok
-from deferd.engine.deliveries import ReleaseReply, lease_end_ms, released
+from deferd.contract.operations import jobs as operations
+from deferd.contract.operations.jobs import Buried, Finished, Released, Touched
+from deferd.contract.timestamps import instant, instant_bytes
+from deferd.engine.deliveries import ReleaseReply, lease_end_ms, raise_unless_ok, released
 from deferd.engine.group_commit import OnResult
 from deferd.engine.script_arguments import RECEIPT_BYTES, Args, EncodedFinish, EncodedRelease, size
 
@@ -106,7 +104,7 @@ class DirectRelease(_DirectDelivery):
         state, due_at_ms, attempts = released(result, topic, job_id)
         if due_at_ms is None:
             return encode(Released(state=state, attempts=attempts))
-        return _DELAYED % (instant_text(due_at_ms).encode(), attempts)
+        return _DELAYED % (instant_bytes(due_at_ms), attempts)
 
 
 class DirectTouch(_DirectDelivery):

@@ -1,8 +1,9 @@
-"""The direct path of pops. Its specification is `deferd.api.routes.pop`."""
+"""The direct path of pops. Its specification is `deferd.api.routes.deliveries`."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Any, ClassVar, NamedTuple
@@ -10,23 +11,24 @@ from typing import Any, ClassVar, NamedTuple
 from deferd.api import request_query
 from deferd.api.auth.admission import Admission
 from deferd.api.consumer_tracker import MOST_NOTES
-from deferd.api.direct.call import DirectCall
-from deferd.api.direct.verb import QUERY, DirectRequest, DirectVerb
-from deferd.api.job_templates import written_deliveries
-from deferd.api.routes.pop import NO_STORE, PopQuery, named_topics, return_undelivered
+from deferd.api.direct.verb import QUERY, DirectCall, DirectRequest, DirectVerb
+from deferd.api.job_responses import written_deliveries
+from deferd.api.routes.deliveries import NO_STORE, PopQuery, named_topics, return_undelivered
 from deferd.api.routes.queries import TOPICS_PATTERN
 from deferd.api.unsent_bytes import LARGE_BYTES
+from deferd.contract import limits
 from deferd.contract.errors import DeferdError
-from deferd.contract.operations.pop import POP_JOBS, POP_JOBS_BY_GET
+from deferd.contract.operations.jobs import POP_JOBS, POP_JOBS_BY_GET
 from deferd.contract.topic_patterns import is_pattern
 from deferd.engine.queue import PopRequest
-from deferd.engine.record import JobRecord
-from deferd.engine.stored_fields import to_ms
+from deferd.engine.record import JobRecord, to_ms
 from deferd.engine.topic_search import TopicSelection
 
 _EMPTY_OBJECT = b"{}"
 _KEPT_BYTES = 200
 """Parsed queries and topics are kept; clients send the same few. Not longer ones, to bound the memory."""
+_REQUEST_ID = re.compile(rf"(?<![^&])request_id=({limits.ID_PATTERN.strip('^$')})(?![^&])", re.ASCII)
+"""No `&` is a part of it, so the query without it counts as having as many parameters: there may be 100."""
 _NO_STORE_FIELD = b"".join([b"%b: %b\r\n" % field for field in NO_STORE])
 
 
@@ -55,8 +57,10 @@ class DirectPop(DirectVerb):
         if request.body and request.body != _EMPTY_OBJECT:
             return None
         topics, query = request.values
-        differs = "request_id" in query or len(query) > _KEPT_BYTES
-        pop = _parse_new(query) if differs else _parse(query)
+        if "request_id" in query:
+            pop = _parse_named(query)
+        else:
+            pop = _parse(query) if len(query) <= _KEPT_BYTES else _parse_new(query)
         has_many = "," in topics or "*" in topics
         if pop is None or (has_many and len(set(topics.split(","))) <= topics.count(",")):
             return None
@@ -85,7 +89,7 @@ class DirectPop(DirectVerb):
                 call.fail(error)
                 return
             key = call.admission.key
-            if jobs and key is not None:
+            if jobs and key is not None and self._app.gate.key_of_digest(key.digest) is not key:
                 named = [topic for topic in topics.split(",") if not is_pattern(topic)]
                 delivered = dict.fromkeys([*named, *(job.topic for job in jobs)])
                 self._app.gate.check_again(key, self._operation.permission, delivered, call)
@@ -114,6 +118,18 @@ def _parse_new(query: str) -> _Pop | None:
     ttr_ms = None if parsed.ttr is None else to_ms(parsed.ttr)
     request = PopRequest(parsed.count, ttr_ms, parsed.consumer, parsed.request_id)
     return _Pop(request, to_ms(parsed.wait), waits=parsed.wait > 0)
+
+
+def _parse_named(query: str) -> _Pop | None:
+    """As `_parse_new`, for a query with a `request_id`: clients send a new one each time, and the rest is the same."""
+    found = _REQUEST_ID.search(query) if len(query) <= _KEPT_BYTES else None
+    if found is None:
+        return _parse_new(query)
+    pop = _parse(query[: found.start()] + query[found.end() :])
+    if pop is None or pop.request.request_id is not None:
+        return None
+    same = pop.request
+    return pop._replace(request=PopRequest(same.count, same.ttr_ms, same.consumer, found[1]))
 
 
 def _named_topics(topics: str, admission: Admission) -> tuple[Sequence[str], TopicSelection | None]:

@@ -1,24 +1,32 @@
-"""The OpenAPI document: its general texts, and the error responses of each operation.
+"""The OpenAPI document: its general texts, the error responses of each operation, and the schemas of responses.
 
 The document is generated from the routes; `python -m deferd.api.openapi` writes it to `openapi/openapi.yaml`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from datetime import datetime
+from functools import cache, reduce
+from operator import or_
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import msgspec
 from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic.fields import FieldInfo
 from starlette.routing import BaseRoute
 
 from deferd import __version__
 from deferd.api import problem_details
-from deferd.api.openapi.postprocess import postprocess
-from deferd.api.openapi.problem_schemas import Problem
 from deferd.api.operation import OperationRoute
+from deferd.api.problem_details import BY_CODE
 from deferd.contract import limits
 from deferd.contract.errors import TooLate
-from deferd.contract.responses.response import Response
+from deferd.contract.model import JobState
+from deferd.contract.operations.response import PROBLEM_CODE, UNLISTED, Response
 from deferd.contract.scopes import Scope
 from deferd.contract.strict_model import StrictModel
 
@@ -228,7 +236,7 @@ def document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
     schemas = generated["components"]["schemas"]
     problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     schemas.update(problem.pop("$defs"), Problem=problem)
-    postprocess(generated)
+    _postprocess(generated)
     # FastAPI drops nulls from examples, so these are added last.
     for name, examples in schema_examples().items():
         schemas[name]["examples"] = examples
@@ -276,3 +284,226 @@ def _add_error(operation: dict[str, Any], code: str) -> None:
     others = content.get(problem_details.MEDIA_TYPE, {}).get("examples", {})
     responses[str(status)] = _error_response(status, [*others, code])
     operation["responses"] = dict(sorted(responses.items()))
+
+
+@cache
+def model_of(struct: type[Response]) -> type[BaseModel]:
+    """The model with the fields of a response, for its schema."""
+    hints = get_type_hints(struct, include_extras=True)
+    fields: dict[str, Any] = {}
+    for field in msgspec.structs.fields(struct):
+        hint = hints[field.name]
+        if UNLISTED not in get_args(hint):
+            fields[field.encode_name] = (_modelled(hint), ... if field.required else None)
+    config = ConfigDict(extra="allow") if struct.grows else None
+    model: type[BaseModel] = create_model(
+        struct.schema_name or struct.__name__,
+        __doc__=struct.__doc__,
+        __module__=__name__,
+        __config__=config,
+        **fields,
+    )
+    return model
+
+
+def _modelled(hint: Any) -> Any:
+    """A type with models in place of the responses in it."""
+    if isinstance(hint, type) and issubclass(hint, Response):
+        return model_of(hint)
+    origin = get_origin(hint)
+    if origin is None or origin is Literal:
+        return hint
+    if origin is Annotated:
+        bare, *notes = get_args(hint)
+        shown = [note.extra["shown_as"] for note in notes if isinstance(note, msgspec.Meta) and note.extra]
+        return Annotated[_modelled(shown[0] if shown else bare), *map(_described, notes)]
+    inner = tuple(map(_modelled, get_args(hint)))
+    return reduce(or_, inner) if origin in {UnionType, Union} else origin[inner]
+
+
+def _described(note: Any) -> Any:
+    if isinstance(note, str):
+        return Field(description=note)
+    if not isinstance(note, msgspec.Meta):
+        return note
+    extra = note.extra_json_schema
+    if note is PROBLEM_CODE:
+        extra = {"enum": sorted(BY_CODE), "x-name": "ProblemCode"}
+    given: dict[str, Any] = {"description": note.description, "examples": note.examples, "json_schema_extra": extra}
+    field: FieldInfo = Field(**{name: value for name, value in given.items() if value is not None})
+    return field
+
+
+class FieldError(BaseModel):
+    """One invalid value."""
+
+    field: str = Field(
+        description="Its location: `body`, `query` or `path`, then the names below it, separated by dots."
+    )
+    message: str = Field(description="What is wrong, with the bound that the value breaks.")
+    value: Any = Field(None, description="The value if it is small; a long string is cut.")
+    pointer: str | None = Field(None, description="Its location in the request body, as a JSON Pointer fragment.")
+
+
+class Problem(BaseModel):
+    """An error (RFC 9457). Programs should decide by `code`; `title` and `detail` are for people."""
+
+    type: str = Field(description="A URN of the kind of error; it ends in `code`.")
+    title: str = Field(description="The kind of error in words.")
+    status: int = Field(ge=400, le=599, description="The HTTP status.")
+    detail: str = Field(description="What went wrong in this request.")
+    code: Annotated[str, _described(PROBLEM_CODE)]
+    topic: str | None = Field(None, description="The topic concerned.")
+    id: str | None = Field(None, description="The job concerned.")
+    calendar: str | None = Field(None, description="With `calendar_not_found`: the calendar concerned.")
+    task: str | None = Field(None, description="With `task_not_found`: the task concerned.")
+    errors: list[FieldError] | None = Field(None, description="With `validation`: the invalid values, at most 100.")
+    limit_bytes: int | None = Field(None, description="With `payload_too_large`: the maximum size of a body.")
+    max_jobs: int | None = Field(None, description="With `topic_full`: the maximum number of live jobs in the topic.")
+    durability: str | None = Field(
+        None,
+        description="With `durability_unavailable`: the requested level. With `job_exists` and `job_reserved` of a "
+        "put: the level that the existing job has reached.",
+    )
+    available: list[str] | None = Field(None, description="With `durability_unavailable`: the available levels.")
+    state: JobState | None = Field(None, description="With `job_exists`: the state of the job that has the id.")
+    until: datetime | None = Field(
+        None,
+        description="With `job_exists` of a dead or finished job: when its retention, or its `unique_for`, ends.",
+    )
+
+
+_NULL = {"type": "null"}
+_DATA = frozenset({"example", "examples", "default", "enum", "const"})
+_NAMES_BELOW = frozenset({"properties", "schemas"})
+_BOUNDS = frozenset({"minimum", "maximum"})
+_INT32_MAX = 2**31 - 1
+NAME = "x-name"
+"""A schema with this key becomes a component of that name: oapi-codegen makes a type for each use of another one."""
+
+
+def _postprocess(document: dict[str, Any]) -> None:
+    """Change the document in place."""
+    schemas: dict[str, Any] = document["components"]["schemas"]
+    _simplify_schemas(schemas, names_below=True)
+    schemas |= _replace_named_schemas(schemas)
+    for schema in schemas.values():
+        _widen_integers(schema)
+        if schema.get("additionalProperties") is False:
+            _describe_defaults(schema)
+        else:
+            _leave_out_rather_than_null(schema)
+    _simplify_schemas(document["paths"], names_below=True)
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            if "requestBody" in operation:
+                _describe_optional_body(operation["requestBody"])
+            for parameter in operation.get("parameters", ()):
+                _simplify_parameter(parameter)
+
+
+def _simplify_schemas(node: Any, *, names_below: bool = False) -> None:
+    """Simplify all schemas below `node`; with `names_below` its keys are names, not keywords."""
+    if isinstance(node, list):
+        for inner in node:
+            _simplify_schemas(inner)
+    elif isinstance(node, dict):
+        if not names_below:
+            _simplify_schema(node)
+        for key, inner in node.items():
+            if names_below or key not in _DATA:
+                _simplify_schemas(inner, names_below=not names_below and key in _NAMES_BELOW)
+
+
+def _simplify_schema(schema: dict[str, Any]) -> None:
+    if isinstance(schema.get("title"), str):
+        del schema["title"]  # the field's name again, by which openapi-python-client would name types
+    if "default" in schema and schema["default"] is None:
+        del schema["default"]  # openapi-typescript requires a field that has one
+    for bound in _BOUNDS & schema.keys():
+        if isinstance(schema[bound], float) and schema[bound].is_integer():
+            schema[bound] = int(schema[bound])  # for people: no generator reads it
+    if schema.get("type") == "number":
+        schema["format"] = "double"  # oapi-codegen assumes 32 bits otherwise
+    kind = _other_than_null(schema)
+    if kind is not None:
+        # Move the texts of the only type to the field: oapi-codegen and openapi-typescript show them only there.
+        for key in ("description", "examples"):
+            if key in kind:
+                schema.setdefault(key, kind[key] if NAME in kind else kind.pop(key))
+
+
+def _widen_integers(schema: dict[str, Any]) -> None:
+    """Give integer fields that can exceed 32 bits the format int64: an `int` of oapi-codegen may have 32."""
+    for field in schema.get("properties", {}).values():
+        kind = _other_than_null(field) or field
+        if kind.get("type") == "integer" and "enum" not in kind and kind.get("maximum", math.inf) > _INT32_MAX:
+            kind["format"] = "int64"
+
+
+def _describe_defaults(schema: dict[str, Any]) -> None:
+    """Move the defaults of a request's fields into their descriptions.
+
+    openapi-typescript requires a field with a `default` in requests, since it is always present.
+    """
+    for field in schema["properties"].values():
+        if "default" in field:
+            default = field.pop("default")
+            shown = f"`{default}`" if isinstance(default, str) else str(default)
+            field["description"] = f"{field['description']} Default: {shown}."
+
+
+def _leave_out_rather_than_null(schema: dict[str, Any]) -> None:
+    """Remove null from the optional fields of responses: the service omits such a field.
+
+    With null, openapi-typescript gives it a value that never comes, and oapi-codegen no type for an enum.
+    """
+    properties: dict[str, Any] = schema.get("properties", {})
+    for name in properties.keys() - set(schema.get("required", ())):
+        properties[name] = _without_null(properties[name])
+
+
+def _describe_optional_body(body: dict[str, Any]) -> None:
+    """Describe an optional body in words, in place of a default.
+
+    From a schema that allows null, openapi-python-client generates a function that fails without a body.
+    """
+    if not body.get("required", False):
+        body["description"] = "Optional; `null` means the same as no body."
+    for content in body["content"].values():
+        content["schema"].pop("default", None)
+
+
+def _simplify_parameter(parameter: dict[str, Any]) -> None:
+    """Remove null from the types of an optional parameter: a URL cannot contain it, and oapi-codegen finds no type."""
+    parameter["schema"] = _without_null(parameter["schema"])
+    if "description" in parameter:
+        parameter["schema"].pop("description", None)  # a duplicate
+
+
+def _replace_named_schemas(node: Any) -> dict[str, Any]:
+    """Replace all schemas below `node` that have a NAME by references; return them by name."""
+    found: dict[str, Any] = {}
+    for key, inner in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
+        found |= _replace_named_schemas(inner)
+        if isinstance(inner, dict) and NAME in inner:
+            name = inner.pop(NAME)
+            found[name] = inner
+            node[key] = {"$ref": f"#/components/schemas/{name}"}
+    return found
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    kind = _other_than_null(schema)
+    if kind is None:
+        return schema
+    return kind | {key: value for key, value in schema.items() if key != "anyOf"}
+
+
+def _other_than_null(schema: dict[str, Any]) -> dict[str, Any] | None:
+    """The type in a schema that allows one type or null; None for other schemas."""
+    kinds = schema.get("anyOf")
+    if not isinstance(kinds, list) or len(kinds) != 2 or _NULL not in kinds:
+        return None
+    other: dict[str, Any] = kinds[0] if kinds[1] == _NULL else kinds[1]
+    return other

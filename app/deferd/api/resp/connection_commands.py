@@ -8,12 +8,10 @@ from typing import Any
 from starlette.responses import Response
 
 from deferd import __version__
-from deferd.api.auth.permissions import Permission
+from deferd.api.auth.api_keys import Permission
 from deferd.api.resp import replies
-from deferd.api.resp.command import COMMANDS, command
-from deferd.api.resp.command_error import CommandError, of_exception, wrong_arity
-from deferd.api.resp.replies import OK, PONG, REPLIES
-from deferd.api.resp.session import Session
+from deferd.api.resp.replies import OK, PONG, REPLIES, CommandError, of_exception, wrong_arity
+from deferd.api.resp.session import COMMANDS, Session, command
 from deferd.api.resp.topic_commands import count_visible
 from deferd.contract.errors import DeferdError, Unauthorized
 from deferd.contract.flag_fields import quoted

@@ -5,11 +5,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
 
-from deferd.api.resp.command_error import CommandError, Disconnected, of_exception, wrong_arity
-from deferd.api.resp.command_table import COMMANDS, Command
+# A module declares its commands when it is imported; COMMAND lists them in this order, which isort would change.
+from deferd.api.resp import set_commands, topic_commands, connection_commands, job_commands  # isort: skip # noqa: F401
 from deferd.api.resp.connection_commands import audit_without_key, no_key
-from deferd.api.resp.session import Session
+from deferd.api.resp.replies import CommandError, Disconnected, of_exception, wrong_arity
+from deferd.api.resp.session import COMMANDS, Command, Session
 from deferd.contract.flag_fields import quoted
+
+__all__ = ["COMMANDS", "execute"]
+"""`COMMANDS` is complete here."""
 
 
 async def execute(session: Session, commands: Sequence[list[bytes]]) -> AsyncGenerator[bytes, None]:

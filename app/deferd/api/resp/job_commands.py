@@ -11,7 +11,6 @@ from typing import Any
 
 from starlette.responses import Response
 
-from deferd.api.resp.command import command
 from deferd.api.resp.options import (
     Option,
     Options,
@@ -25,11 +24,11 @@ from deferd.api.resp.options import (
     text,
 )
 from deferd.api.resp.replies import array, items_of
-from deferd.api.resp.session import Session
+from deferd.api.resp.session import Session, command
 from deferd.contract.fields import POLICY, Kind
-from deferd.contract.operations import deliveries, jobs
+from deferd.contract.operations import jobs as contract
+from deferd.contract.operations.jobs import POP_JOBS
 from deferd.contract.operations.operation import Operation
-from deferd.contract.operations.pop import POP_JOBS
 from deferd.engine.time_slice import TimeSlice
 
 ANY = b"*"
@@ -83,7 +82,7 @@ CANCEL_OPTIONS: Options = {
 }
 
 
-@command(jobs.PUT_JOB, arity=-4)
+@command(contract.PUT_JOB, arity=-4)
 async def put(session: Session, command: list[bytes]) -> bytes:
     """``DEFERD.PUT topic id|* body [options]``: `POST /jobs`."""
     _, topic, job_id, body, *words = command
@@ -92,7 +91,7 @@ async def put(session: Session, command: list[bytes]) -> bytes:
     job = {"topic": text("topic", topic), "body": _value(session, "body", body, as_json=as_json), **fields}
     if job_id != ANY:
         job["id"] = text("id", job_id)
-    return _reply(session, await session.call(jobs.PUT_JOB, {}, body=job), as_json=as_json)
+    return _reply(session, await session.call(contract.PUT_JOB, {}, body=job), as_json=as_json)
 
 
 @command(POP_JOBS, arity=-2)
@@ -117,59 +116,59 @@ async def pop(session: Session, command: list[bytes]) -> bytes:
     return array(written)
 
 
-@command(jobs.GET_JOB, arity=-3)
+@command(contract.GET_JOB, arity=-3)
 async def get(session: Session, command: list[bytes]) -> bytes:
     """``DEFERD.GET topic id [JSON]``: `GET /jobs/{topic}/{id}`."""
     fields = read_options(command[3:], _JSON)
-    response = await session.call(jobs.GET_JOB, _path(command))
+    response = await session.call(contract.GET_JOB, _path(command))
     return _reply(session, response, as_json=fields.get(_AS_JSON, False))
 
 
-@command(jobs.CHANGE_JOB, arity=-3)
+@command(contract.CHANGE_JOB, arity=-3)
 async def change(session: Session, command: list[bytes]) -> bytes:
     """``DEFERD.CHANGE topic id [BODY body] [options]``: `PATCH /jobs/{topic}/{id}`."""
     fields = read_options(command[3:], CHANGE_OPTIONS)
     as_json = fields.pop(_AS_JSON, False)
     if "body" in fields:
         fields["body"] = _value(session, "BODY", fields["body"], as_json=as_json)
-    return _reply(session, await session.call(jobs.CHANGE_JOB, _path(command), body=fields), as_json=as_json)
+    return _reply(session, await session.call(contract.CHANGE_JOB, _path(command), body=fields), as_json=as_json)
 
 
-@command(jobs.CANCEL_JOB, arity=-3)
+@command(contract.CANCEL_JOB, arity=-3)
 async def cancel(session: Session, command: list[bytes]) -> bytes:
     """``DEFERD.CANCEL topic id [IFRESERVED cancel|refuse] [FOLLOWUP cancel|keep] [DURABILITY level]``:
     `DELETE /jobs/{topic}/{id}`.
     """
     fields = read_options(command[3:], CANCEL_OPTIONS)
-    return _reply(session, await session.call(jobs.CANCEL_JOB, _path(command), fields))
+    return _reply(session, await session.call(contract.CANCEL_JOB, _path(command), fields))
 
 
-@command(deliveries.FINISH_JOB, arity=-4)
+@command(contract.FINISH_JOB, arity=-4)
 async def finish(session: Session, command: list[bytes]) -> bytes:
     """``DEFERD.FINISH topic id receipt|* [RESULT result] [PUT jobs] [JSON]``: `POST /jobs/{topic}/{id}/finish`."""
     fields = read_options(command[4:], FINISH_OPTIONS)
     as_json = fields.pop(_AS_JSON, False)
     if "result" in fields:
         fields["result"] = _value(session, "RESULT", fields["result"], as_json=as_json)
-    return await _end_delivery(session, deliveries.FINISH_JOB, command, fields)
+    return await _end_delivery(session, contract.FINISH_JOB, command, fields)
 
 
-@command(deliveries.RELEASE_JOB, arity=-4)
+@command(contract.RELEASE_JOB, arity=-4)
 async def release(session: Session, command: list[bytes]) -> bytes:
     """``DEFERD.RELEASE topic id receipt|* [DELAY ms] [ERROR text] [SNOOZE]``: `POST /jobs/{topic}/{id}/release`."""
-    return await _end_delivery(session, deliveries.RELEASE_JOB, command, read_options(command[4:], RELEASE_OPTIONS))
+    return await _end_delivery(session, contract.RELEASE_JOB, command, read_options(command[4:], RELEASE_OPTIONS))
 
 
-@command(deliveries.TOUCH_JOB, arity=-4)
+@command(contract.TOUCH_JOB, arity=-4)
 async def touch(session: Session, command: list[bytes]) -> bytes:
     """``DEFERD.TOUCH topic id receipt|* [TTR ms]``: `POST /jobs/{topic}/{id}/touch`."""
-    return await _end_delivery(session, deliveries.TOUCH_JOB, command, read_options(command[4:], TOUCH_OPTIONS))
+    return await _end_delivery(session, contract.TOUCH_JOB, command, read_options(command[4:], TOUCH_OPTIONS))
 
 
-@command(deliveries.BURY_JOB, arity=-4)
+@command(contract.BURY_JOB, arity=-4)
 async def bury(session: Session, command: list[bytes]) -> bytes:
     """``DEFERD.BURY topic id receipt|* [ERROR text]``: `POST /jobs/{topic}/{id}/bury`."""
-    return await _end_delivery(session, deliveries.BURY_JOB, command, read_options(command[4:], BURY_OPTIONS))
+    return await _end_delivery(session, contract.BURY_JOB, command, read_options(command[4:], BURY_OPTIONS))
 
 
 async def _end_delivery(

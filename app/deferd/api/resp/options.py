@@ -1,7 +1,7 @@
 """Reads the options of the DEFERD commands: words in any case, each followed by its values.
 
-An option fills a field of the HTTP request. Times are whole milliseconds in commands and seconds in HTTP; all bounds
-are those of HTTP.
+An option fills a field of the HTTP request. Times are whole milliseconds in commands and seconds in HTTP; all
+bounds are the bounds of HTTP.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import msgspec
 import orjson
 
 from deferd.api import request_body
-from deferd.api.resp.command_error import invalid
-from deferd.api.resp.numbers import whole_number
+from deferd.api.resp.replies import invalid
 from deferd.contract import limits
 from deferd.contract.errors import InvalidInput
+from deferd.contract.flag_fields import quoted
 
 _MOST = 10**15
 """More than any bound of HTTP, which decides."""
@@ -145,3 +145,21 @@ def read_options(words: Sequence[bytes], options: Options) -> dict[str, Any]:
 
 def _shown(word: bytes) -> str:
     return repr(word[:50].decode("utf-8", "replace"))
+
+
+_DIGITS_MAX = 18
+"""Of a number of 64 bits."""
+
+
+def whole_number(name: str, value: bytes, low: int, high: int, unit: str = "") -> int:
+    """A whole number in decimal digits, `low` to `high`. Raises CommandError for anything else."""
+    number = int(value) if value.isdigit() and len(value) <= _DIGITS_MAX else low - 1
+    if not low <= number <= high:
+        text = f"must be a whole number{unit}, {low} to {high}, and is {quoted(value.decode('utf-8', 'replace'))}"
+        raise invalid(name, text)
+    return number
+
+
+def milliseconds(name: str, value: bytes, most_s: int) -> int:
+    """A time of 0 to `most_s` seconds in whole milliseconds. Raises CommandError for anything else."""
+    return whole_number(name, value, 0, most_s * 1000, " of milliseconds")

@@ -2,10 +2,13 @@
 
 What both versions write alike are functions; `Replies` has what differs: version 2 knows no maps, booleans, fractions
 and one null, so a map is a flat list of names and values, a boolean is 1 or 0, and a fraction is text.
+
+Errors of the API are replied by their codes in capitals, those of the protocol as Redis has them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal
@@ -15,6 +18,8 @@ import orjson
 from hiredis import pack_command
 from msgspec import Raw
 
+from deferd.api.dispatch import error_response
+
 Version = Literal[2, 3]
 OK = b"+OK\r\n"
 PONG = b"+PONG\r\n"
@@ -22,7 +27,7 @@ _ERROR_TEXT_MAX = 1000
 _BODIES = ("body", "result")
 """Fields of a job that hold any JSON value of a client."""
 _NAMED_BY_CLIENTS = frozenset(("headers",))
-"""Fields whose values have names of clients, which may be those of other fields."""
+"""Fields whose values have names chosen by clients, which may be names of other fields."""
 _QUOTE = b'"'
 _BOOLEANS = {b"true": True, b"false": False}
 _object = msgspec.json.Decoder(dict[str, Raw])
@@ -134,3 +139,53 @@ class Replies:
 
 
 REPLIES: dict[int, Replies] = {2: Replies(2), 3: Replies(3)}
+
+
+_PLACE = re.compile(r"^(?:body|query|path)\.(?:jobs\.\d+\.)?")
+"""Replaces the path of a field in errors: a command has only arguments, and all jobs of a SADD have the same
+options."""
+
+
+class CommandError(Exception):
+    """A command is refused, or has failed. `code` is the first word of the reply."""
+
+    def __init__(self, code: str, text: str) -> None:
+        self.code = code
+        self.text = text
+        super().__init__(f"{code} {text}")
+
+    def reply(self) -> bytes:
+        """The error as a reply."""
+        return error(self.code, self.text)
+
+
+class Disconnected(Exception):
+    """The client has gone, so there is nobody to reply to."""
+
+
+def invalid(name: str, text: str) -> CommandError:
+    """The error for an argument that HTTP does not have, as the API words it."""
+    return CommandError("VALIDATION", f"{name}: {text}")
+
+
+def wrong_arity(command: str) -> CommandError:
+    """The error for too few or too many arguments."""
+    return CommandError("ERR", f"wrong number of arguments for '{command.lower()}' command")
+
+
+def of_problem(document: bytes) -> CommandError:
+    """The error of a problem document, RFC 9457."""
+    problem = orjson.loads(document)
+    text = problem["detail"]
+    if "errors" in problem:
+        text = "; ".join(_field_text(one) for one in problem["errors"])
+    return CommandError(problem["code"].upper(), text)
+
+
+def of_exception(error: Exception) -> CommandError:
+    """The error for what an operation raised; a bug is logged."""
+    return of_problem(bytes(error_response(error).body))
+
+
+def _field_text(error: dict[str, Any]) -> str:
+    return f"{_PLACE.sub('', error['field'])}: {error['message']}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlencode
 
 from starlette.responses import Response
@@ -15,11 +15,10 @@ from deferd.api.app import Service
 from deferd.api.auth.admission import Admission
 from deferd.api.context import AppContext
 from deferd.api.dispatch import Run
+from deferd.api.incoming_request import Headers, IncomingRequest, host_of
 from deferd.api.metrics import RESP_METHOD
 from deferd.api.operation import OperationRoute
-from deferd.api.resp.command_error import CommandError, Disconnected, of_problem
-from deferd.api.resp.replies import REPLIES, Replies
-from deferd.api.resp.resp_request import RespRequest
+from deferd.api.resp.replies import REPLIES, CommandError, Disconnected, Replies, of_problem
 from deferd.api.responses import Header
 from deferd.contract import limits
 from deferd.contract.errors import PayloadTooLarge
@@ -192,5 +191,77 @@ async def each(work: list[Coroutine[Any, Any, Result]]) -> list[Result | Command
     return await asyncio.gather(*map(one, work))
 
 
-Command = Callable[[Session, list[bytes]], Awaitable[bytes]]
-"""Carries out a command, whose name is the first of its words, and returns the reply."""
+class RespRequest(IncomingRequest):
+    """`body` is JSON, `query` encoded as in a URL."""
+
+    __slots__ = ("_body", "_client")
+
+    def __init__(
+        self,
+        path_values: dict[str, str],
+        query: bytes,
+        body: bytes,
+        headers: Headers,
+        client: tuple[str, int] | None,
+    ) -> None:
+        super().__init__(RESP_METHOD, path_values, query, headers)
+        self._body = body
+        self._client = client
+
+    def client_address(self) -> str | None:
+        """See IncomingRequest."""
+        return host_of(self._client)
+
+    async def read_body(self) -> bytes:
+        """See IncomingRequest."""
+        return self._body
+
+
+RunCommand = Callable[[Session, list[bytes]], Awaitable[bytes]]
+RunMany = Callable[[Session, Sequence[list[bytes]]], AsyncGenerator[bytes, None]]
+
+
+class Command(NamedTuple):
+    """A command. `arity` is the number of its words with its name, or negative for a minimum, as Redis counts them.
+
+    `run_many` replaces `run` for commands of which a run in a pipeline is carried out together; it checks the number of
+    words itself, and goes on when the client has room for the replies so far. `is_open`: also for a client that has
+    given no key.
+    """
+
+    arity: int
+    run: RunCommand | None
+    has_topic: bool = True
+    is_open: bool = False
+    run_many: RunMany | None = None
+
+    def accepts(self, words: int) -> bool:
+        """Whether a command may have this number of words."""
+        return words == self.arity if self.arity >= 0 else words >= -self.arity
+
+
+COMMANDS: dict[bytes, Command] = {}
+"""The declared commands, by name. It is complete in `execution`."""
+
+
+def command(
+    operation: Operation[Any] | str, *, arity: int, has_topic: bool = True, is_open: bool = False
+) -> Callable[[RunCommand], RunCommand]:
+    """Declare that a function carries out the command of an operation, or the one of this name: see Command."""
+    name = operation if isinstance(operation, str) else operation.command
+
+    def declare(run: RunCommand) -> RunCommand:
+        COMMANDS[name.encode()] = Command(arity, run, has_topic, is_open)
+        return run
+
+    return declare
+
+
+def command_in_runs(name: str, *, arity: int) -> Callable[[RunMany], RunMany]:
+    """Declare that a function carries out a run of commands of this name: see `Command.run_many`."""
+
+    def declare(run_many: RunMany) -> RunMany:
+        COMMANDS[name.encode()] = Command(arity, None, run_many=run_many)
+        return run_many
+
+    return declare

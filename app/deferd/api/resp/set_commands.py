@@ -1,6 +1,6 @@
 """SADD and SPOP: puts of strings, and pops that finish what they hand out. Both come in pipelines, and must be fast.
 
-A run of such commands in a pipeline shares calls: the puts of SADDs are batches, as those of `POST /jobs/batch`, and
+A run of such commands in a pipeline shares calls: the puts of SADDs are batches, as of `POST /jobs/batch`, and
 SPOPs of one job from a topic are one pop. Each command has its own reply, and is a request for the limits of its key.
 Commands that these limits refuse, invalid topics, and traced requests go the general way, one request each.
 """
@@ -18,22 +18,18 @@ from starlette.responses import Response
 from deferd.api import metrics
 from deferd.api.auth.admission import WITHOUT_KEY, Admission
 from deferd.api.auth.usage_limits import KeyUsage
+from deferd.api.body_decoding import encode_strings
+from deferd.api.context import RequestContext
 from deferd.api.dispatch import error_response
 from deferd.api.problem_details import BY_CODE
-from deferd.api.put_decoding import encode_strings
-from deferd.api.request_context import RequestContext
 from deferd.api.resp import replies
-from deferd.api.resp.command import command_in_runs
-from deferd.api.resp.command_error import CommandError, Disconnected, invalid, of_problem, wrong_arity
-from deferd.api.resp.numbers import milliseconds, whole_number
-from deferd.api.resp.options import text
-from deferd.api.resp.session import JSON_CHARACTER_BYTES, TOPIC, Session, each
+from deferd.api.resp.options import milliseconds, text, whole_number
+from deferd.api.resp.replies import CommandError, Disconnected, invalid, of_problem, wrong_arity
+from deferd.api.resp.session import JSON_CHARACTER_BYTES, TOPIC, Session, command_in_runs, each
 from deferd.contract import limits
 from deferd.contract.errors import DeferdError, FieldError, InvalidInput
-from deferd.contract.operations.jobs import PUT_JOBS
+from deferd.contract.operations.jobs import POP_JOBS, PUT_JOBS, PutResult
 from deferd.contract.operations.operation import Operation
-from deferd.contract.operations.pop import POP_JOBS
-from deferd.contract.responses.job_calls import PutResult
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import JobRecord
 from deferd.engine.script_arguments import EncodedPut
@@ -262,7 +258,7 @@ def _check_connected(session: Session) -> None:
 
 
 def _counted(admission: Admission | None, times: int) -> int:
-    """How many of so many pops the short way takes; each is a request for the limits of the key, and counts."""
+    """How many of `times` pops the short way takes; each is a request for the limits of the key, and counts."""
     if admission is None:
         return 0
     usage = admission.usage

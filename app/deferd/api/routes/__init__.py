@@ -1,1 +1,1 @@
-"""The operations of the API, one module for each group of the OpenAPI document."""
+"""The operations of the API, one module a resource."""

@@ -1,4 +1,4 @@
-"""Events of jobs, as they happen."""
+"""What happened: events of jobs, as they happen, and what people and keys changed."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from fastapi import Query
 from pydantic import Field
 from starlette.responses import Response
 
+from deferd.api.context import CurrentRequest
 from deferd.api.event_stream_response import MEDIA_TYPE, EventStreamResponse, event
 from deferd.api.operation_router import OperationRouter
-from deferd.api.request_context import CurrentRequest
-from deferd.api.routes.queries import TopicsQuery, page_limit
+from deferd.api.routes.queries import Cursor, TopicsFilter, TopicsQuery, page_limit
 from deferd.contract import limits
 from deferd.contract.errors import FieldError, InvalidInput
-from deferd.contract.operations import events as operations
-from deferd.contract.responses.events import Events
-from deferd.engine.events.event_stream import EventStream
-from deferd.engine.events.positions import LAST_EVENT_ID_MAX, LastEventId, read_event_id
+from deferd.contract.operations import events as contract
+from deferd.contract.operations.events import Events
+from deferd.contract.timestamps import instant
+from deferd.contract.topic_patterns import TopicPatterns
+from deferd.engine.activity_list import Change, RecordedChange
+from deferd.engine.event_streams import EventStream
+from deferd.engine.events import LAST_EVENT_ID_MAX, LastEventId, read_event_id
 
 router = OperationRouter()
 
@@ -49,7 +52,7 @@ class EventsQuery(TopicsQuery):
 
 
 @router.serves(
-    operations.STREAM_EVENTS,
+    contract.STREAM_EVENTS,
     topics=lambda arguments: arguments["query"].names,
     response_class=EventStreamResponse,
     openapi_extra=_LAST_EVENT_ID,
@@ -75,7 +78,7 @@ class LatestQuery(TopicsQuery):
     limit: int = page_limit("events")
 
 
-@router.serves(operations.LIST_EVENTS, topics=lambda arguments: arguments["query"].names)
+@router.serves(contract.LIST_EVENTS, topics=lambda arguments: arguments["query"].names)
 async def list_events(request: CurrentRequest, query: Annotated[LatestQuery, Query()]) -> Events:
     found = await request.engine.event_reader.latest(query.names or None, request.admission.visible_topics, query.limit)
     return Events(events=[event(one) for one in found.events], last_event_id=found.event_id, complete=found.is_complete)
@@ -88,3 +91,46 @@ def _last_event_id(headers: Any) -> LastEventId | None:
     if len(found) > 1:
         raise InvalidInput([FieldError(("header", _HEADER), "is given more than once")])
     return read_event_id(found[0].decode("latin-1"))
+
+
+class ActivityQuery(TopicsQuery):
+    """The parameters of the list of changes."""
+
+    topics: TopicsFilter | None = Field(
+        None,
+        description=f"Only changes of one of these topics: up to {limits.POP_TOPICS_MAX} names or patterns with commas "
+        "between them.",
+    )
+    cursor: Cursor = None
+    limit: int = page_limit("changes")
+
+
+@router.serves(contract.LIST_ACTIVITY, topics=lambda arguments: arguments["query"].names)
+async def list_activity(request: CurrentRequest, query: Annotated[ActivityQuery, Query()]) -> contract.Activity:
+    visible = request.admission.visible_topics
+    wanted = TopicPatterns(query.names) if query.names else None
+
+    def is_shown(change: Change) -> bool:
+        return all(
+            some is None or (change.topic is not None and some.match(change.topic)) for some in (visible, wanted)
+        )
+
+    found, next_cursor = await request.engine.activity.page(is_shown, query.cursor, query.limit)
+    return contract.Activity(activity=[_change(one) for one in found], next_cursor=next_cursor)
+
+
+def _change(recorded: RecordedChange) -> contract.Change:
+    change = recorded.change
+    return contract.Change(
+        at=instant(recorded.at_ms),
+        by=change.by,
+        via=change.via,
+        operation=change.operation,
+        outcome=change.outcome,
+        topic=change.topic,
+        subject=change.subject,
+        filter=change.filter,
+        count=change.count,
+        times=recorded.times,
+        last_at=instant(recorded.last_at_ms) if recorded.times > 1 else None,
+    )

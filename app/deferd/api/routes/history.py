@@ -7,15 +7,14 @@ from typing import Annotated, Any
 from fastapi import Query
 from pydantic import Field
 
+from deferd.api.context import CurrentRequest
 from deferd.api.operation_router import OperationRouter
-from deferd.api.request_context import CurrentRequest
-from deferd.api.response_values import instant, seconds
+from deferd.api.responses import seconds
 from deferd.contract.model import Topic
-from deferd.contract.operations import history as operations
-from deferd.contract.responses import history as responses
+from deferd.contract.operations import history as contract
 from deferd.contract.strict_model import StrictModel
-from deferd.engine.history.histories import History
-from deferd.engine.history.records import COUNTS, FINE_MINUTES, MOST_MINUTES, Bucket
+from deferd.contract.timestamps import instant
+from deferd.engine.history import COUNTS, FINE_MINUTES, MOST_MINUTES, Bucket, History
 
 router = OperationRouter()
 
@@ -35,28 +34,26 @@ class HistoryQuery(StrictModel):
     )
 
 
-@router.serves(operations.GET_HISTORY)
+@router.serves(contract.GET_HISTORY)
 async def get_history(
     request: CurrentRequest, topic: Topic, query: Annotated[HistoryQuery, Query()]
-) -> responses.TopicHistory:
+) -> contract.TopicHistory:
     return topic_history(topic, await request.engine.histories.of_topic(topic, query.minutes))
 
 
-@router.serves(operations.GET_HISTORY_OF_ALL)
-async def get_history_of_all(
-    request: CurrentRequest, query: Annotated[HistoryQuery, Query()]
-) -> responses.HistoryOfAll:
+@router.serves(contract.GET_HISTORY_OF_ALL)
+async def get_history_of_all(request: CurrentRequest, query: Annotated[HistoryQuery, Query()]) -> contract.HistoryOfAll:
     return history_of_all(await request.engine.histories.of_all(request.admission.visible_topics, query.minutes))
 
 
-def topic_history(topic: str, found: History) -> responses.TopicHistory:
+def topic_history(topic: str, found: History) -> contract.TopicHistory:
     """The history of a topic."""
-    return responses.TopicHistory(topic=topic, **_history(found))
+    return contract.TopicHistory(topic=topic, **_history(found))
 
 
-def history_of_all(found: History) -> responses.HistoryOfAll:
+def history_of_all(found: History) -> contract.HistoryOfAll:
     """The history of many topics together."""
-    return responses.HistoryOfAll(
+    return contract.HistoryOfAll(
         **_history(found), complete=found.is_complete, unreadable_shards=sorted(found.unreadable)
     )
 
@@ -72,7 +69,7 @@ def _history(found: History) -> dict[str, Any]:
         "bucket": seconds(period.bucket_ms),
         "begins_at": instant(period.from_ms),
         "ends_at": instant(period.to_ms),
-        "buckets": responses.HistoryBuckets(
+        "buckets": contract.HistoryBuckets(
             at=[(period.from_ms + at * period.bucket_ms) // 1000 for at in range(period.buckets)],
             lateness_p50=[_lateness(bucket, 0.5) for bucket in found.buckets],
             lateness_p99=[_lateness(bucket, 0.99) for bucket in found.buckets],

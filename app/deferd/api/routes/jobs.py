@@ -1,7 +1,8 @@
-"""For producers: put, get, change and cancel jobs."""
+"""For producers: put, get, change and cancel jobs, one by one, many by name, or all that a selection finds."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated
 
 from fastapi import Query
@@ -9,21 +10,35 @@ from msgspec.structs import replace
 from pydantic import Field
 from starlette.responses import Response
 
-from deferd.api.auth.permissions import Recorded
+from deferd.api.auth.api_keys import Arguments, Recorded
+from deferd.api.context import CurrentRequest, RequestContext
 from deferd.api.job_responses import job as job_of
-from deferd.api.job_responses import job_without_bodies
-from deferd.api.job_templates import written_job, written_put
+from deferd.api.job_responses import job_without_bodies, written_job, written_put
+from deferd.api.openapi.document import model_of
 from deferd.api.operation_router import OperationRouter
-from deferd.api.request_context import CurrentRequest
-from deferd.api.response_models import model_of
 from deferd.api.responses import JsonResponse
 from deferd.api.routes.queries import WithBodies
-from deferd.contract.collapsing import FollowUp
-from deferd.contract.model import CancelBatch, ChangeJob, Durability, IfReserved, JobId, PutBatch, PutJob, Topic
-from deferd.contract.operations import jobs as operations
-from deferd.contract.responses.job_calls import Cancelled, CancelResults, PutResults
-from deferd.contract.responses.jobs import Job, StoredJob
+from deferd.api.routes.tasks import ACCEPTED, begin_call
+from deferd.contract.bulk_model import CancelSelected, RescheduleSelected
+from deferd.contract.model import (
+    CancelBatch,
+    ChangeJob,
+    Durability,
+    FollowUp,
+    IfReserved,
+    JobId,
+    JobState,
+    PutBatch,
+    PutJob,
+    Topic,
+)
+from deferd.contract.operations import bulk
+from deferd.contract.operations import jobs as contract
+from deferd.contract.operations.bulk import BulkResult, SampleJob
+from deferd.contract.operations.jobs import Cancelled, CancelResults, Job, PutResults, StoredJob
 from deferd.contract.strict_model import StrictModel
+from deferd.contract.timestamps import instant
+from deferd.engine.bulk_actions import BulkOutcome
 
 router = OperationRouter()
 
@@ -31,7 +46,7 @@ _BY_PEOPLE = Recorded(via=frozenset(("console", "cli")), joins=True)
 
 
 @router.serves(
-    operations.PUT_JOB,
+    contract.PUT_JOB,
     topics=lambda arguments: (arguments["job"].topic,),
     recorded=Recorded(via=frozenset(("console",))),
     responses={
@@ -65,7 +80,7 @@ class PutBatchQuery(StrictModel):
     )
 
 
-@router.serves(operations.PUT_JOBS, topics=lambda arguments: {job.topic for job in arguments["batch"].jobs})
+@router.serves(contract.PUT_JOBS, topics=lambda arguments: {job.topic for job in arguments["batch"].jobs})
 async def put_jobs(
     request: CurrentRequest,
     query: Annotated[PutBatchQuery, Query()],
@@ -90,13 +105,13 @@ class GetQuery(StrictModel):
     bodies: WithBodies = True
 
 
-@router.serves(operations.GET_JOB)
+@router.serves(contract.GET_JOB)
 async def get_job(request: CurrentRequest, topic: Topic, id: JobId, query: Annotated[GetQuery, Query()]) -> Job:
     shown = job_of if query.bodies else job_without_bodies
     return shown(await request.engine.queue.get(topic, id))
 
 
-@router.serves(operations.CHANGE_JOB, recorded=_BY_PEOPLE)
+@router.serves(contract.CHANGE_JOB, recorded=_BY_PEOPLE)
 async def change_job(request: CurrentRequest, topic: Topic, id: JobId, change: ChangeJob) -> Job:
     with request.room_for_change(change):
         return job_of(await request.engine.queue.change(topic, id, change))
@@ -114,7 +129,7 @@ class CancelQuery(StrictModel):
     )
 
 
-@router.serves(operations.CANCEL_JOB, recorded=_BY_PEOPLE)
+@router.serves(contract.CANCEL_JOB, recorded=_BY_PEOPLE)
 async def cancel_job(
     request: CurrentRequest, topic: Topic, id: JobId, query: Annotated[CancelQuery, Query()]
 ) -> Cancelled:
@@ -131,8 +146,51 @@ async def cancel_job(
     return Cancelled(topic=topic, id=id, state="cancelled", was=was, durability=reached)
 
 
-@router.serves(operations.CANCEL_JOBS, recorded=_BY_PEOPLE)
+@router.serves(contract.CANCEL_JOBS, recorded=_BY_PEOPLE)
 async def cancel_jobs(request: CurrentRequest, topic: Topic, batch: CancelBatch) -> CancelResults:
     results = await request.engine.cancels.cancel_many(topic, batch.jobs)
     request.changed = sum(result.was is not None for result in results)
     return CancelResults(results=results)
+
+
+_BULK = Recorded(filter="call", joins=True)
+
+
+def _topics_of_selection(arguments: Arguments) -> Collection[str]:
+    call: CancelSelected | RescheduleSelected = arguments["call"]
+    return call.select.named_topics
+
+
+@router.serves(bulk.CANCEL_SELECTED_JOBS, topics=_topics_of_selection, recorded=_BULK, responses=ACCEPTED)
+async def cancel_selected_jobs(request: CurrentRequest, call: CancelSelected) -> BulkResult | Response:
+    if call.as_task:
+        return await begin_call(request, "cancel", call)
+    admission = request.admission
+    with request.room_for_call(call):
+        outcome = await request.engine.bulk.cancel(call, admission.visible_topics, admission.key_name)
+    return _bulk_result(request, outcome)
+
+
+@router.serves(bulk.RESCHEDULE_SELECTED_JOBS, topics=_topics_of_selection, recorded=_BULK, responses=ACCEPTED)
+async def reschedule_selected_jobs(request: CurrentRequest, call: RescheduleSelected) -> BulkResult | Response:
+    if call.as_task:
+        return await begin_call(request, "reschedule", call)
+    admission = request.admission
+    with request.room_for_call(call):
+        outcome = await request.engine.bulk.reschedule(call, admission.visible_topics, admission.key_name)
+    return _bulk_result(request, outcome)
+
+
+def _bulk_result(request: RequestContext, outcome: BulkOutcome) -> BulkResult:
+    request.changed = outcome.done
+    preview = outcome.preview
+    return BulkResult(
+        matched=outcome.matched,
+        done=outcome.done,
+        was=outcome.was,
+        complete=outcome.complete,
+        cutoff=None if preview is None else instant(preview.cutoff_ms),
+        samples=None
+        if preview is None
+        else [SampleJob(topic=topic, id=job_id, state=JobState(state)) for topic, job_id, state in preview.samples],
+    )

@@ -6,15 +6,15 @@ from typing import Annotated, Any
 
 from fastapi import Query
 
+from deferd.api.context import CurrentRequest
 from deferd.api.operation_router import OperationRouter
-from deferd.api.request_context import CurrentRequest
-from deferd.api.response_values import instant, instant_or_none, seconds
+from deferd.api.responses import instant_or_none, seconds
 from deferd.api.routes.inspection import is_visible
 from deferd.api.routes.queries import TopicsQuery, page_limit
-from deferd.contract.operations import now as operations
-from deferd.contract.responses import now as responses
+from deferd.contract.operations import now as contract
+from deferd.contract.timestamps import instant
 from deferd.contract.topic_patterns import TopicPatterns
-from deferd.engine.inspection.alerts import Alert
+from deferd.engine.inspection.attention import Alert
 from deferd.engine.inspection.dead_errors import UNKNOWN
 
 router = OperationRouter()
@@ -29,14 +29,14 @@ class NowQuery(TopicsQuery):
     limit: int = page_limit("alerts", which="the most urgent ones")
 
 
-@router.serves(operations.GET_NOW, topics=lambda arguments: arguments["query"].names)
-async def get_now(request: CurrentRequest, query: Annotated[NowQuery, Query()]) -> responses.Now:
+@router.serves(contract.GET_NOW, topics=lambda arguments: arguments["query"].names)
+async def get_now(request: CurrentRequest, query: Annotated[NowQuery, Query()]) -> contract.Now:
     is_seen = is_visible(request)
     wanted = TopicPatterns(query.names) if query.names else None
     found = await request.engine.alerts.now(
         is_seen if wanted is None else lambda topic: wanted.match(topic) and is_seen(topic)
     )
-    return responses.Now(
+    return contract.Now(
         now=instant(found.now_ms),
         alerts=[alert(one, found.now_ms) for one in found.alerts[: query.limit]],
         left_out=max(len(found.alerts) - query.limit, 0),
@@ -47,10 +47,10 @@ async def get_now(request: CurrentRequest, query: Annotated[NowQuery, Query()]) 
     )
 
 
-def alert(one: Alert, now_ms: int) -> responses.Alert:
+def alert(one: Alert, now_ms: int) -> contract.Alert:
     """One alert, without the facts that are not known."""
     subject = "" if one.topic is None else f"{one.topic}: "
-    return responses.Alert(
+    return contract.Alert(
         severity=one.severity,
         code=one.code,
         topic=one.topic,
@@ -83,13 +83,13 @@ def _behind(facts: dict[str, Any], _now_ms: int) -> str:
 
 def _dying(facts: dict[str, Any], _now_ms: int) -> str:
     about = "" if facts["exact"] else "about "
-    of = "all" if facts["top_dead"] == facts["dead"] else f"{about}{facts['top_dead']:,}"
+    share = "all" if facts["top_dead"] == facts["dead"] else f"{about}{facts['top_dead']:,}"
     error, reason = facts["top_error"], facts["top_reason"]
     if error is None:
         what = "without an error" if reason == UNKNOWN else f"{reason.replace('_', ' ')} without an error"
     else:
         what = error if len(error) <= _ERROR_CHARACTERS else error[: _ERROR_CHARACTERS - 1] + "…"
-    return f"{about}{facts['dead']:,} dead in 1 h, {of} of them {what}"
+    return f"{about}{facts['dead']:,} dead in 1 h, {share} of them {what}"
 
 
 def _paused(facts: dict[str, Any], now_ms: int) -> str:

@@ -6,19 +6,17 @@ from typing import NoReturn
 
 from starlette.responses import Response
 
+from deferd.api.context import CurrentRequest
+from deferd.api.openapi.document import model_of
 from deferd.api.operation import EMPTY_BODY, EmptyBody
 from deferd.api.operation_router import OperationRouter
-from deferd.api.request_context import CurrentRequest
-from deferd.api.response_models import model_of
-from deferd.api.response_values import whole
-from deferd.api.responses import JsonResponse
+from deferd.api.responses import JsonResponse, whole
 from deferd.contract.errors import FieldError, InvalidInput
 from deferd.contract.model import Topic
-from deferd.contract.operations import push as operations
-from deferd.contract.push import SetPush
+from deferd.contract.operations import push as contract
+from deferd.contract.operations.push import SetPush
 from deferd.contract.push_targets import TargetRefused
-from deferd.contract.responses import push as responses
-from deferd.engine.push.push_definition import PushDefinition
+from deferd.engine.push_store import PushDefinition
 
 router = OperationRouter()
 
@@ -28,7 +26,7 @@ def _refuse(refused: TargetRefused) -> NoReturn:
 
 
 @router.serves(
-    operations.SET_PUSH, responses={200: {"model": model_of(responses.Push), "description": "The push was replaced."}}
+    contract.SET_PUSH, responses={200: {"model": model_of(contract.Push), "description": "The push was replaced."}}
 )
 async def set_push(request: CurrentRequest, topic: Topic, push: SetPush) -> Response:
     try:
@@ -39,19 +37,19 @@ async def set_push(request: CurrentRequest, topic: Topic, push: SetPush) -> Resp
     return JsonResponse(_shown(await request.engine.push.get(topic)), 201 if is_new else 200)
 
 
-@router.serves(operations.GET_PUSH)
-async def get_push(request: CurrentRequest, topic: Topic) -> responses.Push:
+@router.serves(contract.GET_PUSH)
+async def get_push(request: CurrentRequest, topic: Topic) -> contract.Push:
     return _shown(await request.engine.push.get(topic))
 
 
-@router.serves(operations.REMOVE_PUSH)
-async def remove_push(request: CurrentRequest, topic: Topic) -> responses.RemovedPush:
+@router.serves(contract.REMOVE_PUSH)
+async def remove_push(request: CurrentRequest, topic: Topic) -> contract.RemovedPush:
     await request.engine.push.remove(topic)
-    return responses.RemovedPush(topic=topic, removed=True)
+    return contract.RemovedPush(topic=topic, removed=True)
 
 
-@router.serves(operations.TEST_PUSH)
-async def send_test_push(request: CurrentRequest, topic: Topic, _body: EmptyBody = EMPTY_BODY) -> responses.TestedPush:
+@router.serves(contract.TEST_PUSH)
+async def send_test_push(request: CurrentRequest, topic: Topic, _body: EmptyBody = EMPTY_BODY) -> contract.TestedPush:
     definition = await request.engine.push.get(topic)
     pushers = request.app.pushers
     try:
@@ -61,7 +59,7 @@ async def send_test_push(request: CurrentRequest, topic: Topic, _body: EmptyBody
     if pushers is None:
         raise InvalidInput([FieldError(("path", "topic"), "cannot be tested: this service is stopping", topic)])
     result = await request.incoming.cancel_on_disconnect(pushers.test(definition))
-    return responses.TestedPush(
+    return contract.TestedPush(
         message_id=result.message_id,
         took=round(result.took_s, 3),
         status=result.status,
@@ -70,10 +68,10 @@ async def send_test_push(request: CurrentRequest, topic: Topic, _body: EmptyBody
     )
 
 
-def _shown(stored: PushDefinition) -> responses.Push:
+def _shown(stored: PushDefinition) -> contract.Push:
     """Secrets, and the values of headers, are never shown."""
     push = stored.push
-    return responses.Push(
+    return contract.Push(
         topic=stored.topic,
         url=push.url,
         secret_count=len(stored.secrets),

@@ -50,7 +50,7 @@ class TopicsQuery(StrictModel):
         return [] if self.topics is None else self.topics.split(",")
 
 
-def page_limit(of: str, *, default: int = limits.PAGE_DEFAULT, which: str = "") -> Any:
-    """The field `limit`: how many a response lists at most, 1 to 1000. `of` are what, `which` says which ones."""
-    about = f"Maximum number of {of}, 1 to {limits.PAGE_MAX}{which and f': {which}'}."
+def page_limit(things: str, *, default: int = limits.PAGE_DEFAULT, which: str = "") -> Any:
+    """The field `limit`: how many a response lists at most, 1 to 1000. `which` says which ones."""
+    about = f"Maximum number of {things}, 1 to {limits.PAGE_MAX}{which and f': {which}'}."
     return Field(default, strict=True, ge=1, le=limits.PAGE_MAX, description=about)

@@ -9,19 +9,16 @@ from msgspec import Raw
 from pydantic import Field, StringConstraints, model_validator
 from starlette.responses import Response
 
-from deferd.api import audit_responses, task_requests
-from deferd.api.auth.permissions import Recorded
-from deferd.api.auth.visible_topics import list_visible
-from deferd.api.job_responses import job_without_bodies
-from deferd.api.job_templates import written_job
-from deferd.api.openapi.task_schemas import ACCEPTED
+from deferd.api.auth.api_keys import Recorded
+from deferd.api.context import CurrentRequest, RequestContext
+from deferd.api.job_responses import job_without_bodies, written_job
 from deferd.api.operation import EMPTY_BODY, EmptyBody
 from deferd.api.operation_router import OperationRouter
-from deferd.api.request_context import CurrentRequest, RequestContext
-from deferd.api.response_values import instant, instant_or_none, seconds, whole
+from deferd.api.responses import instant_or_none, seconds, whole
 from deferd.api.routes.queries import Cursor, WithBodies, page_limit
+from deferd.api.routes.tasks import ACCEPTED, begin_sweep
 from deferd.contract import limits
-from deferd.contract.labels import Tag
+from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import (
     Cutoff,
     DeadReason,
@@ -30,22 +27,26 @@ from deferd.contract.model import (
     NormalizedError,
     PauseTopic,
     Redrive,
+    Tag,
     Topic,
     TopicSettings,
 )
-from deferd.contract.operations import topics as operations
-from deferd.contract.responses import audits, topics
-from deferd.contract.responses.bulk import Redriven, Removed, SampleJob
-from deferd.contract.responses.jobs import JobPage
-from deferd.contract.responses.push import PushTarget
+from deferd.contract.operations import audits
+from deferd.contract.operations import topics as contract
+from deferd.contract.operations.bulk import Redriven, Removed, SampleJob
+from deferd.contract.operations.jobs import JobPage
+from deferd.contract.operations.push import PushTarget
 from deferd.contract.strict_model import StrictModel
+from deferd.contract.timestamps import instant
+from deferd.contract.topic_patterns import TopicPatterns
 from deferd.contract.windows import window_text
-from deferd.engine.inspection.standing import Pause
-from deferd.engine.push.push_definition import TargetState
+from deferd.engine.consistency import Findings, StoreReport, TopicReport
+from deferd.engine.inspection.job_facts import Pause
+from deferd.engine.push_store import TargetState
 from deferd.engine.record import instant_ms
+from deferd.engine.topic_list import TopicList, TopicNames, TopicPage
 from deferd.engine.topic_sweeps import Sweep
-from deferd.engine.topic_view import TopicView
-from deferd.engine.topics import JobFilter
+from deferd.engine.topics import JobFilter, TopicView
 
 router = OperationRouter()
 
@@ -121,15 +122,15 @@ class PurgeQuery(StrictModel):
         return self
 
 
-@router.serves(operations.LIST_TOPICS)
-async def list_topics(request: CurrentRequest, query: Annotated[TopicsQuery, Query()]) -> topics.TopicPage:
+@router.serves(contract.LIST_TOPICS)
+async def list_topics(request: CurrentRequest, query: Annotated[TopicsQuery, Query()]) -> contract.TopicPage:
     topic_list = request.engine.topic_list
     visible = request.admission.visible_topics
     if visible is None:
         page = await topic_list.page(query.cursor, query.limit)
     else:
         page = await list_visible(topic_list, visible, query.cursor, query.limit)
-    return topics.TopicPage(
+    return contract.TopicPage(
         topics=[_shown(view) for view in page.views],
         next_cursor=page.next_cursor,
         unavailable=page.unavailable,
@@ -137,28 +138,28 @@ async def list_topics(request: CurrentRequest, query: Annotated[TopicsQuery, Que
     )
 
 
-@router.serves(operations.GET_TOPIC)
-async def get_topic(request: CurrentRequest, topic: Topic) -> topics.TopicView:
+@router.serves(contract.GET_TOPIC)
+async def get_topic(request: CurrentRequest, topic: Topic) -> contract.TopicView:
     return _shown(await request.engine.topics.get(topic))
 
 
-@router.serves(operations.SET_TOPIC)
-async def set_topic(request: CurrentRequest, topic: Topic, settings: TopicSettings) -> topics.TopicView:
+@router.serves(contract.SET_TOPIC)
+async def set_topic(request: CurrentRequest, topic: Topic, settings: TopicSettings) -> contract.TopicView:
     return _shown(await request.engine.topics.set(topic, settings))
 
 
-@router.serves(operations.PAUSE_TOPIC)
-async def pause_topic(request: CurrentRequest, topic: Topic, pause: PauseTopic = _NO_REASON) -> topics.TopicView:
+@router.serves(contract.PAUSE_TOPIC)
+async def pause_topic(request: CurrentRequest, topic: Topic, pause: PauseTopic = _NO_REASON) -> contract.TopicView:
     by = request.admission.key_name
     return _shown(await request.engine.topics.pause(topic, by, pause.reason))
 
 
-@router.serves(operations.RESUME_TOPIC)
-async def resume_topic(request: CurrentRequest, topic: Topic, _body: EmptyBody = EMPTY_BODY) -> topics.TopicView:
+@router.serves(contract.RESUME_TOPIC)
+async def resume_topic(request: CurrentRequest, topic: Topic, _body: EmptyBody = EMPTY_BODY) -> contract.TopicView:
     return _shown(await request.engine.topics.resume(topic))
 
 
-@router.serves(operations.LIST_JOBS)
+@router.serves(contract.LIST_JOBS)
 async def list_jobs(request: CurrentRequest, topic: Topic, query: Annotated[JobsQuery, Query()]) -> JobPage:
     topics, wanted, looked_at, reverse = request.engine.topics, query.wanted(), None, query.order == "desc"
     page = (query.state, query.cursor, query.limit)
@@ -170,7 +171,7 @@ async def list_jobs(request: CurrentRequest, topic: Topic, query: Annotated[Jobs
     return JobPage(jobs=[shown(record) for record in records], next_cursor=next_cursor, looked_at=looked_at)
 
 
-@router.serves(operations.REDRIVE_JOBS, recorded=Recorded(filter="redrive"), responses=ACCEPTED)
+@router.serves(contract.REDRIVE_JOBS, recorded=Recorded(filter="redrive"), responses=ACCEPTED)
 async def redrive_jobs(request: CurrentRequest, topic: Topic, redrive: Redrive = _OLDEST) -> Redriven | Response:
     sweep = Sweep(
         verb="redrive",
@@ -186,25 +187,25 @@ async def redrive_jobs(request: CurrentRequest, topic: Topic, redrive: Redrive =
         return Redriven(redriven=0, **await _preview(request, sweep))
     if redrive.as_task:
         limit = redrive.limit if "limit" in redrive.model_fields_set else None
-        return await task_requests.begin_sweep(request, sweep.with_limit(limit), redrive)
+        return await begin_sweep(request, sweep.with_limit(limit), redrive)
     redriven = await request.engine.sweeps.run(sweep)
     request.changed = redriven
     return Redriven(redriven=redriven)
 
 
-@router.serves(operations.AUDIT_TOPIC)
+@router.serves(audits.AUDIT_TOPIC)
 async def audit_topic(request: CurrentRequest, topic: Topic) -> audits.TopicAudit:
     check = request.engine.consistency.audit_topic(topic)
-    return audit_responses.audit(await request.incoming.cancel_on_disconnect(check))
+    return _topic_audit(await request.incoming.cancel_on_disconnect(check))
 
 
-@router.serves(operations.REPAIR_TOPIC)
+@router.serves(audits.REPAIR_TOPIC)
 async def repair_topic(request: CurrentRequest, topic: Topic, _body: EmptyBody = EMPTY_BODY) -> audits.TopicAudit:
     check = request.engine.consistency.audit_topic(topic, repair=True)
-    return audit_responses.audit(await request.incoming.cancel_on_disconnect(check))
+    return _topic_audit(await request.incoming.cancel_on_disconnect(check))
 
 
-@router.serves(operations.PURGE_TOPIC, recorded=Recorded(filter="query"), responses=ACCEPTED)
+@router.serves(contract.PURGE_TOPIC, recorded=Recorded(filter="query"), responses=ACCEPTED)
 async def purge_topic(
     request: CurrentRequest, topic: Topic, query: Annotated[PurgeQuery, Query()]
 ) -> Removed | Response:
@@ -220,7 +221,7 @@ async def purge_topic(
     if query.dry_run:
         return Removed(removed=0, **await _preview(request, sweep))
     if query.as_task:
-        return await task_requests.begin_sweep(request, sweep, query)
+        return await begin_sweep(request, sweep, query)
     removed = await request.engine.sweeps.run(sweep)
     request.changed = removed
     return Removed(removed=removed)
@@ -236,10 +237,10 @@ async def _preview(request: RequestContext, sweep: Sweep) -> dict[str, Any]:
     }
 
 
-def _shown(view: TopicView) -> topics.TopicView:
+def _shown(view: TopicView) -> contract.TopicView:
     """The topic; for a setting that is `null` the default of the service applies."""
     age_ms = view.oldest_ready_age_ms
-    return topics.TopicView(
+    return contract.TopicView(
         topic=view.topic,
         paused=view.paused,
         **paused(view.pause),
@@ -279,3 +280,90 @@ def _settings(settings: TopicSettings) -> dict[str, Any]:
         "backoff": None if backoff is None else whole(backoff.model_dump()),
         "window": None if window is None else Raw(window_text(window)),
     }
+
+
+def _topic_audit(report: TopicReport) -> audits.TopicAudit:
+    """The findings in a topic; what could not be read is omitted."""
+    return audits.TopicAudit(
+        topic=report.topic,
+        clean=report.clean,
+        repaired=report.repaired,
+        checked=report.checked,
+        timer_overdue=seconds(report.timer_overdue_ms),
+        **_findings(report.findings),
+        counts={state.value: report.counts[state] for state in JobState} if report.sums else None,
+        sums=dict(report.sums) or None,
+        unchecked=report.unchecked,
+    )
+
+
+def store_audit(report: StoreReport) -> audits.StoreAudit:
+    """The findings in the store as a whole."""
+    return audits.StoreAudit(
+        clean=report.clean,
+        repaired=report.repaired,
+        unlisted=report.unlisted,
+        **_findings(report.findings),
+        stray_keys=report.stray_keys,
+        stray_count=report.stray_count,
+    )
+
+
+def _findings(findings: Findings) -> dict[str, Any]:
+    return {
+        "summaries": [
+            audits.FindingSummary(kind=kind, found=count, meaning=kind.meaning, repair=kind.repair)
+            for kind, count in findings.counts.items()
+        ],
+        "examples": [
+            audits.FindingExample(kind=example.kind, subject=example.subject, detail=example.detail)
+            for example in findings.examples
+        ],
+    }
+
+
+_TRIES = 5
+
+
+async def list_visible(topics: TopicList, visible: TopicPatterns, cursor: str | None, limit: int) -> TopicPage:
+    """Up to `limit` topics that match `visible`; see TopicList.page.
+
+    The store is read in steps of 1000 names, which bounds each read. A cursor reveals the name of the topic before it,
+    so that topic must be visible.
+
+    Raises:
+        InvalidInput: the cursor is invalid.
+        StoreUnavailable: the list changes too fast, or no shard of the store can be reached.
+    """
+    return await topics.views(await _visible_names(topics, visible, cursor, limit))
+
+
+async def _visible_names(topics: TopicList, visible: TopicPatterns, cursor: str | None, limit: int) -> TopicNames:
+    page = TopicNames()
+    while True:
+        step = await topics.names(cursor, limits.PAGE_MAX, without=page.unreadable)
+        positions = [at for at, name in enumerate(step.names, 1) if visible.match(name)][: limit - len(page.names)]
+        page.names += [step.names[at - 1] for at in positions]
+        unavailable = filter(visible.match, [*page.unavailable, *step.unavailable])
+        page.unavailable = list(dict.fromkeys(unavailable))
+        page.unreadable |= step.unreadable
+        if len(page.names) == limit:
+            page.next_cursor = await _cursor_after(topics, cursor, positions[-1], page.names[-1])
+            return page
+        if step.next_cursor is None:
+            return page
+        cursor = step.next_cursor
+
+
+async def _cursor_after(topics: TopicList, cursor: str | None, position: int, name: str) -> str | None:
+    """The cursor of a page that ends with `name`, which was at `position` after `cursor` just now."""
+    for _ in range(_TRIES):
+        page = await topics.names(cursor, position)
+        if page.names[-1:] == [name]:
+            return page.next_cursor
+        # Topics before it were added or removed: find its new position, if it still exists.
+        step = await topics.names(cursor, limits.PAGE_MAX)
+        if name not in step.names:
+            break
+        position = step.names.index(name) + 1
+    raise StoreUnavailable("the list of topics changes too fast to be read page by page")

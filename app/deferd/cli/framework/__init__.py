@@ -1,1 +1,1 @@
-"""What the commands share: connections, options, values, errors, output."""
+"""Shared by all commands: connections, options, values, errors, output."""

@@ -1,4 +1,4 @@
-"""What all commands share: the layout of their help, and how their errors become exit codes."""
+"""The base of all commands: the layout of their help, and how their errors become messages and exit codes."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
-from click.core import augment_usage_errors
+from click.core import ParameterSource, augment_usage_errors
 
 from deferd.cli.command_table import ALIASES
 from deferd.cli.framework import exit_codes
 from deferd.cli.framework.exit_codes import UsageError
 
-COMPLETE_VARIABLE: Final = "_DEFERD_COMPLETE"
-"""Set by a shell's completion script when it asks for completions."""
+if TYPE_CHECKING:
+    from deferd.contract.errors import DeferdError, FieldError
+
+_PARTS_OF_A_REQUEST: Final = ("body", "query", "path")
 _NEGATIVE: Final = re.compile(r"-\d")
 EXIT_CODES: Final = textwrap.fill(
     "exit codes: " + "; ".join(f"{code} {meaning}" for code, meaning in exit_codes.MEANINGS.items()),
@@ -63,9 +65,7 @@ class Command(click.Command):
                 refuse_undecoded(ctx, parameter, ctx.params.get(parameter.name or ""))
             return super().invoke(ctx) or exit_codes.DONE
         except DeferdError as error:
-            from deferd.cli.framework import error_messages
-
-            return fail(*error_messages.sentences(error, ctx), code=exit_codes.of_error(error))
+            return fail(*_sentences(error, ctx), code=exit_codes.of_error(error))
         except UsageError as error:
             return fail(str(error), code=exit_codes.USAGE)
 
@@ -130,3 +130,66 @@ def command_group(*examples: str, name: str) -> Callable[[Callable[[], None]], C
 
 def _listed(examples: Iterable[str]) -> str:
     return "examples:\n" + "".join(f"  {example}\n" for example in examples)
+
+
+def _sentences(error: DeferdError, ctx: click.Context) -> list[str]:
+    """What went wrong, one line for each error; `ctx` is the context of the command.
+
+    A refused field is named as the option that set it.
+    """
+    from deferd.contract.errors import InvalidInput
+
+    if isinstance(error, InvalidInput):
+        return [_refused(field_error, ctx) for field_error in error.field_errors]
+    return [sentence(error)]
+
+
+def sentence(error: DeferdError) -> str:
+    """What went wrong, in one line."""
+    from deferd.client.errors import NoAnswer, UnexpectedAnswer, Unreachable
+    from deferd.contract.errors import PayloadTooLarge, Unauthorized
+
+    text = str(error)
+    match error:
+        case Unreachable():
+            return f"the service cannot be reached: {text} (set its URL by --url or DEFERD_URL)"
+        case NoAnswer():
+            return f"no response from the service, so it is not known whether this was done: {text}"
+        case UnexpectedAnswer(is_problem=True):
+            return f"the service failed: {text}"
+        case UnexpectedAnswer():
+            return f"{text} (is the URL that of a service? set it by --url or DEFERD_URL)"
+        case PayloadTooLarge():
+            return f"{text}, the limit of the service (its --max-body-bytes)"
+        case Unauthorized():
+            return f"{text or 'a key is required'} (set it by --key or DEFERD_KEY)"
+    return text
+
+
+def _refused(field_error: FieldError, ctx: click.Context) -> str:
+    path = list(field_error.path)
+    if path and path[0] in _PARTS_OF_A_REQUEST:
+        del path[0]
+    if path[:1] in (["jobs"], ["select"]):
+        del path[0]
+    value = f"{field_error.value:g}" if isinstance(field_error.value, float) else repr(field_error.value)
+    shown = f" (it is {_cut(value)})" if field_error.value is not None else ""
+    return f"{_argument([str(step) for step in path], ctx)} {field_error.message}{shown}".strip()
+
+
+def _argument(path: list[str], ctx: click.Context) -> str:
+    """The option or argument that set the field at `path`, and the rest of the path."""
+    if not path:
+        return "the request:"
+    first, *more = path
+    rest = "".join(f"[{step}]" if re.fullmatch(r"\d+", step) else f".{step}" for step in more)
+    names = {
+        parameter.name: parameter_name(parameter)
+        for parameter in ctx.command.params
+        if parameter.name and ctx.get_parameter_source(parameter.name) is not ParameterSource.DEFAULT
+    }
+    return f"{names.get(first, first)}{rest}"
+
+
+def _cut(text: str, most: int = 80) -> str:
+    return text if len(text) <= most else text[:most] + "..."

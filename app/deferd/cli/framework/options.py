@@ -1,20 +1,154 @@
-"""The options that several commands have, and the commands that have the options of a client."""
+"""The options that several commands have: of the connection to the service, of jobs and of topics."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import time
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
 from deferd.cli.framework import values
 from deferd.cli.framework.command import Command, command, refuse_undecoded
-from deferd.cli.framework.completion import complete_topic
-from deferd.cli.framework.connection import SETTINGS, Connection
 from deferd.contract.fields import POLICY, TOPIC, Field, Kind
 from deferd.contract.limits import REPLICAS_MAX
+
+_TIME_LIMIT_S: Final = 1.0
+_SCHEDULES_MAX: Final = 1000
+
+
+class ConnectionSetting(NamedTuple):
+    """A setting of the commands that call a service. `default` is a text, as a person writes it; `read` parses it."""
+
+    flag: str
+    variable: str
+    default: str | None
+    read: Callable[[str], Any]
+    about: str
+    metavar: str
+    secret: bool = False
+
+    def option(self, name: str, *, as_text: bool = False) -> Callable[[Any], Any]:
+        """The click option; with `as_text` its value is not read."""
+        default = f"; default {self.default}" if self.default else ""
+        return click.option(
+            self.flag,
+            name,
+            envvar=self.variable,
+            default=self.default,
+            type=str if as_text else self.read,
+            metavar=self.metavar,
+            help=f"{self.about}{default} [{self.variable}]",
+        )
+
+
+SETTINGS: Final = {
+    "url": ConnectionSetting(
+        "--url",
+        "DEFERD_URL",
+        "http://127.0.0.1:8000",
+        values.service_urls,
+        "URL of the service, or of several replicas with commas between them: the next one is tried when one is down",
+        "URL",
+    ),
+    "key": ConnectionSetting(
+        "--key",
+        "DEFERD_KEY",
+        None,
+        values.key,
+        "bearer key; better set the variable, which other users of this machine do not see",
+        "KEY",
+        secret=True,
+    ),
+    "timeout": ConnectionSetting(
+        "--timeout",
+        "DEFERD_TIMEOUT",
+        "10s",
+        values.timeout,
+        "longest wait for a response, beyond the --wait of a pop; 0.1s to 1h",
+        "DURATION",
+    ),
+    "retry_for": ConnectionSetting(
+        "--retry-for",
+        "DEFERD_RETRY_FOR",
+        "5s",
+        values.retry_time,
+        "how long to retry when the service is unreachable or busy, where a retry is safe; 0 to 24h",
+        "DURATION",
+    ),
+}
+"""By the name of the argument."""
+
+
+@dataclass(frozen=True)
+class Connection:
+    """The settings of a client. Durations are seconds. `explicit` names the fields that are not defaults."""
+
+    url: list[str]
+    key: str | None
+    timeout: float
+    retry_for: float
+    explicit: frozenset[str] = frozenset()
+
+    def with_defaults(self, **defaults: Any) -> Connection:
+        """The same settings with other defaults."""
+        return replace(self, **{name: value for name, value in defaults.items() if name not in self.explicit})
+
+    def open(self) -> Client:
+        """A client; use it as a context manager."""
+        from deferd.client import Client
+        from deferd.client.transport import called_via
+
+        with called_via("cli"):
+            return Client(self.url, key=self.key, timeout=self.timeout, retry_for=self.retry_for)
+
+    def open_async(self) -> AsyncClient:
+        """A client for asyncio."""
+        from deferd.client import AsyncClient
+
+        return AsyncClient(self.url, key=self.key, timeout=self.timeout, retry_for=self.retry_for)
+
+
+def complete_topic(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The topics that start with the last of these comma-separated names; none if the service cannot be reached."""
+    before, comma, start = incomplete.rpartition(",")
+    return [CompletionItem(f"{before}{comma}{name}") for name in _names(ctx, lambda client: _topics(client, start))]
+
+
+def complete_schedule(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The schedules whose names start with this text; none if the service cannot be reached."""
+
+    def schedules(client: Client) -> list[str]:
+        return [one.name for one in islice(client.schedules(prefix=incomplete, jobs=False), _SCHEDULES_MAX)]
+
+    return [CompletionItem(name) for name in _names(ctx, schedules)]
+
+
+def _names(ctx: click.Context, ask: Callable[[Client], list[str]]) -> list[str]:
+    """The result of `ask` with a client that has the command's options; nothing if the service cannot be reached."""
+    with contextlib.suppress(Exception):  # a shell shows no errors of a completion
+        settings: dict[str, Any] = {name: ctx.params.get(name) for name in SETTINGS}
+        settings |= {"timeout": _TIME_LIMIT_S, "retry_for": 0.0}
+        with Connection(**settings).open() as client:
+            return ask(client)
+    return []
+
+
+def _topics(client: Client, start: str) -> list[str]:
+    names: list[str] = []
+    deadline_s = time.monotonic() + _TIME_LIMIT_S
+    for page in client.topic_pages():
+        names += [view.topic for view in page.topics if view.topic.startswith(start)]
+        if time.monotonic() > deadline_s:
+            break
+    return names
+
 
 STATES: Final = ("delayed", "ready", "reserved", "dead", "finished")
 REASONS: Final = ("expired", "attempts_exhausted", "schedule_ended", "deadline", "buried")
@@ -23,7 +157,6 @@ DURABILITIES: Final = ("memory", "fsync", *(f"replicated:{count}" for count in r
 LONG_TIMEOUT_S: Final = 600.0
 """For calls that take the service longer the more jobs there are, and that are not retried without a response."""
 _NDJSON: Final = "print JSON, one object a line"
-
 Function = Callable[..., int | None]
 Decorator = Callable[[Function], Function]
 
@@ -188,3 +321,9 @@ collapse_options: Final = all_of(
     ]
 )
 topic_options: Final = _options_for((*POLICY, *TOPIC))
+
+if TYPE_CHECKING:
+    from deferd.client import AsyncClient, Client
+
+if TYPE_CHECKING:
+    from deferd.client import Client

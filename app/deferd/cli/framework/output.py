@@ -1,4 +1,4 @@
-"""What the commands write: lines and tables for people, JSON for programs.
+"""The output of the commands: lines and tables for people, JSON for programs.
 
 Standard output has the requested data and nothing else; messages go to standard error. JSON output has one object a
 line (NDJSON).
@@ -21,7 +21,7 @@ from deferd.contract.timestamps import format_instant
 
 if TYPE_CHECKING:
     from deferd.client import Job
-    from deferd.contract.responses.response import Response
+    from deferd.contract.operations.response import Response
 
 _UNLIMITED_WIDTH = 100_000
 _CELL_CHARACTERS = 120

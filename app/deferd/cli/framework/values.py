@@ -6,6 +6,7 @@ message after the name of the argument.
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
@@ -76,10 +77,26 @@ def instant(text: str) -> datetime:
         raise click.BadParameter(f"{_shown(text)} is not an instant with a zone: {error}") from None
 
 
+def read_json(text: str | bytes) -> Any:
+    """Parse a JSON text as strictly as the service does.
+
+    Raises:
+        ValueError: it is not JSON (as NaN), or has a number beyond 1.8e308, which cannot be written as JSON again.
+    """
+    from pydantic_core import from_json  # the help does not need it
+
+    from deferd.contract.json_values import may_be_infinite
+
+    # An argument that this locale can't decode has its bytes as surrogates; JSON is UTF-8 in any locale.
+    raw = text.encode(errors="surrogateescape") if isinstance(text, str) else text
+    value = from_json(raw, allow_inf_nan=False, cache_strings="keys")
+    if may_be_infinite(raw):
+        json.dumps(value, allow_nan=False, check_circular=False)
+    return value
+
+
 def json_value(text: str) -> Any:
     """A JSON value. The error shows how to quote a text for the shell, the most frequent mistake."""
-    from deferd.cli.framework.json_input import read_json  # imports pydantic, which the help does not need
-
     try:
         return read_json(text)
     except ValueError as error:

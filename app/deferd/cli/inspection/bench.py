@@ -11,8 +11,7 @@ from deferd.bench.options import Options, default_text
 from deferd.bench.plan import PlanOptions
 from deferd.cli.framework import exit_codes
 from deferd.cli.framework.command import Command, CommandGroup
-from deferd.cli.framework.connection import SETTINGS
-from deferd.cli.framework.options import json_option
+from deferd.cli.framework.options import SETTINGS, json_option
 
 _EPILOG = """examples:
   deferd bench
@@ -115,6 +114,6 @@ def plan(as_json: bool, **options: str | None) -> int:
     """Compute how many machines a load needs, from the measured costs of a job. It measures nothing and needs no
     service: the costs are in docs/scale.md, each with the command that measured it.
     """
-    from deferd.bench import plan_command
+    from deferd.bench import plan_report
 
-    return plan_command.run({name: value for name, value in options.items() if value is not None}, as_json=as_json)
+    return plan_report.run({name: value for name, value in options.items() if value is not None}, as_json=as_json)

@@ -1,4 +1,7 @@
-"""The commands `cancel` and `reschedule`: jobs by their names, by a tag, or by their state."""
+"""The commands `cancel` and `reschedule`: jobs by their names, by a tag, or by their state.
+
+Also `tasks`, and what all commands on many jobs print: the task that has begun, or what would be done.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from deferd.cli.framework import exit_codes, output, values
-from deferd.cli.framework.command import command
-from deferd.cli.framework.connection import Connection
+from deferd.cli.framework.command import command, sentence
 from deferd.cli.framework.exit_codes import UsageError
 from deferd.cli.framework.options import (
     LONG_TIMEOUT_S,
+    Connection,
     all_of,
     client_command,
     connection_options,
@@ -21,7 +24,8 @@ from deferd.cli.framework.options import (
     json_option,
     topic_argument,
 )
-from deferd.cli.jobs.tasks import show_begun, show_preview
+from deferd.cli.framework.output import Cells, Column
+from deferd.contract.timestamps import format_instant
 
 if TYPE_CHECKING:
     from deferd.client import BulkResult, Client, Task
@@ -41,6 +45,17 @@ _select_options: Final = all_of(
         click.option("--samples", is_flag=True, help="with --dry-run: name ten jobs, and print a cutoff"),
     ]
 )
+_TASK_CELLS: Cells[Task] = {
+    Column("ID"): lambda task: task.id,
+    Column("KIND"): lambda task: task.kind,
+    Column("TOPIC"): lambda task: task.topic or "-",
+    Column("STATE"): lambda task: task.state,
+    Column("DONE", right=True): lambda task: output.number(task.done),
+    Column("TOTAL", right=True): lambda task: output.number(task.total),
+    Column("STARTED"): lambda task: output.from_now(task.started_at),
+    Column("ENDED"): lambda task: output.from_now(task.ended_at),
+    Column("BY", cut=True): lambda task: task.by or "-",
+}
 
 
 @command(
@@ -95,7 +110,6 @@ def cancel(
 
 
 def _cancel_each(topic: str, ids: tuple[str, ...], options: Any, *, as_json: bool, connection: Connection) -> int:
-    from deferd.cli.framework.error_messages import sentence
     from deferd.contract.errors import DeferdError
 
     code = exit_codes.DONE
@@ -157,6 +171,25 @@ def reschedule(
     _act_on_many(client, calls, select, "rescheduled", action, as_json=as_json, **many)
 
 
+@client_command(
+    "deferd tasks",
+    "deferd tasks 5f0c9a3be7d2481c --stop",
+    "deferd tasks --json | jq -r 'select(.state == \"running\").id'",
+)
+@click.argument("ids", metavar="[ID]...", nargs=-1, help="these tasks; without any, those that began last")
+@click.option("--stop", is_flag=True, help="ask for their end; what is done stays done")
+@click.option("--limit", type=values.count_from_1, metavar="N", help="most tasks, up to 1000; default 100")
+def tasks(ids: tuple[str, ...], stop: bool, limit: int | None, client: Client, as_json: bool) -> None:
+    """Show how far actions on many jobs are that run in the background: those of `cancel`, `reschedule`, `redrive` and
+    `purge` with --task. Ended ones are kept for 7 days.
+    """
+    if stop and not ids:
+        raise UsageError("--stop needs the ID of a task")
+    read = client.stop_task if stop else client.task
+    found = [read(task_id) for task_id in ids] if ids else client.tasks(limit=limit)
+    output.json_or_table(found, _TASK_CELLS, "no task has begun within 7 days", as_json=as_json)
+
+
 def _act_on_many(
     client: Client,
     calls: tuple[Callable[..., BulkResult], Callable[..., Task]],
@@ -212,3 +245,25 @@ def _show(done: BulkResult, what: str, *, as_json: bool) -> None:
     more = "" if done.complete else "; there may be more"
     text = f"{done.done:,} of {output.count(done.matched, 'job')} {what}{f', was {parts}' if parts else ''}{more}"
     output.json_or_line(done.fields, text, as_json=as_json)
+
+
+if TYPE_CHECKING:
+    from deferd.client import Client, Preview, Task
+
+
+def show_begun(task: Task, *, as_json: bool) -> None:
+    """Say that a task has begun, and how to see its progress."""
+    output.json_or_line(task.fields, f"task {task.id} has begun: deferd tasks {task.id}", as_json=as_json)
+
+
+def show_preview(preview: Preview, *, as_json: bool) -> None:
+    """Print the count, the cutoff with which the command acts on nothing else, and samples."""
+    if as_json:
+        output.json_line(preview.fields)
+        return
+    noun = "job matches" if preview.matched == 1 else "jobs match"
+    more = "" if preview.complete else ", and there may be more"
+    cutoff = format_instant(preview.cutoff)
+    output.line(f"{preview.matched:,} {noun}{more}; to act on no other: --cutoff {cutoff}")
+    for sample in preview.samples:
+        output.line(f"{sample.topic}/{sample.id} ({sample.state.value})")

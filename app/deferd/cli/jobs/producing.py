@@ -10,9 +10,9 @@ import click
 
 from deferd.cli.framework import output, values
 from deferd.cli.framework.command import command
-from deferd.cli.framework.connection import Connection
 from deferd.cli.framework.exit_codes import UsageError
 from deferd.cli.framework.options import (
+    Connection,
     client_command,
     collapse_options,
     connection_options,
@@ -28,7 +28,7 @@ from deferd.contract.fields import PLACING, POLICY, Field
 
 if TYPE_CHECKING:
     from deferd.client import Client, Job
-    from deferd.contract.responses.jobs import EndedAttempt
+    from deferd.contract.operations.jobs import EndedAttempt
 
 
 @command(

@@ -14,8 +14,8 @@ from click.core import ParameterSource
 
 from deferd.cli.framework import exit_codes, output
 from deferd.cli.framework.command import command
-from deferd.cli.framework.connection import SETTINGS
 from deferd.cli.framework.exit_codes import UsageError
+from deferd.cli.framework.options import SETTINGS
 from deferd.server import logs
 from deferd.worker import Worker
 

@@ -11,8 +11,7 @@ from click.core import ParameterSource
 
 from deferd.cli.framework import exit_codes, output
 from deferd.cli.framework.command import command, fail
-from deferd.cli.framework.connection import SETTINGS
-from deferd.cli.framework.options import all_of, json_option
+from deferd.cli.framework.options import SETTINGS, all_of, json_option
 from deferd.cli.framework.output import Column
 
 _COLUMNS = [Column("SETTING"), Column("VALUE"), Column("FROM"), Column("VARIABLE")]
@@ -50,7 +49,7 @@ class ServiceSettings(NamedTuple):
 def _service_options() -> list[click.Parameter]:
     """The options of `serve`; none if the service is not installed."""
     try:
-        from deferd.cli.service.settings_options import setting_options
+        from deferd.cli.service.serve import setting_options
     except ModuleNotFoundError as error:
         if (error.name or "deferd").partition(".")[0] == "deferd":
             raise

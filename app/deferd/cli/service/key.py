@@ -9,8 +9,7 @@ from typing import Any, Final
 import click
 
 from deferd.api.auth.api_keys import KeysRefused
-from deferd.api.auth.key_file import NoSuchKey, read_keys, revoke_key
-from deferd.api.auth.new_key import BOUNDS, make_key
+from deferd.api.auth.key_source import BOUNDS, NoSuchKey, make_key, read_keys, revoke_key
 from deferd.cli.framework import exit_codes, output
 from deferd.cli.framework.command import CommandGroup, fail
 from deferd.cli.framework.exit_codes import UsageError

@@ -1,16 +1,26 @@
-"""`deferd serve`."""
+"""`deferd serve`; its options are made from `deferd.settings.Settings`, so nothing is declared twice."""
 
 from __future__ import annotations
 
 import os
+from typing import Any, get_origin
 
 import click
+from click.core import ParameterSource
 
+from deferd import __version__
 from deferd.cli.framework import exit_codes
 from deferd.cli.framework.command import Command, fail
-from deferd.cli.framework.version import version
-from deferd.cli.service.settings_options import setting_options
-from deferd.settings import SettingsError, load_settings, problem, unknown_variables
+from deferd.settings import (
+    Settings,
+    SettingsError,
+    default_text,
+    flag,
+    load_settings,
+    problem,
+    unknown_variables,
+    variable,
+)
 from deferd.store.url import StoreUrlError, parse_store_url
 
 _EPILOG = """examples:
@@ -20,6 +30,28 @@ _EPILOG = """examples:
 
 exit codes: 0 ended by SIGTERM, SIGHUP or Ctrl-C; 1 cannot serve: the port is in use, the store
 refuses; 2 a wrong setting"""
+
+
+def setting_options() -> list[click.Parameter]:
+    """An option for each setting. The argument `settings` has those that were given, as text: see `load_settings`."""
+    options: list[click.Parameter] = []
+    for name, field in Settings.model_fields.items():
+        default = default_text(name)
+        about = f"{field.description}" + (f" Default: {default}." if default else "")
+        kind: dict[str, Any] = {"metavar": "SECONDS" if field.annotation is float else name.rpartition("_")[2].upper()}
+        if field.annotation is bool:
+            kind = {"metavar": "true|false", "is_flag": False, "flag_value": "true"}
+        elif get_origin(field.annotation) is tuple:
+            kind |= {"multiple": True}
+        help_text = f"{about} [{variable(name)}]"
+        options.append(click.Option([flag(name), name], **kind, help=help_text, expose_value=False, callback=_collect))
+    return options
+
+
+def _collect(ctx: click.Context, option: click.Parameter, value: str | tuple[str, ...] | None) -> None:
+    settings: dict[str, str] = ctx.params.setdefault("settings", {})
+    if option.name and value is not None and ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
+        settings[option.name] = value if isinstance(value, str) else ",".join(value)  # as in a variable
 
 
 @click.command(cls=Command, params=setting_options(), epilog=_EPILOG)
@@ -37,4 +69,4 @@ def serve(settings: dict[str, str]) -> int:
         return fail(problem("redis_url", "", wanted=str(error)), code=exit_codes.USAGE)
     from deferd.server import run  # after the settings: this import takes a second
 
-    return run.run(loaded, version=version(), warnings=unknown_variables(os.environ))
+    return run.run(loaded, version=__version__, warnings=unknown_variables(os.environ))

@@ -2,26 +2,7 @@
 
 from __future__ import annotations
 
-from deferd.console.views import (
-    activity,
-    bulk,
-    consumers,
-    dead,
-    events,
-    go,
-    job,
-    jobs,
-    log_in,
-    now,
-    schedules,
-    system,
-    tasks,
-    topic,
-    topics,
-)
+from deferd.console.views import activity, bulk, dead, go, job, jobs, log_in, now, schedule_pages, topics
 
-_MODULES = (
-    *(activity, bulk, consumers, dead, events, go, job, jobs, log_in, now, schedules, system, tasks),
-    *(topic, topics),
-)
+_MODULES = (activity, bulk, dead, go, job, jobs, log_in, now, schedule_pages, topics)
 ROUTES = [route for module in _MODULES for route in module.pages.routes]

@@ -5,22 +5,49 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from starlette.responses import Response
 
-from deferd.console.api_calls import ApiRefused, page_path
-from deferd.console.bulk_plan import IDS_MAX, SCOPES, TYPED_ABOVE, VERBS, Target, api_call, is_selectable
-from deferd.console.job_filter import JobListFilter, read_filter, read_instant
-from deferd.console.page_routes import PageList
-from deferd.console.undo import UNDO_JOBS_MAX, can_undo, cancel
+from deferd.console.api_calls import ApiRefused, api_path, page_path
+from deferd.console.undo import UNDO_JOBS_MAX, can_undo, cancel, put_back
+from deferd.console.views.filters import JobListFilter, read_filter, read_instant
 from deferd.console.views.jobs import KEPT_IN_URL, jobs_url, read_rows
-from deferd.console.visit import Visit
+from deferd.console.visit import PageList, Visit
+from deferd.contract.limits import BULK_MAX, REDRIVE_MAX, SELECT_IDS_MAX
 
 pages = PageList()
 _PAGES_SEARCHED = 20
 _VALUE_SHOWN = 100
+SCOPES = {"cancel": "cancel", "reschedule": "put", "run_now": "put", "redrive": "admin", "purge": "admin"}
+"""The actions, and the scope that each needs."""
+VERBS = {
+    "cancel": ("Cancel", "cancelled"),
+    "reschedule": ("Reschedule", "rescheduled"),
+    "run_now": ("Run now", "made due now"),
+    "redrive": ("Redrive", "ready again"),
+    "purge": ("Purge", "removed"),
+}
+TYPED_ABOVE = 1000
+"""Above this many jobs, people must type the name of the topic, and a task does it."""
+
+
+class Target(NamedTuple):
+    """The selected jobs: the jobs in `ids`, or with None all that match the filter. A call takes either."""
+
+    topic: str
+    ids: tuple[str, ...] | None
+    wanted: JobListFilter
+
+
+class _ApiCall(NamedTuple):
+    """One call of the API: its method, path, JSON body and query."""
+
+    method: str
+    path: str
+    body: dict[str, Any] | None
+    query: dict[str, Any]
 
 
 @pages.action("/console/topics/{topic}/bulk/preview")
@@ -41,7 +68,7 @@ async def preview(visit: Visit, topic: str) -> Response:
             found, is_complete = await _matching_ids(visit, topic, wanted)
             ids = tuple(found)
     else:
-        ids = tuple(dict.fromkeys(form.get("ids", [])))[:IDS_MAX]
+        ids = tuple(dict.fromkeys(form.get("ids", [])))[:SELECT_IDS_MAX]
     if ids == ():
         text = "No job matches." if fields.get("all") else "Select some jobs first."
         return visit.redirect(_back(topic, fields), notice=text)
@@ -94,6 +121,24 @@ async def act(visit: Visit, topic: str) -> Response:
     return visit.redirect(back, notice=_result_text(action, result))
 
 
+@pages.action("/console/undo")
+async def undo(visit: Visit) -> Response:
+    """Put cancelled jobs again, within some seconds of the cancel."""
+    form = await visit.form()
+    undone = await put_back(visit, form.get("token", ""))
+    if undone is None:
+        return visit.redirect("./", notice="It is too late to undo this, or that is under way.")
+    failed = [result for result in undone.results if result["status"] != 201]
+    done = len(undone.results) - len(failed)
+    notice = f"Put {done:,} {'job' if done == 1 else 'jobs'} again."
+    if failed:
+        notice += f" {len(failed):,} could not be put: {failed[0].get('code', failed[0]['status'])}."
+    to = jobs_url(undone.topic)
+    if len(undone.results) == 1:
+        to = page_path("console", "topics", undone.topic, "jobs", undone.results[0]["id"])
+    return visit.redirect(to if undone.undo is None else f"{to}?undo={undone.undo}", notice=notice)
+
+
 async def _preview(
     visit: Visit,
     action: str,
@@ -143,15 +188,74 @@ async def _count(
     return {"was": {}, "samples": [], "complete": True, **found}
 
 
+def is_selectable(action: str, wanted: JobListFilter) -> bool:
+    """Whether the API itself can select these jobs for this action. Otherwise they are found first and named by id."""
+    if wanted.id or wanted.error or (wanted.tag and wanted.state and action not in {"redrive", "purge"}):
+        return False
+    has_due = wanted.due_after is not None or wanted.due_before is not None
+    if action == "redrive":
+        return wanted.state in {None, "dead"} and not has_due
+    if action == "purge":
+        return not has_due
+    if wanted.tag:
+        return not has_due
+    return wanted.state in {"delayed", "ready"}
+
+
+def api_call(
+    action: str,
+    target: Target,
+    *,
+    cutoff: str | None,
+    options: dict[str, Any],
+    dry_run: bool = False,
+    limit: int | None = None,
+    as_task: bool = False,
+) -> _ApiCall:
+    """The call for an action. `options` are the members of a reschedule or a cancel; `limit` bounds what is counted.
+
+    `as_task` is for a filter: then there is no limit.
+    """
+    topic, ids, wanted = target
+    cut = {} if cutoff is None else {"cutoff": cutoff}
+    if action == "redrive":
+        body: dict[str, Any] = dict(cut)
+        if ids is not None:
+            body["ids"] = list(ids)
+        else:
+            body |= {"as_task": True} if as_task else {"limit": limit or REDRIVE_MAX}
+            body |= {"tag": wanted.tag} if wanted.tag else {}
+        if dry_run:
+            body["dry_run"] = True
+        return _ApiCall("POST", api_path("topics", topic, "redrive"), body, {})
+    if action == "purge" and ids is None:
+        query: dict[str, Any] = {"state": wanted.state, "tag": wanted.tag or None, **cut}
+        query |= {"dry_run": True} if dry_run else {"as_task": True} if as_task else {}
+        return _ApiCall("DELETE", api_path("topics", topic), None, query)
+    verb = "cancel" if action in {"cancel", "purge"} else "reschedule"
+    select: dict[str, Any] = dict(cut)
+    if ids is not None:
+        select["ids"] = [{"topic": topic, "id": job_id} for job_id in ids]
+    elif wanted.tag:
+        select |= {"tag": wanted.tag, "topics": [topic]}
+    else:
+        select |= {"state": wanted.state, "topics": [topic]}
+        select |= {name: at for name in ("due_after", "due_before") if (at := getattr(wanted, name)) is not None}
+    body = {"select": select, **({"as_task": True} if as_task else {"limit": limit or BULK_MAX}), **options}
+    if dry_run:
+        body |= {"dry_run": True, "samples": 10}
+    return _ApiCall("POST", api_path("jobs", verb), body, {})
+
+
 async def _matching_ids(visit: Visit, topic: str, wanted: JobListFilter) -> tuple[list[str], bool]:
     """The ids of the first 1000 jobs that match a filter which needs a search, and whether these are all."""
     ids: list[str] = []
     cursor: str | None = None
     for _ in range(_PAGES_SEARCHED):
-        rows, page = await read_rows(visit, topic, wanted, order="asc", limit=IDS_MAX - len(ids), cursor=cursor)
+        rows, page = await read_rows(visit, topic, wanted, order="asc", limit=SELECT_IDS_MAX - len(ids), cursor=cursor)
         ids += [row["id"] for row in rows]
         cursor = page["next_cursor"]
-        if cursor is None or len(ids) >= IDS_MAX:
+        if cursor is None or len(ids) >= SELECT_IDS_MAX:
             break
     return list(dict.fromkeys(ids)), cursor is None
 
@@ -199,21 +303,3 @@ def _filter_of(fields: Mapping[str, str], now_ms: int | None) -> JobListFilter:
         ]
         raise ApiRefused(422, {"detail": "Nothing was done: the filter can't be read.", "errors": errors})
     return wanted
-
-
-@pages.action("/console/undo")
-async def undo(visit: Visit) -> Response:
-    """Put cancelled jobs again, within some seconds of the cancel."""
-    form = await visit.form()
-    undone = await visit.undo.undo(visit, form.get("token", ""))
-    if undone is None:
-        return visit.redirect("./", notice="It is too late to undo this, or that is under way.")
-    failed = [result for result in undone.results if result["status"] != 201]
-    done = len(undone.results) - len(failed)
-    notice = f"Put {done:,} {'job' if done == 1 else 'jobs'} again."
-    if failed:
-        notice += f" {len(failed):,} could not be put: {failed[0].get('code', failed[0]['status'])}."
-    to = jobs_url(undone.topic)
-    if len(undone.results) == 1:
-        to = page_path("console", "topics", undone.topic, "jobs", undone.results[0]["id"])
-    return visit.redirect(to if undone.undo is None else f"{to}?undo={undone.undo}", notice=notice)

@@ -9,18 +9,15 @@ from typing import Any
 from starlette.responses import Response
 
 from deferd.console.api_calls import api_path, page_path
-from deferd.console.curl_commands import curl
-from deferd.console.page_routes import PageList
 from deferd.console.rendering import number
+from deferd.console.views.bulk import TYPED_ABOVE
 from deferd.console.views.filters import LOOKS_BACK, read_filtered, refuse_masked_error, since_instant, topics_filter
-from deferd.console.visit import Visit
+from deferd.console.visit import PageList, Visit
 from deferd.contract.limits import REDRIVE_MAX
 
 pages = PageList()
 _SHOWN = 100
 _LOOKED_AT = 5000
-MANY = 1000
-"""For more jobs than these a person types the name of the topic, and a task does it."""
 
 
 @pages.page("/console/dead")
@@ -39,7 +36,7 @@ async def dead(visit: Visit) -> Response:
         here="dead",
         found=found,
         wrong=wrong,
-        command=curl(visit, "/jobs", body={"topic": "hello", "id": "one", "ttl": 1, "delay": 1}),
+        command=visit.curl("/jobs", body={"topic": "hello", "id": "one", "ttl": 1, "delay": 1}),
         periods=[("Any time", ""), *((text, value) for value, (text, _) in LOOKS_BACK.items())],
     )
 
@@ -86,7 +83,7 @@ async def _preview(visit: Visit, action: str, group: Mapping[str, str], problem:
         topic=topic,
         reason=group.get("reason", ""),
         error=group.get("error", ""),
-        is_typed=found["matched"] > MANY,
+        is_typed=found["matched"] > TYPED_ABOVE,
         matched=found["matched"],
         cutoff=found["cutoff"],
         # Of a job that was removed just now the id alone is known.
@@ -100,7 +97,7 @@ async def _act(visit: Visit, action: str) -> Response:
     topic, matched = form.get("topic", ""), form.get("matched", "")
     if not form.get("cutoff"):
         return await _preview(visit, action, form, "Nothing was done: this is what it would do.")
-    are_many = not matched.isdecimal() or int(matched) > MANY
+    are_many = not matched.isdecimal() or int(matched) > TYPED_ABOVE
     if are_many and form.get("typed", "").strip() != topic:
         return await _preview(visit, action, form, f"Nothing was done: type {topic} to go on.")
     result = await _sweep(visit, action, form, as_task=are_many)

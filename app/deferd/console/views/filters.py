@@ -1,12 +1,16 @@
-"""What the filters of several pages share: a look back from now, and values that the API refuses."""
+"""Filters in the URLs of pages: of lists of jobs, a look back from now, topics, and values that the API refuses."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from deferd.console.api_calls import ApiRefused, QueryValue
 from deferd.console.visit import Visit
+from deferd.contract.model import JobState
 
 LOOKS_BACK = {"1h": ("1 h", 3600), "6h": ("6 h", 21_600), "24h": ("24 h", 86_400), "7d": ("7 d", 604_800)}
 """Values of the parameter `since`: the text of the link, and the seconds."""
@@ -55,3 +59,105 @@ async def read_filtered(visit: Visit, path: str, /, **query: QueryValue) -> tupl
         errors = refused.problem.get("errors") or [{"field": "", "message": refused.problem.get("detail", "")}]
         named = ((error["field"].removeprefix("query."), error["message"]) for error in errors)
         return None, "; ".join(f"{name} {message}".strip() for name, message in named)
+
+
+STATES = tuple(state.value for state in JobState)
+NEWEST_FIRST = frozenset({"dead", "finished"})
+"""States whose last jobs are listed first."""
+_RELATIVE = re.compile(r"(?:now)?\s*(?:(?P<sign>[+-])\s*(?P<count>\d{1,9})\s*(?P<unit>s|m|min|h|d|w))?", re.IGNORECASE)
+_UNITS_S = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_FIELDS = ("state", "id", "tag", "error", "due_after", "due_before")
+
+
+@dataclass(frozen=True)
+class JobListFilter:
+    """Which jobs a page lists. `given` has the fields as they were typed, `problems` what is wrong with some of them.
+
+    `state` None: all states. The instants are RFC 3339.
+    """
+
+    state: str | None
+    id: str
+    tag: str
+    error: str
+    due_after: str | None
+    due_before: str | None
+    given: dict[str, str]
+    problems: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_search(self) -> bool:
+        """Whether it filters by more than the state."""
+        return any((self.id, self.tag, self.error, self.due_after, self.due_before))
+
+    @property
+    def is_oldest_first(self) -> bool:
+        """The order without a choice."""
+        return self.state not in NEWEST_FIRST
+
+    def query(self) -> dict[str, Any]:
+        """The parameters of `GET /topics/{topic}/jobs`."""
+        return {
+            "state": self.state,
+            "id_prefix": self.id or None,
+            "tag": self.tag or None,
+            "error": self.error or None,
+            "due_after": self.due_after,
+            "due_before": self.due_before,
+        }
+
+    def text(self) -> str:
+        """The filter in words."""
+        parts = [f"{self.state} jobs" if self.state else "jobs in every state"]
+        parts += [f"whose id begins with {self.id}"] if self.id else []
+        parts += [f"with tag {self.tag}"] if self.tag else []
+        parts += [f"whose error contains “{self.error}”"] if self.error else []
+        parts += [f"due at {self.due_after} or later"] if self.due_after else []
+        parts += [f"due before {self.due_before}"] if self.due_before else []
+        return parts[0] + (" " + ", ".join(parts[1:]) if parts[1:] else "")
+
+
+def read_filter(fields: Mapping[str, str], now_ms: int | None) -> JobListFilter:
+    """The filter in the parameters of a page or in a form."""
+    given = {name: fields.get(name, "").strip() for name in _FIELDS}
+    problems: dict[str, str] = {}
+    state = given["state"] if given["state"] in STATES else None
+    if given["state"] and state is None:
+        problems["state"] = f"one of {', '.join(STATES)}"
+    now = datetime.fromtimestamp((now_ms or 0) / 1000, UTC)
+    instants: dict[str, str | None] = {}
+    for name in ("due_after", "due_before"):
+        try:
+            instants[name] = read_instant(given[name], now) if given[name] else None
+        except ValueError:
+            instants[name] = None
+            problems[name] = "an instant, such as 2030-01-31 09:30 (UTC), 2030-01-31T09:30+01:00, now, +2h or -1d"
+    return JobListFilter(
+        state,
+        given["id"],
+        given["tag"],
+        given["error"],
+        instants["due_after"],
+        instants["due_before"],
+        given={name: value for name, value in given.items() if value},
+        problems=problems,
+    )
+
+
+def read_instant(text: str, now: datetime) -> str:
+    """An instant that was typed, as RFC 3339: absolute, in UTC without an offset, or relative to `now`, as `+2h`.
+
+    Raises ValueError.
+    """
+    typed = text.strip()
+    relative = _RELATIVE.fullmatch(typed)
+    try:
+        if relative is not None and typed:
+            count = int(relative["count"] or 0) * (-1 if relative["sign"] == "-" else 1)
+            at = now + timedelta(seconds=count * _UNITS_S[(relative["unit"] or "s").lower()])
+        else:
+            at = datetime.fromisoformat(typed)
+            at = (at.replace(tzinfo=UTC) if at.tzinfo is None else at).astimezone(UTC)
+    except OverflowError:
+        raise ValueError(text) from None
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from deferd.console.api_calls import ApiRefused, api_path, page_path
-from deferd.console.page_routes import PageList
-from deferd.console.visit import NAVIGATION, Visit
+from deferd.console.visit import NAVIGATION, PageList, Visit
 
 pages = PageList()
 _TOPICS = 8

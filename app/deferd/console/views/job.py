@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
 from deferd.console.api_calls import ApiRefused, api_path, page_path
-from deferd.console.json_text import Members, compact, member_text, parse, plain, pretty
+from deferd.console.json_text import Members, compact, member_text, off_loop, parse, plain, pretty
 from deferd.console.masks import Masks
-from deferd.console.off_loop import off_loop
-from deferd.console.page_routes import PageList
-from deferd.console.put_again import curl, put_text
-from deferd.console.timeline import timeline
+from deferd.console.rendering import duration
 from deferd.console.undo import cancel as cancel_with_undo
+from deferd.console.undo import put_command, put_text, undoable
 from deferd.console.views.bulk import reschedule_options
 from deferd.console.views.jobs import jobs_url
-from deferd.console.visit import Visit
+from deferd.console.visit import PageList, Visit
 
 pages = PageList()
 SHOWN_FIRST = 64_000
@@ -26,9 +25,27 @@ _EDITED_UP_TO = 200_000
 _PARTS = ("body", "result", "headers", "curl")
 _PATH = "/console/topics/{topic}/jobs/{id}"
 _NO_JSON = "This is not JSON"
+_PREDICTED = 4
+"""Most retries that are predicted."""
+_LONGEST_S = 315_576_000.0
+_HOW = {
+    "released": "failed",
+    "buried": "was buried",
+    "lease_ended": "ran out of its lease",
+    "time_limit": "took longer than its time limit",
+    "deadline": "was not finished by the deadline",
+}
+_DIED = {
+    "expired": "not delivered within its ttl",
+    "attempts_exhausted": "no attempts left",
+    "schedule_ended": "no wait of its backoff left",
+    "deadline": "not finished by its deadline",
+    "buried": "buried by a consumer",
+}
+Entry = dict[str, Any]
 
 
-def job_url(topic: str, job_id: str, *more: str) -> str:
+def _job_url(topic: str, job_id: str, *more: str) -> str:
     """A job's page, or one below it."""
     return page_path("console", "topics", topic, "jobs", job_id, *more)
 
@@ -42,7 +59,7 @@ async def job(visit: Visit, topic: str, id: str) -> Response:
         "topic": topic,
         "id": id,
         "why": why,
-        "undo": await visit.undo.get(visit) if visit.fragment is None else None,
+        "undo": await undoable(visit) if visit.fragment is None else None,
         "first": SHOWN_FIRST,
     }
     shown = await visit.read_or_none({404}, api_path("jobs", topic, id), bodies=False)
@@ -56,7 +73,7 @@ async def job(visit: Visit, topic: str, id: str) -> Response:
 async def part(visit: Visit, topic: str, id: str, part: str) -> Response:
     """The body, the result or the headers as readable JSON, its beginning first; or the command that puts the job."""
     if part not in _PARTS:
-        return visit.redirect(job_url(topic, id))
+        return visit.redirect(_job_url(topic, id))
     content = await visit.read_bytes(api_path("jobs", topic, id))
     most = None if visit.query.get("all") else SHOWN_FIRST
     if part == "curl":
@@ -93,7 +110,7 @@ def _shown(masks: Masks, content: bytes, part: str, most: int | None) -> _Shown:
 def _command(visit: Visit, content: bytes) -> _Shown:
     shown = parse(content)
     hides = any(visit.masks.hides(shown.get(name), name) for name in ("body", "headers"))
-    text = curl(shown, now_ms=visit.now_ms or 0, has_keys=visit.has_keys, hides=hides)
+    text = put_command(shown, now_ms=visit.now_ms or 0, has_keys=visit.has_keys, hides=hides)
     return _Shown(text, True, len(text.encode()), hides)
 
 
@@ -101,7 +118,7 @@ def _command(visit: Visit, content: bytes) -> _Shown:
 async def raw(visit: Visit, topic: str, id: str, part: str) -> Response:
     """The JSON as it was put, in one line, as plain text."""
     if part not in _PARTS or part == "curl":
-        return visit.redirect(job_url(topic, id))
+        return visit.redirect(_job_url(topic, id))
     content = await visit.read_bytes(api_path("jobs", topic, id))
     text = await off_loop(len(content), lambda: member_text(content, part))
     headers = {
@@ -139,7 +156,7 @@ async def save(visit: Visit, topic: str, id: str) -> Response:
         if refused.status not in {404, 409, 413, 422}:
             raise
         return _edit_form(visit, topic, id, shown, text, refused.problem.get("detail", str(refused)))
-    return visit.redirect(job_url(topic, id), notice="The body was changed.")
+    return visit.redirect(_job_url(topic, id), notice="The body was changed.")
 
 
 @pages.action(_PATH + "/copy")
@@ -148,7 +165,7 @@ async def copy(visit: Visit, topic: str, id: str) -> Response:
     original, now_ms = await visit.read_unmasked(api_path("jobs", topic, id)), visit.now_ms or 0
     put = await off_loop(len(original), lambda: put_text(parse(original), with_id=False, now_ms=now_ms))
     done = await visit.write("POST", api_path("jobs"), put)
-    return visit.redirect(job_url(topic, done["id"]), notice=f"This is a copy of {id}.")
+    return visit.redirect(_job_url(topic, done["id"]), notice=f"This is a copy of {id}.")
 
 
 @pages.action(_PATH + "/cancel")
@@ -156,11 +173,11 @@ async def cancel(visit: Visit, topic: str, id: str) -> Response:
     """Cancel the job; if nobody holds it, that can be undone for some seconds."""
     done = await cancel_with_undo(visit, topic, [id], spare_held=False)
     if done.undo is not None:
-        return visit.redirect(f"{job_url(topic, id)}?undo={done.undo}")
+        return visit.redirect(f"{_job_url(topic, id)}?undo={done.undo}")
     if not done.done:
-        return visit.redirect(job_url(topic, id), notice="There is no such job any more.")
+        return visit.redirect(_job_url(topic, id), notice="There is no such job any more.")
     held = " The consumer that holds it gets an error at its next request." if done.was_held else ""
-    return visit.redirect(job_url(topic, id), notice=f"Cancelled.{held}")
+    return visit.redirect(_job_url(topic, id), notice=f"Cancelled.{held}")
 
 
 @pages.action(_PATH + "/run")
@@ -176,7 +193,7 @@ async def reschedule(visit: Visit, topic: str, id: str) -> Response:
     try:
         options = reschedule_options(form.get("when", ""), visit.now_ms)
     except ValueError as error:
-        return visit.redirect(job_url(topic, id), notice=str(error))
+        return visit.redirect(_job_url(topic, id), notice=str(error))
     return await _change(visit, topic, id, options, f"Rescheduled to {options['run_at']}.")
 
 
@@ -185,7 +202,7 @@ async def redrive(visit: Visit, topic: str, id: str) -> Response:
     """Make a dead job ready again."""
     result = await visit.write("POST", api_path("topics", topic, "redrive"), {"ids": [id]})
     text = "It is ready again, with no attempts counted." if result["redriven"] else "It is not dead any more."
-    return visit.redirect(job_url(topic, id), notice=text)
+    return visit.redirect(_job_url(topic, id), notice=text)
 
 
 async def _change(visit: Visit, topic: str, job_id: str, change: dict[str, Any], done: str) -> Response:
@@ -194,8 +211,8 @@ async def _change(visit: Visit, topic: str, job_id: str, change: dict[str, Any],
     except ApiRefused as refused:
         if refused.status not in {404, 409, 422}:
             raise
-        return visit.redirect(job_url(topic, job_id), notice=f"Nothing was changed: {refused}")
-    return visit.redirect(job_url(topic, job_id), notice=done)
+        return visit.redirect(_job_url(topic, job_id), notice=f"Nothing was changed: {refused}")
+    return visit.redirect(_job_url(topic, job_id), notice=done)
 
 
 class _Edited(NamedTuple):
@@ -246,3 +263,114 @@ def _edit_form(  # noqa: PLR0917 (a form and its problem)
         problem=problem,
         back=jobs_url(topic),
     )
+
+
+def timeline(job: dict[str, Any]) -> list[Entry]:
+    """The life of a job: what happened, what happens now, and what is likely by its backoff and limits.
+
+    `job` is as the API shows it. The earliest entry is the first. Each has `at` (RFC 3339), `kind` (past, now or
+    predicted), `title`, and may have `text` and `error`.
+    """
+    state = job["state"]
+    entries = [_entry(job["created_at"], "past", "Put", _put_text(job))]
+    log = job.get("attempts_log") or []
+    first_logged = log[0]["attempt"] if log else job["attempts"] + 1
+    ended_before = min(first_logged - 1, job["attempts"])
+    if ended_before > 0 and state != "reserved":
+        title = f"{ended_before} earlier {'attempt' if ended_before == 1 else 'attempts'}"
+        entries.append(_entry(None, "past", title, "no longer in the log"))
+    for ended in log:
+        by = f"by {ended['by']}" if ended.get("by") else ""
+        title = f"Attempt {ended['attempt']} {_HOW.get(ended['how'], ended['how'].replace('_', ' '))}"
+        entries.append(_entry(ended["ended_at"], "past", title, by, ended.get("error")))
+    match state:
+        case "reserved":
+            by = f" by {job['reserved_by']}" if job.get("reserved_by") else ""
+            entries.append(_entry(None, "now", f"Attempt {job['attempts']} is running", f"held{by}"))
+            entries.append(_entry(job.get("reserved_until"), "predicted", "Lease ends", "unless it is touched"))
+        case "delayed":
+            title = "Next attempt due" if job["attempts"] else "Due"
+            most = f" of {job['max_attempts']}" if job.get("max_attempts") else ""
+            entries.append(_entry(job["due_at"], "predicted", title, f"attempt {job['attempts'] + 1}{most}"))
+        case "ready":
+            entries.append(_entry(job["due_at"], "now", "Due", "waits for a consumer"))
+        case "dead":
+            text = _DIED.get(job.get("reason") or "", "")
+            logged = any(ended.get("error") for ended in log)
+            entries.append(_entry(job.get("dead_at"), "now", "Dead", text, None if logged else job.get("last_error")))
+        case "finished":
+            text = f"in attempt {job['attempts']}" if job["attempts"] else ""
+            entries.append(_entry(job.get("finished_at"), "now", "Finished", text))
+    if state in {"delayed", "ready", "reserved"}:
+        entries += predicted_retries(job)
+        if job.get("deadline_at"):
+            entries.append(_entry(job["deadline_at"], "predicted", "Deadline", "dead if not finished by then"))
+        if job.get("ttl") and not job["attempts"]:
+            at = _moved_later(job["due_at"], job["ttl"])
+            entries.append(_entry(at, "predicted", "Expires", "dead if not delivered by then"))
+    places, last = [], ""
+    for entry in entries:  # those without an instant stay behind the one that precedes them
+        last = entry["at"] or last
+        places.append(last)
+    return [entry for _, entry in sorted(zip(places, entries, strict=True), key=lambda pair: pair[0])]
+
+
+def predicted_retries(job: dict[str, Any]) -> list[Entry]:
+    """What follows if the next attempts fail: when each is due if it fails at once, and when the job would be dead.
+
+    For a job that may run at any time, only the wait is known.
+    """
+    first = job["attempts"] + (job["state"] != "reserved")
+    at = job["due_at"] if job["state"] == "delayed" else None
+    jitter = job["backoff"].get("jitter") or 0
+    around = f" ±{jitter:.0%}" if jitter else ""
+    entries: list[Entry] = []
+    for number in range(first, first + (_PREDICTED if at else 1)):
+        if job.get("max_attempts") and number >= job["max_attempts"]:
+            entries.append(_entry(at, "predicted", f"If attempt {number} fails", "dead: no attempts left"))
+            break
+        wait_s = wait_after(job["backoff"], number)
+        if wait_s is None:
+            entries.append(_entry(at, "predicted", f"If attempt {number} fails", "dead: no wait of its backoff left"))
+            break
+        wait = f"{duration(wait_s).replace('.0 s', ' s')}{around}"
+        if at is None:
+            entries.append(_entry(at, "predicted", f"If attempt {number} fails", f"again after {wait}"))
+        else:
+            at = _moved_later(at, wait_s)
+            text = f"if attempt {number} fails at once: {wait} later"
+            entries.append(_entry(at, "predicted", f"Attempt {number + 1}", text))
+    return entries
+
+
+def wait_after(backoff: dict[str, Any], attempt: int) -> float | None:
+    """The wait after an attempt failed, in seconds, without jitter; None when the job would be dead."""
+    match backoff["kind"]:
+        case "fixed":
+            return float(backoff["seconds"])
+        case "schedule":
+            waits = backoff["seconds"]
+            if attempt <= len(waits):
+                return float(waits[attempt - 1])
+            return float(waits[-1]) if backoff["then"] == "repeat_last" else None
+        case _:
+            try:
+                grown = float(backoff["base"]) ** attempt
+            except OverflowError:
+                grown = _LONGEST_S
+            return min(float(backoff["cap"]), grown)
+
+
+def _entry(at: str | None, kind: str, title: str, text: str = "", error: str | None = None) -> Entry:
+    return {"at": at, "kind": kind, "title": title, "text": text, "error": error}
+
+
+def _put_text(job: dict[str, Any]) -> str:
+    if job.get("asked_for"):
+        return "moved to a later due time by its window or spread"
+    return f"a collection of {job['items']} items" if job.get("items") else ""
+
+
+def _moved_later(at: str, seconds: float) -> str:
+    moved = datetime.fromisoformat(at).astimezone(UTC) + timedelta(seconds=min(float(seconds), _LONGEST_S))
+    return moved.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -7,10 +7,9 @@ from typing import Any
 from starlette.responses import Response
 
 from deferd.console.api_calls import ApiRefused, api_path, page_path
-from deferd.console.job_filter import STATES, JobListFilter, read_filter
-from deferd.console.page_routes import PageList
-from deferd.console.views.filters import refuse_masked_error
-from deferd.console.visit import Visit
+from deferd.console.undo import undoable
+from deferd.console.views.filters import STATES, JobListFilter, read_filter, refuse_masked_error
+from deferd.console.visit import PageList, Visit
 
 pages = PageList()
 PAGE_SIZES = (50, 200, 1000)
@@ -37,7 +36,7 @@ async def jobs(visit: Visit, topic: str) -> Response:
         "order": visit.query.get("order") if visit.query.get("order") in {"asc", "desc"} else _order_of(wanted),
         "default_order": _order_of(wanted),
         "title_state": wanted.state or "all",
-        "undo": await visit.undo.get(visit) if visit.fragment is None else None,
+        "undo": await undoable(visit) if visit.fragment is None else None,
         "every_s": _SEARCHED_EVERY_S if wanted.is_search and not wanted.tag else _EVERY_S,
     }
     if visit.wants("tabs", "rows"):

@@ -7,8 +7,7 @@ import re
 from starlette.responses import Response
 
 from deferd.console.browser_requests import cookie_paths, cookie_values, is_secure
-from deferd.console.page_routes import PageList
-from deferd.console.visit import Visit
+from deferd.console.visit import PageList, Visit
 from deferd.contract.errors import RateLimited, StoreUnavailable, Unauthorized
 
 SESSION_COOKIE = "deferd_session"

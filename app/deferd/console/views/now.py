@@ -1,18 +1,18 @@
-"""The page Now: what needs a person, what happened, what comes due, and the topics."""
+"""The pages about the whole service: Now, which has what needs a person and what comes due, Consumers, and System."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from starlette.responses import Response
 
-from deferd.console.api_calls import api_path
+from deferd.console.api_calls import ApiRefused, api_path
 from deferd.console.chart_series import due_series, lateness_series
-from deferd.console.page_routes import PageList
 from deferd.console.views.topics import read_topics, without_now
-from deferd.console.visit import Visit
+from deferd.console.visit import PageList, Visit
 
 pages = PageList()
 HOURS = 6
@@ -20,6 +20,7 @@ HOURS = 6
 _DUE_BUCKET_S = 600
 """Half as many searches of the store as with the 5 minutes of the history: thousands of topics are read."""
 _ALERTS = 20
+_CONSUMERS_READ, _CONSUMERS_SHOWN = 1000, 300
 
 
 @pages.page("/")
@@ -65,3 +66,57 @@ _PARTS = {"attention": _read_attention, "series": _read_series, "topics": read_t
 async def console(visit: Visit) -> Response:
     """The values that people may type."""
     return visit.redirect("./")
+
+
+@pages.page("/console/consumers")
+async def consumers(visit: Visit) -> Response:
+    """Consumers of the last minute and those that hold jobs, filtered by a part of their names and topics."""
+    found = await visit.read(api_path("consumers"), limit=_CONSUMERS_READ)
+    part = visit.query.get("q", "").strip().lower()
+    matching = [one for one in found["consumers"] if part in _searched_text(one)]
+    return visit.render(
+        "consumers.html",
+        here="consumers",
+        found=found,
+        shown=matching[:_CONSUMERS_SHOWN],
+        matching=len(matching),
+        waiting=sum(1 for one in found["consumers"] if one["waiting"]),
+        held=sum(one["held"] or 0 for one in found["consumers"]) + found["nameless_held"],
+        part=part,
+        command=visit.curl("/topics/hello/pop?wait=30&consumer=me"),
+    )
+
+
+def _searched_text(consumer: Mapping[str, Any]) -> str:
+    parts = [consumer["name"] or "", *consumer["topics"], *consumer["addresses"], *consumer["clients"]]
+    return "\n".join(parts).lower()
+
+
+@pages.page("/console/system")
+async def system(visit: Visit) -> Response:
+    """What the service runs on. A key that is not for all topics sees its own facts only."""
+    values: dict[str, Any] = {"here": "system", "system": None, "refused": None}
+    try:
+        found = await visit.read(api_path("system"))
+    except ApiRefused as refused:
+        if refused.status != 403:
+            raise
+        values["refused"] = refused.problem.get("detail")
+    else:
+        values["system"] = {name: value for name, value in found.items() if name != "now"}
+    values["own"] = await visit.read(api_path("key"))
+    return visit.render("system.html", **values)
+
+
+@pages.page("/console/system/audit")
+async def audit_store(visit: Visit) -> Response:
+    """The consistency check of the whole store."""
+    found = await visit.read(api_path("audit"))
+    return visit.render("audit.html", here="system", topic=None, found=found)
+
+
+@pages.page("/console/topics/{topic}/audit")
+async def audit_topic(visit: Visit, topic: str) -> Response:
+    """The consistency check of a topic."""
+    found = await visit.read(api_path("topics", topic, "audit"))
+    return visit.render("audit.html", here="topics", topic=topic, found=found)

@@ -1,17 +1,25 @@
-"""The list of topics."""
+"""The list of topics, and the page of one: its jobs by state, what happened and comes due, its pause and settings."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
 
+import orjson
 from starlette.responses import Response
 
-from deferd.console.api_calls import api_path
-from deferd.console.page_routes import PageList
-from deferd.console.visit import Visit
+from deferd.console.api_calls import ApiRefused, api_path, page_path
+from deferd.console.chart_series import due_series, flow_series, lateness_series
+from deferd.console.visit import PageList, Visit
+from deferd.contract.fields import POLICY, TOPIC, Field, Kind
+from deferd.contract.json_values import is_number
+from deferd.contract.topic_patterns import TopicPatterns
 
 pages = PageList()
-_SHOWN = 100
+_TOPICS_SHOWN = 100
 SORTS = (
     ("topic", "Topic"),
     ("delayed", "Delayed"),
@@ -22,6 +30,23 @@ SORTS = (
     ("oldest", "Oldest ready"),
     ("due", "Next due"),
 )
+SPANS = {"1h": (60, 60), "6h": (360, 72), "2d": (2880, 96)}
+"""By the value in the URL: minutes on each side of now, and buckets of the forecast."""
+_CONSUMERS_SHOWN = 20
+FIELDS = (*POLICY, *TOPIC)
+_FORM_KINDS = {Kind.BACKOFF: "json", Kind.WINDOW: "json", Kind.TEXT: "text", Kind.DURABILITY: "text"}
+"""How the text becomes JSON, if not as a number."""
+
+
+class _ShownField(NamedTuple):
+    """A setting as the form shows it: its name in the API, what people read, an example, its text and its error."""
+
+    name: str
+    label: str
+    hint: str
+    kind: str
+    value: str
+    error: str | None
 
 
 async def read_topics(visit: Visit) -> dict[str, Any]:
@@ -31,14 +56,14 @@ async def read_topics(visit: Visit) -> dict[str, Any]:
     offset = visit.query.get("offset", "")
     first = int(offset[:6]) if offset.isdecimal() else 0
     name = visit.query.get("name", "").strip()[:128]
-    found = await visit.read(api_path("overview"), sort=sort, name=name or None, offset=first, limit=_SHOWN)
+    found = await visit.read(api_path("overview"), sort=sort, name=name or None, offset=first, limit=_TOPICS_SHOWN)
     return {
         "listing": without_now(found),
         "sorts": SORTS,
         "sort": sort,
         "name": name,
         "first": first,
-        "next_offset": first + _SHOWN if found["matching"] > first + _SHOWN else None,
+        "next_offset": first + _TOPICS_SHOWN if found["matching"] > first + _TOPICS_SHOWN else None,
     }
 
 
@@ -51,3 +76,179 @@ def without_now(found: dict[str, Any]) -> dict[str, Any]:
 async def topics(visit: Visit) -> Response:
     """All topics, page by page."""
     return visit.render("topics.html", here="topics", **await read_topics(visit))
+
+
+@pages.page("/console/topics/{topic}")
+async def topic(visit: Visit, topic: str) -> Response:
+    """The page of a topic."""
+    return await _page(visit, topic)
+
+
+async def _page(visit: Visit, topic: str, *, status: int = 200, **more: Any) -> Response:
+    span = visit.query.get("span", "")
+    span = span if span in SPANS else "1h"
+    values: dict[str, Any] = {
+        "here": "topics",
+        "topic": topic,
+        "span": span,
+        "spans": list(SPANS),
+        "base": page_path("console", "topics", topic),
+        "form_errors": {},
+        "form_values": None,
+        **more,
+    }
+    if visit.wants("counts"):
+        view = await visit.read(api_path("topics", topic))
+        view.pop("oldest_ready_age")  # it changes with each read; the page has `oldest_ready_at`
+        values["view"] = view
+        values["target"] = await _read_target(visit, topic) if "push" in view else None
+        if visit.fragment is None and values["form_values"] is None:
+            values["form_values"] = field_values(view["settings"])
+        values["fields"] = fields_of(values["form_values"] or {}, values["form_errors"])
+    if visit.wants("series"):
+        values |= await _read_series(visit, topic, span)
+    if visit.wants("consumers"):
+        values |= await _read_consumers(visit, topic)
+        values["is_pushed"] = "push" in (values.get("view") or await visit.read(api_path("topics", topic)))
+    return visit.render("topic.html", status=status, **values)
+
+
+async def _read_target(visit: Visit, topic: str) -> str | None:
+    """Scheme, host and path of a pushed topic's target: a query may be a secret. None without the scope to read it."""
+    if not visit.may("admin"):
+        return None
+    push = await visit.read_or_none({403, 404}, api_path("topics", topic, "push"))
+    return None if push is None else str(push["url"]).partition("?")[0]
+
+
+async def _read_series(visit: Visit, topic: str, span: str) -> dict[str, Any]:
+    minutes, buckets = SPANS[span]
+    history = await visit.read(api_path("topics", topic, "history"), minutes=minutes)
+    length_s = minutes * 60 // buckets
+    begin_s = (visit.now_ms or 0) // 1000
+    begin = datetime.fromtimestamp(begin_s - begin_s % length_s, UTC)
+    forecast = await visit.read(
+        api_path("forecast"),
+        **{"from": begin.isoformat(), "to": (begin + timedelta(minutes=minutes)).isoformat()},
+        topics=topic,
+        buckets=buckets,
+        limit=1,
+    )
+    return {"flow": flow_series(history), "lateness": lateness_series(history), "due": due_series(forecast)}
+
+
+async def _read_consumers(visit: Visit, topic: str) -> dict[str, Any]:
+    """The consumers that pop from the topic or hold jobs of it."""
+    found = await visit.read(api_path("consumers"), limit=1000)
+    of_topic = [one for one in found["consumers"] if TopicPatterns(one["topics"]).match(topic)]
+    return {"consumers": of_topic[:_CONSUMERS_SHOWN], "more_consumers": max(len(of_topic) - _CONSUMERS_SHOWN, 0)}
+
+
+@pages.action("/console/topics/{topic}/pause")
+async def pause(visit: Visit, topic: str) -> Response:
+    """Pause it, with the reason of the form."""
+    reason = (await visit.form()).get("reason", "").strip()
+    await visit.write("POST", api_path("topics", topic, "pause"), {"reason": reason} if reason else None)
+    return visit.redirect(page_path("console", "topics", topic), notice=f"{topic} is paused: it hands out no jobs.")
+
+
+@pages.action("/console/topics/{topic}/resume")
+async def resume(visit: Visit, topic: str) -> Response:
+    """End a pause."""
+    await visit.write("POST", api_path("topics", topic, "resume"))
+    return visit.redirect(page_path("console", "topics", topic), notice=f"{topic} hands out jobs again.")
+
+
+@pages.action("/console/topics/{topic}/settings")
+async def settings(visit: Visit, topic: str) -> Response:
+    """Replace the settings; with errors the form comes back, each error at its field."""
+    form = await visit.form()
+    wanted, errors = settings_of(form)
+    if not errors:
+        try:
+            view = await visit.read(api_path("topics", topic))
+            await visit.write("PUT", api_path("topics", topic), {**unknown_settings(view["settings"]), **wanted})
+        except ApiRefused as refused:
+            if refused.status != 422:
+                raise
+            for error in refused.problem.get("errors", []):
+                name = error["field"].removeprefix("body.").partition(".")[0].partition("[")[0]
+                errors.setdefault(name, error["message"])
+            errors = errors or {"": refused.problem.get("detail", "The settings were refused.")}
+    if errors:
+        visit.page = "/" + page_path("console", "topics", topic)
+        return await _page(visit, topic, status=422, form_errors=errors, form_values=form)
+    return visit.redirect(
+        page_path("console", "topics", topic), notice=f"The settings of {topic} apply to jobs put from now on."
+    )
+
+
+def field_values(settings: Mapping[str, Any]) -> dict[str, str]:
+    """The text of each field for the settings that the API returned."""
+    return {field.name: _field_text(settings.get(field.name)) for field in FIELDS}
+
+
+def fields_of(values: Mapping[str, str], errors: Mapping[str, str]) -> list[_ShownField]:
+    """The fields as the page shows them."""
+    return [
+        _ShownField(
+            *(field.name, field.label, field.hint, _form_kind(field)),
+            values.get(field.name, ""),
+            errors.get(field.name),
+        )
+        for field in FIELDS
+    ]
+
+
+def _form_kind(field: Field) -> str:
+    return _FORM_KINDS.get(field.kind, "number")
+
+
+def settings_of(form: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The settings for the API, which checks the values, and by field the errors of text that cannot be read."""
+    settings: dict[str, Any] = {}
+    errors: dict[str, str] = {}
+    for field in FIELDS:
+        text = form.get(field.name, "").strip()
+        if not text:
+            continue
+        try:
+            settings[field.name] = _field_value(field, text)
+        except ValueError:
+            errors[field.name] = "must be a number" if _form_kind(field) == "number" else "is not JSON"
+    return settings, errors
+
+
+def unknown_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings without a field in the form, which it leaves as they are."""
+    names = {field.name for field in FIELDS}
+    return {name: value for name, value in settings.items() if name not in names}
+
+
+def _field_value(field: Field, text: str) -> Any:
+    match _form_kind(field):
+        case "text":
+            return text
+        case "json" if not text.startswith(("{", "[", '"')):
+            return text  # the name of a calendar
+        case "json":
+            return _sendable(text)
+    if not is_number(text) or not math.isfinite(number := float(text)):
+        raise ValueError(text)
+    return int(number) if number.is_integer() and abs(number) < 2**53 else number
+
+
+def _sendable(text: str) -> Any:
+    """The value. Raises ValueError also for what can't be sent: too deep, or integers of more than 64 bits."""
+    try:
+        value = json.loads(text)
+        orjson.dumps(value)
+    except (RecursionError, TypeError) as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
+def _field_text(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

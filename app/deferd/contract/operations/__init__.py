@@ -1,1 +1,1 @@
-"""The operations of the HTTP API, one row each, for the service, the client and the OpenAPI document."""
+"""The operations of the HTTP API, one module a resource, for the service, the client and the OpenAPI document."""

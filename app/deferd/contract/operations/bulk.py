@@ -1,10 +1,138 @@
-"""For producers: cancel or reschedule many jobs, of several topics, in one call."""
+"""Actions on many jobs, in one call or as tasks that run in the background."""
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import Annotated, Any
+
+from deferd.contract.model import JobId, JobState, Topic
 from deferd.contract.operations.operation import Operation
-from deferd.contract.responses.bulk import BulkResult
+from deferd.contract.operations.response import Response, one_of
 from deferd.contract.scopes import Scope
+
+
+class SampleJob(Response, frozen=True, kw_only=True):
+    """A job that a call on many jobs would act on."""
+
+    topic: Topic
+    id: JobId
+    state: JobState
+
+
+class BulkResult(Response, frozen=True, kw_only=True):
+    """What a call on many jobs did."""
+
+    matched: Annotated[int, "The jobs that were selected."]
+    done: Annotated[
+        int,
+        "Those of them that were cancelled or rescheduled: 0 in a dry run. A reschedule changes "
+        "delayed and ready jobs only, and with `by` none that would be due more than 10 years ahead.",
+    ]
+    was: Annotated[dict[JobState, int], "The states that the selected jobs were in; states without jobs are left out."]
+    complete: Annotated[
+        bool,
+        "False when the `limit` was reached and there may be more: repeat the call, a reschedule with "
+        "the same `request_id`.",
+    ]
+    cutoff: Annotated[
+        datetime | None, "Only with `samples`: only jobs that were there, or dead, by then were counted."
+    ] = None
+    samples: Annotated[list[SampleJob] | None, "Only with `samples`: some of the jobs."] = None
+
+    schema_examples = ({"matched": 4, "done": 4, "was": {"delayed": 3, "ready": 1}, "complete": True},)
+
+
+_Matched = Annotated[int | None, "Only of a dry run: how many jobs it would be, 0 of others."]
+_Complete = Annotated[bool | None, "Only of a dry run: `false` when the `limit` was reached and there may be more."]
+_Cutoff = Annotated[datetime | None, "Only of a dry run: only jobs that were there, or dead, by then were counted."]
+_Samples = Annotated[list[SampleJob] | None, "Only of a dry run: up to ten of the jobs."]
+
+
+class Redriven(Response, frozen=True, kw_only=True):
+    """The number of dead jobs that are ready again."""
+
+    redriven: int
+    matched: _Matched = None
+    complete: _Complete = None
+    cutoff: _Cutoff = None
+    samples: _Samples = None
+
+    schema_examples = ({"redriven": 3},)
+
+
+class Removed(Response, frozen=True, kw_only=True):
+    """The number of removed jobs."""
+
+    removed: int
+    matched: _Matched = None
+    complete: _Complete = None
+    cutoff: _Cutoff = None
+    samples: _Samples = None
+
+    schema_examples = ({"removed": 12},)
+
+
+class DryRun(Response, frozen=True, kw_only=True):
+    """What a redrive, a purge or a call on many jobs would do: each of their dry runs with samples can be read so.
+
+    Given the `cutoff`, the call acts on nothing that was not counted.
+    """
+
+    matched: Annotated[int, "On how many jobs it would act."]
+    complete: Annotated[bool, "False when a limit was reached."]
+    cutoff: Annotated[datetime, "Only jobs that were there, or dead, by then count."]
+    samples: Annotated[list[SampleJob], "Some of the jobs."]
+
+
+class Task(Response, frozen=True, kw_only=True):
+    """An action on many jobs that runs in the background."""
+
+    id: Annotated[str, "Name of the task."]
+    kind: Annotated[str, one_of("cancel", "reschedule", "redrive", "purge"), "What it does."]
+    state: Annotated[
+        str,
+        one_of("running", "done", "stopped", "failed"),
+        "`failed`: because of a fault of the service, which its log describes. While the store is away it waits.",
+    ]
+    topic: Annotated[str | None, "The topic, if it concerns one alone."] = None
+    select: Annotated[dict[str, Any], "What selects the jobs, as it was given."]
+    action: Annotated[dict[str, Any] | None, "What happens to the jobs, as it was given, if anything."] = None
+    cutoff: Annotated[
+        datetime,
+        "It acts on jobs that were put until then, and on dead ones that died until then: when it "
+        "began, without another `cutoff`.",
+    ]
+    by: Annotated[str | None, "Who began it: see `GET /activity`."]
+    via: Annotated[str, one_of("console", "cli", "api"), "By which way: see `GET /activity`."]
+    done: Annotated[int, "How many jobs it has changed, as of the last second."]
+    total: Annotated[int | None, "How many it found to change; `null` until they are counted."]
+    started_at: Annotated[datetime, "When it began."]
+    ended_at: Annotated[datetime | None, "When it ended."] = None
+
+    schema_examples = (
+        {
+            "id": "5f0c9a3be7d2481c",
+            "kind": "redrive",
+            "state": "running",
+            "topic": "orders.close",
+            "select": {"reason": "attempts_exhausted"},
+            "cutoff": "2026-11-21T07:26:58.123Z",
+            "by": "ops",
+            "via": "console",
+            "done": 180_000,
+            "total": 312_402,
+            "started_at": "2026-11-21T07:26:58.123Z",
+        },
+    )
+
+
+class Tasks(Response, frozen=True, kw_only=True):
+    """The tasks that began last."""
+
+    tasks: Annotated[list[Task], "The newest first."]
+
+    schema_examples = ({"tasks": [*Task.schema_examples]},)
+
 
 _STEPS = (
     "Each job changes atomically, the whole does not. Only jobs that were put before the call are meant. A key for "
@@ -43,4 +171,48 @@ RESCHEDULE_SELECTED_JOBS = Operation(
     response_description="What was rescheduled.",
     repeatable=False,
     done="rescheduled jobs",
+)
+
+LIST_TASKS = Operation(
+    "list_tasks",
+    "GET",
+    "/tasks",
+    tag="tasks",
+    scope=Scope.READ,
+    summary="List tasks",
+    description=(
+        "Lists the actions on many jobs that were begun with `as_task`, the newest first. Those that have ended are "
+        "kept for 7 days, and the last 1000. A key for some topics sees its own tasks, and those of one of these "
+        "topics."
+    ),
+    response=Tasks,
+    response_description="The tasks.",
+)
+GET_TASK = Operation(
+    "get_task",
+    "GET",
+    "/tasks/{id}",
+    tag="tasks",
+    scope=Scope.READ,
+    summary="Get a task",
+    description="Shows how far an action on many jobs is.",
+    response=Task,
+    response_description="The task.",
+    errors=("task_not_found",),
+)
+STOP_TASK = Operation(
+    "stop_task",
+    "DELETE",
+    "/tasks/{id}",
+    tag="tasks",
+    scope=Scope.CANCEL,
+    summary="Stop a task",
+    description=(
+        "Asks for the end of a task: within about a second it changes no more jobs. What is done stays done. A "
+        "task that has ended stays as it is."
+    ),
+    response=Task,
+    response_description="The task; it may still be `running` for a moment.",
+    errors=("task_not_found",),
+    done="stopped task",
 )

@@ -2,9 +2,119 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import Annotated, Final
+
 from deferd.contract.operations.operation import Operation
-from deferd.contract.responses import now as responses
+from deferd.contract.operations.response import Response, one_of
 from deferd.contract.scopes import Scope
+
+ALERT_CODES: Final = (
+    "shard_unavailable",
+    "timer",
+    "durability",
+    "no_consumer",
+    "late",
+    "behind",
+    "topic_full",
+    "dying",
+    "paused",
+    "schedules_missed",
+    "overload",
+)
+"""All codes. Alerts of one severity are in this order: what stops most jobs comes first."""
+
+
+class Alert(Response, frozen=True, kw_only=True):
+    """One thing that needs a person. It has the facts of its `code`; others, and unknown ones, are omitted."""
+
+    severity: Annotated[str, one_of("critical", "warning")]
+    code: Annotated[str, one_of(*ALERT_CODES), "The kind of alert, for programs. Later versions may add kinds."]
+    topic: Annotated[str | None, "The topic; omitted when it concerns the store."] = None
+    text: Annotated[str, "The alert as a sentence, for people."]
+    ready: Annotated[int | None, "`no_consumer`, `behind`, `paused`: ready jobs."] = None
+    oldest_age: Annotated[
+        float | None, "`no_consumer`, `behind`: seconds since the first job of the Ready list was due."
+    ] = None
+    last_consumer_at: Annotated[datetime | None, "`no_consumer`: when the last consumer was seen."] = None
+    rate: Annotated[float | None, "`behind`: jobs handed out per second in the last seconds."] = None
+    estimated_wait: Annotated[
+        float | None, "`behind`: seconds until the last ready job is handed out at this rate."
+    ] = None
+    reserved: Annotated[int | None, "`behind`: jobs that consumers hold."] = None
+    dead: Annotated[int | None, "`dying`: jobs that died within the last hour."] = None
+    top_error: Annotated[str | None, "`dying`: the most frequent error, as `GET /dead` groups them."] = None
+    top_reason: Annotated[str | None, "`dying`: why the jobs with that error are dead."] = None
+    top_dead: Annotated[int | None, "`dying`: how many jobs died with that error."] = None
+    exact: Annotated[
+        bool | None, "`dying`: `false` when there are too many dead jobs to read all: the numbers are estimates."
+    ] = None
+    due: Annotated[int | None, "`paused`: delayed jobs that are due. `overload`: jobs due in the next hour."] = None
+    handled: Annotated[int | None, "`overload`: jobs that consumers handle in an hour."] = None
+    by: Annotated[str | None, "`paused`: name of the key that paused it, if it was one."] = None
+    since: Annotated[datetime | None, "`paused`: since when, if that is known."] = None
+    jobs: Annotated[int | None, "`late`: delayed jobs that are due. `topic_full`: live jobs."] = None
+    max_jobs: Annotated[int | None, "`topic_full`: the topic's limit."] = None
+    shard: Annotated[int | None, "`timer`: the shard."] = None
+    running: Annotated[bool | None, "`timer`: whether a timer works there at all."] = None
+    overdue: Annotated[float | None, "`late`, `timer`: for how many seconds the first work is overdue."] = None
+    durability: Annotated[str | None, "`durability`: the level that the topic asks for."] = None
+    available: Annotated[str | None, "`durability`: the level that the store gives."] = None
+    why: Annotated[
+        str | None, "`durability`: why it gives no more. `paused`: why, if that was said when it was paused."
+    ] = None
+    shards: Annotated[list[int] | None, "`shard_unavailable`: shards that cannot be reached."] = None
+    schedule: Annotated[str | None, "`schedules_missed`: name of the schedule."] = None
+    missed: Annotated[int | None, "`schedules_missed`: its missed runs, in all."] = None
+    last_missed_at: Annotated[datetime | None, "`schedules_missed`: when a run was last missed."] = None
+
+
+class Now(Response, frozen=True, kw_only=True):
+    """What needs a person now."""
+
+    now: Annotated[datetime, "The store's clock when it was read."]
+    alerts: Annotated[list[Alert], "The most urgent first; empty when all is quiet."]
+    left_out: Annotated[int, "How many less urgent alerts `limit` left out."]
+    next_due_at: Annotated[datetime | None, "When the next delayed job is due; `null` when none is."]
+    next_due_jobs: Annotated[int, "Delayed jobs that are due in the same second as that one."]
+    topics_looked_at: Annotated[int, "Topics that were read."]
+    complete: Annotated[
+        bool, "`false`: there are too many topics, or a shard of the store cannot be reached; alerts may be missing."
+    ]
+
+    schema_examples = (
+        {
+            "now": "2026-11-21T03:12:00.000Z",
+            "alerts": [
+                {
+                    "severity": "critical",
+                    "code": "no_consumer",
+                    "topic": "orders.close",
+                    "text": "orders.close: 1,204 ready, oldest 4 min, no consumer for 6 min",
+                    "ready": 1204,
+                    "oldest_age": 240.125,
+                    "last_consumer_at": "2026-11-21T03:05:31.404Z",
+                },
+                {
+                    "severity": "warning",
+                    "code": "dying",
+                    "topic": "mail.remind",
+                    "text": "mail.remind: 312 dead in 1 h, 298 of them SMTP 421: * try again later",
+                    "dead": 312,
+                    "top_error": "SMTP 421: * try again later",
+                    "top_reason": "attempts_exhausted",
+                    "top_dead": 298,
+                    "exact": True,
+                },
+            ],
+            "left_out": 0,
+            "next_due_at": "2026-11-21T03:14:16.000Z",
+            "next_due_jobs": 37,
+            "topics_looked_at": 12,
+            "complete": True,
+        },
+    )
+
 
 GET_NOW = Operation(
     "get_now",
@@ -20,6 +130,6 @@ GET_NOW = Operation(
         "when the next job is due, and `next_due_jobs` how many are due in that second. With `topics`: only alerts "
         "of these topics, and of the store. What was read is kept for up to 5 seconds."
     ),
-    response=responses.Now,
+    response=Now,
     response_description="The alerts.",
 )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import quote
 
-from deferd.contract.responses.response import Response
+from deferd.contract import operations
+from deferd.contract.operations.response import Response
 from deferd.contract.scopes import Scope
 
 Response_co = TypeVar("Response_co", bound=Response, covariant=True)
@@ -64,3 +65,15 @@ _is_plain = re.compile("[A-Za-z0-9._:-]*").fullmatch
 @cache
 def _template_of(path: str) -> str:
     return re.sub(r"{\w+}", "%s", path)
+
+
+def all_operations() -> list[Operation[Any]]:
+    """The rows of all modules of this package, by the names of the modules; a new module is found by itself."""
+    import importlib  # noqa: PLC0415 (the client, which imports this module, never calls this)
+    import pkgutil  # noqa: PLC0415 (as above)
+
+    modules = [
+        importlib.import_module(f"{operations.__name__}.{module.name}")
+        for module in pkgutil.iter_modules(operations.__path__)
+    ]
+    return [row for module in modules for row in vars(module).values() if isinstance(row, Operation)]

@@ -1,12 +1,103 @@
-"""Topics: lists, settings, pause, dead jobs, and consistency checks."""
+"""Topics: lists, settings, pause, dead jobs."""
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import Annotated, Any
+
+from msgspec import field
+
+from deferd.contract.model import TopicSettings
+from deferd.contract.operations.bulk import Redriven, Removed
+from deferd.contract.operations.jobs import JobPage
 from deferd.contract.operations.operation import Operation
-from deferd.contract.responses import audits, topics
-from deferd.contract.responses.bulk import Redriven, Removed
-from deferd.contract.responses.jobs import JobPage
+from deferd.contract.operations.push import PushTarget
+from deferd.contract.operations.response import Response, shown_as
 from deferd.contract.scopes import Scope
+
+
+class Counts(Response, frozen=True, kw_only=True):
+    """The number of jobs in each state."""
+
+    delayed: int
+    ready: int
+    reserved: int
+    dead: int
+    finished: int
+
+
+class TopicView(Response, frozen=True, kw_only=True):
+    """A topic in its current state."""
+
+    schema_name = "Topic"
+
+    topic: str
+    paused: Annotated[bool, "Whether the topic is paused: it hands out no jobs."]
+    paused_at: Annotated[datetime | None, "Since when it is paused."] = None
+    paused_by: Annotated[str | None, "Name of the key that paused it, if it was one."] = None
+    paused_reason: Annotated[str | None, "Why it is paused, if that was said."] = None
+    counts: Annotated[dict[str, int], shown_as(Counts)]
+    follow_ups: Annotated[
+        int, "How many puts wait until the job with their id has ended; omitted when there are none."
+    ] = 0
+    collections: Annotated[int, "To how many jobs and follow-ups appends add items; omitted when there are none."] = 0
+    oldest_ready_age: Annotated[
+        float | None, "Seconds since the first job of the Ready list was due; `null` when none is ready."
+    ]
+    oldest_ready_at: Annotated[
+        datetime | None,
+        "When the first job of the Ready list was due, which does not change while it waits; `null` when none is "
+        "ready.",
+    ]
+    next_due_at: Annotated[datetime | None, "When the next delayed job is due; `null` when none is delayed."]
+    settings_json: Annotated[dict[str, Any], shown_as(TopicSettings)] = field(name="settings")
+    push: Annotated[PushTarget | None, "The target of a pushed topic; omitted for other topics."] = None
+
+    @property
+    def settings(self) -> TopicSettings:
+        """The defaults of the topic's jobs, its `max_jobs` and its number of partitions.
+
+        Raises ValueError for settings of a later version.
+        """
+        return TopicSettings.model_validate(self.settings_json)
+
+    schema_examples = (
+        {
+            "topic": "orders.close",
+            "paused": False,
+            "counts": {"delayed": 12, "ready": 0, "reserved": 1, "dead": 0, "finished": 0},
+            "oldest_ready_age": None,
+            "oldest_ready_at": None,
+            "next_due_at": "2026-11-21T07:26:58.123Z",
+            "settings": TopicSettings.schema_examples[0],
+        },
+    )
+
+
+class TopicPage(Response, frozen=True, kw_only=True):
+    """One page of topics, ordered by name."""
+
+    topics: list[TopicView]
+    next_cursor: Annotated[str | None, "The `cursor` of the next page; `null` on the last page."]
+    unavailable: Annotated[
+        list[str],
+        "Topics omitted because their shard of the store cannot be reached, if this process knows them.",
+    ]
+    unreadable_shards: Annotated[
+        list[int],
+        "The shards that cannot be reached; empty when the list is complete. They may hold topics that "
+        "`unavailable` does not list.",
+    ]
+
+    schema_examples = (
+        {
+            "topics": [*TopicView.schema_examples],
+            "next_cursor": None,
+            "unavailable": ["mail.remind"],
+            "unreadable_shards": [3],
+        },
+    )
+
 
 LIST_TOPICS = Operation(
     "list_topics",
@@ -20,7 +111,7 @@ LIST_TOPICS = Operation(
         "its last use. A key for some topics sees only those. If a shard of the store cannot be reached, its topics "
         "are omitted and listed in `unavailable`; if no shard can be reached, the response is 503."
     ),
-    response=topics.TopicPage,
+    response=TopicPage,
     response_description="One page of topics.",
 )
 GET_TOPIC = Operation(
@@ -34,7 +125,7 @@ GET_TOPIC = Operation(
         "Returns the number of jobs in each state, how long the oldest ready job has waited, when the next "
         "delayed job is due, and the settings."
     ),
-    response=topics.TopicView,
+    response=TopicView,
     response_description="The topic.",
     errors=("topic_not_found",),
 )
@@ -49,7 +140,7 @@ SET_TOPIC = Operation(
         "Replaces all settings of the topic; an omitted one falls back to the default of the service. They "
         "apply to jobs put from now on. A topic needs no settings: its first job creates it."
     ),
-    response=topics.TopicView,
+    response=TopicView,
     response_description="The topic in its new state.",
     done="set the settings of topic",
 )
@@ -65,7 +156,7 @@ PAUSE_TOPIC = Operation(
         "`reason` is shown to people until it is resumed; a pause of a paused topic does not change it. A topic that "
         "does not exist yet is created."
     ),
-    response=topics.TopicView,
+    response=TopicView,
     response_description="The topic in its new state.",
     done="paused topic",
 )
@@ -77,7 +168,7 @@ RESUME_TOPIC = Operation(
     scope=Scope.ADMIN,
     summary="Resume a topic",
     description="Ends a pause. Waiting consumers get the ready jobs at once.",
-    response=topics.TopicView,
+    response=TopicView,
     response_description="The topic in its new state.",
     errors=("topic_not_found",),
     done="resumed topic",
@@ -118,39 +209,6 @@ REDRIVE_JOBS = Operation(
     errors=("topic_not_found",),
     repeatable=False,
     done="redrove dead jobs of",
-)
-AUDIT_TOPIC = Operation(
-    "audit_topic",
-    "GET",
-    "/topics/{topic}/audit",
-    tag="topics",
-    scope=Scope.ADMIN,
-    summary="Audit a topic",
-    description=(
-        "Checks that the data of the topic is consistent: each job is in exactly one state, nothing is left "
-        "over from removed jobs, the timer is not late, and every job that was ever put is accounted for. It changes "
-        "nothing and runs in small steps beside the load: about 25 s for a million jobs."
-    ),
-    response=audits.TopicAudit,
-    response_description="The findings.",
-    errors=("topic_not_found",),
-)
-REPAIR_TOPIC = Operation(
-    "repair_topic",
-    "POST",
-    "/topics/{topic}/repair",
-    tag="topics",
-    scope=Scope.ADMIN,
-    summary="Audit and repair a topic",
-    description=(
-        "Like the audit, but repairs each finding atomically when it is found. No readable job is lost, and no "
-        "finished or dead job is handed out because of it."
-    ),
-    response=audits.TopicAudit,
-    response_description="The repaired findings.",
-    errors=("topic_not_found",),
-    repeatable=False,
-    done="repaired topic",
 )
 PURGE_TOPIC = Operation(
     "purge_topic",

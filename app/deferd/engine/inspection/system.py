@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from deferd.contract.errors import StoreUnavailable
-from deferd.engine.inspection.shared_reads import SharedReads
+from deferd.engine.caches import SharedReads
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.topic_list import raise_if_none_is_readable
@@ -36,7 +36,7 @@ class System:
     """`info` is the server's INFO; it is empty for a cluster, or when the server refuses it.
 
     `durability` is the level that the store gives by default; `why_not` says why that is not `fsync`. `replicas` are
-    online; of a cluster, those of the primary that has the fewest.
+    online; in a cluster, at the primary that has the fewest.
     """
 
     now_ms: int = 0

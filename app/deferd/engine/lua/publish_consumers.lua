@@ -1,6 +1,6 @@
 -- Publish the consumers that a process has seen, and keep earlier ones for a minute. Nothing of this outlives its time.
 -- @flags allow-oom
--- KEYS[1] reports HASH process -> JSON, see engine/inspection/consumer_registry.py
+-- KEYS[1] reports HASH process -> JSON, see engine/inspection/consumers.py
 -- KEYS[2] reported ZSET process -> ms of its last report | KEYS[3] topics ZSET topic -> ms at which a consumer was last
 --   seen there
 -- ARGV[1] process | ARGV[2] JSON, '' when it is that of the last report | ARGV[3] how long a report is kept, ms

@@ -3,7 +3,7 @@
 -- ARGV[1] topic
 -- ARGV[2] 0: return only the codes. Otherwise also the jobs as they are stored; of those that existed already only as
 --   many as have this number of bytes together, and for the others the code alone
--- ARGV[3] the terms of the call, see engine/terms.py: the default durability of the topic that it satisfies, a level of
+-- ARGV[3] the terms of the call, see engine/placement.py: the default durability of the topic that it satisfies, a level of
 --   store/durability_levels.py, i16, -1: any | the number of the topic's partitions, u16 | the topic's defaults by which
 --   the due times were placed, `pl` of its settings. '' in a script that embeds this one: they are not compared
 -- ARGV[4..] two for each job: id | job, which consists of

@@ -3,7 +3,8 @@
 -- ARGV[1] topic | ARGV[2] name | ARGV[3] the `rev` that it must have, '': it must not exist
 -- ARGV[4] topic of the runs to withdraw | ARGV[5] id of the next run if it is to be withdrawn, else ''; if it does not wait
 --   any more, nothing is done, but the schedule is deleted also then
--- ARGV[6] 1: also withdraw all earlier runs that wait, see lib/schedules.lua
+-- ARGV[6] 1: also withdraw all earlier runs that wait, see lib/schedules.lua; 2: withdraw none, but ARGV[5] must wait: it
+--   is among the runs, and put again after it was cancelled, it would run
 -- ARGV[7] ms at which to advance it next, '' when it is not active | ARGV[8] how many more runs were missed
 -- ARGV[9] terms as in ARGV[3] of put.lua. The runs are placed already, by the topic's defaults for due times that these
 --   have. They say nothing of a default durability, which does not matter, nor of the number of partitions: runs are in
@@ -11,7 +12,8 @@
 -- ARGV[10] how many fields to set, -1: delete it | field | value ...
 -- then for each run: id | the job up to its `rest`, as in put.lua | following overlap catch_up, as in `runs` | what its
 --   `extra` has of a window, a spread and how far it was moved: JSON without the braces
--- Returns { 1, now ms, rev } when it was done; { 0 } when it has changed meanwhile; { -3 } when the topic is full;
+-- Returns { 1, now ms, rev } when it was done; { 0 } when it has changed meanwhile; { -3 } when the topic has no room for
+--   all runs that it has not got yet;
 --   { 'terms', ... } of lib/terms.lua when ARGV[9] is outdated; { -4 } when some earlier runs were withdrawn and
 --   there are more: the caller repeats the call
 -- A run that is due already is due in a millisecond, so that promote.lua decides what becomes of it. A job that has the
@@ -19,7 +21,8 @@
 -- Bound: the runs, and 100 earlier runs; the caller sends at most 100, and 4 MiB or one.
 local CHANGED, FULL, MORE, KEPT = 0, -3, -4, 2
 local MOST_EARLIER = 100
-local name, run_to_withdraw = ARGV[2], ARGV[5]
+local name, must_wait = ARGV[2], ARGV[5]
+local run_to_withdraw = ARGV[6] == '2' and '' or must_wait
 local key, schedule_due = of_shard('schedule/') .. name, of_shard('schedule_due')
 local earlier_runs = of_shard('earlier_runs')
 local now = now_ms()
@@ -51,10 +54,10 @@ if field_count < 0 then
   return { 1, now, 0 }
 end
 
-if run_to_withdraw ~= '' then
+if must_wait ~= '' then
   local pool, delay = keys_of_run[1], keys_of_run[2]
-  local due = redis.call('HEXISTS', string.sub(pool, 1, -5) .. 'runs', run_to_withdraw) == 1
-    and redis.call('ZSCORE', delay, run_to_withdraw)
+  local due = redis.call('HEXISTS', string.sub(pool, 1, -5) .. 'runs', must_wait) == 1
+    and redis.call('ZSCORE', delay, must_wait)
   if not due or tonumber(due) <= now then return { CHANGED } end
 end
 
@@ -98,10 +101,11 @@ if #jobs > 0 then
   if most < math.huge then
     local live = redis.call('HLEN', POOL) - redis.call('ZCARD', DEAD) - redis.call('ZCARD', FINISHED)
     if run_to_withdraw ~= '' and keys_of_run == KEYS then live = live - 1 end
+    local before = live
     for index = 1, #jobs, 2 do
       if jobs[index] == run_to_withdraw or redis.call('HEXISTS', POOL, jobs[index]) == 0 then live = live + 1 end
     end
-    if live > math.ceil(most / (settings.n or 1)) then return { FULL } end
+    if live > before and live > math.ceil(most / (settings.n or 1)) then return { FULL } end
   end
 end
 

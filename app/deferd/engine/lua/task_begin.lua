@@ -1,7 +1,7 @@
 -- Store a task that begins now, and forget old ones.
 -- @flags allow-oom
 -- KEYS[1] tasks ZSET id -> when it began, ms | KEYS[2] tasks/running ZSET id -> end of its lease, ms
--- KEYS[3] task/<id> HASH, see engine/tasks/task_store.py; until it ends it is kept
+-- KEYS[3] task/<id> HASH, see engine/tasks.py; until it ends it is kept
 -- KEYS[4] of_key/<key> of the key of the API that begins it, if it has one (lib/of_key.lua)
 -- ARGV[1] id | ARGV[2] lease, ms | ARGV[3] most tasks that run | ARGV[4] most tasks to keep
 -- ARGV[5] how long after its end a task with this id gives way to a new one, ms

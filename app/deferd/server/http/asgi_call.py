@@ -16,8 +16,8 @@ from deferd.api.dispatch import KEY_NAME
 from deferd.api.event_stream_response import CUT_OFF
 from deferd.api.responses import Header
 from deferd.server.http.connections import Connections
+from deferd.server.http.heads import response_head
 from deferd.server.http.paced_transport import PacedTransport
-from deferd.server.http.response_head import response_head
 
 _UNREAD_BODY_BYTES = 64 * 1024
 """So much of a body that the application has not received yet ends reading until it has."""

@@ -11,15 +11,16 @@ sockets cannot keep clients out. When all are busy, the new connection is reject
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import itertools
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from deferd.server.http.first_requests import FirstRequests
 from deferd.settings import Settings
 
 LINGER_S = 2.0
@@ -28,10 +29,6 @@ REJECTED_MAX = 200
 """Most surplus connections that get a 503 at one time; further ones are closed without a response."""
 LAST_RESPONSES_S = 75.0
 """How long pending responses may take once a later request on the connection is refused: a pop waits up to 60 s."""
-
-LAST_REQUEST_S = 0.08
-"""How long an idle connection of a stopping service is kept. A request that is on its way gets its response, which says
-that the connection closes. Closing at once would leave the client in doubt about its request."""
 
 KEEP_ALIVE_S = 75
 """How long an idle connection is kept: longer than the 60 s that proxies use."""
@@ -61,7 +58,7 @@ class TimedConnection(OpenConnection, Protocol):
         """The client did not act in time."""
 
 
-class ServedConnection(Protocol):
+class ServedConnection(OpenConnection, Protocol):
     """A connection that the server notifies when it stops."""
 
     def shutdown(self) -> None:
@@ -87,6 +84,7 @@ class Connections:
         self.head_timeout_s = settings.head_timeout
         self.body_timeout_s = settings.body_timeout
         self.response_timeout_s = settings.answer_timeout
+        self.last_request_s = settings.drain_idle_timeout
         self.first_requests = FirstRequests()
         self.rejected = 0
         self.connected: set[ServedConnection] = set()
@@ -158,6 +156,10 @@ class Connections:
             self._next_idle_check_s = now_s + _IDLE_CHECK_INTERVAL_S
         return list(longest)
 
+    def has_idle(self) -> bool:
+        """Whether any connection waits for its client's next request."""
+        return any(connection.is_idle() for connection in self.connected)
+
     def set_deadline(self, connection: TimedConnection, within_s: float) -> None:
         """Call its `deadline_passed` then, at most a second late. Replaces an earlier deadline."""
         self._deadlines_s[connection] = deadline_s = self._clock() + within_s
@@ -181,3 +183,38 @@ class Connections:
             except Exception:  # noqa: BLE001 (the other connections must still be checked)
                 _log.exception("an overdue connection could not be closed")
         self._earliest_s = min(self._deadlines_s.values(), default=math.inf)
+
+
+FIRST_REQUESTS_AT_ONCE = 16
+"""First requests that begin in one turn: they take about two milliseconds."""
+
+
+class FirstRequests:
+    """Begins the first requests of connections in slices, some in each turn of the event loop, as they came.
+
+    When thousands of clients connect at the same time, as after a restart, their first requests arrive in one turn. To
+    begin all of them at once would keep everybody else waiting for half a second and longer.
+    """
+
+    def __init__(self) -> None:
+        self._began = 0
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def may_begin(self, begin: Callable[[], None]) -> bool:
+        """Whether a request may begin now; else `begin` is called in a later turn."""
+        if self._began == 0:
+            asyncio.get_running_loop().call_soon(self._begin_turn)
+        elif self._began >= FIRST_REQUESTS_AT_ONCE:
+            self._waiting.append(begin)
+            return False
+        self._began += 1
+        return True
+
+    def _begin_turn(self) -> None:
+        """Begin some of those that wait. As long as any does, those that come wait behind them."""
+        self._began = 0
+        if self._waiting:
+            self._began = FIRST_REQUESTS_AT_ONCE
+            asyncio.get_running_loop().call_soon(self._begin_turn)
+        for _ in range(min(len(self._waiting), FIRST_REQUESTS_AT_ONCE)):
+            self._waiting.popleft()()

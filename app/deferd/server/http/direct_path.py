@@ -14,20 +14,18 @@ from typing import Any
 
 from deferd.api.app import Service
 from deferd.api.change_recording import VIA_HEADER
-from deferd.api.direct.call import Connection, DirectCall
-from deferd.api.direct.cancel import DirectCancel
 from deferd.api.direct.deliveries import DirectBury, DirectFinish, DirectRelease, DirectTouch
+from deferd.api.direct.jobs import DirectCancel, DirectPut
 from deferd.api.direct.pop import DirectPop
-from deferd.api.direct.put import DirectPut
-from deferd.api.direct.verb import DirectRequest, DirectVerb, KnownHead
+from deferd.api.direct.verb import Connection, DirectCall, DirectRequest, DirectVerb, KnownHead
 from deferd.api.incoming_request import TRACEPARENT, IncomingRequest
 from deferd.api.operation import OperationRoute
 from deferd.api.request_body import check_media_type
 from deferd.api.responses import Header
-from deferd.contract.call_instants import INSTANT_DIGITS, NOT_AFTER_HEADER
+from deferd.contract.clocks import INSTANT_DIGITS, NOT_AFTER_HEADER
 from deferd.contract.errors import DeferdError
 from deferd.contract.limits import HEADERS_MAX
-from deferd.engine.request_end import request_ending_at
+from deferd.engine.scripts import request_ending_at
 
 READ_MAX_BYTES = 8 * 1024
 """The largest request that may take a direct path."""

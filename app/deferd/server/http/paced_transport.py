@@ -1,7 +1,7 @@
 """A transport that writes large responses in pieces.
 
-To encrypt some megabytes takes 20 ms, and every other client of the process waits meanwhile. With a turn of the event
-loop after each piece they wait for one piece. A client that does not read costs a piece or two: the rest is encrypted
+To encrypt some megabytes takes 20 ms, in which every other client of the process waits. With a turn of the event loop
+after each piece they wait for one piece. A client that does not read costs a piece or two: the rest is encrypted
 when there is room for it.
 """
 

@@ -2,6 +2,10 @@
 
 It handles requests that are slow, too large, incomplete or pipelined too deeply, and clients that do not read their
 responses. A request that arrives in one read, as nearly all do, costs a few comparisons for that.
+
+The fast path is for requests to operations. A plain request (HTTP/1.1, not pipelined, a body of known length within the
+limit, no stream) is handled without ASGI: no scope, no receive and send, no events, and one write for head and body of
+the response. All others become an `AsgiCall`. Both end at `deferd.api.dispatch.RequestHandler.handle`.
 """
 
 from __future__ import annotations
@@ -12,27 +16,89 @@ from collections import deque
 from typing import Any, NoReturn, cast
 
 import httptools
+from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from deferd.api import metrics, problem_details
-from deferd.api.direct.call import DirectCall
+from deferd.api.app import Service
+from deferd.api.direct.verb import DirectCall
+from deferd.api.incoming_request import IncomingRequest, host_of
+from deferd.api.operation import OperationRoute
+from deferd.api.request_body import check_media_type
 from deferd.api.responses import Header
 from deferd.contract.errors import DeferdError
 from deferd.contract.limits import HEADERS_MAX, URL_MAX_BYTES
 from deferd.server.http.asgi_call import AsgiCall
 from deferd.server.http.connections import (
     KEEP_ALIVE_S,
-    LAST_REQUEST_S,
     LAST_RESPONSES_S,
     LINGER_S,
     REJECTED_MAX,
     Connections,
     OpenConnection,
 )
-from deferd.server.http.fast_path_request import FastPathRequest
+from deferd.server.http.direct_path import READ_MAX_BYTES, DirectPath
+from deferd.server.http.heads import (
+    STATUS_LINE,
+    head_bytes,
+    head_error,
+    is_host,
+    response_head,
+    too_large,
+    without_upgrade,
+)
 from deferd.server.http.paced_transport import PacedTransport
-from deferd.server.http.request_head import head_bytes, head_error, too_large, without_upgrade
-from deferd.server.http.response_head import response_head
+
+
+class FastPathRequest(IncomingRequest):
+    """A plain request to an operation, which is handled once all of it has come."""
+
+    __slots__ = ("body", "body_length", "client", "keep_alive", "operation", "task")
+
+    task: asyncio.Task[None]
+    """Handles the request; set once the whole request has come."""
+
+    def __init__(
+        self,
+        operation: OperationRoute,
+        path_values: dict[str, str],
+        *,
+        method: str,
+        query: bytes,
+        headers: list[tuple[bytes, bytes]],
+        body_length: int,
+        keep_alive: bool,
+        client: tuple[str, int] | None,
+    ) -> None:
+        super().__init__(method, path_values, query, headers)
+        self.operation = operation
+        self.body_length = body_length
+        self.body: bytes | bytearray = b""
+        self.keep_alive = keep_alive
+        self.client = client
+
+    def add_to_body(self, piece: bytes) -> None:
+        """Add the next piece of the body."""
+        if not self.body:
+            self.body = piece if len(piece) == self.body_length else bytearray(piece)
+        else:
+            self.body += piece
+
+    def missing_bytes(self) -> int:
+        """How much of the body has not come: what follows in the input is a part of it, and can be parsed at once."""
+        return self.body_length - len(self.body)
+
+    def client_address(self) -> str | None:
+        """See IncomingRequest."""
+        return host_of(self.client)
+
+    async def read_body(self) -> bytes:
+        """See IncomingRequest."""
+        if self.body:
+            check_media_type(self.headers)
+        body, self.body = bytes(self.body), b""  # an idle connection keeps its last request, but not the body
+        return body
+
 
 _log = logging.getLogger("deferd.connections")
 _NOTHING, _HEAD, BODY = 0, 1, 2
@@ -487,14 +553,233 @@ class LimitedProtocol(asyncio.Protocol):
         return self._ignores_input or self.transport.is_closing()
 
     def shutdown(self) -> None:
-        """The server stops: finish the request in progress, or the next one, and drop the pipelined ones."""
+        """The server stops: finish the request in progress, or the next one, and drop the pipelined ones.
+
+        An idle connection stays open for a while. A request that is on its way gets its response, which says that the
+        connection closes. Closing at once would leave the client in doubt about its request.
+        """
         self._buffered = b""
         self._pipeline.clear()
         if self._in_progress is None:
-            self._loop.call_later(LAST_REQUEST_S, self._close_unless_used)
+            self._loop.call_later(self.limits.last_request_s, self._close_unless_used)
         else:
             self._in_progress.keep_alive = False
 
     def _close_unless_used(self) -> None:
         if not self._has_pending_responses():
             self.transport.close()
+
+
+_UNAUTHENTICATED_BODY_BYTES = 16 * 1024
+"""The largest body that is read before the key is checked: thousands of strangers can send one at a time."""
+_RELEVANT_HEADERS = frozenset((b"content-length", b"host", b"transfer-encoding", b"expect", b"upgrade"))
+"""A request with one of the last three is not plain."""
+
+
+class FastPathProtocol(LimitedProtocol):
+    """LimitedProtocol with the fast path to the operations of `service`.
+
+    The connections of a process share `direct_path`.
+    """
+
+    def __init__(self, service: Service, limits: Connections, direct_path: DirectPath) -> None:
+        super().__init__(limits, service)
+        self._direct_path = direct_path
+        self._read = b""  # in which a request begins
+        self._handler = service.request_handler
+        self._body_max_bytes = service.context.settings.max_body_bytes
+        if service.context.gate.has_keys:
+            self._body_max_bytes = min(self._body_max_bytes, _UNAUTHENTICATED_BODY_BYTES)
+        self._direct_max_bytes = min(READ_MAX_BYTES, self._body_max_bytes, self._head_max_bytes)
+        self._unsent = service.context.unsent
+        self._is_slow = False
+        self._key_name: str | None = None  # of the last request
+        self._known_host = b""  # clients send the same one each time
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client has disconnected, or was cut off."""
+        super().connection_lost(exc)
+        self._unsent.forget(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Receive requests or parts of them; one that takes a direct path is not parsed."""
+        if self._may_take_direct_path(data):
+            call = self._direct_path.begin(self, data)
+            if call is not None:
+                self._begin_call(call)
+                return
+            self._read = data
+        super().data_received(data)
+        self._read = b""
+
+    def _begin_call(self, call: DirectCall) -> None:
+        self._in_progress = call
+        self.limits.tasks.add(call)
+
+    def _may_take_direct_path(self, data: bytes) -> bool:
+        """Whether `data` may be one whole request, and nothing is due before its response."""
+        return (
+            len(data) <= self._direct_max_bytes
+            and self._in_progress is None
+            and self.room is None
+            and not (self._part or self._buffered or self._awaits_first_head or self._ignores_input)
+            and not self.limits.is_stopping  # the response would keep the connection
+            and not self.transport.is_closing()  # over TLS, data may still come
+        )
+
+    def end_call(self, call: DirectCall, status: int, fields: bytes, body: bytes) -> None:
+        """See `deferd.api.direct.verb.Connection`."""
+        self._in_progress = None
+        self.limits.tasks.discard(call)
+        if call.disconnected:
+            return
+        self._key_name = call.admission.key_name
+        size = len(body)
+        head = b"%b%bcontent-type: application/json\r\ncontent-length: %d\r\n%b%b\r\n" % (
+            STATUS_LINE[status],
+            self.limits.date_line,
+            size,
+            fields,
+            b"" if call.keep_alive else b"connection: close\r\n",
+        )
+        if size <= UNSENT_BYTES:
+            self.transport.write(head + body)
+        else:
+            self.transport.write(head)
+            self.transport.write(body)
+            self._note_unsent(size)
+        if not call.keep_alive:
+            self.transport.close()
+        elif self._is_reading and self.room is None and not (self._pipeline or self._part or self._buffered):
+            self.limits.set_deadline(self, KEEP_ALIVE_S)  # as below, when there is nothing else to do
+            return
+        self._on_response_complete()
+
+    def end_call_with(self, call: DirectCall, response: Response | None) -> None:
+        """See `deferd.api.direct.verb.Connection`."""
+        self._in_progress = None
+        self.limits.tasks.discard(call)
+        if response is None:
+            self._end_without_response(call)
+        elif not call.disconnected:
+            self._key_name = call.admission.key_name
+            self._write(response, keep_alive=call.keep_alive)
+
+    def _begin_request(self) -> None:
+        request = self._plain_request()
+        read, self._read = self._read, b""
+        if request is None:
+            super()._begin_request()
+        else:
+            if read and request.keep_alive:
+                self._direct_path.learn(read, request.operation, self._headers)
+            self._part = BODY
+            self._incoming = self._in_progress = request
+
+    def _plain_request(self) -> FastPathRequest | None:
+        """The request whose head was read; None when it is not plain."""
+        is_pipelined = self._has_pending_responses()
+        if is_pipelined or self.room is not None or self._parser.get_http_version() != "1.1":
+            return None
+        body_length = hosts = 0
+        host = b""
+        for name, value in self._headers:
+            if name not in _RELEVANT_HEADERS:
+                continue
+            if name == b"content-length":
+                body_length = int(value)
+            elif name == b"host":
+                hosts += 1
+                host = value
+            else:
+                return None
+        if hosts != 1 or (host != self._known_host and not is_host(host)) or body_length > self._body_max_bytes:
+            return None
+        self._known_host = host
+        query = b""
+        path_values: dict[str, str] = {}
+        fixed = self._handler.find_at_fixed_url(self._parser.get_method(), self._url)
+        if fixed is not None:
+            operation, method = fixed
+        else:
+            url = self._url
+            if not url.startswith(b"/") or b"%" in url or b"#" in url or not url.isascii():
+                return None
+            path, _, query = url.partition(b"?")
+            method = self._parser.get_method().decode("ascii")
+            found = self._handler.find(method, path.decode("ascii"))
+            if found is None:
+                return None
+            operation, path_values = found
+        if operation.streams:
+            return None
+        return FastPathRequest(
+            operation,
+            path_values,
+            method=method,
+            query=query,
+            headers=self._headers,
+            body_length=body_length,
+            keep_alive=self._parser.should_keep_alive() and not self.limits.is_stopping,
+            client=self.client,
+        )
+
+    def on_message_complete(self) -> None:
+        """Handle the request, all of which has come."""
+        request = self._incoming
+        super().on_message_complete()
+        if not isinstance(request, FastPathRequest):
+            return
+        if len(request.body) <= READ_MAX_BYTES:
+            line = b"%b %b" % (self._parser.get_method(), self._url)
+            call = self._direct_path.begin_parsed(self, line, request, bytes(request.body))
+            if call is not None:
+                call.keep_alive = request.keep_alive
+                self._begin_call(call)
+                return
+        request.task = self._loop.create_task(self._handle(request))
+        self.limits.tasks.add(request.task)
+
+    async def _handle(self, request: FastPathRequest) -> None:
+        response: Response | None = None
+        try:
+            response = await self._handler.handle(request.operation, request)
+        finally:
+            self._in_progress = None
+            request.body = b""
+            self.limits.tasks.discard(request.task)
+            if response is None:
+                self._end_without_response(request)
+            elif not request.disconnected:
+                self._key_name = request.key_name
+                self._write(response, keep_alive=request.keep_alive)
+
+    def _end_without_response(self, request: FastPathRequest | DirectCall) -> None:
+        """The client has closed its side or all, or the server stops without waiting any longer."""
+        if self._has_half_closed and not request.disconnected:
+            self._write(problem_details.response(problem_details.HalfClosed()), keep_alive=request.keep_alive)
+        else:
+            self.transport.close()
+
+    def _write(self, response: Response, *, keep_alive: bool) -> None:
+        size = len(response.body)
+        head = response_head(response.status_code, self.limits.date_line, response.raw_headers, keep_alive=keep_alive)
+        if size <= UNSENT_BYTES:
+            self.transport.write(head + bytes(response.body))
+        else:
+            self.transport.write(head)
+            self.transport.write(bytes(response.body))
+            self._note_unsent(size)
+        if not keep_alive:
+            self.transport.close()
+        self._on_response_complete()
+
+    def _note_unsent(self, size: int = 0) -> None:
+        if isinstance(self._in_progress, AsgiCall):
+            self._key_name = self._in_progress.key_name
+        if self.unsent_bytes() > UNSENT_BYTES:
+            self._is_slow = True
+            self._unsent.note(self, self._key_name, size)
+        elif self._is_slow:
+            self._is_slow = False
+            self._unsent.forget(self)

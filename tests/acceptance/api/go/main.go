@@ -1,7 +1,7 @@
 // Program puts, pops and finishes jobs with the client that oapi-codegen makes from openapi/openapi.yaml.
 //
 // Its arguments are the URL of a service, the URL of a service whose store is down, and a topic. It writes what it saw
-// to standard output; tests/acceptance/generated_scenario.py states the expected output.
+// to standard output; tests/acceptance/api/generated_scenario.py states the expected output.
 package main
 
 import (

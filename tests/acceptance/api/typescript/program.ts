@@ -2,7 +2,7 @@
  * Puts, pops and finishes jobs over the types that openapi-typescript makes from openapi/openapi.yaml.
  *
  * Its arguments are the URL of a service, the URL of a service whose store is down, and a topic. It writes what it saw
- * to standard output; tests/acceptance/generated_scenario.py states the expected output.
+ * to standard output; tests/acceptance/api/generated_scenario.py states the expected output.
  */
 import createClient, { type Client } from "openapi-fetch";
 

@@ -1,5 +1,5 @@
 -- What happened to the jobs of a topic, if its settings have `ev`, the number of events to keep.
---   events/log LIST of events, the oldest first (engine/events/event.py): "Kat id rest", K one of
+--   events/log LIST of events, the oldest first (engine/events.py): "Kat id rest", K one of
 --     P put: due, r if it replaced a job       C changed: due, state, f if this is of its follow-up
 --     R ready: due                             O popped: attempt, lease end, consumer
 --     L released: attempt, due, error          S snoozed: attempt, due

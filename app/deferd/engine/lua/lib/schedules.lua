@@ -6,7 +6,7 @@
 --     rev          incremented by each change but those of counters; a change made for another one does nothing
 --     version      incremented by each PUT; if two shards have the name, the greatest is valid (then the shard's number)
 --     topic | active 1, or 0
---     definition | state   JSON that only engine/schedules/stored_schedule.py reads
+--     definition | state   JSON that only engine/schedule_store.py reads
 --     rest         what follows the head of a run's job in put.lua
 --     next_id      its next run | next  ms at which that is due; '' for none
 --     runs | skips | missed   how many runs became so | waiting  how many wait to be due

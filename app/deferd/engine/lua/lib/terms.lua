@@ -1,4 +1,4 @@
--- The terms of a call (engine/terms.py): the settings of its topic as the sender knows them.
+-- The terms of a call (engine/placement.py): the settings of its topic as the sender knows them.
 -- @include topic
 
 -- What a script returns, and nothing is stored, when the terms of a call are not those of the topic:

@@ -42,7 +42,7 @@
 --            push      HASH topic -> how its jobs are pushed, see push_set.lua; for each such topic push/state, a HASH,
 --                      see push_take.lua
 --            of_key/KEY  what is remembered for a key of the API, see lib/of_key.lua
---            tasks, tasks/running, task/<id>  only in shard 0, see engine/tasks/task_store.py
+--            tasks, tasks/running, task/<id>  only in shard 0, see engine/tasks.py
 --            :request/*ID  HASH topic -> '': the topics of the shard that remember this request of a pop by patterns,
 --                      so that a repetition finds them. "*" precedes the request ids of such pops, also in request keys
 local ASTERISK = 42

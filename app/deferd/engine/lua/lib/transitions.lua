@@ -80,7 +80,7 @@ end
 --   items/<id>  LIST those items, JSON values
 --   runs        HASH id -> "name planned following overlap catch_up": the job is a run of the schedule `name` that waits
 --               to be due, at `planned` ms. The run after it is due at `following` ms, 0 for none. What the words mean:
---               contract/schedules.py
+--               contract/operations/schedules_and_calendars.py
 -- This returns the functions for it, which are made when a call of the store first needs them.
 local made_attached
 local function attached()

@@ -1,1 +1,0 @@
-"""Commands for schedules and calendars."""

@@ -1,1 +1,0 @@
-"""The consistency check of the store, and its repair."""

@@ -1,1 +1,0 @@
-"""Events: what happens to jobs, kept by topics whose settings ask for it, and streams of events."""

@@ -1,1 +1,0 @@
-"""What happened in each topic over the last two days: counted by every process, added up in the store."""

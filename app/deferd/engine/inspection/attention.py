@@ -1,0 +1,601 @@
+"""What may need a person, read in short calls of the store; the alerts that are made of it; topics at a glance.
+
+A topic with several partitions has the sums over them. The bounds of alerts are the same for all topics. They are
+chosen so that an alert is worth a look at 3 a.m., not so that there is one whenever a queue works.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NamedTuple
+
+import orjson
+
+from deferd.contract.errors import StoreUnavailable
+from deferd.contract.operations.now import ALERT_CODES
+from deferd.contract.operations.push import CircuitState
+from deferd.contract.topic_patterns import TopicPatterns, is_pattern
+from deferd.engine.caches import SharedReads
+from deferd.engine.history import FinishRates
+from deferd.engine.inspection.consumers import ConsumerRegistry, Reports
+from deferd.engine.inspection.dead_errors import DeadErrors, DeadGroup, DeadJobs
+from deferd.engine.inspection.job_facts import Pause, pause_of
+from deferd.engine.partitions import is_first, topic_of, topics_of
+from deferd.engine.redis_keys import Keys
+from deferd.engine.scripts import Scripts
+from deferd.engine.topic_list import TopicList, raise_if_none_is_readable, select_topics
+from deferd.store.connection import Store
+from deferd.store.durability_levels import FSYNC, MEMORY, is_replicated, name_of, replicas_of
+from deferd.store.store_facts import Given, read_given
+
+RECENT_MS = 3_600_000
+"""What "in the last hour" means for dead jobs and missed runs."""
+SOON_MS = 3_600_000
+MANY_DUE = 1000
+"""Topics with fewer delayed jobs are not checked for jobs that are due soon."""
+_RATES_READ = 200
+_TOPICS_PER_CALL = 50
+"""About a millisecond of the store's time."""
+_MISSED_PER_SHARD = 200
+_SUMMED = ("delayed", "ready", "reserved", "dead", "recently_dead", "overdue", "due_soon")
+_DEAD_LOOKED_AT = 2000
+"""Enough to name the most frequent error; `GET /dead` lists all errors."""
+
+
+class TopicState(NamedTuple):
+    """One topic that has jobs, or one of its partitions. Times are ms; -1: there is none. `lua/attention.lua` says what
+    each is.
+
+    `level` is the durability level that it asks for, `max_jobs` 0 for no limit, `circuit` 0 unless it is pushed.
+    """
+
+    topic: str
+    delayed: int
+    ready: int
+    reserved: int
+    dead: int
+    recently_dead: int
+    first_due_ms: int
+    overdue: int
+    next_due_ms: int
+    next_due_jobs: int
+    due_soon: int
+    oldest_ready_due_ms: int
+    live: int
+    circuit: int
+    pause: Pause | None
+    level: int
+    max_jobs: int
+
+    def plus(self, other: TopicState) -> TopicState:
+        """Both partitions together, with the settings of this one."""
+        next_due_ms = _first(self.next_due_ms, other.next_due_ms)
+        sums = {name: getattr(self, name) + getattr(other, name) for name in _SUMMED}
+        return self._replace(
+            **sums,
+            first_due_ms=_first(self.first_due_ms, other.first_due_ms),
+            next_due_ms=next_due_ms,
+            next_due_jobs=sum(
+                one.next_due_jobs for one in (self, other) if one.next_due_ms // 1000 == next_due_ms // 1000
+            ),
+            oldest_ready_due_ms=_first(self.oldest_ready_due_ms, other.oldest_ready_due_ms),
+            live=self.live + other.live if min(self.live, other.live) >= 0 else max(self.live, other.live),
+        )
+
+
+class ShardState(NamedTuple):
+    """One shard with its topics: when its timer had work first (-1: it has none), whether one runs, and missed runs.
+
+    `topics` are those with a partition in it. `missed` are schedule, topic, ms at which a run was last missed, and how
+    many runs were missed in all.
+    """
+
+    shard: int
+    now_ms: int
+    work_due_ms: int
+    has_timer: bool
+    missed: list[tuple[str, str, int, int]]
+    topics: list[str]
+
+
+@dataclass(slots=True)
+class Attention:
+    """What was read. `now_ms` is the store's clock, `names` are the topics that were read, `topics` those with jobs.
+
+    `unconsumed` are topics with ready jobs of which no consumer was seen within a minute, and which are not pushed;
+    `popped` are the jobs of each topic that are handed out per second, None when that is not known; `finished` are jobs
+    per second in the last hour, of topics in which many are due soon, as far as that is known. `given` is what the
+    store gives to topics that ask for more than memory, as far as that is known. `unreadable` are shards that cannot be
+    reached.
+    """
+
+    now_ms: int = 0
+    names: list[str] = field(default_factory=list)
+    is_complete: bool = True
+    topics: dict[str, TopicState] = field(default_factory=dict)
+    shards: list[ShardState] = field(default_factory=list)
+    unreadable: set[int] = field(default_factory=set)
+    unconsumed: set[str] = field(default_factory=set)
+    popped: dict[str, float] | None = None
+    finished: dict[str, float] = field(default_factory=dict)
+    last_seen: dict[str, int] = field(default_factory=dict)
+    dead: DeadErrors | None = None
+    given: dict[str, Given] = field(default_factory=dict)
+
+
+class AttentionReader:
+    """Reads all topics. `dead_retention_ms`: how long the service keeps dead jobs."""
+
+    def __init__(
+        self,
+        store: Store,
+        scripts: Scripts,
+        keys: Keys,
+        topics: TopicList,
+        *,
+        registry: ConsumerRegistry,
+        dead_jobs: DeadJobs,
+        finish_rates: FinishRates,
+        dead_retention_ms: int,
+    ) -> None:
+        self._store = store
+        self._scripts = scripts
+        self._keys = keys
+        self._topics = topics
+        self._registry = registry
+        self._dead_jobs = dead_jobs
+        self._dead_retention_ms = dead_retention_ms
+        self._finish_rates = finish_rates
+
+    async def read(self) -> Attention:
+        """Read everything. Raises StoreUnavailable when no shard of the store can be reached."""
+        selected = await select_topics(self._topics, self._keys, None)
+        found = Attention(is_complete=selected.is_complete, unreadable=set(selected.unreadable))
+        of_shard = {shard: selected.partitions.get(shard, []) for shard in range(self._keys.shards)}
+        await asyncio.gather(
+            *(
+                self._read_shard(shard, names, found)
+                for shard, names in of_shard.items()
+                if shard not in found.unreadable
+            )
+        )
+        raise_if_none_is_readable(self._keys, found.unreadable)
+        await asyncio.gather(
+            self._read_consumers(found),
+            self._read_dead(found),
+            self._read_durability(found),
+            self._read_rates(found),
+        )
+        return found
+
+    async def _read_shard(self, shard: int, names: list[str], found: Attention) -> None:
+        keys = [self._keys.of_shard(shard, name) for name in ("due", "lock", "schedules/missed")]
+        try:
+            now_ms, work_due_ms, has_timer, missed, is_complete = await self._scripts.run(
+                "attention_shard", keys, (RECENT_MS, _MISSED_PER_SHARD)
+            )
+            found.is_complete &= is_complete == 1
+            found.now_ms = max(found.now_ms, now_ms)
+            rows = [missed[at : at + 4] for at in range(0, len(missed), 4)]
+            found.shards.append(
+                ShardState(
+                    shard,
+                    now_ms,
+                    work_due_ms,
+                    has_timer == 1,
+                    [(name.decode(), topic.decode(), at_ms, count) for name, topic, at_ms, count in rows],
+                    topics_of(names),
+                )
+            )
+            at = 0
+            while at < len(names):
+                at += await self._read_topics(shard, names[at : at + _TOPICS_PER_CALL], found)
+        except StoreUnavailable:
+            found.unreadable.add(shard)
+
+    async def _read_topics(self, shard: int, names: list[str], found: Attention) -> int:
+        """Read some partitions; returns how many."""
+        keys = [self._keys.of_shard(shard, name) for name in ("settings", "due")]
+        args: tuple[str | int, ...] = (self._dead_retention_ms, RECENT_MS, SOON_MS, MANY_DUE, *names)
+        now_ms, count, *rows = await self._scripts.run("attention", keys, args)
+        found.now_ms = max(found.now_ms, now_ms)
+        names = names[:count]
+        found.names += filter(is_first, names)
+        for name, row in zip(names, rows, strict=True):
+            if row == [-1]:
+                found.is_complete = False
+            elif row:
+                topic = topic_of(name)
+                state, before = _topic_state(topic, row), found.topics.get(topic)
+                if before is None:
+                    found.topics[topic] = state
+                else:
+                    found.topics[topic] = state.plus(before) if is_first(name) else before.plus(state)
+        return len(names)
+
+    async def _read_consumers(self, found: Attention) -> None:
+        """Who consumes; nothing is known while shard 0 cannot be reached, or when there are too many consumers."""
+        if 0 in found.unreadable:
+            return
+        try:
+            reports = await self._registry.read()
+        except StoreUnavailable:
+            found.is_complete = False
+            return
+        found.popped = dict(reports.popped)
+        if reports.left_out:
+            return
+        named, patterns = _topics_of(reports, self._registry)
+        for at, (name, state) in enumerate(found.topics.items()):
+            needs_consumer = state.ready and state.pause is None and not state.circuit
+            if needs_consumer and name not in named and not patterns.match(name):
+                found.unconsumed.add(name)
+            if at % _TOPICS_PER_CALL == 0:
+                await asyncio.sleep(0)
+        try:
+            largest_first = sorted(found.unconsumed, key=lambda name: -found.topics[name].ready)
+            found.last_seen = await self._registry.last_seen(largest_first)
+        except StoreUnavailable:
+            found.is_complete = False
+
+    async def _read_rates(self, found: Attention) -> None:
+        many = sorted((-state.due_soon, name) for name, state in found.topics.items() if state.due_soon >= MANY_DUE)
+        found.finished = await self._finish_rates.of_topics([name for _, name in many[:_RATES_READ]])
+
+    async def _read_dead(self, found: Attention) -> None:
+        """The errors of jobs that died lately. With many dead ones, only topics where some did are read."""
+        dead = {name: state.dead for name, state in found.topics.items() if state.dead}
+        if sum(dead.values()) > _DEAD_LOOKED_AT:
+            dead = {name: count for name, count in dead.items() if found.topics[name].recently_dead}
+        if not dead:
+            return
+        try:
+            found.dead = await self._dead_jobs.by_error(
+                list(dead), lambda _topic: True, since_ms=found.now_ms - RECENT_MS, look_at=_DEAD_LOOKED_AT
+            )
+        except StoreUnavailable:
+            found.is_complete = False
+
+    async def _read_durability(self, found: Attention) -> None:
+        """The durability that the store gives, for topics that ask for more than memory."""
+        asking: dict[int, list[str]] = {}
+        for topic, state in found.topics.items():
+            if state.level > MEMORY:
+                for partition in self._keys.partitions.of(topic) if self._store.cluster else ():
+                    asking.setdefault(self._keys.shard_of(partition), []).append(topic)
+                if not self._store.cluster:
+                    asking.setdefault(0, []).append(topic)
+        await asyncio.gather(*(self._read_given(shard, topics, found) for shard, topics in asking.items()))
+
+    async def _read_given(self, shard: int, topics: list[str], found: Attention) -> None:
+        try:
+            given = await read_given(self._store.calls_of(self._keys.of_shard(shard, "topics")))
+        except Exception:  # noqa: BLE001 (any error of the store: then it is not known)
+            return
+        for topic in topics:
+            before = found.given.get(topic)
+            found.given[topic] = given if before is None else _weaker(before, given)
+
+
+def _topics_of(reports: Reports, registry: ConsumerRegistry) -> tuple[set[str], TopicPatterns]:
+    """Topics and patterns of all consumers, including consumers of this process that are not published yet."""
+    consumers = (*reports.consumers, *registry.sample().consumers)
+    topics = {topic for consumer in consumers for topic in consumer.topics.split(",")}
+    return topics, TopicPatterns(filter(is_pattern, topics))
+
+
+def _topic_state(name: str, row: Sequence[Any]) -> TopicState:
+    raw, *facts = row
+    settings = _settings(raw)
+    asked = (pause_of(settings), _whole(settings.get("du")), _whole(settings.get("j")))
+    return TopicState._make((name, *facts, *asked))
+
+
+def _first(at_ms: int, other_ms: int) -> int:
+    """The earlier of two instants, of which either may be none: -1."""
+    return min(at_ms, other_ms) if min(at_ms, other_ms) >= 0 else max(at_ms, other_ms)
+
+
+def _weaker(given: Given, other: Given) -> Given:
+    """The durability that both of two servers give which have partitions of one topic."""
+    lowest = min(given, other, key=lambda one: one.level)
+    replicas = [one.replicas for one in (given, other) if one.replicas is not None]
+    return lowest._replace(replicas=min(replicas, default=None))
+
+
+def _settings(raw: bytes) -> dict[str, Any]:
+    try:
+        settings = orjson.loads(raw) if raw else {}
+    except ValueError:  # something other than deferd has written it; `deferd audit` finds it
+        return {}
+    return settings if isinstance(settings, dict) else {}
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) else 0
+
+
+Severity = Literal["critical", "warning"]
+
+NO_CONSUMER_CRITICAL_MS = 60_000
+"""A shorter wait may only mean that the consumer is not connected all the time."""
+BEHIND_MS = 60_000
+"""A ready job that has waited for a minute: consumers that keep up take jobs within seconds."""
+BEHIND_CRITICAL_MS = 600_000
+BEHIND_WAIT_S = 300.0
+"""At the present rate the last ready job waits this long: more jobs become ready than are taken, even though the oldest
+is still young."""
+LATE_MS = 5_000
+"""A timer that works promotes within milliseconds, and takes over from a dead one within 3 seconds."""
+LATE_CRITICAL_MS = 60_000
+TIMER_OVERDUE_MS = 5_000
+"""Work is overdue and no timer holds the lock, which lasts 2.5 seconds."""
+TIMER_HELD_OVERDUE_MS = 60_000
+"""A timer holds the lock but does not process the due work: it fails, or there is too much."""
+FULL_SHARE = 0.9
+"""At this part of `max_jobs` there is time left to act before puts fail."""
+OVERLOAD_SHARE = 1.2
+"""Consumers can usually handle a fifth more than they did."""
+OVERLOAD_JOBS = MANY_DUE
+"""Fewer due jobs in an hour raise no alert."""
+_KEPT_S, _KEPT_LEAST_S = 5.0, 0.5
+_TOPICS_AT_ONCE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """One thing that needs a person. `jobs` is the number of jobs concerned, for sorting.
+
+    `facts` are plain values; a name that ends with `_at_ms` is an instant, with `_ms` a duration. `topic` None: it
+    concerns the store.
+    """
+
+    severity: Severity
+    code: str
+    topic: str | None = None
+    jobs: int = 0
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """The alerts, most urgent first, and what comes next: when jobs are due, and how many in that second."""
+
+    now_ms: int
+    alerts: list[Alert]
+    next_due_ms: int | None
+    next_due_jobs: int
+    looked_at: int
+    is_complete: bool
+
+
+async def _alerts_of(found: Attention) -> list[Alert]:
+    """The alerts of the store and of all topics, the most urgent first. Lets others run in between."""
+    alerts = [*_of_shards(found), *_dying(found)]
+    timers_down = {alert.facts["shard"] for alert in alerts if alert.code == "timer"}
+    stalled = {name for shard in found.shards if shard.shard in timers_down for name in shard.topics}
+    for at, state in enumerate(found.topics.values()):
+        alerts += _of_topic(found, state, has_timer=state.topic not in stalled)
+        if at % _TOPICS_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    alerts.sort(key=lambda one: (one.severity != "critical", ALERT_CODES.index(one.code), -one.jobs, one.topic or ""))
+    return alerts
+
+
+def _of_shards(found: Attention) -> Iterator[Alert]:
+    if found.unreadable:
+        yield Alert("critical", "shard_unavailable", facts={"shards": sorted(found.unreadable)})
+    for shard in found.shards:
+        overdue_ms = shard.now_ms - shard.work_due_ms if shard.work_due_ms >= 0 else 0
+        if overdue_ms > (TIMER_HELD_OVERDUE_MS if shard.has_timer else TIMER_OVERDUE_MS):
+            facts: dict[str, Any] = {"shard": shard.shard, "running": shard.has_timer, "overdue_ms": overdue_ms}
+            yield Alert("critical", "timer", facts=facts)
+        for schedule, topic, at_ms, missed in shard.missed:
+            facts = {"schedule": schedule, "missed": missed, "last_missed_at_ms": at_ms}
+            yield Alert("warning", "schedules_missed", topic, missed, facts)
+
+
+def _dying(found: Attention) -> Iterator[Alert]:
+    if found.dead is None:
+        return
+    of_topic: dict[str, list[DeadGroup]] = {}
+    for group in found.dead.groups:  # the largest first
+        of_topic.setdefault(group.topic, []).append(group)
+    for topic, groups in of_topic.items():
+        if topic not in found.topics:
+            continue
+        top, read = groups[0], sum(group.count for group in groups)
+        # Not all dead jobs were read: then their number is taken from the ends of retentions, which a `dead_retain`
+        # shifts.
+        jobs = read if found.dead.is_complete else max(read, found.topics[topic].recently_dead)
+        facts = {
+            "dead": jobs,
+            "top_error": top.error,
+            "top_reason": top.reason,
+            "top_dead": round(jobs * top.count / read),
+            "exact": found.dead.is_complete,
+        }
+        yield Alert("warning", "dying", topic, jobs, facts)
+
+
+def _of_topic(found: Attention, state: TopicState, *, has_timer: bool) -> Iterator[Alert]:
+    yield from _durability(found, state)
+    if state.max_jobs and state.live >= FULL_SHARE * state.max_jobs:
+        severity: Severity = "critical" if state.live >= state.max_jobs else "warning"
+        yield Alert(severity, "topic_full", state.topic, state.live, {"jobs": state.live, "max_jobs": state.max_jobs})
+    if has_timer and state.first_due_ms >= 0 and (late_ms := found.now_ms - state.first_due_ms) > LATE_MS:
+        severity = "critical" if late_ms > LATE_CRITICAL_MS else "warning"
+        yield Alert(severity, "late", state.topic, state.overdue, {"jobs": state.overdue, "overdue_ms": late_ms})
+    if state.pause is not None:
+        if state.ready or state.overdue:
+            facts = {"ready": state.ready, "due": state.overdue or None, "by": state.pause.by}
+            facts |= {"since_at_ms": state.pause.since_ms, "why": state.pause.reason}
+            yield Alert("warning", "paused", state.topic, state.ready + state.overdue, facts)
+        return
+    if state.ready:
+        yield from _waiting(found, state)
+    yield from _overload(found, state)
+
+
+def _waiting(found: Attention, state: TopicState) -> Iterator[Alert]:
+    age_ms = max(found.now_ms - state.oldest_ready_due_ms, 0) if state.oldest_ready_due_ms >= 0 else 0
+    facts: dict[str, Any] = {"ready": state.ready, "oldest_age_ms": age_ms}
+    if state.topic in found.unconsumed and not state.reserved:
+        severity: Severity = "critical" if age_ms > NO_CONSUMER_CRITICAL_MS else "warning"
+        facts["last_consumer_at_ms"] = found.last_seen.get(state.topic)
+        yield Alert(severity, "no_consumer", state.topic, state.ready, facts)
+        return
+    rate = None if found.popped is None else found.popped.get(state.topic, 0.0)
+    wait_s = state.ready / rate if rate else None
+    if age_ms > BEHIND_MS or (wait_s is not None and wait_s > BEHIND_WAIT_S):
+        facts["rate"] = None if rate is None else round(rate, 3)
+        facts["estimated_wait_ms"] = None if wait_s is None else round(wait_s * 1000)
+        facts["reserved"] = state.reserved
+        severity = "critical" if age_ms > BEHIND_CRITICAL_MS else "warning"
+        yield Alert(severity, "behind", state.topic, state.ready, facts)
+
+
+def _durability(found: Attention, state: TopicState) -> Iterator[Alert]:
+    """Puts without a durability level are refused while the store cannot give the level of their topic."""
+    asked, given = state.level, found.given.get(state.topic)
+    if asked == MEMORY or given is None:
+        return
+    facts: dict[str, Any] = {"durability": name_of(asked)}
+    if is_replicated(asked):
+        if given.replicas is None or given.replicas >= replicas_of(asked):
+            return
+        why = f"{given.replicas} of {replicas_of(asked)} replicas are connected"
+    elif asked == FSYNC and given.level < FSYNC:
+        why = given.why_not
+    else:
+        return
+    yield Alert("critical", "durability", state.topic, facts={**facts, "available": name_of(given.level), "why": why})
+
+
+def _overload(found: Attention, state: TopicState) -> Iterator[Alert]:
+    """More is due in the next hour than was handled in the last one.
+
+    Consumers that handled nothing tell nothing about their rate.
+    """
+    if state.due_soon < OVERLOAD_JOBS:
+        return
+    at_present = (found.popped or {}).get(state.topic, 0.0)
+    handled = round(found.finished.get(state.topic, at_present) * 3600)
+    if handled > 0 and state.due_soon > OVERLOAD_SHARE * handled:
+        facts = {"due": state.due_soon, "handled": handled}
+        yield Alert("warning", "overload", state.topic, state.due_soon, facts)
+
+
+class Alerts:
+    """What needs a person now. Reads are shared and cached for up to 5 s; larger reads are cached longer."""
+
+    def __init__(self, reader: AttentionReader) -> None:
+        self._reader = reader
+        self._reads: SharedReads[tuple[Attention, list[Alert]]] = SharedReads(_KEPT_S, 1, least_s=_KEPT_LEAST_S)
+
+    async def read(self) -> Attention:
+        """The data from which alerts are made. Raises StoreUnavailable when no shard of the store can be reached."""
+        found, _ = await self._reads.get(None, self._read)
+        return found
+
+    async def now(self, is_visible: Callable[[str], bool]) -> Now:
+        """The alerts of visible topics and of the store, and when the next job of a visible topic is due.
+
+        Raises StoreUnavailable when no shard of the store can be reached.
+        """
+        found, alerts = await self._reads.get(None, self._read)
+        next_due_ms, jobs = None, 0
+        visible = [state for state in found.topics.values() if state.next_due_ms >= 0 and is_visible(state.topic)]
+        if visible:
+            next_due_ms = min(state.next_due_ms for state in visible)
+            second = next_due_ms // 1000
+            jobs = sum(state.next_due_jobs for state in visible if state.next_due_ms // 1000 == second)
+        return Now(
+            found.now_ms,
+            [one for one in alerts if one.topic is None or is_visible(one.topic)],
+            next_due_ms,
+            jobs,
+            sum(map(is_visible, found.names)),
+            found.is_complete and not found.unreadable,
+        )
+
+    async def _read(self) -> tuple[Attention, list[Alert]]:
+        found = await self._reader.read()
+        return found, await _alerts_of(found)
+
+
+SORTS: Final = ("topic", "delayed", "ready", "reserved", "dead", "oldest", "due", "rate")
+STATES: Final = ("delayed", "ready", "reserved", "dead")
+_CIRCUITS: Final[tuple[CircuitState | None, ...]] = (None, "closed", "open", "half_open")
+"""By `TopicState.circuit`."""
+_NEVER: Final = 1 << 62
+
+
+class OverviewRow(NamedTuple):
+    """One topic. `oldest_ready_ms` is when its first ready job was due, `next_due_ms` when the first delayed one is.
+
+    `rate`: jobs handed out per second; None when that is not known. `circuit` is the circuit of a pushed topic with
+    jobs.
+    """
+
+    topic: str
+    counts: tuple[int, int, int, int]
+    oldest_ready_ms: int | None
+    next_due_ms: int | None
+    rate: float | None
+    pause: Pause | None
+    circuit: CircuitState | None = None
+
+
+class Overview(NamedTuple):
+    """Some topics of `matching`, and the sums of jobs by state over all that match."""
+
+    now_ms: int
+    rows: list[OverviewRow]
+    matching: int
+    totals: tuple[int, ...]
+    is_complete: bool
+
+
+def overview_of(found: Attention, is_wanted: Callable[[str], bool], *, sort: str, offset: int, limit: int) -> Overview:
+    """The topics that are wanted, most (or soonest, or oldest) first, and by name where they are equal."""
+    names = sorted(filter(is_wanted, found.names))
+    if sort != "topic":
+        names.sort(key=lambda name: _place(found, name, sort))
+    states = [state for name in names if (state := found.topics.get(name)) is not None]
+    totals = tuple(sum(getattr(state, name) for state in states) for name in STATES)
+    rows = [_row(found, name) for name in names[offset : offset + limit]]
+    return Overview(found.now_ms, rows, len(names), totals, found.is_complete and not found.unreadable)
+
+
+def _row(found: Attention, name: str) -> OverviewRow:
+    state = found.topics.get(name)
+    rate = None if found.popped is None else found.popped.get(name, 0.0)
+    if state is None:
+        return OverviewRow(name, (0, 0, 0, 0), None, None, rate, None)
+    return OverviewRow(
+        name,
+        (state.delayed, state.ready, state.reserved, state.dead),
+        _known(state.oldest_ready_due_ms),
+        _known(state.first_due_ms),
+        rate,
+        state.pause,
+        _CIRCUITS[state.circuit],
+    )
+
+
+def _known(at_ms: int) -> int | None:
+    return None if at_ms < 0 else at_ms
+
+
+def _place(found: Attention, name: str, sort: str) -> float:
+    state = found.topics.get(name)
+    if sort == "rate":
+        return -(found.popped or {}).get(name, 0.0)
+    if sort in {"oldest", "due"}:
+        at_ms = -1 if state is None else state.oldest_ready_due_ms if sort == "oldest" else state.first_due_ms
+        return _NEVER if at_ms < 0 else at_ms
+    count: int = 0 if state is None else getattr(state, sort)
+    return -count

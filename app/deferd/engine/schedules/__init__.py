@@ -1,1 +1,0 @@
-"""Recurring jobs: schedules in the store, each with its next run as a delayed job."""

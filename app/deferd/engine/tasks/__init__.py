@@ -1,1 +1,0 @@
-"""Background actions on many jobs, which any process of the service may run."""
