@@ -35,10 +35,11 @@ from deferd.client.http1 import HttpResponse
 from deferd.client.request_body import JobToFinish
 from deferd.client.requests import ApiRequest
 from deferd.client.spans import Jobs, OpenSpan, Process, ProcessWithTraceparent, Spans
-from deferd.client.transport import ResponseStream, StreamingTransport, user_agent
+from deferd.client.transport import ResponseStream, StreamingTransport
 from deferd.contract.errors import DeferdError
 from deferd.contract.limits import HEADERS_OF_JOB_BYTES, HEADERS_OF_JOB_MAX
 from deferd.contract.operations.jobs import Delivery
+from deferd.version import VERSION
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 TRACESTATE = "tracestate"
@@ -61,9 +62,7 @@ class Tracing(Spans):
     """
 
     def __init__(self, provider: TracerProvider | None = None, *, continue_trace: bool = False) -> None:
-        self._tracer = trace.get_tracer(
-            "deferd", user_agent().partition("/")[2] or None, provider, schema_url=SCHEMA_URL
-        )
+        self._tracer = trace.get_tracer("deferd", VERSION, provider, schema_url=SCHEMA_URL)
         self._continue_trace = continue_trace
         self._server: dict[str, str | int] = {}
 

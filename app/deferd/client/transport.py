@@ -12,7 +12,6 @@ import ssl
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
 from typing import Any, Protocol
 
 from deferd.client.endpoint import Endpoint, parse_proxy_url
@@ -188,15 +187,11 @@ def default_context() -> ssl.SSLContext:
     return ssl.create_default_context(cafile=certifi.where())
 
 
-@cache
 def user_agent() -> str:
     """``deferd-python/0.2.0``."""
-    from importlib import metadata  # noqa: PLC0415 (takes a millisecond)
+    from deferd.version import VERSION  # noqa: PLC0415 (takes a millisecond)
 
-    try:
-        return f"deferd-python/{metadata.version('deferd')}"
-    except metadata.PackageNotFoundError:  # the source was copied, not installed
-        return "deferd-python"
+    return f"deferd-python/{VERSION}"
 
 
 @contextmanager

@@ -1,8 +1,12 @@
-"""SIGKILL of a service in the middle of a task: another one goes on, and acts on each selected job exactly once."""
+"""SIGKILL of a service in the middle of a task: another one goes on, and acts on each selected job exactly once.
+
+Also when one of the two is of the previous release, as in an upgrade or a rollback.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -14,7 +18,9 @@ import pytest
 from deferd import AsyncClient, JobState
 from tests.acceptance.engine.rescheduling import has_begun_to_reschedule
 from tests.acceptance.service_process import ServiceProcess
+from tests.faults.rollout import Release
 from tests.integration.store.store_servers import StoreServer
+from tests.previous_release import needs_history, unpack
 
 pytestmark = pytest.mark.slow
 
@@ -25,17 +31,30 @@ GOES_ON_S = 30.0
 """The lease of 5 s, the next look of another process, the work, and slack for a loaded machine."""
 
 
-@pytest.fixture
-def services(tmp_path: Path) -> Iterator[tuple[ServiceProcess, ServiceProcess]]:
-    with StoreServer(tmp_path / "store") as store:
+@pytest.fixture(scope="module")
+def previous(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpack(tmp_path_factory.mktemp("previous"))
+
+
+@pytest.fixture(
+    params=[
+        (Release.PRESENT, Release.PRESENT),
+        pytest.param((Release.PREVIOUS, Release.PRESENT), marks=needs_history),
+        pytest.param((Release.PRESENT, Release.PREVIOUS), marks=needs_history),
+    ],
+    ids=["present", "upgrade", "rollback"],
+)
+def services(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[ServiceProcess, ServiceProcess]]:
+    """The one that is killed, and the one that goes on."""
+    with StoreServer(tmp_path / "store") as store, contextlib.ExitStack() as stack:
         flags = ("--redis-url", store.mark_used().url)
-        with (
-            ServiceProcess(tmp_path / "a", *flags, preloaded=True) as first,
-            ServiceProcess(tmp_path / "b", *flags, preloaded=True) as second,
-        ):
-            for service in (first, second):
-                service.wait_ready()
-            yield first, second
+        found = [ServiceProcess(tmp_path / name, *flags, preloaded=True) for name in ("a", "b")]
+        for service, release in zip(found, request.param, strict=True):
+            if release is Release.PREVIOUS:
+                service.release = request.getfixturevalue("previous")
+            stack.enter_context(service).wait_ready()
+        first, second = found
+        yield first, second
 
 
 async def jobs_of(client: AsyncClient) -> dict[str, Any]:
