@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import tempfile
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 import uvloop
@@ -30,6 +32,8 @@ from deferd.engine.scripts import translate
 from deferd.engine.store_copy import split_key
 from deferd.engine.topic_search import TopicSelection
 from deferd.engine.topics import JobFilter
+from deferd.shelf.moving import Mover
+from deferd.shelf.rows import Rows
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
 from tests.integration.engine.sweeping import purge_jobs, redrive_jobs
 from tests.key_kinds import SHARD_KINDS, TOPIC_KINDS, kind_of
@@ -107,6 +111,18 @@ async def check_everything(driver: EngineDriver) -> None:
     await driver.engine._scripts.run("key_elements", [f"{KEY}:pool"], ("hash", 0, 1000))
 
 
+async def shelve_everything(driver: EngineDriver) -> None:
+    """Move a job to the shelf and back; the second batch has a number that was taken."""
+    scripts, keys = driver.engine._scripts, driver.queue._keys
+    await driver.put("far", delay=86_400)
+    with tempfile.TemporaryDirectory() as folder, Rows(Path(folder)) as rows:
+        mover = Mover(rows, scripts, keys)
+        assert await mover.move_out(TOPIC, 0, most=1) == (1, 1)
+        await scripts.run("shelve_settle", keys.of_topic(TOPIC), (TOPIC, "in", 1, "none"))
+        assert await mover.move_in(TOPIC, ["far"]) == ["far"]
+        await mover.close()
+
+
 async def use_partitions(engine: Engine) -> None:
     """Replace a job that is in the first partition and belongs in the second since its topic has two."""
     moved = PutJob(topic="parted", id="a", on_conflict="replace", delay=600)
@@ -169,6 +185,7 @@ async def call_all_of_a_topic(driver: EngineDriver) -> None:
     await driver.engine.calendars.delete("c")
     assert driver.engine.clock is not None
     await driver.engine.clock.read()
+    await shelve_everything(driver)
     await push_everything(driver.engine)
     await purge_jobs(driver.engine, TOPIC)
     await driver.engine.timers[0].resign()

@@ -1,0 +1,31 @@
+-- The shelf: delayed jobs that are far away, in files of the service instead of the store (shelf/moving.py). A job is in
+-- the store or on the shelf, never in both. A topic that has, or had, jobs there has one more key:
+--   shelf  HASH out, in: the last numbers of batches that left and came back. One that comes with such a number, or a
+--               lower one, is late, and nothing is done
+--               out_token, in_token: what names the last batches that were moved
+--               kept: of the last batch out, the ids that stayed, separated by spaces
+--               jobs, bytes: how many jobs are on the shelf, and how large their ids and records are together
+-- @include topic transitions
+
+local function shelf_number(way) return tonumber(redis.call('HGET', topic_key('shelf'), way) or 0) end
+
+-- Which of these ids of delayed jobs stay in the store: runs of schedules, which their schedule counts, jobs with a
+-- follow-up, and those under which items are collected. Returns the set of them. Bound: the ids, at most 1000.
+local function staying(ids)
+  local found, here = {}, attached()
+  if not here.may_exist() then return found end
+  for _, key in ipairs({ here.FOLLOW, here.ITEMS, here.RUNS }) do
+    for index, value in ipairs(redis.call('HMGET', key, unpack(ids))) do
+      if value then found[ids[index]] = true end
+    end
+  end
+  return found
+end
+
+-- Note a batch that moved `jobs` and `bytes`; both are negative for one that came back.
+local function note_batch(way, number, token, jobs, bytes)
+  local key = topic_key('shelf')
+  redis.call('HSET', key, way, number, way .. '_token', token)
+  redis.call('HINCRBY', key, 'jobs', jobs)
+  redis.call('HINCRBY', key, 'bytes', bytes)
+end

@@ -1,0 +1,36 @@
+-- Put jobs from the shelf back into the store, delayed as they were.
+-- @flags allow-oom
+-- KEYS: see lib/topic.lua
+-- ARGV[1] topic | ARGV[2] number of the batch | ARGV[3] its token | ARGV[4..] two for each job: id | record
+-- Returns 0 when the batch is late, and nothing was done; else 1, and then the ids that the store had: their jobs there
+--   stay as they are
+-- Bound: the jobs, at most 1000.
+local number = tonumber(ARGV[2])
+if shelf_number('in') >= number then return { 0 } end
+ensure_topic()
+local reply, jobs, bytes, earliest = { 1 }, 0, 0, math.huge
+local delayed = {}
+for at = 4, #ARGV, 2 do
+  local id, raw = ARGV[at], ARGV[at + 1]
+  jobs, bytes = jobs + 1, bytes + #id + #raw
+  if redis.call('HSETNX', POOL, id, raw) == 1 then
+    local record = read_record(raw)
+    delayed[#delayed + 1] = string.format('%.0f', record.due)
+    delayed[#delayed + 1] = id
+    earliest = math.min(earliest, record.due)
+    local expiry = end_of_waiting(record)
+    if expiry then
+      redis.call('ZADD', EXPIRY, expiry, id)
+      earliest = math.min(earliest, expiry)
+    end
+    if record.extra.g then index_tags({ id }, record.extra.g) end
+  else
+    reply[#reply + 1] = id
+  end
+end
+if #delayed > 0 then
+  redis.call('ZADD', DELAY, unpack(delayed))
+  schedule(earliest)
+end
+note_batch('in', number, ARGV[3], -jobs, -bytes)
+return reply

@@ -1,0 +1,296 @@
+"""Jobs move between a real store and real files while calls are lost, come late, and the process ends anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deferd.contract.errors import StoreUnavailable
+from deferd.contract.model import ChangeJob, JobState, PutJob
+from deferd.contract.operations.schedules_and_calendars import PutSchedule
+from deferd.engine.engine import Engine
+from deferd.engine.redis_keys import Keys
+from deferd.engine.script_arguments import NO_BOUNDS
+from deferd.engine.scripts import Scripts
+from deferd.shelf.moving import Mover
+from deferd.shelf.rows import Rows
+from deferd.store.connection import Store, connect
+from tests.drawn_input import drawn
+from tests.integration.engine.engine_driver import TOPIC
+from tests.integration.store.store_servers import StoreServer
+
+IDS = ("a", "b", "c", "d", "e")
+FAR_S, NEAR_S = 100_000, 50
+BATCH = 3
+FAULTS = ("call lost", "call late", "reply lost", "ends before", "ends after")
+"""What may happen to a call of a script that moves jobs: the last two end the process."""
+
+
+class Ended(BaseException):
+    """The process ended."""
+
+
+class FaultyScripts(Scripts):
+    """Scripts whose next call has a fault."""
+
+    fault: str | None = None
+    late: list[tuple[Any, ...]]
+
+    async def run(self, verb: str, keys: Sequence[str], args: Sequence[Any], **more: Any) -> Any:
+        if verb == "shelve_pick" or self.fault is None:
+            return await super().run(verb, keys, args, **more)
+        fault, self.fault = self.fault, None
+        if fault == "ends before":
+            raise Ended
+        if fault == "call late" and verb != "shelve_settle":
+            self.late.append((verb, keys, args))
+        if fault in {"reply lost", "ends after"}:
+            await super().run(verb, keys, args, **more)
+        raise Ended if fault == "ends after" else StoreUnavailable(fault)
+
+    async def bring(self) -> None:
+        """Let a call come that was thought to be lost."""
+        if self.late:
+            await super().run(*self.late.pop())
+
+
+class World:
+    """A store, the shelf's files, and what must be in one of them."""
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        self.store = store
+        self.keys = Keys(1)
+        self.engine = Engine(store)
+        self.rows = Rows(folder)
+        self.scripts = FaultyScripts(store)
+        self.scripts.late = []
+        self.mover = Mover(self.rows, self.scripts, self.keys)
+        self.records: dict[str, bytes] = {}
+        """What was stored under each id that is in use."""
+
+    async def close(self) -> None:
+        await self.mover.close()
+        self.rows.close()
+        await self.engine.close()
+
+    async def do(self, step: str, number: int) -> None:
+        chance = Random(number)
+        job_id = chance.choice(IDS)
+        try:
+            await getattr(self, step)(chance, job_id)
+        except StoreUnavailable:
+            pass
+        except Ended:
+            self.mover = Mover(self.rows, self.scripts, self.keys)
+            await self.settled()
+        await self.check()
+
+    async def settled(self) -> None:
+        while True:
+            try:
+                await self.mover.settle_all()
+            except StoreUnavailable:
+                pass
+            except Ended:
+                self.mover = Mover(self.rows, self.scripts, self.keys)
+            else:
+                return
+
+    async def failing_out(self, chance: Random, job_id: str) -> None:
+        self.scripts.fault = chance.choice(FAULTS)
+        await chance.choice((self.out, self.change_between))(chance, job_id)
+
+    async def failing_back(self, chance: Random, job_id: str) -> None:
+        self.scripts.fault = chance.choice(FAULTS)
+        await self.back(chance, job_id)
+
+    async def failing_settlement(self, chance: Random, job_id: str) -> None:
+        await self.failing_out(chance, job_id)
+        self.scripts.fault = chance.choice(FAULTS)
+
+    async def late_call(self, *_: Any) -> None:
+        await self.scripts.bring()
+
+    async def put(self, chance: Random, job_id: str) -> None:
+        await self.mover.move_in(TOPIC, [job_id])
+        if job_id in self.records:
+            return
+        await self.engine.puts.put(
+            PutJob.model_validate(
+                {
+                    "topic": TOPIC,
+                    "id": job_id,
+                    "delay": chance.choice((FAR_S, FAR_S, NEAR_S)) + chance.randrange(3),
+                    "body": "x" * chance.randrange(20),
+                    **chance.choice(({}, {"tags": ["t", job_id]}, {"ttl": 5}, {"deadline": 7, "tags": ["t"]})),
+                }
+            )
+        )
+        await self._note(job_id)
+
+    async def change(self, chance: Random, job_id: str) -> None:
+        await self.mover.move_in(TOPIC, [job_id])
+        if job_id in self.records:
+            wanted = chance.choice(({"tags": ["u"]}, {"delay": FAR_S + 9}, {"body": 7}, {"delay": NEAR_S}))
+            await self.engine.queue.change(TOPIC, job_id, ChangeJob.model_validate(wanted))
+            await self._note(job_id)
+
+    async def cancel(self, _: Random, job_id: str) -> None:
+        await self.mover.move_in(TOPIC, [job_id])
+        if self.records.pop(job_id, None):
+            assert await self.engine.cancels.cancel(TOPIC, job_id) is JobState.DELAYED
+
+    async def change_between(self, chance: Random, job_id: str) -> None:
+        """A job is changed, or cancelled and put again, between the steps of its move."""
+        run, changed = self.scripts.run, False
+
+        async def run_later(verb: str, *args: Any, **more: Any) -> Any:
+            nonlocal changed
+            if verb == "shelve_out" and not changed and await self._stored(job_id):
+                changed = True
+                wanted = chance.choice(({"body": 9}, {"delay": NEAR_S}, {"tags": ["v"]}))
+                await self.engine.queue.change(TOPIC, job_id, ChangeJob.model_validate(wanted))
+                await self._note(job_id)
+            return await run(verb, *args, **more)
+
+        self.scripts.run = run_later  # type: ignore[method-assign]
+        try:
+            await self.out(chance, job_id)
+        finally:
+            del self.scripts.run
+
+    async def out(self, chance: Random, _: str) -> None:
+        from_ms = int(time.time() + FAR_S / 2) * 1000
+        await self.mover.move_out(TOPIC, from_ms, pass_over=chance.choice((0, 0, 0, 1)), most=BATCH)
+
+    async def back(self, chance: Random, _: str) -> None:
+        await self.mover.move_in(TOPIC, chance.sample(IDS, BATCH))
+
+    async def _stored(self, job_id: str) -> bytes | None:
+        stored: bytes | None = await self.store.call("HGET", self.keys.named(TOPIC, "pool"), job_id)
+        return stored
+
+    async def _note(self, job_id: str) -> None:
+        stored = await self._stored(job_id)
+        assert stored is not None
+        self.records[job_id] = stored
+
+    async def check(self) -> None:
+        """Each job is in one place; while a move is under way, its jobs may have rows besides."""
+        expiring = await self.store.call("ZRANGE", self.keys.named(TOPIC, "expiry"), 0, -1)
+        tagged = await self.store.call("HKEYS", self.keys.named(TOPIC, "tagged"))
+        assert {*expiring, *tagged} <= set(await self.store.call("HKEYS", self.keys.named(TOPIC, "pool")))
+        moving = {job_id for move in self.rows.moves() for job_id in move.ids}
+        for job_id in IDS:
+            row = [job.record for job in self.rows.jobs(TOPIC, [job_id])]
+            stored = [record for record in [await self._stored(job_id)] if record is not None]
+            expected = [self.records[job_id]] if job_id in self.records else []
+            if job_id in moving:
+                assert set(expected) <= {*row, *stored}, (job_id, row, stored)
+            else:
+                assert [*row, *stored] == expected, (job_id, row, stored)
+
+    async def check_at_end(self) -> None:
+        self.scripts.fault = None
+        await self.settled()
+        assert self.rows.moves() == []
+        await self.check()
+        shelved = self.rows.jobs(TOPIC, IDS)
+        assert sorted(self.rows.due_until(TOPIC, 1 << 47, 100)) == sorted(job.id for job in shelved)
+        for tag in ("t", "u", "v", *IDS):
+            assert self.rows.with_tag(TOPIC, tag, 100) == sorted(job.id for job in shelved if tag in job.tags)
+        assert await self._counts() == (len(shelved), sum(len(job.id) + len(job.record) for job in shelved))
+        while self.scripts.late:
+            await self.scripts.bring()
+        await self.check()
+        await self.mover.move_in(TOPIC, IDS)
+        await self.check()
+        assert (await self._counts(), self.rows.jobs(TOPIC, IDS)) == ((0, 0), [])
+        if self.records:
+            assert (await self.engine.consistency.audit_topic(TOPIC)).clean
+
+    async def _counts(self) -> tuple[int, int]:
+        jobs, size = await self.store.call("HMGET", self.keys.named(TOPIC, "shelf"), "jobs", "bytes")
+        return int(jobs or 0), int(size or 0)
+
+
+STEPS = (
+    *("put", "put", "put", "out", "out", "change_between", "back", "change", "cancel", "late_call"),
+    *("failing_out", "failing_out", "failing_back", "failing_settlement"),
+)
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@drawn(150)
+@given(steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 2**32)), min_size=25, max_size=40))
+def test_each_job_is_in_the_store_or_on_the_shelf(
+    running_server: StoreServer, runner: asyncio.Runner, tmp_path: Path, steps: list[tuple[str, int]]
+) -> None:
+    async def live() -> None:
+        running_server.command("FLUSHALL")
+        store = await connect(running_server.url, timeout_s=5)
+        world = World(store, tmp_path / f"{Random().random()}")
+        try:
+            for step, number in steps:
+                await world.do(step, number)
+            await world.check_at_end()
+        finally:
+            await world.close()
+            await store.close()
+
+    runner.run(live())
+
+
+@pytest.fixture
+async def world(store: Store, tmp_path: Path) -> AsyncIterator[World]:
+    world = World(store, tmp_path)
+    yield world
+    await world.close()
+
+
+async def test_a_batch_that_comes_back_late_does_nothing(world: World) -> None:
+    await put_far(world, "a", "b")
+    await world.mover.move_out(TOPIC, 0)
+    world.scripts.fault = "call late"
+    with pytest.raises(StoreUnavailable):
+        await world.mover.move_in(TOPIC, ["a"])
+    await world.cancel(Random(), "a")
+    await world.scripts.bring()
+    await world.check_at_end()
+
+
+async def test_a_job_that_the_store_has_is_not_replaced_by_its_row(world: World) -> None:
+    await put_far(world, "a")
+    await world.mover.move_out(TOPIC, 0)
+    await world.engine.puts.put(PutJob(topic=TOPIC, id="a", delay=FAR_S, body="another"))  # nobody asked the shelf
+    await world.mover.move_in(TOPIC, ["a"])
+    assert (await world.engine.queue.get(TOPIC, "a")).body == b'"another"'
+
+
+async def test_runs_and_jobs_that_collect_items_stay(world: World) -> None:
+    await put_far(world, "a")
+    items = {"topic": TOPIC, "id": "b", "delay": FAR_S, "body": [1], "on_conflict": "append", "max_items": 9}
+    await world.engine.puts.put(PutJob.model_validate(items))
+    schedule = PutSchedule.model_validate({"topic": TOPIC, "every": 2 * FAR_S})
+    await world.engine.schedules.put("nightly", schedule, NO_BOUNDS, lambda *_: None)
+    assert await world.mover.move_out(TOPIC, 0) == (3, 1)
+    assert await world.mover.move_out(TOPIC, 0) == (2, 0)
+
+
+async def put_far(world: World, *ids: str) -> None:
+    for job_id in ids:
+        await world.engine.puts.put(PutJob(topic=TOPIC, id=job_id, delay=FAR_S))
+        await world._note(job_id)
