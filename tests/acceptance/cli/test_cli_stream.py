@@ -22,12 +22,6 @@ def shell(shared_service: ServiceProcess) -> Shell:
     return Shell(shared_service.url)
 
 
-def count(shell: Shell, topic: str) -> int:
-    """Jobs in the topic."""
-    [view] = shell.json("topic", topic)
-    return sum(view["counts"].values())
-
-
 def start_put(shell: Shell, topic: str) -> tuple[subprocess.Popen[str], IO[str], IO[str]]:
     """A put whose input stays open, with its standard input and output."""
     process = subprocess.Popen(

@@ -19,7 +19,6 @@ from tests.integration.engine.engine_driver import TOPIC, EngineDriver
 from tests.integration.engine.window_times import NIGHT, OFFICE
 from tests.integration.store.store_servers import StoreServer
 
-SHARDS = 5
 CALENDAR = PutCalendar.model_validate({"windows": [OFFICE, NIGHT]})
 
 
