@@ -49,36 +49,6 @@ async def test_redrive_a_group_of_errors(http: Http) -> None:
     assert ok(await http.delete(http.topic_path(), params={"error": which["error"]})) == {"removed": 1}
 
 
-async def test_purge_with_a_cutoff(http: Http) -> None:
-    await http.put_job("old")
-    preview = ok(await http.delete(http.topic_path(), params={"dry_run": "true"}))
-    assert (preview["removed"], preview["matched"], preview["samples"]) == (
-        0,
-        1,
-        [{"topic": http.topic, "id": "old", "state": "ready"}],
-    )
-    await asyncio.sleep(0.002)
-    await http.put_job("new")
-    assert ok(await http.delete(http.topic_path(), params={"cutoff": preview["cutoff"]})) == {"removed": 1}
-    assert await states(http) == {"new": "ready"}
-
-
-async def test_cancel_and_reschedule_with_a_cutoff(http: Http) -> None:
-    await http.put_job("old", delay=60)
-    select: Json = {"state": "delayed", "topics": [http.topic]}
-    plain = ok(await http.post("/jobs/cancel", json={"select": select, "dry_run": True}))
-    assert plain == {"matched": 1, "done": 0, "was": {"delayed": 1}, "complete": True}
-    preview = ok(await http.post("/jobs/cancel", json={"select": select, "dry_run": True, "samples": 10}))
-    select["cutoff"] = preview.pop("cutoff")
-    assert preview == {**plain, "samples": [{"topic": http.topic, "id": "old", "state": "delayed"}]}
-    await asyncio.sleep(0.002)
-    await http.put_job("new", delay=60)
-    moved = ok(await http.post("/jobs/reschedule", json={"select": select, "by": 5}))
-    assert moved == {"matched": 1, "done": 1, "was": {"delayed": 1}, "complete": True}
-    assert ok(await http.post("/jobs/cancel", json={"select": select}))["done"] == 1
-    assert await states(http) == {"new": "delayed"}
-
-
 @pytest.mark.parametrize(
     ("path", "body", "field"),
     [

@@ -26,30 +26,11 @@ async def put(http: Http, *topics: str, **fields: Any) -> None:
     ok(await http.post("/jobs/batch", json={"jobs": [{"topic": topic, "id": "j", **fields} for topic in topics]}))
 
 
-async def test_a_pattern_pops_topics_in_turns_after_those_that_are_named(http: Http) -> None:
-    topics = [f"{http.topic}.{name}" for name in ("a", "b", "urgent")]
-    await put(http, *topics)
-    await put(http, *(f"{http.topic}.a" for _ in range(1)), id="j2")
-    entries = f"{http.topic}.*,{http.topic}.urgent"
-    served = [job["topic"].rpartition(".")[2] for _ in range(4) for job in await pop(http, entries)]
-    assert served == ["urgent", "a", "b", "a"]
-    assert await pop(http, entries) == []
-
-
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_an_encoded_asterisk_is_one(http: Http, method: str) -> None:
     await put(http, f"{http.topic}.a")
     response = await http.client.request(method, f"/topics/{http.topic}%2E%2A/pop", params={"wait": 0})
     assert [job["topic"] for job in ok(response)["jobs"]] == [f"{http.topic}.a"]
-
-
-async def test_a_repeated_request_gets_the_same_jobs_again(http: Http) -> None:
-    await put(http, *(f"{http.topic}.{number}" for number in range(5)))
-    first = await pop(http, f"{http.topic}.*", count=10, request_id="r1")
-    assert len(first) == 5
-    again = await pop(http, f"{http.topic}.*", count=10, request_id="r1")
-    assert sorted(again, key=lambda job: str(job["topic"])) == sorted(first, key=lambda job: str(job["topic"]))
-    assert await pop(http, f"{http.topic}.*", request_id="r2") == []
 
 
 async def test_a_new_topic_joins_a_pop_that_waits(shared_service: ServiceProcess, http: Http) -> None:
@@ -59,10 +40,6 @@ async def test_a_new_topic_joins_a_pop_that_waits(shared_service: ServiceProcess
     await put(http, f"{http.topic}.new")
     async with asyncio.timeout(BUSY_S):
         assert [job["topic"] for job in await popping] == [f"{http.topic}.new"]
-
-
-async def test_a_pop_that_waits_in_vain_ends(http: Http) -> None:
-    assert await pop(http, f"{http.topic}.*", wait=0.1) == []
 
 
 @pytest.mark.parametrize("topics", ["-*", ".*", "a*,", "a b*", "x" * 128 + "*", ",".join(["a*"] + ["t"] * 32), "a*,é"])

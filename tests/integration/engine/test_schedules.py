@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 import pytest
 
 from deferd.contract.bulk_model import CancelSelected
-from deferd.contract.errors import InvalidInput, ScheduleNotFound, StoreUnavailable
-from deferd.contract.model import ChangeJob, TopicSettings
+from deferd.contract.errors import InvalidInput, StoreUnavailable
+from deferd.contract.model import ChangeJob
 from deferd.contract.operations.schedules_and_calendars import PutSchedule
 from deferd.engine.movable_clock import MOVED_MAX_S
 from deferd.engine.record import ANY_RECEIPT
@@ -52,19 +52,6 @@ async def test_a_run_that_is_due_already_is_not_withdrawn(schedules: ScheduleDri
     await schedules.run_timer()
     assert schedules.ready_list() == [first.next_id]
     assert await schedules.counters() == (1, 0, 0, 1)
-
-
-async def test_deleting_cancels_the_next_run_and_leaves_the_others(schedules: ScheduleDriver) -> None:
-    await schedules.schedule()
-    await schedules.until_due()
-    await schedules.engine.schedules.delete(NAME, anyone)
-    assert (schedules.delayed(), len(schedules.ready_list()), schedules.waiting_runs()) == ([], 1, {})
-    with pytest.raises(ScheduleNotFound):
-        await schedules.engine.schedules.delete(NAME, anyone)
-    await schedules.pass_time(600)
-    assert len(schedules.ready_list()) == 1
-    assert schedules.server.command("KEYS", "deferd:{0}:schedule*") == [b"deferd:{0}:schedules/zones"]
-    await schedules.assert_clean()
 
 
 async def test_a_run_that_did_not_take_place_does_not_count_for_max_runs(schedules: ScheduleDriver) -> None:
@@ -126,24 +113,6 @@ async def test_a_run_that_is_moved_earlier_takes_place_once(schedules: ScheduleD
     assert await schedules.counters() == (1, 0, 0, 1)
     assert schedules.ready_list() == []
     await schedules.assert_clean()
-
-
-async def test_a_full_topic_delays_a_run_and_loses_none(schedules: ScheduleDriver) -> None:
-    await schedules.topics.set(TOPIC, TopicSettings(max_jobs=1))
-    await schedules.put("blocks")
-    schedule, _ = await schedules.schedule(every=60)
-    assert (schedule.next_id, schedule.next_due_ms is not None) == ("", True)
-    await schedules.pass_time(5)
-    assert await schedules.counters() == (0, 0, 0, 0)
-    await schedules.cancels.cancel(TOPIC, "blocks")
-    await schedules.pass_time(1)
-    assert await schedules.counters() == (0, 0, 0, 1)
-    await schedules.until_due()  # the run is live now, so there is no room for the next one
-    assert await schedules.counters() == (1, 0, 0, 0)
-    await schedules.assert_clean()
-    await schedules.cancels.cancel(TOPIC, schedules.ready_list()[0])
-    await schedules.pass_time(1)
-    assert await schedules.counters() == (1, 0, 0, 1)
 
 
 async def test_the_bounds_of_a_key_apply_to_the_runs(schedules: ScheduleDriver) -> None:

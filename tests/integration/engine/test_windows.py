@@ -85,17 +85,6 @@ async def test_puts_that_share_a_call_are_placed_each_by_its_own_window(driver: 
     assert records[3].state is JobState.READY
 
 
-async def test_a_batch_is_placed(driver: EngineDriver) -> None:
-    await move_to(driver, MONDAY_EVENING)
-    specs = [job(str(each), window=OFFICE, spread=60) for each in range(150)] + [job("plain")]
-    results = await driver.puts.put_many_with_jobs(specs)
-    assert {result.status for result, _ in results} == {201}
-    for spec, (_, record) in zip(specs[:-1], results, strict=False):
-        assert record is not None
-        assert record.due_at_ms == ms(TUESDAY_OPENING) + spread_of(spec.id or "", 60_000)
-    assert await driver.state("plain") is JobState.READY
-
-
 async def test_a_put_that_is_refused_says_why(driver: EngineDriver) -> None:
     await driver.put(window=NIGHT)
     with pytest.raises(JobExists):
