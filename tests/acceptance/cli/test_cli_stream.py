@@ -12,14 +12,8 @@ from typing import IO
 import pytest
 
 from tests.acceptance.cli.command_line import Shell, environment, ids, terminal
-from tests.acceptance.service_process import ServiceProcess
 
 MANY = 20_000
-
-
-@pytest.fixture
-def shell(shared_service: ServiceProcess) -> Shell:
-    return Shell(shared_service.url)
 
 
 def start_put(shell: Shell, topic: str) -> tuple[subprocess.Popen[str], IO[str], IO[str]]:

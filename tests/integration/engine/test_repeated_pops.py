@@ -6,7 +6,7 @@ Whichever call the store runs first, the jobs of one response never go to anothe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -14,15 +14,7 @@ from deferd.contract.model import JobState
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopReply, PopRequest
 from deferd.engine.record import JobRecord
-from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job, started_engine
-from tests.integration.store.store_servers import StoreServer
-
-
-@pytest.fixture
-async def second(server: StoreServer) -> AsyncIterator[Engine]:
-    """An engine with connections of its own, like that of another process."""
-    async with started_engine(server.url) as engine:
-        yield engine
+from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
 
 
 class Held:
