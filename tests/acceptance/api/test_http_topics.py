@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.acceptance.api.test_http_operations import samples_of, value
-from tests.acceptance.http_calls import NO_TLS, Http, Json, moment, ok, problem, refusal
+from tests.acceptance.http_calls import NO_TLS, Http, moment, ok, problem, refusal
 from tests.acceptance.service_process import running_service
 
 _POLICY = ("ttr", "backoff", "max_attempts", "ttl", "retain", "dead_retain", "time_limit", "deadline")
@@ -106,27 +106,6 @@ async def test_topics_are_listed_page_by_page(http: Http) -> None:
             break
     assert len(seen) == len(set(seen))
     assert mine <= set(seen)
-
-
-async def pages(http: Http, **query: Any) -> list[list[Json]]:
-    """All pages of the topic's jobs."""
-    found: list[list[Json]] = []
-    cursor: str | None = None
-    while True:
-        params = {**query, **({"cursor": cursor} if cursor else {})}
-        page = ok(await http.get(http.topic_path("jobs"), params=params))
-        found.append(page["jobs"])
-        cursor = page["next_cursor"]
-        if cursor is None:
-            return found
-
-
-async def test_jobs_are_listed_page_by_page(http: Http) -> None:
-    jobs = [{"topic": http.topic, "id": f"j{number:02}", "delay": 600} for number in range(25)]
-    ok(await http.post("/jobs/batch", json={"jobs": jobs}))
-    found = await pages(http, limit=10, state="delayed")
-    assert [len(page) for page in found if page] == [10, 10, 5]
-    assert sorted(job["id"] for page in found for job in page) == [job["id"] for job in jobs]
 
 
 async def test_a_page_holds_100_jobs_when_no_limit_is_given(http: Http) -> None:
