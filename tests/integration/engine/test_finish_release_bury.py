@@ -45,11 +45,6 @@ async def test_the_wait_stays_at_its_cap_after_very_many_attempts(driver: Engine
     assert set(driver_waits) == {500}
 
 
-async def test_a_schedule_may_repeat_its_last_wait(driver: EngineDriver) -> None:
-    backoff = {"kind": "schedule", "seconds": [100, 500], "then": "repeat_last"}
-    assert await release_after(driver, 4, backoff=backoff) == [100, 500, 500, 500]
-
-
 async def test_jitter_spreads_a_wait_within_its_fraction(driver: EngineDriver) -> None:
     waits = await release_after(driver, 40, backoff={"kind": "fixed", "seconds": 10_000, "jitter": 0.1})
     assert all(wait is not None and 9_000 <= wait <= 11_010 for wait in waits)
