@@ -86,10 +86,7 @@ def belongs_to(folder: Path, pid: int) -> bool:
 
 
 class PreloadedProcess:
-    """`deferd`, or another module, with these words, forked from the preloader.
-
-    `release` is where `tests.previous_release` has unpacked another release, whose preloader then forks it.
-    """
+    """`deferd`, or another module, with these words, forked from the preloader."""
 
     def __init__(
         self,
@@ -101,7 +98,6 @@ class PreloadedProcess:
         stderr: int,
         folder: Path | None = None,
         module: str = "deferd",
-        release: Path | None = None,
     ) -> None:
         self.words = list(words)
         self.returncode: int | None = None
@@ -109,7 +105,7 @@ class PreloadedProcess:
         facts = {"module": module, "words": self.words, "environment": dict(environment)}
         request = json.dumps({**facts, "folder": str(folder or Path.cwd())}).encode()
         with theirs, _own_network() as network:
-            socket.send_fds(_preloader(release), [request], [theirs.fileno(), stdin, stdout, stderr, *network])
+            socket.send_fds(_preloader(), [request], [theirs.fileno(), stdin, stdout, stderr, *network])
         self._file = self._status.makefile("r")
         pid = self._file.readline()
         assert pid, "the preloader has ended: see what it wrote to standard error"
@@ -166,9 +162,7 @@ def _enter_network(network: int) -> None:
     os.close(network)
 
 
-def start_preloaded(
-    words: Sequence[str], environment: Mapping[str, str], release: Path | None = None
-) -> tuple[PreloadedProcess, IO[str]]:
+def start_preloaded(words: Sequence[str], environment: Mapping[str, str]) -> tuple[PreloadedProcess, IO[str]]:
     """The process, and its standard output and error in one, to read."""
     reader, writer = os.pipe()
     with open(os.devnull) as nothing:  # noqa: PTH123
@@ -179,7 +173,6 @@ def start_preloaded(
                 stdin=nothing.fileno(),
                 stdout=writer,
                 stderr=writer,
-                release=release,
             )
         finally:
             os.close(writer)
@@ -233,19 +226,17 @@ def run_preloaded(
         return subprocess.CompletedProcess(list(words), code, out.read(), err.read())
 
 
-def _preloader(release: Path | None) -> socket.socket:
+def _preloader() -> socket.socket:
     with _ONE_AT_A_TIME:  # otherwise services that start at once would each start one
-        return _started_preloader(release)
+        return _started_preloader()
 
 
 @functools.cache
-def _started_preloader(release: Path | None) -> socket.socket:
-    environment = {} if release is None else {"PYTHONPATH": str(release / "app")}
+def _started_preloader() -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-P", f"{release or _ROOT}{PRELOADER}", str(theirs.fileno())],
-            env={**os.environ, **environment},
+            [sys.executable, "-P", f"{_ROOT}{PRELOADER}", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
         )

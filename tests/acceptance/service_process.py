@@ -51,7 +51,7 @@ class ServiceProcess:
         self.environment = environment or {}
         self._preloaded = preloaded
         self.release: Path | None = None
-        """Where another release is unpacked that a preloaded service is of, from its next start on."""
+        """Where another release is unpacked that it is of, from its next start on; that one is never preloaded."""
         self._process: Process | None = None
         self._serving: ServeProcess | None = None  # the newest one, which may have ended
         self.lines: list[str] = []
@@ -78,10 +78,13 @@ class ServiceProcess:
         self.folder.mkdir(parents=True, exist_ok=True)
         flags = ["--port", str(self.port), "--data-dir", str(self.data_dir), *self._flags]
         environment = {**self.environment, OWNER: str(self.folder)}
+        if self.release is not None:
+            inherited_path = environment.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+            environment["PYTHONPATH"] = os.pathsep.join([str(self.release / "app"), inherited_path])
         process: Process
-        if self._preloaded:
+        if self._preloaded and self.release is None:
             inherited = {name: value for name, value in os.environ.items() if not name.startswith("DEFERD_")}
-            process, output = start_preloaded(["serve", *flags], {**inherited, **environment}, self.release)
+            process, output = start_preloaded(["serve", *flags], {**inherited, **environment})
         else:
             process, output = start_serve(self._module, flags, environment)
         self._process, self._serving = process, ServeProcess(process, output, self.lines)

@@ -23,7 +23,6 @@ from deferd.server.http_server import BACKLOG
 from tests.benchmarks.measuring import new_event_loop
 
 Message = dict[str, Any]
-CALLS = ("put", "pop", "finish")
 
 
 class BareApplication:

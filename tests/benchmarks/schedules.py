@@ -32,7 +32,6 @@ SETTLE_S = 3.0
 CONNECTIONS = 32
 EVERY_S = 5
 TOPICS = 20
-MOST_SHOWN_S = 0.1
 _BUCKET = re.compile(
     r'^deferd_promotion_lateness_seconds_bucket\{le="([^"]+)",topic="bench\.runs\.[^"]*"\} (\S+)$', re.MULTILINE
 )

@@ -215,7 +215,7 @@ def _backoff(value: Mapping[str, Any]) -> str:
     """As people write it: fixed:10:0.5, exponential:2:212, schedule:2,10,60."""
     match value:
         case {"kind": "schedule", "seconds": seconds}:
-            return f"schedule:{','.join(map(str, seconds))}"
+            return f"schedule:{','.join(map(str, seconds))}:{value.get('then', 'dead')}:{value.get('jitter', 0)}"
         case {"kind": "fixed", "seconds": seconds}:
             return f"fixed:{seconds}:{value.get('jitter', 0)}"
     return f"exponential:{value['base']}:{value['cap']}"

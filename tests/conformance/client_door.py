@@ -99,7 +99,8 @@ class ClientDoor(Door):
         assert not self._call(self._client.resume, self.topic).paused
 
     def jobs(self, state: str | None = None) -> list[Job]:
-        return [*map(_job, self._call(self._client.jobs, self.topic, state=state))]
+        jobs: list[Job] = self._call(lambda: [*map(_job, self._client.jobs(self.topic, state=state))])
+        return jobs
 
     def redrive(self, ids: Sequence[str] | None = None, *, limit: int = 1000, **conditions: str) -> int:
         options = {"ids": ids, "limit": limit, **_with_instant(conditions)}

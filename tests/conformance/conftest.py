@@ -23,7 +23,7 @@ from tests.conformance.door import (
     SLOW,
     Door,
 )
-from tests.conformance.engine_door import ClusterDoor, EngineDoor
+from tests.conformance.engine_door import ClusterDoor, EngineDoor, GrownDoor
 from tests.conformance.event_loop import EventLoop
 from tests.conformance.http_door import HttpDoor
 from tests.conformance.resp_door import RespDoor
@@ -119,9 +119,19 @@ def eager_door() -> Door:
 
 
 @pytest.fixture(scope="session")
-def engine_door(tmp_path_factory: pytest.TempPathFactory, loop: EventLoop) -> Iterator[Door]:
+def store_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with StoreServer(tmp_path_factory.mktemp("conformance-store")) as server:
-        yield from _on_store(EngineDoor, server.mark_used(SHARDS).url, loop)
+        yield server.mark_used(SHARDS).url
+
+
+@pytest.fixture(scope="session")
+def engine_door(store_url: str, loop: EventLoop) -> Iterator[Door]:
+    yield from _on_store(EngineDoor, store_url, loop)
+
+
+@pytest.fixture(scope="session")
+def grown_door(store_url: str, loop: EventLoop) -> Iterator[Door]:
+    yield from _on_store(GrownDoor, store_url, loop)
 
 
 @pytest.fixture(scope="session")

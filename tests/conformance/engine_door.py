@@ -15,6 +15,7 @@ from deferd.contract.errors import DeferdError
 from deferd.contract.model import CancelItem, ChangeJob, FinishItem, HeldJob, JobState, PutJob, TopicSettings
 from deferd.contract.operations.schedules_and_calendars import PutCalendar, PutSchedule
 from deferd.engine.engine import Engine
+from deferd.engine.partitions import Layout
 from deferd.engine.record import JobRecord, Receipt
 from deferd.engine.schedule_store import StoredSchedule
 from deferd.engine.scheduler import datetime_of
@@ -199,6 +200,56 @@ class EngineDoor(Door):
     def pass_time(self, seconds: float) -> None:
         assert self._engine.clock is not None
         self._run(self._engine.clock.advance(round(seconds * 1000)))
+
+
+class GrownDoor(EngineDoor):
+    """An engine whose topics get partitions when they have jobs already, and which forgets that before each call.
+
+    They get so many that a job `a` would be put elsewhere now. So it finds jobs that are not where they would be put,
+    and learns from the store what it does not know. But for pops, which learn of partitions only from messages.
+    """
+
+    _forgets = True
+    _grown = ""
+    _settings: tuple[str, Mapping[str, Any]] = ("", {})
+    """The last ones, and of which topic."""
+
+    def _run(self, call: Coroutine[Any, Any, Any]) -> Any:
+        if self._forgets:
+            self._engine.partitions.known.layouts.clear()
+        return super()._run(call)
+
+    def pop(self, count: int = 1, *, topics: Sequence[str] = (), wait: float = 0, **query: Any) -> list[Job]:
+        self._forgets = False
+        super()._run(self._engine.partitions.refresh(self.topic))
+        try:
+            return super().pop(count, topics=topics, wait=wait, **query)
+        finally:
+            self._forgets = True
+
+    def put(self, job_id: str | None = "a", body: Any = None, *, topic: str | None = None, **fields: Any) -> Job:
+        put = super().put(job_id, body, topic=topic, **fields)
+        self._grow()
+        return put
+
+    def put_batch(self, jobs: Sequence[Mapping[str, Any]]) -> list[Result]:
+        half = len(jobs) // 2
+        results = super().put_batch(jobs[:half])
+        self._grow()
+        return results + super().put_batch(jobs[half:])
+
+    def set_topic(self, **settings: Any) -> None:
+        self._settings = self.topic, settings
+        super().set_topic(**settings)
+
+    def _grow(self) -> None:
+        if self._grown != self.topic:
+            self._grown = self.topic
+            self.partitions = next(
+                count for count in range(4, 64) if Layout((count,)).home(self.topic, "a") != self.topic
+            )
+            topic, settings = self._settings
+            self.set_topic(**(settings if topic == self.topic else {}))
 
 
 class ClusterDoor(EngineDoor):

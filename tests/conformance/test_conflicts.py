@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.door import Door, on_topics, refused
+from tests.conformance.door import GROWN, Door, on_topics, refused
 
 AFTER: dict[str, Any] = {"on_conflict": "replace", "if_reserved": "after"}
 ITEM: dict[str, Any] = {"on_conflict": "append", "delay": 60, "max_wait": 60}
@@ -145,6 +145,7 @@ def test_appends_collect_bodies_in_an_array(door: Door) -> None:
     second = door.put("a", 2, **ITEM)
     assert (second["body"], second["items"], second["due_at"]) == ([2], 2, first["due_by"])
     assert door.get("a")["body"] == [{"n": 1}, 2]
+    assert [job["body"] for job in door.jobs()] == [[{"n": 1}, 2]]
     third = door.put("a", "x", **ITEM, max_items=3)
     assert (third["items"], third["state"]) == (3, "ready")
     popped = door.pop_one()
@@ -191,6 +192,7 @@ def test_a_repeated_finish_succeeds_when_another_job_has_taken_the_place(door: D
         door.finish("a", followed["receipt"])
 
 
+@pytest.mark.doors(without=(GROWN,))  # a job from before it grew may be in another shard than one of its id now
 def test_a_repeated_finish_puts_nothing_again(door: Door) -> None:
     held = door.reserve("a")
     for _ in range(2):

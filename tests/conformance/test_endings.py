@@ -109,6 +109,7 @@ BACKOFFS: dict[str, tuple[dict[str, Any], list[float | None]]] = {
     "exponential": ({"backoff": {"kind": "exponential", "base": 30, "cap": 1000}}, [30, 900, 1000, 1000]),
     "fixed": ({"backoff": {"kind": "fixed", "seconds": 70}}, [70, 70, 70]),
     "schedule": ({"backoff": {"kind": "schedule", "seconds": [120, 60, 3600]}}, [120, 60, 3600, None]),
+    "repeat": ({"backoff": {"kind": "schedule", "seconds": [100, 500], "then": "repeat_last"}}, [100, 500, 500, 500]),
     "attempts": ({"max_attempts": 3}, [2, 4, None]),
 }
 

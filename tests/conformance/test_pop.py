@@ -156,8 +156,9 @@ def test_deliveries_are_checked_and_returned_without_counting_an_attempt(door: D
     door.cancel("b")
     items = [{"id": job["id"], "receipt": job["receipt"]} for job in held]
     expected = [(200, None), (410, "job_cancelled"), (200, None)]
-    assert door.on_deliveries("check", items) == expected
-    assert door.on_deliveries("return", items) == expected
+    for verb in ("check", "return"):
+        assert door.on_deliveries(verb, [{"id": "a", "receipt": "nonsense"}]) == [(409, "receipt_stale")]
+        assert door.on_deliveries(verb, items) == expected
     assert door.on_deliveries("check", items[:1]) == [(409, "receipt_stale")]
     again = sorted(door.pop_all(), key=_id_of)
     assert [(job["id"], job["attempt"], job["reserved_by"]) for job in again] == [("a", 1, None), ("c", 1, None)]

@@ -152,14 +152,41 @@ def test_dead_jobs_are_selected_by_how_they_died(door: Door) -> None:
 
 @on_topics
 def test_what_came_after_a_preview_is_left_alone(door: Door) -> None:
-    door.kill("a")
+    for job_id in ("a", "again"):
+        door.kill(job_id)
     cutoff = door.preview("redrive")["cutoff"]
     door.pass_time(0.01)
     door.kill("b")
+    door.redrive(["again"])
+    door.bury("again", door.pop_one()["receipt"])
     assert door.redrive(cutoff=cutoff) == 1
-    assert (door.state("a"), door.state("b")) == ("ready", "dead")
+    assert (door.state("a"), door.state("b"), door.state("again")) == ("ready", "dead", "dead")
     cutoff = door.preview("purge")["cutoff"]
     door.pass_time(0.01)
     door.put("c")
-    assert door.purge(cutoff=cutoff) == 2
+    assert door.purge(cutoff=cutoff) == 3
     assert {job["id"] for job in door.jobs()} == {"c"}
+
+
+@on_topics
+def test_a_call_with_a_cutoff_leaves_what_was_put_or_died_since(door: Door) -> None:
+    tagged: dict[str, Any] = {"tags": [door.topic]}
+    for job_id in ("a", "b", "replaced"):
+        door.put(job_id, delay=60, **tagged)
+    door.put("dies", **tagged)
+    cutoff = door.preview("purge")["cutoff"]
+    door.pass_time(0.01)
+    door.put("replaced", delay=60, on_conflict="replace", **tagged)
+    door.put("late", delay=60, **tagged)
+    door.bury("dies", door.pop_one()["receipt"])
+    before = {job["id"]: job["due_at"] for job in door.jobs()}
+    for select in (
+        {"tag": door.topic},
+        {"state": "delayed", "topics": [door.topic]},
+        {"ids": [{"topic": door.topic, "id": job_id} for job_id in before]},
+    ):
+        assert selected(door, "reschedule", {**select, "cutoff": cutoff}, by=5) == outcome(2, delayed=2)
+    moved = {job["id"] for job in door.jobs() if round(job["due_at"] - before[job["id"]], 3) == 15}
+    assert moved == {"a", "b"}
+    assert selected(door, "cancel", {"tag": door.topic, "cutoff": cutoff}) == outcome(2, delayed=2)
+    assert {job["id"] for job in door.jobs()} == {"replaced", "late", "dies"}

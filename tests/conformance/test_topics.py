@@ -12,8 +12,9 @@ def test_a_topic_without_jobs_and_settings_does_not_exist(door: Door) -> None:
     if door.partitions is None:
         with refused("topic_not_found", f"there is no topic {door.topic!r}"):
             door.view()
-        with refused("topic_not_found"):
-            door.resume()
+        for call in (door.resume, door.jobs, door.redrive, door.purge):
+            with refused("topic_not_found"):
+                call()
         door.pause()
         assert door.view()["paused"]
         assert door.counts() == {}
@@ -67,8 +68,9 @@ def test_redrive_by_id_skips_jobs_that_are_not_dead(door: Door) -> None:
     for job_id in ("a", "b"):
         door.kill(job_id)
     door.put("ready")
-    assert door.redrive(["b", "ready", "nobody", "b"]) == 1
+    assert door.redrive(["a", "ready", "nobody", "a"]) == 1
     assert door.counts() == {"dead": 1, "ready": 2}
+    assert door.redrive(["a", "b"]) == 1
 
 
 @on_topics

@@ -298,8 +298,7 @@ def _service(folder: Path, store_proxy: TcpProxy, more: Sequence[str]) -> Servic
 
 def _set_release(service: ServiceProcess, clock_file: Path, release: Release, previous: Path | None) -> None:
     service.release = None if release is Release.PRESENT else previous
-    packages = [] if service.release is None else [str(service.release / "app")]
-    python_path = os.pathsep.join([*packages, str(_SHIFTED_CLOCK), os.environ.get("PYTHONPATH", "")])
+    python_path = os.pathsep.join([str(_SHIFTED_CLOCK), os.environ.get("PYTHONPATH", "")])
     service.environment = {"PYTHONPATH": python_path, "SHIFTED_CLOCK_FILE": str(clock_file)}
 
 

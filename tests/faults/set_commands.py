@@ -21,7 +21,6 @@ from tests.integration.store.store_contents import Contents
 
 SET_TOPIC = "faults.set"
 DELAYS_MS = (0, 0, 50, 400, 1500)
-MOST_MEMBERS = 8
 COUNTS = (1, 1, 5, 20)
 EMPTY_PAUSE_S = 0.1
 

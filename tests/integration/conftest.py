@@ -9,7 +9,7 @@ import pytest
 from deferd.engine.engine import Engine
 from deferd.store import shard_guard
 from deferd.store.connection import Store, connect
-from tests.integration.engine.engine_driver import EngineDriver
+from tests.integration.engine.engine_driver import EngineDriver, started_engine
 from tests.integration.engine.schedule_driver import ScheduleDriver
 from tests.integration.store.store_servers import StoreServer
 
@@ -69,6 +69,13 @@ async def engine(store: Store) -> AsyncIterator[Engine]:
     await engine.start()
     yield engine
     await engine.close()
+
+
+@pytest.fixture
+async def second(server: StoreServer) -> AsyncIterator[Engine]:
+    """An engine with connections of its own, like that of another process."""
+    async with started_engine(server.url) as engine:
+        yield engine
 
 
 @pytest.fixture(params=[False, True], ids=["four", "grown"])

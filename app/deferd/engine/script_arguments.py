@@ -123,9 +123,9 @@ class EncodedRelease(msgspec.Struct, frozen=True, gc=False):
         return EncodedRelease(self.id, self.start, self.error, self.counts, placed)
 
 
-def encode_put(spec: PutJob, bounds: PutBounds = NO_BOUNDS, *, is_placed: bool = False) -> EncodedPut:
-    """Encode a put; it gets an id if it has none. `is_placed`: its due time is already placed."""
-    extra = _put_extra(spec, bounds, is_placed=is_placed)
+def encode_put(spec: PutJob, bounds: PutBounds = NO_BOUNDS) -> EncodedPut:
+    """Encode a put; it gets an id if it has none."""
+    extra = _put_extra(spec, bounds)
     if spec.delay is not None:
         when, when_ms = DELAY, to_ms(spec.delay)
     elif spec.run_at is not None:
@@ -137,7 +137,7 @@ def encode_put(spec: PutJob, bounds: PutBounds = NO_BOUNDS, *, is_placed: bool =
     # One argument, not two: bytes from orjson occupy a kilobyte until they are copied.
     job = head + extra + json_bytes(spec.body)
     to_place = None
-    if not is_placed and not spec.model_fields_set.isdisjoint(PLACING):
+    if not spec.model_fields_set.isdisjoint(PLACING):
         policy = policy_extra(spec)
         to_place = WindowAndSpread(policy.get("wi"), policy.get("sp"))
     return EncodedPut(spec.topic, spec.id or new_id(), spec.durability, job, to_place, spec.tags or ())
@@ -155,8 +155,8 @@ def conflict_code(put: Any) -> int:
     return code
 
 
-def _put_extra(spec: PutJob, bounds: PutBounds, *, is_placed: bool) -> bytes:
-    """The record's `extra`; empty for a job without any of its fields."""
+def _put_extra(spec: PutJob, bounds: PutBounds) -> bytes:
+    """The record's `extra`, without window and spread; empty for a job without any other of its fields."""
     if (
         bounds.dead_retain_ms is None
         and spec.on_conflict != "append"
@@ -165,8 +165,7 @@ def _put_extra(spec: PutJob, bounds: PutBounds, *, is_placed: bool) -> bytes:
         return b""
     extra = policy_extra(spec)
     for key in ("wi", "sp"):
-        if not (is_placed and extra.get(key)):
-            extra.pop(key, None)
+        extra.pop(key, None)
     add_put_fields(extra, spec, bounds)
     return json_bytes(extra) if extra else b""
 

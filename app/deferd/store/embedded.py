@@ -110,7 +110,7 @@ class EmbeddedStore:
 
     async def _launch(self) -> None:
         """Start a process and wait until it has loaded. When that fails no process is left."""
-        lock = await self._wait_for_store_lock(TAKE_OVER_S)
+        lock = await self._wait_for_store_lock()
         if lock is None:
             raise StoreRefused(f"another store process is still running in {self._data_dir.path}")
         try:
@@ -162,11 +162,11 @@ class EmbeddedStore:
             async with socket_client(self._data_dir) as client:
                 with contextlib.suppress(RedisError, OSError):
                     await client.execute_command("SHUTDOWN", "NOSAVE")
-            lock = await self._wait_for_store_lock(TAKE_OVER_S)
+            lock = await self._wait_for_store_lock()
         if lock is None and pid is not None and self._data_dir.is_store(pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            lock = await self._wait_for_store_lock(TAKE_OVER_S)
+            lock = await self._wait_for_store_lock()
         if lock is None:
             raise StoreRefused(
                 f"a store of an earlier service (process {pid}) is running in {self._data_dir.path} and cannot be "
@@ -174,10 +174,10 @@ class EmbeddedStore:
             )
         os.close(lock)
 
-    async def _wait_for_store_lock(self, within_s: float) -> int | None:
-        """Take the store's lock as soon as it is free; None if it is not free within `within_s`."""
+    async def _wait_for_store_lock(self) -> int | None:
+        """Take the store's lock as soon as it is free; None if it is not free within TAKE_OVER_S."""
         clock = asyncio.get_running_loop().time
-        end_s = clock() + within_s
+        end_s = clock() + TAKE_OVER_S
         while (lock := self._data_dir.try_store_lock()) is None and clock() < end_s:  # noqa: ASYNC110 (another process holds it)
             await asyncio.sleep(0.02)
         return lock

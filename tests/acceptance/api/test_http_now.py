@@ -38,28 +38,6 @@ async def test_ready_jobs_without_a_consumer(http: Http) -> None:
 
 
 @pytest.mark.slow
-async def test_a_pause_with_ready_jobs(http: Http) -> None:
-    await http.put_job("a")
-    ok(await http.post(f"/topics/{http.topic}/pause"))
-    alert = await when(http, code="paused", ready=1)
-    assert moment(alert["since"]) == pytest.approx(time.time(), abs=20)
-    assert alert["text"].startswith(f"{http.topic}: paused for ")
-    assert alert["text"].endswith(" s, 1 ready")
-
-
-@pytest.mark.slow
-async def test_dead_jobs(http: Http) -> None:
-    for number in range(3):
-        await http.put_job(f"j{number}")
-        [job] = ok(await http.post(f"/topics/{http.topic}/pop", json={}))["jobs"]
-        error = f"SMTP 421: host {number} is busy" if number else "other"
-        ok(await http.post(f"/jobs/{http.topic}/{job['id']}/bury", json={"receipt": job["receipt"], "error": error}))
-    alert = await when(http, code="dying", dead=3, top_dead=2, exact=True)
-    assert alert["text"] == f"{http.topic}: 3 dead in 1 h, 2 of them SMTP 421: host * is busy"
-    assert (alert["top_error"], alert["top_reason"]) == ("SMTP 421: host * is busy", "buried")
-
-
-@pytest.mark.slow
 async def test_what_is_due_next(http: Http) -> None:
     job = await http.put_job("a", delay=5000)
     end_s = time.monotonic() + KEPT_S

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.api.keyed_service import KeysFile, call, keys_of_every_kind
-from tests.acceptance.http_calls import Http, ok, problem, refusal
+from tests.acceptance.http_calls import Http, ok, refusal
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.wire import WireResponse
 from tests.waiting import BUSY_S
@@ -26,43 +26,11 @@ async def put(http: Http, *topics: str, **fields: Any) -> None:
     ok(await http.post("/jobs/batch", json={"jobs": [{"topic": topic, "id": "j", **fields} for topic in topics]}))
 
 
-async def test_a_pattern_pops_topics_in_turns_after_those_that_are_named(http: Http) -> None:
-    topics = [f"{http.topic}.{name}" for name in ("a", "b", "urgent")]
-    await put(http, *topics)
-    await put(http, *(f"{http.topic}.a" for _ in range(1)), id="j2")
-    entries = f"{http.topic}.*,{http.topic}.urgent"
-    served = [job["topic"].rpartition(".")[2] for _ in range(4) for job in await pop(http, entries)]
-    assert served == ["urgent", "a", "b", "a"]
-    assert await pop(http, entries) == []
-
-
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_an_encoded_asterisk_is_one(http: Http, method: str) -> None:
     await put(http, f"{http.topic}.a")
     response = await http.client.request(method, f"/topics/{http.topic}%2E%2A/pop", params={"wait": 0})
     assert [job["topic"] for job in ok(response)["jobs"]] == [f"{http.topic}.a"]
-
-
-async def test_a_repeated_request_gets_the_same_jobs_again(http: Http) -> None:
-    await put(http, *(f"{http.topic}.{number}" for number in range(5)))
-    first = await pop(http, f"{http.topic}.*", count=10, request_id="r1")
-    assert len(first) == 5
-    again = await pop(http, f"{http.topic}.*", count=10, request_id="r1")
-    assert sorted(again, key=lambda job: str(job["topic"])) == sorted(first, key=lambda job: str(job["topic"]))
-    assert await pop(http, f"{http.topic}.*", request_id="r2") == []
-
-
-async def test_a_new_topic_joins_a_pop_that_waits(shared_service: ServiceProcess, http: Http) -> None:
-    await asyncio.to_thread(shared_service.wait_for_waiting_pops, 0)
-    popping = asyncio.create_task(pop(http, f"{http.topic}.*", wait=20))
-    await asyncio.to_thread(shared_service.wait_for_waiting_pops, 1)
-    await put(http, f"{http.topic}.new")
-    async with asyncio.timeout(BUSY_S):
-        assert [job["topic"] for job in await popping] == [f"{http.topic}.new"]
-
-
-async def test_a_pop_that_waits_in_vain_ends(http: Http) -> None:
-    assert await pop(http, f"{http.topic}.*", wait=0.1) == []
 
 
 @pytest.mark.parametrize("topics", ["-*", ".*", "a*,", "a b*", "x" * 128 + "*", ",".join(["a*"] + ["t"] * 32), "a*,é"])
@@ -77,20 +45,6 @@ async def test_a_pattern_named_twice_is_refused(http: Http) -> None:
 @pytest.mark.parametrize("path", ["/topics/a*", "/topics/a*/jobs", "/jobs/a*/j"])
 async def test_only_a_pop_takes_patterns(http: Http, path: str) -> None:
     assert "must match" in refusal(await http.get(path), "path.topic")
-
-
-@pytest.mark.slow
-async def test_more_than_a_thousand_topics_are_refused_with_their_number(http: Http) -> None:
-    names = [f"{http.topic}.{number}" for number in range(1001)]
-    await put(http, *names[:1000], delay=3600)
-    assert await pop(http, f"{http.topic}.*") == []
-    await put(http, names[1000])
-    response = await http.get(f"/topics/{http.topic}.*/pop")
-    assert refusal(response, "path.topic") == (
-        "names or matches 1001 topics, but a pop is of at most 1000: use narrower patterns"
-    )
-    assert problem(response, 422, "validation")["errors"][0]["value"] == 1001
-    assert [job["topic"] for job in await pop(http, f"{http.topic}.1*")] == [names[1000]]
 
 
 class KeyedService:

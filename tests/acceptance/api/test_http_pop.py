@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Any
 
 import pytest
 
 from tests.acceptance.http_calls import Http, ok, refusal
-from tests.acceptance.service_process import ServiceProcess
 from tests.waiting import BUSY_S
 
 
@@ -41,30 +39,6 @@ async def test_a_pop_without_a_job_is_empty_after_its_wait(http: Http) -> None:
     began = time.monotonic()
     assert await http.pop(wait=0.3) == []
     assert 0.29 < time.monotonic() - began < 0.3 + BUSY_S
-
-
-async def test_waiting_consumers_are_served_in_the_order_they_came(http: Http, shared_service: ServiceProcess) -> None:
-    async with asyncio.TaskGroup() as group:
-        waiting = []
-        for number in range(3):
-            waiting.append(group.create_task(http.pop_one(wait=20, consumer=f"c{number}")))
-            await asyncio.to_thread(shared_service.wait_for_waiting_pops, number + 1)
-        for name in ("a", "b", "c"):
-            await http.put_job(name)
-    assert [(task.result()["id"], task.result()["reserved_by"]) for task in waiting] == [
-        ("a", "c0"),
-        ("b", "c1"),
-        ("c", "c2"),
-    ]
-
-
-async def test_a_pop_waits_on_all_its_topics(http: Http, shared_service: ServiceProcess) -> None:
-    path = f"/topics/{http.topic}.never,{http.topic}/pop"
-    async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(http.get(path, params={"wait": 20}))
-        await asyncio.to_thread(shared_service.wait_for_waiting_pops, 1)
-        await http.put_job("late")
-    assert ok(waiting.result())["jobs"][0]["id"] == "late"
 
 
 BAD_PARAMETERS: list[tuple[dict[str, Any], str, str]] = [

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from tests.acceptance.http_calls import Http, Json, moment, ok, problem, refusal
+from tests.acceptance.api.test_http_operations import samples_of, value
+from tests.acceptance.http_calls import NO_TLS, Http, moment, ok, problem, refusal
+from tests.acceptance.service_process import running_service
 
 _POLICY = ("ttr", "backoff", "max_attempts", "ttl", "retain", "dead_retain", "time_limit", "deadline")
 _NO_SETTINGS = {**dict.fromkeys((*_POLICY, "window", "spread", "max_jobs", "durability", "partitions")), "events": 0}
@@ -104,27 +108,6 @@ async def test_topics_are_listed_page_by_page(http: Http) -> None:
     assert mine <= set(seen)
 
 
-async def pages(http: Http, **query: Any) -> list[list[Json]]:
-    """All pages of the topic's jobs."""
-    found: list[list[Json]] = []
-    cursor: str | None = None
-    while True:
-        params = {**query, **({"cursor": cursor} if cursor else {})}
-        page = ok(await http.get(http.topic_path("jobs"), params=params))
-        found.append(page["jobs"])
-        cursor = page["next_cursor"]
-        if cursor is None:
-            return found
-
-
-async def test_jobs_are_listed_page_by_page(http: Http) -> None:
-    jobs = [{"topic": http.topic, "id": f"j{number:02}", "delay": 600} for number in range(25)]
-    ok(await http.post("/jobs/batch", json={"jobs": jobs}))
-    found = await pages(http, limit=10, state="delayed")
-    assert [len(page) for page in found if page] == [10, 10, 5]
-    assert sorted(job["id"] for page in found for job in page) == [job["id"] for job in jobs]
-
-
 async def test_a_page_holds_100_jobs_when_no_limit_is_given(http: Http) -> None:
     ok(await http.post("/jobs/batch", json={"jobs": [{"topic": http.topic, "delay": 600}] * 101}))
     assert len(ok(await http.get(http.topic_path("jobs")))["jobs"]) == 100
@@ -156,3 +139,51 @@ async def test_a_state_that_does_not_exist_is_refused(http: Http) -> None:
     assert refusal(await http.get(http.topic_path("jobs"), params={"state": "asleep"}), "query.state") == states
     assert refusal(await http.delete(http.topic_path(), params={"state": "asleep"}), "query.state") == states
     assert await http.has_job("safe")
+
+
+# Follow-ups and collections
+
+AFTER: dict[str, Any] = {"on_conflict": "replace", "if_reserved": "after"}
+
+
+async def put_after(http: Http, **fields: Any) -> None:
+    ok(await http.post("/jobs", json={"topic": http.topic, "id": "a", **AFTER, **fields}), 201)
+
+
+@pytest.mark.parametrize("path", ["/topics/{}", "/topics?limit=1000"])
+async def test_a_topic_shows_its_follow_ups_and_collections(http: Http, path: str) -> None:
+    async def shown() -> tuple[int | None, int | None]:
+        found = ok(await http.get(path.format(http.topic)))
+        [topic] = [one for one in found.get("topics", [found]) if one["topic"] == http.topic]
+        return topic.get("follow_ups"), topic.get("collections")
+
+    receipt = (await http.reserve("a"))["receipt"]
+    assert await shown() == (None, None)
+    await put_after(http)
+    for job_id in ("b", "c"):
+        await http.put_job(job_id, on_conflict="append", delay=60)
+    assert await shown() == (1, 2)
+    ok(await http.post(http.job_path("a", "finish"), json={"receipt": receipt}))
+    assert await shown() == (None, 2)
+    ok(await http.delete(http.job_path("b")))
+    assert await shown() == (None, 1)
+
+
+async def test_metrics_count_follow_ups_and_collections(tmp_path: Path) -> None:
+    with running_service("--max-topic-labels", "1", data_dir=tmp_path) as service:
+        async with httpx.AsyncClient(base_url=service.url, timeout=30, trust_env=False, verify=NO_TLS) as client:
+            await Http(client, "z").put_job("plain")
+            before = (await client.get("/metrics")).text
+            assert "deferd_follow_ups{" not in before
+            assert "deferd_collections{" not in before
+            for topic in ("a", "b", "c"):
+                http = Http(client, topic)
+                await http.reserve("a")
+                await put_after(http)
+                await http.put_job("b", on_conflict="append", delay=60)
+            samples = samples_of((await client.get("/metrics")).text)
+    for name in ("deferd_follow_ups", "deferd_collections"):
+        assert value(samples, name, topic="a") == 1
+        assert value(samples, name, topic="_other") == 2
+        assert len([1 for metric, _ in samples if metric == name]) == 2
+    assert value(samples, "deferd_jobs", topic="_other", state="reserved") == 2

@@ -8,12 +8,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.acceptance.cli.command_line import Shell, terminal
-from tests.acceptance.service_process import ServiceProcess
-
-
-@pytest.fixture
-def shell(shared_service: ServiceProcess) -> Shell:
-    return Shell(shared_service.url)
 
 
 def test_a_job_is_put_shown_changed_and_cancelled(shell: Shell, topic: str) -> None:

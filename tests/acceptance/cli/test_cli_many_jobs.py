@@ -9,12 +9,6 @@ import pytest
 from deferd.cli.framework.options import REASONS
 from deferd.contract.model import DeadReason
 from tests.acceptance.cli.command_line import Shell, ids
-from tests.acceptance.service_process import ServiceProcess
-
-
-@pytest.fixture
-def shell(shared_service: ServiceProcess) -> Shell:
-    return Shell(shared_service.url)
 
 
 @pytest.fixture

@@ -5,18 +5,10 @@ from __future__ import annotations
 import json
 import time
 
-import pytest
-
 from deferd import Client
 from tests.acceptance.cli.command_line import Shell
-from tests.acceptance.service_process import ServiceProcess
 
 KEPT_S = 10.0
-
-
-@pytest.fixture
-def shell(shared_service: ServiceProcess) -> Shell:
-    return Shell(shared_service.url)
 
 
 def until(shell: Shell, *arguments: str, code: int, text: str) -> str:

@@ -12,20 +12,8 @@ from typing import IO
 import pytest
 
 from tests.acceptance.cli.command_line import Shell, environment, ids, terminal
-from tests.acceptance.service_process import ServiceProcess
 
 MANY = 20_000
-
-
-@pytest.fixture
-def shell(shared_service: ServiceProcess) -> Shell:
-    return Shell(shared_service.url)
-
-
-def count(shell: Shell, topic: str) -> int:
-    """Jobs in the topic."""
-    [view] = shell.json("topic", topic)
-    return sum(view["counts"].values())
 
 
 def start_put(shell: Shell, topic: str) -> tuple[subprocess.Popen[str], IO[str], IO[str]]:

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from deferd import Client
 from tests.acceptance.cli.command_line import Shell
 from tests.acceptance.service_process import ServiceProcess
-
-
-@pytest.fixture
-def shell(shared_service: ServiceProcess) -> Shell:
-    return Shell(shared_service.url)
 
 
 def test_system_shows_the_store_and_the_key(shell: Shell) -> None:

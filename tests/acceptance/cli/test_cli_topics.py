@@ -11,12 +11,6 @@ from typing import Any
 import pytest
 
 from tests.acceptance.cli.command_line import Shell, environment, ids, terminal
-from tests.acceptance.service_process import ServiceProcess
-
-
-@pytest.fixture
-def shell(shared_service: ServiceProcess) -> Shell:
-    return Shell(shared_service.url)
 
 
 def seed(shell: Shell, topic: str, *jobs: dict[str, Any]) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.cli.command_line import Shell, environment
-from tests.acceptance.service_process import ServiceProcess
 from tests.preloaded import run_preloaded
 from tests.waiting import wait_until
 
@@ -29,11 +28,6 @@ idle = Worker()
 async def double(n: int) -> int:
     return 2 * n
 """
-
-
-@pytest.fixture
-def shell(shared_service: ServiceProcess) -> Shell:
-    return Shell(shared_service.url)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
+from freezegun import freeze_time
 
 from deferd import (
     AsyncClient,
@@ -19,6 +20,7 @@ from deferd import (
     ExponentialBackoff,
     FixedBackoff,
     InvalidInput,
+    Job,
     JobExists,
     JobRef,
     NoAnswer,
@@ -30,7 +32,7 @@ from deferd import (
 )
 from deferd.client.errors import ClientClosed
 from deferd.client.job_requests import matches_put
-from tests.acceptance.client.lossy_proxy import LossyProxy
+from tests.acceptance.client.lossy_proxy import LossyProxy, lossy_proxy
 from tests.acceptance.service_process import ServiceProcess
 from tests.waiting import wait_until
 
@@ -357,3 +359,34 @@ def test_a_body_that_is_not_json_is_refused_before_it_is_sent(proxy: LossyProxy,
     with pytest.raises(InvalidInput, match="body"):
         client.put("orders", body=bad)
     assert proxy.heads == []
+
+
+# A finish that puts jobs
+
+
+async def test_a_finish_without_response_is_repeated_and_puts_once(shared_service: ServiceProcess, topic: str) -> None:
+    with lossy_proxy(shared_service.url) as proxy:
+        async with AsyncClient(proxy.url) as client:
+            await client.put(topic, id="a")
+            [held] = await client.pop(topic)
+            proxy.lose_responses()
+            await client.finish(held, put=[{"topic": topic, "body": 1}])
+            jobs: list[Job] = [job async for job in client.jobs(topic)]
+            assert [job.body for job in jobs] == [1]
+
+
+# Under a wall clock that tests have frozen
+
+
+def test_retries_end() -> None:
+    with freeze_time("2020-02-02"), Client("http://127.0.0.1:9", retry_for=0.2) as client, pytest.raises(Unreachable):
+        client.put("orders")
+
+
+def test_calls_time_out_and_are_repeated(shared_service: ServiceProcess, topic: str) -> None:
+    with lossy_proxy(shared_service.url) as proxy, freeze_time("2020-02-02"), Client(proxy.url, timeout=0.3) as client:
+        proxy.hang()
+        client.put(topic, 1, id="a")
+        [job] = client.pop(topic, wait=0)
+        client.finish(job)
+        assert (job.id, time.time()) == ("a", 1580601600)

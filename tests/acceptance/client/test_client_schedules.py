@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from deferd import Client, InvalidInput, JobState, NoAnswer, Run, ScheduleExists, ScheduleNotFound
+from deferd import Client, InvalidInput, JobState, NoAnswer, Run, ScheduleNotFound
 from deferd.contract.operations.schedules_and_calendars import PutSchedule
 from deferd.testing import ServiceForTests
 from tests.acceptance.client.lossy_proxy import lossy_proxy
@@ -55,36 +55,6 @@ def test_a_schedule_is_put_shown_and_deleted(client: Client) -> None:
     assert sum(client.topic("reports").counts.values()) == 0
 
 
-def test_a_schedule_is_only_created(client: Client) -> None:
-    client.put_schedule("hourly", "reports", cron="@hourly", create_only=True)
-    with pytest.raises(ScheduleExists) as raised:
-        client.put_schedule("hourly", "reports", every=60, create_only=True)
-    assert raised.value.schedule == "hourly"
-    assert client.put_schedule("hourly", "reports", every=60).every == 60
-
-
-@pytest.mark.parametrize(
-    ("fields", "path", "message"),
-    [
-        ({"cron": "0 0 30 2 *"}, ("body", "cron"), "never runs: no date is day of month '30' in month '2'"),
-        ({"cron": "0 25 * * *"}, ("body", "cron"), "its hour is '25'"),
-        ({"cron": "@daily", "zone": "Mars"}, ("body", "zone"), "is not a time zone"),
-        ({"cron": "@yearly", "end_at": datetime(2020, 1, 1, tzinfo=UTC)}, ("body", "end_at"), "never runs"),
-        ({"every": timedelta(milliseconds=500)}, ("body", "every"), "must be at least 1"),
-    ],
-)
-def test_a_refused_schedule_names_the_field(
-    client: Client, fields: dict[str, object], path: tuple[str, ...], message: str
-) -> None:
-    with pytest.raises(InvalidInput) as raised:
-        client.put_schedule("bad", "reports", **fields)  # type: ignore[arg-type]
-    [error] = raised.value.field_errors
-    assert (error.path, message in error.message) == (path, True), error
-    with pytest.raises(InvalidInput) as raised:
-        client.preview_schedule({"topic": "reports", **fields})
-    assert raised.value.field_errors == [error]
-
-
 def test_an_unknown_option_is_refused(client: Client) -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'crn': the options are every"):
         client.put_schedule("bad", "reports", crn="@daily")  # type: ignore[call-arg]
@@ -102,19 +72,6 @@ def test_schedules_are_listed_in_pages_and_filtered(client: Client) -> None:
     ]
     assert next(client.schedules()).job == {"body": 0}
     assert next(client.schedules(jobs=False)).job == {}
-
-
-def test_a_run_now_is_in_addition(client: Client, clocked_service: ServiceForTests) -> None:
-    before = client.put_schedule("daily", "reports", cron="@daily", job={"body": 7, "ttr": 5})
-    job = client.run_schedule("daily")
-    assert (job.topic, job.body, job.ttr) == ("reports", 7, 5)
-    assert job.id.startswith("daily:")
-    assert client.run_schedule("daily").id != job.id
-    assert client.schedule("daily").fields == before.fields
-    clocked_service.clock.advance(days=1)
-    after = client.schedule("daily")
-    assert (after.runs, after.last_job) == (1, before.next_job)
-    assert len(client.pop("reports", count=10, wait=0)) == 3
 
 
 def test_runs_to_come_are_shown_in_the_zone_and_in_utc(client: Client) -> None:

@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable
-from datetime import timedelta
+import os
+import random
+import signal
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from deferd import AsyncClient, FixedBackoff, Job, JobRef, NoAnswer
+from deferd import AsyncClient, Client, FixedBackoff, Job, JobRef, NoAnswer, UnexpectedAnswer
+from deferd.client.errors import ClientClosed
 from deferd.client.joined_calls import JoinedCalls
 from deferd.contract.errors import (
     DeferdError,
@@ -25,9 +31,68 @@ from deferd.contract.errors import (
 )
 from deferd.contract.model import JobState
 from deferd.contract.operations.jobs import CancelResult
-from tests.acceptance.client.joining import RUN_AT, batches, joined, outcome, same_outcomes
-from tests.acceptance.client.lossy_proxy import LossyProxy
+from tests.acceptance.client.lossy_proxy import LossyProxy, lossy_proxy
 from tests.acceptance.service_process import ServiceProcess
+from tests.waiting import until, wait_until
+
+RUN_AT = datetime.now(UTC) + timedelta(hours=1)
+CHANGING = {"id", "created_at", "due_at"}
+
+
+def batches(proxy: LossyProxy) -> list[str]:
+    """The requests so far that had several calls, without the version."""
+    lines = [head.partition(" HTTP/")[0] for head in proxy.heads]
+    return [line for line in lines if "/batch" in line or (line.startswith("POST /topics/") and "/pop" not in line)]
+
+
+async def joined(
+    proxy: LossyProxy,
+    client: AsyncClient,
+    calls: Sequence[Awaitable[Any]],
+    opening: Awaitable[Any],
+    fault: Callable[[], None] | None = None,
+) -> list[Any]:
+    """The outcomes of calls that arrive while `opening` is under way. The first half of them meets the fault."""
+    before = len(proxy.heads)
+    proxy.hold_response()
+    first = asyncio.ensure_future(opening)
+    await until(lambda: len(proxy.heads) > before and proxy.is_done(), "the first call is executed")
+    if fault is not None:
+        fault()
+    pending = [asyncio.ensure_future(call) for call in calls]
+    await until(lambda: len(proxy.heads) > before + 1, "the first batch is sent")
+    proxy.release_responses()
+    await first
+    return await asyncio.gather(*pending, return_exceptions=True)
+
+
+def facts(seen: Any) -> Any:
+    """What two outcomes of equal calls have in common: the fields of a job, the class and details of an error."""
+    if isinstance(seen, DeferdError):
+        return type(seen), vars(seen), str(seen)
+    if isinstance(seen, Job):
+        due_after_s = round((seen.due_at - seen.created_at).total_seconds(), 2)
+        if abs((seen.due_at - RUN_AT).total_seconds()) < 0.001:
+            due_after_s = 0
+        return list(seen.fields), {**seen.fields, **dict.fromkeys(CHANGING)}, due_after_s
+    return seen
+
+
+def same_outcomes(topic: str, one: Sequence[Any], other: Sequence[Any]) -> None:
+    """What calls on TOPIC-one came to must be what the same calls on TOPIC-all came to."""
+
+    def shown(seen: Any, name: str) -> str:
+        return repr(facts(seen)).replace(f"{topic}-{name}", "<topic>").partition("<object object")[0]
+
+    assert [shown(seen, "all") for seen in other] == [shown(seen, "one") for seen in one]
+
+
+async def outcome(call: Awaitable[Any]) -> Any:
+    try:
+        return await call
+    except DeferdError as error:
+        return error
+
 
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 OPTIONS: list[dict[str, Any]] = [
@@ -302,3 +367,180 @@ async def test_cancel_many_returns_a_result_for_each(proxy: LossyProxy, client: 
     proxy.lose_responses()
     [lost] = await client.cancel_many(topic, ["j0"])
     assert (lost.status, lost.code) == (503, "no_answer")
+
+
+# What is not known
+
+
+@pytest.fixture
+def proxy(shared_service: ServiceProcess) -> Iterator[LossyProxy]:
+    with lossy_proxy(shared_service.url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def client(proxy: LossyProxy) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(proxy.url, timeout=5, retry_for=3) as client:
+        yield client
+
+
+async def test_after_a_lost_batch_a_refusal_of_its_calls_is_no_answer(
+    proxy: LossyProxy, client: AsyncClient, topic: str
+) -> None:
+    """The jobs are stored, so an error must not say that they are not: neither 429 nor Unreachable."""
+
+    def fault() -> None:
+        proxy.lose_responses()
+        for _ in range(2):
+            proxy.respond(429, "retry-after: 60", sent=False)
+
+    calls = [client.put(topic, n, id=f"j{n}") for n in range(2)]
+    outcomes = await joined(proxy, client, calls, client.put(topic), fault)
+    assert [NoAnswer] * 2 == [type(one) for one in outcomes]
+    assert all("may have been executed" in str(one) for one in outcomes)
+    assert {"j0", "j1"} <= {job.id async for job in client.jobs(topic)}
+
+
+async def test_a_put_whose_stored_job_cannot_be_read_is_no_answer(
+    proxy: LossyProxy, client: AsyncClient, topic: str
+) -> None:
+    proxy.lose_responses()
+    proxy.forward()
+    proxy.respond(429, "retry-after: 60", sent=False)
+    with pytest.raises(NoAnswer, match="may have been executed"):
+        await client.put(topic, id="a")
+    assert (await client.get(topic, "a")).id == "a"
+
+
+async def test_a_finish_without_a_receipt_is_not_sent_again_after_a_response_that_says_nothing(
+    proxy: LossyProxy, client: AsyncClient, topic: str
+) -> None:
+    for n in range(3):
+        await client.put(topic, id=f"j{n}")
+    await client.pop(topic, count=3)
+    calls = [client.finish(JobRef(topic, f"j{n}")) for n in (1, 2)]
+    said = b'{"results": [{"id": "j1"}, {"id": "j2", "status": 200}]}'
+    before = len(proxy.heads)
+    outcomes = await joined(
+        proxy, client, calls, client.finish(JobRef(topic, "j0")), lambda: proxy.respond(200, sent=True, body=said)
+    )
+    assert [type(one) for one in outcomes] == [UnexpectedAnswer, UnexpectedAnswer]
+    assert len(proxy.heads) == before + 2
+
+
+# Calls that are interrupted
+
+
+async def test_a_waiting_call_that_is_cancelled_is_withdrawn_and_others_go_on(
+    proxy: LossyProxy, client: AsyncClient, topic: str
+) -> None:
+    with proxy.responses_held():
+        first = asyncio.create_task(client.put(topic, id="first"))
+        await until(lambda: len(proxy.heads) == 1, "the first put is sent")
+        second = asyncio.create_task(client.put(topic, id="second"))
+        await until(lambda: len(proxy.heads) == 2, "the second put is sent")
+        others = [asyncio.create_task(client.put(topic, id=f"j{n}")) for n in range(9)]
+        await asyncio.sleep(0)
+        for task in (first, others[0], others[8]):
+            task.cancel()
+    outcomes = await asyncio.gather(first, second, *others, return_exceptions=True)
+    cancelled = [at for at, one in enumerate(outcomes) if isinstance(one, asyncio.CancelledError)]
+    assert cancelled == [0, 2, 10]
+    assert {*(f"j{n}" for n in range(1, 8)), "first", "second"} == {job.id async for job in client.jobs(topic)}
+
+
+async def test_a_storm_of_cancelled_callers_loses_and_doubles_nothing(
+    proxy: LossyProxy, client: AsyncClient, topic: str
+) -> None:
+    """Every put that returned is stored; each id is put once and finished once."""
+    drawn = random.Random(7)
+    stored: set[str] = set()
+
+    async def put(number: int) -> None:
+        job = await client.put(topic, number, id=f"j{number}")
+        stored.add(job.id)
+
+    for start in range(0, 400, 40):
+        tasks = [asyncio.create_task(put(start + n)) for n in range(40)]
+        for task in drawn.sample(tasks, 12):
+            await asyncio.sleep(drawn.random() / 500)
+            task.cancel()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert {type(None), asyncio.CancelledError} >= {type(one) for one in outcomes}
+    assert len(stored) >= 280
+    held = [job async for job in client.jobs(topic)]
+    assert stored <= {job.id for job in held}
+    assert len(held) == len({job.id for job in held})
+    popped = await client.pop(topic, count=1000, wait=5)
+    await asyncio.gather(*(client.finish(job) for job in popped))
+    assert (await client.topic(topic)).counts["reserved"] == 0
+
+
+async def test_puts_of_one_topic_do_not_wait_for_those_of_another(
+    proxy: LossyProxy, client: AsyncClient, topic: str
+) -> None:
+    proxy.hang(sent=False)
+    hanging = asyncio.create_task(client.put(f"{topic}-away"))
+    await until(lambda: len(proxy.heads) == 1, "a request hangs")
+    await asyncio.gather(*(client.put(topic) for _ in range(3)))
+    hanging.cancel()
+
+
+async def test_calls_that_wait_when_the_client_is_closed_end(proxy: LossyProxy, topic: str) -> None:
+    client = AsyncClient(proxy.url, timeout=5)
+    with proxy.responses_held():
+        puts = [asyncio.create_task(client.put(topic, id="j0"))]
+        await until(lambda: len(proxy.heads) == 1, "the first put is sent")
+        puts += [asyncio.create_task(client.put(topic, id=f"j{n}")) for n in range(1, 8)]
+        await until(lambda: len(proxy.heads) == 2, "the first batch is sent")
+        await client.close()
+    outcomes = await asyncio.gather(*puts, return_exceptions=True)
+    assert [Job] * 5 + [ClientClosed] * 3 == [type(one) for one in outcomes]
+
+
+def test_a_loop_that_ends_takes_its_waiting_calls_with_it(proxy: LossyProxy, topic: str) -> None:
+    async def main() -> None:
+        client = AsyncClient(proxy.url, timeout=5)
+        for n in range(20):
+            asyncio.create_task(client.put(topic, n))  # noqa: RUF006 (asyncio.run cancels it)
+        await until(lambda: len(proxy.heads) == 2, "a put and a batch are sent")
+
+    with proxy.responses_held():
+        asyncio.run(main())
+
+
+def test_puts_of_many_threads_share_requests(proxy: LossyProxy, topic: str) -> None:
+    with Client(proxy.url, timeout=5) as client, ThreadPoolExecutor(24) as threads:
+        with proxy.responses_held():
+            first = threads.submit(client.put, topic, id="a")
+            wait_until(lambda: bool(proxy.heads), 5, "the first put is sent")
+            others = [threads.submit(client.put, topic, n, id=f"j{n}") for n in range(23)]
+            wait_until(lambda: len(proxy.heads) > 1, 5, "another is sent")
+        assert first.result().id == "a"
+        assert [(f"j{n}", n) for n in range(23)] == [(job.result().id, job.result().body) for job in others]
+        assert batches(proxy)
+        heads = len(proxy.heads)
+        numbers = [*threads.map(lambda n: client.put(topic, n).body, range(600))]
+        assert numbers == [*range(600)]
+        assert len(proxy.heads) - heads < 500
+        held = client.pop(topic, count=1000, wait=5)
+        assert len(held) == 624
+        assert [None] * 624 == [*threads.map(client.finish, held)]
+
+
+def test_ctrl_c_in_a_waiting_thread_takes_nothing_with_it(proxy: LossyProxy, topic: str) -> None:
+    """The main thread waits and is interrupted; the others go on."""
+    with Client(proxy.url, timeout=5) as client, ThreadPoolExecutor(12) as threads:
+        proxy.hold_response()
+        others = [threads.submit(client.put, topic, id="first")]
+        wait_until(lambda: bool(proxy.heads), 5, "the first put is sent")
+        others += [threads.submit(client.put, topic, id=f"j{n}") for n in range(10)]
+        wait_until(lambda: len(proxy.heads) > 1, 5, "another is sent")
+        interrupt = threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT))
+        interrupt.start()
+        with pytest.raises(KeyboardInterrupt):
+            client.put(topic, id="interrupted")
+        proxy.release_responses()
+        ids = [other.result(timeout=10).id for other in others]
+        assert ["first", *(f"j{n}" for n in range(10))] == ids
+        assert {*ids, "interrupted"} >= {job.id for job in client.jobs(topic)} >= {*ids}

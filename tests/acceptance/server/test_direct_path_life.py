@@ -19,7 +19,6 @@ from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.wire import Wire, connected, cut, request
 
-STOP_S = 10.0
 DRAIN_S = 4.0
 FLAGS = ("--drain-timeout", str(DRAIN_S), "--store-timeout", "3")
 

@@ -38,15 +38,6 @@ def read_to_end(connection: socket.socket) -> bytes:
     return received
 
 
-def read_exactly(connection: socket.socket, size: int) -> bytes:
-    received = b""
-    while len(received) < size:
-        data = connection.recv(size - len(received))
-        assert data, received
-        received += data
-    return received
-
-
 def test_clients_introduce_themselves(client: redis.Redis) -> None:
     hello = fields(client.execute_command("HELLO"))
     assert (hello["server"], hello["mode"], hello["role"]) == (b"deferd", b"standalone", b"master")

@@ -102,15 +102,6 @@ def pop_waiting(client: httpx.Client, topic: str) -> list[str]:
     return [job["id"] for job in ok(response)["jobs"]]
 
 
-def test_a_lease_expires(http_client: httpx.Client, topic: str) -> None:
-    put(http_client, topic, id="j", ttr=3600)
-    assert pop(http_client, topic) == ["j"]
-    advance(http_client, 3599)
-    assert pop(http_client, topic) == []
-    advance(http_client, 1)
-    assert pop(http_client, topic) == ["j"]
-
-
 @pytest.mark.parametrize(
     ("seconds", "message"),
     [

@@ -1,7 +1,8 @@
-"""Releases, touches and burials on their direct paths, against the general one."""
+"""Pops that wait, releases, touches and burials on their direct paths, against the general one."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
@@ -58,3 +59,22 @@ def test_a_retry_is_placed_in_its_opening_hours_on_the_direct_path(worlds: World
     before = worlds.direct.direct_path.taken.total()
     worlds.compare([put, POP, end(b"release", b',"delay":7200'), end(b"release")])
     assert worlds.direct.direct_path.taken.total() - before == 4
+
+
+# Pops that wait
+
+
+@pytest.mark.parametrize("topics", [b"ends", b"ends,ends.more", b"ends.*"])
+def test_a_pop_waits_no_longer_than_until_the_instant_that_it_names(worlds: Worlds, topics: bytes) -> None:
+    later = b"Host: x\r\ndeferd-not-after: 9999999999999"
+    for world in (worlds.direct, worlds.general):
+        path = world.direct_path
+        for _ in range(3):  # the head is known then, and the store's clock
+            worlds.runner.run(world.send(Request(later, b"GET /topics/%b/pop?wait=0" % topics)))
+        before = path.taken.total() if isinstance(path, CountingDirectPath) else -1
+        began_s = time.time()
+        head = b"Host: x\r\ndeferd-not-after: %d" % ((began_s + 1) * 1000)
+        response = worlds.runner.run(world.send(Request(head, b"GET /topics/%b/pop?wait=15" % topics)))
+        assert response.endswith(b'{"jobs":[]}')
+        assert time.time() - began_s < 8
+        assert before == -1 or (isinstance(path, CountingDirectPath) and path.taken.total() == before + 1)

@@ -36,38 +36,6 @@ def items_left(driver: EngineDriver) -> bool:
     return bool(driver.server.command("KEYS", f"{KEY}:items*"))
 
 
-async def test_the_consumer_gets_all_bodies_in_their_order(driver: EngineDriver) -> None:
-    outcome, first = await append(driver, {"n": 1}, delay=5, ttr=30)
-    assert (outcome, first.state, first.body, first.items) == ("created", JobState.DELAYED, b'[{"n":1}]', 1)
-    outcome, second = await append(driver, "é", delay=5)
-    assert (outcome, second.body, second.items) == ("appended", '["é"]'.encode(), 2)
-    await append(driver, None, delay=5)
-    stored = await driver.queue.get(TOPIC, "a")
-    assert (orjson.loads(stored.body), stored.items, stored.stored("ttr")) == ([{"n": 1}, "é", None], 3, 30_000)
-    [listed] = (await driver.topics.jobs(TOPIC))[0]
-    assert listed.body == stored.body
-    assert await is_sound(driver)
-    await driver.pass_time(6)
-    popped = await driver.pop_one()
-    assert (popped.body, popped.items) == (stored.body, 3)
-    assert not items_left(driver)
-    assert await is_sound(driver)
-    await finish(driver, popped)
-    assert not driver.keys_left() & {"pool", "items"}
-
-
-async def test_each_append_moves_the_due_time_up_to_the_longest_wait(driver: EngineDriver) -> None:
-    _, first = await append(driver, 1, delay=10, max_wait=15)
-    driver.move_clock(8)
-    _, second = await append(driver, 2, delay=10, max_wait=15)
-    assert second.due_at_ms == first.due_by_ms == first.created_at_ms + 15_000
-    await driver.run_timer()
-    assert await is_sound(driver)
-    await driver.pass_time(8)
-    assert (await append(driver, 3, delay=10, max_wait=15))[1].state is JobState.READY
-    assert (await driver.pop_one()).body == b"[1,2,3]"
-
-
 async def test_without_a_longest_wait_appends_move_the_due_time_for_ever(driver: EngineDriver) -> None:
     for number in range(5):
         _, record = await append(driver, number, delay=10)

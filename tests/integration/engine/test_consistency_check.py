@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from deferd.contract.errors import ReceiptStale, StoreUnavailable, TopicNotFound
-from deferd.contract.model import PutJob
+from deferd.contract.errors import DeferdError, ReceiptStale, StoreUnavailable, TopicNotFound
+from deferd.contract.model import ChangeJob, PutJob, TopicSettings
 from deferd.contract.operations.audits import FindingKind
 from deferd.contract.timestamps import instant
 from deferd.engine.consistency import TopicReport
 from deferd.engine.engine import Engine
+from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT
-from deferd.store.connection import Store
+from deferd.store.connection import Store, connect
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
 from tests.integration.engine.sweeping import purge_jobs, redrive_jobs
-from tests.integration.store.store_servers import StoreServer
+from tests.integration.store.store_servers import ClusterSet, StoreServer
 
 LONG = 5000
 """Enough jobs for many steps of a check."""
@@ -460,3 +464,123 @@ async def test_topics_of_many_shards_are_surveyed(store: Store, server: StoreSer
         await engine.consistency.audit_topic(name, repair=True)
     assert (await engine.consistency.audit_store()).unlisted == []
     await engine.close()
+
+
+# On a cluster
+
+SHARDS = 5
+TOPICS = [f"t{number}" for number in range(10)]
+
+
+@pytest.fixture
+async def clustered_store(tmp_path: Path) -> AsyncIterator[Store]:
+    with ClusterSet(tmp_path) as cluster:
+        store = await connect(cluster.url, timeout_s=5)
+        yield store
+        await store.close()
+
+
+@pytest.mark.slow
+async def test_each_shard_is_surveyed_and_repaired_on_its_node(clustered_store: Store) -> None:
+    engine = Engine(clustered_store, shards=SHARDS)
+    for topic in TOPICS:
+        await engine.puts.put_many([PutJob(topic=topic, id=f"j{number}", delay=60) for number in range(2)])
+        assert (await engine.consistency.audit_topic(topic)).clean
+    assert (await engine.consistency.audit_store()).clean
+
+    for shard in range(SHARDS):
+        await clustered_store.call("DEL", f"deferd:{{{shard}}}:settings")
+        await clustered_store.call("SET", f"deferd:{{{shard}}}:settings", "x")
+    for topic in TOPICS:
+        await clustered_store.call("ZREM", engine.consistency._keys.of_topic(topic)[1], "j0")
+    survey = await engine.consistency.audit_store(repair=True)
+    assert survey.findings.counts == {FindingKind.WRONG_TYPE: SHARDS}
+    assert survey.unlisted == TOPICS
+    for topic in TOPICS:
+        repaired = await engine.consistency.audit_topic(topic, repair=True)
+        assert repaired.findings.counts == {FindingKind.UNKNOWN_TOPIC: 1, FindingKind.IN_NO_PLACE: 1}
+        assert (await engine.consistency.audit_topic(topic)).clean
+    assert (await engine.consistency.audit_store()).clean
+    await engine.close()
+
+
+# Under load
+
+
+class Load:
+    """Random calls of producers and consumers on a topic, until the test stops them."""
+
+    def __init__(self, engine: Engine, seed: int) -> None:
+        self.engine = engine
+        self.random = random.Random(seed)
+        self.ids = [f"j{number}" for number in range(400)]
+        self.calls = 0
+        self.ended = False
+
+    async def run(self) -> None:
+        acts: list[Callable[[], object]] = [self.put, self.put, self.pop, self.pop, self.cancel, self.change]
+        while not self.ended:
+            try:
+                await self.random.choice(acts)()  # type: ignore[misc]
+            except DeferdError:
+                continue  # any state is possible: taken, held, gone
+            finally:
+                self.calls += 1
+
+    async def put(self) -> None:
+        await self.engine.puts.put_many(
+            [
+                job(
+                    job_id,
+                    delay=self.random.choice((0, 0, 0.01, 0.2)),
+                    ttl=self.random.choice((None, 0.05, 5)),
+                    retain=self.random.choice((0, 0.1)),
+                    max_attempts=self.random.choice((None, 1)),
+                    on_conflict=self.random.choice(("keep", "replace", "reject")),
+                )
+                for job_id in self.random.sample(self.ids, 40)
+            ]
+        )
+
+    async def pop(self) -> None:
+        request = PopRequest(30, ttr_ms=self.random.choice((None, 20, 100)), consumer=self.random.choice((None, "c")))
+        popped = (await self.engine.queue.pop(TOPIC, [request])).jobs[0]
+        for one in popped:
+            end = self.random.randrange(6)
+            if end == 0:
+                await self.engine.deliveries.release(TOPIC, one.id, one.receipt, delay_ms=self.random.choice((0, 50)))
+            elif end == 1:
+                await self.engine.deliveries.bury(TOPIC, one.id, one.receipt)
+            elif end == 2:
+                await self.engine.held_jobs.return_popped([one])
+            elif end > 3:
+                await self.engine.queue.finish(TOPIC, one.id, one.receipt)
+
+    async def cancel(self) -> None:
+        for job_id in self.random.sample(self.ids, 10):
+            await self.engine.cancels.cancel(TOPIC, job_id)
+
+    async def change(self) -> None:
+        await redrive_jobs(self.engine, TOPIC, limit=5)
+        change = ChangeJob(delay=self.random.choice((0, 0.05)))
+        await self.engine.queue.change(TOPIC, self.random.choice(self.ids), change)
+
+
+@pytest.mark.parametrize("waiting", [0, pytest.param(3000, marks=pytest.mark.slow)], ids=["short list", "long list"])
+async def test_a_busy_topic_raises_no_false_alarm(engine: Engine, waiting: int) -> None:
+    """A repair looks as a check does; what it repaired without a need would show, too."""
+    await engine.topics.set(TOPIC, TopicSettings())
+    await engine.puts.put_many([job(f"waiting{number}") for number in range(waiting)])
+    loads = [Load(engine, seed) for seed in range(4)]
+    async with asyncio.TaskGroup() as group:
+        for load in loads:
+            group.create_task(load.run())
+        checked = 0
+        for _ in range(5 if waiting else 8):
+            found = await engine.consistency.audit_topic(TOPIC, repair=True)
+            assert (kinds(found), found.unchecked) == ({}, None), found.findings.examples
+            checked += found.checked
+        for load in loads:
+            load.ended = True
+    assert checked > waiting
+    assert all(load.calls > 5 for load in loads)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from deferd.contract.bulk_model import CancelSelected, RescheduleSelected
+from deferd.contract.bulk_model import CancelSelected
 from deferd.contract.model import FinishItem, JobState
-from deferd.engine.bulk_actions import BulkOutcome, BulkPreview
+from deferd.engine.bulk_actions import BulkOutcome
 from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.topic_sweeps import Pace, Sweep
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
@@ -43,25 +43,6 @@ def sweep(verb: Any, **conditions: Any) -> Sweep:
 
 async def cancel(driver: EngineDriver, select: dict[str, Any], **fields: Any) -> BulkOutcome:
     return await driver.engine.bulk.cancel(CancelSelected.model_validate({"select": select, **fields}))
-
-
-@pytest.mark.parametrize("verb", ["redrive", "purge"])
-async def test_a_job_that_dies_after_the_preview_is_left_alone(driver: EngineDriver, verb: str) -> None:
-    for job_id in "abc":
-        await bury(driver, job_id)
-    preview = await driver.engine.sweeps.preview(sweep(verb, state=JobState.DEAD), 10)
-    assert (preview.matched, preview.is_complete) == (3, True)
-    assert sorted(preview.samples) == [(job_id, JobState.DEAD) for job_id in "abc"]
-    assert await ids(driver, JobState.DEAD) == set("abc")
-    driver.move_clock(0.005)
-    await bury(driver, "late")
-    await driver.engine.sweeps.run(sweep("redrive", ids=("b",)))
-    await driver.pop_one()
-    await driver.deliveries.bury(TOPIC, "b", ANY_RECEIPT)
-    done = await driver.engine.sweeps.run(sweep(verb, state=JobState.DEAD, cutoff_ms=preview.cutoff_ms))
-    assert done == 2
-    assert await ids(driver, JobState.DEAD) == {"late", "b"}
-    assert await ids(driver) == {"late", "b"} | ({"a", "c"} if verb == "redrive" else set())
 
 
 async def test_a_purge_with_a_cutoff_leaves_what_was_put_since(driver: EngineDriver) -> None:
@@ -155,54 +136,6 @@ async def test_the_scripts_count_what_a_named_sweep_has_done(driver: EngineDrive
     assert steps == [30, 30, 30]
     assert driver.server.command("HGET", "deferd:{0}:bulk/purge/x", "done") == b"90"
     assert 0 < driver.server.command("PTTL", "deferd:{0}:bulk/purge/x") <= 60_000
-
-
-@pytest.mark.parametrize("selector", ["tag", "state", "ids"])
-async def test_calls_on_many_jobs(driver: EngineDriver, selector: str) -> None:
-    names = [f"j{number}" for number in range(300)]
-    await driver.puts.put_many([job(name, delay=60, tags=["x"]) for name in names])
-    selectors: dict[str, dict[str, Any]] = {
-        "tag": {"tag": "x"},
-        "state": {"state": "delayed", "topics": ["*"]},
-        "ids": {"ids": [{"topic": TOPIC, "id": name} for name in [*names, "late"]]},
-    }
-    select = selectors[selector]
-    preview = await cancel(driver, select, dry_run=True, samples=10)
-    assert (preview.matched, preview.done, preview.complete) == (300, 0, True)
-    found = preview.preview
-    assert isinstance(found, BulkPreview)
-    assert len(found.samples) == 10
-    assert {(topic, state) for topic, _, state in found.samples} == {(TOPIC, "delayed")}
-    driver.move_clock(0.005)
-    await driver.put("late", delay=60, tags=["x"])
-    await driver.put("j7", delay=50, tags=["x"], on_conflict="replace")
-    at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=found.cutoff_ms)
-    cutoff = at.isoformat()
-    moved = await driver.engine.bulk.reschedule(
-        RescheduleSelected.model_validate({"select": {**select, "cutoff": cutoff}, "by": 60})
-    )
-    assert moved.done == 299
-    outcome = await cancel(driver, {**select, "cutoff": cutoff})
-    assert (outcome.matched, outcome.done) == (299, 299)
-    assert await ids(driver) == {"late", "j7"}
-    early = await cancel(driver, {**select, "cutoff": (at - timedelta(hours=1)).isoformat()})
-    assert early.matched == 0
-
-
-async def test_a_call_on_many_jobs_leaves_those_that_died_since(driver: EngineDriver) -> None:
-    for job_id in "ab":
-        await bury(driver, job_id, tags=["x"])
-    await driver.put("c", tags=["x"])
-    preview = await cancel(driver, {"tag": "x"}, dry_run=True, samples=10)
-    assert preview.was == {JobState.DEAD: 2, JobState.READY: 1}
-    assert preview.preview is not None
-    driver.move_clock(0.005)
-    await driver.pop_one()
-    await driver.deliveries.bury(TOPIC, "c", ANY_RECEIPT)
-    cutoff = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=preview.preview.cutoff_ms)
-    outcome = await cancel(driver, {"tag": "x", "cutoff": cutoff.isoformat()})
-    assert outcome.was == {JobState.DEAD: 2}
-    assert await ids(driver) == {"c"}
 
 
 async def test_the_samples_of_a_purge_by_tag_have_their_own_states(driver: EngineDriver) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -12,11 +15,13 @@ from deferd.api.auth.api_keys import Bounds
 from deferd.api.auth.quota import Quota
 from deferd.api.routes.topics import list_visible
 from deferd.contract.errors import RateLimited, StoreUnavailable
-from deferd.contract.model import JobState, PutJob
+from deferd.contract.model import CancelItem, FinishItem, JobState, PutJob, TopicSettings
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine.engine import Engine
+from deferd.engine.inspection.consumers import Sample, SeenConsumer
 from deferd.engine.notifications import HEARTBEAT_S
-from deferd.engine.record import JobRecord
+from deferd.engine.queue import PopRequest
+from deferd.engine.record import ANY_RECEIPT, JobRecord
 from deferd.engine.redis_keys import Keys
 from deferd.engine.topic_list import TopicPage
 from deferd.engine.topic_search import TopicSelection
@@ -383,3 +388,129 @@ async def test_bulk_calls_to_a_dead_shard_delay_no_others(deployment: Deployment
         assert {result.status for result in results} == {201}
     assert not any(task.done() for task in failing)
     await asyncio.gather(*failing, return_exceptions=True)
+
+
+# Inspection
+
+__all__ = ["cluster", "running_cluster"]
+
+
+async def fill(deployment: Deployment) -> None:
+    """One job of each state that is looked at, in a topic of the node that fails and in one of another node."""
+    queue = deployment.engine.queue
+    for topic in (deployment.dead[0], deployment.healthy[0]):
+        await deployment.engine.puts.put(PutJob(topic=topic, id="later", delay=600))
+        for job_id in ("dead", "held"):
+            await deployment.engine.puts.put(PutJob(topic=topic, id=job_id, ttr=600))
+            await queue.pop(topic, [PopRequest(1, consumer="w")])
+        await deployment.engine.deliveries.bury(topic, "dead", ANY_RECEIPT, error="x")
+
+
+@pytest.mark.parametrize("how", ["kill", "pause"])
+async def test_a_dead_shard_is_missing_and_named(deployment: Deployment, how: str) -> None:
+    await fill(deployment)
+    seen = SeenConsumer("w", "10.0.0.1", f"{deployment.dead[0]},{deployment.healthy[0]}", None, 1, 0)
+    deployment.engine.consumer_registry.sample = lambda: Sample([seen])
+    await deployment.engine.consumer_registry.look()
+    engine, healthy = deployment.engine, deployment.healthy[0]
+    deployment.fail(how)
+    await deployment.until_known()
+    async with asyncio.timeout(20):
+        dead = await engine.dead_jobs.by_error(None, lambda _: True)
+        assert [(one.topic, one.count) for one in dead.groups] == [(healthy, 1)]
+        assert dead.unreadable == deployment.dead_shards
+        for wanted in (None, [deployment.dead[0], healthy]):
+            forecast = await engine.forecasts.forecast(wanted, lambda _: True)
+            assert (list(forecast.topics), forecast.total().delayed) == ([healthy], 1)
+            assert forecast.unreadable <= set(deployment.dead_shards)
+            assert forecast.unreadable
+        consumers = await engine.consumers.all(lambda _: True)
+        assert [(one.name, one.held) for one in consumers.consumers] == [("w", 1)]
+        assert not consumers.is_complete
+        now = await engine.alerts.now(lambda _: True)
+        unavailable, *_ = now.alerts
+        assert (unavailable.code, unavailable.facts) == ("shard_unavailable", {"shards": deployment.dead_shards})
+        assert {one.topic for one in now.alerts if one.code == "dying"} == {healthy}
+        assert now.next_due_jobs == 1
+        assert not now.is_complete
+        activity = await engine.consumer_registry.activity_of(healthy)
+        assert (activity is None) is (0 in deployment.dead_shards)
+
+
+async def test_nothing_can_be_reached(deployment: Deployment) -> None:
+    for node in deployment.cluster.masters:
+        node.pause()
+    engine = deployment.engine
+    async with asyncio.timeout(30):
+        for look in (
+            engine.dead_jobs.by_error(None, lambda _: True),
+            engine.forecasts.forecast(None, lambda _: True),
+            engine.consumers.all(lambda _: True),
+            engine.alerts.now(lambda _: True),
+            engine.topics.why("t1", "a"),
+        ):
+            with pytest.raises(StoreUnavailable):
+                await look
+
+
+# Topics with several partitions
+
+SHARDS, PARTITIONS = 12, 6
+LONGEST_S = 4 * STORE_TIMEOUT_S
+Result = TypeVar("Result")
+IDS = [f"job-{number}" for number in range(60)]
+
+
+@pytest.fixture
+def cluster_set(tmp_path: Path) -> Iterator[ClusterSet]:
+    with ClusterSet(tmp_path) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("how", ["kill", "pause"])
+async def test_a_dead_shard_stops_only_its_own_partitions(cluster_set: ClusterSet, how: str) -> None:
+    async with started_engine(cluster_set.url, timeout_s=STORE_TIMEOUT_S, shards=SHARDS) as engine:
+        await engine.topics.set("t", TopicSettings(partitions=PARTITIONS))
+        await engine.partitions._forget_former("t", engine.partitions.known.layouts["t"])
+        await engine.puts.put_many([PutJob(topic="t", id=job_id) for job_id in IDS])
+        failing, on_it = node_without_the_first(engine, cluster_set)
+        lost = [job_id for job_id in IDS if engine.partitions.known.home("t", job_id) in on_it]
+        served = [job_id for job_id in IDS if job_id not in lost]
+        assert lost
+        getattr(failing, how)()
+        popped: dict[str, str] = {}
+        for _ in IDS:
+            jobs = await within(engine.dispatcher.pop(["t"], count=10))
+            popped |= {job.id: str(job.receipt) for job in jobs}
+            if len(popped) == len(served):
+                break
+        assert sorted(popped) == sorted(served)
+        finishes = [FinishItem(id=job_id, receipt=popped.get(job_id)) for job_id in IDS]
+        finished = await within(engine.queue.finish_many("t", finishes))
+        assert [one.status for one in finished] == [503 if one in lost else 200 for one in IDS]
+        put = await within(engine.puts.put_many([PutJob(topic="t", id=job_id, delay=3600) for job_id in IDS]))
+        assert [one.status for one in put] == [503 if one in lost else 201 for one in IDS]
+        cancelled = await within(engine.cancels.cancel_many("t", [CancelItem(id=job_id) for job_id in IDS]))
+        assert [one.status for one in cancelled] == [503 if one in lost else 200 for one in IDS]
+        with pytest.raises(StoreUnavailable):
+            await within(engine.puts.put(PutJob(topic="t", id=lost[0])))
+        waiting = asyncio.create_task(engine.dispatcher.pop(["t"], wait_ms=20_000))
+        await asyncio.sleep(0.1)
+        await engine.puts.put(PutJob(topic="t", id=served[0]))
+        assert [job.id for job in await within(waiting)] == [served[0]]
+        (failing.start if how == "kill" else failing.unpause)()
+
+
+def node_without_the_first(engine: Engine, cluster: ClusterSet) -> tuple[StoreServer, set[str]]:
+    """A node that has some partitions of the topic, but not the first, and those."""
+    keys = engine.queue._keys
+    holders = {name: cluster.holder_of(keys.named(name, "pool")) for name in keys.partitions.of("t")}
+    failing = next(node for node in holders.values() if node is not holders["t"])
+    return failing, {name for name, node in holders.items() if node is failing}
+
+
+async def within(call: Awaitable[Result]) -> Result:
+    began = time.monotonic()
+    result = await call
+    assert time.monotonic() - began < LONGEST_S
+    return result

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from deferd.contract.errors import JobNotFound
-from deferd.contract.model import ChangeJob, JobState, TopicSettings
+from deferd.contract.model import ChangeJob, JobState
 from deferd.engine import metrics
 from deferd.engine.queue import PopRequest
 from deferd.engine.script_arguments import PutBounds
@@ -176,14 +176,3 @@ async def test_the_limit_of_an_api_key_bounds_how_long_a_dead_job_is_kept(driver
 
 
 # Topics
-
-
-async def test_a_topic_has_defaults_that_a_job_overrides(driver: EngineDriver) -> None:
-    settings = TopicSettings(deadline=100, time_limit=50, dead_retain=20, durability="memory")
-    view = await driver.topics.set(TOPIC, settings)
-    assert view.settings == settings
-    default = await driver.put("default")
-    own = await driver.put("own", deadline=None, time_limit=None, dead_retain=0)
-    assert default.deadline_at_ms == default.due_at_ms + 100_000
-    assert (default.stored("time_limit"), default.stored("dead_retain")) == (50_000, 20_000)
-    assert (own.deadline_at_ms, own.stored("time_limit"), own.stored("dead_retain")) == (None, 0, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -16,7 +16,7 @@ from deferd.engine.queue import PopReply, PopRequest
 from deferd.engine.record import JobRecord
 from deferd.engine.topic_search import TopicSelection
 from deferd.store.connection import connect
-from tests.integration.engine.engine_driver import TOPIC, job, started_engine
+from tests.integration.engine.engine_driver import TOPIC, job
 from tests.integration.store.store_servers import StoreServer
 from tests.waiting import BUSY_S, until
 
@@ -38,13 +38,6 @@ async def all_wait(engine: Engine, count: int) -> None:
 def store_calls(server: StoreServer) -> int:
     stats = server.command("INFO", "commandstats")
     return int(stats.get("cmdstat_fcall", {"calls": 0})["calls"])
-
-
-@pytest.fixture
-async def second(server: StoreServer) -> AsyncIterator[Engine]:
-    """An engine with connections of its own, like that of another process."""
-    async with started_engine(server.url) as engine:
-        yield engine
 
 
 async def test_a_pop_of_an_empty_topic_ends_after_its_wait(engine: Engine) -> None:

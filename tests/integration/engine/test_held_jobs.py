@@ -51,15 +51,6 @@ async def test_a_check_tells_which_deliveries_are_over(driver: EngineDriver) -> 
     assert await driver.counts() == {"delayed": 1, "ready": 2, "reserved": 2, "dead": 1, "finished": 1}
 
 
-async def test_a_receipt_that_no_delivery_has_is_stale(driver: EngineDriver) -> None:
-    await driver.put()
-    await driver.pop_one()
-    [result] = await driver.held_jobs.check_many(TOPIC, [HeldJob(id="a", receipt="nonsense")])
-    assert (result.status, result.code) == STALE
-    [result] = await driver.held_jobs.return_many(TOPIC, [HeldJob(id="a", receipt="nonsense")])
-    assert (result.status, result.code) == STALE
-
-
 async def test_a_check_forgets_a_cancel_with_its_tombstone(driver: EngineDriver) -> None:
     await driver.put(ttr=5)
     delivery = await driver.pop_one()

@@ -90,7 +90,6 @@ _counted = st.tuples(
     st.sampled_from([1, 2, 100, 70_000]),
     st.integers(0, 18),
 )
-_lost = st.lists(st.sampled_from(["", "request", "response"]), max_size=4)
 _published = st.tuples(
     st.just("publish"),
     st.integers(0, PROCESSES - 1),

@@ -1,18 +1,19 @@
-"""Actions on many jobs of topics with several partitions: each of the jobs once, whichever partition has them."""
+"""Actions on many jobs of topics with several partitions: each of the jobs once, whichever partition has them.
+
+What they do to a few jobs is in tests/conformance, also where the topic grew when it had jobs: the door `grown`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from deferd.contract.bulk_model import CancelSelected, RescheduleSelected
 from deferd.contract.errors import StoreUnavailable, TopicNotFound
-from deferd.contract.model import FinishItem, JobState
+from deferd.contract.model import JobState
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine import tasks
 from deferd.engine.bulk_actions import BulkOutcome
@@ -43,12 +44,6 @@ OTHERS = [f"other-{number}" for number in range(10)]
 
 
 @pytest.fixture
-def grown() -> bool:
-    """Half of the jobs are from before. Those that have always had partitions are in tests/conformance."""
-    return True
-
-
-@pytest.fixture
 async def engine(store: Store) -> AsyncIterator[Engine]:
     engine = Engine(store, shards=SHARDS)
     await engine.start()
@@ -74,39 +69,15 @@ async def ids_in(engine: Engine, state: JobState | None = None, topic: str = TOP
     return {job.id for job in jobs}
 
 
-async def make_dead(engine: Engine, *, grown: bool, error: str = "no use", **fields: Any) -> list[str]:
+async def make_dead(engine: Engine) -> list[str]:
     """The ids of dead jobs, in the order in which they died."""
-    await fill(engine, IDS, grown=grown, **fields)
+    await fill(engine, IDS, grown=True)
     held = await reserve(engine, len(IDS))
-    await bury(engine, held, error)
+    await bury(engine, held)
     return held
 
 
 # Sweeps
-
-
-async def test_a_purge_removes_the_jobs_of_all_partitions(engine: Engine, grown: bool) -> None:
-    await make_dead(engine, grown=grown)
-    await put_all(engine, OTHERS, delay=3600)
-    assert await purge_jobs(engine, TOPIC, JobState.DEAD) == len(IDS)
-    assert await counts(engine) == {"delayed": len(OTHERS)}
-    await put_all(engine, IDS)
-    await reserve(engine, 20)
-    assert await purge_jobs(engine, TOPIC) == len(IDS) + len(OTHERS)
-    assert await counts(engine) == {}
-    assert (await engine.topics.get(TOPIC)).settings.partitions == COUNT
-
-
-async def test_a_process_that_does_not_know_of_partitions_sweeps_all(engine: Engine, server: StoreServer) -> None:
-    held = await make_dead(engine, grown=False)
-    async with unaware_engine(server) as unaware:
-        assert await redrive_jobs(unaware, TOPIC, held[:30]) == 30
-        unaware.partitions.known.layouts.clear()
-        assert (await unaware.sweeps.preview(Sweep(verb="redrive", topic=TOPIC, limit=1000), 3)).matched == 30
-        unaware.partitions.known.layouts.clear()
-        assert await redrive_jobs(unaware, TOPIC) == 30
-        unaware.partitions.known.layouts.clear()
-        assert await purge_jobs(unaware, TOPIC) == len(IDS)
 
 
 async def test_sweeps_of_an_unknown_topic(engine: Engine) -> None:
@@ -116,35 +87,8 @@ async def test_sweeps_of_an_unknown_topic(engine: Engine) -> None:
         await engine.sweeps.preview(Sweep(verb="redrive", topic="other"), 3)
 
 
-@pytest.mark.parametrize("condition", ["tag", "reason", "error"])
-async def test_a_purge_with_a_condition(engine: Engine, grown: bool, condition: str) -> None:
-    held = await make_dead(engine, grown=grown, tags=["old"])
-    await put_all(engine, OTHERS, tags=["new"])
-    await bury(engine, await reserve(engine, len(OTHERS)), "another 17")
-    conditions: dict[str, dict[str, Any]] = {
-        "tag": {"tag": "old"},
-        "reason": {"reason": "buried"},
-        "error": {"error": "no use", "reason": "buried"},
-    }
-    sweep = Sweep(verb="purge", topic=TOPIC, **conditions[condition])
-    meant = len(held) + (len(OTHERS) if condition == "reason" else 0)
-    preview = await engine.sweeps.preview(sweep, 5)
-    assert (preview.matched, preview.is_complete, len(preview.samples)) == (meant, True, 5)
-    assert {state for _, state in preview.samples} == {JobState.DEAD}
-    assert await engine.sweeps.run(sweep) == meant
-    assert await ids_in(engine) == (set() if condition == "reason" else set(OTHERS))
-
-
-async def test_a_redrive_of_ids(engine: Engine, grown: bool) -> None:
-    held = await make_dead(engine, grown=grown)
-    assert await redrive_jobs(engine, TOPIC, [*held[10:30], "missing", held[10]]) == 20
-    assert await ids_in(engine, JobState.READY) == set(held[10:30])
-    assert await redrive_jobs(engine, TOPIC, []) == 0
-    assert await counts(engine) == {"ready": 20, "dead": 40}
-
-
-async def test_a_redrive_of_so_many(engine: Engine, grown: bool) -> None:
-    held = await make_dead(engine, grown=grown)
+async def test_a_redrive_of_so_many(engine: Engine) -> None:
+    held = await make_dead(engine)
     sweep = Sweep(verb="redrive", topic=TOPIC, limit=25)
     preview = await engine.sweeps.preview(sweep, 100)
     assert (preview.matched, preview.is_complete) == (25, False)
@@ -172,18 +116,6 @@ async def is_in(engine: Engine, partition: str, job_id: str) -> bool:
     return bool(await engine._scripts.command("HEXISTS", engine._keys.named(partition, "pool"), job_id))
 
 
-async def test_what_came_after_a_preview_is_left_alone(engine: Engine, grown: bool) -> None:
-    held = await make_dead(engine, grown=grown)
-    sweep = Sweep(verb="redrive", topic=TOPIC)
-    preview = await engine.sweeps.preview(sweep, 3)
-    assert preview.matched == len(held)
-    await put_all(engine, OTHERS)
-    await bury(engine, await reserve(engine, len(OTHERS)))
-    assert await engine.sweeps.run(replace(sweep, cutoff_ms=preview.cutoff_ms)) == len(held)
-    assert await ids_in(engine, JobState.READY) == set(held)
-    assert await ids_in(engine, JobState.DEAD) == set(OTHERS)
-
-
 async def test_the_cutoff_is_the_earliest_time_of_the_shards(store: Store, server: StoreServer) -> None:
     engine = Engine(store, shards=SHARDS, movable_clock=True)
     await grow(engine)
@@ -200,26 +132,8 @@ async def test_the_cutoff_is_the_earliest_time_of_the_shards(store: Store, serve
 # Calls on many jobs
 
 
-async def test_jobs_named_by_their_ids(engine: Engine, server: StoreServer, grown: bool) -> None:
-    await fill(engine, IDS, grown=grown, delay=3600)
-    await put_all(engine, OTHERS, topic="other", delay=3600)
-    ids = [*names(IDS[20:40]), *names(["missing"]), *names(OTHERS, "other")]
-    moved = await reschedule(engine, select={"ids": ids}, by=60)
-    assert (moved.matched, moved.done, moved.was, moved.complete) == (30, 30, {JobState.DELAYED: 30}, True)
-    looked = await cancel(engine, select={"ids": ids}, dry_run=True, samples=100)
-    assert (looked.matched, looked.done) == (30, 0)
-    assert looked.preview is not None
-    assert sorted(looked.preview.samples) == sorted(
-        (one["topic"], one["id"], "delayed") for one in ids if one["id"] != "missing"
-    )
-    async with unaware_engine(server) as unaware:
-        done = await cancel(unaware, select={"ids": ids})
-    assert (done.matched, done.done, done.was, done.complete) == (30, 30, {JobState.DELAYED: 30}, True)
-    assert await ids_in(engine) == {*IDS[:20], *IDS[40:]}
-
-
-async def test_jobs_with_a_tag(engine: Engine, grown: bool) -> None:
-    await fill(engine, IDS, grown=grown, delay=3600, tags=["customer-7"])
+async def test_jobs_with_a_tag(engine: Engine) -> None:
+    await fill(engine, IDS, grown=True, delay=3600, tags=["customer-7"])
     await put_all(engine, OTHERS, delay=3600, tags=["customer-8"])
     await put_all(engine, OTHERS, topic="other", delay=3600, tags=["customer-7"])
     hidden = await cancel(engine, TopicPatterns(["other"]), select={"tag": "customer-7"}, dry_run=True)
@@ -233,29 +147,6 @@ async def test_jobs_with_a_tag(engine: Engine, grown: bool) -> None:
     assert len(await ids_in(engine, topic="other")) == len(OTHERS)
 
 
-@pytest.mark.parametrize("topics", [["t*"], [TOPIC, "t*", "x"]], ids=str)
-async def test_jobs_in_a_state(engine: Engine, server: StoreServer, grown: bool, topics: list[str]) -> None:
-    await fill(engine, IDS, grown=grown, delay=3600)
-    await put_all(engine, OTHERS)
-    select = {"state": "delayed", "topics": topics}
-    looked = await cancel(engine, select=select, dry_run=True, samples=7)
-    assert (looked.matched, looked.done, looked.complete) == (len(IDS), 0, True)
-    assert looked.preview is not None
-    assert len(looked.preview.samples) == 7
-    assert {(topic, state) for topic, _, state in looked.preview.samples} == {(TOPIC, "delayed")}
-    before = (await engine.queue.get(TOPIC, IDS[0])).due_at_ms
-    async with unaware_engine(server) as unaware:
-        assert (await reschedule(unaware, select=select, by=60)).done == len(IDS)
-        assert (await engine.queue.get(TOPIC, IDS[0])).due_at_ms == before + 60_000
-        unaware.partitions.known.layouts.clear()
-        some = await cancel(unaware, select=select, limit=25)
-        assert (some.matched, some.done, some.complete) == (25, 25, False)
-    done = await cancel(engine, TopicPatterns([TOPIC]), select=select)
-    assert (done.matched, done.done, done.complete) == (35, 35, True)
-    assert await counts(engine) == {"ready": len(OTHERS)}
-    assert (await cancel(engine, TopicPatterns(["t#1", "other"]), select={**select, "state": "ready"})).matched == 0
-
-
 async def test_a_pattern_means_topics_not_partitions(engine: Engine) -> None:
     await fill(engine, IDS, grown=False)
     await put_all(engine, OTHERS, topic="t1")
@@ -265,25 +156,13 @@ async def test_a_pattern_means_topics_not_partitions(engine: Engine) -> None:
     assert await counts(engine) == {"ready": len(IDS)}
 
 
-async def test_a_bulk_preview_and_what_came_after_it(engine: Engine, grown: bool) -> None:
-    await fill(engine, IDS, grown=grown, delay=3600)
-    select = {"state": "delayed", "topics": [TOPIC]}
-    looked = await cancel(engine, select=select, dry_run=True, samples=1)
-    assert looked.preview is not None
-    await put_all(engine, OTHERS, delay=3600)
-    cutoff = datetime.fromtimestamp(looked.preview.cutoff_ms / 1000, UTC)
-    done = await cancel(engine, select={**select, "cutoff": cutoff})
-    assert done.done == looked.matched == len(IDS)
-    assert await ids_in(engine) == set(OTHERS)
-
-
 @pytest.mark.parametrize(
     "select",
     [{"state": "delayed", "topics": [TOPIC]}, {"tag": "x"}, {"ids": names(IDS)}],
     ids=["state", "tag", "ids"],
 )
-async def test_a_call_that_failed_in_one_shard_goes_on(engine: Engine, grown: bool, select: dict[str, Any]) -> None:
-    await fill(engine, IDS, grown=grown, delay=3600, tags=["x"])
+async def test_a_call_that_failed_in_one_shard_goes_on(engine: Engine, select: dict[str, Any]) -> None:
+    await fill(engine, IDS, grown=True, delay=3600, tags=["x"])
     call: dict[str, Any] = {"select": select, "request_id": "r-1"}
     due = {job_id: (await engine.queue.get(TOPIC, job_id)).due_at_ms for job_id in IDS}
     break_shard_of(engine, PARTITIONS[2])
@@ -340,8 +219,8 @@ CALL = {"select": {"state": "delayed", "topics": [TOPIC]}}
 
 @pytest.mark.parametrize("kind", ["cancel", "reschedule", "purge"])
 @pytest.mark.usefixtures("quick")
-async def test_a_task_acts_on_all_partitions(engine: Engine, server: StoreServer, grown: bool, kind: str) -> None:
-    await fill(engine, IDS, grown=grown, delay=3600)
+async def test_a_task_acts_on_all_partitions(engine: Engine, server: StoreServer, kind: str) -> None:
+    await fill(engine, IDS, grown=True, delay=3600)
     before = (await engine.queue.get(TOPIC, IDS[0])).due_at_ms
     await asyncio.sleep(0.005)
     call = {**CALL, "by": 60} if kind == "reschedule" else CALL
@@ -358,8 +237,8 @@ async def test_a_task_acts_on_all_partitions(engine: Engine, server: StoreServer
 
 
 @pytest.mark.usefixtures("quick")
-async def test_a_redrive_task_with_a_limit(engine: Engine, grown: bool) -> None:
-    await make_dead(engine, grown=grown)
+async def test_a_redrive_task_with_a_limit(engine: Engine) -> None:
+    await make_dead(engine)
     await asyncio.sleep(0.005)
     await engine.task_runner.begin("t1", await spec_of(engine, "redrive", limit=45))
     task = await ended(engine)
@@ -437,12 +316,3 @@ async def test_what_a_task_has_noted_is_forgotten_in_all_shards(engine: Engine, 
     [(_, action)] = runner._to_forget
     await action.forget(0)
     assert server.command("KEYS", "deferd:*:bulk/purge/task/t1/*") == []
-
-
-async def test_holders_of_jobs_in_all_partitions_learn_of_a_purge(engine: Engine) -> None:
-    await fill(engine, IDS, grown=True)
-    await reserve(engine, len(IDS))
-    assert (await cancel(engine, select={"ids": names(IDS)}, if_reserved="refuse")).done == 0
-    assert await purge_jobs(engine, TOPIC, JobState.RESERVED) == len(IDS)
-    results = await engine.queue.finish_many(TOPIC, [FinishItem(id=job_id, receipt=None) for job_id in IDS])
-    assert {result.status for result in results} == {410}

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
 
-from deferd.contract.errors import DifferentShard, InvalidInput, JobCancelled, JobExists, JobNotFound, StoreUnavailable
-from deferd.contract.model import CancelItem, FinishItem, HeldJob, JobState, PutJob, TopicSettings
+from deferd.contract.errors import DifferentShard, InvalidInput, JobExists, JobNotFound, StoreUnavailable
+from deferd.contract.model import FinishItem, JobState, PutJob, TopicSettings
 from deferd.engine.engine import Engine
 from deferd.engine.partitions import Layout, names_of
 from deferd.engine.record import ANY_RECEIPT, Receipt
@@ -65,20 +65,6 @@ async def test_jobs_are_spread_and_found(engine: Engine, store: Store) -> None:
     assert sorted(await pop_all(engine)) == sorted(IDS)
 
 
-async def test_held_jobs_are_found_also_where_they_would_not_be_put_now(engine: Engine) -> None:
-    await grow(engine, 2)
-    for job_id in IDS:
-        await put(engine, job_id)
-    held = [HeldJob(id=job_id, receipt=str(receipt)) for job_id, receipt in (await pop_all(engine)).items()]
-    await grow(engine, 4)
-    await engine.cancels.cancel("t", held[0].id)
-    checked = await engine.held_jobs.check_many("t", held)
-    assert [result.status for result in checked] == [410, *[200] * (len(IDS) - 1)]
-    returned = await engine.held_jobs.return_many("t", held)
-    assert [result.status for result in returned] == [410, *[200] * (len(IDS) - 1)]
-    assert sorted(await pop_all(engine)) == sorted(one.id for one in held[1:])
-
-
 async def test_a_waiting_pop_is_woken_by_any_partition(engine: Engine) -> None:
     await grow(engine, 4)
     assert await engine.dispatcher.pop(["t"]) == []
@@ -88,66 +74,6 @@ async def test_a_waiting_pop_is_woken_by_any_partition(engine: Engine) -> None:
         await put(engine, job_id, delay=0.02)
         async with asyncio.timeout(2):
             assert [job.id for job in await waiting] == [job_id]
-
-
-async def test_jobs_of_fewer_partitions_stay_and_keep_their_ids(engine: Engine) -> None:
-    for job_id in IDS[:10]:
-        await put(engine, job_id, delay=3600)
-    await grow(engine, 4)
-    for job_id in IDS[10:20]:
-        await put(engine, job_id, delay=3600)
-    await grow(engine, 8)
-    for job_id in IDS[20:]:
-        await put(engine, job_id, delay=3600)
-    for job_id in IDS:
-        with pytest.raises(JobExists):
-            await put(engine, job_id)
-        await put(engine, job_id, on_conflict="replace", body=7)
-        assert (await engine.queue.get("t", job_id)).body == b"7"
-        assert (await engine.cancels.cancel("t", job_id)) is JobState.READY
-    assert await pop_all(engine) == {}
-
-
-async def test_a_process_that_does_not_know_of_it_does_everything_right(engines: tuple[Engine, Engine]) -> None:
-    knows, stale = engines
-    for count in (3, 8):
-        await grow(knows, count)
-        for job_id in IDS[:10]:  # put by a process that knows
-            await put(knows, job_id, delay=3600)
-        stale.partitions.known.layouts.clear()
-        assert (await stale.queue.get("t", IDS[0])).topic == "t"
-        stale.partitions.known.layouts.clear()
-        assert await stale.cancels.cancel("t", IDS[1]) is JobState.DELAYED
-        for job_id in IDS[2:10]:
-            stale.partitions.known.layouts.clear()
-            with pytest.raises(JobExists):
-                await put(stale, job_id)
-        for job_id in IDS[10:]:
-            stale.partitions.known.layouts.clear()
-            await put(stale, job_id, delay=3600)
-            with pytest.raises(JobExists):
-                await put(knows, job_id)
-        stale.partitions.known.layouts.clear()
-        results = await stale.cancels.cancel_many("t", [CancelItem(id=job_id) for job_id in IDS])
-        assert [result.status for result in results] == [200, 404, *[200] * 38]
-
-
-async def test_a_holder_of_a_job_of_fewer_partitions_learns_that_it_is_cancelled(engine: Engine) -> None:
-    for job_id in IDS[:12]:
-        await put(engine, job_id)
-    held = await pop_all(engine)
-    await grow(engine, 8)
-    for job_id in IDS[:3]:
-        await engine.cancels.cancel("t", job_id)
-        with pytest.raises(JobCancelled):
-            await engine.queue.finish("t", job_id, held[job_id])
-    for job_id in IDS[3:6]:
-        await engine.deliveries.touch("t", job_id, held[job_id])
-        await engine.queue.finish("t", job_id, ANY_RECEIPT)
-    releases = (engine.deliveries.release("t", job_id, held[job_id], delay_ms=60_000) for job_id in IDS[6:9])
-    assert [released.state for released in await asyncio.gather(*releases)] == [JobState.DELAYED] * 3
-    await asyncio.gather(*(engine.deliveries.bury("t", job_id, held[job_id]) for job_id in IDS[9:12]))
-    assert {(await engine.queue.get("t", job_id)).state for job_id in IDS[9:12]} == {JobState.DEAD}
 
 
 async def test_the_number_cannot_shrink(engine: Engine) -> None:

@@ -19,26 +19,6 @@ async def grow(driver: ScheduleDriver, **settings: object) -> None:
     await driver.topics.set(TOPIC, TopicSettings.model_validate({"partitions": 4, **settings}))
 
 
-async def test_the_runs_of_a_schedule_are_in_the_first_partition(schedules: ScheduleDriver) -> None:
-    await grow(schedules)
-    schedule, _ = await schedules.schedule(every=60, job={"body": 7})
-    assert schedules.delayed() == [schedule.next_id]
-    found = await schedules.queue.get(TOPIC, schedule.next_id)
-    assert (found.topic, found.state, found.due_at_ms, found.body) == (
-        TOPIC,
-        JobState.DELAYED,
-        schedule.next_due_ms,
-        b"7",
-    )
-    await schedules.advance(180)
-    assert await schedules.counters() == (3, 0, 0, 1)
-    jobs = await schedules.engine.dispatcher.pop([TOPIC], count=10)
-    assert [job.topic for job in jobs] == [TOPIC] * 3
-    for job in jobs:
-        await schedules.queue.finish(TOPIC, job.id, job.receipt)
-    await schedules.assert_clean()
-
-
 async def test_a_schedule_goes_on_when_its_topic_gets_more_partitions(schedules: ScheduleDriver) -> None:
     await schedules.schedule(every=60)
     await schedules.advance(60)

@@ -9,20 +9,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import rule, run_state_machine_as_test
+from hypothesis.stateful import rule
 
 from deferd.contract.errors import DifferentShard, JobNotFound
 from deferd.contract.model import JobState, TopicSettings
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import JobRecord
-from tests.drawn_input import counted
 from tests.integration.engine import drawn_calls as drawn
 from tests.integration.engine.drawn_calls import TOPICS
 from tests.integration.engine.engine_and_model import result_of
 from tests.integration.engine.job_model import JobModel
 from tests.integration.engine.modelled_job import Delivery
-from tests.integration.engine.test_state_machine import EveryCall
+from tests.integration.engine.test_state_machine import EveryCall, run_machine
 from tests.integration.store.store_servers import StoreServer
 
 PARTITIONS, MORE_PARTITIONS = 4, 6
@@ -134,15 +132,4 @@ class EveryCallOnPartitions(EveryCall):
 
 @pytest.mark.hypothesis
 def test_partitioned_topics_do_what_the_model_does(running_server: StoreServer) -> None:
-    machine = type("OnServer", (EveryCallOnPartitions,), {"server": running_server})
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=counted(60),
-            stateful_step_count=50,
-            deadline=None,
-            print_blob=True,
-            suppress_health_check=[HealthCheck.too_slow],  # others use the machine
-            phases=[phase for phase in Phase if phase is not Phase.explain],  # it would trace every line, for minutes
-        ),
-    )
+    run_machine(EveryCallOnPartitions, running_server, 60)

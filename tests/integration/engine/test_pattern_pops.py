@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -73,13 +73,6 @@ def nothing_is_left(engine: Engine) -> bool:
 def script_calls(server: StoreServer) -> int:
     stats = server.command("INFO", "commandstats")
     return int(stats.get("cmdstat_fcall", {"calls": 0})["calls"])
-
-
-@pytest.fixture
-async def second(server: StoreServer) -> AsyncIterator[Engine]:
-    """An engine with connections of its own, like that of another process."""
-    async with started_engine(server.url) as engine:
-        yield engine
 
 
 async def test_only_topics_that_match_serve_the_pop(engine: Engine) -> None:

@@ -85,14 +85,6 @@ async def test_it_succeeds_within_the_same_batch(driver: EngineDriver, follows: 
     assert await driver.counts() == ({"ready": 1} if follows else {"finished": 1})
 
 
-async def test_it_puts_nothing_again(driver: EngineDriver) -> None:
-    held = await hold(driver)
-    await follow(driver)
-    chained = job("chained")
-    assert len(await driver.queue.finish_and_put(TOPIC, "a", held.receipt, [chained])) == 1
-    assert await driver.queue.finish_and_put(TOPIC, "a", held.receipt, [chained]) == []
-
-
 @FINISHES
 async def test_it_succeeds_when_the_finish_put_a_job_with_the_same_id(driver: EngineDriver, again: Any) -> None:
     for fields in ({}, {"delay": 5}, {"on_conflict": "append"}):

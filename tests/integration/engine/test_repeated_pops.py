@@ -6,7 +6,7 @@ Whichever call the store runs first, the jobs of one response never go to anothe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -14,15 +14,7 @@ from deferd.contract.model import JobState
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopReply, PopRequest
 from deferd.engine.record import JobRecord
-from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job, started_engine
-from tests.integration.store.store_servers import StoreServer
-
-
-@pytest.fixture
-async def second(server: StoreServer) -> AsyncIterator[Engine]:
-    """An engine with connections of its own, like that of another process."""
-    async with started_engine(server.url) as engine:
-        yield engine
+from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
 
 
 class Held:
@@ -68,32 +60,20 @@ async def can_finish(engine: Engine, jobs: Sequence[JobRecord]) -> bool:
     return len(jobs) == 2
 
 
-async def test_a_late_first_attempt_does_not_return_what_the_repetition_holds(
-    engine: Engine, second: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first attempt reaches the store last, so the store takes it for the repetition; its client is gone."""
-    await engine.puts.put_many([job("a"), job("b")])
-    held = Held(engine, monkeypatch)
-    first = popping(engine)
-    await held.called.wait()
-    jobs = await popping(second)
-    await disconnect(first)
-    held.before.set()
-    held.after.set()
-    await settled(engine)
-    assert await can_finish(second, jobs)
-
-
+@pytest.mark.parametrize("is_late", [False, True])
 async def test_a_first_attempt_whose_client_is_gone_does_not_return_what_the_repetition_holds(
-    engine: Engine, second: Engine, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, second: Engine, monkeypatch: pytest.MonkeyPatch, is_late: bool
 ) -> None:
+    """`is_late`: it reaches the store last, so the store takes it for the repetition."""
     await engine.puts.put_many([job("a"), job("b")])
     held = Held(engine, monkeypatch)
     first = popping(engine)
-    held.before.set()
-    await held.ran.wait()
+    if not is_late:
+        held.before.set()
+    await (held.called if is_late else held.ran).wait()
     jobs = await popping(second)
     await disconnect(first)
+    held.before.set()
     held.after.set()
     await settled(engine)
     assert await can_finish(second, jobs)

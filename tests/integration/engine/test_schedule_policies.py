@@ -24,12 +24,6 @@ def counted(outcome: str) -> float:
     return REGISTRY.get_sample_value("deferd_schedule_runs_total", {"topic": TOPIC, "outcome": outcome}) or 0
 
 
-async def end_last(schedules: ScheduleDriver) -> str:
-    popped = await schedules.pop_one()
-    await schedules.queue.finish(TOPIC, popped.id, popped.receipt)
-    return popped.id
-
-
 # Overlap
 
 

@@ -6,21 +6,27 @@ What all doors show of schedules is in tests/conformance/test_schedules.py.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 from deferd.contract.bulk_model import CancelSelected
 from deferd.contract.errors import InvalidInput, ScheduleNotFound, StoreUnavailable
-from deferd.contract.model import ChangeJob, TopicSettings
+from deferd.contract.model import ChangeJob, JobState
 from deferd.contract.operations.schedules_and_calendars import PutSchedule
+from deferd.engine.engine import Engine
 from deferd.engine.movable_clock import MOVED_MAX_S
 from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.scheduler import ScheduleFilter
-from deferd.engine.script_arguments import PutBounds
+from deferd.engine.script_arguments import NO_BOUNDS, PutBounds
+from deferd.store.connection import connect
 from tests.integration.engine.engine_driver import TOPIC
-from tests.integration.engine.schedule_driver import NAME, ScheduleDriver, anyone
+from tests.integration.engine.schedule_driver import NAME, ScheduleDriver, anyone, definition
 from tests.integration.engine.sweeping import purge_jobs
+from tests.integration.engine.window_times import set_topic
+from tests.integration.store.store_servers import ClusterSet
 
 
 async def test_a_move_of_the_clock_that_is_refused_moves_nothing(schedules: ScheduleDriver) -> None:
@@ -52,19 +58,6 @@ async def test_a_run_that_is_due_already_is_not_withdrawn(schedules: ScheduleDri
     await schedules.run_timer()
     assert schedules.ready_list() == [first.next_id]
     assert await schedules.counters() == (1, 0, 0, 1)
-
-
-async def test_deleting_cancels_the_next_run_and_leaves_the_others(schedules: ScheduleDriver) -> None:
-    await schedules.schedule()
-    await schedules.until_due()
-    await schedules.engine.schedules.delete(NAME, anyone)
-    assert (schedules.delayed(), len(schedules.ready_list()), schedules.waiting_runs()) == ([], 1, {})
-    with pytest.raises(ScheduleNotFound):
-        await schedules.engine.schedules.delete(NAME, anyone)
-    await schedules.pass_time(600)
-    assert len(schedules.ready_list()) == 1
-    assert schedules.server.command("KEYS", "deferd:{0}:schedule*") == [b"deferd:{0}:schedules/zones"]
-    await schedules.assert_clean()
 
 
 async def test_a_run_that_did_not_take_place_does_not_count_for_max_runs(schedules: ScheduleDriver) -> None:
@@ -126,24 +119,6 @@ async def test_a_run_that_is_moved_earlier_takes_place_once(schedules: ScheduleD
     assert await schedules.counters() == (1, 0, 0, 1)
     assert schedules.ready_list() == []
     await schedules.assert_clean()
-
-
-async def test_a_full_topic_delays_a_run_and_loses_none(schedules: ScheduleDriver) -> None:
-    await schedules.topics.set(TOPIC, TopicSettings(max_jobs=1))
-    await schedules.put("blocks")
-    schedule, _ = await schedules.schedule(every=60)
-    assert (schedule.next_id, schedule.next_due_ms is not None) == ("", True)
-    await schedules.pass_time(5)
-    assert await schedules.counters() == (0, 0, 0, 0)
-    await schedules.cancels.cancel(TOPIC, "blocks")
-    await schedules.pass_time(1)
-    assert await schedules.counters() == (0, 0, 0, 1)
-    await schedules.until_due()  # the run is live now, so there is no room for the next one
-    assert await schedules.counters() == (1, 0, 0, 0)
-    await schedules.assert_clean()
-    await schedules.cancels.cancel(TOPIC, schedules.ready_list()[0])
-    await schedules.pass_time(1)
-    assert await schedules.counters() == (1, 0, 0, 1)
 
 
 async def test_the_bounds_of_a_key_apply_to_the_runs(schedules: ScheduleDriver) -> None:
@@ -225,3 +200,97 @@ async def test_a_preview_that_takes_too_long_to_compute_says_how_many_runs_it_ca
     [error] = refused.value.field_errors
     assert (error.path, error.value) == (("query", "count"), 1000)
     assert error.message.startswith("takes more than 0.02 s to compute: ask for at most ")
+
+
+# Topics that are full
+
+PERIOD_S = 60
+
+
+async def finish_all(schedules: ScheduleDriver) -> list[str]:
+    popped = await schedules.pop(100)
+    for job in popped:
+        await schedules.queue.finish(TOPIC, job.id, job.receipt)
+    return [job.id for job in popped]
+
+
+async def runs_of_ten_periods(schedules: ScheduleDriver) -> list[str]:
+    """The runs of a topic whose consumer finishes each at once."""
+    runs = []
+    for _ in range(20):
+        await schedules.advance(PERIOD_S / 2)
+        runs += await finish_all(schedules)
+    return runs
+
+
+async def test_a_topic_for_one_job_that_was_full_for_longer_than_a_period(schedules: ScheduleDriver) -> None:
+    await set_topic(schedules, max_jobs=1)
+    await schedules.schedule(every=PERIOD_S)
+    await schedules.advance(2.5 * PERIOD_S)
+    assert len(await finish_all(schedules)) == 1
+    assert len(await runs_of_ten_periods(schedules)) >= 9
+
+
+async def test_an_outage_in_which_more_runs_were_missed_than_the_topic_may_have(schedules: ScheduleDriver) -> None:
+    await set_topic(schedules, max_jobs=5)
+    await schedules.schedule(every=PERIOD_S, catch_up="all")
+    await schedules.pass_outage(10 * PERIOD_S)
+    assert await finish_all(schedules)
+    assert len(await runs_of_ten_periods(schedules)) >= 9
+
+
+# On a cluster
+
+SHARDS = 6
+NAMES = [f"s{number:02}" for number in range(18)]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSet]:
+    with ClusterSet(Path(tmp_path_factory.mktemp("cluster"))) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def engine(cluster: ClusterSet) -> AsyncIterator[Engine]:
+    for node in cluster.masters:
+        node.command("FLUSHALL")
+    store = await connect(cluster.url, timeout_s=5)
+    engine = Engine(store, shards=SHARDS, movable_clock=True)
+    yield engine
+    await engine.close()
+    await store.close()
+
+
+@pytest.mark.slow
+async def test_schedules_of_all_nodes_run_move_and_are_listed(engine: Engine) -> None:
+    schedules = engine.schedules
+    for number, name in enumerate(NAMES):
+        await schedules.put(name, definition(topic=f"t{number}", every=60), NO_BOUNDS, anyone)
+    assert {(await schedules.get(name)).shard for name in NAMES} == set(range(SHARDS))
+    listed, cursor = [], None
+    while True:
+        page, cursor = await schedules.page(ScheduleFilter(), cursor, 5, with_jobs=True)
+        listed += [schedule.name for schedule in page]
+        if cursor is None:
+            break
+    assert sorted(listed) == NAMES
+    for passed_ms in (150_000, 10):  # what is made up for is due a millisecond later
+        for shard, timer in enumerate(engine.timers):
+            await engine._scripts.command("INCRBY", f"deferd:{{{shard}}}:clock", passed_ms)
+            while await timer.run_once() == 0:
+                continue
+    for number, name in enumerate(NAMES):
+        assert (await schedules.get(name)).runs == 1
+        assert (await engine.topics.get(f"t{number}")).counts[JobState.DELAYED] >= 1
+    assert (await engine.consistency.audit_store()).clean
+    for number, name in enumerate(NAMES):
+        moved, created = await schedules.put(
+            name, definition(topic=f"t{number + 1}", every=90), NO_BOUNDS, lambda _: None
+        )
+        assert (created, moved.topic, moved.waiting, moved.runs) == (False, f"t{number + 1}", 1, 1)
+    assert (await engine.consistency.audit_store()).clean
+    for name in NAMES:
+        await schedules.delete(name, anyone)
+        with pytest.raises(ScheduleNotFound):
+            await schedules.get(name)

@@ -436,13 +436,12 @@ def _put_job(topic: str, put: dict[str, Any]) -> PutJob:
     return PutJob.model_validate({"topic": topic, **options, **put["policy"]})
 
 
-@pytest.mark.hypothesis
-def test_the_engine_does_what_the_model_does(running_server: StoreServer) -> None:
-    machine = type("EveryCallOnServer", (EveryCall,), {"server": running_server})
+def run_machine(machine: type[EveryCall], server: StoreServer, examples: int) -> None:
+    """Compare random calls on a store with the model, `examples` times."""
     run_state_machine_as_test(
-        machine,
+        type("OnServer", (machine,), {"server": server}),
         settings=settings(
-            max_examples=counted(120),
+            max_examples=counted(examples),
             stateful_step_count=50,
             deadline=None,
             print_blob=True,
@@ -450,6 +449,11 @@ def test_the_engine_does_what_the_model_does(running_server: StoreServer) -> Non
             phases=[phase for phase in Phase if phase is not Phase.explain],  # it would trace every line, for minutes
         ),
     )
+
+
+@pytest.mark.hypothesis
+def test_the_engine_does_what_the_model_does(running_server: StoreServer) -> None:
+    run_machine(EveryCall, running_server, 120)
 
 
 # Minimal examples of what the machine found or rarely reaches

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from deferd.contract.errors import JobExists
-from deferd.contract.model import ChangeJob, FinishItem, JobState, PutJob
+from deferd.contract.model import ChangeJob, FinishItem, PutJob
 from deferd.engine.record import ANY_RECEIPT
 from deferd.store.connection import Store
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
-from tests.integration.engine.sweeping import purge_jobs, redrive_jobs
+from tests.integration.engine.sweeping import purge_jobs
 from tests.integration.store.store_contents import Contents, read_contents
 
 TAGS = ["order-1042", "customer:7"]
@@ -78,29 +78,6 @@ async def test_a_job_leaves_the_index_when_it_has_ended_or_lost_its_tags(driver:
         assert index(driver) == {"order-1042": {"a"}, "customer:7": {"a"}}, how
         await end(driver, how)
         assert_nothing_is_left(driver)
-
-
-async def test_tags_and_headers_stay_through_the_life_of_a_job(driver: EngineDriver) -> None:
-    await driver.put(tags=TAGS, headers=HEADERS, delay=5, max_attempts=2, retain=60)
-    await driver.pass_time(6)
-    for delay_ms in (1000, None):
-        popped = await driver.pop_one(consumer="c")
-        assert (popped.tags, popped.headers) == (TAGS, HEADERS)
-        await driver.deliveries.release(TOPIC, "a", popped.receipt, delay_ms=delay_ms)
-        await driver.pass_time(2)
-    assert await driver.state() is JobState.DEAD
-    assert await redrive_jobs(driver.engine, TOPIC) == 1
-    popped = await driver.pop_one()
-    assert await driver.held_jobs.return_popped([popped]) == 1
-    await driver.pop_one(ttr_ms=1000)
-    await driver.pass_time(2)  # the lease ends
-    await driver.pop_one()
-    await driver.queue.finish(TOPIC, "a", ANY_RECEIPT, {"done": True})
-    finished = await driver.queue.get(TOPIC, "a")
-    assert (finished.state, finished.tags, finished.headers) == (JobState.FINISHED, TAGS, HEADERS)
-    assert index(driver) == {"order-1042": {"a"}, "customer:7": {"a"}}
-    assert (await driver.engine.consistency.audit_topic(TOPIC)).clean
-    assert (await driver.engine.consistency.audit_store()).clean
 
 
 async def test_a_change_replaces_tags_and_headers(driver: EngineDriver) -> None:

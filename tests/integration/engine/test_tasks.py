@@ -13,7 +13,6 @@ from deferd.contract.errors import RateLimited, StoreUnavailable, TaskNotFound
 from deferd.contract.model import JobState
 from deferd.engine import tasks
 from deferd.engine.engine import Engine
-from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.tasks import Task
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver, job, started_engine
 from tests.waiting import BUSY_S
@@ -142,38 +141,6 @@ async def test_an_hour_after_its_end_a_task_gives_way_to_a_new_one(driver: Engin
     assert driver.server.command("PTTL", "deferd:{0}:task/t1") == -1
     assert await counted(driver) == ("done", 1, 1)
     assert await driver.counts() == {"delayed": 2}
-
-
-@pytest.mark.parametrize(("how", "moved_ms"), [({"by": -60}, -60_000), ({"delay": 7200}, None)])
-async def test_reschedule(driver: EngineDriver, how: dict[str, Any], moved_ms: int | None) -> None:
-    await put_many(driver)
-    before = await due_times(driver)
-    driver.move_clock(0.005)
-    spec = await spec_of(driver.engine, "reschedule", call=call(**how))
-    await driver.engine.task_runner.begin("t1", spec)
-    assert await counted(driver) == ("done", MANY, MANY)
-    wanted = {name: due + moved_ms if moved_ms else spec["begun"] + 7_200_000 for name, due in before.items()}
-    assert await due_times(driver) == wanted
-
-
-@pytest.mark.parametrize("kind", ["redrive", "purge"])
-async def test_redrive_and_purge(driver: EngineDriver, kind: str) -> None:
-    await put_many(driver, delay=0, number=500)
-    await asyncio.gather(
-        *(driver.deliveries.bury(TOPIC, held.id, ANY_RECEIPT, error=f"no {held.id}") for held in await driver.pop(500))
-    )
-    await put_many(driver, "other", 50)
-    driver.move_clock(0.005)
-    sweep = {"topic": TOPIC, "error": "no j*"}
-    left = 500
-    if kind == "redrive":
-        await driver.engine.task_runner.begin("t1", await spec_of(driver.engine, kind, sweep=sweep, limit=300))
-        assert await counted(driver) == ("done", 300, 300)
-        left = 200
-    assert (await driver.counts())["dead"] == left
-    await driver.engine.task_runner.begin("t2", await spec_of(driver.engine, kind, sweep=sweep))
-    assert await counted(driver, "t2") == ("done", left, left)
-    assert await driver.counts() == ({"delayed": 50, "ready": 500} if kind == "redrive" else {"delayed": 50})
 
 
 def killed_in_step(engine: Engine, verb: str, step: int) -> Callable[[], None]:

@@ -19,7 +19,7 @@ from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.topics import TopicView, get_topic
 from deferd.store.connection import Store, connect
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver, job
-from tests.integration.engine.sweeping import purge_jobs, redrive_jobs
+from tests.integration.engine.sweeping import purge_jobs
 from tests.integration.store.store_servers import StoreServer
 from tests.programs import require_program, without
 
@@ -33,17 +33,6 @@ async def put_one_in_every_state(driver: EngineDriver) -> None:
     await driver.queue.finish(TOPIC, "finished", ANY_RECEIPT)
     await driver.put("delayed", delay=60)
     await driver.put("ready")
-
-
-async def test_an_unused_topic_does_not_exist(driver: EngineDriver) -> None:
-    topics = driver.topics
-    for call in (topics.get, topics.jobs, topics.resume):
-        with pytest.raises(TopicNotFound):
-            await call(TOPIC)
-    for sweep in (redrive_jobs, purge_jobs):
-        with pytest.raises(TopicNotFound):
-            await sweep(driver.engine, TOPIC)
-    assert (await driver.engine.topic_list.page()).views == []
 
 
 async def test_unreadable_settings_of_one_topic_hide_no_other_from_a_restricted_key(driver: EngineDriver) -> None:
@@ -66,42 +55,6 @@ async def test_the_oldest_ready_age_is_that_of_the_next_job_to_be_handed_out(dri
     view = await driver.topics.get(TOPIC)
     assert view.oldest_ready_age_ms is not None
     assert 10_000 <= view.oldest_ready_age_ms < 15_000
-
-
-async def test_settings_are_replaced_completely_and_survive_a_pause(driver: EngineDriver) -> None:
-    settings = TopicSettings.model_validate(
-        {
-            "ttr": 2.5,
-            "max_attempts": 3,
-            "ttl": 9,
-            "retain": 4,
-            "max_jobs": 7,
-            "backoff": {"kind": "schedule", "seconds": [1, 2.5]},
-        }
-    )
-    assert (await driver.topics.set(TOPIC, settings)).settings == settings
-    paused = await driver.topics.pause(TOPIC)
-    assert paused.paused
-    assert paused.settings == settings
-    assert (await driver.topics.set(TOPIC, TopicSettings(ttr=3))).paused
-    resumed = await driver.topics.resume(TOPIC)
-    assert not resumed.paused
-    assert resumed.settings == TopicSettings(ttr=3)
-
-
-async def test_topics_are_listed_in_pages(driver: EngineDriver) -> None:
-    names = [f"t{number:02}" for number in range(7)]
-    for name in reversed(names):
-        await driver.puts.put(PutJob(topic=name))
-    pages = []
-    cursor = None
-    while True:
-        page = await driver.engine.topic_list.page(cursor, 3)
-        cursor = page.next_cursor
-        pages.append([view.topic for view in page.views])
-        if cursor is None:
-            break
-    assert pages == [names[:3], names[3:6], names[6:]]
 
 
 async def test_topics_are_read_together(driver: EngineDriver, monkeypatch: pytest.MonkeyPatch) -> None:

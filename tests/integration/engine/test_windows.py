@@ -7,14 +7,22 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deferd.contract.errors import InvalidInput, JobExists, StoreUnavailable
-from deferd.contract.model import ChangeJob, JobState, PutJob
-from deferd.engine.openings import spread_of
+from deferd.contract.limits import CALENDARS_MAX
+from deferd.contract.model import ChangeJob, JobState, PutJob, TopicSettings
+from deferd.contract.operations.schedules_and_calendars import PutCalendar
+from deferd.engine.calendars import Calendars
+from deferd.engine.engine import Engine
+from deferd.engine.openings import Openings, spread_of
 from deferd.engine.placement import DueTimePlacer
+from deferd.engine.store_copy import copy_store
+from deferd.store.connection import Store, connect
+from deferd.store.preflight import check
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver, job, started_engine
 from tests.integration.engine.sweeping import redrive_jobs
 from tests.integration.engine.window_times import (
@@ -29,7 +37,9 @@ from tests.integration.engine.window_times import (
     move_to,
     ms,
     now_ms,
+    set_topic,
 )
+from tests.integration.store.store_servers import StoreServer
 
 # Puts
 
@@ -83,17 +93,6 @@ async def test_puts_that_share_a_call_are_placed_each_by_its_own_window(driver: 
         TUESDAY_OPENING,
     ]
     assert records[3].state is JobState.READY
-
-
-async def test_a_batch_is_placed(driver: EngineDriver) -> None:
-    await move_to(driver, MONDAY_EVENING)
-    specs = [job(str(each), window=OFFICE, spread=60) for each in range(150)] + [job("plain")]
-    results = await driver.puts.put_many_with_jobs(specs)
-    assert {result.status for result, _ in results} == {201}
-    for spec, (_, record) in zip(specs[:-1], results, strict=False):
-        assert record is not None
-        assert record.due_at_ms == ms(TUESDAY_OPENING) + spread_of(spec.id or "", 60_000)
-    assert await driver.state("plain") is JobState.READY
 
 
 async def test_a_put_that_is_refused_says_why(driver: EngineDriver) -> None:
@@ -331,3 +330,113 @@ async def test_a_clock_that_was_read_is_used_for_a_while(driver: EngineDriver) -
         assert 0 <= second - first < 5000
         assert abs(second - datetime.now(UTC).timestamp() * 1000) < 5000
         assert "cmdstat_time" not in str(driver.server.command("INFO", "commandstats"))
+
+
+# Defaults of topics, and calendars
+
+# Defaults of topics
+
+
+async def test_another_service_learns_the_defaults_from_the_store(driver: EngineDriver) -> None:
+    await move_to(driver, MONDAY_EVENING)
+    await driver.put("before")
+    async with started_engine(driver.server.url, movable_clock=True) as other:
+        await other.topics.set(TOPIC, TopicSettings.model_validate({"window": OFFICE, "ttr": 5}))
+        first = await driver.put("a")
+        assert (instant(first.due_at_ms), first.stored("ttr")) == (TUESDAY_OPENING, 5000)
+        assert TOPIC in driver.engine.placer.defaults
+        await other.topics.set(TOPIC, TopicSettings.model_validate({"window": NIGHT}))
+        assert instant((await driver.put("b")).due_at_ms) == "2030-01-14T22:00:00+00:00"
+        await other.topics.set(TOPIC, TopicSettings())
+        assert (await driver.put("c")).state is JobState.READY
+        assert TOPIC not in driver.engine.placer.defaults
+        await other.topics.set(TOPIC, TopicSettings.model_validate({"spread": 60}))
+        for level in (None, "memory"):
+            put = await driver.put(f"d-{level}", durability=level)
+            assert put.placement.moved_ms == spread_of(f"d-{level}", 60_000)
+
+
+async def test_chains_learn_the_defaults_of_several_topics(driver: EngineDriver) -> None:
+    await move_to(driver, MONDAY_EVENING)
+    names = [f"topic-{each}" for each in range(8)]
+    async with started_engine(driver.server.url, movable_clock=True) as other:
+        for name in names:
+            await other.topics.set(name, TopicSettings.model_validate({"window": OFFICE, "durability": "memory"}))
+    await driver.put()
+    held = await driver.pop_one()
+    chained = [PutJob(topic=name, id="x") for name in names]
+    results = await driver.queue.finish_and_put(TOPIC, "a", held.receipt, chained)
+    assert [result.status for result in results] == [201] * 8
+    for name in names:
+        assert instant((await driver.queue.get(name, "x")).due_at_ms) == TUESDAY_OPENING
+
+
+# Calendars
+
+
+async def test_jobs_of_a_deleted_or_damaged_calendar_are_always_open(driver: EngineDriver) -> None:
+    await move_to(driver, "2030-01-14T15:59:00+00:00")
+    calendars = driver.engine.calendars
+    await calendars.put("office", PutCalendar.model_validate({"windows": [OFFICE]}))
+    await set_topic(driver, window="office")
+    await driver.put("a")
+    held = await driver.pop_one()
+    await calendars.delete("office")
+    released = await driver.deliveries.release(TOPIC, "a", held.receipt, delay_ms=120_000)
+    assert instant(released.due_at_ms) == "2030-01-14T16:01:00+00:00"
+    with pytest.raises(InvalidInput):
+        await driver.put("b", window="office")
+    await driver.put("b")
+    driver.server.command("HSET", "deferd:{0}:calendars", "office", "{")
+    fresh = Calendars(driver.engine._scripts, driver.engine._keys)
+    assert await fresh.openings_of("office") is None
+    assert await fresh.all() == []
+
+
+# Copies and checks of stores
+
+CALENDAR = PutCalendar.model_validate({"windows": [OFFICE, NIGHT]})
+
+
+async def assert_placed(engine: Engine, topics: list[str]) -> None:
+    openings = Openings.of(CALENDAR.windows)
+    for topic in topics:
+        put = PutJob.model_validate({"topic": topic, "id": "a", "window": "office", "spread": 600, "delay": 3600})
+        record = (await engine.puts.put(put)).record
+        asked_ms = record.due_at_ms - record.placement.moved_ms
+        assert record.due_at_ms == openings.next_open(openings.next_open(asked_ms) + spread_of("a", 600_000))
+
+
+async def test_a_copy_takes_calendars_and_placed_jobs_along(store: Store, tmp_path: Path) -> None:
+    await check(store, shards=2)
+    engine = Engine(store, shards=2)
+    await engine.calendars.put("office", CALENDAR)
+    await assert_placed(engine, [TOPIC])
+    await engine.close()
+    with StoreServer(tmp_path) as server:
+        target = await connect(server.url, timeout_s=5)
+        assert (await copy_store(store, target, shards=1)).adds_up
+        copied = Engine(target, shards=1)
+        assert (await copied.calendars.get("office")).windows == tuple(CALENDAR.windows)
+        assert (await copied.queue.get(TOPIC, "a")).placement.window == '"office"'
+        await copied.close()
+        await target.close()
+
+
+async def test_a_check_finds_nothing_wrong_with_calendars_and_placed_jobs(driver: EngineDriver) -> None:
+    await driver.engine.calendars.put("office", CALENDAR)
+    await driver.put(window="office", spread=60)
+    report = await driver.engine.consistency.audit_store()
+    assert (report.clean, report.stray_keys) == (True, [])
+    assert (await driver.engine.consistency.audit_topic(TOPIC)).clean
+
+
+@pytest.mark.slow
+async def test_there_are_so_many_calendars_at_most(driver: EngineDriver) -> None:
+    key = "deferd:{0}:calendars"
+    text = CALENDAR.model_dump_json(by_alias=True)
+    for number in range(CALENDARS_MAX):
+        driver.server.command("HSET", key, f"c{number}", text)
+    with pytest.raises(InvalidInput, match="1000"):
+        await driver.engine.calendars.put("one.more", CALENDAR)
+    assert (await driver.engine.calendars.put("c0", CALENDAR))[1] is False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,12 @@ SLACK_S = 2.5
 """Extra time on a busy machine."""
 
 
+CallsOf = Callable[[Store], Callable[..., Awaitable[Any]]]
 both_transports = pytest.mark.parametrize("own_server", ["tcp", "unix"], indirect=True)
+both_ways = pytest.mark.parametrize(
+    "calls_of", [lambda store: store.client.execute_command, lambda store: store.call], ids=["pool", "pipeline"]
+)
+"""Calls over the connections of the client's pool, and over the one that all calls share."""
 
 
 @pytest.fixture
@@ -84,8 +89,11 @@ async def test_connections_to_a_server_that_hangs_do_not_pile_up(own_server: Sto
     await store.close()
 
 
-async def test_a_call_whose_connection_breaks_is_not_sent_again(own_server: StoreServer, own_store: Store) -> None:
-    call = asyncio.ensure_future(own_store.client.execute_command("BLPOP", "nothing", 0))
+@both_ways
+async def test_a_call_whose_connection_breaks_is_not_sent_again(
+    own_server: StoreServer, own_store: Store, calls_of: CallsOf
+) -> None:
+    call = asyncio.ensure_future(calls_of(own_store)("BLPOP", "nothing", 0))
     await until(lambda: own_server.blocked_calls() == 1, "the server has received the call")
 
     own_server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
@@ -93,17 +101,20 @@ async def test_a_call_whose_connection_breaks_is_not_sent_again(own_server: Stor
     # If it were sent again, it would block and end with a time-out.
     with pytest.raises(RedisConnectionError):
         await call
+    assert await calls_of(own_store)("GET", "key") is None
 
 
+@both_ways
 @both_transports
-async def test_calls_work_again_after_a_restart(own_server: StoreServer, own_store: Store) -> None:
-    await asyncio.gather(*(own_store.client.set(f"key{n}", n) for n in range(50)))
+async def test_calls_work_again_after_a_restart(own_server: StoreServer, own_store: Store, calls_of: CallsOf) -> None:
+    call = calls_of(own_store)
+    await asyncio.gather(*(call("SET", f"key{n}", n) for n in range(50)))
     own_server.kill()
     with pytest.raises(RedisConnectionError):
-        await own_store.client.get("key1")
+        await call("GET", "key1")
     own_server.start()
 
-    replies = await asyncio.gather(*(own_store.client.get(f"key{n}") for n in range(50)))
+    replies = await asyncio.gather(*(call("GET", f"key{n}") for n in range(50)))
 
     assert replies == [None] * 50  # the server is empty, and no old connection caused an error
 

@@ -162,29 +162,6 @@ async def test_without_a_server_each_call_fails_at_once() -> None:
     await store.close()
 
 
-async def test_a_call_whose_connection_breaks_is_not_sent_again(own_server: StoreServer, own_store: Store) -> None:
-    call = asyncio.ensure_future(own_store.call("BLPOP", "nothing", 0))
-    await until(lambda: own_server.blocked_calls() == 1, "the server has received the call")
-
-    own_server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-
-    # If it were sent again, it would block and end with a time-out.
-    with pytest.raises(RedisConnectionError):
-        await call
-    assert await own_store.call("PING") == b"PONG"
-
-
-@both_transports
-async def test_calls_work_again_after_a_restart(own_server: StoreServer, own_store: Store) -> None:
-    await asyncio.gather(*(own_store.call("SET", f"key{n}", n) for n in range(50)))
-    own_server.kill()
-    with pytest.raises(RedisConnectionError):
-        await own_store.call("GET", "key1")
-    own_server.start()
-
-    assert await asyncio.gather(*(own_store.call("GET", f"key{n}") for n in range(50))) == [None] * 50
-
-
 async def test_the_connection_to_a_primary_that_became_a_replica_is_dropped(
     own_server: StoreServer, own_store: Store
 ) -> None:

@@ -14,11 +14,13 @@ from tests.drawn_input import counted
 from tests.faults.history import NOT_SENT, UNKNOWN, History, Operation, Recorder, read_history
 from tests.faults.linearizability import StoreClock, Verdict, check_job
 from tests.faults.promises import broken_promises
-from tests.unit.faults.job_histories import RIGHT, deliver, finish, gone, op, put
+from tests.unit.faults import collapsing_histories, job_histories, wrong_histories
+from tests.unit.faults.job_histories import deliver, finish, gone, op, put
 from tests.unit.faults.led_job import TTR_MS, simulate
-from tests.unit.faults.wrong_histories import WRONG
 
 CLOCK = StoreClock(offset_ms=0, uncertainty_ms=0)
+RIGHT = job_histories.RIGHT | collapsing_histories.RIGHT
+WRONG = wrong_histories.WRONG | collapsing_histories.WRONG
 
 
 def check(*operations: Operation, pops_without_response_s: Sequence[float] = ()) -> Verdict:
@@ -163,6 +165,12 @@ def test_a_history_is_read_back_per_job_with_what_was_under_way_at_a_kill(tmp_pa
         ("a second delivery, made at an unknown time, under a live lease", "overlapping_leases"),
         ("a second delivery, made at an unknown time, under a lease that was extended", "overlapping_leases"),
         ("a retained job whose id is free", "forgotten"),
+        ("an item in two collections", "split_items"),
+        ("an item that was lost", "lost_items"),
+        ("a follow-up that is delivered beside the job", "overlapping_leases"),
+        ("a follow-up that was lost", "lost"),
+        ("an append that was lost with its collection", "lost"),
+        ("a second job while the id is taken", "put_while_taken"),
     ],
 )
 def test_broken_promises_are_counted_without_the_search_too(wrong: str, broken: str) -> None:

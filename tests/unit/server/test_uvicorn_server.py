@@ -1,11 +1,17 @@
-"""What `deferd.server.http_server` uses of uvicorn's server beyond its documented parameters."""
+"""What `deferd.server` uses of uvicorn's server and of uvloop beyond what their documentation promises."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import ssl
+from typing import Any
 
 import pytest
 import uvicorn
+import uvloop
+
+from deferd.server.http import tls_handshake
 
 
 @pytest.mark.parametrize("name", ["serve", "startup", "main_loop", "shutdown"])
@@ -42,3 +48,27 @@ async def test_a_server_without_sockets_begins_with_no_listener() -> None:
     await server.startup([])
 
     assert server.servers == []
+
+
+# uvloop
+
+
+@pytest.mark.parametrize("name", ["connection_made", "get_buffer", "buffer_updated"])
+def test_the_tls_protocol_is_a_buffered_protocol(name: str) -> None:
+    assert callable(getattr(tls_handshake._TlsProtocol, name))
+
+
+def test_the_tls_protocol_takes_what_it_is_made_with() -> None:
+    async def make() -> Any:
+        loop = asyncio.get_running_loop()
+        return tls_handshake._TlsProtocol(
+            loop,
+            asyncio.Protocol(),
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER),
+            loop.create_future(),
+            server_side=True,
+            ssl_handshake_timeout=1.0,
+            ssl_shutdown_timeout=1.0,
+        )
+
+    assert len(uvloop.run(make()).get_buffer(100)) >= 100
