@@ -531,14 +531,14 @@ class PutSender:
             *(self._put_into(place, [call.jobs[at] for at in indexes], call) for place, indexes in places.items()),
             return_exceptions=True,
         )
-        for indexes, outcome in zip(places.values(), outcomes, strict=True):
+        for (place, indexes), outcome in zip(places.items(), outcomes, strict=True):
             if isinstance(outcome, StoreUnavailable):
                 call.results.update(dict.fromkeys(indexes, outcome))
             elif isinstance(outcome, BaseException):
                 raise outcome
             elif isinstance(outcome, Stored):
                 call.stored.append(outcome)
-                call.results.update(zip(indexes, outcome.results, strict=True))
+                call.results.update(zip(indexes, outcome.results, strict=place.held_id is None))
         if len(call.results) == len(call.jobs):
             if not call.stored:
                 raise call.results[0]
@@ -552,7 +552,7 @@ class PutSender:
         """Put jobs into a partition.
 
         If nothing was stored because the terms were outdated, returns the terms to try next, which are also in `call`.
-        None: the partition does not hold the id any more.
+        None: the partition does not hold the id any more. Of a held id only the first jobs may be stored.
         """
         partition, is_named = place.partition, call.level is not None
         is_remembered = call.corrected is None

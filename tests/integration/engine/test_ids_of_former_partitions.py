@@ -1,0 +1,53 @@
+"""Ids that a partition of a former number still has, or had: what is over there affects no job elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from deferd.contract.model import PutJob
+from deferd.engine.engine import Engine
+from deferd.engine.partitions import Layout
+from tests.integration.engine.partitioned_topic import TOPIC, grow, unaware_engine
+from tests.integration.store.store_servers import StoreServer
+
+FORMER, NOW = 2, 5
+UNIQUE_FOR_S = 60
+
+
+def ids_that_move(former: str, now: str, count: int) -> list[str]:
+    """Ids that belonged into one partition, and belong into another one since the topic has grown."""
+    ids = (f"job-{number}" for number in range(1000))
+    found = [one for one in ids if Layout((FORMER,)).home(TOPIC, one) == former and Layout((NOW,)).home(TOPIC, one) == now]
+    return found[:count]
+
+
+def job(job_id: str, **fields: object) -> PutJob:
+    return PutJob.model_validate({"topic": TOPIC, "id": job_id, **fields})
+
+
+@pytest.fixture
+async def engine(server: StoreServer) -> AsyncIterator[Engine]:
+    """That of a process whose timer does not run, on a topic of the former number of partitions."""
+    async with unaware_engine(server, movable_clock=True) as engine:
+        await grow(engine, FORMER)
+        yield engine
+
+
+async def take(engine: Engine, job_id: str) -> None:
+    """Let an id stay taken after its job is finished."""
+    await engine.puts.put(job(job_id, unique_for=UNIQUE_FOR_S))
+    [popped] = await engine.dispatcher.pop([TOPIC])
+    await engine.queue.finish(TOPIC, job_id, popped.receipt)
+
+
+async def test_the_puts_of_a_batch_that_a_taken_id_refuses_come_before_one_that_it_does_not(engine: Engine) -> None:
+    [taken] = ids_that_move("t#1", "t#4", 1)
+    await take(engine, taken)
+    await grow(engine, NOW)
+    puts = [job(taken), job(taken, on_conflict="keep"), job(taken, conflict_with="live", body=1), job(taken, body=2)]
+    results = await engine.puts.put_many(puts)
+    assert [result.status for result in results] == [409, 409, 201, 409]
+    assert [result.state for result in results if result.code] == ["finished", "finished", "ready"]
+    assert (await engine.queue.get(TOPIC, taken)).body == b"1"
