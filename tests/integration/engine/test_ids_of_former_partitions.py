@@ -42,6 +42,15 @@ async def take(engine: Engine, job_id: str) -> None:
     await engine.queue.finish(TOPIC, job_id, popped.receipt)
 
 
+async def test_a_batch_is_stored_in_its_order_also_when_an_id_is_let_go(engine: Engine) -> None:
+    taken, *others = ids_that_move("t#1", "t#4", 3)
+    await take(engine, taken)
+    await grow(engine, NOW)
+    ids = [others[0], taken, others[1]]
+    await engine.puts.put_many([job(job_id, conflict_with="live") for job_id in ids])
+    assert [popped.id for popped in await engine.dispatcher.pop([TOPIC], count=3)] == ids
+
+
 async def test_the_puts_of_a_batch_that_a_taken_id_refuses_come_before_one_that_it_does_not(engine: Engine) -> None:
     [taken] = ids_that_move("t#1", "t#4", 1)
     await take(engine, taken)
