@@ -6,9 +6,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from deferd.contract.model import PutJob
+from deferd.contract.errors import JobNotFound
+from deferd.contract.model import JobState, PutJob
 from deferd.engine.engine import Engine
 from deferd.engine.partitions import Layout
+from tests.integration.engine.engine_driver import EngineDriver
 from tests.integration.engine.partitioned_topic import TOPIC, grow, unaware_engine
 from tests.integration.store.store_servers import StoreServer
 
@@ -60,3 +62,19 @@ async def test_the_puts_of_a_batch_that_a_taken_id_refuses_come_before_one_that_
     assert [result.status for result in results] == [409, 409, 201, 409]
     assert [result.state for result in results if result.code] == ["finished", "finished", "ready"]
     assert (await engine.queue.get(TOPIC, taken)).body == b"1"
+
+
+async def test_a_process_that_does_not_know_of_a_growth_cancels_the_job_and_not_what_is_over(
+    engine: Engine, server: StoreServer
+) -> None:
+    [job_id] = ids_that_move("t#1", "t#4", 1)
+    await take(engine, job_id)
+    async with unaware_engine(server, movable_clock=True) as unaware:
+        await unaware.partitions.refresh(TOPIC)
+        await grow(engine, NOW)
+        EngineDriver(engine, server).move_clock(UNIQUE_FOR_S)
+        await engine.puts.put(job(job_id))
+        assert unaware.partitions.known.count(TOPIC) == FORMER
+        assert await unaware.cancels.cancel(TOPIC, job_id) is JobState.READY
+    with pytest.raises(JobNotFound):
+        await engine.queue.get(TOPIC, job_id)
