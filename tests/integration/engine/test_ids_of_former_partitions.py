@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 
-from deferd.contract.errors import JobNotFound
+from deferd.contract.errors import DeferdError, JobCancelled, JobNotFound
 from deferd.contract.model import JobState, PutJob
 from deferd.engine.engine import Engine
 from deferd.engine.partitions import Layout
+from deferd.engine.record import ANY_RECEIPT, JobRecord
 from tests.integration.engine.engine_driver import EngineDriver
 from tests.integration.engine.partitioned_topic import TOPIC, grow, unaware_engine
 from tests.integration.store.store_servers import StoreServer
@@ -21,7 +23,9 @@ UNIQUE_FOR_S = 60
 def ids_that_move(former: str, now: str, count: int) -> list[str]:
     """Ids that belonged into one partition, and belong into another one since the topic has grown."""
     ids = (f"job-{number}" for number in range(1000))
-    found = [one for one in ids if Layout((FORMER,)).home(TOPIC, one) == former and Layout((NOW,)).home(TOPIC, one) == now]
+    found = [
+        one for one in ids if Layout((FORMER,)).home(TOPIC, one) == former and Layout((NOW,)).home(TOPIC, one) == now
+    ]
     return found[:count]
 
 
@@ -78,3 +82,42 @@ async def test_a_process_that_does_not_know_of_a_growth_cancels_the_job_and_not_
         assert await unaware.cancels.cancel(TOPIC, job_id) is JobState.READY
     with pytest.raises(JobNotFound):
         await engine.queue.get(TOPIC, job_id)
+
+
+ENDS: dict[str, Callable[[Engine, str], Awaitable[Any]]] = {
+    "finish": lambda engine, job_id: engine.queue.finish(TOPIC, job_id, ANY_RECEIPT),
+    "release": lambda engine, job_id: engine.deliveries.release(TOPIC, job_id, ANY_RECEIPT),
+    "touch": lambda engine, job_id: engine.deliveries.touch(TOPIC, job_id, ANY_RECEIPT),
+    "bury": lambda engine, job_id: engine.deliveries.bury(TOPIC, job_id, ANY_RECEIPT),
+}
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS.keys())
+async def test_a_process_that_does_not_know_of_a_growth_does_not_call_a_job_cancelled_that_was_put_since(
+    engine: Engine, server: StoreServer, end: Callable[[Engine, str], Awaitable[Any]]
+) -> None:
+    job_id, gone = ids_that_move("t#1", "t#4", 2)
+    await engine.puts.put_many([job(job_id), job(gone)])
+    assert len(await engine.dispatcher.pop([TOPIC], count=2)) == 2
+    for one in (job_id, gone):
+        await engine.cancels.cancel(TOPIC, one)
+    async with unaware_engine(server, movable_clock=True) as unaware:
+        await unaware.partitions.refresh(TOPIC)
+        await grow(engine, NOW)
+        await engine.puts.put(job(job_id))
+        [popped] = await engine.dispatcher.pop([TOPIC])
+        with pytest.raises(JobCancelled):
+            await end(unaware, gone)
+        unaware.partitions.known.note(TOPIC, Layout((FORMER,)))
+        await end(unaware, job_id)
+    with pytest.raises(JobCancelled):
+        await engine.queue.finish(TOPIC, gone, ANY_RECEIPT)
+    assert await is_held(engine, popped) is (end is ENDS["touch"])
+
+
+async def is_held(engine: Engine, popped: JobRecord) -> bool:
+    try:
+        record = await engine.queue.get(TOPIC, popped.id)
+    except DeferdError:
+        return False
+    return record.state is JobState.RESERVED and record.receipt == popped.receipt
