@@ -215,7 +215,7 @@ class Engine:
         """
         await self.ping()
         await self._scripts.load()
-        await self.processes.announce()
+        await self.processes.begin()
         await self._notifications.check_publishing()
         self._tasks = [asyncio.create_task(self._notifications.run(), name="deferd-notifications")]
         try:

@@ -86,13 +86,27 @@ class StoreProcesses:
             await asyncio.sleep(_ALONE_EVERY_S if self._is_exclusive else ANNOUNCE_EVERY_S)
             await self.read()
 
+    async def begin(self) -> None:
+        """Announce this process at its start. While the store takes no writes, or the part of it that has the format
+        cannot be reached, the process serves what it can, and `run` announces it later.
+
+        Raises:
+            StoreUnavailable: the store has a format that this process does not know.
+        """
+        try:
+            guard = await self._announce(self._shown, self._grace_ms)
+        except StoreUnavailable as exc:
+            _LOG.warning("this process is not yet in the store's list of processes: %s", exc)
+        else:
+            self._read_format(guard)
+
     async def announce(self) -> None:
         """Note that this process is there, and raise the store's format if all know a newer one.
 
         Raises:
             StoreUnavailable: the store cannot be reached, or has a format that this process does not know.
         """
-        await self._announce(self._shown, self._grace_ms)
+        self._read_format(await self._announce(self._shown, self._grace_ms))
 
     async def read(self) -> list[StoreProcess]:
         """All processes, the oldest first; while that part of the store cannot be reached, as they were before."""
@@ -109,7 +123,7 @@ class StoreProcesses:
 
         Returns all processes.
         """
-        await self._announce(self._shown, _AT_ONCE)
+        self._read_format(await self._announce(self._shown, _AT_ONCE))
         return self._found
 
     async def leave(self) -> None:
@@ -131,17 +145,20 @@ class StoreProcesses:
                 + "".join(f"; {one} does not know it" for one in self._found if one.newest_format < since_format)
             )
 
-    async def _announce(self, shown: bytes, grace_ms: int) -> None:
+    async def _announce(self, shown: bytes, grace_ms: int) -> bytes | None:
+        """Run the script, and note the processes that it found. Returns the shard guard; None while it is missing."""
         args = (self._id, shown, shard_guard.FORMAT, VERSION, COUNTS_MS, grace_ms)
         guard, found = await self._scripts.run("announce", (SHARDS_KEY, PROCESSES_KEY), args)
-        if guard is not None:
-            self._read_format(guard.decode(errors="replace"))
         read = (_read(*found[at : at + 4]) for at in range(0, len(found), 4))
         self._found = sorted((one for one in read if one is not None), key=lambda one: (one.since_ms, one.id))
+        stored: bytes | None = guard
+        return stored
 
-    def _read_format(self, guard: str) -> None:
+    def _read_format(self, guard: bytes | None) -> None:
+        if guard is None:
+            return
         try:
-            found = layout_in(guard).format
+            found = layout_in(guard.decode(errors="replace")).format
         except ValueError as exc:
             raise StoreUnavailable(f"the store {exc}") from exc
         if found != self.format:

@@ -23,6 +23,7 @@ from deferd.engine.topic_search import TopicSelection
 from deferd.engine.wait_queue import RETRY_S
 from deferd.store.connection import connect
 from deferd.store.preflight import StoreRefused, check
+from deferd.store.shard_guard import PROCESSES_KEY
 from tests.integration.engine.engine_driver import started_engine
 from tests.integration.store.store_servers import ClusterSet, StoreServer
 from tests.waiting import BUSY_S, until, wait_until
@@ -294,6 +295,20 @@ async def test_the_service_is_ready_while_one_shard_is(cluster: ClusterSet) -> N
             for _ in range(20):
                 await deployment.engine.ping()
         bring_back(deployment.failing)
+
+
+async def test_a_process_starts_while_the_node_with_the_list_of_processes_is_down(cluster: ClusterSet) -> None:
+    """A server process that has died is replaced also then, and serves the topics of the other nodes."""
+    failing = cluster.holder_of(PROCESSES_KEY)
+    failing.kill()
+    other = next(node for node in cluster.masters if node is not failing)
+    async with deployed(cluster, cluster.url_from(cluster.masters.index(other))) as deployment:
+        healthy = next(f"t{number}" for number in range(60) if is_on_other_node(cluster, f"t{number}", failing))
+        await put(deployment, healthy)
+
+
+def is_on_other_node(cluster: ClusterSet, topic: str, failing: StoreServer) -> bool:
+    return cluster.holder_of(KEYS.of_shard(KEYS.shard_of(topic), "due")) is not failing
 
 
 async def test_a_quota_keeps_counting_without_the_dead_shard(deployment: Deployment) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -104,6 +105,24 @@ async def test_a_process_that_does_not_know_the_format_refuses_calls_and_names_t
         with pytest.raises(StoreUnavailable, match=rf"knows none above {PREVIOUS}: run deferd 9\.9\.0 or a later one"):
             await engine.processes.announce()
         assert engine.processes.format == PREVIOUS
+
+
+async def test_a_process_starts_while_the_store_takes_no_writes_and_is_listed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_processes, "ANNOUNCE_EVERY_S", 0.05)
+    with StoreServer(tmp_path / "store", min_replicas_to_write=1) as server:
+        async with engine_on(server):
+            assert server.command("EXISTS", PROCESSES_KEY) == 0
+            server.command("CONFIG", "SET", "min-replicas-to-write", 0)
+            await until(lambda: server.command("HLEN", PROCESSES_KEY) == 1, "it is listed")
+
+
+async def test_a_process_does_not_start_on_a_store_with_a_format_that_it_does_not_know(server: StoreServer) -> None:
+    server.command("SET", SHARDS_KEY, f"1 format {NEXT} of 9.9.0")
+    with pytest.raises(StoreUnavailable, match=rf"knows none above {PREVIOUS}: run deferd 9\.9\.0 or a later one"):
+        async with engine_on(server):
+            pass
 
 
 async def test_what_another_program_has_written_there_stops_no_process(
