@@ -14,6 +14,7 @@ import os
 import socket
 import time
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 import orjson
@@ -32,6 +33,8 @@ COUNTS_MS = 60_000
 GRACE_MS = 30_000
 """For how long all processes must have known a format before the store has it."""
 _AT_ONCE = -1
+_LATEST_MS = 253_402_300_799_999
+"""The last instant that responses can have, at the end of year 9999."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -57,7 +60,7 @@ class _Shown(msgspec.Struct):
     release: str
     host: str
     pid: int
-    since: int
+    since: Annotated[int, msgspec.Meta(ge=0, le=_LATEST_MS)]
 
 
 class StoreProcesses:
@@ -170,7 +173,7 @@ def _read(process: bytes, seen: bytes, newest_format: bytes, shown: bytes) -> St
     """A process of the list; None for what another program has written there."""
     try:
         read = msgspec.json.decode(shown, type=_Shown)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
     name = process.decode(errors="replace")
     return StoreProcess(name, read.release, read.host, read.pid, read.since, int(seen), int(newest_format))

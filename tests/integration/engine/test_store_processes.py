@@ -133,7 +133,12 @@ async def test_what_another_program_has_written_there_stops_no_process(
         server.command("SET", PROCESSES_KEY, "a text")
         assert len(await engine.processes.read()) == 1
         announce_previous(server)
-        server.command("HSET", PROCESSES_KEY, "junk", "no number", "broken", f"{round(time.time() * 1000)} 1 {{")
+        at = f"{round(time.time() * 1000)} 1 "
+        server.command("HSET", PROCESSES_KEY, "junk", "no number", "broken", at + "{")
+        for name, since in (("late", 10**18), ("early", -1)):  # no response can have such an instant
+            server.command("HSET", PROCESSES_KEY, name, f'{at}{{"release":"1","host":"a","pid":7,"since":{since}}}')
+        latin_1 = b'{"release":"\xe9","host":"a","pid":7,"since":1}'
+        server.command("HSET", PROCESSES_KEY, "not UTF-8", at.encode() + latin_1)
         assert [one.release for one in await engine.processes.read()] == ["0.0.9", VERSION]
         server.command("DEL", SHARDS_KEY)
         server.command("HSET", SHARDS_KEY, "a", "b")
