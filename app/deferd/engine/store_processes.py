@@ -33,6 +33,8 @@ COUNTS_MS = 60_000
 GRACE_MS = 30_000
 """For how long all processes must have known a format before the store has it."""
 _AT_ONCE = -1
+_NAMED = 3
+"""How many processes an error names."""
 _LATEST_MS = 253_402_300_799_999
 """The last instant that responses can have, at the end of year 9999."""
 _LOG = logging.getLogger(__name__)
@@ -125,8 +127,19 @@ class StoreProcesses:
         """As `announce`, but raise the format at once: processes that do not know it refuse all calls from then on.
 
         Returns all processes.
+
+        Raises:
+            NotYetAvailable: only processes of a later release know a newer format, and nothing was done.
+            StoreUnavailable: as `announce`.
         """
+        before = self.format
         self._read_format(await self._announce(self._shown, _AT_ONCE))
+        later = [one for one in self._found if one.newest_format > shard_guard.FORMAT]
+        if later and self.format == before:
+            raise NotYetAvailable(
+                f"this service is of deferd {VERSION}, which knows no format of the store above {shard_guard.FORMAT}; "
+                f"let a service of a later release do it, such as {later[-1]}"
+            )
         return self._found
 
     async def leave(self) -> None:
@@ -143,9 +156,11 @@ class StoreProcesses:
             NotYetAvailable: a process of an earlier release may still use the store.
         """
         if self.format < since_format:
+            behind = [one for one in self._found if one.newest_format < since_format]
             raise NotYetAvailable(
                 f"{what} needs format {since_format} of the store, which has format {self.format}"
-                + "".join(f"; {one} does not know it" for one in self._found if one.newest_format < since_format)
+                + "".join(f"; {one} does not know it" for one in behind[:_NAMED])
+                + (f"; {len(behind) - _NAMED} more do not" if len(behind) > _NAMED else "")
             )
 
     async def _announce(self, shown: bytes, grace_ms: int) -> bytes | None:

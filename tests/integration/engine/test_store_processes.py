@@ -87,6 +87,27 @@ async def test_the_format_stays_while_a_process_does_not_know_the_next_one(
         engine.processes.require(NEXT, "priority")
 
 
+async def test_an_error_names_some_of_many_processes(server: StoreServer, next_release: None) -> None:
+    async with engine_on(server) as engine:
+        for number in range(300):
+            announce_previous(server, f"old-{number}")
+        await engine.processes.read()
+        with pytest.raises(NotYetAvailable, match=r"; 297 more do not$") as error:
+            engine.processes.require(NEXT, "priority")
+        assert str(error.value).count("process 7 on shop-1") == 3
+
+
+async def test_a_process_that_knows_no_newer_format_says_that_it_cannot_finish_an_upgrade(server: StoreServer) -> None:
+    server.command("SET", SHARDS_KEY, f"1 format {PREVIOUS}")
+    async with engine_on(server) as engine:
+        shown = '{"release":"0.9.0","host":"shop-2","pid":8,"since":1}'
+        server.command("HSET", PROCESSES_KEY, "later", f"{round(time.time() * 1000)} {NEXT} {shown}")
+        expected = rf"no format .* above {PREVIOUS}; .* such as process 8 on shop-2, deferd 0\.9\.0$"
+        with pytest.raises(NotYetAvailable, match=expected):
+            await engine.processes.upgrade()
+        assert format_of(server) == f"1 format {PREVIOUS}"
+
+
 async def test_a_process_that_says_nothing_counts_for_a_minute(server: StoreServer, next_release: None) -> None:
     async with engine_on(server) as engine:
         announce_previous(server, "silent", seconds_ago=50)
