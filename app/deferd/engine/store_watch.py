@@ -10,6 +10,7 @@ import asyncio
 import logging
 import math
 import time
+from collections.abc import Callable
 
 from redis.exceptions import RedisError
 
@@ -29,13 +30,22 @@ class StoreWatch:
 
     `run` repeats the self-test on each new connection (in a cluster: when the primaries change) and while calls are
     refused. It also checks the shard guard, and writes it again when it is missing. A store that is `exclusive` to this
-    service needs neither until a permission is missing.
+    service needs neither until a permission is missing. `on_mismatch` is called with the error of calls when the guard
+    begins to differ: nothing in the store wakes who waits in this process.
     """
 
-    def __init__(self, store: Store, shards: int, *, exclusive: bool) -> None:
+    def __init__(
+        self,
+        store: Store,
+        shards: int,
+        *,
+        exclusive: bool,
+        on_mismatch: Callable[[StoreUnavailable], None] = lambda _error: None,
+    ) -> None:
         self._store = store
         self._shards = shards
         self._exclusive = exclusive
+        self._on_mismatch = on_mismatch
         self._unfit: str | None = None
         """Why the store cannot run scripts."""
         self._logged: str | None = None
@@ -106,7 +116,10 @@ class StoreWatch:
             _LOG.critical("the store %s. Calls are refused", mismatch)
         elif mismatch is None and self._mismatch is not None:
             _LOG.warning("the store has --shards %d again; calls are sent again", self._shards)
+        begins = mismatch is not None and self._mismatch is None
         self._mismatch = mismatch
+        if begins:
+            self._on_mismatch(_refused(f"the store {mismatch}"))
         if stored is not None and mismatch is None:
             self._guard = stored
 

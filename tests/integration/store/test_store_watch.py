@@ -13,9 +13,12 @@ from pathlib import Path
 import pytest
 
 from deferd.contract.errors import StoreUnavailable
+from deferd.contract.model import TopicSettings
 from deferd.engine import store_watch
 from deferd.engine.engine import Engine
+from deferd.engine.event_streams import EventStream
 from deferd.engine.queue import PopRequest
+from deferd.engine.topic_search import TopicSelection
 from deferd.store import shard_guard
 from deferd.store.connection import connect
 from deferd.store.shard_guard import SHARDS_KEY
@@ -196,6 +199,29 @@ async def test_a_service_refuses_all_calls_while_the_guard_has_another_value(
         server.command("DEL", SHARDS_KEY)
         await put_until_stored(engine, "after")
     assert [record.levelno for record in caplog.records].count(logging.CRITICAL) == 1
+
+
+async def test_pops_and_streams_that_wait_end_when_the_guard_gets_another_value(server: StoreServer) -> None:
+    """Else a consumer would wait at a service of the old release while the new one has its jobs."""
+    async with running_engine(server, shards=4, user=False) as engine:
+        await engine.topics.set("wide", TopicSettings(partitions=8))
+        pop, waiting = engine.dispatcher.pop, engine.dispatcher.waiting
+        pops = [
+            asyncio.create_task(pop([TOPIC], wait_ms=60_000)),
+            asyncio.create_task(pop(["wide", TOPIC], wait_ms=60_000)),
+            asyncio.create_task(pop([], selection=TopicSelection(["w*"], []), wait_ms=60_000)),
+        ]
+        await until(lambda: waiting.count == 3 and all(one.was_polled for one in waiting.all()), "they wait")
+        stream = EventStream(["*"], None)
+        with engine.events.serving(stream):
+            server.command("SET", SHARDS_KEY, "4 format 2 of 9.9.0")
+            async with asyncio.timeout(BACK_WITHIN_S):
+                found = await asyncio.gather(*pops, return_exceptions=True)
+            assert all("run deferd 9.9.0 or a later one" in str(error) for error in found)
+            assert {type(error) for error in found} == {StoreUnavailable}
+            assert stream.is_ended
+        with pytest.raises(StoreUnavailable, match=r"run deferd 9\.9\.0 or a later one"):
+            engine.admit()
 
 
 async def test_a_new_connection_is_tested_before_the_next_call(
