@@ -30,7 +30,9 @@ FIRST_WRITE_DELAY_S = 2 * CHECK_INTERVAL_S
 """How long a starting service waits before it writes a missing guard. If the store was emptied, the services that run
 on it write their number first."""
 _POLL_S = 0.05
-_VALUE = re.compile(r"(-?\d+) format (\d+)(?: of (\S+))?", re.ASCII)
+_VALUE = re.compile(r"(-?\d+) format (\d+)(?: of (\S+))?(?: .*)?", re.ASCII)
+"""A later release may add words. One that does not know them must still say that it is too old, not how to replace
+the guard."""
 
 Call = Callable[..., Awaitable[Any]]
 
