@@ -50,8 +50,10 @@ class StoreWatch:
         """Why the store cannot run scripts."""
         self._logged: str | None = None
         """The reason that was logged last."""
-        self._guard = shard_guard.value(shards)
-        """The shard guard, as it was last right."""
+        self._guard: str | None = None
+        """The shard guard, as it was last right; None before this was seen."""
+        self._is_outdated = False
+        """Whether the store had a format above those that this process knows."""
         self._mismatch: str | None = None
         """What is wrong with the shard guard."""
         self._tested_at: object = None
@@ -107,8 +109,17 @@ class StoreWatch:
         try:
             stored = await shard_guard.read(self._store.call)
             if stored is None:
-                stored = await shard_guard.write(self._store.call, self._guard)
+                if self._is_outdated:
+                    return  # other nodes of a cluster may still have data that this process would damage
+                stored = await shard_guard.write(self._store.call, self._guard or shard_guard.value(self._shards))
                 _LOG.warning("%s was gone from the store and was written again", shard_guard.SHARDS_KEY)
+            elif self._has_lost_its_format(stored):
+                stored = await shard_guard.overwrite(self._store.call, self._guard or stored)
+                _LOG.warning(
+                    "%s had an older format again, as after a failover, and was set to %s",
+                    shard_guard.SHARDS_KEY,
+                    stored,
+                )
         except (RedisError, OSError):
             return
         mismatch = None if stored is None else shard_guard.mismatch(stored, self._shards)
@@ -122,6 +133,15 @@ class StoreWatch:
             self._on_mismatch(_refused(f"the store {mismatch}"))
         if stored is not None and mismatch is None:
             self._guard = stored
+        found = None if stored is None else shard_guard.format_in(stored)
+        self._is_outdated = found is not None and found > shard_guard.FORMAT
+
+    def _has_lost_its_format(self, stored: str) -> bool:
+        """Whether the store went back to an older format: what other nodes of a cluster hold did not."""
+        if self._guard is None or shard_guard.mismatch(stored, self._shards) is not None:
+            return False
+        before, found = shard_guard.format_in(self._guard), shard_guard.format_in(stored)
+        return before is not None and found is not None and found < before
 
     async def _test(self, known: str | None = None) -> None:
         """Run the self-test. `known` is a permission that is missing, whether or not the self-test notices."""

@@ -197,8 +197,42 @@ async def test_a_service_refuses_all_calls_while_the_guard_has_another_value(
         assert scripts_sent(server) == sent
 
         server.command("DEL", SHARDS_KEY)
+        if shard_guard.format_in(other or "") == 2:
+            server.command("SET", SHARDS_KEY, "4 format 1")  # only somebody who knows that format may write it
         await put_until_stored(engine, "after")
     assert [record.levelno for record in caplog.records].count(logging.CRITICAL) == 1
+
+
+async def test_a_process_that_is_too_old_does_not_write_a_guard_that_is_gone(server: StoreServer) -> None:
+    """A cluster may lose the guard and keep the data of other nodes."""
+    async with running_engine(server, shards=4, user=False) as engine:
+        await until(lambda: engine._watch._guard is not None, "it has looked")
+        server.command("SET", SHARDS_KEY, "4 format 2 of 9.9.0")
+        await until(lambda: engine._watch._mismatch is not None, "it has noticed", within_s=BACK_WITHIN_S)
+        server.command("DEL", SHARDS_KEY)
+        await asyncio.sleep(5 * CHECK_INTERVAL_S)
+        assert server.command("GET", SHARDS_KEY) is None
+        with pytest.raises(StoreUnavailable, match="holds data of format 2"):
+            await engine.puts.put(job("a"))
+
+
+async def test_a_format_that_a_failover_has_lost_is_written_again(
+    server: StoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_guard, "FORMAT", 2)
+    server.command("SET", SHARDS_KEY, "4 format 1")
+    async with running_engine(server, shards=4, user=False) as engine:
+        await until(lambda: engine._watch._guard == "4 format 1", "it has looked")
+        assert server.command("GET", SHARDS_KEY) == b"4 format 1"
+        server.command("SET", SHARDS_KEY, "4 format 2 of 9.9.0")
+        await until(lambda: engine._watch._guard == "4 format 2 of 9.9.0", "it knows", within_s=BACK_WITHIN_S)
+        server.command("SET", SHARDS_KEY, "4 format 1")
+        await until(
+            lambda: server.command("GET", SHARDS_KEY) == b"4 format 2 of 9.9.0", "it is back", within_s=BACK_WITHIN_S
+        )
+        server.command("SET", SHARDS_KEY, "8 format 1")  # it is not of this store
+        await asyncio.sleep(5 * CHECK_INTERVAL_S)
+        assert server.command("GET", SHARDS_KEY) == b"8 format 1"
 
 
 async def test_pops_and_streams_that_wait_end_when_the_guard_gets_another_value(server: StoreServer) -> None:
