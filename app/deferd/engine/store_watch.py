@@ -22,6 +22,9 @@ from deferd.store.preflight import SelfTestResult, missing_permission, permissio
 _STOPPED_S = 30.0
 """A process that was stopped for so long looks at its store before it calls it: the format may have been raised without
 it, after a minute (`deferd.engine.store_processes`)."""
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""One that goes on while the machine is suspended; on Linux `time.monotonic` does not, so that a process would take an
+hour for a moment."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -69,7 +72,7 @@ class StoreWatch:
             raise _refused(self._unfit)
         if self._mismatch is not None:
             raise _refused(f"the store {self._mismatch}")
-        if time.monotonic() > self._looks_again_by_s:
+        if time.clock_gettime(_CLOCK) > self._looks_again_by_s:
             raise _refused("this process was stopped for some time, so it looks at the store first")
 
     async def refuse(self, permission: str) -> StoreUnavailable:
@@ -101,7 +104,7 @@ class StoreWatch:
         try:
             await self._check()
         finally:  # also when the store cannot be reached
-            self._looks_again_by_s = time.monotonic() + _STOPPED_S + self._store.timeout_s
+            self._looks_again_by_s = time.clock_gettime(_CLOCK) + _STOPPED_S + self._store.timeout_s
 
     async def _check(self) -> None:
         if self._unfit is not None or self._tested_at != self._store.topology():

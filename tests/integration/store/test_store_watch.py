@@ -162,6 +162,25 @@ async def test_a_process_that_was_stopped_looks_at_the_store_before_it_calls_it(
         await store.close()
 
 
+async def test_a_process_whose_machine_was_suspended_looks_at_the_store_before_it_calls_it(
+    server: StoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then `time.monotonic` does not go on, and no task notices that time has passed."""
+    suspended_s = 0.0
+    read = time.clock_gettime
+
+    def clock_gettime(clock: int) -> float:
+        return read(clock) + (suspended_s if clock == getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC) else 0.0)
+
+    monkeypatch.setattr(time, "clock_gettime", clock_gettime)
+    async with running_engine(server, user=False) as engine:
+        await until(lambda: engine._watch._looks_again_by_s < math.inf, "it has looked")
+        suspended_s = 3600.0
+        with pytest.raises(StoreUnavailable, match="was stopped for some time, so it looks at the store first"):
+            await engine.ping()
+        await put_until_stored(engine, "a")
+
+
 @pytest.mark.parametrize(
     ("other", "expected"),
     [
