@@ -129,7 +129,7 @@ class StoreWatch:
         if mismatch is not None and mismatch != self._mismatch:
             _LOG.critical("the store %s. Calls are refused", mismatch)
         elif mismatch is None and self._mismatch is not None:
-            _LOG.warning("the store has --shards %d again; calls are sent again", self._shards)
+            _LOG.warning("%s of the store is right again (%s); calls are sent again", shard_guard.SHARDS_KEY, stored)
         begins = mismatch is not None and self._mismatch is None
         self._mismatch = mismatch
         if begins:

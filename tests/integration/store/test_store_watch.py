@@ -219,6 +219,7 @@ async def test_a_service_refuses_all_calls_while_the_guard_has_another_value(
         if shard_guard.format_in(other or "") == 2:
             server.command("SET", SHARDS_KEY, "4 format 1")  # only somebody who knows that format may write it
         await put_until_stored(engine, "after")
+    assert "deferd:shards of the store is right again (4 format 1); calls are sent again" in caplog.text
     assert [record.levelno for record in caplog.records].count(logging.CRITICAL) == 1
 
 
