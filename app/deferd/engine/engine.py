@@ -80,7 +80,13 @@ class Engine:
     ) -> None:
         keys = Keys(shards, Partitions(on_change=self._on_other_partitions))
         self._store, self._keys, self._is_cluster = store, keys, store.cluster
-        self._watch = StoreWatch(store, shards, exclusive=embedded, on_mismatch=self._on_mismatch)
+        self._watch = StoreWatch(
+            store,
+            shards,
+            exclusive=embedded,
+            on_mismatch=self._on_mismatch,
+            may_be_raised=self._may_be_raised,
+        )
         self._scripts = Scripts(store, movable_clock=movable_clock, watch=self._watch, on_late_run=self._on_late_run)
         self.processes = StoreProcesses(self._scripts, exclusive=embedded)
         self.topic_list = TopicList(self._scripts, keys)
@@ -331,6 +337,9 @@ class Engine:
     def _on_mismatch(self, error: StoreUnavailable) -> None:
         self.dispatcher.on_refusal(error)
         self.events.end_all()
+
+    def _may_be_raised(self) -> bool:
+        return self.processes.is_one_later()
 
     def _on_due(self, key: str) -> None:
         for timer in self.timers:

@@ -85,6 +85,10 @@ class StoreProcesses:
         """The format of the store, as this process last read it: what is newer must not be written."""
         self._found: list[StoreProcess] = []
 
+    def is_one_later(self) -> bool:
+        """Whether a process knows a format that this one does not, as far as that is known."""
+        return any(one.newest_format > shard_guard.FORMAT for one in self._found)
+
     async def run(self) -> None:
         """Announce this process until cancelled. Errors of the store are waited out."""
         while True:

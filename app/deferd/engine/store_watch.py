@@ -22,6 +22,9 @@ from deferd.store.preflight import SelfTestResult, missing_permission, permissio
 _STOPPED_S = 30.0
 """A process that was stopped for so long looks at its store before it calls it: the format may have been raised without
 it, after a minute (`deferd.engine.store_processes`)."""
+_UNREAD_S = 60.0
+"""A process of a cluster that has not reached the shard guard for so long no longer counts. The format may be raised
+half a minute later, though the process reaches other nodes."""
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """One that goes on while the machine is suspended; on Linux `time.monotonic` does not, so that a process would take an
 hour for a moment."""
@@ -34,7 +37,8 @@ class StoreWatch:
     `run` repeats the self-test on each new connection (in a cluster: when the primaries change) and while calls are
     refused. It also checks the shard guard, and writes it again when it is missing. A store that is `exclusive` to this
     service needs neither until a permission is missing. `on_mismatch` is called with the error of calls when the guard
-    begins to differ: nothing in the store wakes who waits in this process.
+    begins to differ: nothing in the store wakes who waits in this process. `may_be_raised` says whether there are
+    processes that know a later format, as far as that is known.
     """
 
     def __init__(
@@ -44,11 +48,14 @@ class StoreWatch:
         *,
         exclusive: bool,
         on_mismatch: Callable[[StoreUnavailable], None] = lambda _error: None,
+        may_be_raised: Callable[[], bool] = lambda: False,
     ) -> None:
         self._store = store
         self._shards = shards
         self._exclusive = exclusive
         self._on_mismatch = on_mismatch
+        self._may_be_raised = may_be_raised
+        self._read_at_s = time.clock_gettime(_CLOCK)
         self._unfit: str | None = None
         """Why the store cannot run scripts."""
         self._logged: str | None = None
@@ -124,20 +131,29 @@ class StoreWatch:
                     stored,
                 )
         except (RedisError, OSError):
+            unread_s = time.clock_gettime(_CLOCK) - self._read_at_s
+            if self._store.cluster and self._mismatch is None and unread_s > _UNREAD_S and self._may_be_raised():
+                self._set_mismatch(
+                    f"has data of a later format, perhaps: {shard_guard.SHARDS_KEY} could not be read for "
+                    f"{_UNREAD_S:g} s, and processes of a later release use the store"
+                )
             return
+        self._read_at_s = time.clock_gettime(_CLOCK)
         mismatch = None if stored is None else shard_guard.mismatch(stored, self._shards)
-        if mismatch is not None and mismatch != self._mismatch:
-            _LOG.critical("the store %s. Calls are refused", mismatch)
-        elif mismatch is None and self._mismatch is not None:
+        if mismatch is None and self._mismatch is not None:
             _LOG.warning("%s of the store is right again (%s); calls are sent again", shard_guard.SHARDS_KEY, stored)
-        begins = mismatch is not None and self._mismatch is None
-        self._mismatch = mismatch
-        if begins:
-            self._on_mismatch(_refused(f"the store {mismatch}"))
+        self._set_mismatch(mismatch)
         if stored is not None and mismatch is None:
             self._guard = stored
         found = None if stored is None else shard_guard.format_in(stored)
         self._is_outdated = found is not None and found > shard_guard.FORMAT
+
+    def _set_mismatch(self, mismatch: str | None) -> None:
+        before, self._mismatch = self._mismatch, mismatch
+        if mismatch is not None and mismatch != before:
+            _LOG.critical("the store %s. Calls are refused", mismatch)
+        if mismatch is not None and before is None:
+            self._on_mismatch(_refused(f"the store {mismatch}"))
 
     def _has_lost_its_format(self, stored: str) -> bool:
         """Whether the store went back to an older format: what other nodes of a cluster hold did not."""
