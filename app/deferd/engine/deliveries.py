@@ -152,13 +152,19 @@ class Deliveries:
         self._burials.add(self._home(topic, burial[0]), burial, on_result)
 
     async def _send_releases(self, topic: str, releases: list[EncodedRelease]) -> list[ReleaseReply | StoreUnavailable]:
-        return await self._partitions.find(topic, releases, _id_of_release, self._release, _is_missing_release)
+        return await self._partitions.find(
+            topic, releases, _id_of_release, self._release, is_not_here, is_cancelled=is_cancelled
+        )
 
     async def _send_touches(self, topic: str, touches: list[Args]) -> list[int | StoreUnavailable]:
-        return await self._partitions.find(topic, touches, itemgetter(0), self._touch, is_missing)
+        return await self._partitions.find(
+            topic, touches, itemgetter(0), self._touch, is_not_here, is_cancelled=is_cancelled
+        )
 
     async def _send_burials(self, topic: str, burials: list[Args]) -> list[int | StoreUnavailable]:
-        return await self._partitions.find(topic, burials, itemgetter(0), self._bury, is_missing)
+        return await self._partitions.find(
+            topic, burials, itemgetter(0), self._bury, is_not_here, is_cancelled=is_cancelled
+        )
 
     # In one partition
 
@@ -234,10 +240,6 @@ def lease_end_ms(result: int, topic: str, job_id: str) -> int:
 
 def _id_of_release(release: EncodedRelease) -> str:
     return release.id
-
-
-def _is_missing_release(reply: ReleaseReply | StoreUnavailable) -> bool:
-    return isinstance(reply, list) and reply[0] == NOT_FOUND
 
 
 _Delivery = tuple[str, int, int]
@@ -332,14 +334,14 @@ class HeldJobs:
         return codes
 
 
-OK, NOT_FOUND, _STALE, _CANCELLED = 0, 1, 2, 3
+OK, NOT_FOUND, _STALE, CANCELLED = 0, 1, 2, 3
 _NOT_HELD = {4: JobState.DELAYED, 5: JobState.READY, 6: JobState.DEAD, 7: JobState.FINISHED}
 """The codes of lib/delivery.lua for a job that no consumer holds."""
 _FINISH_STATUS: dict[int, tuple[int, str | None]] = {
     OK: (200, None),
     NOT_FOUND: (404, JobNotFound.code),
     **dict.fromkeys((_STALE, *_NOT_HELD), (409, ReceiptStale.code)),
-    _CANCELLED: (410, JobCancelled.code),
+    CANCELLED: (410, JobCancelled.code),
 }
 """The status and the error's name in the response to a batch finish, by code."""
 
@@ -370,6 +372,16 @@ def is_missing(reply: Any) -> bool:
     return reply is None or reply == NOT_FOUND or (isinstance(reply, list) and reply[0] == NOT_FOUND)
 
 
+def is_cancelled(reply: Any) -> bool:
+    """Whether a script on a delivery found only that its job, or one with its id, was cancelled."""
+    return reply == CANCELLED or (isinstance(reply, list) and reply[0] == CANCELLED)
+
+
+def is_not_here(reply: Any) -> bool:
+    """Whether a job may be in another partition than the one whose script replied this."""
+    return is_missing(reply) or is_cancelled(reply)
+
+
 def raise_unless_ok(code: int, topic: str, job_id: str) -> None:
     """Turn the code of a consumer's call into its result. Raises as `JobQueue.finish`."""
     if code == OK:
@@ -378,7 +390,7 @@ def raise_unless_ok(code: int, topic: str, job_id: str) -> None:
         raise JobNotFound(topic, job_id)
     if code == _STALE:
         raise ReceiptStale(topic, job_id)
-    if code == _CANCELLED:
+    if code == CANCELLED:
         raise JobCancelled(topic, job_id)
     if code in _NOT_HELD:
         raise ReceiptStale(topic, job_id, f"nobody holds job {job_id!r} of topic {topic!r}: it is {_NOT_HELD[code]}")

@@ -202,6 +202,15 @@ class Dispatcher:
             self._outages.probe_topic_now(topic)
         self._patterns.search_again()
 
+    def on_refusal(self, error: StoreUnavailable) -> None:
+        """No call is sent to the store any more: waiting pops fail, so that their clients try another service."""
+        for waiter in self.waiting.all():
+            if not waiter.in_call:
+                self._fail(waiter, error)
+        for topic in list(self._wait_queues):  # of those in a call: the next one fails
+            self._request_poll(topic)
+        self._patterns.search_again()
+
     def drain(self) -> None:
         """End all waiting pops with the jobs they have; from now on no pop waits."""
         self._draining = True

@@ -80,7 +80,13 @@ class Engine:
     ) -> None:
         keys = Keys(shards, Partitions(on_change=self._on_other_partitions))
         self._store, self._keys, self._is_cluster = store, keys, store.cluster
-        self._watch = StoreWatch(store, shards, exclusive=embedded)
+        self._watch = StoreWatch(
+            store,
+            shards,
+            exclusive=embedded,
+            on_mismatch=self._on_mismatch,
+            may_be_raised=self._may_be_raised,
+        )
         self._scripts = Scripts(store, movable_clock=movable_clock, watch=self._watch, on_late_run=self._on_late_run)
         self.processes = StoreProcesses(self._scripts, exclusive=embedded)
         self.topic_list = TopicList(self._scripts, keys)
@@ -215,7 +221,7 @@ class Engine:
         """
         await self.ping()
         await self._scripts.load()
-        await self.processes.announce()
+        await self.processes.begin()
         await self._notifications.check_publishing()
         self._tasks = [asyncio.create_task(self._notifications.run(), name="deferd-notifications")]
         try:
@@ -281,6 +287,10 @@ class Engine:
                 return
         raise error or StoreUnavailable("the store has no shard")
 
+    def admit(self) -> None:
+        """Raise StoreUnavailable while calls of the store are refused. For what makes none at its beginning."""
+        self._watch.admit()
+
     async def store_facts(self) -> StoreFacts:
         """What the store is and supports now. Raises StoreUnavailable."""
         with observed("INFO"):
@@ -323,6 +333,13 @@ class Engine:
         self.dispatcher.on_gap()
         if self._pushers is not None:
             self._pushers.on_gap()
+
+    def _on_mismatch(self, error: StoreUnavailable) -> None:
+        self.dispatcher.on_refusal(error)
+        self.events.end_all()
+
+    def _may_be_raised(self) -> bool:
+        return self.processes.is_one_later()
 
     def _on_due(self, key: str) -> None:
         for timer in self.timers:

@@ -110,11 +110,15 @@ class EventHub:
             if not self._streams:
                 self._has_streams.clear()
 
-    def drain(self) -> None:
-        """End all streams."""
-        self._is_draining = True
+    def end_all(self) -> None:
+        """End all streams: their clients continue at another service."""
         for stream in self._streams:
             stream.end()
+
+    def drain(self) -> None:
+        """End all streams; from now on, those that begin end at once."""
+        self._is_draining = True
+        self.end_all()
 
     async def run(self) -> None:
         """Read until cancelled."""

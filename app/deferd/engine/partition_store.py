@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from time import monotonic
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine.group_commit import GroupCommit
@@ -208,9 +208,12 @@ class PartitionStore:
         id_of: Callable[[Item], str],
         send: Send[Item, Result],
         is_missing: Callable[[Result], bool],
+        *,
+        is_cancelled: Callable[[Result], bool] = lambda _: False,
     ) -> list[Result | StoreUnavailable]:
         """The results of `send(partition, items)`; items that are missing there are sent to the other partitions where
-        they may be.
+        they may be. `is_cancelled`: whether the result of a missing item is the one that counts if none of them has the
+        item.
 
         Exact: an id moves from one partition to another only by ending there and being put again, so between two calls
         that miss it there was an instant without it. An item that may be where the store cannot be reached has that
@@ -219,16 +222,17 @@ class PartitionStore:
         Raises:
             StoreUnavailable: `partition` cannot be reached.
         """
-        results: list[Result | StoreUnavailable] = list(await send(partition, list(items)))
-        missing = [at for at, result in enumerate(results) if is_missing(result)]  # type: ignore[arg-type]  # of any type
+        results: list[Any] = list(await send(partition, list(items)))
+        missing = [at for at, result in enumerate(results) if is_missing(result)]
         if not missing:
             return results
+        cancelled = {at: results[at] for at in missing if is_cancelled(results[at])}
         topic = topic_of(partition)
         try:
             await self.refresh(topic)
         except StoreUnavailable as exc:
             for at in missing:
-                results[at] = exc
+                results[at] = cancelled.get(at, exc)
             return results
         if partition == topic and topic not in self.known.layouts:
             return results
@@ -238,6 +242,10 @@ class PartitionStore:
             for at in missing:
                 together.setdefault(places[at].pop(0), []).append(at)
             results = await _send_together(together, items, send, dict(enumerate(results)))
+            cancelled.update((at, results[at]) for at in missing if is_cancelled(results[at]))
+        for at, result in cancelled.items():
+            if _is_still_missing(results[at], is_missing):
+                results[at] = result
         return results
 
     async def find_one(

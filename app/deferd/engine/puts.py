@@ -527,18 +527,12 @@ class PutSender:
             home = layout.home(topic, job_id)
             place = _Place(home, layout.count) if former is None else _Place(former, layout.count, job_id)
             places.setdefault(place, []).append(at)
-        outcomes = await asyncio.gather(
-            *(self._put_into(place, [call.jobs[at] for at in indexes], call) for place, indexes in places.items()),
-            return_exceptions=True,
-        )
-        for indexes, outcome in zip(places.values(), outcomes, strict=True):
-            if isinstance(outcome, StoreUnavailable):
-                call.results.update(dict.fromkeys(indexes, outcome))
-            elif isinstance(outcome, BaseException):
-                raise outcome
-            elif isinstance(outcome, Stored):
-                call.stored.append(outcome)
-                call.results.update(zip(indexes, outcome.results, strict=True))
+        # Those that are held first: what is held no more goes home with the others, in the order of the jobs.
+        of_former = {place: indexes for place, indexes in places.items() if place.held_id is not None}
+        at_home = {place: indexes for place, indexes in places.items() if place.held_id is None}
+        outcomes = await self._put_into_all(of_former, call)
+        if all(at in call.results for indexes in of_former.values() for at in indexes):
+            outcomes += await self._put_into_all(at_home, call)
         if len(call.results) == len(call.jobs):
             if not call.stored:
                 raise call.results[0]
@@ -548,11 +542,27 @@ class PutSender:
             await self.partitions.spread(topic)
         return None
 
+    async def _put_into_all(self, places: dict[_Place, list[int]], call: _Call) -> list[Any]:
+        """Put jobs into partitions, by the indexes of the jobs of each; what `_put_into` returned, or the errors."""
+        outcomes = await asyncio.gather(
+            *(self._put_into(place, [call.jobs[at] for at in indexes], call) for place, indexes in places.items()),
+            return_exceptions=True,
+        )
+        for (place, indexes), outcome in zip(places.items(), outcomes, strict=True):
+            if isinstance(outcome, StoreUnavailable):
+                call.results.update(dict.fromkeys(indexes, outcome))
+            elif isinstance(outcome, BaseException):
+                raise outcome
+            elif isinstance(outcome, Stored):
+                call.stored.append(outcome)
+                call.results.update(zip(indexes, outcome.results, strict=place.held_id is None))
+        return outcomes
+
     async def _put_into(self, place: _Place, jobs: Sequence[EncodedPut], call: _Call) -> Stored | Terms | None:
         """Put jobs into a partition.
 
         If nothing was stored because the terms were outdated, returns the terms to try next, which are also in `call`.
-        None: the partition does not hold the id any more.
+        None: the partition does not hold the id any more. Of a held id only the first jobs may be stored.
         """
         partition, is_named = place.partition, call.level is not None
         is_remembered = call.corrected is None

@@ -22,6 +22,7 @@ from deferd.contract.operations.jobs import FinishResult, PutResult
 from deferd.engine import metrics
 from deferd.engine.chained_puts import ChainedPuts
 from deferd.engine.deliveries import (
+    CANCELLED,
     NOT_FOUND,
     OK,
     finish_results,
@@ -61,6 +62,8 @@ _RESEND = -1
 """What pop.lua returns for a repeated request whose jobs do not fit into the reply."""
 _IS_PUSHED = -1
 """What pop.lua returns for a topic whose jobs are pushed."""
+_NOT_HERE = frozenset({NOT_FOUND, CANCELLED})
+"""The codes of a finish of a job that may be in another partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +153,9 @@ class JobQueue:
         self.pops_and_finishes = PopsAndFinishes(self._pop_and_finish, self._partitions.known)
 
     async def _send_finishes(self, topic: str, jobs: list[Args]) -> list[int | StoreUnavailable]:
-        return await self._partitions.find(topic, jobs, itemgetter(0), self._send_finishes_to, NOT_FOUND.__eq__)
+        return await self._partitions.find(
+            topic, jobs, itemgetter(0), self._send_finishes_to, _NOT_HERE.__contains__, is_cancelled=CANCELLED.__eq__
+        )
 
     async def _send_finishes_to(self, topic: str, jobs: Sequence[Args]) -> list[int]:
         """`topic`: a partition."""

@@ -14,6 +14,7 @@ import os
 import socket
 import time
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 import orjson
@@ -32,6 +33,10 @@ COUNTS_MS = 60_000
 GRACE_MS = 30_000
 """For how long all processes must have known a format before the store has it."""
 _AT_ONCE = -1
+_NAMED = 3
+"""How many processes an error names."""
+_LATEST_MS = 253_402_300_799_999
+"""The last instant that responses can have, at the end of year 9999."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -57,7 +62,7 @@ class _Shown(msgspec.Struct):
     release: str
     host: str
     pid: int
-    since: int
+    since: Annotated[int, msgspec.Meta(ge=0, le=_LATEST_MS)]
 
 
 class StoreProcesses:
@@ -80,11 +85,29 @@ class StoreProcesses:
         """The format of the store, as this process last read it: what is newer must not be written."""
         self._found: list[StoreProcess] = []
 
+    def is_one_later(self) -> bool:
+        """Whether a process knows a format that this one does not, as far as that is known."""
+        return any(one.newest_format > shard_guard.FORMAT for one in self._found)
+
     async def run(self) -> None:
         """Announce this process until cancelled. Errors of the store are waited out."""
         while True:
             await asyncio.sleep(_ALONE_EVERY_S if self._is_exclusive else ANNOUNCE_EVERY_S)
             await self.read()
+
+    async def begin(self) -> None:
+        """Announce this process at its start. While the store takes no writes, or the part of it that has the format
+        cannot be reached, the process serves what it can, and `run` announces it later.
+
+        Raises:
+            StoreUnavailable: the store has a format that this process does not know.
+        """
+        try:
+            guard = await self._announce(self._shown, self._grace_ms)
+        except StoreUnavailable as exc:
+            _LOG.warning("this process is not yet in the store's list of processes: %s", exc)
+        else:
+            self._read_format(guard)
 
     async def announce(self) -> None:
         """Note that this process is there, and raise the store's format if all know a newer one.
@@ -92,7 +115,7 @@ class StoreProcesses:
         Raises:
             StoreUnavailable: the store cannot be reached, or has a format that this process does not know.
         """
-        await self._announce(self._shown, self._grace_ms)
+        self._read_format(await self._announce(self._shown, self._grace_ms))
 
     async def read(self) -> list[StoreProcess]:
         """All processes, the oldest first; while that part of the store cannot be reached, as they were before."""
@@ -108,8 +131,19 @@ class StoreProcesses:
         """As `announce`, but raise the format at once: processes that do not know it refuse all calls from then on.
 
         Returns all processes.
+
+        Raises:
+            NotYetAvailable: only processes of a later release know a newer format, and nothing was done.
+            StoreUnavailable: as `announce`.
         """
-        await self._announce(self._shown, _AT_ONCE)
+        before = self.format
+        self._read_format(await self._announce(self._shown, _AT_ONCE))
+        later = [one for one in self._found if one.newest_format > shard_guard.FORMAT]
+        if later and self.format == before:
+            raise NotYetAvailable(
+                f"this service is of deferd {VERSION}, which knows no format of the store above {shard_guard.FORMAT}; "
+                f"let a service of a later release do it, such as {later[-1]}"
+            )
         return self._found
 
     async def leave(self) -> None:
@@ -126,22 +160,27 @@ class StoreProcesses:
             NotYetAvailable: a process of an earlier release may still use the store.
         """
         if self.format < since_format:
+            behind = [one for one in self._found if one.newest_format < since_format]
             raise NotYetAvailable(
                 f"{what} needs format {since_format} of the store, which has format {self.format}"
-                + "".join(f"; {one} does not know it" for one in self._found if one.newest_format < since_format)
+                + "".join(f"; {one} does not know it" for one in behind[:_NAMED])
+                + (f"; {len(behind) - _NAMED} more do not" if len(behind) > _NAMED else "")
             )
 
-    async def _announce(self, shown: bytes, grace_ms: int) -> None:
+    async def _announce(self, shown: bytes, grace_ms: int) -> bytes | None:
+        """Run the script, and note the processes that it found. Returns the shard guard; None while it is missing."""
         args = (self._id, shown, shard_guard.FORMAT, VERSION, COUNTS_MS, grace_ms)
         guard, found = await self._scripts.run("announce", (SHARDS_KEY, PROCESSES_KEY), args)
-        if guard is not None:
-            self._read_format(guard.decode(errors="replace"))
         read = (_read(*found[at : at + 4]) for at in range(0, len(found), 4))
         self._found = sorted((one for one in read if one is not None), key=lambda one: (one.since_ms, one.id))
+        stored: bytes | None = guard
+        return stored
 
-    def _read_format(self, guard: str) -> None:
+    def _read_format(self, guard: bytes | None) -> None:
+        if guard is None:
+            return
         try:
-            found = layout_in(guard).format
+            found = layout_in(guard.decode(errors="replace")).format
         except ValueError as exc:
             raise StoreUnavailable(f"the store {exc}") from exc
         if found != self.format:
@@ -153,7 +192,7 @@ def _read(process: bytes, seen: bytes, newest_format: bytes, shown: bytes) -> St
     """A process of the list; None for what another program has written there."""
     try:
         read = msgspec.json.decode(shown, type=_Shown)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
     name = process.decode(errors="replace")
     return StoreProcess(name, read.release, read.host, read.pid, read.since, int(seen), int(newest_format))

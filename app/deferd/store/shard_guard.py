@@ -30,7 +30,9 @@ FIRST_WRITE_DELAY_S = 2 * CHECK_INTERVAL_S
 """How long a starting service waits before it writes a missing guard. If the store was emptied, the services that run
 on it write their number first."""
 _POLL_S = 0.05
-_VALUE = re.compile(r"(-?\d+) format (\d+)(?: of (\S+))?", re.ASCII)
+_VALUE = re.compile(r"(-?\d+) format (\d+)(?: of (\S+))?(?: .*)?", re.ASCII)
+"""A later release may add words. One that does not know them must still say that it is too old, not how to replace
+the guard."""
 
 Call = Callable[..., Awaitable[Any]]
 
@@ -74,6 +76,12 @@ async def write(call: Call, guard: str) -> str | None:
     return await read(call)
 
 
+async def overwrite(call: Call, guard: str) -> str | None:
+    """Replace the guard, and return what it is then. Raises redis-py's errors."""
+    await call("SET", SHARDS_KEY, guard)
+    return await read(call)
+
+
 async def read_or_initialize(call: Call, shards: int, *, wait_s: float) -> str | None:
     """Read the guard at a service's start, and write it if it is still missing after `wait_s`."""
     loop = asyncio.get_running_loop()
@@ -107,6 +115,12 @@ def layout_in(stored: str) -> Layout:
             "run the releases between, one after the other"
         )
     return layout
+
+
+def format_in(stored: str) -> int | None:
+    """The format that a guard names, known or not; None if it names none."""
+    found = _VALUE.fullmatch(stored)
+    return None if found is None else int(found[2])
 
 
 def mismatch(stored: str, shards: int) -> str | None:

@@ -89,6 +89,8 @@ async def test_a_service_of_the_previous_release_refuses_calls_once_the_upgrade_
     refused = get(service, "/jobs/orders/a")
     assert refused.status_code == 503
     assert f"run deferd {VERSION} or a later one" in refused.json()["detail"]
+    assert get(service, "/system").json()["detail"] == refused.json()["detail"]
+    assert get(service, "/events").status_code == 503
     assert (await engine.queue.get("orders", "a")).state == "ready"
 
 

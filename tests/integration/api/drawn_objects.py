@@ -7,6 +7,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from deferd.contract.limits import VALUE_DEPTH_MAX
+
 
 def text(value: Any) -> bytes:
     return json.dumps(value).encode()
@@ -89,7 +91,10 @@ def objects(draw: st.DrawFn, usual: tuple[bytes, ...]) -> bytes:
     if draw(st.integers(0, 9)) == 0:
         names += draw(st.lists(st.sampled_from(sorted(FIELDS)), max_size=2))
     space = draw(SPACE)
-    members = [b'"%b":%b%b' % (name, space, draw(FIELDS[name])) for name in names]
+    values = [draw(FIELDS[name]) for name in names]
+    if len(set(names)) < len(names):  # a value that a later one replaces may be nested deeper: see api/body_decoding.py
+        values = [b"[]" if value.count(b"[") > VALUE_DEPTH_MAX else value for value in values]
+    members = [b'"%b":%b%b' % (name, space, value) for name, value in zip(names, values, strict=True)]
     if b"on_conflict" in usual and draw(st.integers(0, 19)):
         members.insert(0, b'"topic":"{t}"')
     raw = b"%b{%b}%b" % (draw(SPACE), (b"," + space).join(members), space)

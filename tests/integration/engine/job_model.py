@@ -107,7 +107,8 @@ class JobModel(PutModel):
         self._change(job, self._state_of_waiting(job))
 
     def cancel(self, job_id: str, *, refuse_reserved: bool, keep_follow_up: bool = False) -> JobState:
-        if job_id not in self.jobs and self.taken.pop(job_id, None) is not None:
+        if job_id not in self.jobs and self.is_taken(job_id):
+            del self.taken[self.place_of(job_id), job_id]
             return JobState.FINISHED
         job = self._job(job_id)
         if job.state is JobState.RESERVED and refuse_reserved:
@@ -218,7 +219,7 @@ class JobModel(PutModel):
             job.follow_up.took_place_of = job.finished_by
             return
         if job.policy["unique_for"] is not None:
-            self.taken[job_id] = self.now_s + job.policy["unique_for"]
+            self.taken[self.place_of(job_id), job_id] = self.now_s + job.policy["unique_for"]
         if job.policy["retain"] == 0:
             del self.jobs[job_id]
             return
@@ -347,7 +348,7 @@ class JobModel(PutModel):
             elif job.state in (JobState.DEAD, JobState.FINISHED) and job.retention_end_s <= self.now_s:
                 del self.jobs[job.id]
         self.tombstones = {key: until_s for key, until_s in self.tombstones.items() if until_s > self.now_s}
-        self.taken = {job_id: until_s for job_id, until_s in self.taken.items() if until_s > self.now_s}
+        self.taken = {key: until_s for key, until_s in self.taken.items() if until_s > self.now_s}
 
     def _end_lease(self, job: ModelJob) -> None:
         latest_s = job.latest_lease_end_s
@@ -426,7 +427,7 @@ class JobModel(PutModel):
         place = self.place_of(job.id)
         del self.jobs[job.id]
         if job.state is JobState.FINISHED:
-            self.taken.pop(job.id, None)
+            self.taken.pop((place, job.id), None)
         if job.live is not None:
             until_s = max(job.lease_end_s, self.now_s) + TOMBSTONE_S
             self.tombstones[place, job.live] = self.tombstones[place, job.id] = until_s

@@ -37,7 +37,10 @@ class PutModel:
     jobs: dict[str, ModelJob] = field(default_factory=dict)
     tombstones: dict[tuple[str, Delivery | str], int] = field(default_factory=dict)
     """Until when calls of a delivery, or calls without receipt for an id, raise JobCancelled; with the partition."""
-    taken: dict[str, int] = field(default_factory=dict)
+    taken: dict[tuple[str, str], int] = field(default_factory=dict)
+    """By partition and id: until when `unique_for` keeps the id taken. What is over stays until the timer comes, also
+    while another partition has a job with the id.
+    """
     partitions: int = 1
     home_of: Callable[[str], str] | None = None
     """The partition for a new job with an id; None for a topic without partitions."""
@@ -49,8 +52,12 @@ class PutModel:
         """The partition that holds an id, or that a job with it would be put into."""
         if self.home_of is None:
             return self.topic
-        is_held = job_id in self.jobs or self.taken.get(job_id, 0) > self.now_s
+        is_held = job_id in self.jobs or self.is_taken(job_id)
         return self._places[job_id] if is_held else self.home_of(job_id)
+
+    def is_taken(self, job_id: str) -> bool:
+        """Whether `unique_for` keeps an id taken now."""
+        return any(of == job_id and until_s > self.now_s for (_, of), until_s in self.taken.items())
 
     def put(
         self,
@@ -71,6 +78,8 @@ class PutModel:
         policy = {**SERVICE_DEFAULTS, **defaults, **policy, "unique_for": unique_for}
         new = ModelJob(job_id, body, policy, self.now_s + delay_s, created_s=self.now_s)
         old = self.jobs.get(job_id)
+        if old is None and conflict_with == "live":
+            self._let_go_of_former(job_id)
         waits = old is not None and old.state is JobState.RESERVED and if_reserved == "after"
         if on_conflict == "append":
             if old is not None and old.state is JobState.RESERVED and not waits:
@@ -103,7 +112,7 @@ class PutModel:
 
     def _put_in_place(self, old: ModelJob | None, new: ModelJob, on_conflict: str, conflict_with: str) -> ModelledPut:
         is_in_the_way = old is not None and (conflict_with == "any" or old.state in LIVE_STATES)
-        is_taken = conflict_with == "any" and self.taken.get(new.id, 0) > self.now_s
+        is_taken = conflict_with == "any" and self.is_taken(new.id)
         if old is None and is_taken:
             raise JobExists(self.topic, new.id)
         if old is not None and is_in_the_way:
@@ -119,11 +128,19 @@ class PutModel:
             self._require_room(self.place_of(new.id))
         place = self._places[new.id] = self.place_of(new.id)
         self.jobs[new.id] = new
-        self.taken.pop(new.id, None)
+        self.taken.pop((place, new.id), None)
         if old is None:  # one in the partition of an earlier number stays
             self.tombstones.pop((place, new.id), None)
         self._change(new, self._state_of_waiting(new))
         return ModelledPut("replaced" if is_in_the_way else "created", new)
+
+    def _let_go_of_former(self, job_id: str) -> None:
+        """A put of which only a live job is a conflict goes where its id belongs. In the partition of an earlier number
+        an id that is only taken is free from then on, also if the put is refused.
+        """
+        former = self.place_of(job_id)
+        if self.home_of is not None and former != self.home_of(job_id):
+            del self.taken[former, job_id]
 
     def _follow(self, held: ModelJob, new: ModelJob, on_conflict: str) -> ModelledPut:
         """Wait until the job has ended."""

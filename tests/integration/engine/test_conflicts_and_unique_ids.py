@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from deferd.contract.errors import JobExists, TopicFull
+from deferd.contract.errors import JobExists, JobNotFound, TopicFull
 from deferd.contract.model import JobState, PutJob, TopicSettings
 from deferd.contract.operations.audits import FindingKind
 from deferd.engine.record import ANY_RECEIPT
@@ -122,6 +122,8 @@ async def test_an_id_is_free_at_its_time_also_when_the_timer_is_late(driver: Eng
     await driver.put(unique_for=60)
     await finish(driver)
     driver.move_clock(61)
+    with pytest.raises(JobNotFound):
+        await driver.cancels.cancel(TOPIC, "a")
     await driver.put()
     assert "taken" not in driver.keys_left()
 

@@ -17,6 +17,7 @@ from deferd.api.routes.topics import list_visible
 from deferd.contract.errors import RateLimited, StoreUnavailable
 from deferd.contract.model import CancelItem, FinishItem, JobState, PutJob, TopicSettings
 from deferd.contract.topic_patterns import TopicPatterns
+from deferd.engine import store_processes, store_watch
 from deferd.engine.engine import Engine
 from deferd.engine.inspection.consumers import Sample, SeenConsumer
 from deferd.engine.notifications import HEARTBEAT_S
@@ -26,8 +27,10 @@ from deferd.engine.redis_keys import Keys
 from deferd.engine.topic_list import TopicPage
 from deferd.engine.topic_search import TopicSelection
 from deferd.engine.wait_queue import RETRY_S
+from deferd.store import shard_guard
 from deferd.store.connection import connect
 from deferd.store.preflight import StoreRefused, check
+from deferd.store.shard_guard import PROCESSES_KEY
 from tests.integration.engine.engine_driver import started_engine
 from tests.integration.store.store_servers import ClusterSet, StoreServer
 from tests.waiting import BUSY_S, until, wait_until
@@ -299,6 +302,54 @@ async def test_the_service_is_ready_while_one_shard_is(cluster: ClusterSet) -> N
             for _ in range(20):
                 await deployment.engine.ping()
         bring_back(deployment.failing)
+
+
+async def test_a_process_starts_while_the_node_with_the_list_of_processes_is_down(cluster: ClusterSet) -> None:
+    """A server process that has died is replaced also then, and serves the topics of the other nodes."""
+    failing = cluster.holder_of(PROCESSES_KEY)
+    failing.kill()
+    other = next(node for node in cluster.masters if node is not failing)
+    async with deployed(cluster, cluster.url_from(cluster.masters.index(other))) as deployment:
+        healthy = next(f"t{number}" for number in range(60) if is_on_other_node(cluster, f"t{number}", failing))
+        await put(deployment, healthy)
+
+
+@pytest.mark.parametrize("has_later", [True, False], ids=["a later release too", "this release only"])
+async def test_a_process_that_cannot_read_the_format_refuses_calls_while_a_later_release_may_raise_it(
+    cluster: ClusterSet, monkeypatch: pytest.MonkeyPatch, has_later: bool
+) -> None:
+    monkeypatch.setattr(store_watch, "_UNREAD_S", 2.0)
+    monkeypatch.setattr(store_processes, "ANNOUNCE_EVERY_S", 0.1)
+    failing = cluster.holder_of(PROCESSES_KEY)
+    other = next(node for node in cluster.masters if node is not failing)
+    async with deployed(cluster, cluster.url_from(cluster.masters.index(other))) as deployment:
+        names = (f"t{number}" for number in range(60))
+        healthy = [name for name in names if is_on_other_node(cluster, name, failing)]
+        if has_later:
+            shown = '{"release":"9.9.0","host":"shop-1","pid":7,"since":1}'
+            value = f"{round(time.time() * 1000)} {shard_guard.FORMAT + 1} {shown}"
+            failing.command("HSET", PROCESSES_KEY, "later", value)
+            await until(deployment.engine.processes.is_one_later, "it is known")
+        await put(deployment, healthy[0])
+        failing.command("SAVE")  # its data stays
+        failing.kill()
+        watch = deployment.engine._watch
+        if not has_later:
+            await until(lambda: time.clock_gettime(store_watch._CLOCK) > watch._read_at_s + 5.0, "it is away for long")
+            await put(deployment, healthy[1])
+            return
+        waiting = deployment.waiting_pop(healthy[2])
+        with pytest.raises(StoreUnavailable, match="later format, perhaps: deferd:shards could not be read for 2 s"):
+            await waiting
+        with pytest.raises(StoreUnavailable, match="processes of a later release use the store"):
+            await put(deployment, healthy[3])
+        await asyncio.to_thread(bring_back, failing)
+        await until(lambda: watch._mismatch is None, "it reads the format again", within_s=SETTLE_S)
+        await put(deployment, healthy[3])
+
+
+def is_on_other_node(cluster: ClusterSet, topic: str, failing: StoreServer) -> bool:
+    return cluster.holder_of(KEYS.of_shard(KEYS.shard_of(topic), "due")) is not failing
 
 
 async def test_a_quota_keeps_counting_without_the_dead_shard(deployment: Deployment) -> None:

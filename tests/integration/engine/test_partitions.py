@@ -278,8 +278,14 @@ async def test_a_growth_that_a_failover_took_back_is_made_again(engine: Engine, 
         assert settings == await store.call("HGET", of_topic[0], "t")
 
 
-async def test_a_put_of_an_id_that_stays_taken_is_not_lost_when_its_partition_is_forgotten(engine: Engine) -> None:
-    """The look for jobs of former numbers has seen the pool, and not yet which ids stay taken."""
+@pytest.mark.parametrize("refused", [0, 1])
+async def test_a_put_of_an_id_that_stays_taken_is_not_lost_when_its_partition_is_forgotten(
+    engine: Engine, refused: int
+) -> None:
+    """The look for jobs of former numbers has seen the pool, and not yet which ids stay taken.
+
+    `refused`: how many puts of the same batch the taken id refuses before.
+    """
     job_id = next(one for one in IDS if Layout((5,)).home("t", one) != Layout((2,)).home("t", one) == "t#1")
     store = engine.partitions
     await grow(engine, 2)
@@ -296,7 +302,9 @@ async def test_a_put_of_an_id_that_stays_taken_is_not_lost_when_its_partition_is
         nonlocal has_put
         if verb == "key_elements" and keys[0].endswith("t#1:cancelled") and not has_put:
             has_put = True
-            await put(engine, job_id, conflict_with="live")
+            puts = [*[PutJob(topic="t", id=job_id)] * refused, PutJob(topic="t", id=job_id, conflict_with="live")]
+            results = await engine.puts.put_many(puts)
+            assert [result.status for result in results] == [409] * refused + [201]
         return await run(verb, keys, *args, **options)  # type: ignore[arg-type]
 
     store._scripts.run = put_in_the_middle  # type: ignore[method-assign]

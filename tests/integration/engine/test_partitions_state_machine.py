@@ -53,6 +53,23 @@ class EveryCallOnPartitions(EveryCall):
         self.engine = self.engines[self.turns % len(self.engines)]
         self.make(call)
 
+    def put(self, topic: str, puts: list[dict[str, Any]]) -> None:
+        super().put(topic, self._in_order(topic, puts))
+
+    def put_many(self, topic: str, many: list[dict[str, Any]]) -> None:
+        super().put_many(topic, self._in_order(topic, many))
+
+    def _in_order(self, topic: str, puts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The puts of a call that are stored in their order.
+
+        A process sends those of one partition together. If it does not know of a growth yet, jobs of several may belong
+        into one now, where they may come in another order.
+        """
+        known = self.engine.partitions.known
+        if known.count(topic) == self.models[topic].partitions:
+            return puts
+        return [put for put in puts if known.home(topic, put["job_id"]) == known.home(topic, puts[0]["job_id"])]
+
     def return_popped(self, topic: str, which: list[tuple[str, int]]) -> None:
         self.engine = self.driver.engine  # a process returns only what it has popped
         super().return_popped(topic, which)

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -86,6 +87,27 @@ async def test_the_format_stays_while_a_process_does_not_know_the_next_one(
         engine.processes.require(NEXT, "priority")
 
 
+async def test_an_error_names_some_of_many_processes(server: StoreServer, next_release: None) -> None:
+    async with engine_on(server) as engine:
+        for number in range(300):
+            announce_previous(server, f"old-{number}")
+        await engine.processes.read()
+        with pytest.raises(NotYetAvailable, match=r"; 297 more do not$") as error:
+            engine.processes.require(NEXT, "priority")
+        assert str(error.value).count("process 7 on shop-1") == 3
+
+
+async def test_a_process_that_knows_no_newer_format_says_that_it_cannot_finish_an_upgrade(server: StoreServer) -> None:
+    server.command("SET", SHARDS_KEY, f"1 format {PREVIOUS}")
+    async with engine_on(server) as engine:
+        shown = '{"release":"0.9.0","host":"shop-2","pid":8,"since":1}'
+        server.command("HSET", PROCESSES_KEY, "later", f"{round(time.time() * 1000)} {NEXT} {shown}")
+        expected = rf"no format .* above {PREVIOUS}; .* such as process 8 on shop-2, deferd 0\.9\.0$"
+        with pytest.raises(NotYetAvailable, match=expected):
+            await engine.processes.upgrade()
+        assert format_of(server) == f"1 format {PREVIOUS}"
+
+
 async def test_a_process_that_says_nothing_counts_for_a_minute(server: StoreServer, next_release: None) -> None:
     async with engine_on(server) as engine:
         announce_previous(server, "silent", seconds_ago=50)
@@ -106,6 +128,24 @@ async def test_a_process_that_does_not_know_the_format_refuses_calls_and_names_t
         assert engine.processes.format == PREVIOUS
 
 
+async def test_a_process_starts_while_the_store_takes_no_writes_and_is_listed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_processes, "ANNOUNCE_EVERY_S", 0.05)
+    with StoreServer(tmp_path / "store", min_replicas_to_write=1) as server:
+        async with engine_on(server):
+            assert server.command("EXISTS", PROCESSES_KEY) == 0
+            server.command("CONFIG", "SET", "min-replicas-to-write", 0)
+            await until(lambda: server.command("HLEN", PROCESSES_KEY) == 1, "it is listed")
+
+
+async def test_a_process_does_not_start_on_a_store_with_a_format_that_it_does_not_know(server: StoreServer) -> None:
+    server.command("SET", SHARDS_KEY, f"1 format {NEXT} of 9.9.0")
+    with pytest.raises(StoreUnavailable, match=rf"knows none above {PREVIOUS}: run deferd 9\.9\.0 or a later one"):
+        async with engine_on(server):
+            pass
+
+
 async def test_what_another_program_has_written_there_stops_no_process(
     server: StoreServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -114,7 +154,12 @@ async def test_what_another_program_has_written_there_stops_no_process(
         server.command("SET", PROCESSES_KEY, "a text")
         assert len(await engine.processes.read()) == 1
         announce_previous(server)
-        server.command("HSET", PROCESSES_KEY, "junk", "no number", "broken", f"{round(time.time() * 1000)} 1 {{")
+        at = f"{round(time.time() * 1000)} 1 "
+        server.command("HSET", PROCESSES_KEY, "junk", "no number", "broken", at + "{")
+        for name, since in (("late", 10**18), ("early", -1)):  # no response can have such an instant
+            server.command("HSET", PROCESSES_KEY, name, f'{at}{{"release":"1","host":"a","pid":7,"since":{since}}}')
+        latin_1 = b'{"release":"\xe9","host":"a","pid":7,"since":1}'
+        server.command("HSET", PROCESSES_KEY, "not UTF-8", at.encode() + latin_1)
         assert [one.release for one in await engine.processes.read()] == ["0.0.9", VERSION]
         server.command("DEL", SHARDS_KEY)
         server.command("HSET", SHARDS_KEY, "a", "b")

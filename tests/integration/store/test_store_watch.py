@@ -13,9 +13,12 @@ from pathlib import Path
 import pytest
 
 from deferd.contract.errors import StoreUnavailable
+from deferd.contract.model import TopicSettings
 from deferd.engine import store_watch
 from deferd.engine.engine import Engine
+from deferd.engine.event_streams import EventStream
 from deferd.engine.queue import PopRequest
+from deferd.engine.topic_search import TopicSelection
 from deferd.store import shard_guard
 from deferd.store.connection import connect
 from deferd.store.shard_guard import SHARDS_KEY
@@ -159,6 +162,25 @@ async def test_a_process_that_was_stopped_looks_at_the_store_before_it_calls_it(
         await store.close()
 
 
+async def test_a_process_whose_machine_was_suspended_looks_at_the_store_before_it_calls_it(
+    server: StoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then `time.monotonic` does not go on, and no task notices that time has passed."""
+    suspended_s = 0.0
+    read = time.clock_gettime
+
+    def clock_gettime(clock: int) -> float:
+        return read(clock) + (suspended_s if clock == getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC) else 0.0)
+
+    monkeypatch.setattr(time, "clock_gettime", clock_gettime)
+    async with running_engine(server, user=False) as engine:
+        await until(lambda: engine._watch._looks_again_by_s < math.inf, "it has looked")
+        suspended_s = 3600.0
+        with pytest.raises(StoreUnavailable, match="was stopped for some time, so it looks at the store first"):
+            await engine.ping()
+        await put_until_stored(engine, "a")
+
+
 @pytest.mark.parametrize(
     ("other", "expected"),
     [
@@ -194,8 +216,66 @@ async def test_a_service_refuses_all_calls_while_the_guard_has_another_value(
         assert scripts_sent(server) == sent
 
         server.command("DEL", SHARDS_KEY)
+        if shard_guard.format_in(other or "") == 2:
+            server.command("SET", SHARDS_KEY, "4 format 1")  # only somebody who knows that format may write it
         await put_until_stored(engine, "after")
+    assert "deferd:shards of the store is right again (4 format 1); calls are sent again" in caplog.text
     assert [record.levelno for record in caplog.records].count(logging.CRITICAL) == 1
+
+
+async def test_a_process_that_is_too_old_does_not_write_a_guard_that_is_gone(server: StoreServer) -> None:
+    """A cluster may lose the guard and keep the data of other nodes."""
+    async with running_engine(server, shards=4, user=False) as engine:
+        await until(lambda: engine._watch._guard is not None, "it has looked")
+        server.command("SET", SHARDS_KEY, "4 format 2 of 9.9.0")
+        await until(lambda: engine._watch._mismatch is not None, "it has noticed", within_s=BACK_WITHIN_S)
+        server.command("DEL", SHARDS_KEY)
+        await asyncio.sleep(5 * CHECK_INTERVAL_S)
+        assert server.command("GET", SHARDS_KEY) is None
+        with pytest.raises(StoreUnavailable, match="holds data of format 2"):
+            await engine.puts.put(job("a"))
+
+
+async def test_a_format_that_a_failover_has_lost_is_written_again(
+    server: StoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_guard, "FORMAT", 2)
+    server.command("SET", SHARDS_KEY, "4 format 1")
+    async with running_engine(server, shards=4, user=False) as engine:
+        await until(lambda: engine._watch._guard == "4 format 1", "it has looked")
+        assert server.command("GET", SHARDS_KEY) == b"4 format 1"
+        server.command("SET", SHARDS_KEY, "4 format 2 of 9.9.0")
+        await until(lambda: engine._watch._guard == "4 format 2 of 9.9.0", "it knows", within_s=BACK_WITHIN_S)
+        server.command("SET", SHARDS_KEY, "4 format 1")
+        await until(
+            lambda: server.command("GET", SHARDS_KEY) == b"4 format 2 of 9.9.0", "it is back", within_s=BACK_WITHIN_S
+        )
+        server.command("SET", SHARDS_KEY, "8 format 1")  # it is not of this store
+        await asyncio.sleep(5 * CHECK_INTERVAL_S)
+        assert server.command("GET", SHARDS_KEY) == b"8 format 1"
+
+
+async def test_pops_and_streams_that_wait_end_when_the_guard_gets_another_value(server: StoreServer) -> None:
+    """Else a consumer would wait at a service of the old release while the new one has its jobs."""
+    async with running_engine(server, shards=4, user=False) as engine:
+        await engine.topics.set("wide", TopicSettings(partitions=8))
+        pop, waiting = engine.dispatcher.pop, engine.dispatcher.waiting
+        pops = [
+            asyncio.create_task(pop([TOPIC], wait_ms=60_000)),
+            asyncio.create_task(pop(["wide", TOPIC], wait_ms=60_000)),
+            asyncio.create_task(pop([], selection=TopicSelection(["w*"], []), wait_ms=60_000)),
+        ]
+        await until(lambda: waiting.count == 3 and all(one.was_polled for one in waiting.all()), "they wait")
+        stream = EventStream(["*"], None)
+        with engine.events.serving(stream):
+            server.command("SET", SHARDS_KEY, "4 format 2 of 9.9.0")
+            async with asyncio.timeout(BACK_WITHIN_S):
+                found = await asyncio.gather(*pops, return_exceptions=True)
+            assert all("run deferd 9.9.0 or a later one" in str(error) for error in found)
+            assert {type(error) for error in found} == {StoreUnavailable}
+            assert stream.is_ended
+        with pytest.raises(StoreUnavailable, match=r"run deferd 9\.9\.0 or a later one"):
+            engine.admit()
 
 
 async def test_a_new_connection_is_tested_before_the_next_call(

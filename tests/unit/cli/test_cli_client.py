@@ -158,6 +158,7 @@ def test_every_error_of_the_client_has_its_exit_code() -> None:
             "topic_pushed",
             "task_not_found",
         ),
+        "not_yet_available",
     }
     assert {name for name, code in codes.items() if code == exit_codes.USAGE} == {
         *("validation", "payload_too_large", "durability_unavailable", "different_shard"),

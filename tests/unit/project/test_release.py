@@ -129,6 +129,14 @@ def test_a_version_needs_its_section_of_the_changelog(small: Repository, changel
     assert small.refusal() == f"CHANGELOG.md must go on with '## [{NEXT}] - <date>' after an empty '## [Unreleased]'"
 
 
+def test_a_long_changelog_gets_the_same_line_as_a_short_one(small: Repository) -> None:
+    """The rest of it fills a pipe, whose writer fails when nobody reads on."""
+    small.write("CHANGELOG.md", "# Changelog\n\n## [Unreleased]\n\n" + "- A change.\n" * 20_000)
+    small.commit()
+
+    assert small.refusal().startswith("CHANGELOG.md must go on with")
+
+
 def test_a_version_is_released_once(small: Repository) -> None:
     small.git("tag", f"v{NEXT}")
 

@@ -33,6 +33,14 @@ def test_the_workflow_tests_every_python_that_the_package_names() -> None:
     assert project["requires-python"] == f">={named[0]}"
 
 
+def test_the_job_with_the_tests_gets_the_whole_history() -> None:
+    """Else those that need the previous release are skipped: see `tests.previous_release`."""
+    [job] = [job for job in JOBS.values() if any(".ci/run" in step.get("run", "") for step in job["steps"])]
+    [checkout] = [step for step in job["steps"] if step.get("uses", "").startswith("actions/checkout@")]
+
+    assert checkout["with"]["fetch-depth"] == 0
+
+
 def test_every_action_is_pinned_to_a_commit_whose_version_is_named() -> None:
     uses = re.findall(r"\buses: (.*)", FILE.read_text(encoding="utf-8"))
 

@@ -124,6 +124,8 @@ _DETAILS = {
     "durability_unavailable": "durability 'replicated:1' is not available: the embedded store has no replicas; this "
     "store offers memory, fsync; nothing was stored",
     "different_shard": "topic 'mail' is in another shard of the store than topic 'orders.close'; nothing was done",
+    "not_yet_available": "this service is of deferd 0.1.0, which knows no format of the store above 1; let a service "
+    "of a later release do it, such as process 4711 on deferd-7c9f-x2x4, deferd 0.2.0",
     "too_late": str(TooLate()),
     "topic_full": "topic 'orders.close' holds 100000 live jobs, which is its max_jobs",
     "store_unavailable": "the store did not respond in time",

@@ -59,6 +59,7 @@ class EventsQuery(TopicsQuery):
     responses={200: {"content": {MEDIA_TYPE: {"schema": {"type": "string"}}}}},
 )
 async def stream_events(request: CurrentRequest, query: Annotated[EventsQuery, Query()]) -> Response:
+    request.engine.admit()
     hub, admission = request.engine.events, request.admission
     last_event_id = _last_event_id(request.incoming.headers)
     hub.check_room(admission.key_name)

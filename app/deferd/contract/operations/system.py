@@ -299,10 +299,12 @@ UPGRADE_STORE = Operation(
         "After an upgrade the services do this by themselves, half a minute after the last process of the earlier "
         "release has ended, or a minute later if it was killed. This does it at once: processes that do not know the "
         "new format refuse all calls from then on. It changes nothing if the store has the newest format that the "
-        "service knows. The key must match all topics."
+        "service knows, and fails if another service that uses the store knows a newer one. The key must match all "
+        "topics."
     ),
     response=Upgrade,
     response_description="The format that the store has now.",
+    errors=("not_yet_available",),
     done="upgraded the store",
 )
 GET_KEY = Operation(

@@ -73,8 +73,8 @@ class SystemReader:
 
     async def _read(self) -> System:
         found = System()
-        await asyncio.gather(*(self._read_shard(shard, found) for shard in range(self._keys.shards)))
-        raise_if_none_is_readable(self._keys, found.unreadable)
+        errors = await asyncio.gather(*(self._read_shard(shard, found) for shard in range(self._keys.shards)))
+        raise_if_none_is_readable(self._keys, found.unreadable, errors[0])
         found.timers.sort()
         if not self._store.cluster:
             found.info = await self._info()
@@ -87,18 +87,19 @@ class SystemReader:
         found.why_not = None if found.durability != "memory" else given.why_not
         return found
 
-    async def _read_shard(self, shard: int, found: System) -> None:
+    async def _read_shard(self, shard: int, found: System) -> StoreUnavailable | None:
         keys = [self._keys.of_shard(shard, name) for name in ("due", "lock", "schedules/missed")]
         try:
             now_ms, work_due_ms, has_timer, *_ = await self._scripts.run("attention_shard", keys, (0, 0))
             topics = await self._scripts.command("ZCARD", self._keys.of_shard(shard, "topics"))
-        except StoreUnavailable:
+        except StoreUnavailable as exc:
             found.unreadable.add(shard)
-            return
+            return exc
         found.now_ms = max(found.now_ms, now_ms)
         work_due = None if work_due_ms < 0 else work_due_ms
         topics -= sum(self._keys.shard_of(partition) == shard for partition in self._keys.partitions.further())
         found.timers.append(ShardTimer(shard, has_timer == 1, work_due, max(topics, 0)))
+        return None
 
     async def _info(self) -> dict[str, str]:
         try:

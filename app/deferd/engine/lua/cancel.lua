@@ -15,7 +15,10 @@ end
 
 local function cancel(id, flags)
   if redis.call('HEXISTS', POOL, id) == 0 then
-    if not redis.call('ZSCORE', TAKEN, id) then return NOT_FOUND end  -- without a write: the store may be read-only
+    local taken_until = redis.call('ZSCORE', TAKEN, id)
+    -- Without a write: the store may be read-only. What the timer has not removed yet is over: the id may be that of a job
+    -- in another partition.
+    if not (taken_until and tonumber(taken_until) > now) then return NOT_FOUND end
     redis.call('ZREM', TAKEN, id)
     return 'finished'
   end
