@@ -133,6 +133,15 @@ def test_cancel_can_refuse_a_reserved_job(door: Door) -> None:
     assert door.cancel("b", if_reserved="refuse") == "ready"
 
 
+@pytest.mark.doors(without=(GROWN,))  # the mark of the cancel is in another partition than the job that is put then
+def test_calls_without_a_receipt_mean_the_job_that_was_put_after_a_cancel(door: Door) -> None:
+    door.reserve("a")
+    door.cancel("a")
+    door.finish("a", door.reserve("a")["receipt"])
+    with refused("job_not_found"):
+        door.finish("a")
+
+
 def test_the_holder_of_a_cancelled_job_gets_job_cancelled(door: Door) -> None:
     held = door.reserve("a")
     assert door.cancel("a") == "reserved"

@@ -29,6 +29,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> KeysFile:
     for how in ("finish", "finish_batch", "release", "bury"):
         keys.add(f"ends.{how}", "put", "pop", topics=(f"ends.{how}.*",), more=f"max_bytes_total = {MOST_BYTES}")
     keys.add("schedules", "put", topics=("schedules.*",), more=f"max_bytes_total = {MOST_BYTES}")
+    keys.add("planned", "put", topics=("planned.*",), more=f"max_jobs_total = {MOST}")
     for how in ("cancel", "task"):
         keys.add(f"calls.{how}", "put", "cancel", topics=(f"calls.{how}.*",), more=f"max_jobs_total = {MOST}")
     keys.add("topics", "put", "pop", topics=("topics.*",), more=f"max_topics = {MOST_TOPICS}")
@@ -224,6 +225,19 @@ async def test_schedules_count_also_when_they_make_no_runs(service: ServiceProce
             assert 200 == response.status
             await asyncio.sleep(0.05)
     assert 429 == (await caller("POST", "/schedules/s0/run")).status
+
+
+async def test_each_schedule_counts_as_a_job(service: ServiceProcess, keys: KeysFile) -> None:
+    caller, admin = Caller(service, keys, "planned"), Caller(service, keys, "admin")
+    paused = {"topic": "planned.a", "every": 3600, "paused": True}
+    async with asyncio.timeout(COUNTED_S):  # one may be refused early, until the next count
+        for number in range(MOST):
+            while (await caller("PUT", f"/schedules/planned{number}", paused)).status != 201:
+                await asyncio.sleep(0.1)
+    assert 429 == (await caller.put("planned.a")).status
+    assert 300 > (await admin("DELETE", "/schedules/planned0")).status
+    await caller.put_when_counted("planned.a")  # so the others have been counted once more
+    assert 429 == (await caller.put("planned.a")).status
 
 
 @pytest.mark.parametrize("how", ["cancel", "task"])

@@ -10,6 +10,7 @@ import pytest
 import redis
 from redis.exceptions import ResponseError
 
+from deferd.contract import limits
 from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.resp_calls import redis_client
 from tests.acceptance.service_process import ServiceProcess
@@ -189,6 +190,10 @@ INVALID: dict[str, tuple[tuple[Any, ...], str]] = {
     "a negative delay": (("SADD", "TOPIC", "a", -1), "VALIDATION delay: .*'-1'"),
     "a fractional delay": (("SADD", "TOPIC", "a", "1.5"), "VALIDATION delay: .*'1.5'"),
     "an endless delay": (("SADD", "TOPIC", "a", 10**17), "VALIDATION delay: must be a whole number of milliseconds"),
+    "a delay of more than 10 years": (
+        ("SADD", "TOPIC", "a", limits.DELAY_MAX_S * 1000 + 1),
+        "VALIDATION delay: .* 0 to",
+    ),
     "an empty delay": (("SADD", "TOPIC", "a", ""), "VALIDATION delay"),
     "one invalid delay of several": (("SADD", "TOPIC", "a", 0, "b", "x"), "VALIDATION delay: .*'x'"),
     "a body that is not UTF-8": (("SADD", "TOPIC", b"ab\xff", 0), "VALIDATION body: must be UTF-8, and byte 2 is not"),

@@ -428,6 +428,17 @@ async def test_a_finish_without_a_receipt_is_not_sent_again_after_a_response_tha
     assert len(proxy.heads) == before + 2
 
 
+async def test_a_batch_with_an_append_goes_to_no_other_replica_after_a_lost_response(
+    shared_service: ServiceProcess, proxy: LossyProxy, topic: str
+) -> None:
+    """The other puts in it could be repeated, but the append is done once at most."""
+    async with AsyncClient([proxy.url, shared_service.url], timeout=5, retry_for=3) as client:
+        calls = [client.put(topic, 1, id="a", on_conflict="append"), client.put(topic, 2, id="b")]
+        outcomes = await joined(proxy, client, calls, client.put(topic), proxy.lose_responses)
+        assert [type(one) for one in outcomes] == [NoAnswer, Job]
+        assert (await client.get(topic, "a")).body == [1]
+
+
 # Calls that are interrupted
 
 

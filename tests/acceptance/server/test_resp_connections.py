@@ -174,10 +174,14 @@ def test_a_large_body_is_refused_and_a_smaller_one_is_not(resp_service: ServiceP
         assert b"at most 1048576 bytes" in read_to_end(connection)
 
 
-def test_commands_before_an_end_are_carried_out_but_pops(resp_service: ServiceProcess, topic: str) -> None:
-    name = topic.encode()
+@pytest.mark.parametrize("pop", [(b"SPOP",), (b"DEFERD.POP", b"WAIT", b"1000")], ids=["SPOP", "DEFERD.POP"])
+def test_commands_before_an_end_are_carried_out_but_pops(
+    resp_service: ServiceProcess, topic: str, pop: tuple[bytes, ...]
+) -> None:
+    name, (verb, *options) = topic.encode(), pop
     with connected(resp_service) as connection:
-        connection.sendall(packed(b"SADD", name, b"a", b"0") + packed(b"SCARD", name) + packed(b"SPOP", name))
+        before = packed(b"SADD", name, b"a", b"0") + packed(b"SCARD", name)
+        connection.sendall(before + packed(verb, name, *options))
         connection.shutdown(socket.SHUT_WR)
         assert read_to_end(connection) == b":1\r\n:1\r\n"
     with redis_client(resp_service) as client:

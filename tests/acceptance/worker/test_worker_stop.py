@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 
 from deferd import AsyncClient, Context, Worker
+from deferd.worker import worker_run
+from deferd.worker.held_job import HeldJob
+from deferd.worker.lease_keeper import LeaseKeeper
 from tests.acceptance.client.lossy_proxy import lossy_proxy
 from tests.acceptance.service_process import ServiceProcess
 from tests.acceptance.worker.worker_process import WorkerProcess
@@ -136,6 +139,27 @@ async def test_no_handler_starts_after_one_has_stopped_its_worker(
     assert began == ["first", "last"]
     for job_id in ("waiting", "fetched"):  # the service takes back what it popped for a closed connection
         await in_state(client, topic, job_id, "ready")
+
+
+async def test_no_handler_begins_if_the_worker_is_stopped_while_its_lease_is_confirmed(
+    client: AsyncClient, shared_service: ServiceProcess, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Worker(shared_service.url)
+    touch, began = LeaseKeeper.touch, list[str]()
+    worker.handler(topic)(began.append)
+
+    async def touch_and_stop(leases: LeaseKeeper, held: HeldJob) -> bool:
+        is_live = await touch(leases, held)
+        worker.stop()
+        return is_live
+
+    monkeypatch.setattr(worker_run, "_CONFIRMED_S", -1.0)  # as if each job had waited in the worker for some time
+    monkeypatch.setattr(LeaseKeeper, "touch", touch_and_stop)
+    await client.put(topic, "body", id="a")
+    async with asyncio.timeout(WITHIN_S):
+        await worker.serve()
+    assert began == []
+    assert (await in_state(client, topic, "a", "ready")).attempts == 0
 
 
 async def test_a_cancelled_serve_releases_its_jobs_without_grace_time(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
 import pytest
 from redis.crc import key_slot
@@ -271,27 +272,23 @@ class TestMovedTopics:
     async def test_a_put_at_fsync_counts_what_the_primary_that_ran_it_gives(
         self, cluster: ClusterSet, producer: Engine
     ) -> None:
-        [topic] = topics_of(cluster, 0)
-        source, target = cluster.masters[:2]
-        source.command("CONFIG", "SET", "appendonly", "yes", "appendfsync", "always")
-        has_moved = False
-        try:
-            await put_when_in_step(producer, "a", "fsync", topic=topic)
-            source.command("FLUSHALL")
-            move(cluster, pool_of(topic), source, target)
-            has_moved = True
+        async with topic_that_left_a_node_with_fsync(cluster, producer) as topic:
             with pytest.raises(
                 StoreUnavailable, match=r"may exist.*not confirmed at durability fsync.*same id is safe"
             ):
                 await put(producer, "b", "fsync", topic=topic)
-            with pytest.raises(DurabilityUnavailable, match=target.address):
+            with pytest.raises(DurabilityUnavailable, match=cluster.masters[1].address):
                 await put(producer, "b", "fsync", topic=topic)
             assert await put(producer, "b", topic=topic, on_conflict="keep") == "memory"
-        finally:
-            if has_moved:
-                target.command("FLUSHALL")
-                move(cluster, pool_of(topic), target, source)
-            source.command("CONFIG", "SET", "appendonly", "no", "appendfsync", "everysec")
+
+    async def test_a_cancel_at_fsync_counts_what_the_primary_that_ran_it_gives(
+        self, cluster: ClusterSet, producer: Engine
+    ) -> None:
+        async with topic_that_left_a_node_with_fsync(cluster, producer) as topic:
+            with pytest.raises(
+                StoreUnavailable, match=r"may be cancelled.*not confirmed at durability fsync.*the cancel is safe"
+            ):
+                await producer.cancels.cancel_durably(topic, "a", "fsync")
 
     async def test_a_node_that_lost_a_topic_is_not_trusted_with_a_rewrite(
         self, cluster: ClusterSet, producer: Engine
@@ -323,6 +320,26 @@ class TestMovedTopics:
             if has_moved:
                 target.command("FLUSHALL")
                 move(cluster, pool_of(moved), target, source)
+
+
+@asynccontextmanager
+async def topic_that_left_a_node_with_fsync(cluster: ClusterSet, producer: Engine) -> AsyncIterator[str]:
+    """An empty topic whose slot has moved to a node without fsync, and `producer` does not know that yet."""
+    [topic] = topics_of(cluster, 0)
+    source, target = cluster.masters[:2]
+    source.command("CONFIG", "SET", "appendonly", "yes", "appendfsync", "always")
+    has_moved = False
+    try:
+        await put_when_in_step(producer, "a", "fsync", topic=topic)
+        source.command("FLUSHALL")
+        move(cluster, pool_of(topic), source, target)
+        has_moved = True
+        yield topic
+    finally:
+        if has_moved:
+            target.command("FLUSHALL")
+            move(cluster, pool_of(topic), target, source)
+        source.command("CONFIG", "SET", "appendonly", "no", "appendfsync", "everysec")
 
 
 def move(cluster: ClusterSet, key: str, source: StoreServer, target: StoreServer) -> None:

@@ -297,6 +297,33 @@ async def test_jobs_popped_for_a_consumer_that_disconnected_return_to_the_head(e
     assert [(found.id, found.attempts) for found in popped] == [("j0", 1), ("j1", 1), ("j2", 1)]
 
 
+async def test_a_job_returns_when_its_consumer_disconnects_while_it_waits_for_the_poll_of_its_next_topic(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That topic is being polled for another consumer, so that no call for this one is under way."""
+    pop, is_polled, may_end = engine.queue.pop, asyncio.Event(), asyncio.Event()
+
+    async def pop_when_told(topic: str, requests: Sequence[PopRequest]) -> PopReply:
+        if topic == "b":
+            is_polled.set()
+            await may_end.wait()
+        return await pop(topic, requests)
+
+    monkeypatch.setattr(engine.queue, "pop", pop_when_told)
+    other = waiting_pop(engine, "b")
+    await is_polled.wait()
+    await engine.puts.put(PutJob(topic="a", id="x"))
+    gone = waiting_pop(engine, "a", "b", count=2)
+    await until(lambda: any(waiter.jobs for waiter in engine.dispatcher._wait_queues["b"].waiters), "it has the job")
+    gone.cancel()
+    await asyncio.gather(gone, return_exceptions=True)
+    popped = await engine.dispatcher.pop(["a"], wait_ms=5000)
+    may_end.set()
+    other.cancel()
+    await asyncio.gather(other, return_exceptions=True)
+    assert [(found.id, found.attempts) for found in popped] == [("x", 1)]
+
+
 async def test_drain_ends_waiting_pops_and_new_ones_do_not_wait(engine: Engine) -> None:
     waiting = [waiting_pop(engine), waiting_pop(engine, "a", "b")]
     await all_wait(engine, 2)

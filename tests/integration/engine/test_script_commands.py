@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -82,6 +83,7 @@ async def test_a_put_for_now(driver: EngineDriver, server: StoreServer) -> None:
 
 async def test_a_visit_of_the_timer_for_a_job_that_is_due(driver: EngineDriver, server: StoreServer) -> None:
     await driver.put("a", delay=0.001)
+    await asyncio.sleep(0.005)  # this store's clock cannot be moved
     server.command("SET", LOCK, "me", "PX", LOCK_MS)
     keys, args = driver.queue._keys.of_topic(TOPIC), (TOPIC, 100, 1000, "mark", 100, "me", LOCK_MS)
     visit = await commands_of(server, lambda: driver.engine._scripts.run("promote", (*keys, LOCK), args))

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import time
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -220,6 +221,45 @@ async def test_a_running_timer_is_woken_by_an_earlier_job(server: StoreServer) -
         popped = asyncio.create_task(engine.dispatcher.pop([TOPIC], wait_ms=20_000))
         await engine.puts.put(job("sooner", delay=0.05))
         assert [found.id for found in await popped] == ["sooner"]  # long before the tick
+
+
+async def test_a_message_that_overtakes_the_reply_of_a_turn_wakes_the_timer(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The timer does not know yet that it holds the lock, and the turn did not find the work."""
+    engine = Engine(store)
+    timer, run = engine.timers[0], engine._scripts.run
+
+    async def run_and_send(verb: str, *arguments: Any, **options: Any) -> Any:
+        reply = await run(verb, *arguments, **options)
+        if verb == "turn":
+            timer.wake("deferd:{0}:due")
+        return reply
+
+    monkeypatch.setattr(engine._scripts, "run", run_and_send)
+    await timer.run_once()
+    assert timer._woken.is_set()
+    await engine.close()
+
+
+async def test_a_turn_that_fails_with_an_unexpected_error_is_followed_by_others(
+    server: StoreServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failed = asyncio.Event()
+
+    async def fail() -> float:
+        failed.set()
+        raise RuntimeError("a fault of the timer")
+
+    async with started_engine(server.url, tick_s=0.05) as engine:
+        with monkeypatch.context() as patch:
+            patch.setattr(engine.timers[0], "run_once", fail)
+            engine.timers[0].wake_always()
+            await failed.wait()
+        await engine.puts.put(job(delay=0.1))
+        popped = await engine.dispatcher.pop([TOPIC], wait_ms=10_000)
+    assert [found.id for found in popped] == ["a"]
+    assert "a fault of the timer" in caplog.text
 
 
 async def test_only_work_before_all_other_of_the_shard_wakes_the_timer(driver: EngineDriver) -> None:

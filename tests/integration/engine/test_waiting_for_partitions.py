@@ -11,10 +11,12 @@ import pytest
 from deferd.contract.model import PutJob, TopicSettings
 from deferd.engine import dispatcher
 from deferd.engine.engine import Engine
+from deferd.engine.partitions import Layout
 from deferd.engine.queue import PopReply, PopRequest
 from tests.integration.engine.engine_driver import started_engine
 from tests.integration.engine.partitioned_topic import PARTITIONS, SHARDS, TOPIC, grow, put_all
 from tests.integration.store.store_servers import StoreServer
+from tests.waiting import until
 
 IDS = [f"job-{number}" for number in range(60)]
 MOST_POLLS = 40
@@ -90,6 +92,32 @@ async def test_a_job_whose_message_was_lost_is_found_by_the_next_look(
             await engine.puts.put(PutJob(topic="t", id=f"job-{number}"))
             async with asyncio.timeout(5):
                 assert [job.id for job in await waiting] == [f"job-{number}"]
+
+
+async def test_a_partition_does_not_count_as_empty_if_a_message_came_during_its_poll(
+    server: StoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with started_engine(server.url, shards=8) as engine:
+        await engine.topics.set("t", TopicSettings(partitions=4))
+        pop, was_polled, has_message = engine.queue.pop, asyncio.Event(), asyncio.Event()
+
+        async def pop_and_wait(topic: str, requests: Sequence[PopRequest]) -> PopReply:
+            reply = await pop(topic, requests)
+            if topic == "t" and not has_message.is_set():
+                was_polled.set()
+                await has_message.wait()
+            return reply
+
+        monkeypatch.setattr(engine.queue, "pop", pop_and_wait)
+        waiting = asyncio.create_task(engine.dispatcher.pop(["t"], wait_ms=20_000))
+        await was_polled.wait()
+        in_t = [job_id for job_id in map(str, range(100)) if Layout((4,)).home("t", job_id) == "t"]
+        await engine.puts.put_many([PutJob(topic="t", id=job_id) for job_id in in_t[:2]])
+        await until(lambda: engine.dispatcher._wait_queues["t"].dirty, "the message has come")
+        has_message.set()
+        assert [job.id for job in await waiting] == in_t[:1]
+        assert "t" not in engine.dispatcher.empty_partitions
+        assert [job.id for job in await engine.dispatcher.pop(["t"], wait_ms=20_000)] == in_t[1:2]
 
 
 async def test_partitions_for_which_nobody_waits_are_forgotten(

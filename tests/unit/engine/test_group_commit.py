@@ -183,7 +183,8 @@ async def test_a_request_that_ends_soon_does_not_end_the_call_of_others(store: G
             await run_loop()
     store.gate.set()
 
-    results = await asyncio.gather(*first, *later, return_exceptions=True)
+    async with asyncio.timeout(10):
+        results = await asyncio.gather(*first, *later, return_exceptions=True)
     assert [str(result) for result in results] == ["FIRST", str(TooLate()), "too late", "LATER", "NEVER"]
     assert [items for _, items in store.calls] == [["first"], ["soon", "later", "never"], ["later", "never"]]
     assert ends_s == [inf, soon_s, soon_s + 60]

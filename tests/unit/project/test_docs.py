@@ -20,7 +20,9 @@ from tests.openapi_document import openapi_document
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
-DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")] + PAGES
+DOCUMENTS = [
+    ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "tests/README.md")
+] + PAGES
 README_BYTES_MAX = 6000
 SOURCES = [
     *(ROOT / name for name in ("Dockerfile", "docker-compose.yml", "openapi/openapi.yaml")),
@@ -108,6 +110,12 @@ def test_the_navigation_has_every_page_once() -> None:
         page for entry in navigation for page in ([entry] if isinstance(entry, str) else next(iter(entry.values())))
     ]
     assert sorted(listed) == [page.name for page in PAGES]
+
+
+def test_the_tests_that_find_faults_exist() -> None:
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", text_of(ROOT / "tests/README.md"))
+    gone = [(path, name) for path, name in named if f"def {name}(" not in text_of(ROOT / "tests" / path)]
+    assert (gone, len(named) >= 60) == ([], True)
 
 
 def test_the_readme_is_short() -> None:
