@@ -18,12 +18,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_left, bisect_right, insort
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from deferd.contract.errors import FieldError, InvalidInput, StoreUnavailable, TopicPushed
 from deferd.contract.limits import POP_MATCHES_MAX
@@ -46,12 +48,15 @@ _TURNS_REMEMBERED = 1000
 _TOPICS_REMEMBERED = 10_000
 
 
-class _Report(NamedTuple):
+class _Report(msgspec.Struct):
     """A topic is said to have something ready: `jobs`, 0 if their number is unknown; `least` by an earlier report."""
 
     number: int
     jobs: int
     least: int
+
+
+_NO_REPORT = _Report(0, 0, 0)
 
 
 class PatternGroup:
@@ -68,7 +73,7 @@ class PatternGroup:
         self.selection = selection
         self.waiters: dict[Waiter, None] = {}
         self.newcomers: dict[Waiter, int] = {}
-        self.polls: Counter[str] = Counter()
+        self.polls: dict[str, int] = {}
         self.last = last
         self.refusal: InvalidInput | None = None
         self.retry: asyncio.TimerHandle | None = None
@@ -83,28 +88,23 @@ class PatternGroup:
 
     def report(self, topic: str, jobs: int = 0) -> None:
         """`topic` may have something ready: `jobs`, 0 if their number is unknown."""
-        if topic not in self._reports:
-            insort(self._names, topic)
         self._reports_made += 1
-        self._reports[topic] = _Report(self._reports_made, jobs, jobs or self.least_jobs_of(topic))
+        found = self._reports.get(topic)
+        if found is None:
+            insort(self._names, topic)
+            self._reports[topic] = _Report(self._reports_made, jobs, jobs)
+        else:
+            found.number, found.jobs, found.least = self._reports_made, jobs, jobs or found.least
 
-    def number_of(self, topic: str) -> int:
-        """The number of the last report of a topic, 0 if it was dropped."""
-        return self._reports[topic].number if topic in self._reports else 0
-
-    def jobs_of(self, topic: str) -> int:
-        """How many jobs a topic is said to have ready, 0 if that is unknown."""
-        return self._reports[topic].jobs if topic in self._reports else 0
-
-    def least_jobs_of(self, topic: str) -> int:
-        """How many jobs a topic is said to have ready, however many have come since; 0 if nothing is known."""
-        return self._reports[topic].least if topic in self._reports else 0
+    def report_of(self, topic: str) -> _Report:
+        """The last report of a topic; one without a number if it was dropped."""
+        return self._reports.get(topic, _NO_REPORT)
 
     def took(self, topic: str, jobs: int) -> None:
         """Some jobs of a topic were handed out. It stays among those that may have more."""
-        if topic in self._reports:
-            number, known, least = self._reports[topic]
-            self._reports[topic] = _Report(number, max(known - jobs, 0), max(least - jobs, 0))
+        found = self._reports.get(topic)
+        if found is not None:
+            found.jobs, found.least = max(found.jobs - jobs, 0), max(found.least - jobs, 0)
 
     def drop(self, topic: str, number: int) -> None:
         """A poll found nothing in `topic`; if it was reported again since the report with this number, it stays."""
@@ -132,8 +132,7 @@ class PatternGroup:
                 yield waiter
 
 
-@dataclass(slots=True, eq=False)
-class _Round:
+class _Round(msgspec.Struct, eq=False):  # made for every pop
     """Some topics that are polled for one waiter: those still to come, each with its share of the jobs."""
 
     group: PatternGroup
@@ -173,22 +172,33 @@ class PatternWaits:
 
     def join(self, waiter: Waiter) -> None:
         """Add a pop to those that wait, behind those with the same patterns that came before."""
-        self._group_of(waiter).waiters[waiter] = None
+        selection = waiter.selection
+        assert selection is not None  # noqa: S101 (for the type checker: callers have checked it)
+        group = self.groups.get(selection.key)
+        if group is None:
+            group = self.groups[selection.key] = PatternGroup(selection, self._turns.pop(selection.key, ""))
+            self._matching_groups.clear()
+        group.waiters[waiter] = None
+        waiter.group = group
 
     def leave(self, waiter: Waiter) -> None:
         """Remove a pop. Rounds under way for it go on: what they take is returned."""
-        group = self._group_of(waiter)
+        group: PatternGroup = waiter.group
+        key = group.selection.key
         group.waiters.pop(waiter, None)
         group.newcomers.pop(waiter, None)
-        if not group.waiters:
-            del self.groups[group.selection.key]
+        if not group.waiters and self.groups.get(key) is group:
+            del self.groups[key]
             self._matching_groups.clear()
             if group.retry is not None:
                 group.retry.cancel()
+            self._turns[key] = group.last
+            if len(self._turns) > _TURNS_REMEMBERED:
+                self._turns.popitem(last=False)
 
     def seek(self, waiter: Waiter) -> None:
         """Find jobs for a pop that has just come; `settle` follows."""
-        group = self._group_of(waiter)
+        group: PatternGroup = waiter.group
         group.newcomers[waiter] = group.searches_begun
         self._pump_soon(group)
 
@@ -251,15 +261,6 @@ class PatternWaits:
             if not waiter.in_call and not _names_others(waiter):
                 self._settle(waiter, error)
 
-    def _group_of(self, waiter: Waiter) -> PatternGroup:
-        selection = waiter.selection
-        assert selection is not None  # noqa: S101 (for the type checker: callers have checked it)
-        group = self.groups.get(selection.key)
-        if group is None:
-            group = self.groups[selection.key] = PatternGroup(selection, self._turns.get(selection.key, ""))
-            self._matching_groups.clear()
-        return group
-
     # Rounds of polls
 
     def _pump_soon(self, group: PatternGroup) -> None:
@@ -301,8 +302,8 @@ class PatternWaits:
         for at, waiter in enumerate(first):
             self._begin_round(group, waiter, topics[at :: len(first)] or [topics[at % len(topics)]])
         for at, topic in enumerate(topics):
-            jobs_left = group.least_jobs_of(topic) - sum(waiter.missing for waiter in first[at :: len(topics)])
-            while jobs_left > 0 and group.polls[topic] < _WAITERS_PER_FULL_TOPIC:
+            jobs_left = group.report_of(topic).least - sum(waiter.missing for waiter in first[at :: len(topics)])
+            while jobs_left > 0 and group.polls.get(topic, 0) < _WAITERS_PER_FULL_TOPIC:
                 further = next(idle, None)
                 if further is None:
                     return
@@ -312,9 +313,9 @@ class PatternWaits:
     def _begin_round(self, group: PatternGroup, waiter: Waiter, topics: Sequence[str]) -> None:
         waiter.in_call = True
         topics = topics[: waiter.missing]
-        shares = _shares(waiter.missing, [group.jobs_of(topic) for topic in topics])
+        shares = _shares(waiter.missing, [group.report_of(topic).jobs for topic in topics])
         for topic in topics:
-            group.polls[topic] += 1
+            group.polls[topic] = group.polls.get(topic, 0) + 1
         self._poll_next(_Round(group, waiter, list(zip(topics, shares, strict=True))))
 
     def _poll_next(self, polls: _Round) -> None:
@@ -324,9 +325,9 @@ class PatternWaits:
         polls.polled += len(now)
         request = waiter.request if waiter.request.request_id is None else _of_patterns(waiter.request)
         for topic, share in now:
-            on_end = partial(self._on_polled, polls, topic, group.number_of(topic))
+            on_end = partial(self._on_polled, polls, topic, group.report_of(topic).number)
             self._poll(topic, request if share == request.count else replace(request, count=share), on_end)
-        self._remember_turn(group, now[-1][0])
+        group.last = now[-1][0]
 
     def _on_polled(
         self, polls: _Round, topic: str, report: int, jobs: list[JobRecord], error: Exception | None
@@ -335,7 +336,7 @@ class PatternWaits:
         polls.under_way -= 1
         _release(group, topic)
         if error is not None:
-            group.drop(topic, group.number_of(topic))
+            group.drop(topic, group.report_of(topic).number)
             if isinstance(error, StoreUnavailable):
                 polls.store_error = error
             elif not isinstance(error, TopicPushed):  # patterns leave out pushed topics
@@ -366,12 +367,6 @@ class PatternWaits:
         elif waiter.jobs or waiter not in group.newcomers:  # else further topics are polled for it, or searched
             self._settle(waiter, None)
         self._pump_soon(group)
-
-    def _remember_turn(self, group: PatternGroup, topic: str) -> None:
-        group.last = self._turns[group.selection.key] = topic
-        self._turns.move_to_end(group.selection.key)
-        if len(self._turns) > _TURNS_REMEMBERED:
-            self._turns.popitem(last=False)
 
     # Searches
 
@@ -436,9 +431,9 @@ def _of_patterns(request: PopRequest) -> PopRequest:
 
 
 def _release(group: PatternGroup, topic: str) -> None:
-    group.polls[topic] -= 1
-    if not group.polls[topic]:
-        del group.polls[topic]
+    polls = group.polls.pop(topic) - 1
+    if polls:
+        group.polls[topic] = polls
 
 
 def _shares(wanted: int, ready: Sequence[int]) -> list[int]:

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -53,6 +53,8 @@ class Waiter(msgspec.Struct, eq=False):  # made for every pop, in a third of a d
     """On the monotonic clock. None when it does not wait, or not any longer: it ends once it was polled for."""
     selection: TopicSelection | None = None
     """The topics that its patterns match; see PatternWaits."""
+    group: Any = None
+    """Set by PatternWaits while the pop waits there."""
     may_have_deliveries: bool = False
     """Its request id may still hold jobs of an earlier response; they have not been looked up yet."""
     stage: Stage = "topics"

@@ -52,11 +52,11 @@ def test_topics_take_turns_by_name_and_polled_ones_wait() -> None:
 def test_a_topic_reported_during_its_poll_is_not_dropped() -> None:
     group = PatternGroup(TopicSelection(["*"]), last="")
     group.report("a", 3)
-    before = group.number_of("a")
+    before = group.report_of("a").number
     group.took("a", 2)
-    assert group.jobs_of("a") == 1
+    assert group.report_of("a").jobs == 1
     group.report("a")
     group.drop("a", before)
     assert list(group.topics_to_poll()) == ["a"]
-    group.drop("a", group.number_of("a"))
+    group.drop("a", group.report_of("a").number)
     assert list(group.topics_to_poll()) == []
