@@ -74,7 +74,8 @@ async def test_consumers_on_the_direct_path(http: Http, shared_service: ServiceP
         for _ in range(5):
             client.pop(http.topic, wait=0)
     [seen] = await when(http, bool)
-    assert (seen["name"], seen["held"], seen["clients"], seen["topics"]) == (None, None, [user_agent()], [http.topic])
+    assert (seen["name"], seen["held"], seen["clients"]) == (None, None, [user_agent()])
+    assert http.topic in seen["topics"]  # those without a name are one consumer of their address: also of other tests
 
 
 @pytest.mark.slow

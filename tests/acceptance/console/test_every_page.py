@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import os
 import re
@@ -14,6 +15,7 @@ from importlib.resources import files
 import httpx
 import pytest
 from playwright.sync_api import Browser, Dialog, Page, ViewportSize, expect
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from deferd.contract.scopes import Scope
 from tests.acceptance.console.conftest import KeyedService, OpenPage, console, opened_pages
@@ -47,6 +49,7 @@ WIDE: ViewportSize = {"width": 1280, "height": 800}
 NARROW: ViewportSize = {"width": 360, "height": 740}
 TABS_MAX = 150
 BACK_WITHIN_S = 5.0
+REDRAWN_WITHIN_S = 3.0
 LOCATE_OPERABLE = """() => {
   const all = [...document.querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex='0']")];
   const shown = all.filter((one) => !one.disabled && one.type !== "hidden" && one.tabIndex >= 0
@@ -143,6 +146,8 @@ def look(page: Page, url: str, path: str) -> Seen:
         axe = axe_findings(page)
     is_hacked = page.evaluate("window.hacked !== undefined || document.querySelector('[data-hacked]') !== null")
     page.set_viewport_size(NARROW)
+    with contextlib.suppress(PlaywrightTimeout):  # charts are drawn again a moment later
+        page.wait_for_function("document.documentElement.scrollWidth <= innerWidth", timeout=REDRAWN_WITHIN_S * 1000)
     return Seen(axe, page.evaluate("document.documentElement.scrollWidth"), is_hacked, keyboard)
 
 
