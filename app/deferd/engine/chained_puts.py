@@ -117,14 +117,21 @@ class ChainedPuts:
                 different.append(exc)
                 return Chained(NOT_FOUND, [], {})
 
+        topics_of_puts = dict.fromkeys(put.topic for put in puts)
+        layout_of = self._keys.partitions.layout_of
+
         async def attempt() -> Chained | None:
             different.clear()
+            layouts = [layout_of(name) for name in (topic, *topics_of_puts)]
             chained = await self._partitions.find_one(topic, job_id, run, _is_not_found)
             if _is_not_found(chained) and different:
+                await self._partitions.refresh_all({topic, *topics_of_puts})
+                if layouts != [layout_of(name) for name in (topic, *topics_of_puts)]:
+                    return None  # they were in different shards by partitions that are not those of today
                 raise different[0]
             return chained
 
-        topics = " or ".join(repr(name) for name in dict.fromkeys(put.topic for put in puts))
+        topics = " or ".join(map(repr, topics_of_puts))
         return await until_done(attempt, f"the settings of topic {topics} kept changing during the finish")
 
     async def _groups(self, home: str, job_id: str, puts: Sequence[EncodedPut]) -> list[_Group] | None:

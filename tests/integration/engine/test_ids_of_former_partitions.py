@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ from deferd.contract.model import JobState, PutJob
 from deferd.engine.engine import Engine
 from deferd.engine.partitions import Layout
 from deferd.engine.record import ANY_RECEIPT, JobRecord
+from deferd.engine.redis_keys import Keys
 from tests.integration.engine.engine_driver import EngineDriver
-from tests.integration.engine.partitioned_topic import TOPIC, grow, unaware_engine
+from tests.integration.engine.partitioned_topic import SHARDS, TOPIC, grow, unaware_engine
 from tests.integration.store.store_servers import StoreServer
 
 FORMER, NOW = 2, 5
@@ -121,3 +123,24 @@ async def is_held(engine: Engine, popped: JobRecord) -> bool:
     except DeferdError:
         return False
     return record.state is JobState.RESERVED and record.receipt == popped.receipt
+
+
+async def test_a_finish_that_puts_goes_by_the_partitions_of_today(server: StoreServer) -> None:
+    """By those that the process knows, the put belongs into another shard than the job."""
+    async with unaware_engine(server) as aware, unaware_engine(server) as unaware:
+        await grow(aware, FORMER)
+        await unaware.partitions.refresh(TOPIC)
+        before, now = Layout((FORMER,)), Layout((NOW,))
+        shard_of = Keys(SHARDS).shard_of
+        held, put = next(
+            (first, second)
+            for first, second in permutations([f"job-{number}" for number in range(100)], 2)
+            if before.home(TOPIC, first) == now.home(TOPIC, first) == now.home(TOPIC, second)
+            and shard_of(before.home(TOPIC, second)) != shard_of(before.home(TOPIC, first))
+        )
+        await grow(aware, NOW)
+        await aware.puts.put(job(held))
+        [popped] = await aware.dispatcher.pop([TOPIC])
+        assert unaware.partitions.known.count(TOPIC) == FORMER
+        [result] = await unaware.queue.finish_and_put(TOPIC, held, popped.receipt, [job(put)])
+        assert result.status == 201
