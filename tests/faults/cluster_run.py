@@ -111,7 +111,10 @@ async def run_cluster_faults(folder: Path, seed: int, rounds: int) -> ClusterOut
     chance = random.Random(seed)
     with contextlib.ExitStack() as stack:
         stack.enter_context(no_orphans(folder))
-        cluster = stack.enter_context(ClusterSet(folder, masters=MASTERS, first_replicated=True, appendonly="yes"))
+        # What is acknowledged must be on the disk: with `everysec` a node that waits for an fsync has not written it.
+        cluster = stack.enter_context(
+            ClusterSet(folder, masters=MASTERS, first_replicated=True, appendonly="yes", appendfsync="always")
+        )
         flags = ("--redis-url", cluster.url, "--shards", str(SHARDS), "--tick", "30")
         services = [
             stack.enter_context(ServiceProcess(folder / f"service-{number}", *flags, preloaded=True))

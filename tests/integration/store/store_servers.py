@@ -324,9 +324,10 @@ class ClusterSet:
         first_replicated: bool = False,
         node_timeout_ms: int = 1000,
         appendonly: str = "no",
+        appendfsync: str = "everysec",
     ) -> None:
         self._node_timeout_ms = node_timeout_ms
-        self._appendonly = appendonly
+        self._appendonly, self._appendfsync = appendonly, appendfsync
         count = masters * replicas or int(first_replicated)
         self.masters = [self._node(folder / f"m{n}") for n in range(masters)]
         self.replicas = [self._node(folder / f"r{n}") for n in range(count)]
@@ -340,6 +341,7 @@ class ClusterSet:
             cluster_require_full_coverage="no",
             repl_diskless_sync_delay=0,
             appendonly=self._appendonly,
+            appendfsync=self._appendfsync,
         )
 
     @property
