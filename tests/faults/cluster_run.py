@@ -150,9 +150,10 @@ async def _shard_dies(cluster: ClusterSet, load: _Load, chance: random.Random) -
     named = any(dead in page.unavailable and KEYS.shard_of(dead) in page.unreadable_shards for page in pages)
     await asyncio.sleep(chance.uniform(*LASTS_S))
     ended_s = time.monotonic()
+    # One after the other: the replica lacks what was put after its death, and must not be elected meanwhile.
     for server in (cluster.masters[0], cluster.replicas[0]):
         await asyncio.to_thread(server.start)
-    await asyncio.to_thread(wait_until, cluster.is_healthy, SETTLE_S, "the cluster is healthy again")
+        await asyncio.to_thread(wait_until, cluster.is_healthy, SETTLE_S, "the cluster is healthy again")
     back_s = time.monotonic()
     await load.wait_for_recovery(dead, "after a shard came back")
     meanwhile = [one for one in load.handled.values() if one.topic in healthy and died_s < one.from_s < ended_s]
