@@ -422,7 +422,7 @@ IDS_PER_PAGE = 1000
 async def ids_with_tag(
     scripts: Scripts, keys: Keys, topic: str, tag: str, after: str = "", *, reverse: bool = False
 ) -> AsyncIterator[list[str]]:
-    """The ids after `after`, page by page. A job may be gone, or without the tag, when it is acted upon.
+    """The ids after `after`, page by page. A job may be gone, or without the tag, when its turn comes.
 
     `reverse`: the last id first; `after` is then followed by smaller ones.
     """
