@@ -88,7 +88,7 @@ class Mover:
                 return []
             move = await self._begin(topic, IN, await self._last_number_in(topic) + 1, jobs)
             args = [value for job in jobs for value in job]
-            is_moved, *_ = await self._run("shelve_in", topic, move.number, move.token, *args)
+            (is_moved,) = await self._run("shelve_in", topic, move.number, move.token, *args)
             if not is_moved:
                 await self._settle(topic)
                 return []

@@ -106,14 +106,6 @@ class Rows:
         start = _key(topic, tag) + _END
         return [key[len(start) :].decode() for key in self._keys(_TAGS, start, _after(start), most)]
 
-    def topics(self) -> Iterator[str]:
-        """The topics that have rows, in the order of their names."""
-        start = b""
-        while found := self._keys(_DUE, start, None, 1):
-            name = found[0][: found[0].index(_END)]
-            yield name.decode()
-            start = _after(name + _END)
-
     def moves(self) -> list[Move]:
         """The moves under way."""
         return [_read_move(key, value) for key, value in self._tables[_MOVES].items()]  # type: ignore[arg-type]  # in raw mode: bytes
@@ -143,11 +135,10 @@ class Rows:
     def _batch(self) -> WriteBatch:
         return WriteBatch(raw_mode=True)
 
-    def _keys(self, table: str, start: bytes, end: bytes | None, most: int) -> list[bytes]:
+    def _keys(self, table: str, start: bytes, end: bytes, most: int) -> list[bytes]:
         """At most `most` keys from `start` on, before `end`."""
         options = ReadOptions()
-        if end is not None:
-            options.set_iterate_upper_bound(end)
+        options.set_iterate_upper_bound(end)
         iterator = self._tables[table].iter(options)
         iterator.seek(start)
         found: list[bytes] = []

@@ -2,13 +2,13 @@
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] number of the batch | ARGV[3] its token | ARGV[4..] two for each job: id | record
--- Returns 0 when the batch is late, and nothing was done; else 1, and then the ids that the store had: their jobs there
---   stay as they are
+-- Returns { 0 } when the batch is late, and nothing was done; else { 1 }. A job that the store has under one of the ids
+--   stays as it is
 -- Bound: the jobs, at most 1000.
 local number = tonumber(ARGV[2])
 if shelf_number('in') >= number then return { 0 } end
 ensure_topic()
-local reply, jobs, bytes, earliest = { 1 }, 0, 0, math.huge
+local jobs, bytes, earliest = 0, 0, math.huge
 local delayed = {}
 for at = 4, #ARGV, 2 do
   local id, raw = ARGV[at], ARGV[at + 1]
@@ -24,8 +24,6 @@ for at = 4, #ARGV, 2 do
       earliest = math.min(earliest, expiry)
     end
     if record.extra.g then index_tags({ id }, record.extra.g) end
-  else
-    reply[#reply + 1] = id
   end
 end
 if #delayed > 0 then
@@ -33,4 +31,4 @@ if #delayed > 0 then
   schedule(earliest)
 end
 note_batch('in', number, ARGV[3], -jobs, -bytes)
-return reply
+return { 1 }

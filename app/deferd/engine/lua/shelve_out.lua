@@ -2,7 +2,7 @@
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] number of the batch | ARGV[3] its token | ARGV[4..] two for each job: id | record
--- Returns 0 when the batch is late, and nothing was done; else 1, the number that left, and then the ids that stayed:
+-- Returns { 0 } when the batch is late, and nothing was done; else { 1, the number that left, the ids that stayed ... }:
 --   they have changed, are not delayed any more, or have become of a kind that stays
 -- Bound: the jobs, at most 1000.
 local number = tonumber(ARGV[2])
