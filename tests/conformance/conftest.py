@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
 
 from deferd import AsyncClient, Client
 from deferd.engine.engine import Engine
+from deferd.engine.redis_keys import Keys
+from deferd.engine.scripts import Scripts
+from deferd.shelf.moving import Mover
+from deferd.shelf.rows import Rows
 from deferd.store.connection import connect
 from deferd.testing import ServiceClock
 from tests.acceptance.http_calls import NO_TLS
@@ -23,7 +27,7 @@ from tests.conformance.door import (
     SLOW,
     Door,
 )
-from tests.conformance.engine_door import ClusterDoor, EngineDoor, GrownDoor
+from tests.conformance.engine_door import ClusterDoor, EngineDoor, GrownDoor, ShelvedDoor
 from tests.conformance.event_loop import EventLoop
 from tests.conformance.http_door import HttpDoor
 from tests.conformance.resp_door import RespDoor
@@ -135,14 +139,28 @@ def grown_door(store_url: str, loop: EventLoop) -> Iterator[Door]:
 
 
 @pytest.fixture(scope="session")
+def shelved_door(store_url: str, loop: EventLoop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    store = loop.run(connect(store_url, timeout_s=5))
+    keys, scripts = Keys(SHARDS), Scripts(store, movable_clock=True)
+    with Rows(tmp_path_factory.mktemp("shelf")) as rows:
+        mover = Mover(rows, scripts, keys)
+        loop.run(mover.settle_all())
+        yield from _on_store(lambda engine, loop: ShelvedDoor(engine, loop, mover), store_url, loop, shelf=mover)
+        loop.run(mover.close())
+    loop.run(store.close())
+
+
+@pytest.fixture(scope="session")
 def cluster_door(tmp_path_factory: pytest.TempPathFactory, loop: EventLoop) -> Iterator[Door]:
     with ClusterSet(tmp_path_factory.mktemp("conformance-cluster")) as cluster:
         yield from _on_store(ClusterDoor, cluster.url, loop)
 
 
-def _on_store(kind: type[EngineDoor], url: str, loop: EventLoop) -> Iterator[Door]:
+def _on_store(
+    kind: Callable[[Engine, EventLoop], Door], url: str, loop: EventLoop, *, shelf: Mover | None = None
+) -> Iterator[Door]:
     store = loop.run(connect(url, timeout_s=5))
-    engine = Engine(store, shards=SHARDS, movable_clock=True)
+    engine = Engine(store, shards=SHARDS, movable_clock=True, shelf=shelf)
     loop.run(engine.start())
     try:
         yield kind(engine, loop)

@@ -33,17 +33,17 @@ from typing import Any, NamedTuple
 
 import pytest
 
-ENGINE, ENGINE_4, GROWN, CLUSTER = "engine", "engine-4", "grown", "cluster"
+ENGINE, ENGINE_4, GROWN, SHELVED, CLUSTER = "engine", "engine-4", "grown", "shelved", "cluster"
 HTTP, HTTP_4 = "http", "http-4"
 CLIENT, ASYNC, RESP, CLI, EAGER = "client", "async", "resp", "cli", "eager"
-DOORS = (ENGINE, ENGINE_4, GROWN, CLUSTER, HTTP, HTTP_4, CLIENT, ASYNC, RESP, CLI)
+DOORS = (ENGINE, ENGINE_4, GROWN, SHELVED, CLUSTER, HTTP, HTTP_4, CLIENT, ASYNC, RESP, CLI)
 SLOW = (CLUSTER, HTTP_4)
 PARTITIONED = {ENGINE_4: 4, HTTP_4: 4, CLUSTER: 4}
 
 one_partition = pytest.mark.doors(without=(*PARTITIONED, GROWN))
 on_batches = pytest.mark.doors(without=(RESP, CLI))
 on_topics = pytest.mark.doors(without=(RESP,))
-on_tasks = pytest.mark.doors(without=(ENGINE, ENGINE_4, GROWN, CLUSTER, RESP))
+on_tasks = pytest.mark.doors(without=(ENGINE, ENGINE_4, GROWN, SHELVED, CLUSTER, RESP))
 also_eager = pytest.mark.doors(also=(EAGER,))
 
 _INSTANTS = (

@@ -20,7 +20,9 @@ from deferd.engine.record import JobRecord, Receipt
 from deferd.engine.schedule_store import StoredSchedule
 from deferd.engine.scheduler import datetime_of
 from deferd.engine.script_arguments import NO_BOUNDS
+from deferd.engine.shelf import HELD_S
 from deferd.engine.topic_sweeps import Sweep
+from deferd.shelf.moving import Mover
 from tests.conformance.door import Door, Job, Refused, Result
 from tests.conformance.event_loop import EventLoop
 
@@ -250,6 +252,34 @@ class GrownDoor(EngineDoor):
             )
             topic, settings = self._settings
             self.set_topic(**(settings if topic == self.topic else {}))
+
+
+class ShelvedDoor(EngineDoor):
+    """An engine all of whose delayed jobs are on the shelf before each call."""
+
+    def __init__(self, engine: Engine, loop: EventLoop, mover: Mover) -> None:
+        super().__init__(engine, loop)
+        self._mover = mover
+
+    def _run(self, call: Coroutine[Any, Any, Any]) -> Any:
+        self._loop.run(self._shelve())
+        return super()._run(call)
+
+    async def _shelve(self) -> None:
+        let_go(self._mover)
+        for topic in self._engine.partitions.known.of(self.topic):
+            stayed, looked_at = 0, BATCH
+            while looked_at == BATCH:
+                looked_at, left = await self._mover.move_out(topic, 0, pass_over=stayed, most=BATCH)
+                stayed += looked_at - left
+
+
+BATCH = 3
+
+
+def let_go(mover: Mover) -> None:
+    """Let the time pass in which ids that were asked for stay in the store."""
+    mover._held._began_at_s -= 2 * HELD_S
 
 
 class ClusterDoor(EngineDoor):

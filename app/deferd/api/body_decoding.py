@@ -229,7 +229,9 @@ def encode_strings(topic: str, jobs: Sequence[tuple[str, int]], bounds: PutBound
         start = starts.get(delay_ms)
         if start is None:
             start = starts[delay_ms] = PUT_HEAD_START.pack(ON_CONFLICT["reject"], DELAY, delay_ms)
-        puts.append(EncodedPut(topic, new_id(), None, b"".join((start, nonce, end, orjson.dumps(text)))))
+        puts.append(
+            EncodedPut(topic, new_id(), None, b"".join((start, nonce, end, orjson.dumps(text))), has_new_id=True)
+        )
     return puts
 
 
@@ -248,6 +250,7 @@ def _decode_put(raw: bytes, key: Bounds, bounds: PutBounds, traceparent: str | N
         _check_times(put, key)
     _make_hashable(put)
     start, end, to_place = _encode_options(put, bounds, traceparent)
+    has_new_id = put.id is None
     if put.id is None:
         if _needs_id(put):
             raise UnusualError
@@ -258,7 +261,7 @@ def _decode_put(raw: bytes, key: Bounds, bounds: PutBounds, traceparent: str | N
         raise UnusualError
     [nonce] = new_nonces(1)
     job = start + nonce + end + stored_json(put.body)
-    return EncodedPut(put.topic, put.id, put.durability, job, to_place, put.tags or ())
+    return EncodedPut(put.topic, put.id, put.durability, job, to_place, put.tags or (), has_new_id)
 
 
 def _decode_batch(raw: bytes, key: Bounds, bounds: PutBounds) -> EncodedBatch:
@@ -285,7 +288,7 @@ def _decode_batch(raw: bytes, key: Bounds, bounds: PutBounds) -> EncodedBatch:
             raise UnusualError
         start, end, to_place = encoded
         job = b"".join((start, nonce, end, stored_json(put.body)))
-        jobs.append(EncodedPut(put.topic, job_id, put.durability, job, to_place, put.tags or ()))
+        jobs.append(EncodedPut(put.topic, job_id, put.durability, job, to_place, put.tags or (), put.id is None))
     return EncodedBatch(jobs)
 
 

@@ -85,6 +85,7 @@ class ChainedPuts:
         self._keys = keys
         self._placer = placer
         self._partitions = partitions
+        self._shelf = partitions.shelf
         self._durable_calls = durable_calls
 
     async def finish(
@@ -176,14 +177,19 @@ class ChainedPuts:
         partitions = (topic, *(group.partition for group in groups))
         keys = tuple(chain.from_iterable(self._keys.of_topic(partition) for partition in partitions))
         defaults_of_groups = [self._placer.defaults_of(group.partition) for group in groups]
+        asked = [
+            await self._shelf.ask(group.partition, [put.id for put in group.puts if not put.has_new_id])
+            for group in groups
+        ]
         placed = [
             await self._placed(group, defaults) for group, defaults in zip(groups, defaults_of_groups, strict=True)
         ]
 
         async def send(reached: int, sending: Sending) -> list[Any]:
             args: list[Any] = [topic, *call.finish.args]
-            for group, defaults, jobs in zip(groups, defaults_of_groups, placed, strict=True):
-                terms = Terms(reached if group.takes_default else ANY_DEFAULT, group.partitions, defaults)
+            for group, defaults, generation, jobs in zip(groups, defaults_of_groups, asked, placed, strict=True):
+                level = reached if group.takes_default else ANY_DEFAULT
+                terms = Terms(level, group.partitions, defaults, generation)
                 args += (group.partition, terms.argument(), len(group.puts), *jobs)
             reply: list[Any] = await self._scripts.run("finish_and_put", keys, args, sending=sending)
             return reply
@@ -208,6 +214,8 @@ class ChainedPuts:
         """Remember the terms that the script returned."""
         for number, *reply in outdated:
             group, terms = groups[number - 1], read_terms(reply)
+            if terms.asked:
+                self._shelf.note_shelved(group.partition)
             self._placer.note_defaults(group.partition, terms.due_defaults)
             if group.takes_default and terms.durability > call.level:
                 call.level, call.default_of = terms.durability, group.partition

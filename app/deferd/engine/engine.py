@@ -39,6 +39,7 @@ from deferd.engine.schedule_planning import RunWindows
 from deferd.engine.schedule_store import ScheduleStore
 from deferd.engine.scheduler import Scheduler, Schedules
 from deferd.engine.scripts import DurableCalls, Scripts, observed
+from deferd.engine.shelf import Loader, Shelf
 from deferd.engine.store_clock import RequestClock, StoreClock
 from deferd.engine.store_processes import StoreProcesses
 from deferd.engine.store_watch import StoreWatch
@@ -64,6 +65,7 @@ class Engine:
     `dead_retention_ms` how long dead jobs are kept, `max_topic_labels` how many topics have their own metric series.
     `movable_clock`, for tests, adds a `clock` that can be moved. `embedded`: the store is the service's own, which has
     no replicas. `sample_consumers` returns the consumers that this process has seen within a minute.
+    `shelf` has the delayed jobs that are far away, if there is one.
     """
 
     def __init__(
@@ -77,7 +79,9 @@ class Engine:
         movable_clock: bool = False,
         embedded: bool = False,
         sample_consumers: Callable[[], Sample] = lambda: Sample([]),
+        shelf: Loader | None = None,
     ) -> None:
+        self.shelf = Shelf(shelf)
         keys = Keys(shards, Partitions(on_change=self._on_other_partitions))
         self._store, self._keys, self._is_cluster = store, keys, store.cluster
         self._watch = StoreWatch(
@@ -97,7 +101,7 @@ class Engine:
         self.console_sessions = ConsoleSessions(self._scripts, keys)
         self.console_undo = ConsoleUndo(self._scripts, keys)
         self.placer = DueTimePlacer(self.store_clock, self.calendars, keys)
-        self.partitions = PartitionStore(self._scripts, keys)
+        self.partitions = PartitionStore(self._scripts, keys, self.shelf)
         self.usage = TopicUsage(self._scripts, keys)
         failure_domain = keys.shard_of if store.cluster else lambda _topic: 0
         throttle = BulkThrottle(failure_domain)
@@ -125,7 +129,7 @@ class Engine:
         self.bulk = BulkActions(self._scripts, keys, labels, throttle, usage=self.usage, partitions=self.partitions)
         self.activity = ActivityList(self._scripts, keys)
         run_windows = RunWindows(self.placer)
-        schedule_store = ScheduleStore(self._scripts, keys, run_windows, labels.counted)
+        schedule_store = ScheduleStore(self._scripts, keys, run_windows, labels.counted, self.shelf)
         self.schedules = Schedules(schedule_store, self.puts, run_windows)
         scheduler = Scheduler(schedule_store, run_windows, move=self.schedules.settle_move)
         self.event_reader = EventReader(self._scripts, keys)
@@ -166,6 +170,7 @@ class Engine:
                 self.schedules,
                 first_schedule_ms=schedule_store.first_due_ms,
                 before_move=self.history_publisher.try_publish,
+                shelf=self.shelf,
             )
             if movable_clock
             else None

@@ -13,6 +13,7 @@ from deferd.engine.recurrence import Recurrence
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scheduler import ScheduleFilter, Schedules
 from deferd.engine.scripts import Scripts
+from deferd.engine.shelf import Shelf
 from deferd.engine.timer import Timer
 
 MOVED_MAX_S = 100 * TEN_YEARS_S
@@ -55,7 +56,9 @@ class MovableClock:
         *,
         first_schedule_ms: Callable[[], Awaitable[int | None]],
         before_move: Callable[[], Awaitable[None]],
+        shelf: Shelf,
     ) -> None:
+        self._shelf = shelf
         self._scripts = scripts
         self._before_move = before_move
         self._first_schedule_ms = first_schedule_ms
@@ -99,6 +102,8 @@ class MovableClock:
         return await self._move(left_ms)
 
     async def _move(self, by_ms: int) -> Reading:
+        if by_ms > 0 and self._shelf.loader is not None:
+            await self._shelf.loader.load_due((await self._move(0)).now_ms + by_ms)
         reply = await self._scripts.run("advance", self._keys, (by_ms, MOVED_MAX_S * 1000))
         if reply is None:
             raise _too_far(by_ms)

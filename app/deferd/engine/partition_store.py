@@ -20,6 +20,7 @@ from deferd.engine.group_commit import GroupCommit
 from deferd.engine.partitions import Layout, topic_of
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts, WrongType
+from deferd.engine.shelf import Shelf, is_still_missing
 
 _LOG = logging.getLogger(__name__)
 _LOOK_EVERY_S = 60.0
@@ -38,9 +39,10 @@ Send = Callable[[str, list[Item]], Awaitable[Sequence[Result]]]
 class PartitionStore:
     """The layouts of a store. `keys.partitions` is what this process knows of them."""
 
-    def __init__(self, scripts: Scripts, keys: Keys) -> None:
+    def __init__(self, scripts: Scripts, keys: Keys, shelf: Shelf) -> None:
         self._scripts = scripts
         self._keys = keys
+        self.shelf = shelf
         self.known = keys.partitions
         self._reads: GroupCommit[None, bytes | None] = GroupCommit(self._read, size=lambda _: 0)
         self._changed = asyncio.Event()
@@ -222,8 +224,12 @@ class PartitionStore:
         Raises:
             StoreUnavailable: `partition` cannot be reached.
         """
-        results: list[Any] = list(await send(partition, list(items)))
-        missing = [at for at, result in enumerate(results) if is_missing(result)]
+
+        async def look(place: str, some: list[Item]) -> list[Result | StoreUnavailable]:
+            return await self.shelf.find(place, some, id_of, send, is_missing)
+
+        results: list[Any] = await look(partition, list(items))
+        missing = [at for at, result in enumerate(results) if is_still_missing(result, is_missing)]
         if not missing:
             return results
         cancelled = {at: results[at] for at in missing if is_cancelled(results[at])}
@@ -237,14 +243,14 @@ class PartitionStore:
         if partition == topic and topic not in self.known.layouts:
             return results
         places = {at: [one for one in self.known.homes(topic, id_of(items[at])) if one != partition] for at in missing}
-        while missing := [at for at in missing if places[at] and _is_still_missing(results[at], is_missing)]:
+        while missing := [at for at in missing if places[at] and is_still_missing(results[at], is_missing)]:
             together: dict[str, list[int]] = {}
             for at in missing:
                 together.setdefault(places[at].pop(0), []).append(at)
-            results = await _send_together(together, items, send, dict(enumerate(results)))
+            results = await _send_together(together, items, look, dict(enumerate(results)))
             cancelled.update((at, results[at]) for at in missing if is_cancelled(results[at]))
         for at, result in cancelled.items():
-            if _is_still_missing(results[at], is_missing):
+            if is_still_missing(results[at], is_missing):
                 results[at] = result
         return results
 
@@ -320,6 +326,8 @@ class PartitionStore:
         return held
 
     async def _held_ids(self, partition: str, layout: Layout, ids: Sequence[str]) -> list[int]:
+        if ids and self.shelf.loader is not None:
+            await self.shelf.loader.load(partition, ids)
         keys = self._keys.of_topic(partition)
         reply: list[int] = await self._scripts.run("held_ids", keys, (partition, layout.count, *ids))
         return reply
@@ -376,7 +384,7 @@ class PartitionStore:
 async def _send_together(
     together: dict[str, list[int]],
     items: Sequence[Item],
-    send: Send[Item, Result],
+    send: Send[Item, Any],
     results: dict[int, Result | StoreUnavailable],
 ) -> list[Result | StoreUnavailable]:
     """Send items to partitions, each by the indexes of its items.
@@ -395,7 +403,3 @@ async def _send_together(
         else:
             results.update(zip(indexes, some, strict=True))
     return [results[at] for at in range(len(items))]
-
-
-def _is_still_missing(result: Result | StoreUnavailable, is_missing: Callable[[Result], bool]) -> bool:
-    return not isinstance(result, StoreUnavailable) and is_missing(result)

@@ -21,6 +21,7 @@ from deferd.engine.openings import Openings, place, read_openings, spread_of
 from deferd.engine.record import json_bytes
 from deferd.engine.redis_keys import Keys
 from deferd.engine.script_arguments import DELAY, INSTANT, PUT_HEAD, EncodedPut, WindowAndSpread
+from deferd.engine.shelf import NO_SHELF
 from deferd.engine.store_clock import StoreClock
 from deferd.engine.time_slice import TimeSlice
 
@@ -197,7 +198,7 @@ ANY_NUMBER = 0
 DONE, OUTDATED, REFUSED = b"done", b"terms", b"refused"
 """The first value of a script's reply: it did what it was called for; its terms were outdated; or it refused a job."""
 _MOST_TRIES = 8
-_HEAD = struct.Struct("<hH")
+_HEAD = struct.Struct("<hHQ")
 Done = TypeVar("Done")
 
 
@@ -205,7 +206,9 @@ class Terms(NamedTuple):
     """What the settings of a topic are: in a call, what they must be so that it stores anything.
 
     `durability` is the default level of the topic and `partitions` the number of them. `due_defaults` are its default
-    window and spread as the settings have them: the due times of the jobs are placed by those.
+    window and spread as the settings have them: the due times of the jobs are placed by those. `asked` is the
+    generation in which the shelf was asked for the ids; in a reply the first one that is not too early, 0 for a topic
+    without jobs there.
 
     A sender calls by the terms that it knows. If the topic has others, the script does nothing and returns all of them.
     The sender corrects what it knows, and sends again by those.
@@ -214,16 +217,17 @@ class Terms(NamedTuple):
     durability: int
     partitions: int
     due_defaults: str
+    asked: int = NO_SHELF
 
     def argument(self) -> bytes:
         """As lua/lib/terms.lua reads them."""
-        return _HEAD.pack(self.durability, self.partitions) + self.due_defaults.encode()
+        return _HEAD.pack(self.durability, self.partitions, self.asked) + self.due_defaults.encode()
 
 
 def read_terms(reply: Sequence[Any]) -> Terms:
     """The terms of a topic as scripts return them."""
-    durability, partitions, due_defaults = reply
-    return Terms(durability, partitions, due_defaults.decode())
+    durability, partitions, due_defaults, asked = reply
+    return Terms(durability, partitions, due_defaults.decode(), asked)
 
 
 async def until_done(attempt: Callable[[], Awaitable[Done | None]], gave_up: str) -> Done:

@@ -34,6 +34,7 @@ from deferd.engine.record import JobRecord, read_record, read_reply
 from deferd.engine.redis_keys import Keys
 from deferd.engine.script_arguments import NO_BOUNDS, EncodedPut, PutBounds, encode_put, size_of_put
 from deferd.engine.scripts import DurableCalls, Scripts, Sending, Slot, lost_durability, stored_nothing
+from deferd.engine.shelf import NO_SHELF
 from deferd.engine.time_slice import TimeSlice
 from deferd.store.durability_levels import FSYNC, MEMORY, is_replicated, level_named, name_of
 
@@ -463,6 +464,7 @@ class PutSender:
     ) -> None:
         self.placer = placer
         self.partitions = partitions
+        self._shelf = partitions.shelf
         self._scripts = scripts
         self._keys = keys
         self._durable_calls = durable_calls
@@ -569,15 +571,18 @@ class PutSender:
         if call.corrected is None:
             default, due_defaults = self._defaults.get(partition, MEMORY), self.placer.defaults_of(partition)
         else:
-            default, _, due_defaults = call.corrected
+            default, _, due_defaults, _ = call.corrected
         level = default if call.level is None else call.level
         if call.to_place or due_defaults:
             placed = await self.placer.place_puts(partition, jobs, due_defaults)
         else:
             placed = list(chain.from_iterable([(job.id, job.job) for job in jobs]))
+        asked = NO_SHELF
+        if self._shelf.loader is not None:
+            asked = await self._shelf.ask(partition, [job.id for job in jobs if not job.has_new_id])
 
         async def send(reached: int, sending: Sending) -> list[Any]:
-            terms = Terms(ANY_DEFAULT if is_named else reached, place.partitions, due_defaults)
+            terms = Terms(ANY_DEFAULT if is_named else reached, place.partitions, due_defaults, asked)
             verb = "put" if place.held_id is None else "put_where_held"
             args = (partition, call.with_records, terms.argument(), *placed)
             reply: list[Any] = await self._scripts.run(verb, self._keys.of_topic(partition), args, sending=sending)
@@ -600,6 +605,8 @@ class PutSender:
         outcome, *rest = reply
         if outcome == OUTDATED:
             terms = call.corrected = read_terms(rest)
+            if terms.asked:
+                self._shelf.note_shelved(partition)
             self._note_default(partition, terms.durability)
             self.placer.note_defaults(partition, terms.due_defaults)
             return terms

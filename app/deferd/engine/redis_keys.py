@@ -85,12 +85,12 @@ class Keys:
         return keys[0], keys[_TOPIC_KEYS.index("cancelled")], keys[-1]
 
     def of_totals(self, topic: str) -> tuple[str, ...]:
-        """The sorted sets of a topic's jobs by state, delay, ready, reserved, dead, finished; then follow and items.
+        """The sorted sets of a topic's jobs by state, delay, ready, reserved, dead, finished; then three hashes.
 
-        Not cached.
+        Those are follow, items and shelf. Not cached.
         """
         shard = self.shard_of(topic)
-        return tuple(f"deferd:{{{shard}}}:{topic}:{name}" for name in (*_TOPIC_KEYS[1:6], "follow", "items"))
+        return tuple(f"deferd:{{{shard}}}:{topic}:{name}" for name in (*_TOPIC_KEYS[1:6], "follow", "items", "shelf"))
 
     def named(self, topic: str, name: str) -> str:
         """One key of a topic, such as its `pool` or its `ready`. Not cached."""

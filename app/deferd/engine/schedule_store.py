@@ -37,6 +37,7 @@ from deferd.engine.script_arguments import (
     encode_put,
 )
 from deferd.engine.scripts import Scripts
+from deferd.engine.shelf import Shelf
 
 _DONE, _FULL, _MORE = 1, -3, -4
 _KEEPS_RUN = 2
@@ -124,8 +125,9 @@ class ZonesProgress(Enum):
 class ScheduleStore:
     """Every method raises StoreUnavailable when the store does not respond."""
 
-    def __init__(self, scripts: Scripts, keys: Keys, windows: RunWindows, counted: CountedTopics) -> None:
+    def __init__(self, scripts: Scripts, keys: Keys, windows: RunWindows, counted: CountedTopics, shelf: Shelf) -> None:
         self._scripts = scripts
+        self._shelf = shelf
         self._counted = counted
         self.keys = keys
         self._windows = windows
@@ -179,6 +181,7 @@ class ScheduleStore:
             head = _run_head(run.due_ms, change.max_jobs)
             moved = members_of(run_window.window, run_window.spread_ms, run.moved_ms)
             runs += (run.id, head, f"{run.following_ms} {change.policy}", moved)
+        asked = await self._shelf.ask(change.topic, [run.id for run in change.runs])
         args = (
             change.topic,
             change.name,
@@ -187,7 +190,7 @@ class ScheduleStore:
             _KEEPS_RUN if change.keeps_run else int(change.withdraw_earlier),
             "" if change.advance_at_ms is None else change.advance_at_ms,
             change.missed,
-            Terms(ANY_DEFAULT, ANY_NUMBER, run_window.topic_defaults).argument(),
+            Terms(ANY_DEFAULT, ANY_NUMBER, run_window.topic_defaults, asked).argument(),
             count,
             *fields,
             *runs,
@@ -199,7 +202,10 @@ class ScheduleStore:
         if reply[0] == _FULL:
             raise FullError
         if reply[0] == OUTDATED:
-            self._windows.placer.note_defaults(change.topic, read_terms(reply[1:]).due_defaults)
+            terms = read_terms(reply[1:])
+            self._windows.placer.note_defaults(change.topic, terms.due_defaults)
+            if terms.asked:
+                self._shelf.note_shelved(change.topic)
         if reply[0] != _DONE:
             return None
         self._counted.of(change.topic).put += len(change.runs)

@@ -81,6 +81,8 @@ class EncodedPut(msgspec.Struct, frozen=True, gc=False):
     """If set, engine/placement.py must place the due time and add this to the record."""
     tags: Sequence[str] = ()
     """They are in `job`, too; here for quotas, which count their entries in the index."""
+    has_new_id: bool = False
+    """Whether the service made the id, which no other job can have."""
 
 
 class EncodedFinish(msgspec.Struct, frozen=True, gc=False):
@@ -140,7 +142,9 @@ def encode_put(spec: PutJob, bounds: PutBounds = NO_BOUNDS) -> EncodedPut:
     if not spec.model_fields_set.isdisjoint(PLACING):
         policy = policy_extra(spec)
         to_place = WindowAndSpread(policy.get("wi"), policy.get("sp"))
-    return EncodedPut(spec.topic, spec.id or new_id(), spec.durability, job, to_place, spec.tags or ())
+    return EncodedPut(
+        spec.topic, spec.id or new_id(), spec.durability, job, to_place, spec.tags or (), has_new_id=spec.id is None
+    )
 
 
 def conflict_code(put: Any) -> int:

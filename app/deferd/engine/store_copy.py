@@ -35,6 +35,7 @@ from deferd.engine.redis_keys import (
     Keys,
 )
 from deferd.engine.scripts import Scripts, observed
+from deferd.engine.shelf import Shelf
 from deferd.engine.topic_list import TopicList, Totals
 from deferd.store.connection import Store
 from deferd.store.preflight import StoreRefused, check
@@ -409,7 +410,7 @@ def _counted_as(found: _KeyFound) -> str:
 async def count_jobs(store: Store, shards: int) -> dict[str, dict[JobState, int]]:
     """How many jobs each topic that the store knows has in each state. Raises StoreUnavailable."""
     keys, scripts = Keys(shards), Scripts(store)
-    await PartitionStore(scripts, keys).load()
+    await PartitionStore(scripts, keys, Shelf()).load()
     topics = TopicList(scripts, keys)
     counts: dict[str, dict[JobState, int]] = {}
     cursor: str | None = None

@@ -284,8 +284,8 @@ class TopicView:
 
     The partitions of a topic are read at about the same time, not at the same instant.
 
-    `collections` are the jobs, and follow-ups, whose items are being collected. `target` is the state of a pushed
-    topic's target.
+    `collections` are the jobs, and follow-ups, whose items are being collected. `shelved` of the delayed jobs are on
+    the shelf. `target` is the state of a pushed topic's target.
     """
 
     topic: str
@@ -296,6 +296,7 @@ class TopicView:
     settings: TopicSettings
     follow_ups: int = 0
     collections: int = 0
+    shelved: int = 0
     pause: Pause | None = None
     oldest_ready_due_at_ms: int | None = None
     target: TargetState | None = None
@@ -347,7 +348,7 @@ async def _read(scripts: Scripts, keys: Keys, partition: str) -> list[Any] | Non
 
 def _view(topic: str, reply: list[Any]) -> TopicView:
     """What was read of one partition."""
-    raw_settings, *counts, oldest_due_ms, next_due_ms, now_ms, follow_ups, collections, of_target = reply
+    raw_settings, *counts, oldest_due_ms, next_due_ms, now_ms, follow_ups, collections, shelved, of_target = reply
     settings = orjson.loads(raw_settings) if raw_settings else {}
     return TopicView(
         topic=topic,
@@ -358,6 +359,7 @@ def _view(topic: str, reply: list[Any]) -> TopicView:
         settings=read_settings(settings),
         follow_ups=follow_ups,
         collections=collections,
+        shelved=shelved,
         pause=pause_of(settings),
         oldest_ready_due_at_ms=None if oldest_due_ms < 0 else oldest_due_ms,
         target=TargetState.read(_texts(of_target), now_ms) if "pu" in settings else None,
@@ -377,6 +379,7 @@ def _sum_of(views: Sequence[TopicView]) -> TopicView:
         oldest_ready_due_at_ms=min(oldest, default=None),
         follow_ups=sum(view.follow_ups for view in views),
         collections=sum(view.collections for view in views),
+        shelved=sum(view.shelved for view in views),
     )
 
 

@@ -5,26 +5,63 @@ from the store that are still as they were; the note is deleted, with the rows o
 steps, too: the note, a script that stores the jobs, the deletion of rows and note. Batches are numbered for each topic
 and way, and the store remembers the last number, and which batch moved last. So it is known after each failure whether
 the script ran, and one that comes too late does nothing. `tests/unit/shelf/shelf_model.py` visits all states of this.
+
+Calls ask for the ids that they do not find in the store, and before they put them (engine/shelf.py). Such ids are held:
+they do not leave the store while the generation in which they were asked for, or the next one, lasts.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import islice
 from secrets import token_hex
+from time import monotonic
 from typing import Any, ParamSpec, TypeVar
 
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
+from deferd.engine.shelf import HELD_S, NOT_ASKED
 from deferd.shelf.rows import IN, OUT, Job, Move, Rows
 
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
 BATCH = 250
 """Jobs of a move: the store takes some 5 ms to remove them, and 8 ms to store them again."""
+_LOADED_TOGETHER = 1000
+_GENERATIONS_OF_A_START = 1 << 32
+
+
+class HeldIds:
+    """The ids that must not leave the store, in two generations; `first` is the first one."""
+
+    def __init__(self, first: int) -> None:
+        self.oldest = self._newest = first
+        self._began_at_s = monotonic()
+        self._of_oldest: dict[str, set[str]] = {}
+        self._of_newest: dict[str, set[str]] = {}
+
+    def hold(self, topic: str, ids: Iterable[str]) -> int:
+        """Hold ids for HELD_S at least; returns the generation."""
+        self._go_on()
+        self._of_newest.setdefault(topic, set()).update(ids)
+        return self._newest
+
+    def without(self, topic: str, jobs: Iterable[Job]) -> list[Job]:
+        """Those of the jobs that are not held."""
+        self._go_on()
+        oldest, newest = self._of_oldest.get(topic, ()), self._of_newest.get(topic, ())
+        return [job for job in jobs if job.id not in oldest and job.id not in newest]
+
+    def _go_on(self) -> None:
+        now_s = monotonic()
+        while self._began_at_s + HELD_S < now_s:
+            self.oldest, self._newest = self._newest, self._newest + 1
+            self._of_oldest, self._of_newest = self._of_newest, {}
+            self._began_at_s = max(self._began_at_s + HELD_S, now_s - HELD_S)
 
 
 class Mover:
@@ -38,6 +75,11 @@ class Mover:
         self._unsettled: dict[str, Move] = {}
         """By topic: the move whose script may have run or not."""
         self._last_in: dict[str, int] = {}
+        self._topics: set[str] = set()
+        """All that had jobs on the shelf since the start."""
+        self._wanted: defaultdict[str, set[str]] = defaultdict(set)
+        """By topic: jobs that calls wait for."""
+        self._held = HeldIds(rows.starts * _GENERATIONS_OF_A_START)
         self._thread = ThreadPoolExecutor(1, "deferd-shelf")
 
     async def close(self) -> None:
@@ -46,7 +88,9 @@ class Mover:
 
     async def settle_all(self) -> None:
         """End the moves that another process, or a failure of the store, has left. Raises StoreUnavailable."""
+        self._topics.update(await self._on_thread(lambda: list(self._rows.topics())))
         self._unsettled = {move.topic: move for move in await self._on_thread(self._rows.moves)}
+        self._topics.update(self._unsettled)
         for topic in list(self._unsettled):
             async with self._locks[topic]:
                 await self._settle(topic)
@@ -55,7 +99,7 @@ class Mover:
         """Move at most `most` delayed jobs that are due at `from_ms` or later out of the store, those due last first.
 
         `pass_over` is how many of them to pass over: those that stayed before. Returns how many jobs were looked at,
-        and how many have left the store.
+        and how many have left the store. Jobs that are held stay.
 
         Raises:
             StoreUnavailable: the store cannot be reached; the jobs are where they were, or on the shelf.
@@ -63,11 +107,15 @@ class Mover:
         async with self._locks[topic]:
             await self._settle(topic)
             last, looked_at, *found = await self._run("shelve_pick", topic, from_ms, pass_over, most)
-            if not found:
+            self._topics.add(topic)
+            read = [Job(job_id.decode(), record) for job_id, record in zip(found[::2], found[1::2], strict=True)]
+            jobs = self._held.without(topic, read)
+            if not jobs:
                 return looked_at, 0
-            jobs = [Job(job_id.decode(), record) for job_id, record in zip(found[::2], found[1::2], strict=True)]
+            # Whoever asks for one of them from here on waits for the end of the move.
             move = await self._begin(topic, OUT, last + 1, jobs)
-            is_moved, *rest = await self._run("shelve_out", topic, move.number, move.token, *found)
+            args = [value for job in jobs for value in job]
+            is_moved, *rest = await self._run("shelve_out", topic, move.number, move.token, self._held.oldest, *args)
             if not is_moved:
                 await self._settle(topic)
                 return looked_at, 0
@@ -83,17 +131,57 @@ class Mover:
         """
         async with self._locks[topic]:
             await self._settle(topic)
-            jobs = await self._on_thread(self._rows.jobs, topic, ids)
-            if not jobs:
-                return []
-            move = await self._begin(topic, IN, await self._last_number_in(topic) + 1, jobs)
-            args = [value for job in jobs for value in job]
-            (is_moved,) = await self._run("shelve_in", topic, move.number, move.token, *args)
-            if not is_moved:
-                await self._settle(topic)
-                return []
-            await self._end(move, move.ids)
-            return list(move.ids)
+            return await self._move_in(topic, ids)
+
+    # For the callers in engine/shelf.py, whose methods these are
+
+    async def load(self, topic: str, ids: Sequence[str]) -> int:
+        """See Loader. What several callers wait for moves together."""
+        if topic not in self._topics:
+            return NOT_ASKED
+        generation = self._held.hold(topic, ids)
+        move = self._unsettled.get(topic)
+        moving = () if move is None else move.ids
+        if to_load := [job_id for job_id in ids if job_id in moving or self._rows.may_have(topic, job_id)]:
+            await self._load(topic, to_load)
+        return generation
+
+    async def _load(self, topic: str, ids: list[str]) -> None:
+        wanted = self._wanted[topic]
+        wanted.update(ids)
+        async with self._locks[topic]:
+            await self._settle(topic)
+            for at in range(0, len(ids), _LOADED_TOGETHER):
+                together = dict.fromkeys((*ids[at : at + _LOADED_TOGETHER], *islice(wanted, _LOADED_TOGETHER)))
+                await self._move_in(topic, list(together)[:_LOADED_TOGETHER])
+                wanted.difference_update(together)
+
+    async def load_due(self, until_ms: int) -> None:
+        """See Loader."""
+        for topic in list(self._topics):
+            while ids := await self.due(topic, until_ms):
+                await self.move_in(topic, ids)
+
+    async def first_due(self, topic: str) -> int | None:
+        """See Loader."""
+        return await self._on_thread(self._rows.first_due, topic) if topic in self._topics else None
+
+    async def due(self, topic: str, until_ms: int) -> list[str]:
+        """The ids of the next jobs of a topic, of a batch at most, that are due until then."""
+        return await self._on_thread(self._rows.due_until, topic, until_ms, BATCH)
+
+    async def _move_in(self, topic: str, ids: Sequence[str]) -> list[str]:
+        jobs = await self._on_thread(self._rows.jobs, topic, ids)
+        if not jobs:
+            return []
+        move = await self._begin(topic, IN, await self._last_number_in(topic) + 1, jobs)
+        args = [value for job in jobs for value in job]
+        (is_moved,) = await self._run("shelve_in", topic, move.number, move.token, *args)
+        if not is_moved:
+            await self._settle(topic)
+            return []
+        await self._end(move, move.ids)
+        return list(move.ids)
 
     async def _last_number_in(self, topic: str) -> int:
         if topic not in self._last_in:

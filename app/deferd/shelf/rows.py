@@ -25,8 +25,9 @@ from rocksdict import (
 
 OUT, IN = "out", "in"
 """The ways of a move: out of the store, and back into it."""
-_JOBS, _DUE, _TAGS, _MOVES = "jobs", "due", "tags", "moves"
-"""The tables: the records by topic and id; their order by due time; the ids by tag; the moves under way by topic."""
+_JOBS, _DUE, _TAGS, _MOVES, _STARTS = "jobs", "due", "tags", "moves", "starts"
+"""The tables: the records by topic and id; their order by due time; the ids by tag; the moves under way by topic; how
+often the files were opened."""
 _CACHE_BYTES = 256 * 1024 * 1024
 _MEMORY_TABLE_BYTES = 32 * 1024 * 1024
 _BLOOM_BITS = 10
@@ -69,12 +70,15 @@ class Rows:
 
     def __init__(self, folder: Path) -> None:
         cache = Cache(_CACHE_BYTES)
-        tables = {name: _options(cache) for name in (_JOBS, _DUE, _TAGS, _MOVES)}
+        tables = {name: _options(cache) for name in (_JOBS, _DUE, _TAGS, _MOVES, _STARTS)}
         self._db = Rdict(str(folder), _options(cache), tables)
         self._tables = {name: self._db.get_column_family(name) for name in tables}
         self._handles = {name: self._db.get_column_family_handle(name) for name in self._tables}
         self._on_disk = WriteOptions()
         self._on_disk.sync = True
+        self._not_before: dict[str, int] = {}
+        """By topic: no job is due earlier. So reads do not pass over those that were deleted before the first one."""
+        self.starts = self._count_start()
 
     def __enter__(self) -> Self:
         return self
@@ -96,10 +100,35 @@ class Rows:
         found: list[bytes | None] = self._tables[_JOBS].get([_key(topic, job_id) for job_id in ids])  # type: ignore[assignment]  # a list for a list
         return [Job(job_id, record) for job_id, record in zip(ids, found, strict=True) if record is not None]
 
+    def may_have(self, topic: str, job_id: str) -> bool:
+        """Whether the job may have a row; it reads no file to find out."""
+        return self._tables[_JOBS].key_may_exist(_key(topic, job_id)) is True
+
+    def topics(self) -> Iterator[str]:
+        """The topics that have jobs, in order."""
+        iterator = self._tables[_DUE].iter()
+        iterator.seek_to_first()
+        while iterator.valid():
+            name, _, _ = iterator.key().partition(_END)
+            yield name.decode()
+            iterator.seek(_after(name + _END))
+        iterator.status()
+
+    def first_due(self, topic: str) -> int | None:
+        """When the first job of a topic is due; None without jobs."""
+        start = _key(topic)
+        not_before = start + _DUE_IN_KEY.pack(self._not_before.get(topic, 0))
+        for key in self._keys(_DUE, not_before, _after(start), 1):
+            (due_ms,) = _DUE_IN_KEY.unpack_from(key, len(start))
+            self._not_before[topic] = due_ms
+            return int(due_ms)
+        return None
+
     def due_until(self, topic: str, until_ms: int, most: int) -> list[str]:
         """The ids of at most `most` jobs of a topic that are due until then, the first due first."""
         start, end = _key(topic), _key(topic) + _DUE_IN_KEY.pack(until_ms + 1)
-        return [key[len(start) + _DUE_IN_KEY.size :].decode() for key in self._keys(_DUE, start, end, most)]
+        not_before = start + _DUE_IN_KEY.pack(self._not_before.get(topic, 0))
+        return [key[len(start) + _DUE_IN_KEY.size :].decode() for key in self._keys(_DUE, not_before, end, most)]
 
     def with_tag(self, topic: str, tag: str, most: int) -> list[str]:
         """The ids of at most `most` jobs of a topic with this tag."""
@@ -116,6 +145,9 @@ class Rows:
         """Note that a move is under way. Rows are written for `jobs`, which are to leave the store."""
         batch = self._batch()
         batch.put(move.topic.encode(), orjson.dumps(move[1:]), self._handles[_MOVES])
+        if jobs:
+            first_ms = min(job.due_ms for job in jobs)
+            self._not_before[move.topic] = min(self._not_before.get(move.topic, 0), first_ms)
         for job in jobs:
             batch.put(_key(move.topic, job.id), job.record, self._handles[_JOBS])
             for table, key in _index_keys(move.topic, job):
@@ -131,6 +163,14 @@ class Rows:
             for table, key in _index_keys(move.topic, job):
                 batch.delete(key, self._handles[table])
         self._db.write(batch, self._on_disk)
+
+    def _count_start(self) -> int:
+        before = self._tables[_STARTS].get(b"")
+        starts = 1 + (int(before) if isinstance(before, bytes) else 0)
+        batch = self._batch()
+        batch.put(b"", b"%d" % starts, self._handles[_STARTS])
+        self._db.write(batch, self._on_disk)
+        return starts
 
     def _batch(self) -> WriteBatch:
         return WriteBatch(raw_mode=True)

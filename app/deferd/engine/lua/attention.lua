@@ -46,8 +46,8 @@ end
 
 local function row_of(name, raw)
   local of_topic = prefix .. name .. ':'
-  local pool = of_topic .. 'pool'
-  if call('EXISTS', pool) == 0 and not string.find(raw, '"du":', 1, true) and not string.find(raw, '"l":', 1, true) then return {} end
+  local pool, shelf = of_topic .. 'pool', of_topic .. 'shelf'
+  if call('EXISTS', pool, shelf) == 0 and not string.find(raw, '"du":', 1, true) and not string.find(raw, '"l":', 1, true) then return {} end
   local settings = raw ~= '' and settings_of(raw) or {}
   local delay, ready, dead = of_topic .. 'delay', of_topic .. 'ready', of_topic .. 'dead'
   local reserved = call('ZCARD', of_topic .. 'reserved')
@@ -55,6 +55,8 @@ local function row_of(name, raw)
     raw, call('ZCARD', delay), call('ZCARD', ready), reserved, call('ZCARD', dead), 0, -1, 0, -1, 0, 0, -1, -1, 0,
   }
   if row[2] > 0 then add_delayed(row, delay, settings.n) end
+  local shelved = tonumber(call('HGET', shelf, 'jobs') or 0)
+  row[2] = row[2] + shelved
   if row[5] > 0 then
     row[6] = call('ZCOUNT', dead, now - recent + (settings.po and tonumber(settings.po.q) or default_retention), '+inf')
   end
@@ -67,7 +69,7 @@ local function row_of(name, raw)
     end
   end
   if tonumber(settings.j) then
-    row[13] = call('HLEN', pool) - row[5] - call('ZCARD', of_topic .. 'finished')
+    row[13] = call('HLEN', pool) - row[5] - call('ZCARD', of_topic .. 'finished') + shelved
   end
   if settings.pu then row[14] = circuit_of(of_topic .. 'push/state') end
   return row

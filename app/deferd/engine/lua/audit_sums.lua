@@ -55,7 +55,8 @@ for index, value in ipairs(redis.call('HMGET', TALLY, unpack(OUTCOMES))) do
     if REPAIR then redis.call('HDEL', TALLY, OUTCOMES[index]) end
   end
 end
-local pooled, finished = redis.call('HLEN', POOL), redis.call('ZCARD', FINISHED)
+local shelved, finished = shelved_jobs(), redis.call('ZCARD', FINISHED)
+local pooled = redis.call('HLEN', POOL) + shelved
 local lost = tallied[1] - tallied[2] - tallied[3] - tallied[4] - tallied[5] - (pooled - finished)
 if faulty or lost ~= 0 then
   local shape = lost > 0 and '%.0f jobs are missing: %.0f put, %.0f accounted for'
@@ -69,7 +70,7 @@ if faulty or lost ~= 0 then
   end
 end
 return {
-  findings, settings, redis.call('ZCARD', DELAY), redis.call('ZCARD', READY), redis.call('ZCARD', RESERVED),
+  findings, settings, redis.call('ZCARD', DELAY) + shelved, redis.call('ZCARD', READY), redis.call('ZCARD', RESERVED),
   redis.call('ZCARD', DEAD), finished, now, first_work < math.huge and first_work or -1,
   unpack(tallied),
 }

@@ -18,7 +18,7 @@ local outdated = outdated_terms(settings, ARGV[2], true)
 if outdated then return outdated end
 
 local max_jobs, partitions = settings.j or 0, settings.n or 1
-local live = redis.call('HLEN', POOL) - redis.call('ZCARD', DEAD) - redis.call('ZCARD', FINISHED)
+local live = live_jobs()
 
 -- The body of a job as a collection: how many items it has, how many bytes those are, and whether more can be added.
 local function collection_of(id, raw)

@@ -4,7 +4,7 @@
 -- ARGV[1] topic
 -- Returns 1 when it is gone, else 0
 -- Bound: one topic.
-if redis.call('HLEN', POOL) > 0 or redis.call('HGET', SETTINGS, TOPIC) ~= '' then return 0 end
+if redis.call('HLEN', POOL) > 0 or shelved_jobs() > 0 or redis.call('HGET', SETTINGS, TOPIC) ~= '' then return 0 end
 redis.call('DEL', TAKEN)  -- a purge has removed all but ids that were taken since
 forget_topic()
 return 1

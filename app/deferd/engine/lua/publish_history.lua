@@ -131,6 +131,8 @@ for at = 8, #ARGV do
       local jobs = redis.pcall('ZCARD', prefix .. STATES[state])  -- an error when another program has damaged it
       gauges[state] = type(jobs) == 'number' and jobs or NOT_KNOWN
     end
+    local shelved = redis.pcall('HGET', prefix .. 'shelf', 'jobs')
+    if type(shelved) == 'string' and gauges[1] ~= NOT_KNOWN then gauges[1] = gauges[1] + tonumber(shelved) end
     add_to_history(fine, coarse, unpack_record(ARGV[at]), gauges)
   else
     without = without + 1

@@ -4,8 +4,8 @@
 -- ARGV[2] 0: return only the codes. Otherwise also the jobs as they are stored; of those that existed already only as
 --   many as have this number of bytes together, and for the others the code alone
 -- ARGV[3] the terms of the call, see engine/placement.py: the default durability of the topic that it satisfies, a level of
---   store/durability_levels.py, i16, -1: any | the number of the topic's partitions, u16 | the topic's defaults by which
---   the due times were placed, `pl` of its settings. '' in a script that embeds this one: they are not compared
+--   store/durability_levels.py, i16, -1: any | the number of the topic's partitions, u16 | in which generation the shelf was
+--   asked for the ids, u64 | the topic's defaults by which the due times were placed, `pl` of its settings. '' in a script that embeds this one: they are not compared
 -- ARGV[4..] two for each job: id | job, which consists of
 --   options u8: on conflict 0 reject, 1 keep, 2 replace, 3 append (then extra has `z`, the most bytes of a body, and
 --   maybe
@@ -48,7 +48,7 @@ local function room_within(bound)
   local most = max_jobs > 0 and max_jobs or math.huge
   if bound > 0 then most = math.min(most, bound) end
   if most == math.huge then return most end
-  live = live or redis.call('HLEN', POOL) - redis.call('ZCARD', DEAD) - redis.call('ZCARD', FINISHED)
+  live = live or live_jobs()
   return math.ceil(most / partitions) - live
 end
 

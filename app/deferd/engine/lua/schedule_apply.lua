@@ -99,7 +99,7 @@ if #jobs > 0 then
   local bound = struct.unpack('<I4', jobs[2], 19)
   local most = math.min((settings.j or 0) > 0 and settings.j or math.huge, bound > 0 and bound or math.huge)
   if most < math.huge then
-    local live = redis.call('HLEN', POOL) - redis.call('ZCARD', DEAD) - redis.call('ZCARD', FINISHED)
+    local live = live_jobs()
     if run_to_withdraw ~= '' and keys_of_run == KEYS then live = live - 1 end
     local before = live
     for index = 1, #jobs, 2 do

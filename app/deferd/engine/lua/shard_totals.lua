@@ -11,7 +11,9 @@ for at = 3, #ARGV do left_out[ARGV[at]] = true end
 local names = redis.call('ZRANGE', KEYS[1], ARGV[1], '+', 'BYLEX', 'LIMIT', 0, ARGV[2])
 for _, name in ipairs(names) do
   local of_topic = prefix .. name .. ':'
-  if not left_out[name] and redis.call('EXISTS', of_topic .. 'pool') == 1 then
+  local pool, shelf = of_topic .. 'pool', of_topic .. 'shelf'
+  if not left_out[name] and redis.call('EXISTS', pool, shelf) > 0 then
+    counts[1] = counts[1] + tonumber(redis.call('HGET', shelf, 'jobs') or 0)
     for kind, key in ipairs(OF_TOPIC) do
       counts[kind] = counts[kind] + redis.call('ZCARD', of_topic .. key)
     end

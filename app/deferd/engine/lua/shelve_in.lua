@@ -6,7 +6,7 @@
 --   stays as it is
 -- Bound: the jobs, at most 1000.
 local number = tonumber(ARGV[2])
-if shelf_number('in') >= number then return { 0 } end
+if shelf.number('in') >= number then return { 0 } end
 ensure_topic()
 local jobs, bytes, earliest = 0, 0, math.huge
 local delayed = {}
@@ -30,5 +30,5 @@ if #delayed > 0 then
   redis.call('ZADD', DELAY, unpack(delayed))
   schedule(earliest)
 end
-note_batch('in', number, ARGV[3], -jobs, -bytes)
+shelf.note_batch('in', number, ARGV[3], -jobs, -bytes)
 return { 1 }

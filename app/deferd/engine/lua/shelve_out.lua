@@ -1,18 +1,19 @@
 -- Remove jobs from the store that the shelf has written to its files, if they are as they were when they were read.
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua
--- ARGV[1] topic | ARGV[2] number of the batch | ARGV[3] its token | ARGV[4..] two for each job: id | record
+-- ARGV[1] topic | ARGV[2] number of the batch | ARGV[3] its token | ARGV[4] the oldest generation of ids that
+--   do not leave the store | ARGV[5..] two for each job: id | record
 -- Returns { 0 } when the batch is late, and nothing was done; else { 1, the number that left, the ids that stayed ... }:
 --   they have changed, are not delayed any more, or have become of a kind that stays
 -- Bound: the jobs, at most 1000.
 local number = tonumber(ARGV[2])
-if shelf_number('out') >= number then return { 0 } end
+if shelf.number('out') >= number then return { 0 } end
 local ids = {}
-for at = 4, #ARGV, 2 do ids[#ids + 1] = ARGV[at] end
-local records, dues, stays = redis.call('HMGET', POOL, unpack(ids)), redis.call('ZMSCORE', DELAY, unpack(ids)), staying(ids)
+for at = 5, #ARGV, 2 do ids[#ids + 1] = ARGV[at] end
+local records, dues, stays = redis.call('HMGET', POOL, unpack(ids)), redis.call('ZMSCORE', DELAY, unpack(ids)), shelf.staying(ids)
 local left, kept, bytes = {}, {}, 0
 for index, id in ipairs(ids) do
-  if dues[index] and records[index] == ARGV[2 * index + 3] and not stays[id] then
+  if dues[index] and records[index] == ARGV[2 * index + 4] and not stays[id] then
     left[#left + 1] = id
     bytes = bytes + #id + #records[index]
   else
@@ -25,6 +26,6 @@ if #left > 0 then
   redis.call('HDEL', POOL, unpack(left))
   index_tags(left)
 end
-note_batch('out', number, ARGV[3], #left, bytes)
-redis.call('HSET', topic_key('shelf'), 'kept', table.concat(kept, ' '))
+shelf.note_batch('out', number, ARGV[3], #left, bytes)
+redis.call('HSET', topic_key('shelf'), 'kept', table.concat(kept, ' '), 'generation', ARGV[4])
 return { 1, #left, unpack(kept) }

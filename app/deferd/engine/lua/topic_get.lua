@@ -3,7 +3,8 @@
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic
 -- Returns { settings JSON or '', delayed, ready, reserved, dead, finished, due ms of the oldest ready job or -1,
---   due ms of the next delayed job or -1, now ms, follow-ups, jobs and follow-ups that collect items,
+--   due ms of the next delayed job in the store or -1, now ms, follow-ups, jobs and follow-ups that collect items,
+--   how many of the delayed jobs are on the shelf,
 --   the fields and values of push/state, none unless the topic is pushed }, or nil when the
 --   topic is not known
 -- Bound: one topic.
@@ -20,8 +21,9 @@ end
 local next_due = redis.call('ZRANGE', DELAY, 0, 0, 'WITHSCORES')[2]
 local here, follow_ups, collections = attached(), 0, 0
 if here.may_exist() then follow_ups, collections = redis.call('HLEN', here.FOLLOW), redis.call('HLEN', here.ITEMS) end
+local shelved = shelved_jobs()
 return {
-  settings, redis.call('ZCARD', DELAY), redis.call('ZCARD', READY), redis.call('ZCARD', RESERVED), redis.call('ZCARD', DEAD),
+  settings, redis.call('ZCARD', DELAY) + shelved, redis.call('ZCARD', READY), redis.call('ZCARD', RESERVED), redis.call('ZCARD', DEAD),
   redis.call('ZCARD', FINISHED), oldest, next_due and tonumber(next_due) or -1, now_ms(),
-  follow_ups, collections, is_pushed and redis.call('HGETALL', topic_key('push/state')) or {},
+  follow_ups, collections, shelved, is_pushed and redis.call('HGETALL', topic_key('push/state')) or {},
 }

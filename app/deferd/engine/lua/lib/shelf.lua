@@ -4,14 +4,24 @@
 --               lower one, is late, and nothing is done
 --               out_token, in_token: what names the last batches that were moved
 --               kept: of the last batch out, the ids that stayed, separated by spaces
+--               generation: the shelf was asked for ids in generations, and the ids of earlier ones may have left. A put
+--               by one that asked in an earlier one does nothing
 --               jobs, bytes: how many jobs are on the shelf, and how large their ids and records are together
 -- @include topic transitions
 
-local function shelf_number(way) return tonumber(redis.call('HGET', topic_key('shelf'), way) or 0) end
+local shelf = {}  -- its functions
+
+function shelf.number(way) return tonumber(redis.call('HGET', topic_key('shelf'), way) or 0) end
+
+-- The first generation in which the shelf must have been asked for an id that is put, 0 when it has no jobs of the topic.
+function shelf.first_generation()
+  local jobs, generation = unpack(redis.call('HMGET', topic_key('shelf'), 'jobs', 'generation'))
+  return jobs and tonumber(jobs) > 0 and tonumber(generation) or 0
+end
 
 -- Which of these ids of delayed jobs stay in the store: runs of schedules, which their schedule counts, jobs with a
 -- follow-up, and those under which items are collected. Returns the set of them. Bound: the ids, at most 1000.
-local function staying(ids)
+function shelf.staying(ids)
   local found, here = {}, attached()
   if not here.may_exist() then return found end
   for _, key in ipairs({ here.FOLLOW, here.ITEMS, here.RUNS }) do
@@ -23,9 +33,10 @@ local function staying(ids)
 end
 
 -- Note a batch that moved `jobs` and `bytes`; both are negative for one that came back.
-local function note_batch(way, number, token, jobs, bytes)
+function shelf.note_batch(way, number, token, jobs, bytes)
   local key = topic_key('shelf')
   redis.call('HSET', key, way, number, way .. '_token', token)
+  redis.call('PERSIST', key)
   redis.call('HINCRBY', key, 'jobs', jobs)
   redis.call('HINCRBY', key, 'bytes', bytes)
 end

@@ -148,12 +148,21 @@ end
 -- After how long without a put a topic that has neither jobs nor settings is forgotten.
 local FORGET_AFTER_MS = 3600000
 
+-- How many delayed jobs of the topic are on the shelf (lib/shelf.lua).
+local function shelved_jobs() return tonumber(redis.call('HGET', topic_key('shelf'), 'jobs') or 0) end
+
+-- How many live jobs the topic has: delayed ones, also on the shelf, ready and reserved ones.
+local function live_jobs()
+  return redis.call('HLEN', POOL) - redis.call('ZCARD', DEAD) - redis.call('ZCARD', FINISHED) + shelved_jobs()
+end
+
 -- Forget a topic that has neither jobs nor settings. Its tally is added to the shard's. The timer still visits it for
 -- tombstones.
 local function forget_topic()
   redis.call('HDEL', SETTINGS, TOPIC)
   redis.call('ZREM', TOPICS, TOPIC)
   redis.call('HDEL', of_shard('idle'), TOPIC)
+  redis.call('PEXPIRE', topic_key('shelf'), 7 * 86400000)  -- no call of a script comes as late as that
   local tally = redis.call('HGETALL', TALLY)
   redis.call('DEL', TALLY, topic_key('runs'), topic_key('events/log'), topic_key('events/seq'))
   redis.pcall('ZREM', of_shard('events/topics'), TOPIC)  -- an error when another program has damaged it
