@@ -39,7 +39,7 @@ from deferd.engine.schedule_planning import RunWindows
 from deferd.engine.schedule_store import ScheduleStore
 from deferd.engine.scheduler import Scheduler, Schedules
 from deferd.engine.scripts import DurableCalls, Scripts, observed
-from deferd.engine.shelf import Loader, Shelf
+from deferd.engine.shelf import Shelf, ShelfCalls
 from deferd.engine.store_clock import RequestClock, StoreClock
 from deferd.engine.store_processes import StoreProcesses
 from deferd.engine.store_watch import StoreWatch
@@ -79,7 +79,7 @@ class Engine:
         movable_clock: bool = False,
         embedded: bool = False,
         sample_consumers: Callable[[], Sample] = lambda: Sample([]),
-        shelf: Loader | None = None,
+        shelf: ShelfCalls | None = None,
     ) -> None:
         self.shelf = Shelf(shelf)
         keys = Keys(shards, Partitions(on_change=self._on_other_partitions))

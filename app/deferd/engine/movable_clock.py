@@ -102,8 +102,8 @@ class MovableClock:
         return await self._move(left_ms)
 
     async def _move(self, by_ms: int) -> Reading:
-        if by_ms > 0 and self._shelf.loader is not None:
-            await self._shelf.loader.load_due((await self._move(0)).now_ms + by_ms)
+        if by_ms > 0 and self._shelf.calls is not None:
+            await self._shelf.calls.load_due((await self._move(0)).now_ms + by_ms)
         reply = await self._scripts.run("advance", self._keys, (by_ms, MOVED_MAX_S * 1000))
         if reply is None:
             raise _too_far(by_ms)

@@ -290,7 +290,7 @@ class PartitionStore:
         by_home: dict[str, list[int]] = {}
         for at, item in enumerate(items):
             by_home.setdefault(self.known.home(topic, id_of(item)), []).append(at)
-        results = await _send_together(by_home, items, send, {})
+        results: list[Result | StoreUnavailable] = await _send_together(by_home, items, send, {})
         errors = [result for result in results if isinstance(result, StoreUnavailable)]
         if len(errors) == len(results):
             raise errors[0]
@@ -326,8 +326,8 @@ class PartitionStore:
         return held
 
     async def _held_ids(self, partition: str, layout: Layout, ids: Sequence[str]) -> list[int]:
-        if ids and self.shelf.loader is not None:
-            await self.shelf.loader.load(partition, ids)
+        if ids and self.shelf.calls is not None:
+            await self.shelf.calls.load(partition, ids)
         keys = self._keys.of_topic(partition)
         reply: list[int] = await self._scripts.run("held_ids", keys, (partition, layout.count, *ids))
         return reply

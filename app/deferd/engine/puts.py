@@ -578,7 +578,7 @@ class PutSender:
         else:
             placed = list(chain.from_iterable([(job.id, job.job) for job in jobs]))
         asked = NO_SHELF
-        if self._shelf.loader is not None:
+        if self._shelf.calls is not None:
             asked = await self._shelf.ask(partition, [job.id for job in jobs if not job.has_new_id])
 
         async def send(reached: int, sending: Sending) -> list[Any]:

@@ -9,13 +9,20 @@ which it asked: the script does nothing once a job of that generation may have l
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from time import monotonic
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
+
+import orjson
 
 from deferd.contract.errors import StoreUnavailable
 
 HELD_S = 10.0
 """How long ids stay in the store after the shelf was asked for them."""
+KEPT_S = 30.0
+"""How long the jobs of a topic stay in the store after a call for that."""
+STILL_S = 1.0
+"""How long the shelf waits for the end of a block in which jobs must not move."""
 NO_SHELF = (1 << 53) - 1
 """In place of a generation: the ids need not be asked for."""
 NOT_ASKED = 0
@@ -25,32 +32,122 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class Loader(Protocol):
-    """The shelf, as calls need it."""
+class Job(NamedTuple):
+    """A delayed job with its record, as the store has it; see engine/record.py."""
+
+    id: str
+    record: bytes
+
+    @property
+    def created_ms(self) -> int:
+        """When it was put."""
+        return int.from_bytes(self.record[:6], "little")
+
+    @property
+    def due_ms(self) -> int:
+        """When it is due."""
+        return int.from_bytes(self.record[6:12], "little")
+
+    @property
+    def tags(self) -> Sequence[str]:
+        """Its tags."""
+        extra = self._extra
+        tags: Sequence[str] = orjson.loads(extra).get("g", ()) if b'"g":' in extra else ()
+        return tags
+
+    @property
+    def error(self) -> str:
+        """The error of its last attempt, empty without one."""
+        extra = self._extra
+        error: str = orjson.loads(extra).get("e", "") if b'"e":' in extra else ""
+        return error
+
+    @property
+    def _extra(self) -> bytes:
+        return self.record[26 : 26 + int.from_bytes(self.record[22:26], "little")]
+
+
+class Wanted(NamedTuple):
+    """The conditions on jobs to read; None is no condition. See engine/topics.py for what they mean."""
+
+    due_from_ms: int | None = None
+    due_before_ms: int | None = None
+    tag: str | None = None
+    id_prefix: str | None = None
+    error: str | None = None
+    created_until_ms: int | None = None
+
+    def matches(self, job: Job) -> bool:
+        """Whether a job that is due in that time meets them."""
+        return (
+            (self.id_prefix is None or job.id.startswith(self.id_prefix))
+            and (self.created_until_ms is None or job.created_ms <= self.created_until_ms)
+            and (self.tag is None or self.tag in job.tags)
+            and (self.error is None or self.error in job.error)
+        )
+
+
+class Page(NamedTuple):
+    """Jobs in the order of due time and id. `end` is where the look ended: due time and id of the last of `looked_at`
+    jobs.
+    """
+
+    jobs: list[Job]
+    looked_at: int
+    end: tuple[int, str] | None
+    has_more: bool
+
+
+class ShelfCalls(Protocol):
+    """The calls of the shelf. `topic` is a partition everywhere. Each raises StoreUnavailable."""
 
     async def load(self, topic: str, ids: Sequence[str]) -> int:
         """Load those of the jobs that are on the shelf into the store; the others stay there.
 
-        Returns the generation, NOT_ASKED if the shelf has not had any job of the topic. `topic`: a partition.
-
-        Raises StoreUnavailable.
+        Returns the generation, NOT_ASKED if the shelf has not had any job of the topic.
         """
         ...
 
     async def load_due(self, until_ms: int) -> None:
-        """Load all jobs that are due until then. Raises StoreUnavailable."""
+        """Load all jobs that are due until then."""
+        ...
+
+    async def keep(self, topic: str) -> None:
+        """Let no job of a topic leave the store from now on for KEPT_S."""
+        ...
+
+    def still(self, topic: str) -> AbstractAsyncContextManager[None]:
+        """Let no job of a topic move during the block, which must be short: at its end, raises if it took STILL_S."""
+        ...
+
+    async def page(
+        self, topic: str, wanted: Wanted, most: int, after: tuple[int, str] | None = None, *, reverse: bool = False
+    ) -> Page:
+        """Look at the next jobs of a topic on the shelf, at most `most`, behind a due time and id."""
+        ...
+
+    async def with_tag(self, topic: str, tag: str, most: int, after: str = "", *, reverse: bool = False) -> list[str]:
+        """The ids of at most `most` jobs of a topic on the shelf that have a tag, in order, those after `after`."""
+        ...
+
+    async def topics_with_tag(self, tag: str) -> list[str]:
+        """The topics that have jobs with this tag on the shelf, in order."""
+        ...
+
+    async def counts_before(self, topic: str, times_ms: Sequence[int]) -> list[int]:
+        """How many jobs of a topic on the shelf are due before each of the times, which ascend."""
         ...
 
     async def first_due(self, topic: str) -> int | None:
-        """When the first job of a topic that is on the shelf is due; None without one. Raises StoreUnavailable."""
+        """When the first job of a topic that is on the shelf is due; None without one."""
         ...
 
 
 class Shelf:
-    """What a process knows of the shelf. Without a `loader` there is none."""
+    """What a process knows of the shelf. Without `calls` there is none."""
 
-    def __init__(self, loader: Loader | None = None) -> None:
-        self.loader = loader
+    def __init__(self, calls: ShelfCalls | None = None) -> None:
+        self.calls = calls
         self._shelved: set[str] = set()
         """The partitions that had jobs on the shelf when a put last asked."""
 
@@ -71,11 +168,11 @@ class Shelf:
         """
         results: list[Result | StoreUnavailable] = list(await send(topic, list(items)))
         while missing := [at for at, result in enumerate(results) if is_still_missing(result, is_missing)]:
-            if self.loader is None:
+            if self.calls is None:
                 break
             asked_at_s = monotonic()
             try:
-                if await self.loader.load(topic, [id_of(items[at]) for at in missing]) == NOT_ASKED:
+                if await self.calls.load(topic, [id_of(items[at]) for at in missing]) == NOT_ASKED:
                     break
                 found: Sequence[Result | StoreUnavailable] = await send(topic, [items[at] for at in missing])
             except StoreUnavailable as exc:
@@ -91,11 +188,11 @@ class Shelf:
 
         Raises StoreUnavailable.
         """
-        if self.loader is None or not ids:
+        if self.calls is None or not ids:
             return NO_SHELF
         if topic not in self._shelved:
             return NOT_ASKED
-        generation = await self.loader.load(topic, ids)
+        generation = await self.calls.load(topic, ids)
         if generation == NOT_ASKED:
             self._shelved.discard(topic)
         return generation

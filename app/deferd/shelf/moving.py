@@ -14,18 +14,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from functools import partial
 from itertools import islice
 from secrets import token_hex
 from time import monotonic
 from typing import Any, ParamSpec, TypeVar
 
+from deferd.contract.errors import StoreUnavailable
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
-from deferd.engine.shelf import HELD_S, NOT_ASKED
-from deferd.shelf.rows import IN, OUT, Job, Move, Rows
+from deferd.engine.shelf import HELD_S, KEPT_S, NOT_ASKED, STILL_S, Job, Page, Wanted
+from deferd.shelf.rows import IN, OUT, Move, Rows
 
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
@@ -79,6 +81,7 @@ class Mover:
         """All that had jobs on the shelf since the start."""
         self._wanted: defaultdict[str, set[str]] = defaultdict(set)
         """By topic: jobs that calls wait for."""
+        self._kept_until_s: dict[str, float] = {}
         self._held = HeldIds(rows.starts * _GENERATIONS_OF_A_START)
         self._thread = ThreadPoolExecutor(1, "deferd-shelf")
 
@@ -99,13 +102,16 @@ class Mover:
         """Move at most `most` delayed jobs that are due at `from_ms` or later out of the store, those due last first.
 
         `pass_over` is how many of them to pass over: those that stayed before. Returns how many jobs were looked at,
-        and how many have left the store. Jobs that are held stay.
+        and how many have left the store. Jobs that are held stay, and all of a topic that is kept.
 
         Raises:
             StoreUnavailable: the store cannot be reached; the jobs are where they were, or on the shelf.
         """
         async with self._locks[topic]:
             await self._settle(topic)
+            if self._kept_until_s.get(topic, 0.0) > monotonic():
+                return 0, 0
+            self._kept_until_s.pop(topic, None)
             last, looked_at, *found = await self._run("shelve_pick", topic, from_ms, pass_over, most)
             self._topics.add(topic)
             read = [Job(job_id.decode(), record) for job_id, record in zip(found[::2], found[1::2], strict=True)]
@@ -136,7 +142,7 @@ class Mover:
     # For the callers in engine/shelf.py, whose methods these are
 
     async def load(self, topic: str, ids: Sequence[str]) -> int:
-        """See Loader. What several callers wait for moves together."""
+        """See ShelfCalls. What several callers wait for moves together."""
         if topic not in self._topics:
             return NOT_ASKED
         generation = self._held.hold(topic, ids)
@@ -157,14 +163,48 @@ class Mover:
                 wanted.difference_update(together)
 
     async def load_due(self, until_ms: int) -> None:
-        """See Loader."""
+        """See ShelfCalls."""
         for topic in list(self._topics):
             while ids := await self.due(topic, until_ms):
                 await self.move_in(topic, ids)
 
     async def first_due(self, topic: str) -> int | None:
-        """See Loader."""
+        """See ShelfCalls."""
         return await self._on_thread(self._rows.first_due, topic) if topic in self._topics else None
+
+    async def keep(self, topic: str) -> None:
+        """See ShelfCalls."""
+        self._kept_until_s[topic] = monotonic() + KEPT_S
+        async with self.still(topic):  # a batch that is on its way has arrived
+            pass
+
+    @asynccontextmanager
+    async def still(self, topic: str) -> AsyncIterator[None]:
+        """See ShelfCalls."""
+        async with self._locks[topic]:
+            await self._settle(topic)
+            until_s = monotonic() + STILL_S
+            yield
+            if monotonic() > until_s:
+                raise StoreUnavailable("the shelf was read too slowly")
+
+    async def page(
+        self, topic: str, wanted: Wanted, most: int, after: tuple[int, str] | None = None, *, reverse: bool = False
+    ) -> Page:
+        """See ShelfCalls."""
+        return await self._on_thread(self._rows.page, topic, wanted, most, after, reverse=reverse)
+
+    async def with_tag(self, topic: str, tag: str, most: int, after: str = "", *, reverse: bool = False) -> list[str]:
+        """See ShelfCalls."""
+        return await self._on_thread(self._rows.with_tag, topic, tag, most, after, reverse=reverse)
+
+    async def topics_with_tag(self, tag: str) -> list[str]:
+        """See ShelfCalls."""
+        return await self._on_thread(lambda: list(self._rows.topics_with_tag(tag)))
+
+    async def counts_before(self, topic: str, times_ms: Sequence[int]) -> list[int]:
+        """See ShelfCalls."""
+        return await self._on_thread(self._rows.counts_before, topic, times_ms)
 
     async def due(self, topic: str, until_ms: int) -> list[str]:
         """The ids of the next jobs of a topic, of a batch at most, that are due until then."""

@@ -7,6 +7,7 @@ returns. A topic has at most one move under way: a batch of jobs that leaves the
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -23,36 +24,24 @@ from rocksdict import (
     WriteOptions,
 )
 
+from deferd.engine.shelf import Job, Page, Wanted
+
 OUT, IN = "out", "in"
 """The ways of a move: out of the store, and back into it."""
-_JOBS, _DUE, _TAGS, _MOVES, _STARTS = "jobs", "due", "tags", "moves", "starts"
-"""The tables: the records by topic and id; their order by due time; the ids by tag; the moves under way by topic; how
-often the files were opened."""
+_JOBS, _DUE, _TAGS, _MINUTES, _MOVES, _STARTS = "jobs", "due", "tags", "minutes", "moves", "starts"
+"""The tables: the records by topic and id; their order by due time; the ids by tag; how many jobs of a topic are due in
+a minute; the moves under way by topic; how often the files were opened."""
+_TABLES = (_JOBS, _DUE, _TAGS, _MINUTES, _MOVES, _STARTS)
 _CACHE_BYTES = 256 * 1024 * 1024
 _MEMORY_TABLE_BYTES = 32 * 1024 * 1024
 _BLOOM_BITS = 10
+_MINUTE_MS = 60_000
+_MINUTES_REMEMBERED = 100_000
+_PAGE_BYTES = 1024 * 1024
+_READ_TOGETHER = 25
 _END = b"\0"
 """Ends a name in a key: names have no such byte."""
 _DUE_IN_KEY = struct.Struct(">Q")
-
-
-class Job(NamedTuple):
-    """A job with its record, as the store has it; see engine/record.py."""
-
-    id: str
-    record: bytes
-
-    @property
-    def due_ms(self) -> int:
-        """When it is due."""
-        return int.from_bytes(self.record[6:12], "little")
-
-    @property
-    def tags(self) -> Sequence[str]:
-        """Its tags."""
-        extra = self.record[26 : 26 + int.from_bytes(self.record[22:26], "little")]
-        tags: Sequence[str] = orjson.loads(extra).get("g", ()) if b'"g":' in extra else ()
-        return tags
 
 
 class Move(NamedTuple):
@@ -70,12 +59,14 @@ class Rows:
 
     def __init__(self, folder: Path) -> None:
         cache = Cache(_CACHE_BYTES)
-        tables = {name: _options(cache) for name in (_JOBS, _DUE, _TAGS, _MOVES, _STARTS)}
+        tables = {name: _options(cache) for name in _TABLES}
         self._db = Rdict(str(folder), _options(cache), tables)
         self._tables = {name: self._db.get_column_family(name) for name in tables}
         self._handles = {name: self._db.get_column_family_handle(name) for name in self._tables}
         self._on_disk = WriteOptions()
         self._on_disk.sync = True
+        self._minutes: dict[bytes, int] = {}
+        """What was read of the table."""
         self._not_before: dict[str, int] = {}
         """By topic: no job is due earlier. So reads do not pass over those that were deleted before the first one."""
         self.starts = self._count_start()
@@ -130,10 +121,84 @@ class Rows:
         not_before = start + _DUE_IN_KEY.pack(self._not_before.get(topic, 0))
         return [key[len(start) + _DUE_IN_KEY.size :].decode() for key in self._keys(_DUE, not_before, end, most)]
 
-    def with_tag(self, topic: str, tag: str, most: int) -> list[str]:
-        """The ids of at most `most` jobs of a topic with this tag."""
-        start = _key(topic, tag) + _END
-        return [key[len(start) :].decode() for key in self._keys(_TAGS, start, _after(start), most)]
+    def with_tag(self, topic: str, tag: str, most: int, after: str = "", *, reverse: bool = False) -> list[str]:
+        """The ids of at most `most` jobs of a topic with this tag, in order, those after `after`."""
+        first = _key(topic, tag) + _END
+        start, end = first + after.encode() + (_END if after else b""), _after(first)
+        if reverse and after:
+            start, end = first, first + after.encode()
+        keys = self._keys(_TAGS, start, end, most, reverse=reverse)
+        return [key[len(first) :].decode() for key in keys]
+
+    def topics_with_tag(self, tag: str) -> Iterator[str]:
+        """The topics that have jobs with this tag, in order."""
+        for topic in self.topics():
+            if self.with_tag(topic, tag, 1):
+                yield topic
+
+    def page(
+        self,
+        topic: str,
+        wanted: Wanted,
+        most: int,
+        after: tuple[int, str] | None = None,
+        *,
+        reverse: bool = False,
+    ) -> Page:
+        """Look at the next `most` jobs of a topic, behind a due time and id, and read those that are wanted."""
+        first = _key(topic)
+        low_ms = max(wanted.due_from_ms or 0, self._not_before.get(topic, 0))
+        start = first + _DUE_IN_KEY.pack(low_ms)
+        end = _after(first) if wanted.due_before_ms is None else first + _DUE_IN_KEY.pack(max(wanted.due_before_ms, 0))
+        if after is not None:
+            due_ms, job_id = after
+            position = first + _DUE_IN_KEY.pack(due_ms) + job_id.encode()
+            start, end = (start, min(end, position)) if reverse else (max(start, position + _END), end)
+        keys = self._keys(_DUE, start, end, most + 1, reverse=reverse) if start < end else []
+        ids = [key[len(first) + _DUE_IN_KEY.size :].decode() for key in keys[:most]]
+        found: list[Job] = []
+        looked_at = size = 0
+        while looked_at < len(ids) and size < _PAGE_BYTES:
+            some = self.jobs(topic, ids[looked_at : looked_at + _READ_TOGETHER])
+            looked_at += _READ_TOGETHER
+            size += sum(len(job.record) for job in some)
+            found += (job for job in some if wanted.matches(job))
+        looked_at = min(looked_at, len(ids))
+        last = None
+        if looked_at:
+            (due_ms,) = _DUE_IN_KEY.unpack_from(keys[looked_at - 1], len(first))
+            last = due_ms, ids[looked_at - 1]
+        return Page(found, looked_at, last, len(keys) > looked_at)
+
+    def counts_before(self, topic: str, times_ms: Sequence[int]) -> list[int]:
+        """How many jobs of a topic are due before each of the times, which ascend."""
+        first = _key(topic)
+        size = _DUE_IN_KEY.size
+        start = first + _DUE_IN_KEY.pack(self._not_before.get(topic, 0) // _MINUTE_MS)
+        end = first + _DUE_IN_KEY.pack(times_ms[-1] // _MINUTE_MS + 1)
+        minutes = [(_DUE_IN_KEY.unpack(key[-size:])[0], int(count)) for key, count in self._pairs(_MINUTES, start, end)]
+        counts, before, at = [], 0, 0
+        for time_ms in times_ms:
+            while at < len(minutes) and (minutes[at][0] + 1) * _MINUTE_MS <= time_ms:
+                before += minutes[at][1]
+                at += 1
+            counts.append(before)
+            if at < len(minutes) and minutes[at][0] * _MINUTE_MS < time_ms:
+                counts[-1] += self._count_in_minute(first, *minutes[at], time_ms)
+        return counts
+
+    def _count_in_minute(self, first: bytes, minute: int, count: int, before_ms: int) -> int:
+        """How many of the `count` jobs of a minute are due before a time in it; the shorter part of it is read."""
+        start, end = (first + _DUE_IN_KEY.pack(at * _MINUTE_MS) for at in (minute, minute + 1))
+        middle = first + _DUE_IN_KEY.pack(before_ms)
+        if before_ms - minute * _MINUTE_MS <= _MINUTE_MS / 2:
+            return len(self._keys(_DUE, start, middle, count))
+        return count - len(self._keys(_DUE, middle, end, count))
+
+    def bytes_on_disk(self) -> int:
+        """How large the files of all tables are together, without the log of the last changes."""
+        sizes = (table.property_int_value("rocksdb.total-sst-files-size") for table in self._tables.values())
+        return sum(size or 0 for size in sizes)
 
     def moves(self) -> list[Move]:
         """The moves under way."""
@@ -145,24 +210,50 @@ class Rows:
         """Note that a move is under way. Rows are written for `jobs`, which are to leave the store."""
         batch = self._batch()
         batch.put(move.topic.encode(), orjson.dumps(move[1:]), self._handles[_MOVES])
+        counts: Counter[int] = Counter()
         if jobs:
             first_ms = min(job.due_ms for job in jobs)
             self._not_before[move.topic] = min(self._not_before.get(move.topic, 0), first_ms)
+            self._delete(batch, move.topic, [job.id for job in jobs], counts)  # none has a row, but for damage
         for job in jobs:
             batch.put(_key(move.topic, job.id), job.record, self._handles[_JOBS])
             for table, key in _index_keys(move.topic, job):
                 batch.put(key, b"", self._handles[table])
-        self._db.write(batch, self._on_disk)
+            counts[job.due_ms // _MINUTE_MS] += 1
+        self._write(batch, move.topic, counts)
 
     def end(self, move: Move, elsewhere: Iterable[str]) -> None:
         """End a move. The rows of the ids in `elsewhere`, whose jobs are in the store or gone, are deleted."""
         batch = self._batch()
         batch.delete(move.topic.encode(), self._handles[_MOVES])
-        for job in self.jobs(move.topic, list(elsewhere)):
-            batch.delete(_key(move.topic, job.id), self._handles[_JOBS])
-            for table, key in _index_keys(move.topic, job):
+        counts: Counter[int] = Counter()
+        self._delete(batch, move.topic, list(elsewhere), counts)
+        self._write(batch, move.topic, counts)
+
+    def _delete(self, batch: WriteBatch, topic: str, ids: Sequence[str], counts: Counter[int]) -> None:
+        for job in self.jobs(topic, ids):
+            batch.delete(_key(topic, job.id), self._handles[_JOBS])
+            for table, key in _index_keys(topic, job):
                 batch.delete(key, self._handles[table])
+            counts[job.due_ms // _MINUTE_MS] -= 1
+
+    def _write(self, batch: WriteBatch, topic: str, changes: Counter[int]) -> None:
+        """Write a batch, with the changes of how many jobs are due in a minute."""
+        counts: dict[bytes, int] = {}
+        for minute, change in changes.items():
+            key = _key(topic) + _DUE_IN_KEY.pack(minute)
+            before = self._minutes.get(key)
+            if before is None:
+                before = int(self._tables[_MINUTES].get(key) or 0)
+            counts[key] = before + change
+            if counts[key]:
+                batch.put(key, b"%d" % counts[key], self._handles[_MINUTES])
+            else:
+                batch.delete(key, self._handles[_MINUTES])
         self._db.write(batch, self._on_disk)
+        if len(self._minutes) > _MINUTES_REMEMBERED:
+            self._minutes.clear()
+        self._minutes.update(counts)
 
     def _count_start(self) -> int:
         before = self._tables[_STARTS].get(b"")
@@ -175,18 +266,34 @@ class Rows:
     def _batch(self) -> WriteBatch:
         return WriteBatch(raw_mode=True)
 
-    def _keys(self, table: str, start: bytes, end: bytes, most: int) -> list[bytes]:
-        """At most `most` keys from `start` on, before `end`."""
+    def _keys(self, table: str, start: bytes, end: bytes, most: int, *, reverse: bool = False) -> list[bytes]:
+        """At most `most` keys from `start` on, before `end`; `reverse`: the last ones, in the opposite order."""
+        options = ReadOptions()
+        options.set_iterate_lower_bound(start)
+        options.set_iterate_upper_bound(end)
+        iterator = self._tables[table].iter(options)
+        step = iterator.next
+        if reverse:
+            step = iterator.prev
+            iterator.seek_to_last()
+        else:
+            iterator.seek(start)
+        found: list[bytes] = []
+        while len(found) < most and iterator.valid():
+            found.append(iterator.key())
+            step()
+        iterator.status()  # raises an error if the files could not be read
+        return found
+
+    def _pairs(self, table: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         options = ReadOptions()
         options.set_iterate_upper_bound(end)
         iterator = self._tables[table].iter(options)
         iterator.seek(start)
-        found: list[bytes] = []
-        while len(found) < most and iterator.valid():
-            found.append(iterator.key())
+        while iterator.valid():
+            yield iterator.key(), iterator.value()
             iterator.next()
-        iterator.status()  # raises an error if the files could not be read
-        return found
+        iterator.status()
 
 
 def _options(cache: Cache) -> Options:
