@@ -93,7 +93,7 @@ class Engine:
         )
         self._scripts = Scripts(store, movable_clock=movable_clock, watch=self._watch, on_late_run=self._on_late_run)
         self.processes = StoreProcesses(self._scripts, exclusive=embedded)
-        self.topic_list = TopicList(self._scripts, keys)
+        self.topic_list = TopicList(self._scripts, keys, self.shelf)
         labels = metrics.TopicLabels(max_topic_labels, on_change=self.topic_list.known_topics.add)
         self.calendars = Calendars(self._scripts, keys)
         self.store_clock = StoreClock(self._scripts, keys, is_movable=movable_clock)

@@ -411,7 +411,7 @@ async def count_jobs(store: Store, shards: int) -> dict[str, dict[JobState, int]
     """How many jobs each topic that the store knows has in each state. Raises StoreUnavailable."""
     keys, scripts = Keys(shards), Scripts(store)
     await PartitionStore(scripts, keys, Shelf()).load()
-    topics = TopicList(scripts, keys)
+    topics = TopicList(scripts, keys, Shelf())
     counts: dict[str, dict[JobState, int]] = {}
     cursor: str | None = None
     while True:

@@ -24,6 +24,7 @@ from deferd.engine.cursors import bad_cursor, read_cursor, write_cursor
 from deferd.engine.partitions import is_first, topic_of
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
+from deferd.engine.shelf import Shelf
 from deferd.engine.topics import STATES, UNREADABLE_SETTINGS, TopicView, get_topic
 
 _LOG = logging.getLogger(__name__)
@@ -124,9 +125,10 @@ class KnownTopics:
 class TopicList:
     """Reads over all topics."""
 
-    def __init__(self, scripts: Scripts, keys: Keys) -> None:
+    def __init__(self, scripts: Scripts, keys: Keys, shelf: Shelf) -> None:
         self._scripts = scripts
         self._keys = keys
+        self._shelf = shelf
         self.known_topics = KnownTopics(keys)
         self._others: SharedReads[OtherTopics] = SharedReads(_OTHERS_KEPT_S, 1, least_s=0)
 
@@ -163,7 +165,7 @@ class TopicList:
                 unavailable.append(name)
                 return
             try:
-                views[name] = await get_topic(self._scripts, self._keys, name)
+                views[name] = await get_topic(self._scripts, self._keys, name, self._shelf)
             except TopicNotFound:  # forgotten since its name was read
                 pass
             except StoreUnavailable as exc:

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import orjson
 from pydantic import ValidationError
 
-from deferd.contract.errors import FieldError, InvalidInput, TopicNotFound
+from deferd.contract.errors import FieldError, InvalidInput, StoreUnavailable, TopicNotFound
 from deferd.contract.fields import POLICY, TOPIC
 from deferd.contract.model import JobState, TopicSettings
 from deferd.engine.cursors import bad_cursor, read_cursor, write_cursor
 from deferd.engine.inspection.job_facts import JobFacts, MissingJob, Pause, pause_of, read_job_facts
+from deferd.engine.job_pages import JobPage, Position, merged
 from deferd.engine.partition_store import PartitionStore
 from deferd.engine.partitions import names_of, number_of, topic_of
 from deferd.engine.placement import DueTimePlacer, read_due_defaults
@@ -26,6 +27,7 @@ from deferd.engine.push_store import TargetState
 from deferd.engine.record import JobRecord, from_store, json_bytes, policy_extra, read_reply, to_store
 from deferd.engine.redis_keys import TAG_PREFIX, Keys
 from deferd.engine.scripts import Scripts
+from deferd.engine.shelf import Shelf, Wanted
 
 _SEARCHED = 250
 """Most jobs that one script call looks at: less than 5 ms of the store's time."""
@@ -42,6 +44,7 @@ class Topics:
     def __init__(self, scripts: Scripts, keys: Keys, placer: DueTimePlacer, partitions: PartitionStore) -> None:
         self._placer = placer
         self._partitions = partitions
+        self._shelf = partitions.shelf
         self._scripts = scripts
         self._keys = keys
 
@@ -50,7 +53,7 @@ class Topics:
 
     async def get(self, topic: str) -> TopicView:
         """Return the topic as it is now, all its partitions together. Raises TopicNotFound."""
-        return await get_topic(self._scripts, self._keys, topic)
+        return await get_topic(self._scripts, self._keys, topic, self._shelf)
 
     async def why(self, topic: str, job_id: str) -> JobFacts | MissingJob:
         """What decides when a job runs; for a job that does not exist, what is known about it."""
@@ -131,16 +134,47 @@ class Topics:
                 if len(jobs) == limit or size >= _PAGE_BYTES:
                     return jobs, write_cursor(current, score, last_id)
                 most = limit - len(jobs)
-                reply = await self._run("list", partition, in_state, score, last_id, most, int(reverse))
-                more = reply[0] == 1
-                score, last_id = _text(reply[1]), _text(reply[2])
-                jobs += (
-                    read_reply(topic, reply[at].decode(), (in_state.encode(), *reply[at + 1 : at + 4]))
-                    for at in range(3, len(reply), 4)
-                )
-                size += sum(map(len, reply[4::4]))
+                page = await self._list(partition, in_state, (score, last_id), most, reverse=reverse)
+                more = page.has_more
+                score, last_id = page.end
+                jobs += _records(topic, page)
+                size += page.record_bytes
             score, last_id = "", ""
         return jobs, None
+
+    async def _list(self, partition: str, state: str, after: Position, most: int, *, reverse: bool) -> JobPage:
+        """The next jobs in a state behind a position."""
+
+        async def in_store() -> tuple[JobPage, int]:
+            more, score, last_id, shelved, *rows = await self._run("list", partition, state, *after, most, int(reverse))
+            jobs = [(rows[at].decode(), (state.encode(), *rows[at + 1 : at + 4])) for at in range(0, len(rows), 4)]
+            return JobPage(jobs, len(jobs), (_text(score), _text(last_id)), more == 1), shelved
+
+        return await self._with_shelved(
+            partition, in_store, after, wanted=Wanted(), most=most, look_at=most, reverse=reverse
+        )
+
+    async def _with_shelved(
+        self,
+        partition: str,
+        read: Callable[[], Awaitable[tuple[JobPage, int]]],
+        after: Position,
+        *,
+        wanted: Wanted,
+        most: int,
+        look_at: int,
+        reverse: bool,
+    ) -> JobPage:
+        """The jobs that `read` returns, with how many are on the shelf, and those of the shelf in their places."""
+        in_store, shelved = await read()
+        calls = self._shelf.calls
+        if not shelved or calls is None:
+            return in_store
+        position = (int(after[0]), after[1]) if after[0] else None
+        async with calls.still(partition):
+            in_store, _ = await read()
+            on_shelf = await calls.page(partition, wanted, look_at, position, reverse=reverse)
+        return merged(in_store, on_shelf, most, reverse=reverse)
 
     async def search(
         self,
@@ -167,11 +201,13 @@ class Topics:
         for current in places[places.index(place) :]:
             partition = partitions[number_of(current)]
             if wanted.tag is None:
-                options = wanted.options() | {"state": topic_of(current)} | ({"reverse": True} if reverse else {})
-                ended_at = await self._search_state(partition, options, score, last_id, found)
+                in_state = topic_of(current)
+                ended_at = await self._search_state(
+                    partition, in_state, wanted, (score, last_id), found, reverse=reverse
+                )
             else:
                 options = wanted.options() | ({} if state is None else {"state": state.value})
-                tagged = ids_with_tag(self._scripts, self._keys, partition, wanted.tag, last_id, reverse=reverse)
+                tagged = self._ids_with_tag(partition, wanted.tag, last_id, reverse=reverse)
                 ended_at = await self._search_ids(partition, options, tagged, last_id, found)
             if ended_at is not None:
                 return found.jobs, write_cursor(current, *ended_at), found.looked_at
@@ -179,20 +215,52 @@ class Topics:
         return found.jobs, None, found.looked_at
 
     async def _search_state(
-        self, partition: str, options: dict[str, Any], score: str, last_id: str, found: _Found
-    ) -> tuple[str, str] | None:
+        self, partition: str, state: str, wanted: JobFilter, after: Position, found: _Found, *, reverse: bool
+    ) -> Position | None:
         """Search jobs in one state behind a position; returns the one at which the page is full."""
+        options = wanted.options() | {"state": state} | ({"reverse": True} if reverse else {})
         more = True
         while more:
             if found.is_full():
-                return score, last_id
-            position = {"score": score, "id": last_id} if score else {}
-            reply = await self._run("search", partition, found.page({**options, **position}))
-            more = reply[1] == 1
-            _, new_score, new_id = found.add(partition, reply)
-            if new_score:
-                score, last_id = new_score, new_id
+                return after
+            position = {"score": after[0], "id": after[1]} if after[0] else {}
+            argument = found.page({**options, **position})
+
+            async def in_store(argument: bytes = argument) -> tuple[JobPage, int]:
+                looked_at, more, score, last_id, shelved, *rows = await self._run("search", partition, argument)
+                return JobPage(_rows(rows), looked_at, (_text(score), _text(last_id)), more == 1), shelved
+
+            page = await self._with_shelved(
+                partition,
+                in_store,
+                after,
+                wanted=wanted.on_shelf(),
+                most=found.left,
+                look_at=_SEARCHED,
+                reverse=reverse,
+            )
+            found.add(partition, page)
+            more = page.has_more
+            after = page.end if page.end[0] else after
         return None
+
+    async def _ids_with_tag(self, partition: str, tag: str, after: str, *, reverse: bool) -> AsyncIterator[list[str]]:
+        """The ids of jobs with a tag, page by page in order, those after `after`; see `ids_with_tag`."""
+        calls = self._shelf.calls
+        if calls is None:
+            async for ids in ids_with_tag(self._scripts, self._keys, partition, tag, after, reverse=reverse):
+                yield ids
+            return
+        while True:
+            async with calls.still(partition):
+                pages = ids_with_tag(self._scripts, self._keys, partition, tag, after, reverse=reverse)
+                in_store = await anext(pages)
+                on_shelf = await calls.with_tag(partition, tag, IDS_PER_PAGE, after, reverse=reverse)
+            ids = sorted({*in_store, *on_shelf}, reverse=reverse)[:IDS_PER_PAGE]
+            if not ids:
+                return
+            yield ids
+            after = ids[-1]
 
     async def _search_ids(
         self, partition: str, options: dict[str, Any], pages: AsyncIterator[list[str]], last_id: str, found: _Found
@@ -203,9 +271,13 @@ class Topics:
             while at < len(ids):
                 if found.is_full():
                     return "", last_id
-                reply = await self._run("search", partition, found.page(options), *ids[at : at + _SEARCHED])
-                looked, _, last_id = found.add(partition, reply)
-                at += looked
+                some = ids[at : at + _SEARCHED]
+                if self._shelf.calls is not None:
+                    await self._shelf.calls.load(partition, some)
+                looked_at, more, _, last, _, *rows = await self._run("search", partition, found.page(options), *some)
+                last_id = _text(last)
+                found.add(partition, JobPage(_rows(rows), looked_at, ("", last_id), more == 1))
+                at += looked_at
         return None
 
 
@@ -218,6 +290,10 @@ class JobFilter:
     due_before_ms: int | None = None
     id_prefix: str | None = None
     error: str | None = None
+
+    def on_shelf(self) -> Wanted:
+        """The same for the shelf."""
+        return Wanted(self.due_after_ms, self.due_before_ms, self.tag, self.id_prefix, self.error)
 
     def options(self) -> dict[str, Any]:
         """As lua/search.lua reads it."""
@@ -243,17 +319,29 @@ class _Found:
     def is_full(self) -> bool:
         return len(self.jobs) == self._limit or self._bytes >= _PAGE_BYTES or self.looked_at >= _MOST_LOOKED_AT
 
+    @property
+    def left(self) -> int:
+        """How many more jobs it may have."""
+        return self._limit - len(self.jobs)
+
     def page(self, options: dict[str, Any]) -> bytes:
         """The argument of lua/search.lua for what is left of the page."""
-        return json_bytes({**options, "limit": self._limit - len(self.jobs), "most": _SEARCHED})
+        return json_bytes({**options, "limit": self.left, "most": _SEARCHED})
 
-    def add(self, topic: str, reply: Sequence[Any]) -> tuple[int, str, str]:
-        """Add what the script returned: the number of jobs looked at, and the position of the last."""
-        looked, _, score, last_id, *rows = reply
-        self.jobs += (read_reply(topic, rows[at].decode(), rows[at + 1 : at + 5]) for at in range(0, len(rows), 5))
-        self._bytes += sum(map(len, rows[2::5]))
-        self.looked_at += looked
-        return looked, _text(score), _text(last_id)
+    def add(self, topic: str, page: JobPage) -> None:
+        """Add what was found."""
+        self.jobs += _records(topic, page)
+        self._bytes += page.record_bytes
+        self.looked_at += page.looked_at
+
+
+def _rows(rows: Sequence[Any]) -> list[tuple[str, Sequence[Any]]]:
+    """The jobs that lua/search.lua returns."""
+    return [(rows[at].decode(), rows[at + 1 : at + 5]) for at in range(0, len(rows), 5)]
+
+
+def _records(topic: str, page: JobPage) -> list[JobRecord]:
+    return [read_reply(topic, job_id, fields) for job_id, fields in page.jobs]
 
 
 def _places(kinds: Sequence[str], partitions: Sequence[str], *, reverse: bool) -> list[str]:
@@ -302,7 +390,7 @@ class TopicView:
     target: TargetState | None = None
 
 
-async def get_topic(scripts: Scripts, keys: Keys, topic: str) -> TopicView:
+async def get_topic(scripts: Scripts, keys: Keys, topic: str, shelf: Shelf) -> TopicView:
     """Read one topic: the sums over its partitions, the oldest and the next job of all, the settings of the first.
 
     Raises:
@@ -325,7 +413,20 @@ async def get_topic(scripts: Scripts, keys: Keys, topic: str) -> TopicView:
         replies += await asyncio.gather(*(_read(scripts, keys, partition) for partition in more))
     # A partition to which the settings are still to be copied is not known yet.
     others = [_view(topic, reply) for reply in replies[1:] if reply is not None]
-    return _sum_of([view, *others]) if others else view
+    view = _sum_of([view, *others]) if others else view
+    return await _with_first_on_shelf(view, names_of(topic, count), shelf) if view.shelved else view
+
+
+async def _with_first_on_shelf(view: TopicView, partitions: Sequence[str], shelf: Shelf) -> TopicView:
+    """The view with when its next job is due, if that is on the shelf. Not if that cannot be reached: see the docs."""
+    if shelf.calls is None:
+        return view
+    try:
+        on_shelf = await asyncio.gather(*map(shelf.calls.first_due, partitions))
+    except StoreUnavailable:
+        return view
+    dues = [due_ms for due_ms in (view.next_due_at_ms, *on_shelf) if due_ms is not None]
+    return replace(view, next_due_at_ms=min(dues, default=None))
 
 
 async def partitions_of(scripts: Scripts, keys: Keys, partitions: PartitionStore, topic: str) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from deferd.engine.inspection.attention import Alert, Overview, overview_of
 from deferd.engine.inspection.consumers import Sample, SeenConsumer
 from deferd.engine.record import ANY_RECEIPT, JobRecord
 from deferd.engine.redis_keys import Keys
+from deferd.engine.shelf import Shelf
 from deferd.engine.store_copy import count_jobs
 from deferd.engine.topic_list import TopicNames
 from deferd.engine.topics import TopicView, get_topic
@@ -121,12 +122,12 @@ async def test_a_topic_is_unavailable_when_one_of_its_partitions_is(
     command = engine._scripts.command
     reads_of_t = 0
 
-    async def view(_scripts: Any, _keys: Keys, topic: str) -> TopicView:
+    async def view(_scripts: Any, _keys: Keys, topic: str, shelf: Shelf) -> TopicView:
         nonlocal reads_of_t
         if topic == "t":
             reads_of_t += 1
             raise StoreUnavailable("the shard of a partition cannot be reached")
-        return await get_topic(_scripts, _keys, topic)
+        return await get_topic(_scripts, _keys, topic, shelf)
 
     async def fails(*words: Any) -> Any:
         if str(words[1]).startswith(keys.of_shard(dead, "")):

@@ -5,12 +5,13 @@
 -- ARGV[1] topic | ARGV[2] state
 -- ARGV[3] score of the last page's last job (a ready job's position), '' to begin | ARGV[4] its id
 -- ARGV[5] most jobs | ARGV[6] '1': in the opposite order, '' or left out: not
--- Returns { 1 when there is more, else 0, score and id of the last job, then four for each job:
+-- Returns { 1 when there is more, else 0, score and id of the last job, of delayed jobs how many are on the shelf, else 0,
+--   then four for each job:
 --   id | record | score | consumer or '' }; for ready jobs the score is the position. Jobs that change their state
 --   meanwhile may be missed or returned twice.
 -- Bound: ARGV[5] jobs; the caller sends at most 100. A page ends early when its records reach 1 MiB.
 local state, limit = ARGV[2], tonumber(ARGV[5])
-local reply = { 0, '', '' }
+local reply = { 0, '', '', state == 'delayed' and shelved_jobs() or 0 }
 local MOST_BYTES = 1024 * 1024
 local bytes = 0
 

@@ -8,9 +8,9 @@
 --   (before: earlier than that), `prefix` of its id, `error`: a part of its last error, `tag`, `reason` why it is dead;
 --   `reverse` true: the opposite order, with the state
 -- ARGV[3..] ids, to look at these; then `state` is what their state must be, if it is there
--- Returns { jobs looked at, 1 when there may be more of the state or ids, score and id of the last job looked at, then
--- five
---   for each job: id | state | record | score (0 when ready) | consumer or '' }
+-- Returns { jobs looked at, 1 when there may be more of the state or ids, score and id of the last job looked at, of
+--   delayed jobs how many are on the shelf, else 0, then five for each job:
+--   id | state | record | score (0 when ready) | consumer or '' }
 -- Bound: `most` jobs or ids; the caller sends at most 250. A page ends early when 1 MiB of records was read, some more if
 --   their sizes differ much, or when 1 MiB was found.
 local options = cjson.decode(ARGV[2])
@@ -96,7 +96,8 @@ if options.prefix or options.tag then
   end
 end
 
-local reply, bytes, found, is_full = { 0, 0, '', '' }, 0, 0, false
+local on_shelf = key and options.state == 'delayed' and shelved_jobs() or 0
+local reply, bytes, found, is_full = { 0, 0, '', '', on_shelf }, 0, 0, false
 local looked = read_records(meant, function(index, raw)
   if not matches(raw) then return end
   local id, state, score = meant[index], options.state, nil

@@ -20,9 +20,16 @@ function shelf.first_generation()
 end
 
 -- Which of these ids of delayed jobs stay in the store: runs of schedules, which their schedule counts, jobs with a
--- follow-up, and those under which items are collected. Returns the set of them. Bound: the ids, at most 1000.
+-- follow-up, those under which items are collected, and those that become dead before they are due, because of their
+-- deadline. Returns the set of them. Bound: the ids, at most 1000.
 function shelf.staying(ids)
   local found, here = {}, attached()
+  if redis.call('EXISTS', EXPIRY) == 1 then
+    local dues = redis.call('ZMSCORE', DELAY, unpack(ids))
+    for index, expiry in ipairs(redis.call('ZMSCORE', EXPIRY, unpack(ids))) do
+      if expiry and dues[index] and tonumber(expiry) < tonumber(dues[index]) then found[ids[index]] = true end
+    end
+  end
   if not here.may_exist() then return found end
   for _, key in ipairs({ here.FOLLOW, here.ITEMS, here.RUNS }) do
     for index, value in ipairs(redis.call('HMGET', key, unpack(ids))) do
