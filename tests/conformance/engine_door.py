@@ -20,11 +20,11 @@ from deferd.engine.record import JobRecord, Receipt
 from deferd.engine.schedule_store import StoredSchedule
 from deferd.engine.scheduler import datetime_of
 from deferd.engine.script_arguments import NO_BOUNDS
-from deferd.engine.shelf import HELD_S
 from deferd.engine.topic_sweeps import Sweep
 from deferd.shelf.moving import Mover
 from tests.conformance.door import Door, Job, Refused, Result
 from tests.conformance.event_loop import EventLoop
+from tests.shelving import let_go
 
 
 class EngineDoor(Door):
@@ -275,11 +275,6 @@ class ShelvedDoor(EngineDoor):
 
 
 BATCH = 3
-
-
-def let_go(mover: Mover) -> None:
-    """Let the time pass in which ids that were asked for stay in the store."""
-    mover._held._began_at_s -= 2 * HELD_S
 
 
 class ClusterDoor(EngineDoor):

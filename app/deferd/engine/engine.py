@@ -202,7 +202,7 @@ class Engine:
         self.history_publisher = HistoryPublisher(scripts, keys, labels.counted)
         self.histories = Histories(scripts, keys)
         self.finish_rates = FinishRates(scripts, keys)
-        self.forecasts = Forecasts(scripts, keys, self.topic_list, scheduled_runs)
+        self.forecasts = Forecasts(scripts, keys, self.topic_list, scheduled_runs, self.shelf)
         self.dead_jobs = DeadJobs(scripts, keys, self.topic_list)
         self.alerts = Alerts(
             AttentionReader(

@@ -90,7 +90,8 @@ class Histories:
         shard = self._keys.shard_of(partition)
         _, delay, ready, reserved, dead, *_ = self._keys.of_topic(partition)
         history, settings = self._keys.of_history(shard, partition), self._keys.of_shard(shard, "settings")
-        return await self._run((*history, settings, delay, ready, reserved, dead), minutes, partition)
+        shelf = self._keys.named(partition, "shelf")
+        return await self._run((*history, settings, delay, ready, reserved, dead, shelf), minutes, partition)
 
     async def of_all(self, visible: TopicPatterns | None, minutes: int) -> History:
         """The last `minutes` of all topics together, deleted topics included; numbers of jobs are not known.

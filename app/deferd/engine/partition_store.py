@@ -20,7 +20,7 @@ from deferd.engine.group_commit import GroupCommit
 from deferd.engine.partitions import Layout, topic_of
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts, WrongType
-from deferd.engine.shelf import Shelf, is_still_missing
+from deferd.engine.shelf import Shelf, Wanted, is_still_missing
 
 _LOG = logging.getLogger(__name__)
 _LOOK_EVERY_S = 60.0
@@ -360,11 +360,21 @@ class PartitionStore:
     async def _ids_of(self, partition: str) -> AsyncIterator[set[str]]:
         """The ids that a partition knows, in pages with pauses: ids of jobs, of tombstones, and ids that stay taken.
 
-        Between pages an id may move from the jobs to the ids that stay taken, but not back: see put_where_held.lua.
+        Between pages an id may move from the jobs on the shelf to those in the store, and to the ids that stay taken,
+        but not back: see ShelfCalls.keep and put_where_held.lua.
         """
+        calls, after, has_more = self.shelf.calls, None, True
+        while calls is not None and has_more:
+            await calls.keep(partition)
+            page = await calls.page(partition, Wanted(), _IDS_PER_PAGE, after)
+            yield {job.id for job in page.jobs}
+            after, has_more = page.end, page.has_more
+            await asyncio.sleep(_PAUSE_S)
         pool, cancelled, taken = self._keys.of_ids(partition)
         cursor: bytes | int = 0
         while cursor != b"0":
+            if calls is not None:
+                await calls.keep(partition)
             cursor, *found = await self._scripts.run("pool_ids", (pool,), (cursor, _IDS_PER_PAGE))
             yield {job_id.decode() for job_id in found}
             await asyncio.sleep(_PAUSE_S)

@@ -105,8 +105,8 @@ class Keys:
         return self.named(topic, f"{EVENTS_PREFIX}seq"), self.named(topic, f"{EVENTS_PREFIX}log")
 
     def of_kept(self, shard: int, topic: str) -> tuple[str, ...]:
-        """The keys that count what is kept of a topic's jobs in `shard`: pool, cancelled, taken, follow. Not cached."""
-        return tuple(f"deferd:{{{shard}}}:{topic}:{name}" for name in ("pool", "cancelled", "taken", "follow"))
+        """The keys that count what is kept of a topic's jobs: pool, cancelled, taken, follow, shelf. Not cached."""
+        return tuple(f"deferd:{{{shard}}}:{topic}:{name}" for name in ("pool", "cancelled", "taken", "follow", "shelf"))
 
     def of_schedule(self, shard: int, name: str) -> str:
         """The key of a schedule in a shard; see `lua/lib/schedules.lua`."""

@@ -59,11 +59,11 @@ class HeldIds:
         return [job for job in jobs if job.id not in oldest and job.id not in newest]
 
     def _go_on(self) -> None:
-        now_s = monotonic()
-        while self._began_at_s + HELD_S < now_s:
+        passed = int((monotonic() - self._began_at_s) / HELD_S)
+        self._began_at_s += passed * HELD_S
+        for _ in range(min(passed, 2)):
             self.oldest, self._newest = self._newest, self._newest + 1
             self._of_oldest, self._of_newest = self._of_newest, {}
-            self._began_at_s = max(self._began_at_s + HELD_S, now_s - HELD_S)
 
 
 class Mover:
@@ -82,7 +82,7 @@ class Mover:
         self._wanted: defaultdict[str, set[str]] = defaultdict(set)
         """By topic: jobs that calls wait for."""
         self._kept_until_s: dict[str, float] = {}
-        self._held = HeldIds(rows.starts * _GENERATIONS_OF_A_START)
+        self._held = HeldIds(rows.count_start() * _GENERATIONS_OF_A_START)
         self._thread = ThreadPoolExecutor(1, "deferd-shelf")
 
     async def close(self) -> None:

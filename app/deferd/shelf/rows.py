@@ -30,7 +30,7 @@ OUT, IN = "out", "in"
 """The ways of a move: out of the store, and back into it."""
 _JOBS, _DUE, _TAGS, _MINUTES, _MOVES, _STARTS = "jobs", "due", "tags", "minutes", "moves", "starts"
 """The tables: the records by topic and id; their order by due time; the ids by tag; how many jobs of a topic are due in
-a minute; the moves under way by topic; how often the files were opened."""
+a minute; the moves under way by topic; how often moving was started."""
 _TABLES = (_JOBS, _DUE, _TAGS, _MINUTES, _MOVES, _STARTS)
 _CACHE_BYTES = 256 * 1024 * 1024
 _MEMORY_TABLE_BYTES = 32 * 1024 * 1024
@@ -69,7 +69,6 @@ class Rows:
         """What was read of the table."""
         self._not_before: dict[str, int] = {}
         """By topic: no job is due earlier. So reads do not pass over those that were deleted before the first one."""
-        self.starts = self._count_start()
 
     def __enter__(self) -> Self:
         return self
@@ -255,7 +254,8 @@ class Rows:
             self._minutes.clear()
         self._minutes.update(counts)
 
-    def _count_start(self) -> int:
+    def count_start(self) -> int:
+        """Count a start of the process that moves jobs; returns how many there were, this one included."""
         before = self._tables[_STARTS].get(b"")
         starts = 1 + (int(before) if isinstance(before, bytes) else 0)
         batch = self._batch()

@@ -7,25 +7,29 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deferd.contract.errors import StoreUnavailable
+from deferd.contract.errors import JobExists, JobNotFound, StoreUnavailable
 from deferd.contract.model import ChangeJob, JobState, PutJob
 from deferd.contract.operations.schedules_and_calendars import PutSchedule
 from deferd.engine.engine import Engine
+from deferd.engine.queue import PopRequest
+from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.redis_keys import Keys
 from deferd.engine.script_arguments import NO_BOUNDS
 from deferd.engine.scripts import Scripts
+from deferd.engine.shelf import Job, ShelfCalls
 from deferd.shelf.moving import Mover
 from deferd.shelf.rows import Rows
 from deferd.store.connection import Store, connect
 from tests.drawn_input import drawn
 from tests.integration.engine.engine_driver import TOPIC
 from tests.integration.store.store_servers import StoreServer
+from tests.shelving import let_go
 
 IDS = ("a", "b", "c", "d", "e")
 FAR_S, NEAR_S = 100_000, 50
@@ -68,13 +72,17 @@ class World:
     def __init__(self, store: Store, folder: Path) -> None:
         self.store = store
         self.keys = Keys(1)
-        self.engine = Engine(store)
         self.rows = Rows(folder)
         self.scripts = FaultyScripts(store)
         self.scripts.late = []
         self.mover = Mover(self.rows, self.scripts, self.keys)
+        self.engine = Engine(store, shelf=cast("ShelfCalls", self))
         self.records: dict[str, bytes] = {}
         """What was stored under each id that is in use."""
+
+    async def load(self, topic: str, ids: Sequence[str]) -> int:
+        """As of the mover that lives now."""
+        return await self.mover.load(topic, ids)
 
     async def close(self) -> None:
         await self.mover.close()
@@ -120,8 +128,9 @@ class World:
         await self.scripts.bring()
 
     async def put(self, chance: Random, job_id: str) -> None:
-        await self.mover.move_in(TOPIC, [job_id])
         if job_id in self.records:
+            with pytest.raises(JobExists):
+                await self.engine.puts.put(PutJob(topic=TOPIC, id=job_id))
             return
         await self.engine.puts.put(
             PutJob.model_validate(
@@ -137,16 +146,21 @@ class World:
         await self._note(job_id)
 
     async def change(self, chance: Random, job_id: str) -> None:
-        await self.mover.move_in(TOPIC, [job_id])
         if job_id in self.records:
             wanted = chance.choice(({"tags": ["u"]}, {"delay": FAR_S + 9}, {"body": 7}, {"delay": NEAR_S}))
             await self.engine.queue.change(TOPIC, job_id, ChangeJob.model_validate(wanted))
             await self._note(job_id)
+        else:
+            with pytest.raises(JobNotFound):
+                await self.engine.queue.change(TOPIC, job_id, ChangeJob(delay=1))
 
     async def cancel(self, _: Random, job_id: str) -> None:
-        await self.mover.move_in(TOPIC, [job_id])
-        if self.records.pop(job_id, None):
+        if job_id in self.records:
             assert await self.engine.cancels.cancel(TOPIC, job_id) is JobState.DELAYED
+            del self.records[job_id]
+        else:
+            with pytest.raises(JobNotFound):
+                await self.engine.cancels.cancel(TOPIC, job_id)
 
     async def change_between(self, chance: Random, job_id: str) -> None:
         """A job is changed, or cancelled and put again, between the steps of its move."""
@@ -169,6 +183,7 @@ class World:
 
     async def out(self, chance: Random, _: str) -> None:
         from_ms = int(time.time() + FAR_S / 2) * 1000
+        let_go(self.mover)
         await self.mover.move_out(TOPIC, from_ms, pass_over=chance.choice((0, 0, 0, 1)), most=BATCH)
 
     async def back(self, chance: Random, _: str) -> None:
@@ -207,19 +222,27 @@ class World:
         assert sorted(self.rows.due_until(TOPIC, 1 << 47, 100)) == sorted(job.id for job in shelved)
         for tag in ("t", "u", "v", *IDS):
             assert self.rows.with_tag(TOPIC, tag, 100) == sorted(job.id for job in shelved if tag in job.tags)
-        assert await self._counts() == (len(shelved), sum(len(job.id) + len(job.record) for job in shelved))
+        assert await self._counts() == (len(shelved), sum(map(_size, shelved)), sum(len(job.tags) for job in shelved))
         while self.scripts.late:
             await self.scripts.bring()
         await self.check()
         await self.mover.move_in(TOPIC, IDS)
         await self.check()
-        assert (await self._counts(), self.rows.jobs(TOPIC, IDS)) == ((0, 0), [])
+        assert (await self._counts(), self.rows.jobs(TOPIC, IDS)) == ((0, 0, 0), [])
         if self.records:
             assert (await self.engine.consistency.audit_topic(TOPIC)).clean
 
-    async def _counts(self) -> tuple[int, int]:
-        jobs, size = await self.store.call("HMGET", self.keys.named(TOPIC, "shelf"), "jobs", "bytes")
-        return int(jobs or 0), int(size or 0)
+    async def _counts(self) -> tuple[int, int, int]:
+        jobs, size, tags = await self.store.call("HMGET", self.keys.named(TOPIC, "shelf"), "jobs", "bytes", "tags")
+        return int(jobs or 0), int(size or 0), int(tags or 0)
+
+
+def _size(job: Job) -> int:
+    """As lua/lib/shelf.lua counts it: texts in the store, each tag also in its index."""
+    size = 2 * len(job.id) + len(job.record)
+    if job.tags:
+        size += len(job.id) + 2 * len(" ".join(job.tags)) + len(job.tags) * (len(TOPIC) + len(job.id))
+    return size
 
 
 STEPS = (
@@ -275,9 +298,54 @@ async def test_a_batch_that_comes_back_late_does_nothing(world: World) -> None:
 async def test_a_job_that_the_store_has_is_not_replaced_by_its_row(world: World) -> None:
     await put_far(world, "a")
     await world.mover.move_out(TOPIC, 0)
-    await world.engine.puts.put(PutJob(topic=TOPIC, id="a", delay=FAR_S, body="another"))  # nobody asked the shelf
+    await unaware_put(world, "a")
     await world.mover.move_in(TOPIC, ["a"])
-    assert (await world.engine.queue.get(TOPIC, "a")).body == b'"another"'
+    assert (await world.engine.queue.get(TOPIC, "a")).body == b'"unaware"'
+
+
+async def test_a_put_that_comes_when_its_id_may_have_left_the_store_asks_again(world: World) -> None:
+    """Between asking and putting, another put has stored the job, and it has left."""
+    await put_far(world, "b")
+    await world.mover.move_out(TOPIC, 0)
+    with pytest.raises(JobExists):
+        await world.engine.puts.put(PutJob(topic=TOPIC, id="b"))  # from now on the engine knows that jobs are there
+    ask, asked = world.engine.shelf.ask, 0
+
+    async def ask_slowly(topic: str, ids: Sequence[str]) -> int:
+        nonlocal asked
+        generation = await ask(topic, ids)
+        asked += 1
+        if asked == 1:
+            other = Engine(world.store, shelf=cast("ShelfCalls", world))
+            await other.puts.put(PutJob(topic=TOPIC, id="a", delay=FAR_S))
+            await other.close()
+            let_go(world.mover)
+            assert await world.mover.move_out(TOPIC, 0) == (2, 2)
+        return generation
+
+    world.engine.shelf.ask = ask_slowly  # type: ignore[method-assign]
+    with pytest.raises(JobExists):
+        await world.engine.puts.put(PutJob(topic=TOPIC, id="a"))
+    assert asked == 2
+
+
+async def test_ids_that_were_asked_for_do_not_leave_the_store(world: World) -> None:
+    await put_far(world, "a", "b")
+    await world.mover.move_out(TOPIC, 0)
+    await world.mover.load(TOPIC, ["a", "c"])
+    await put_far(world, "c")
+    await unaware_put(world, "d")
+    assert await world.mover.move_out(TOPIC, 0) == (3, 1)
+    assert [job.id for job in world.rows.jobs(TOPIC, IDS)] == ["b", "d"]
+    let_go(world.mover)
+    assert await world.mover.move_out(TOPIC, 0) == (2, 2)
+
+
+async def test_jobs_that_are_dead_before_they_are_due_stay(world: World) -> None:
+    await world.engine.puts.put(PutJob(topic=TOPIC, id="a", deadline=FAR_S))
+    await world.engine.queue.pop(TOPIC, [PopRequest(1)])
+    await world.engine.deliveries.release(TOPIC, "a", ANY_RECEIPT, delay_ms=2000 * FAR_S)
+    assert await world.mover.move_out(TOPIC, 0) == (1, 0)
 
 
 async def test_runs_and_jobs_that_collect_items_stay(world: World) -> None:
@@ -288,6 +356,13 @@ async def test_runs_and_jobs_that_collect_items_stay(world: World) -> None:
     await world.engine.schedules.put("nightly", schedule, NO_BOUNDS, lambda *_: None)
     assert await world.mover.move_out(TOPIC, 0) == (3, 1)
     assert await world.mover.move_out(TOPIC, 0) == (2, 0)
+
+
+async def unaware_put(world: World, job_id: str) -> None:
+    """By a process that does not know of the shelf."""
+    engine = Engine(world.store)
+    await engine.puts.put(PutJob(topic=TOPIC, id=job_id, delay=FAR_S, body="unaware"))
+    await engine.close()
 
 
 async def put_far(world: World, *ids: str) -> None:

@@ -18,6 +18,7 @@ from deferd.engine.redis_keys import Keys
 from deferd.engine.schedule_planning import RunTimes, RunWindow, RunWindows
 from deferd.engine.schedule_store import ScheduleStore, StoredSchedule
 from deferd.engine.scripts import Scripts
+from deferd.engine.shelf import Shelf
 from deferd.engine.time_slice import TimeSlice, WorkTooLongError
 from deferd.engine.topic_list import SelectedTopics, TopicList, raise_if_none_is_readable, select_topics
 
@@ -62,6 +63,12 @@ class Period(NamedTuple):
     to_ms: int
     buckets: int
 
+    @property
+    def ends(self) -> list[int]:
+        """The begin of the first bucket and the end of each, in ms."""
+        span_ms = self.to_ms - self.from_ms
+        return [self.from_ms + at * span_ms // self.buckets for at in range(self.buckets + 1)]
+
 
 @dataclass(slots=True)
 class Forecast:
@@ -99,8 +106,11 @@ class Forecast:
 class Forecasts:
     """Makes forecasts. A forecast is cached for 10 s, so that refreshing a page costs little."""
 
-    def __init__(self, scripts: Scripts, keys: Keys, topics: TopicList, scheduled_runs: ScheduledRuns) -> None:
+    def __init__(
+        self, scripts: Scripts, keys: Keys, topics: TopicList, scheduled_runs: ScheduledRuns, shelf: Shelf
+    ) -> None:
         self._scripts = scripts
+        self._shelf = shelf
         self._scheduled_runs = scheduled_runs
         self._keys = keys
         self._topics = topics
@@ -180,8 +190,7 @@ class Forecasts:
     async def _add_schedules(self, of_shard: dict[int, list[str]], forecast: Forecast) -> None:
         """Add the runs of schedules, shard by shard."""
         period, counted = forecast.period, ScheduledCounts()
-        span_ms = period.to_ms - period.from_ms
-        ends = [period.from_ms + at * span_ms // period.buckets for at in range(period.buckets + 1)]
+        ends = period.ends
         for shard, topics in of_shard.items():
             if shard not in forecast.unreadable:
                 try:
@@ -206,10 +215,29 @@ class Forecasts:
             keys = [self._keys.named(name, "delay") for name in some]
             replies = (await self._scripts.run("due_counts", keys, args))[3:]
             for name, reply in zip(some, replies, strict=True):
-                if reply:
-                    of_partition = TopicForecast(reply[0], reply[1], array(_NUMBERS, reply[2:]) or none)
-                    before = forecast.topics.get(topic_of(name))
-                    forecast.topics[topic_of(name)] = of_partition if before is None else before.plus(of_partition)
+                if not reply:
+                    continue
+                shelved, in_store, before_first, *counts = reply
+                of_partition = TopicForecast(in_store, before_first, array(_NUMBERS, counts) or none)
+                if shelved:
+                    of_partition = await self._with_shelved(name, period)
+                before = forecast.topics.get(topic_of(name))
+                forecast.topics[topic_of(name)] = of_partition if before is None else before.plus(of_partition)
+
+    async def _with_shelved(self, name: str, period: Period) -> TopicForecast:
+        """Count the jobs of a partition in the store and on the shelf at the same instant."""
+        calls = self._shelf.calls
+        if calls is None:
+            raise StoreUnavailable("the shelf is not served")
+        ends = period.ends
+        async with calls.still(name):
+            args = (period.from_ms, period.to_ms, 0, period.buckets)
+            *_, reply = await self._scripts.run("due_counts", [self._keys.named(name, "delay")], args)
+            before_each = await calls.counts_before(name, ends)
+        shelved, in_store, before_first, *counts = reply or (0, 0, 0)
+        on_shelf = [end - begin for begin, end in pairwise(before_each)]
+        both = map(sum, zip(counts or [0] * period.buckets, on_shelf, strict=True))
+        return TopicForecast(in_store + shelved, before_first + before_each[0], array(_NUMBERS, both))
 
 
 _SCHEDULES_READ = 4000

@@ -8,13 +8,13 @@
 local number = tonumber(ARGV[2])
 if shelf.number('in') >= number then return { 0 } end
 ensure_topic()
-local jobs, bytes, earliest = 0, 0, math.huge
+local size, earliest = { jobs = 0, bytes = 0, tags = 0 }, math.huge
 local delayed = {}
 for at = 4, #ARGV, 2 do
   local id, raw = ARGV[at], ARGV[at + 1]
-  jobs, bytes = jobs + 1, bytes + #id + #raw
+  local record = read_record(raw)
+  shelf.add(size, -1, id, raw, record.extra.g and table.concat(record.extra.g, ' '))
   if redis.call('HSETNX', POOL, id, raw) == 1 then
-    local record = read_record(raw)
     delayed[#delayed + 1] = string.format('%.0f', record.due)
     delayed[#delayed + 1] = id
     earliest = math.min(earliest, record.due)
@@ -30,5 +30,5 @@ if #delayed > 0 then
   redis.call('ZADD', DELAY, unpack(delayed))
   schedule(earliest)
 end
-shelf.note_batch('in', number, ARGV[3], -jobs, -bytes)
+shelf.note_batch('in', number, ARGV[3], size)
 return { 1 }

@@ -11,11 +11,12 @@ if shelf.number('out') >= number then return { 0 } end
 local ids = {}
 for at = 5, #ARGV, 2 do ids[#ids + 1] = ARGV[at] end
 local records, dues, stays = redis.call('HMGET', POOL, unpack(ids)), redis.call('ZMSCORE', DELAY, unpack(ids)), shelf.staying(ids)
-local left, kept, bytes = {}, {}, 0
+local left, kept, size = {}, {}, { jobs = 0, bytes = 0, tags = 0 }
+local tags = redis.call('HMGET', TAGGED, unpack(ids))
 for index, id in ipairs(ids) do
   if dues[index] and records[index] == ARGV[2 * index + 4] and not stays[id] then
     left[#left + 1] = id
-    bytes = bytes + #id + #records[index]
+    shelf.add(size, 1, id, records[index], tags[index])
   else
     kept[#kept + 1] = id
   end
@@ -26,6 +27,6 @@ if #left > 0 then
   redis.call('HDEL', POOL, unpack(left))
   index_tags(left)
 end
-shelf.note_batch('out', number, ARGV[3], #left, bytes)
+shelf.note_batch('out', number, ARGV[3], size)
 redis.call('HSET', topic_key('shelf'), 'kept', table.concat(kept, ' '), 'generation', ARGV[4])
 return { 1, #left, unpack(kept) }

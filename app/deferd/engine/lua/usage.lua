@@ -1,4 +1,4 @@
--- Count the bytes that a topic's jobs use, their follow-ups, collected items, tags, consumers and request ids included,
+-- Count the bytes that a topic's jobs use, also those on the shelf, as if they were in the store; their follow-ups, collected items, tags, consumers and request ids included,
 -- one step at a time.
 -- Read-only.
 -- @flags no-writes
@@ -48,7 +48,11 @@ local function next_part()
   return next or ''
 end
 
-if part == 'pool' and cursor == '0' then bytes = redis.call('ZCARD', RESERVED) * HELD end
+if part == 'pool' and cursor == '0' then
+  bytes = redis.call('ZCARD', RESERVED) * HELD
+  local jobs_there, bytes_there, tags_there = unpack(redis.call('HMGET', topic_key('shelf'), 'jobs', 'bytes', 'tags'))
+  if jobs_there then bytes = bytes + bytes_there + jobs_there * JOB + tags_there * TAG end
+end
 repeat
   local reply = redis.call('HSCAN', HASHES[part], cursor, 'COUNT', page)
   cursor, scans = reply[1], scans + 1

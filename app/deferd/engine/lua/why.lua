@@ -48,7 +48,7 @@ local function until_of(key)
   local score = redis.call('ZSCORE', key, id)
   return score and tonumber(score) or 0
 end
-for _, fact in ipairs({ '', until_of(CANCELLED), until_of(TAKEN), redis.call('HLEN', POOL) }) do
+for _, fact in ipairs({ '', until_of(CANCELLED), until_of(TAKEN), redis.call('HLEN', POOL) + shelved_jobs() }) do
   reply[#reply + 1] = fact
 end
 local most = tonumber(ARGV[3])

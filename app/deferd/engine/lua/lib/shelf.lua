@@ -6,7 +6,8 @@
 --               kept: of the last batch out, the ids that stayed, separated by spaces
 --               generation: the shelf was asked for ids in generations, and the ids of earlier ones may have left. A put
 --               by one that asked in an earlier one does nothing
---               jobs, bytes: how many jobs are on the shelf, and how large their ids and records are together
+--               jobs, tags: how many jobs are on the shelf, and how many tags these have
+--               bytes: what they would use in the store but for an overhead by jobs and tags, as usage.lua counts it
 -- @include topic transitions
 
 local shelf = {}  -- its functions
@@ -39,11 +40,21 @@ function shelf.staying(ids)
   return found
 end
 
--- Note a batch that moved `jobs` and `bytes`; both are negative for one that came back.
-function shelf.note_batch(way, number, token, jobs, bytes)
+-- Add a job to the size of a batch; `tags` are its tags, separated by spaces, or nothing. `sign` is -1 for one that comes
+-- back.
+function shelf.add(size, sign, id, raw, tags)
+  local bytes, count = 2 * #id + #raw, 0
+  if tags then
+    count = select(2, string.gsub(tags, ' ', ' ')) + 1
+    bytes = bytes + #id + 2 * #tags + count * (#TOPIC + #id)
+  end
+  size.jobs, size.bytes, size.tags = size.jobs + sign, size.bytes + sign * bytes, size.tags + sign * count
+end
+
+-- Note a batch that moved.
+function shelf.note_batch(way, number, token, size)
   local key = topic_key('shelf')
   redis.call('HSET', key, way, number, way .. '_token', token)
   redis.call('PERSIST', key)
-  redis.call('HINCRBY', key, 'jobs', jobs)
-  redis.call('HINCRBY', key, 'bytes', bytes)
+  for field, change in pairs(size) do redis.call('HINCRBY', key, field, change) end
 end
