@@ -1,8 +1,9 @@
 """A model of how one job moves between the store and the shelf (shelf/moving.py): all its states are visited.
 
 Two clients use the id: one puts it twice, the other cancels it once. A consumer takes the job and finishes it. The job
-is moved out and back, the process that moves it ends at any step, and the call of a script may come at any later time.
-Not in the model: several ids, and disks that lose what was written.
+is moved out and back, the process that moves it ends at any step, and the call of a script may come at any later time,
+also that of a put. Clients ask for the id, which is held then until the generation passes. A cancel notices when it
+took longer than that. Not in the model: several ids, and disks that lose what was written.
 """
 
 from __future__ import annotations
@@ -11,20 +12,22 @@ from collections import deque
 from collections.abc import Collection, Iterator
 from typing import Literal, NamedTuple
 
-Safeguard = Literal["late calls", "numbers taken", "number in puts", "second look"]
+Safeguard = Literal["late calls", "numbers taken", "held ids", "generation in puts", "second look"]
 """What can be left out, to see that the model finds the fault: late calls do nothing; a settlement takes the number of
-a batch that was not moved; a put names the last batch out; a cancel that finds nothing looks again if a batch moved.
+a batch that was not moved; ids that were asked for are held; a put names the generation in which it asked; a cancel
+whose last look came too late asks and looks again.
 """
 PUTS = 2
 
 
 class Move(NamedTuple):
-    """A batch with this one job: its way, number, token, and the version of the job."""
+    """A batch with this one job: its way, number, token, the version of the job, and the generation of a batch out."""
 
     way: Literal["out", "in"]
     number: int
     token: int
     version: int
+    generation: int = 0
 
 
 class State(NamedTuple):
@@ -47,15 +50,24 @@ class State(NamedTuple):
     """Calls of scripts on their way to the store."""
     ends: int = 0
     batches: int = 0
+    generation: int = 1
+    held_in: int = 0
+    """The generation in which the id was asked for last, by what the process that moves jobs knows."""
+    first_valid: int = 0
+    """The generation of the last batch out, in the store."""
+    count: int = 0
+    """How many jobs are on the shelf, in the store."""
     live: int | None = None
     """The version that must be somewhere."""
     gone: frozenset[int] = frozenset()
     puts: int = 0
     put: Literal["none", "to look"] | int = "none"
-    """A number: the put is sent, with the last batch out that it knows of."""
+    """A number: the put is sent, with the generation in which it asked."""
     put_saw_none: bool = False
     """Whether there was an instant without the job since the put began."""
-    cancel: Literal["none", "to send", "done"] | tuple[int, int] = "none"
+    cancel: Literal["none", "to send", "to ask", "to look again", "done"] = "none"
+    cancel_is_timely: bool = False
+    """Whether the id is held yet since the cancel asked."""
     cancel_saw_none: bool = False
     finished: bool = False
 
@@ -80,9 +92,10 @@ Step = tuple[str, State | str]
 class Model:
     """The steps that are possible in a state, without the safeguards in `without`."""
 
-    def __init__(self, *, ends: int, batches: int, without: Collection[Safeguard] = ()) -> None:
+    def __init__(self, *, ends: int, batches: int, generations: int = 3, without: Collection[Safeguard] = ()) -> None:
         self._ends = ends
         self._batches = batches
+        self._generations = generations
         self._without = without
 
     def visit(self) -> tuple[int, str | None]:
@@ -117,6 +130,8 @@ class Model:
             yield f"the store: {call.way}", self._run(state._replace(calls=state.calls - {call}), call)
         yield from self._put(state)
         yield from self._cancel(state)
+        if state.generation < self._generations:
+            yield "the generation passes", state._replace(generation=state.generation + 1, cancel_is_timely=False)
         if state.stored is not None and not state.finished:
             yield "finish", _without_job(state)._replace(finished=True)
 
@@ -130,8 +145,11 @@ class Model:
                 yield "note in", _with_note_in(state)
         if state.mover == "to write":
             assert state.picked is not None
-            move = Move("out", state.out + 1, state.batches, state.picked)
-            yield "write rows", state._replace(mover="to send", row=state.picked, note=move, picked=None)
+            if "held ids" not in self._without and (state.held_in == state.generation or state.cancel_is_timely):
+                yield "the id is held", state._replace(mover="idle", picked=None)
+            else:
+                move = Move("out", state.out + 1, state.batches, state.picked, state.generation)
+                yield "write rows", state._replace(mover="to send", row=state.picked, note=move, picked=None)
         if state.mover == "to send":
             assert state.note is not None
             yield "send", state._replace(mover="to confirm", calls=state.calls | {state.note})
@@ -141,7 +159,9 @@ class Model:
         if state.mover != "ended" and state.ends < self._ends:
             yield "the process ends", state._replace(mover="ended", picked=None, ends=state.ends + 1)
         if state.mover == "ended":
-            yield "settle", self._settle(state)
+            # It does not know what was held, so its generation is a new one. But it moves nothing out for as long as a
+            # cancel takes that is timely.
+            yield "settle", self._settle(state)._replace(generation=state.generation + 1, held_in=0)
 
     def _run(self, state: State, call: Move) -> State:
         """A script that moves the job."""
@@ -155,11 +175,14 @@ class Model:
                 out=call.number,
                 tokens=(call.token, state.tokens[1]),
                 has_left=leaves,
+                first_valid=call.generation,
+                count=state.count + leaves,
             )
         if guarded and state.back >= call.number:
             return state
         stored = call.version if state.stored is None else state.stored
-        return state._replace(stored=stored, back=call.number, tokens=(state.tokens[0], call.token))
+        tokens = state.tokens[0], call.token
+        return state._replace(stored=stored, back=call.number, tokens=tokens, count=state.count - 1)
 
     def _settle(self, state: State) -> State:
         move = state.note
@@ -177,13 +200,14 @@ class Model:
     def _put(self, state: State) -> Iterator[Step]:
         if state.put == "none" and state.puts < PUTS:
             yield "a put begins", state._replace(put="to look", put_saw_none=False)
-        if state.put == "to look" and state.mover == "idle":
-            if state.row is not None:
-                yield "put: exists on the shelf", state._replace(put="none", puts=state.puts + 1)
-            else:
-                yield "put: not on the shelf", state._replace(put=state.out)
+        if state.put == "to look":
+            if state.mover == "idle" and state.row is not None:
+                yield "put: load first", _with_note_in(state)
+            elif state.mover in {"idle", "to write"}:
+                yield "put: ask", state._replace(put=state.generation, held_in=state.generation)
         if isinstance(state.put, int):
-            if state.put != state.out and "number in puts" not in self._without:
+            is_late = state.count > 0 and state.put < state.first_valid
+            if is_late and "generation in puts" not in self._without:
                 yield "put: look again", state._replace(put="to look")
             elif state.stored is not None:
                 yield "put: exists", state._replace(put="none", puts=state.puts + 1)
@@ -196,20 +220,25 @@ class Model:
     def _cancel(self, state: State) -> Iterator[Step]:
         if state.cancel == "none" and state.puts and not state.finished:
             yield "a cancel begins", state._replace(cancel="to send", cancel_saw_none=False)
-        if state.cancel == "to send":
-            if state.stored is not None:
-                yield "cancel: done", _without_job(state)._replace(cancel="done")
-            else:
-                yield "cancel: not in the store", state._replace(cancel=(state.out, state.back))
-        if isinstance(state.cancel, tuple) and state.mover == "idle":
-            if state.row is not None:
-                yield "cancel: load first", _with_note_in(state)._replace(cancel="to send")
-            elif state.cancel != (state.out, state.back) and "second look" not in self._without:
-                yield "cancel: look again", state._replace(cancel="to send")
-            elif state.live is None or state.cancel_saw_none:
-                yield "cancel: not found", state._replace(cancel="done")
+        if state.cancel in {"to send", "to look again"} and state.stored is not None:
+            yield "cancel: done", _without_job(state)._replace(cancel="done", cancel_is_timely=False)
+        elif state.cancel == "to send":
+            yield "cancel: not in the store", state._replace(cancel="to ask")
+        elif state.cancel == "to look again" and not state.cancel_is_timely and "second look" not in self._without:
+            yield "cancel: ask again", state._replace(cancel="to ask")
+        elif state.cancel == "to look again":
+            if state.live is None or state.cancel_saw_none:
+                yield "cancel: not found", state._replace(cancel="done", cancel_is_timely=False)
             else:
                 yield "cancel: not found", "a job was not found that was there all the time"
+        if state.cancel == "to ask":
+            if state.mover == "idle" and state.row is not None:
+                yield "cancel: load first", _with_note_in(state)
+            elif state.mover in {"idle", "to write"}:
+                yield (
+                    "cancel: ask",
+                    state._replace(cancel="to look again", held_in=state.generation, cancel_is_timely=True),
+                )
 
 
 def _with_note_in(state: State) -> State:

@@ -19,7 +19,8 @@ def test_each_job_is_in_one_place_in_every_state() -> None:
     [
         ("late calls", "an acknowledged job is nowhere"),
         ("numbers taken", "an acknowledged job is nowhere"),
-        ("number in puts", "a job was created beside another one"),
+        ("held ids", "a job was created beside another one"),
+        ("generation in puts", "a job was created beside another one"),
         ("second look", "a job was not found that was there all the time"),
     ],
 )
