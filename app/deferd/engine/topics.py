@@ -527,9 +527,9 @@ async def ids_with_tag(
             in_store = await anext(ids_with_tag(scripts, keys, topic, tag, after, reverse=reverse))
             on_shelf = await shelf.with_tag(topic, tag, IDS_PER_PAGE, after, reverse=reverse)
         ids = sorted({*in_store, *on_shelf}, reverse=reverse)[:IDS_PER_PAGE]
-        if not ids:
-            return
         yield ids
+        if len(ids) < IDS_PER_PAGE:
+            return
         after = ids[-1]
     key = keys.of_shard(keys.shard_of(topic), TAG_PREFIX + tag)
     start, end = f"({topic} {after}", f"({topic}!"  # the character after the space

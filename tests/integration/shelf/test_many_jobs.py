@@ -9,6 +9,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -148,6 +149,8 @@ async def test_each_job_is_moved_once_wherever_it_lands(
     else:
         assert after.keys() == before.keys()
         assert max(after.values()) - min(after.values()) < 30_000
+    assert (await driver.engine.consistency.audit_topic(TOPIC)).clean
+    assert driver.server.command("KEYS", "deferd:{0}:bulk/*") == []
 
 
 @pytest.mark.parametrize("select", SELECTS)
@@ -207,6 +210,74 @@ async def test_jobs_that_move_between_the_steps_are_neither_missed_nor_done_twic
         assert await due_times(driver) == {job_id: due + 30_000 for job_id, due in before.items()}
     assert moved["in"]
     assert moved["out"] or "tag" not in select, "calls by a tag let jobs go to the shelf"
+
+
+@pytest.mark.usefixtures("small_steps")
+@pytest.mark.parametrize("seed", range(20))
+async def test_calls_do_the_same_wherever_the_jobs_are(driver: EngineDriver, mover: Mover, seed: int) -> None:
+    """Many jobs are due at the same times, and they move between the steps."""
+    chance = Random(seed)
+    start_ms = (await driver.put("first", delay=20_000)).due_at_ms // 1000 * 1000
+    await driver.cancels.cancel(TOPIC, "first")
+    left: dict[str, int] = {}
+
+    async def move() -> None:
+        if chance.random() < 0.6:
+            await mover.move_out(TOPIC, 0, pass_over=chance.randrange(30), most=chance.randrange(1, 20))
+        elif left:
+            await mover.load(TOPIC, chance.choices([*left], k=5))
+
+    for verb in ("bulk_cancel", "bulk_reschedule", "purge"):
+        around_scripts(driver.engine, verb, move)
+    for round_number in range(6):
+        new = {f"j{round_number}-{n}": start_ms + chance.randrange(8) * 1000 for n in range(chance.randrange(60))}
+        jobs = [
+            PutJob(topic=TOPIC, id=job_id, run_at=datetime.fromtimestamp(new[job_id] / 1000, UTC)) for job_id in new
+        ]
+        await driver.puts.put_many([job.model_copy(update={"tags": ["x"]}) for job in jobs])
+        left |= new
+        mover._kept_until_s.clear()
+        await shelve(mover, chance.choice((None, len(left) // 2)))
+        let_go(mover)
+        await do_to_some(driver, chance, left, start_ms)
+        assert await due_times(driver) == left
+
+
+async def do_to_some(driver: EngineDriver, chance: Random, left: dict[str, int], start_ms: int) -> None:
+    """Make a call on some of the jobs; `left` are their due times by their ids, and are changed as they must."""
+    from_ms, before_ms = (start_ms + edge * 1000 for edge in sorted((chance.randrange(9), chance.randrange(9))))
+    after, before = (datetime.fromtimestamp(at / 1000, UTC).isoformat() for at in (from_ms, before_ms))
+    selected = [job_id for job_id, due in left.items() if from_ms <= due < before_ms]
+    select: dict[str, Any] = {**STATE, "due_after": after, "due_before": before}
+    if chance.random() < 0.3:
+        selected, select = [*left], TAG
+    elif chance.random() < 0.2:
+        selected = chance.sample([*left], min(len(left), 15))
+        select = {"ids": [{"topic": TOPIC, "id": job_id} for job_id in [*selected, "none"]]}
+    limit, is_dry, by_s = chance.choice((5, 30, 1000)), chance.random() < 0.2, chance.choice((-3, -1, 0, 1, 3))
+    if "state" in select:
+        selected.sort(key=lambda job_id: (left[job_id], job_id), reverse=by_s > 0)
+    elif "tag" in select:
+        selected.sort()
+    changed = selected[:limit]
+    count = len(changed)
+    expected = BulkOutcome(count, 0 if is_dry else count, {DELAYED: count} if count else {}, len(selected) <= limit)
+    if by_s:
+        found = await reschedule(driver, select=select, by=by_s, limit=limit, dry_run=is_dry)
+    else:
+        found = await cancel(driver, select=select, limit=limit, dry_run=is_dry)
+    if "ids" in select and len(selected) == limit:
+        expected = replace(expected, complete=False)  # one of the ids is that of no job
+    if is_dry and "state" in select:  # one that moves into the store meanwhile may count twice
+        assert count <= found.matched <= limit
+        assert found.done == 0
+        return
+    assert found == expected
+    for job_id in () if is_dry else changed:
+        if by_s:
+            left[job_id] += by_s * 1000
+        else:
+            del left[job_id]
 
 
 async def test_a_named_job_that_is_the_first_to_leave_stays(driver: EngineDriver, mover: Mover) -> None:
