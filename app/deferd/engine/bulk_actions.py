@@ -7,6 +7,9 @@ scripts remember in the store what they have done, for an hour.
 
 In a topic with several partitions a job is looked for in each where it may be. Patterns and the tag index find the
 partitions in the shards; for topics that are named, the store is asked first how many they have.
+
+Jobs on the shelf are loaded before a step that they may belong to: those of its ids, or of the range of due times in
+which it looks. A dry run counts the jobs of a state where they are; one that is loaded meanwhile it may count twice.
 """
 
 from __future__ import annotations
@@ -21,15 +24,17 @@ from deferd.contract.bulk_model import CancelSelected, RescheduleSelected, Selec
 from deferd.contract.model import JobState
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine import metrics
+from deferd.engine.delayed_ranges import LOADED_AT_ONCE, DelayedRanges
 from deferd.engine.job_batches import BulkThrottle
 from deferd.engine.partition_store import PartitionStore
 from deferd.engine.partitions import topic_of
 from deferd.engine.record import instant_ms, json_bytes, to_ms
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
+from deferd.engine.shelf import Job, Wanted
 from deferd.engine.topic_sweeps import SETTLE_S
 from deferd.engine.topic_usage import TopicUsage
-from deferd.engine.topics import STATES, jobs_with_tag
+from deferd.engine.topics import STATES, ids_with_tag, jobs_with_tag, topics_with_tag
 
 _JOBS_PER_STEP = 180
 """About two milliseconds of the store's time: others do not wait long behind a step, nor the call for many fsyncs."""
@@ -86,6 +91,7 @@ class BulkActions:
         self._scripts = scripts
         self._keys = keys
         self._partitions = partitions
+        self.shelf = partitions.shelf
         self._labels = labels
         self._throttle = throttle
         self._usage = usage
@@ -149,6 +155,7 @@ class BulkActions:
             if call.select.cutoff is None:
                 run.preview.cutoff_ms = options["cutoff"] = min(bound for bound, *_ in await _all(map(begin, shards)))
                 await asyncio.sleep(SETTLE_S)
+        await run.find_tagged(shards)
         await _all(work(shard) for shard in shards)
         done, *states = run.totals
         if is_named:
@@ -180,7 +187,7 @@ class BulkActions:
     ) -> list[Any]:
         """Run one step for at most `jobs` jobs and return its reply."""
         verb = "bulk_cancel" if isinstance(call, CancelSelected) else "bulk_reschedule"
-        async with self._throttle.slot(topic, jobs):
+        async with self._throttle.slot(topic, jobs), self.shelf.loaded(topic, ids):
             reply: list[Any] = await self._scripts.run(
                 verb, self._keys.of_topic(topic), (topic, json_bytes(options), *ids)
             )
@@ -262,6 +269,7 @@ class SelectedTask:
         if self.limit is not None:
             left = max(self.limit - sum(sum(some[2:]) for some in numbers.values()), 0)
         run = _Run(self.actions, self.call, options, self.visible, _Budget(left), on_step=on_step)
+        await run.find_tagged(list(numbers))
         await _all(run.in_shard(shard, bound_ms) for shard, (bound_ms, *_) in numbers.items())
         return run
 
@@ -335,21 +343,32 @@ class _Run:
     preview: BulkPreview | None = None
     on_step: Callable[[int], bool] = field(default=lambda _: True)
     patterns: TopicPatterns = field(init=False)
+    _tagged: dict[int, list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.patterns = TopicPatterns(self.call.select.topics or ("*",))
+
+    async def find_tagged(self, shards: Sequence[int]) -> None:
+        """With a shelf, find the partitions where jobs may have the tag, if there is one. Call it before `in_shard`."""
+        actions, select = self.actions, self.call.select
+        if select.tag is None or actions.shelf.calls is None:
+            return
+        if select.topics is None or select.patterns:
+            self._tagged = await topics_with_tag(
+                actions._scripts, actions._keys, shards, select.tag, actions.shelf.calls
+            )
+            return
+        for partition in sorted(actions._keys.partitions.of_all(select.topics)):
+            self._tagged.setdefault(actions._keys.shard_of(partition), []).append(partition)
 
     async def in_shard(self, shard: int, bound_ms: int) -> None:
         """Do the work of one shard."""
         options = {**self.options, "bound": bound_ms}
         select, keys = self.call.select, self.actions._keys
         if select.tag is not None:
-            async for by_topic in jobs_with_tag(self.actions._scripts, keys, shard, select.tag):
-                await self._act_on_ids({**options, "tag": select.tag}, by_topic)
-                if self.budget.is_used_up:
-                    return
+            await self._act_on_tagged({**options, "tag": select.tag}, shard)
         elif select.ids is not None:
-            by_topic = {}
+            by_topic: dict[str, list[str]] = {}
             for job in select.ids:
                 for home in keys.partitions.homes(job.topic, job.id):
                     if keys.shard_of(home) == shard:
@@ -370,22 +389,77 @@ class _Run:
         topic = topic_of(partition)
         return self.patterns.match(topic) and (self.visible is None or self.visible.match(topic))
 
-    async def _act_on_ids(self, options: dict[str, Any], by_topic: dict[str, list[str]]) -> None:
-        async def act(topic: str) -> None:
-            ids = by_topic[topic]
-            while ids and (most := await self.budget.take(min(len(ids), _JOBS_PER_STEP))):
-                reply = await self._step(options, topic, ids[:most], most)
-                ids = ids[reply[0] :]
+    async def _act_on_tagged(self, options: dict[str, Any], shard: int) -> None:
+        actions = self.actions
+        if actions.shelf.calls is not None:
+            await self._at_some(self._tagged.get(shard, ()), lambda topic: self._act_on_tag(options, topic))
+            return
+        async for by_topic in jobs_with_tag(actions._scripts, actions._keys, shard, options["tag"]):
+            await self._act_on_ids(options, by_topic)
+            if self.budget.is_used_up:
+                return
 
-        await self._at_some(by_topic, act)
+    async def _act_on_ids(self, options: dict[str, Any], by_topic: dict[str, list[str]]) -> None:
+        await self._at_some(by_topic, lambda topic: self._act_on_some(options, topic, by_topic[topic]))
+
+    async def _act_on_tag(self, options: dict[str, Any], topic: str) -> None:
+        actions = self.actions
+        pages = ids_with_tag(actions._scripts, actions._keys, topic, options["tag"], shelf=actions.shelf.calls)
+        async for ids in pages:
+            await self._act_on_some(options, topic, ids)
+            if self.budget.is_used_up:
+                return
+
+    async def _act_on_some(self, options: dict[str, Any], topic: str, ids: Sequence[str]) -> None:
+        while ids and (most := await self.budget.take(min(len(ids), _JOBS_PER_STEP))):
+            reply = await self._step(options, topic, ids[:most], most)
+            ids = ids[reply[0] :]
 
     async def _act_on_state(self, options: dict[str, Any], topic: str) -> None:
+        ranges = self._ranges(options, topic)
         position: dict[str, Any] = {}
-        more = 1
-        while more and (most := await self.budget.take(_JOBS_PER_STEP)):
-            reply = await self._step({**options, **position, "most": most}, topic, (), most)
-            _, more, score, last_id, end, *_ = reply
-            position = {"score": score.decode(), "id": last_id.decode(), "end": end.decode()}
+        async for bounds, on_shelf in ranges:
+            more = 1
+            position.pop("end", None)  # jobs that were loaded since may be due later
+            while more and (most := await self.budget.take(_JOBS_PER_STEP)):
+                async with ranges.kept():
+                    reply = await self._step({**options, **position, **bounds, "most": most}, topic, (), most)
+                _, more, score, last_id, end, *_ = reply
+                if score:
+                    position = {"score": score.decode(), "id": last_id.decode(), "end": end.decode()}
+            await self._count_on_shelf(options, topic, on_shelf)
+            if self.budget.is_used_up:
+                return
+
+    def _ranges(self, options: dict[str, Any], topic: str) -> DelayedRanges:
+        actions = self.actions
+        return DelayedRanges(
+            actions.shelf.calls if options["state"] == "delayed" else None,
+            topic,
+            Wanted(options.get("from"), options.get("before"), created_until_ms=options.get("cutoff")),
+            lambda topic: actions._throttle.slot(topic, LOADED_AT_ONCE),
+            last_first="last_first" in options,
+            loads="dry_run" not in options,
+        )
+
+    async def _count_on_shelf(self, options: dict[str, Any], topic: str, jobs: list[Job]) -> None:
+        """Count jobs on the shelf, for a dry run. Which ones match is as in lua/lib/selection.lua."""
+        if not jobs:
+            return
+        scripts, keys = self.actions._scripts, self.actions._keys
+        now_ms = await scripts.run("now", (keys.of_topic(topic)[0],), ())
+        ids = [job.id for job in jobs if not options["bound"] < job.created_ms <= now_ms]
+        if ids and "request" in options:
+            remembered = keys.of_shard(keys.shard_of(topic), f"bulk/{options['request']}")
+            noted = await scripts.command("HMGET", remembered, *(f"{topic} {job_id}" for job_id in ids))
+            ids = [job_id for job_id, note in zip(ids, noted, strict=True) if note is None]
+        while ids and (most := await self.budget.take(len(ids))):
+            self._name(topic, [(job_id, JobState.DELAYED) for job_id in ids[:most]])
+            self.totals[1 + STATES.index(JobState.DELAYED)] += most
+            await self.budget.settle(most, most)
+            ids = ids[most:]
+            if not self.on_step(0):
+                self.budget.stop()
 
     async def _step(self, options: dict[str, Any], topic: str, ids: Sequence[str], most: int) -> list[Any]:
         matched = 0
@@ -400,13 +474,18 @@ class _Run:
             await self.budget.settle(most, matched)
         if preview is not None:
             named = [text.decode() for text in reply[_SAMPLES_AT:]]
-            found = ((topic_of(topic), job_id, state) for job_id, state in zip(named[::2], named[1::2], strict=True))
-            preview.samples = (preview.samples + list(found))[: preview.most]
+            self._name(topic, list(zip(named[::2], named[1::2], strict=True)))
         self.totals = [total + number for total, number in zip(self.totals, (done, *states), strict=True)]
         self.actions.count(self.call, topic, done, states)
         if not self.on_step(done):
             self.budget.stop()
         return reply
+
+    def _name(self, topic: str, found: Sequence[tuple[str, str]]) -> None:
+        """Note ids and states of jobs that were found, as samples."""
+        if self.preview is not None:
+            left = self.preview.most - len(self.preview.samples)
+            self.preview.samples += [(topic_of(topic), *job) for job in found[:left]]
 
     async def _at_some(self, topics: Iterable[str], act: Callable[[str], Awaitable[None]]) -> None:
         """Act on the topics that are meant, some at the same time."""

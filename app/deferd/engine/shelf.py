@@ -8,8 +8,8 @@ which it asked: the script does nothing once a job of that generation may have l
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from time import monotonic
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -196,6 +196,21 @@ class Shelf:
         if generation == NOT_ASKED:
             self._shelved.discard(topic)
         return generation
+
+    @asynccontextmanager
+    async def loaded(self, topic: str, ids: Sequence[str]) -> AsyncIterator[None]:
+        """Have the jobs with these ids in the store during the block.
+
+        Raises StoreUnavailable, also at the end of a block that took so long that they may have left.
+        """
+        if self.calls is None or not ids:
+            yield
+            return
+        asked_at_s = monotonic()
+        await self.calls.load(topic, ids)
+        yield
+        if monotonic() - asked_at_s > HELD_S:
+            raise StoreUnavailable("the store took so long that jobs may have left it")
 
     def note_shelved(self, topic: str) -> None:
         """Note that a topic has jobs on the shelf: the store has refused a put that had not asked."""

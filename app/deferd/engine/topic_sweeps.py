@@ -6,6 +6,9 @@ again.
 
 A sweep of a topic with several partitions goes through one after the other, or for ids through those where each may be.
 The cutoff is one instant for all: the earliest that a clock of their shards shows.
+
+A purge loads jobs on the shelf before the step that they belong to. A preview counts those of a state where they are;
+one that is loaded meanwhile it may count twice.
 """
 
 from __future__ import annotations
@@ -18,11 +21,13 @@ from typing import Any, Literal, NamedTuple
 
 from deferd.contract.model import JobState
 from deferd.engine import metrics
+from deferd.engine.delayed_ranges import DelayedRanges
 from deferd.engine.inspection.dead_errors import DeadJobs
 from deferd.engine.partition_store import PartitionStore
 from deferd.engine.record import json_bytes
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
+from deferd.engine.shelf import Job, Shelf, Wanted
 from deferd.engine.topics import STATES, ids_with_tag, partitions_of
 
 STEPS = {"redrive": 60, "purge": 180}
@@ -196,6 +201,8 @@ class _Run:
     ) -> None:
         self._scripts = sweeps._scripts
         self._keys = sweeps._keys
+        is_for_shelved = sweep.verb == "purge" and JobState.DELAYED in sweep.states
+        self._shelf = sweeps._partitions.shelf if is_for_shelved else Shelf()
         self._dead_jobs = sweeps._dead_jobs
         self._sweep = sweep
         self._partitions = partitions
@@ -253,7 +260,7 @@ class _Run:
         """The ids of the jobs of a partition that have the error or the tag."""
         sweep = self._sweep
         if sweep.error is None:
-            return ids_with_tag(self._scripts, self._keys, partition, sweep.tag or "")
+            return ids_with_tag(self._scripts, self._keys, partition, sweep.tag or "", shelf=self._shelf.calls)
         return self._dead_jobs.ids_with_error(partition, sweep.error, reason=sweep.reason, until_ms=sweep.cutoff_ms)
 
     async def _act_on_ids(self, partition: str, ids: Sequence[str]) -> bool:
@@ -276,20 +283,43 @@ class _Run:
     async def _act_on_state(self, partition: str, state: JobState) -> bool:
         """Returns whether the sweep goes on."""
         position: dict[str, str] = {}
-        more = 1
-        while more and not self._is_stopped:
-            if self._left() == 0:
-                is_first = not position and partition != self._partitions[0]
-                if is_first and not await self._scripts.command("ZCARD", self._keys.named(partition, "dead")):
-                    return True
-                self.is_limit_reached = True
+        ranges = self._ranges(partition, state)
+        async for bounds, on_shelf in ranges:
+            more = 1
+            while more and not self._is_stopped:
+                if self._left() == 0:
+                    is_first = not position and partition != self._partitions[0]
+                    if is_first and not await self._scripts.command("ZCARD", self._keys.named(partition, "dead")):
+                        return True
+                    self.is_limit_reached = True
+                    return False
+                named = {"state": state.value} if self._sweep.verb == "purge" else {}
+                async with ranges.kept():
+                    step = await self._step(partition, {**named, **position, **bounds}, ())
+                more = step.more
+                if self._leaves_jobs and step.score:
+                    position = {"score": step.score, "id": step.last_id}
+            if on_shelf and not self._is_stopped:
+                self._count_on_shelf(on_shelf)
+            if self._is_stopped:
                 return False
-            named = {"state": state.value} if self._sweep.verb == "purge" else {}
-            step = await self._step(partition, {**named, **position}, ())
-            more = step.more
-            if self._leaves_jobs and step.score:
-                position = {"score": step.score, "id": step.last_id}
-        return not self._is_stopped
+        return True
+
+    def _ranges(self, partition: str, state: JobState) -> DelayedRanges:
+        return DelayedRanges(
+            self._shelf.calls if state is JobState.DELAYED else None,
+            partition,
+            Wanted(created_until_ms=self._sweep.cutoff_ms),
+            self._pace.slot,
+            loads=self._most_samples is None,
+        )
+
+    def _count_on_shelf(self, jobs: Sequence[Job]) -> None:
+        """Count jobs on the shelf, for a preview."""
+        self.matched += len(jobs)
+        named = jobs[: (self._most_samples or 0) - len(self.samples)]
+        self.samples += ((job.id, JobState.DELAYED) for job in named)
+        self._is_stopped = not self._pace.on_step(len(jobs))
 
     @property
     def _leaves_jobs(self) -> bool:
@@ -310,7 +340,7 @@ class _Run:
             options["look_at"] = max(self._pace.jobs, _LOOK_AT)
         if self._most_samples is not None:
             options["samples"] = self._most_samples - len(self.samples)
-        async with self._pace.slot(partition):
+        async with self._pace.slot(partition), self._shelf.loaded(partition, ids):
             reply = await self._scripts.run(
                 self._sweep.verb, self._keys.of_topic(partition), (partition, json_bytes(options), *ids)
             )

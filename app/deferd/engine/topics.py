@@ -9,6 +9,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from time import monotonic
 from typing import Any, Literal
 
 import orjson
@@ -27,7 +28,7 @@ from deferd.engine.push_store import TargetState
 from deferd.engine.record import JobRecord, from_store, json_bytes, policy_extra, read_reply, to_store
 from deferd.engine.redis_keys import TAG_PREFIX, Keys
 from deferd.engine.scripts import Scripts
-from deferd.engine.shelf import Shelf, Wanted
+from deferd.engine.shelf import HELD_S, Shelf, ShelfCalls, Wanted
 
 _SEARCHED = 250
 """Most jobs that one script call looks at: less than 5 ms of the store's time."""
@@ -207,7 +208,9 @@ class Topics:
                 )
             else:
                 options = wanted.options() | ({} if state is None else {"state": state.value})
-                tagged = self._ids_with_tag(partition, wanted.tag, last_id, reverse=reverse)
+                tagged = ids_with_tag(
+                    self._scripts, self._keys, partition, wanted.tag, last_id, reverse=reverse, shelf=self._shelf.calls
+                )
                 ended_at = await self._search_ids(partition, options, tagged, last_id, found)
             if ended_at is not None:
                 return found.jobs, write_cursor(current, *ended_at), found.looked_at
@@ -243,24 +246,6 @@ class Topics:
             more = page.has_more
             after = page.end if page.end[0] else after
         return None
-
-    async def _ids_with_tag(self, partition: str, tag: str, after: str, *, reverse: bool) -> AsyncIterator[list[str]]:
-        """The ids of jobs with a tag, page by page in order, those after `after`; see `ids_with_tag`."""
-        calls = self._shelf.calls
-        if calls is None:
-            async for ids in ids_with_tag(self._scripts, self._keys, partition, tag, after, reverse=reverse):
-                yield ids
-            return
-        while True:
-            async with calls.still(partition):
-                pages = ids_with_tag(self._scripts, self._keys, partition, tag, after, reverse=reverse)
-                in_store = await anext(pages)
-                on_shelf = await calls.with_tag(partition, tag, IDS_PER_PAGE, after, reverse=reverse)
-            ids = sorted({*in_store, *on_shelf}, reverse=reverse)[:IDS_PER_PAGE]
-            if not ids:
-                return
-            yield ids
-            after = ids[-1]
 
     async def _search_ids(
         self, partition: str, options: dict[str, Any], pages: AsyncIterator[list[str]], last_id: str, found: _Found
@@ -524,12 +509,28 @@ IDS_PER_PAGE = 1000
 
 
 async def ids_with_tag(
-    scripts: Scripts, keys: Keys, topic: str, tag: str, after: str = "", *, reverse: bool = False
+    scripts: Scripts,
+    keys: Keys,
+    topic: str,
+    tag: str,
+    after: str = "",
+    *,
+    reverse: bool = False,
+    shelf: ShelfCalls | None = None,
 ) -> AsyncIterator[list[str]]:
     """The ids after `after`, page by page. A job may be gone, or without the tag, when its turn comes.
 
-    `reverse`: the last id first; `after` is then followed by smaller ones.
+    `reverse`: the last id first; `after` is then followed by smaller ones. `shelf`: also those of jobs that are there.
     """
+    while shelf is not None:
+        async with shelf.still(topic):
+            in_store = await anext(ids_with_tag(scripts, keys, topic, tag, after, reverse=reverse))
+            on_shelf = await shelf.with_tag(topic, tag, IDS_PER_PAGE, after, reverse=reverse)
+        ids = sorted({*in_store, *on_shelf}, reverse=reverse)[:IDS_PER_PAGE]
+        yield ids
+        if len(ids) < IDS_PER_PAGE:
+            return
+        after = ids[-1]
     key = keys.of_shard(keys.shard_of(topic), TAG_PREFIX + tag)
     start, end = f"({topic} {after}", f"({topic}!"  # the character after the space
     if reverse:
@@ -546,3 +547,37 @@ async def jobs_with_tag(scripts: Scripts, keys: Keys, shard: int, tag: str) -> A
             topic, _, job_id = member.partition(" ")
             by_topic.setdefault(topic, []).append(job_id)
         yield by_topic
+
+
+async def topics_with_tag(
+    scripts: Scripts, keys: Keys, shards: Sequence[int], tag: str, shelf: ShelfCalls
+) -> dict[int, list[str]]:
+    """By shard the partitions that have jobs with the tag, in the store or on the shelf.
+
+    The store is asked twice: a job that it lacks at first, and the shelf then, has been loaded, and stays for HELD_S.
+    Raises StoreUnavailable, also when all took longer than that.
+    """
+
+    async def in_store() -> set[str]:
+        return set().union(
+            *await asyncio.gather(*(_topics_with_tag_in_store(scripts, keys, shard, tag) for shard in shards))
+        )
+
+    began_at_s = monotonic()
+    topics = {*await in_store(), *await shelf.topics_with_tag(tag), *await in_store()}
+    if monotonic() - began_at_s > HELD_S:
+        raise StoreUnavailable("the topics with a tag were found so slowly that jobs may have left the store")
+    found: dict[int, list[str]] = {shard: [] for shard in shards}
+    for topic in sorted(topics):
+        found.get(keys.shard_of(topic), []).append(topic)
+    return found
+
+
+async def _topics_with_tag_in_store(scripts: Scripts, keys: Keys, shard: int, tag: str) -> set[str]:
+    key, start, topics = keys.of_shard(shard, TAG_PREFIX + tag), "-", set[str]()
+    while True:
+        page: list[bytes] = await scripts.command("ZRANGEBYLEX", key, start, "+", "LIMIT", 0, IDS_PER_PAGE)
+        topics.update(member.decode().partition(" ")[0] for member in page)
+        if len(page) < IDS_PER_PAGE:
+            return topics
+        start = f"({page[-1].decode().partition(' ')[0]}!"  # behind the topic: the character after the space

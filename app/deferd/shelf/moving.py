@@ -143,9 +143,9 @@ class Mover:
 
     async def load(self, topic: str, ids: Sequence[str]) -> int:
         """See ShelfCalls. What several callers wait for moves together."""
+        generation = self._held.hold(topic, ids)
         if topic not in self._topics:
             return NOT_ASKED
-        generation = self._held.hold(topic, ids)
         move = self._unsettled.get(topic)
         moving = () if move is None else move.ids
         if to_load := [job_id for job_id in ids if job_id in moving or self._rows.may_have(topic, job_id)]:

@@ -269,8 +269,7 @@ class Rows:
     def _keys(self, table: str, start: bytes, end: bytes, most: int, *, reverse: bool = False) -> list[bytes]:
         """At most `most` keys from `start` on, before `end`; `reverse`: the last ones, in the opposite order."""
         options = ReadOptions()
-        options.set_iterate_lower_bound(start)
-        options.set_iterate_upper_bound(end)
+        options.set_iterate_upper_bound(end)  # rocksdict 0.3.29 would take a lower bound for an upper one
         iterator = self._tables[table].iter(options)
         step = iterator.next
         if reverse:
@@ -279,8 +278,8 @@ class Rows:
         else:
             iterator.seek(start)
         found: list[bytes] = []
-        while len(found) < most and iterator.valid():
-            found.append(iterator.key())
+        while len(found) < most and iterator.valid() and (key := iterator.key()) >= start:
+            found.append(key)
             step()
         iterator.status()  # raises an error if the files could not be read
         return found

@@ -1,4 +1,6 @@
 -- Positions in sorted sets for pages: the members are ordered by score, those with one score by their bytes.
+-- Scripts that go through delayed jobs range by range (engine/delayed_ranges.py) have the end of the range in their options:
+--   to_score, to_id  only jobs up to this one, or from it on in the opposite order; left out in the last range
 
 -- Whether a text comes after another one in a sorted set, which compares bytes. Lua's own comparison uses the server's
 -- locale.

@@ -16,6 +16,7 @@
 --     most     with state: most jobs to look at
 --     last_first     with state delayed: those due last come first
 --     score, id, end with state: where the step before ended, as it returned them; left out in the first step
+--     to_score, to_id  with state delayed: the end of the range, see lib/paging.lua
 --   ARGV[3..] ids
 -- and returns { jobs looked at, 1 when the state may have more jobs, score, id, end,
 --   done, and of the matched jobs: delayed, ready, reserved, dead, finished; then id and state of each sample }
@@ -39,6 +40,11 @@ local function page()
     if OPTIONS.before then
       high = math.min(high, redis.call('ZCOUNT', key, '-inf', string.format('(%.0f', OPTIONS.before)))
     end
+  end
+  if OPTIONS.to_score and OPTIONS.last_first then
+    low = math.max(low, rank_before(key, OPTIONS.to_score, OPTIONS.to_id))
+  elseif OPTIONS.to_score then
+    high = math.min(high, rank_after(key, OPTIONS.to_score, OPTIONS.to_id))
   end
   local first, beyond  -- ranks
   if OPTIONS.last_first then

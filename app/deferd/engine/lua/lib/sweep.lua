@@ -5,6 +5,7 @@
 --     cutoff   only jobs that were put until this ms, and dead ones that died until then, as far as it is known
 --     samples  change nothing, only count; how many of the jobs to name
 --     score, id  begin behind this job, the last that the step before looked at; left out to begin with the first one
+--     to_score, to_id  the end of a range of delayed jobs, see lib/paging.lua
 --     request  the name of the key bulk/<request> of the shard, a HASH whose field `done` counts the jobs of all steps
 --     kept     with `request`: for how long it is kept, ms
 -- It looks at jobs until the records that it has read, with their bodies, reach MOST_BYTES.
@@ -42,7 +43,10 @@ local function ids_or_page(key, most)
   end
   if #ids > 0 then return ids, scores, 0 end
   local from = OPTIONS.score and rank_after(key, OPTIONS.score, OPTIONS.id) or 0
-  local members = redis.call('ZRANGE', key, from, from + most - 1, 'WITHSCORES')
+  local beyond = from + most
+  if OPTIONS.to_score then beyond = math.min(beyond, rank_after(key, OPTIONS.to_score, OPTIONS.to_id)) end
+  if beyond <= from then return ids, scores, 0 end
+  local members = redis.call('ZRANGE', key, from, beyond - 1, 'WITHSCORES')
   for at = 1, #members, 2 do
     ids[#ids + 1], scores[#scores + 1] = members[at], members[at + 1]
   end

@@ -1,0 +1,39 @@
+"""The rows of one topic and one tag are found, and no others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from deferd.engine.shelf import Job, Wanted
+from deferd.shelf.rows import OUT, Move, Rows
+
+TOPICS = ("a", "b", "b#1")
+
+
+def row(job_id: str, due_ms: int, tags: list[str]) -> Job:
+    extra = orjson.dumps({"g": tags})
+    times = (0).to_bytes(6, "little") + due_ms.to_bytes(6, "little") + bytes(10)
+    return Job(job_id, times + len(extra).to_bytes(4, "little") + extra)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_read_ends_where_the_rows_of_others_begin(tmp_path: Path, *, reverse: bool) -> None:
+    with Rows(tmp_path) as rows:
+        for topic in TOPICS:
+            jobs = [row(f"j{n}", 1000 + n, ["x", f"x{n % 2}"]) for n in range(9)]
+            rows.begin(Move(topic, OUT, 1, "token", tuple(job.id for job in jobs)), jobs)
+        ids = [f"j{n}" for n in range(9)]
+        order = -1 if reverse else 1
+        for topic in TOPICS:
+            found = rows.page(topic, Wanted(), 100, reverse=reverse)
+            assert ([job.id for job in found.jobs], found.has_more) == (ids[::order], False)
+            found = rows.page(topic, Wanted(due_from_ms=1003, due_before_ms=1006), 100, reverse=reverse)
+            assert ([job.id for job in found.jobs], found.has_more) == (ids[3:6][::order], False)
+            found = rows.page(topic, Wanted(due_from_ms=1003), 2, (1005, "j5"), reverse=reverse)
+            assert [job.id for job in found.jobs] == (["j4", "j3"] if reverse else ["j6", "j7"])
+            assert rows.with_tag(topic, "x", 100, reverse=reverse) == ids[::order]
+            assert rows.with_tag(topic, "x1", 100, reverse=reverse) == ids[1::2][::order]
+            assert rows.with_tag(topic, "x1", 100, "j5", reverse=reverse) == (["j3", "j1"] if reverse else ["j7"])
