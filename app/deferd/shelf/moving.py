@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -33,7 +33,7 @@ Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
 BATCH = 250
 """Jobs of a move: the store takes some 5 ms to remove them, and 8 ms to store them again."""
-_LOADED_TOGETHER = 1000
+_BATCH_BYTES = 1024 * 1024
 _GENERATIONS_OF_A_START = 1 << 32
 
 
@@ -118,7 +118,7 @@ class Mover:
             jobs = self._held.without(topic, read)
             if not jobs:
                 return looked_at, 0
-            # Whoever asks for one of them from here on waits for the end of the move.
+            # A call that asks for one of them from here on waits for the end of the move.
             move = await self._begin(topic, OUT, last + 1, jobs)
             args = [value for job in jobs for value in job]
             is_moved, *rest = await self._run("shelve_out", topic, move.number, move.token, self._held.oldest, *args)
@@ -126,11 +126,12 @@ class Mover:
                 await self._settle(topic)
                 return looked_at, 0
             left, *kept = rest
-            await self._end(move, [job_id.decode() for job_id in kept])
+            stayed = {job_id.decode() for job_id in kept}
+            await self._end(move, [job for job in jobs if job.id in stayed])
             return looked_at, left
 
     async def move_in(self, topic: str, ids: Sequence[str]) -> list[str]:
-        """Move those of the jobs that are on the shelf into the store; returns their ids. At most 1000 ids.
+        """Move those of the jobs that are on the shelf into the store; returns their ids. At most a batch of ids.
 
         Raises:
             StoreUnavailable: the store cannot be reached; the jobs are on the shelf, or where they belong.
@@ -157,9 +158,9 @@ class Mover:
         wanted.update(ids)
         async with self._locks[topic]:
             await self._settle(topic)
-            for at in range(0, len(ids), _LOADED_TOGETHER):
-                together = dict.fromkeys((*ids[at : at + _LOADED_TOGETHER], *islice(wanted, _LOADED_TOGETHER)))
-                await self._move_in(topic, list(together)[:_LOADED_TOGETHER])
+            for at in range(0, len(ids), BATCH):
+                together = dict.fromkeys((*ids[at : at + BATCH], *islice(wanted, BATCH)))
+                await self._move_in(topic, list(together)[:BATCH])
                 wanted.difference_update(together)
 
     async def load_due(self, until_ms: int) -> None:
@@ -212,16 +213,19 @@ class Mover:
 
     async def _move_in(self, topic: str, ids: Sequence[str]) -> list[str]:
         jobs = await self._on_thread(self._rows.jobs, topic, ids)
-        if not jobs:
-            return []
-        move = await self._begin(topic, IN, await self._last_number_in(topic) + 1, jobs)
-        args = [value for job in jobs for value in job]
-        (is_moved,) = await self._run("shelve_in", topic, move.number, move.token, *args)
-        if not is_moved:
-            await self._settle(topic)
-            return []
-        await self._end(move, move.ids)
-        return list(move.ids)
+        for batch in _batches(jobs):
+            for is_last_try in (False, True):
+                move = await self._begin(topic, IN, await self._last_number_in(topic) + 1, batch)
+                args = [value for job in batch for value in job]
+                (is_moved,) = await self._run("shelve_in", topic, move.number, move.token, *args)
+                if is_moved:
+                    await self._end(move, batch)
+                    break
+                await self._settle(topic)
+                del self._last_in[topic]  # another process has moved jobs, or the store was restored
+                if is_last_try:
+                    raise StoreUnavailable("jobs on the shelf cannot be moved into the store")
+        return [job.id for job in jobs]
 
     async def _last_number_in(self, topic: str) -> int:
         if topic not in self._last_in:
@@ -236,9 +240,10 @@ class Mover:
             return
         is_moved, *kept = await self._run("shelve_settle", topic, move.way, move.number, move.token)
         if move.way == IN:
-            await self._end(move, move.ids if is_moved else ())
+            elsewhere = move.ids if is_moved else ()
         else:
-            await self._end(move, kept[0].decode().split() if is_moved else move.ids)
+            elsewhere = kept[0].decode().split() if is_moved else move.ids
+        await self._end(move, await self._on_thread(self._rows.jobs, topic, elsewhere))
 
     async def _begin(self, topic: str, way: str, number: int, jobs: Sequence[Job]) -> Move:
         move = Move(topic, way, number, token_hex(8), tuple(job.id for job in jobs))
@@ -246,7 +251,7 @@ class Mover:
         await self._on_thread(self._rows.begin, move, jobs if way == OUT else ())
         return move
 
-    async def _end(self, move: Move, elsewhere: Sequence[str]) -> None:
+    async def _end(self, move: Move, elsewhere: Sequence[Job]) -> None:
         await self._on_thread(self._rows.end, move, elsewhere)
         if move.way == IN:
             self._last_in[move.topic] = move.number
@@ -261,3 +266,17 @@ class Mover:
     async def _run(self, verb: str, topic: str, *args: str | bytes | int) -> list[Any]:
         reply: list[Any] = await self._scripts.run(verb, self._keys.of_topic(topic), (topic, *args))
         return reply
+
+
+def _batches(jobs: Sequence[Job]) -> Iterator[list[Job]]:
+    """The jobs in batches of a megabyte at most, or of one job."""
+    batch: list[Job] = []
+    size = 0
+    for job in jobs:
+        size += len(job.record)
+        if batch and size > _BATCH_BYTES:
+            yield batch
+            batch, size = [], len(job.record)
+        batch.append(job)
+    if batch:
+        yield batch

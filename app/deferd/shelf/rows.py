@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -213,7 +213,8 @@ class Rows:
         if jobs:
             first_ms = min(job.due_ms for job in jobs)
             self._not_before[move.topic] = min(self._not_before.get(move.topic, 0), first_ms)
-            self._delete(batch, move.topic, [job.id for job in jobs], counts)  # none has a row, but for damage
+            before = self.jobs(move.topic, [job.id for job in jobs])  # none, but for damage
+            self._delete(batch, move.topic, before, counts)
         for job in jobs:
             batch.put(_key(move.topic, job.id), job.record, self._handles[_JOBS])
             for table, key in _index_keys(move.topic, job):
@@ -221,16 +222,16 @@ class Rows:
             counts[job.due_ms // _MINUTE_MS] += 1
         self._write(batch, move.topic, counts)
 
-    def end(self, move: Move, elsewhere: Iterable[str]) -> None:
-        """End a move. The rows of the ids in `elsewhere`, whose jobs are in the store or gone, are deleted."""
+    def end(self, move: Move, elsewhere: Sequence[Job]) -> None:
+        """End a move. The rows of the jobs in `elsewhere`, which are in the store or gone, are deleted."""
         batch = self._batch()
         batch.delete(move.topic.encode(), self._handles[_MOVES])
         counts: Counter[int] = Counter()
-        self._delete(batch, move.topic, list(elsewhere), counts)
+        self._delete(batch, move.topic, elsewhere, counts)
         self._write(batch, move.topic, counts)
 
-    def _delete(self, batch: WriteBatch, topic: str, ids: Sequence[str], counts: Counter[int]) -> None:
-        for job in self.jobs(topic, ids):
+    def _delete(self, batch: WriteBatch, topic: str, jobs: Sequence[Job], counts: Counter[int]) -> None:
+        for job in jobs:
             batch.delete(_key(topic, job.id), self._handles[_JOBS])
             for table, key in _index_keys(topic, job):
                 batch.delete(key, self._handles[table])

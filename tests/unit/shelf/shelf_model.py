@@ -55,7 +55,7 @@ class State(NamedTuple):
     """The generation in which the id was asked for last, by what the process that moves jobs knows."""
     first_valid: int = 0
     """The generation of the last batch out, in the store."""
-    count: int = 0
+    shelved: int = 0
     """How many jobs are on the shelf, in the store."""
     live: int | None = None
     """The version that must be somewhere."""
@@ -176,13 +176,13 @@ class Model:
                 tokens=(call.token, state.tokens[1]),
                 has_left=leaves,
                 first_valid=call.generation,
-                count=state.count + leaves,
+                shelved=state.shelved + leaves,
             )
         if guarded and state.back >= call.number:
             return state
         stored = call.version if state.stored is None else state.stored
         tokens = state.tokens[0], call.token
-        return state._replace(stored=stored, back=call.number, tokens=tokens, count=state.count - 1)
+        return state._replace(stored=stored, back=call.number, tokens=tokens, shelved=state.shelved - 1)
 
     def _settle(self, state: State) -> State:
         move = state.note
@@ -206,7 +206,7 @@ class Model:
             elif state.mover in {"idle", "to write"}:
                 yield "put: ask", state._replace(put=state.generation, held_in=state.generation)
         if isinstance(state.put, int):
-            is_late = state.count > 0 and state.put < state.first_valid
+            is_late = state.shelved > 0 and state.put < state.first_valid
             if is_late and "generation in puts" not in self._without:
                 yield "put: look again", state._replace(put="to look")
             elif state.stored is not None:

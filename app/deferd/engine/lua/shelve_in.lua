@@ -6,14 +6,14 @@
 --   stays as it is
 -- Bound: the jobs, at most 1000.
 local number = tonumber(ARGV[2])
-if shelf.number('in') >= number then return { 0 } end
+if SHELF.number('in') >= number then return { 0 } end
 ensure_topic()
 local size, earliest = { jobs = 0, bytes = 0, tags = 0 }, math.huge
 local delayed = {}
 for at = 4, #ARGV, 2 do
   local id, raw = ARGV[at], ARGV[at + 1]
   local record = read_record(raw)
-  shelf.add(size, -1, id, raw, record.extra.g and table.concat(record.extra.g, ' '))
+  SHELF.add(size, -1, id, raw, record.extra.g and table.concat(record.extra.g, ' '))
   if redis.call('HSETNX', POOL, id, raw) == 1 then
     delayed[#delayed + 1] = string.format('%.0f', record.due)
     delayed[#delayed + 1] = id
@@ -30,5 +30,5 @@ if #delayed > 0 then
   redis.call('ZADD', DELAY, unpack(delayed))
   schedule(earliest)
 end
-shelf.note_batch('in', number, ARGV[3], size)
+SHELF.note_batch('in', number, ARGV[3], size)
 return { 1 }

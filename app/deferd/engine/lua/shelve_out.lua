@@ -7,16 +7,16 @@
 --   they have changed, are not delayed any more, or have become of a kind that stays
 -- Bound: the jobs, at most 1000.
 local number = tonumber(ARGV[2])
-if shelf.number('out') >= number then return { 0 } end
+if SHELF.number('out') >= number then return { 0 } end
 local ids = {}
 for at = 5, #ARGV, 2 do ids[#ids + 1] = ARGV[at] end
-local records, dues, stays = redis.call('HMGET', POOL, unpack(ids)), redis.call('ZMSCORE', DELAY, unpack(ids)), shelf.staying(ids)
+local records, dues, stays = redis.call('HMGET', POOL, unpack(ids)), redis.call('ZMSCORE', DELAY, unpack(ids)), SHELF.staying(ids)
 local left, kept, size = {}, {}, { jobs = 0, bytes = 0, tags = 0 }
 local tags = redis.call('HMGET', TAGGED, unpack(ids))
 for index, id in ipairs(ids) do
   if dues[index] and records[index] == ARGV[2 * index + 4] and not stays[id] then
     left[#left + 1] = id
-    shelf.add(size, 1, id, records[index], tags[index])
+    SHELF.add(size, 1, id, records[index], tags[index])
   else
     kept[#kept + 1] = id
   end
@@ -27,6 +27,6 @@ if #left > 0 then
   redis.call('HDEL', POOL, unpack(left))
   index_tags(left)
 end
-shelf.note_batch('out', number, ARGV[3], size)
+SHELF.note_batch('out', number, ARGV[3], size)
 redis.call('HSET', topic_key('shelf'), 'kept', table.concat(kept, ' '), 'generation', ARGV[4])
 return { 1, #left, unpack(kept) }

@@ -10,5 +10,5 @@ local way, number, key = ARGV[2], tonumber(ARGV[3]), topic_key('shelf')
 if redis.call('HGET', key, way .. '_token') == ARGV[4] then
   return { 1, way == 'out' and redis.call('HGET', key, 'kept') or '' }
 end
-if shelf.number(way) < number then redis.call('HSET', key, way, number) end
+if SHELF.number(way) < number then redis.call('HSET', key, way, number) end
 return { 0 }

@@ -10,12 +10,12 @@
 --               bytes: what they would use in the store but for an overhead by jobs and tags, as usage.lua counts it
 -- @include topic transitions
 
-local shelf = {}  -- its functions
+local SHELF = {}  -- the functions of the shelf
 
-function shelf.number(way) return tonumber(redis.call('HGET', topic_key('shelf'), way) or 0) end
+function SHELF.number(way) return tonumber(redis.call('HGET', topic_key('shelf'), way) or 0) end
 
 -- The first generation in which the shelf must have been asked for an id that is put, 0 when it has no jobs of the topic.
-function shelf.first_generation()
+function SHELF.first_generation()
   local jobs, generation = unpack(redis.call('HMGET', topic_key('shelf'), 'jobs', 'generation'))
   return jobs and tonumber(jobs) > 0 and tonumber(generation) or 0
 end
@@ -23,7 +23,7 @@ end
 -- Which of these ids of delayed jobs stay in the store: runs of schedules, which their schedule counts, jobs with a
 -- follow-up, those under which items are collected, and those that become dead before they are due, because of their
 -- deadline. Returns the set of them. Bound: the ids, at most 1000.
-function shelf.staying(ids)
+function SHELF.staying(ids)
   local found, here = {}, attached()
   if redis.call('EXISTS', EXPIRY) == 1 then
     local dues = redis.call('ZMSCORE', DELAY, unpack(ids))
@@ -42,7 +42,7 @@ end
 
 -- Add a job to the size of a batch; `tags` are its tags, separated by spaces, or nothing. `sign` is -1 for one that comes
 -- back.
-function shelf.add(size, sign, id, raw, tags)
+function SHELF.add(size, sign, id, raw, tags)
   local bytes, count = 2 * #id + #raw, 0
   if tags then
     count = select(2, string.gsub(tags, ' ', ' ')) + 1
@@ -52,7 +52,7 @@ function shelf.add(size, sign, id, raw, tags)
 end
 
 -- Note a batch that moved.
-function shelf.note_batch(way, number, token, size)
+function SHELF.note_batch(way, number, token, size)
   local key = topic_key('shelf')
   redis.call('HSET', key, way, number, way .. '_token', token)
   redis.call('PERSIST', key)

@@ -13,7 +13,7 @@ local function outdated_terms(settings, terms, higher_satisfies)
   local is_satisfied = durability == 0 or satisfied < 0 or satisfied == durability
     or higher_satisfies and satisfied > durability
   local is_placed = at > #terms and placing == '' or string.sub(terms, at) == placing
-  local first = asked == NO_SHELF and 0 or shelf.first_generation()
+  local first = asked == NO_SHELF and 0 or SHELF.first_generation()
   if is_satisfied and (known == 0 or known == partitions) and is_placed and asked >= first then return nil end
   return { 'terms', durability, partitions, placing, first }
 end
