@@ -34,6 +34,8 @@ Arguments = ParamSpec("Arguments")
 BATCH = 250
 """Jobs of a move: the store takes some 5 ms to remove them, and 8 ms to store them again."""
 _LOADED_TOGETHER = 1000
+FILES_RETRY_S = 5
+"""An estimate, for Retry-After, while the files cannot be used."""
 _GENERATIONS_OF_A_START = 1 << 32
 
 
@@ -82,7 +84,11 @@ class Mover:
         self._wanted: defaultdict[str, set[str]] = defaultdict(set)
         """By topic: jobs that calls wait for."""
         self._kept_until_s: dict[str, float] = {}
-        self._held = HeldIds(rows.count_start() * _GENERATIONS_OF_A_START)
+        self.starts = rows.count_start()
+        """How often moving was started on these files."""
+        self._held = HeldIds(self.starts * _GENERATIONS_OF_A_START)
+        self.moved = dict.fromkeys((OUT, IN), 0)
+        """By way: how many jobs have moved since the start."""
         self._thread = ThreadPoolExecutor(1, "deferd-shelf")
 
     async def close(self) -> None:
@@ -118,7 +124,7 @@ class Mover:
             jobs = self._held.without(topic, read)
             if not jobs:
                 return looked_at, 0
-            # Whoever asks for one of them from here on waits for the end of the move.
+            # A call that asks for one of them from here on waits for the end of the move.
             move = await self._begin(topic, OUT, last + 1, jobs)
             args = [value for job in jobs for value in job]
             is_moved, *rest = await self._run("shelve_out", topic, move.number, move.token, self._held.oldest, *args)
@@ -248,6 +254,7 @@ class Mover:
 
     async def _end(self, move: Move, elsewhere: Sequence[str]) -> None:
         await self._on_thread(self._rows.end, move, elsewhere)
+        self.moved[move.way] += len(elsewhere) if move.way == IN else len(move.ids) - len(elsewhere)
         if move.way == IN:
             self._last_in[move.topic] = move.number
         del self._unsettled[move.topic]
@@ -256,8 +263,33 @@ class Mover:
         self, call: Callable[Arguments, Result], *args: Arguments.args, **more: Arguments.kwargs
     ) -> Result:
         """Call a method of `rows`. One thread does it: also what was begun by a task that was cancelled is in order."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(call, *args, **more))
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, partial(call, *args, **more))
+        except Exception as exc:
+            if fault := files_fault(exc):
+                raise StoreUnavailable(fault, FILES_RETRY_S) from exc
+            raise
 
     async def _run(self, verb: str, topic: str, *args: str | bytes | int) -> list[Any]:
         reply: list[Any] = await self._scripts.run(verb, self._keys.of_topic(topic), (topic, *args))
         return reply
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics that have had jobs on the shelf since the start."""
+        return frozenset(self._topics)
+
+    async def count(self) -> int:
+        """How many jobs are on the shelf; it reads as many numbers as there are minutes in which jobs are due."""
+        return await self._on_thread(self._rows.count)
+
+    async def bytes_on_disk(self) -> int:
+        """How large the shelf's files are."""
+        return await self._on_thread(self._rows.bytes_on_disk)
+
+
+def files_fault(error: BaseException) -> str | None:
+    """What is wrong with the files, in the words of RocksDB, for an error of one of its calls; None for a bug."""
+    if type(error) is Exception or isinstance(error, OSError):  # rocksdict has no class of its own for them
+        return f"the shelf's files cannot be used: {error}"
+    return None

@@ -194,6 +194,10 @@ class Rows:
             return len(self._keys(_DUE, start, middle, count))
         return count - len(self._keys(_DUE, middle, end, count))
 
+    def count(self) -> int:
+        """How many jobs have a row."""
+        return sum(int(count) for _, count in self._pairs(_MINUTES, b"", b"\xff"))
+
     def bytes_on_disk(self) -> int:
         """How large the files of all tables are together, without the log of the last changes."""
         sizes = (table.property_int_value("rocksdb.total-sst-files-size") for table in self._tables.values())
