@@ -112,7 +112,11 @@ class ShelfClient:
     async def _call(self, verb: str, *args: object, within_s: float = CALL_S) -> Any:
         end_s = _end_s(within_s)
         connection = await self._connected(end_s)
-        return VERBS[verb].read_value(await connection.call(connection.next_number(), verb, args, end_s))
+        reply = await connection.call(connection.next_number(), verb, args, end_s)
+        try:
+            return VERBS[verb].read_value(reply)
+        except ValueError as exc:  # it is of another release
+            raise StoreUnavailable(f"the shelf's reply cannot be read: {exc}", _RETRY_S) from exc
 
     async def _connected(self, end_s: float) -> _Connection:
         """The connection; all who need one wait for the same attempt, which is bounded."""

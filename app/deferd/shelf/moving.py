@@ -39,6 +39,10 @@ FILES_RETRY_S = 5
 _GENERATIONS_OF_A_START = 1 << 32
 
 
+class FilesClosed(Exception):
+    """The mover was closed during a call."""
+
+
 class HeldIds:
     """The ids that must not leave the store, in two generations; `first` is the first one."""
 
@@ -89,10 +93,14 @@ class Mover:
         self._held = HeldIds(self.starts * _GENERATIONS_OF_A_START)
         self.moved = dict.fromkeys((OUT, IN), 0)
         """By way: how many jobs have moved since the start."""
+        self.files_failed = asyncio.Event()
+        """Set at each error of the files."""
+        self._is_closed = False
         self._thread = ThreadPoolExecutor(1, "deferd-shelf")
 
     async def close(self) -> None:
-        """Wait until what was begun with `rows` is done: they may be closed then."""
+        """Wait until what was begun with `rows` is done: they may be closed then. Calls under way raise FilesClosed."""
+        self._is_closed = True
         await asyncio.to_thread(self._thread.shutdown)
 
     async def settle_all(self) -> None:
@@ -263,10 +271,13 @@ class Mover:
         self, call: Callable[Arguments, Result], *args: Arguments.args, **more: Arguments.kwargs
     ) -> Result:
         """Call a method of `rows`. One thread does it: also what was begun by a task that was cancelled is in order."""
+        if self._is_closed:
+            raise FilesClosed
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, partial(call, *args, **more))
         except Exception as exc:
             if fault := files_fault(exc):
+                self.files_failed.set()
                 raise StoreUnavailable(fault, FILES_RETRY_S) from exc
             raise
 
@@ -282,6 +293,10 @@ class Mover:
     async def count(self) -> int:
         """How many jobs are on the shelf; it reads as many numbers as there are minutes in which jobs are due."""
         return await self._on_thread(self._rows.count)
+
+    async def check_writing(self) -> None:
+        """Raise StoreUnavailable if nothing can be written until the files are opened again."""
+        await self._on_thread(self._rows.check_writing)
 
     async def bytes_on_disk(self) -> int:
         """How large the shelf's files are."""

@@ -35,10 +35,11 @@ from deferd.shelf.calls import (
     Verb,
     frame,
 )
-from deferd.shelf.moving import Mover, files_fault
+from deferd.shelf.moving import FilesClosed, Mover, files_fault
 from deferd.shelf.rows import IN, OUT, Rows
 from deferd.shelf.shelving import Shelving
 from deferd.store.connection import connect
+from deferd.store.disk import write_fault
 from deferd.store.task_cancellation import cancel_and_wait
 
 _log = logging.getLogger("deferd.shelf")
@@ -85,10 +86,7 @@ class ShelfProcess:
                 await asyncio.wait({moving, ending}, return_when=asyncio.FIRST_COMPLETED)
                 ended_alone = moving.done()
                 await cancel_and_wait({moving, ending})
-                if self._mover is not None:
-                    await self._mover.close()
-                if self._rows is not None:
-                    self._rows.close()
+                await self._close()
                 if ended_alone:
                     moving.result()
         finally:
@@ -112,6 +110,21 @@ class ShelfProcess:
         Path(self.configuration.socket).unlink(missing_ok=True)
 
     async def _move(self, scripts: Scripts) -> None:
+        """Move jobs until cancelled."""
+        while True:
+            await self._move_until_broken(scripts)
+            await self._close()
+
+    async def _close(self) -> None:
+        mover, self._mover, self._shelving = self._mover, None, None
+        if mover is not None:
+            await mover.close()
+        rows, self._rows = self._rows, None
+        if rows is not None:
+            await asyncio.to_thread(rows.close)
+
+    async def _move_until_broken(self, scripts: Scripts) -> None:
+        """Open the files, and move jobs until they must be opened again."""
         keys = Keys(self.configuration.shards)
         self._rows = await self._open()
         mover = self._mover = Mover(self._rows, scripts, keys)
@@ -126,7 +139,30 @@ class ShelfProcess:
             # An earlier process may have promised that jobs stay in the store.
             wait_s=0.0 if self._rows.starts == 1 else KEPT_S,
         )
-        await self._shelving.run()
+        moving = asyncio.create_task(self._shelving.run(), name="shelving")
+        watching = asyncio.create_task(self._broken(mover), name="shelf-files")
+        try:
+            await asyncio.wait({moving, watching}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await cancel_and_wait({moving, watching})
+        for task in (moving, watching):
+            if not task.cancelled():
+                task.result()
+
+    async def _broken(self, mover: Mover) -> None:
+        """Return when writing fails, and opening the files again may help. Until then the jobs can be read."""
+        while True:
+            await mover.files_failed.wait()
+            mover.files_failed.clear()
+            try:
+                await mover.check_writing()
+            except StoreUnavailable as exc:
+                while await asyncio.to_thread(write_fault, Path(self.configuration.folder)):  # noqa: ASYNC110 (the disk tells nobody)
+                    await asyncio.sleep(RETRY_S)
+                self._reason = str(exc)
+                _log.warning("opening the shelf's files again, after: %s", exc)
+                return
+            await asyncio.sleep(RETRY_S)
 
     async def _settle(self, mover: Mover) -> None:
         while True:
@@ -227,6 +263,8 @@ class _Connection(asyncio.Protocol):
                 self._send(number, True, await self._call(verb, VERBS[verb], arguments))
         except StoreUnavailable as exc:
             self._send(number, False, str(exc))
+        except FilesClosed:
+            self._send(number, False, OPENING)
         except Exception as exc:  # noqa: BLE001 (the caller must get a reply)
             _log.exception("a call of the shelf failed: %s", verb)
             self._send(number, False, f"the shelf failed: {exc}")

@@ -34,27 +34,32 @@ LONGEST_REST_S = 60.0
 _TOPICS_PER_CALL = 250
 _BATCHES_PER_TURN = 4
 _FIRSTS_PER_LOOK = 1000
+_REASONS_LOGGED = 20
 _RATE_S = 10
 _EVER_MS = 1 << 53
 """Later than any job is due."""
 
 
 class Failures:
-    """Logs why jobs cannot be moved: a reason once, until jobs are moved again."""
+    """Logs why jobs cannot be moved: each reason once, until everything works again."""
 
     def __init__(self) -> None:
-        self._reason = ""
+        self._failing: set[str] = set()
+        self._logged: set[str] = set()
 
-    def note(self, error: StoreUnavailable) -> None:
+    def note(self, what: str, error: StoreUnavailable) -> None:
         """It fails."""
-        if self._reason != str(error):
-            self._reason = str(error)
-            _log.error("jobs cannot be moved to the shelf or back: %s; trying again", error)
+        self._failing.add(what)
+        reason = str(error)
+        if reason not in self._logged and len(self._logged) < _REASONS_LOGGED:
+            self._logged.add(reason)
+            _log.error("jobs cannot be moved to the shelf or back: %s; trying again", reason)
 
-    def clear(self) -> None:
+    def clear(self, what: str) -> None:
         """It works."""
-        if self._reason:
-            self._reason = ""
+        self._failing.discard(what)
+        if self._logged and not self._failing:
+            self._logged.clear()
             _log.info("jobs are moved to the shelf and back again")
 
 
@@ -83,20 +88,23 @@ class _Leaving:
             try:
                 if monotonic() >= self._scan_at_s:
                     await self._scan()
+                    self._shelving.failures.clear("scan")
             except StoreUnavailable as exc:
-                self._shelving.failures.note(exc)
+                self._shelving.failures.note("scan", exc)
                 self._scan_at_s = monotonic() + PAUSE_S
             if not self._turns:
                 await asyncio.sleep(max(self._scan_at_s - monotonic(), 0.0))
                 continue
             turn = self._turns.popleft()
             try:
-                if await self._take(turn):
-                    self._turns.append(turn)
-                    continue
+                may_go_on = await self._take(turn)
             except StoreUnavailable as exc:
-                self._shelving.failures.note(exc)
+                self._shelving.failures.note(f"{OUT} {turn.topic}", exc)
                 self._rests[turn.topic] = monotonic() + PAUSE_S, PAUSE_S
+                continue
+            self._shelving.failures.clear(f"{OUT} {turn.topic}")
+            if may_go_on:
+                self._turns.append(turn)
             else:
                 self._end(turn)
 
@@ -113,7 +121,9 @@ class _Leaving:
                 start = f"({last.decode()}" if last else ""
         now_s = monotonic()
         self._scan_at_s = now_s + max(PAUSE_S, (now_s - began_s) * PAUSE_PER_SCAN)
-        self._rests = {topic: rest for topic, rest in self._rests.items() if topic in found}
+        for topic in self._rests.keys() - found:
+            del self._rests[topic]
+            self._shelving.failures.clear(f"{OUT} {topic}")
         taken = {turn.topic for turn in self._turns}
         resting = {topic for topic, (until_s, _) in self._rests.items() if until_s > now_s}
         self._turns.extend(_Turn(topic) for topic in sorted(found - taken - resting))
@@ -130,7 +140,6 @@ class _Leaving:
             turn.stayed += looked_at - left
             if looked_at == 0:
                 return False
-            self._shelving.failures.clear()
         return True
 
     def _end(self, turn: _Turn) -> None:
@@ -167,8 +176,9 @@ class _Returning:
         while True:
             try:
                 pause_s = await self._look()
+                self._shelving.failures.clear("look")
             except StoreUnavailable as exc:
-                self._shelving.failures.note(exc)
+                self._shelving.failures.note("look", exc)
                 pause_s = PAUSE_S
             if pause_s > 0 and not self._noted.is_set():
                 try:
@@ -205,8 +215,9 @@ class _Returning:
         """Do it, or leave the topic aside for some time: its files may be damaged, and those of others not."""
         try:
             await work
+            self._shelving.failures.clear(f"{IN} {topic}")
         except StoreUnavailable as exc:
-            self._shelving.failures.note(exc)
+            self._shelving.failures.note(f"{IN} {topic}", exc)
             self._aside[topic] = monotonic() + PAUSE_S
 
     async def _move_in(self, topic: str, until_ms: int) -> None:
@@ -215,7 +226,6 @@ class _Returning:
             moved = await self._shelving.mover.move_in(topic, ids)
             if not moved and ids[0] in await self._shelving.mover.due(topic, until_ms):  # no call has loaded them
                 raise StoreUnavailable(f"jobs of topic {topic!r} are not moved from the shelf, such as {ids[0]!r}")
-            self._shelving.failures.clear()
         await self._read_first(topic)
 
     async def _read_first(self, topic: str) -> None:
