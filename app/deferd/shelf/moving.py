@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import islice
+from math import inf
 from secrets import token_hex
 from time import monotonic
 from typing import Any, ParamSpec, TypeVar
@@ -34,6 +35,8 @@ Arguments = ParamSpec("Arguments")
 BATCH = 250
 """Jobs of a move: the store takes some 5 ms to remove them, and 8 ms to store them again."""
 _LOADED_TOGETHER = 1000
+LOADED_S = 2.0
+"""How long no job leaves the store after all that are due until some time were loaded."""
 FILES_RETRY_S = 5
 """An estimate, for Retry-After, while the files cannot be used."""
 _GENERATIONS_OF_A_START = 1 << 32
@@ -87,6 +90,7 @@ class Mover:
         """All that had jobs on the shelf since the start."""
         self._wanted: defaultdict[str, set[str]] = defaultdict(set)
         """By topic: jobs that calls wait for."""
+        self._none_leaves_until_s = 0.0
         self._kept_until_s: dict[str, float] = {}
         self.starts = rows.count_start()
         """How often moving was started on these files."""
@@ -123,7 +127,7 @@ class Mover:
         """
         async with self._locks[topic]:
             await self._settle(topic)
-            if self._kept_until_s.get(topic, 0.0) > monotonic():
+            if max(self._kept_until_s.get(topic, 0.0), self._none_leaves_until_s) > monotonic():
                 return 0, 0
             self._kept_until_s.pop(topic, None)
             last, looked_at, *found = await self._run("shelve_pick", topic, from_ms, pass_over, most)
@@ -178,9 +182,16 @@ class Mover:
 
     async def load_due(self, until_ms: int) -> None:
         """See ShelfCalls."""
-        for topic in list(self._topics):
-            while ids := await self.due(topic, until_ms):
-                await self.move_in(topic, ids)
+        self._none_leaves_until_s = inf
+        try:
+            for lock in list(self._locks.values()):
+                async with lock:  # a batch that is on its way has arrived
+                    pass
+            for topic in list(self._topics):
+                while ids := await self.due(topic, until_ms):
+                    await self.move_in(topic, ids)
+        finally:
+            self._none_leaves_until_s = monotonic() + LOADED_S
 
     async def first_due(self, topic: str) -> int | None:
         """See ShelfCalls."""

@@ -175,6 +175,18 @@ async def test_jobs_come_back_before_they_are_due(shelf: Running, driver: Engine
     assert await driver.state("a") == "delayed"
 
 
+async def test_jobs_that_were_loaded_until_some_time_stay_until_the_clock_has_moved(
+    driver: EngineDriver, server: StoreServer, tmp_path: Path
+) -> None:
+    await put_far(driver, "a", "b")
+    async with Running(server, tmp_path, after_ms=0) as shelf:
+        await shelf.status_when(lambda status: status.jobs == 2)
+        await shelf.client.load_due(1 << 47)
+        await asyncio.sleep(1.2)
+        assert (await shelf.client.status()).jobs == 0
+        await shelf.status_when(lambda status: status.jobs == 2)
+
+
 async def test_after_a_restart_jobs_stay_for_as_long_as_was_promised(
     shelf: Running, driver: EngineDriver, server: StoreServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
