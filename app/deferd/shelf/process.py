@@ -126,8 +126,8 @@ class ShelfProcess:
     async def _move_until_broken(self, scripts: Scripts) -> None:
         """Open the files, and move jobs until they must be opened again."""
         keys = Keys(self.configuration.shards)
-        self._rows = await self._open()
-        mover = self._mover = Mover(self._rows, scripts, keys)
+        self._rows, mover = await self._open(scripts, keys)
+        self._mover = mover
         await self._settle(mover)
         with contextlib.suppress(StoreUnavailable):  # it is logged where jobs are moved
             self._jobs_at_start = await mover.count()
@@ -137,7 +137,7 @@ class ShelfProcess:
             keys,
             after_ms=self.configuration.after_ms,
             # An earlier process may have promised that jobs stay in the store.
-            wait_s=0.0 if self._rows.starts == 1 else KEPT_S,
+            wait_s=0.0 if mover.starts == 1 else KEPT_S,
         )
         moving = asyncio.create_task(self._shelving.run(), name="shelving")
         watching = asyncio.create_task(self._broken(mover), name="shelf-files")
@@ -172,10 +172,10 @@ class ShelfProcess:
                 self._fail(f"the shelf cannot be used yet: {exc}")
                 await asyncio.sleep(RETRY_S)
 
-    async def _open(self) -> Rows:
+    async def _open(self, scripts: Scripts, keys: Keys) -> tuple[Rows, Mover]:
         while True:
             try:
-                return await asyncio.to_thread(Rows, Path(self.configuration.folder))
+                return await asyncio.to_thread(_opened, Path(self.configuration.folder), scripts, keys)
             except Exception as exc:
                 fault = files_fault(exc)
                 if fault is None:
@@ -217,6 +217,15 @@ class ShelfProcess:
         if self._mover is None or self._shelving is None:
             raise StoreUnavailable(self._reason)
         return self._mover
+
+
+def _opened(folder: Path, scripts: Scripts, keys: Keys) -> tuple[Rows, Mover]:
+    rows = Rows(folder)
+    try:
+        return rows, Mover(rows, scripts, keys)
+    except BaseException:
+        rows.close()
+        raise
 
 
 class _Connection(asyncio.Protocol):

@@ -262,14 +262,17 @@ class Rows:
 
     def count_start(self) -> int:
         """Count a start of the process that moves jobs; returns how many there were, this one included."""
-        before = self._tables[_STARTS].get(b"")
-        starts = 1 + (int(before) if isinstance(before, bytes) else 0)
+        starts = self._starts() + 1
         self._note_starts(starts)
         return starts
 
     def check_writing(self) -> None:
         """Raise the error of a write. After one that failed RocksDB writes nothing until the files are opened again."""
-        self._note_starts(self.starts)
+        self._note_starts(self._starts())
+
+    def _starts(self) -> int:
+        before = self._tables[_STARTS].get(b"")
+        return int(before) if isinstance(before, bytes) else 0
 
     def _note_starts(self, starts: int) -> None:
         batch = self._batch()
