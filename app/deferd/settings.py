@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, Validati
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from deferd.contract.durations import parse_duration
 from deferd.contract.flag_fields import accepted_numbers, flag, number, plain, quoted, whole_number
 from deferd.contract.limits import BODY_DEFAULT_BYTES, HEAD_DEFAULT_BYTES, TEN_YEARS_S, UNSENT_DEFAULT_BYTES
 from deferd.contract.push_targets import AllowedTargets
@@ -51,6 +52,10 @@ def _seconds(default: float, low: float, high: float, text: str, more: str = "")
 
 def _lower_case(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
+
+
+def _to_seconds(value: object) -> object:
+    return parse_duration(value) if isinstance(value, str) else value
 
 
 def _split_names(value: object) -> object:
@@ -123,6 +128,14 @@ class Settings(BaseSettings):
     )
     data_dir: Annotated[Path, AfterValidator(_from_home)] = Field(
         Path("./deferd-data"), description="Directory in which the embedded store keeps its data across restarts."
+    )
+    shelf_after: Annotated[float | None, BeforeValidator(_to_seconds)] = number(
+        None,
+        0.0,
+        TEN_YEARS_S,
+        "How far away jobs must be due to be kept in files beside the embedded store instead of in its memory, in "
+        "seconds, or with a unit, such as 2h",
+        "They come back when half of that time is left. It cannot be combined with --redis-url.",
     )
     keys_file: Annotated[Path, AfterValidator(_from_home)] | None = Field(
         None,
@@ -278,6 +291,9 @@ def load_settings(flags: Mapping[str, str]) -> Settings:
             f"{_both('test_clock')} moves the clock of the service's own embedded store, and cannot be combined with "
         )
         raise SettingsError([text + _both("redis_url")])
+    if settings.shelf_after is not None and settings.redis_url is not None:
+        text = f"{_both('shelf_after')}: the shelf needs the embedded store, and cannot be combined with "
+        raise SettingsError([text + _both("redis_url")])
     if settings.keys is not None and settings.keys_file is not None:
         text = f"{_both('keys')} cannot be combined with {_both('keys_file')}: give the keys in one place"
         raise SettingsError([text])
@@ -314,6 +330,8 @@ def accepted(name: str) -> str:
         return "one of " + ", ".join(get_args(kind))
     if name == "console_mask":
         return "names of fields with dots between them, such as password or *.token"
+    if name == "shelf_after":
+        return f"{accepted_numbers(field)}, in seconds, or a duration such as 2h, 30m or 0s"
     if name == "push_allow":
         return "hosts such as hooks.example.com, *.example.com:8443, http://10.0.0.7:8080, or *"
     if name == "push_network":

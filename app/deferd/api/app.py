@@ -42,6 +42,7 @@ from deferd.contract.errors import DeferdError
 from deferd.engine.engine import Engine
 from deferd.engine.record import to_ms
 from deferd.settings import Settings
+from deferd.shelf.client import ShelfClient
 from deferd.store.connection import connect
 from deferd.store.data_dir import DataDirectory
 
@@ -151,8 +152,11 @@ def create_app(
     last_good_keys: str | None = None,
     *,
     console: Callable[[AppContext, RequestHandler], ASGIApp] | None = None,
+    shelf_socket: Path | None = None,
 ) -> Service:
     """The ASGI application over the store at `store_url`. `last_good_keys`: see `key_source`.
+
+    `shelf_socket` is where the process of the shelf is called, if there is one.
 
     `console` makes what serves `/` and `/console/...`; without it these paths do not exist. It is a client of the
     request handler that it is given, in the same process.
@@ -166,6 +170,7 @@ def create_app(
         store = await connect(store_url, timeout_s=settings.store_timeout, confirm_s=settings.replication_timeout)
         if settings.redis_url is None:
             store.fault = DataDirectory(settings.data_dir).fault.reason
+        shelf = None if shelf_socket is None else ShelfClient(shelf_socket)
         try:
             engine = context.engine = Engine(
                 store,
@@ -176,6 +181,7 @@ def create_app(
                 movable_clock=settings.test_clock,
                 embedded=settings.redis_url is None,
                 sample_consumers=context.consumers.sample,
+                shelf=shelf,
             )
             await engine.start()
             app.state.drain = engine.drain
@@ -185,6 +191,8 @@ def create_app(
             finally:
                 await engine.close()
         finally:
+            if shelf is not None:
+                await shelf.close()
             await store.close()
 
     source = key_source(settings, last_good_keys)

@@ -15,7 +15,7 @@ def whole_number(default: int | None, low: int, high: int, text: str, more: str 
     return Field(default, ge=low, le=high, description=_describe(text, low, high, more))
 
 
-def number(default: float, low: float, high: float, text: str, more: str = "") -> Any:
+def number(default: float | None, low: float, high: float, text: str, more: str = "") -> Any:
     """As `whole_number`, for a finite number."""
     return Field(default, ge=low, le=high, allow_inf_nan=False, description=_describe(text, low, high, more))
 

@@ -23,6 +23,8 @@ RUNS_MAX = 10_000
 MOVE_S = 60.0
 """For how long a move stops at runs; schedules catch up with the rest as after an outage."""
 _PAGE = 100
+_PASSES_MS = 2000
+"""The most real time that passes while jobs are loaded for a move."""
 
 
 class Reading(NamedTuple):
@@ -103,7 +105,7 @@ class MovableClock:
 
     async def _move(self, by_ms: int) -> Reading:
         if by_ms > 0 and self._shelf.calls is not None:
-            await self._shelf.calls.load_due((await self._move(0)).now_ms + by_ms)
+            await self._shelf.calls.load_due((await self._move(0)).now_ms + by_ms + _PASSES_MS)
         reply = await self._scripts.run("advance", self._keys, (by_ms, MOVED_MAX_S * 1000))
         if reply is None:
             raise _too_far(by_ms)

@@ -109,7 +109,7 @@ class ShelfCalls(Protocol):
         ...
 
     async def load_due(self, until_ms: int) -> None:
-        """Load all jobs that are due until then."""
+        """Load all jobs that are due until then; none leaves the store for a second or two."""
         ...
 
     async def keep(self, topic: str) -> None:

@@ -11,6 +11,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from email.utils import formatdate
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import uvicorn
@@ -55,17 +56,19 @@ async def serve_application(
     *,
     last_good: LastGoodCredentials = LastGoodCredentials(),  # noqa: B008 (it is frozen)
     resp_listener: socket.socket | None = None,
+    shelf_socket: Path | None = None,
 ) -> None:
     """Run the application on the socket until a stop signal has been handled.
 
-    `resp_listener` is the socket for the Redis protocol, if that is to be served. Keys and certificate come from
+    `resp_listener` is the socket for the Redis protocol, if that is to be served; `shelf_socket` is where the shelf is
+    called, if there is one. Keys and certificate come from
     `last_good` while their files are invalid.
 
     Raises:
         CannotServe: the application does not start, or the certificate cannot be used.
     """
     with tracing(settings):
-        application = create_app(settings, store_url, last_good.keys, console=Console)
+        application = create_app(settings, store_url, last_good.keys, console=Console, shelf_socket=shelf_socket)
         server = _HttpServer(application, settings, on_started, last_good)
         signals.on_stop, signals.on_force = server.stop, server.force
         await server.serve_until_stopped(listener, resp_listener)

@@ -58,6 +58,7 @@ async def _run(settings: Settings, version: str) -> int:
                     signals,
                     context.announce,
                     resp_listener=context.resp_listener,
+                    shelf_socket=context.shelf_socket,
                 )
             else:
                 await supervise(settings, context, signals)

@@ -11,6 +11,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from redis.exceptions import RedisError
 
@@ -20,11 +21,12 @@ from deferd.engine.movable_clock import clock_key
 from deferd.engine.redis_keys import Keys
 from deferd.server.credential_files import read_credentials
 from deferd.server.http_server import BACKLOG, CLOSING_S
+from deferd.server.shelf_keeper import ShelfKeeper, is_needed
 from deferd.server.startup_errors import CannotServe
 from deferd.server.tracing import check_tracing
 from deferd.settings import Settings, flag, path_text, variable
 from deferd.store.connection import Store, connect
-from deferd.store.embedded import EmbeddedStore
+from deferd.store.embedded import LINGER_S, EmbeddedStore
 from deferd.store.preflight import StoreRefused, check
 from deferd.store.server_info import LoadProgress, LoadWatch, wait_until_loaded
 
@@ -37,7 +39,8 @@ class ServeContext:
 
     `greeting` is the log line that reports them, `log_fields` the same for logs in JSON. Only `store_url` may hold a
     secret. Server processes keep the file descriptors `inherited` open: an embedded store lives as long as they do.
-    `resp_listener` is the socket for the Redis protocol, None without `--resp-port`.
+    `resp_listener` is the socket for the Redis protocol, None without `--resp-port`. `shelf_socket` is where the shelf
+    is called, if there is one.
     """
 
     listener: socket.socket
@@ -46,6 +49,7 @@ class ServeContext:
     log_fields: dict[str, str]
     inherited: tuple[int, ...] = ()
     resp_listener: socket.socket | None = None
+    shelf_socket: Path | None = None
 
     @property
     def listeners(self) -> tuple[socket.socket, ...]:
@@ -78,12 +82,12 @@ async def open_serve_context(settings: Settings, version: str) -> AsyncIterator[
     check_tracing(settings)
     inherited: tuple[int, ...] = ()
     embedded: EmbeddedStore | None = None
+    drain_s = settings.drain_idle_timeout + settings.drain_timeout + CLOSING_S
     async with contextlib.AsyncExitStack() as stack:
         if settings.redis_url is not None:
             listener, resp_listener = _listen(stack, settings, allow_public=allow_public)
             store_url = settings.redis_url.get_secret_value()
         else:
-            drain_s = settings.drain_idle_timeout + settings.drain_timeout + CLOSING_S
             embedded = EmbeddedStore(settings.data_dir, drain_s=drain_s)
             embedded.claim()
             stack.push_async_callback(embedded.stop)
@@ -97,6 +101,12 @@ async def open_serve_context(settings: Settings, version: str) -> AsyncIterator[
         except StoreRefused as exc:
             fault = None if embedded is None else await embedded.fault()
             raise exc if fault is None else StoreRefused(f"{exc}; {fault}") from exc
+        shelf_socket: Path | None = None
+        if embedded is not None and is_needed(settings):
+            keeper = ShelfKeeper(settings, store_url, linger_s=drain_s + LINGER_S)
+            stack.push_async_callback(keeper.stop)
+            await keeper.start()
+            shelf_socket = keeper.socket
         url = _url(scheme, listener)
         yield ServeContext(
             listener,
@@ -105,6 +115,7 @@ async def open_serve_context(settings: Settings, version: str) -> AsyncIterator[
             {"version": version, "url": url, "console": f"{url}/", "docs": f"{url}/docs", "store": store_name},
             inherited,
             resp_listener,
+            shelf_socket,
         )
 
 

@@ -14,6 +14,7 @@ import os
 import shutil
 import socket
 import sys
+from pathlib import Path
 
 import uvloop
 
@@ -47,7 +48,10 @@ def run_server_process(channel_fd: int) -> int:
             ):
                 listeners = [stack.enter_context(socket.socket(fileno=fd)) for fd in configuration["listeners"]]
                 last_good = LastGoodCredentials(**configuration["last_good"])
-                orphaned = runner.run(_serve(settings, configuration["store_url"], listeners, channel, last_good))
+                shelf_socket = None if configuration["shelf_socket"] is None else Path(configuration["shelf_socket"])
+                store_url = configuration["store_url"]
+                serving = _serve(settings, store_url, listeners, channel, last_good, shelf_socket=shelf_socket)
+                orphaned = runner.run(serving)
         except (StoreRefused, CannotServe) as exc:
             log_startup_error(exc)
             return 1
@@ -69,6 +73,8 @@ async def _serve(
     listeners: list[socket.socket],
     channel: socket.socket,
     last_good: LastGoodCredentials,
+    *,
+    shelf_socket: Path | None,
 ) -> bool:
     """Serve until stopped; True when the reason was the end of the supervisor."""
     signals = StopSignals(log_level=logging.DEBUG)  # the supervisor has logged the stop
@@ -96,6 +102,7 @@ async def _serve(
             report_serving,
             last_good=last_good,
             resp_listener=listeners[1] if len(listeners) > 1 else None,
+            shelf_socket=shelf_socket,
         )
     except asyncio.CancelledError:
         if not signals.stopping:

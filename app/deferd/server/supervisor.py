@@ -153,6 +153,7 @@ class ProcessPool:
             "listeners": [listener.fileno() for listener in self.context.listeners],
             "metrics_dir": self.metrics_dir,
             "last_good": asdict(self.files.last_good),
+            "shelf_socket": None if self.context.shelf_socket is None else str(self.context.shelf_socket),
         }
         return json.dumps(configuration).encode() + b"\n"
 

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import islice
+from math import inf
 from secrets import token_hex
 from time import monotonic
 from typing import Any, ParamSpec, TypeVar
@@ -34,7 +35,15 @@ Arguments = ParamSpec("Arguments")
 BATCH = 250
 """Jobs of a move: the store takes some 5 ms to remove them, and 8 ms to store them again."""
 _BATCH_BYTES = 1024 * 1024
+LOADED_S = 2.0
+"""How long no job leaves the store after all that are due until some time were loaded."""
+FILES_RETRY_S = 5
+"""An estimate, for Retry-After, while the files cannot be used."""
 _GENERATIONS_OF_A_START = 1 << 32
+
+
+class FilesClosed(Exception):
+    """The mover was closed during a call."""
 
 
 class HeldIds:
@@ -81,12 +90,21 @@ class Mover:
         """All that had jobs on the shelf since the start."""
         self._wanted: defaultdict[str, set[str]] = defaultdict(set)
         """By topic: jobs that calls wait for."""
+        self._none_leaves_until_s = 0.0
         self._kept_until_s: dict[str, float] = {}
-        self._held = HeldIds(rows.count_start() * _GENERATIONS_OF_A_START)
+        self.starts = rows.count_start()
+        """How often moving was started on these files."""
+        self._held = HeldIds(self.starts * _GENERATIONS_OF_A_START)
+        self.moved = dict.fromkeys((OUT, IN), 0)
+        """By way: how many jobs have moved since the start."""
+        self.files_failed = asyncio.Event()
+        """Set at each error of the files."""
+        self._is_closed = False
         self._thread = ThreadPoolExecutor(1, "deferd-shelf")
 
     async def close(self) -> None:
-        """Wait until what was begun with `rows` is done: they may be closed then."""
+        """Wait until what was begun with `rows` is done: they may be closed then. Calls under way raise FilesClosed."""
+        self._is_closed = True
         await asyncio.to_thread(self._thread.shutdown)
 
     async def settle_all(self) -> None:
@@ -109,7 +127,7 @@ class Mover:
         """
         async with self._locks[topic]:
             await self._settle(topic)
-            if self._kept_until_s.get(topic, 0.0) > monotonic():
+            if max(self._kept_until_s.get(topic, 0.0), self._none_leaves_until_s) > monotonic():
                 return 0, 0
             self._kept_until_s.pop(topic, None)
             last, looked_at, *found = await self._run("shelve_pick", topic, from_ms, pass_over, most)
@@ -165,9 +183,16 @@ class Mover:
 
     async def load_due(self, until_ms: int) -> None:
         """See ShelfCalls."""
-        for topic in list(self._topics):
-            while ids := await self.due(topic, until_ms):
-                await self.move_in(topic, ids)
+        self._none_leaves_until_s = inf
+        try:
+            for lock in list(self._locks.values()):
+                async with lock:  # a batch that is on its way has arrived
+                    pass
+            for topic in list(self._topics):
+                while ids := await self.due(topic, until_ms):
+                    await self.move_in(topic, ids)
+        finally:
+            self._none_leaves_until_s = monotonic() + LOADED_S
 
     async def first_due(self, topic: str) -> int | None:
         """See ShelfCalls."""
@@ -253,6 +278,7 @@ class Mover:
 
     async def _end(self, move: Move, elsewhere: Sequence[Job]) -> None:
         await self._on_thread(self._rows.end, move, elsewhere)
+        self.moved[move.way] += len(elsewhere) if move.way == IN else len(move.ids) - len(elsewhere)
         if move.way == IN:
             self._last_in[move.topic] = move.number
         del self._unsettled[move.topic]
@@ -261,11 +287,43 @@ class Mover:
         self, call: Callable[Arguments, Result], *args: Arguments.args, **more: Arguments.kwargs
     ) -> Result:
         """Call a method of `rows`. One thread does it: also what was begun by a task that was cancelled is in order."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(call, *args, **more))
+        if self._is_closed:
+            raise FilesClosed
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, partial(call, *args, **more))
+        except Exception as exc:
+            if fault := files_fault(exc):
+                self.files_failed.set()
+                raise StoreUnavailable(fault, FILES_RETRY_S) from exc
+            raise
 
     async def _run(self, verb: str, topic: str, *args: str | bytes | int) -> list[Any]:
         reply: list[Any] = await self._scripts.run(verb, self._keys.of_topic(topic), (topic, *args))
         return reply
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics that have had jobs on the shelf since the start."""
+        return frozenset(self._topics)
+
+    async def count(self) -> int:
+        """How many jobs are on the shelf; it reads as many numbers as there are minutes in which jobs are due."""
+        return await self._on_thread(self._rows.count)
+
+    async def check_writing(self) -> None:
+        """Raise StoreUnavailable if nothing can be written until the files are opened again."""
+        await self._on_thread(self._rows.check_writing)
+
+    async def bytes_on_disk(self) -> int:
+        """How large the shelf's files are."""
+        return await self._on_thread(self._rows.bytes_on_disk)
+
+
+def files_fault(error: BaseException) -> str | None:
+    """What is wrong with the files, in the words of RocksDB, for an error of one of its calls; None for a bug."""
+    if type(error) is Exception or isinstance(error, OSError):  # rocksdict has no class of its own for them
+        return f"the shelf's files cannot be used: {error}"
+    return None
 
 
 def _batches(jobs: Sequence[Job]) -> Iterator[list[Job]]:

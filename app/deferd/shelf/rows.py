@@ -6,6 +6,7 @@ returns. A topic has at most one move under way: a batch of jobs that leaves the
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -77,11 +78,12 @@ class Rows:
         self.close()
 
     def close(self) -> None:
-        """Close the files."""
-        for table in self._tables.values():
-            table.close()
+        """Close the files. Errors are ignored: what was written is on the disk already."""
+        opened = [*self._tables.values(), self._db]
         self._tables, self._handles = {}, {}  # a handle keeps the files open
-        self._db.close()
+        for one in opened:
+            with contextlib.suppress(Exception):  # after a write that failed it fails, and closes them
+                one.close()
 
     # Reading
 
@@ -194,6 +196,10 @@ class Rows:
             return len(self._keys(_DUE, start, middle, count))
         return count - len(self._keys(_DUE, middle, end, count))
 
+    def count(self) -> int:
+        """How many jobs have a row."""
+        return sum(int(count) for _, count in self._pairs(_MINUTES, b"", b"\xff"))
+
     def bytes_on_disk(self) -> int:
         """How large the files of all tables are together, without the log of the last changes."""
         sizes = (table.property_int_value("rocksdb.total-sst-files-size") for table in self._tables.values())
@@ -257,12 +263,22 @@ class Rows:
 
     def count_start(self) -> int:
         """Count a start of the process that moves jobs; returns how many there were, this one included."""
+        starts = self._starts() + 1
+        self._note_starts(starts)
+        return starts
+
+    def check_writing(self) -> None:
+        """Raise the error of a write. After one that failed RocksDB writes nothing until the files are opened again."""
+        self._note_starts(self._starts())
+
+    def _starts(self) -> int:
         before = self._tables[_STARTS].get(b"")
-        starts = 1 + (int(before) if isinstance(before, bytes) else 0)
+        return int(before) if isinstance(before, bytes) else 0
+
+    def _note_starts(self, starts: int) -> None:
         batch = self._batch()
         batch.put(b"", b"%d" % starts, self._handles[_STARTS])
         self._db.write(batch, self._on_disk)
-        return starts
 
     def _batch(self) -> WriteBatch:
         return WriteBatch(raw_mode=True)

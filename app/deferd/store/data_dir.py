@@ -2,7 +2,7 @@
 
 The service that owns the directory locks `deferd.lock` (flock), which holds its process id as text. The store process
 locks `valkey.lock` by an open file that it inherits. So that lock is held exactly as long as a store uses the files,
-even after the service that started it was killed.
+even after the service that started it was killed. The process of the shelf, if there is one, locks `shelf.lock` so.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ MOVED_ASIDE = ".before-restore-"
 _OTHER_USERS = 0o077
 _OWN_NAMES = {
     *("deferd.lock", "valkey.lock", "valkey.log", "valkey.log.1", "valkey.sock", "lost+found"),
+    *("shelf", "shelf.lock", "shelf.sock"),
     *(APPEND_ONLY_DIR, UNFINISHED_RESTORE),
 }
 """The files that a service or a restore creates in its data directory, or that a new file system contains."""
@@ -59,6 +60,10 @@ class DataDirectory:
         return self.path / "valkey.lock"
 
     @property
+    def _shelf_lock_file(self) -> Path:
+        return self.path / "shelf.lock"
+
+    @property
     def socket(self) -> Path:
         """The store's socket: in the directory, or if that path is too long, in a private one below the system's temp.
 
@@ -69,6 +74,16 @@ class DataDirectory:
             return inside
         digest = hashlib.sha256(os.fsencode(self.path)).hexdigest()[:16]
         return Path(tempfile.gettempdir()) / f"deferd-{os.getuid()}-{digest}" / "valkey.sock"
+
+    @property
+    def shelf_dir(self) -> Path:
+        """The shelf's files."""
+        return self.path / "shelf"
+
+    @property
+    def shelf_socket(self) -> Path:
+        """The socket of the shelf's process: beside the store's."""
+        return self.socket.with_name("shelf.sock")
 
     def claim(self) -> None:
         """Create the directory if it is missing, deny other users access, and own it until `release`.
@@ -110,8 +125,15 @@ class DataDirectory:
         Raises:
             StoreRefused: the directory is not writable.
         """
+        return self._try_lock(self.store_lock_file)
+
+    def try_shelf_lock(self) -> int | None:
+        """The same for the process of the shelf."""
+        return self._try_lock(self._shelf_lock_file)
+
+    def _try_lock(self, file: Path) -> int | None:
         try:
-            lock = os.open(self.store_lock_file, os.O_RDWR | os.O_CREAT, 0o600)
+            lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as exc:
             raise self._unusable(exc) from exc
         try:
@@ -121,21 +143,19 @@ class DataDirectory:
             return None
         return lock
 
-    def note_store_pid(self, lock: int, pid: int) -> None:
-        """Write the id of the store process into its lock file."""
-        # On a full disk this fails, but the store reports that more clearly.
+    def note_pid(self, lock: int, pid: int) -> None:
+        """Write the id of a process into its lock file."""
+        # On a full disk this fails, but the process reports that more clearly.
         with contextlib.suppress(OSError):
             _write_pid(lock, pid)
 
     def store_pid(self) -> int | None:
         """The process id in the store's lock file, or None if there is none."""
-        with contextlib.suppress(OSError):
-            lock = os.open(self.store_lock_file, os.O_RDONLY)
-            try:
-                return _read_pid(lock)
-            finally:
-                os.close(lock)
-        return None
+        return _pid_in(self.store_lock_file)
+
+    def shelf_pid(self) -> int | None:
+        """The same in the lock file of the shelf's process."""
+        return _pid_in(self._shelf_lock_file)
 
     def is_store(self, pid: int) -> bool:
         """Whether the process has this working directory, as a store does; False where /proc does not exist."""
@@ -223,6 +243,16 @@ class DataDirectory:
 def _write_pid(lock: int, pid: int) -> None:
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"{pid}\n".encode(), 0)
+
+
+def _pid_in(file: Path) -> int | None:
+    with contextlib.suppress(OSError):
+        lock = os.open(file, os.O_RDONLY)
+        try:
+            return _read_pid(lock)
+        finally:
+            os.close(lock)
+    return None
 
 
 def _read_pid(lock: int) -> int | None:

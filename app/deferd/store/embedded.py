@@ -115,7 +115,7 @@ class EmbeddedStore:
             raise StoreRefused(f"another store process is still running in {self._data_dir.path}")
         try:
             process = self._process = await ValkeyProcess.spawn(self._data_dir, lock)
-            self._data_dir.note_store_pid(lock, process.pid)
+            self._data_dir.note_pid(lock, process.pid)
             if self._reaper is not None:
                 self._reaper.watch(process.pid)
         finally:

@@ -117,6 +117,8 @@ async def shelve_everything(driver: EngineDriver) -> None:
     await driver.put("far", delay=86_400)
     with tempfile.TemporaryDirectory() as folder, Rows(Path(folder)) as rows:
         mover = Mover(rows, scripts, keys)
+        found = await scripts.run("shelve_topics", [keys.of_shard(0, "topics")], ("-", 250, 80_000_000))
+        assert TOPIC.encode() in found
         assert await mover.move_out(TOPIC, 0, most=1) == (1, 1)
         await scripts.run("shelve_settle", keys.of_topic(TOPIC), (TOPIC, "in", 1, "none"))
         assert await mover.move_in(TOPIC, ["far"]) == ["far"]

@@ -20,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from deferd.cli.framework import output, values
 from deferd.cli.jobs.put_stream import BadLine, JobLines
 from deferd.contract.backoff import Backoff
+from deferd.contract.durations import UNITS_S
 from tests.drawn_input import contents, drawn, json_scalars, json_values, objects_with, outcome, plain_texts, texts
 
 READERS: list[Callable[[str], Any]] = [
@@ -71,11 +72,11 @@ def test_a_text_is_read_or_refused_in_a_few_words(read: Callable[[str], Any], te
 
 
 @drawn(300)
-@given(parts=st.dictionaries(st.sampled_from([*values.UNITS_S]), st.integers(0, 10_000), min_size=1), data=st.data())
+@given(parts=st.dictionaries(st.sampled_from([*UNITS_S]), st.integers(0, 10_000), min_size=1), data=st.data())
 def test_a_duration_is_the_sum_of_its_parts(parts: dict[str, int], data: st.DataObject) -> None:
     order = data.draw(st.permutations([*parts]))
     text = "".join(f"{parts[unit]}{unit}" for unit in order)
-    assert values.duration(text) == pytest.approx(sum(parts[unit] * values.UNITS_S[unit] for unit in parts), abs=0.001)
+    assert values.duration(text) == pytest.approx(sum(parts[unit] * UNITS_S[unit] for unit in parts), abs=0.001)
 
 
 @drawn(200)

@@ -444,10 +444,11 @@ BOUNDED_BEFORE = (
     "engine/scripts.py",
     "store/server_info.py",
     "store/shard_guard.py",
+    *("contract/durations.py", "contract/durations.py"),
 )
 """Where a regular expression reads a short text: a query of at most 200 characters, a part of a cursor
 (limits.CURSOR_MAX), the first bytes of a backup's file, an error of the system, the version of the store, the key that
-only an operator writes."""
+only an operator writes, a duration of at most 100 characters."""
 
 
 def time_s(act: Callable[[Any], object], value: Any) -> float:

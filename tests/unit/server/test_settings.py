@@ -66,6 +66,8 @@ def test_settings_cannot_be_changed() -> None:
         ("workers", "0", "a whole number from 1 to 256"),
         ("shards", "1025", "a whole number from 1 to 1024"),
         ("shards", "1.5", "a whole number from 1 to 1024"),
+        ("shelf_after", "2x", "a number from 0 to 315576000, in seconds, or a duration such as 2h, 30m or 0s"),
+        ("shelf_after", "-1.5", "a number from 0 to 315576000, in seconds, or a duration such as 2h, 30m or 0s"),
         ("tick", "0", "a number from 0.01 to 60"),
         ("tick", "nan", "a number from 0.01 to 60"),
         ("store_timeout", "inf", "a number from 0.1 to 60"),
@@ -194,3 +196,17 @@ def test_masks_of_the_console_are_separated_by_commas(monkeypatch: pytest.Monkey
     assert load_settings({}).console_mask == ("password", "*.token")
     with pytest.raises(SettingsError, match="must be names of fields with dots between them"):
         load_settings({"console_mask": "a..b"})
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("2h", 7200.0), ("30m", 1800.0), ("0s", 0.0), ("90", 90.0), ("0.5", 0.5)]
+)
+def test_the_time_after_which_jobs_are_shelved_may_have_a_unit(text: str, seconds: float) -> None:
+    assert load_settings({"shelf_after": text}).shelf_after == seconds
+
+
+def test_the_shelf_needs_the_embedded_store() -> None:
+    assert refusal(shelf_after="2h", redis_url="redis://localhost") == (
+        "--shelf-after (DEFERD_SHELF_AFTER): the shelf needs the embedded store, and cannot be combined with "
+        "--redis-url (DEFERD_REDIS_URL)"
+    )

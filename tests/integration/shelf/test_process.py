@@ -1,0 +1,320 @@
+"""The process of the shelf, in this one, on a real store: its calls, and what moves by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from deferd.contract.errors import StoreUnavailable
+from deferd.contract.model import PutJob
+from deferd.engine.redis_keys import Keys
+from deferd.engine.scripts import Scripts
+from deferd.engine.shelf import STILL_S, Job, Wanted
+from deferd.shelf import moving, shelving
+from deferd.shelf.calls import ShelfConfiguration, Status
+from deferd.shelf.client import ShelfClient
+from deferd.shelf.moving import Mover
+from deferd.shelf.process import ShelfProcess
+from deferd.shelf.rows import Rows
+from deferd.shelf.shelving import Shelving
+from deferd.store.connection import Store
+from tests.integration.engine.engine_driver import TOPIC, EngineDriver
+from tests.integration.store.store_servers import StoreServer
+from tests.waiting import until
+
+FAR_S = 100_000
+HOUR_MS = 3_600_000
+
+
+def configuration(server: StoreServer, folder: Path, after_ms: int | None) -> ShelfConfiguration:
+    return ShelfConfiguration(
+        folder=str(folder / "shelf"),
+        socket=str(folder / "s"),
+        store_url=server.url,
+        shards=1,
+        movable_clock=True,
+        store_timeout_s=5,
+        after_ms=after_ms,
+        linger_s=5,
+        log_format="console",
+        log_level="info",
+    )
+
+
+class Running:
+    """A process of the shelf, and its client."""
+
+    def __init__(self, server: StoreServer, folder: Path, *, after_ms: int | None = HOUR_MS) -> None:
+        self.process = ShelfProcess(configuration(server, folder, after_ms))
+        self.client = ShelfClient(folder / "s")
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self.process.run())
+        await self.status_when(lambda status: status.fault is None)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.client.close()
+        self.process.end()
+        await self.ended()
+
+    async def ended(self) -> None:
+        assert self._task is not None
+        async with asyncio.timeout(10):
+            await self._task
+
+    async def status_when(self, holds: Any, within_s: float = 10) -> Status:
+        async with asyncio.timeout(within_s):
+            while True:
+                try:
+                    status = await self.client.status()
+                    if holds(status):
+                        return status
+                except StoreUnavailable:
+                    pass
+                await asyncio.sleep(0.01)
+
+
+async def put_far(driver: EngineDriver, *ids: str, topic: str = TOPIC, **more: Any) -> None:
+    jobs = [PutJob(topic=topic, id=job_id, delay=FAR_S + at, **more) for at, job_id in enumerate(ids)]
+    await driver.engine.puts.put_many(jobs)
+
+
+@pytest.fixture
+async def shelf(driver: EngineDriver, server: StoreServer, tmp_path: Path) -> AsyncIterator[Running]:
+    """One that has three jobs."""
+    await put_far(driver, "a", "b", "c", tags=["x"])
+    async with Running(server, tmp_path) as running:
+        await running.status_when(lambda status: status.jobs == 3)
+        yield running
+
+
+async def test_each_call_returns_what_the_shelf_has(shelf: Running, driver: EngineDriver) -> None:
+    client, mover = shelf.client, shelf.process.mover()
+    first_ms = await client.first_due(TOPIC)
+    assert first_ms is not None
+    assert first_ms == await mover.first_due(TOPIC)
+    page = await client.page(TOPIC, Wanted(tag="x"), 2)
+    assert page == await mover.page(TOPIC, Wanted(tag="x"), 2)
+    assert [type(job) for job in page.jobs] == [Job, Job]
+    backwards = await client.page(TOPIC, Wanted(), 9, page.end, reverse=True)
+    assert [job.id for job in backwards.jobs] == ["a"]
+    assert await client.with_tag(TOPIC, "x", 2, "a") == ["b", "c"]
+    assert await client.with_tag(TOPIC, "x", 2, reverse=True) == ["c", "b"]
+    assert await client.topics_with_tag("x") == [TOPIC]
+    assert await client.counts_before(TOPIC, [first_ms, first_ms + 1]) == [0, 1]
+    assert await client.load("other", ["a"]) == 0
+    assert await client.load(TOPIC, ["b", "none"]) > 0
+    assert await driver.state("b") == "delayed"
+    await client.load_due(first_ms)
+    assert await client.first_due(TOPIC) == first_ms + 2000
+    assert (await client.status()).moved_in == 2
+
+
+async def test_jobs_do_not_move_in_a_block_in_which_they_must_not(shelf: Running) -> None:
+    async with shelf.client.still(TOPIC):
+        load = asyncio.create_task(shelf.client.load(TOPIC, ["a"]))
+        await asyncio.sleep(0.1)
+        assert not load.done()
+        assert (await shelf.client.status()).jobs == 3
+    assert await load > 0
+    assert (await shelf.client.status()).jobs == 2
+
+
+async def test_a_block_that_takes_too_long_fails_and_stops_nobody(shelf: Running) -> None:
+    async def load_in_a_block() -> None:
+        async with shelf.client.still(TOPIC), asyncio.timeout(STILL_S + 2):
+            assert await shelf.client.load(TOPIC, ["a"]) > 0
+
+    with pytest.raises(StoreUnavailable, match="too slowly"):
+        await load_in_a_block()
+
+
+async def test_a_block_ends_with_its_connection(shelf: Running, tmp_path: Path) -> None:
+    other = ShelfClient(tmp_path / "s")
+
+    async def lose_the_connection_in_a_block() -> None:
+        async with other.still(TOPIC):
+            await other.close()
+            async with asyncio.timeout(STILL_S / 2):
+                assert await shelf.client.load(TOPIC, ["a"]) > 0
+
+    with pytest.raises(StoreUnavailable, match="cannot be reached"):
+        await lose_the_connection_in_a_block()
+
+
+async def test_the_process_ends_when_it_is_told(shelf: Running) -> None:
+    assert await shelf.client.end() > 0
+    await shelf.ended()
+    with pytest.raises(StoreUnavailable, match="cannot be reached"):
+        await shelf.client.status()
+
+
+async def test_an_orphan_ends_with_its_last_connection(shelf: Running) -> None:
+    shelf.process.orphan()
+    await asyncio.sleep(0.05)
+    assert (await shelf.client.status()).jobs == 3
+    await shelf.client.close()
+    await shelf.ended()
+
+
+async def test_jobs_come_back_before_they_are_due(shelf: Running, driver: EngineDriver) -> None:
+    driver.move_clock(FAR_S - HOUR_MS // 2000 - 60)
+    await asyncio.sleep(1.5)
+    assert (await shelf.client.status()).jobs == 3
+    driver.move_clock(60)
+    status = await shelf.status_when(lambda status: status.jobs < 3)
+    assert (status.jobs_behind, status.behind_s) == (0, 0)
+    assert await driver.state("a") == "delayed"
+
+
+async def test_jobs_that_were_loaded_until_some_time_stay_until_the_clock_has_moved(
+    driver: EngineDriver, server: StoreServer, tmp_path: Path
+) -> None:
+    await put_far(driver, "a", "b")
+    async with Running(server, tmp_path, after_ms=0) as shelf:
+        await shelf.status_when(lambda status: status.jobs == 2)
+        await shelf.client.load_due(1 << 47)
+        await asyncio.sleep(1.2)
+        assert (await shelf.client.status()).jobs == 0
+        await shelf.status_when(lambda status: status.jobs == 2)
+
+
+async def test_after_a_restart_jobs_stay_for_as_long_as_was_promised(
+    shelf: Running, driver: EngineDriver, server: StoreServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await shelf.client.end()
+    await shelf.ended()
+    await put_far(driver, "d")
+    monkeypatch.setattr("deferd.shelf.process.KEPT_S", 1.5)
+    async with Running(server, tmp_path) as again:
+        await asyncio.sleep(1.2)
+        assert (await again.client.status()).jobs == 3
+        await again.status_when(lambda status: status.jobs == 4)
+
+
+async def test_without_a_limit_all_jobs_come_back(
+    shelf: Running, driver: EngineDriver, server: StoreServer, tmp_path: Path
+) -> None:
+    await shelf.client.end()
+    await shelf.ended()
+    async with Running(server, tmp_path, after_ms=None) as again:
+        await again.status_when(lambda status: status.jobs == 0)
+    assert (await driver.counts())["delayed"] == 3
+
+
+async def test_an_error_of_the_files_is_named_and_logged_once(
+    shelf: Running, driver: EngineDriver, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise Exception("IO error: No space left on device: While appending to file")  # noqa: TRY002 (as rocksdict)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Rows, "begin", full)
+        await put_far(driver, "d", "e")
+        for _ in range(3):
+            with pytest.raises(StoreUnavailable, match="the shelf's files cannot be used: IO error: No space left"):
+                await shelf.client.load(TOPIC, ["a"])
+        await asyncio.sleep(2.5)
+    assert await shelf.client.first_due(TOPIC) is not None
+    await shelf.status_when(lambda status: status.jobs == 5)
+    [logged] = [record.message for record in caplog.records if "No space" in record.message]
+    assert logged.startswith(
+        "jobs cannot be moved to the shelf or back: the shelf's files cannot be used: IO error: No "
+    )
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 24 MiB."""
+    folder = tmp_path / "shelf"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m,mode=700", "tmpfs", folder], check=False)
+    if mounted.returncode:
+        pytest.skip("this user may not mount a file system")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+async def test_a_full_disk_is_named_and_jobs_can_be_moved_when_it_has_room(
+    small_disk: Path, shelf: Running, driver: EngineDriver, caplog: pytest.LogCaptureFixture
+) -> None:
+    filler = small_disk / "temp-filler"
+    with contextlib.suppress(OSError), filler.open("wb") as file:
+        while True:
+            file.write(bytes(4096))
+            file.flush()
+    await put_far(driver, *(f"d{at}" for at in range(100)), body="x" * 1000)
+    await until(lambda: "No space left on device" in caplog.text, "jobs cannot be moved out")
+    with pytest.raises(StoreUnavailable, match="No space left on device"):
+        await shelf.client.load(TOPIC, ["a"])
+    assert await shelf.client.first_due(TOPIC) is not None
+    assert (await shelf.client.page(TOPIC, Wanted(), 1)).looked_at == 1
+    filler.unlink()
+    await until(lambda: "opening the shelf's files again" in caplog.text, "it writes again")
+    await shelf.status_when(lambda status: status.fault is None)
+    assert await shelf.client.load(TOPIC, ["a", "b", "c"]) > 0
+    assert {await driver.state(job_id) for job_id in "abc"} == {"delayed"}
+    assert (await driver.engine.consistency.audit_topic(TOPIC)).clean
+
+
+async def test_a_topic_whose_files_are_damaged_does_not_stop_others(
+    shelf: Running, driver: EngineDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put_far(driver, "a", topic="other")
+    await shelf.status_when(lambda status: status.jobs == 4)
+    due_until = Rows.due_until
+
+    def damaged(rows: Rows, topic: str, *args: Any) -> list[str]:
+        if topic == TOPIC:
+            raise Exception("Corruption: block checksum mismatch")  # noqa: TRY002 (as rocksdict)
+        return due_until(rows, topic, *args)
+
+    monkeypatch.setattr(Rows, "due_until", damaged)
+    driver.move_clock(FAR_S - 60)
+    await shelf.status_when(lambda status: status.jobs == 3)
+    behind = await shelf.client.status()
+    assert behind.jobs_behind == 3
+    assert HOUR_MS / 4000 - 70 < behind.behind_s < HOUR_MS / 4000
+    monkeypatch.undo()
+    await shelf.status_when(lambda status: status.jobs == 0)
+
+
+async def test_topics_take_turns_and_those_whose_jobs_stay_are_looked_at_less_often(
+    store: Store, driver: EngineDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moving, "BATCH", 2)
+    monkeypatch.setattr(shelving, "PAUSE_S", 0.05)
+    for topic in ("t1", "t2"):
+        await put_far(driver, *map(str, range(20)), topic=topic)
+    items = {"topic": "stays", "id": "b", "delay": FAR_S, "body": [1], "on_conflict": "append", "max_items": 9}
+    await driver.engine.puts.put(PutJob.model_validate(items))
+    keys, scripts = Keys(1), Scripts(store, movable_clock=True)
+    looks: list[str] = []
+    with Rows(tmp_path / "rows") as rows:
+        mover = Mover(rows, scripts, keys)
+        move_out = mover.move_out
+
+        async def noted(topic: str, from_ms: int, **more: Any) -> tuple[int, int]:
+            looks.append(topic)
+            return await move_out(topic, from_ms, most=2, **more)
+
+        monkeypatch.setattr(mover, "move_out", noted)
+        running = asyncio.create_task(
+            Shelving(mover, scripts, keys, after_ms=HOUR_MS, wait_s=0).run(), name="shelving of the test"
+        )
+        await asyncio.sleep(1.5)
+        running.cancel()
+        await asyncio.wait({running})
+        await mover.close()
+        assert rows.count() == 40
+    order = [topic for topic in looks if topic != "stays"]
+    assert order[:8] == ["t1"] * 4 + ["t2"] * 4
+    assert 6 <= looks.count("stays") <= 16  # two calls each; without longer pauses it would be 30 looks
