@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -21,6 +22,7 @@ from deferd.console.api_calls import page_path
 
 REGION = "region_"
 """The beginning of the names of the blocks that can be rendered by themselves: see `render_regions`."""
+_INSTANTS = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z)")
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 
 
@@ -43,7 +45,21 @@ class Renderer:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        filters = (number, duration, instant, pretty_json, compact_json, due, plain, shortened, tojson_text, size)
+        filters = (
+            number,
+            duration,
+            instant,
+            absolute,
+            from_now,
+            timed,
+            pretty_json,
+            compact_json,
+            due,
+            plain,
+            shortened,
+            tojson_text,
+            size,
+        )
         self._environment.filters.update({one.__name__: one for one in filters})
         self._environment.globals.update(page_path=page_path, count_cell=count_cell, alert_link=alert_link)
         self._environment.globals["ui"] = self._environment.get_template("ui.html").module
@@ -115,6 +131,28 @@ def instant(value: str | datetime | None, empty: str = "–") -> Markup:  # noqa
     text = at.isoformat(sep=" ", timespec="milliseconds")
     # Markup.format would take ten times as long, and a datetime writes nothing to escape.
     return Markup(f'<time datetime="{text[:10]}T{text[11:23]}Z" data-relative>{text[:19]} UTC</time>')  # noqa: S704 (as above)
+
+
+def absolute(value: str | datetime) -> Markup:
+    """As `instant`, but always a date and a time."""
+    return Markup(instant(value).replace(" data-relative", " data-absolute", 1))  # noqa: S704 (as above)
+
+
+def from_now(value: str | datetime) -> Markup:
+    """As `instant`, but always relative to now."""
+    return Markup(instant(value).replace(" data-relative", " data-relative data-from-now", 1))  # noqa: S704 (as above)
+
+
+def timed(text: str) -> Markup:
+    """A text, in which the browser shows instants in the reader's zone, and names it."""
+    return Markup("").join(_zoned(part) if place % 2 else part for place, part in enumerate(_INSTANTS.split(text)))
+
+
+def _zoned(text: str) -> str:
+    try:
+        return Markup(absolute(text).replace(" data-absolute", " data-absolute data-zoned", 1))  # noqa: S704 (as above)
+    except ValueError:  # people and programs write what looks like an instant
+        return text
 
 
 def pretty_json(value: Any) -> str:

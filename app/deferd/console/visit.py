@@ -31,6 +31,8 @@ FRAGMENT = "fragment"
 """The query parameter that asks for regions of a page: their names, with commas between."""
 NOTICE_COOKIE = "deferd_notice"
 _NOTICE_SHOWN = 300
+_PROBLEM = "!"
+"""In front of a notice that says that nothing was done."""
 _REGIONS_KEPT = 200
 _REGION_KEPT_UP_TO = 64 * 1024
 _FORM_BYTES_MAX = 1024 * 1024
@@ -231,13 +233,14 @@ class Visit:
             response.delete_cookie(NOTICE_COOKIE, path="/")
         return response
 
-    def redirect(self, to: str, *, notice: str | None = None) -> Response:
-        """See the page `to`, relative to `<base>`; it shows `notice` once."""
+    def redirect(self, to: str, *, notice: str | None = None, problem: str | None = None) -> Response:
+        """See the page `to`, relative to `<base>`; it shows `notice` once, or a `problem`: that nothing was done."""
         response = Response(status_code=303, headers={"location": relative_root(self.path) + to.removeprefix("./")})
-        if notice is not None:
+        shown = notice if problem is None else f"{_PROBLEM}{problem}"
+        if shown is not None:
             response.set_cookie(
                 NOTICE_COOKIE,
-                quote(notice[:_NOTICE_SHOWN], safe=""),
+                quote(shown[:_NOTICE_SHOWN], safe=""),
                 max_age=60,
                 path="/",
                 httponly=True,
@@ -259,6 +262,7 @@ class Visit:
             return attributes.format(name, every_s, self.url(fragment=",".join((name, *brings))))
 
         files = static_files()
+        notice = unquote("".join(cookie_values(self.scope, NOTICE_COOKIE)[:1]))
         return {
             "visit": self,
             "may": self.may,
@@ -267,7 +271,8 @@ class Visit:
             "static": f"console/static/{files.version}/",
             "navigation": NAVIGATION,
             "here": "",
-            "notice": unquote("".join(cookie_values(self.scope, NOTICE_COOKIE)[:1])),
+            "notice": "" if notice.startswith(_PROBLEM) else notice,
+            "problem": notice.removeprefix(_PROBLEM) if notice.startswith(_PROBLEM) else None,
             "now_ms": self.now_ms,
             **values,
         }

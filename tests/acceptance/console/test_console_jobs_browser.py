@@ -145,6 +145,8 @@ def test_a_job_shows_its_life_and_can_be_changed(jobs: Producer, root: str, open
     page.get_by_label("New due time").fill("+3d")
     page.wait_for_timeout(2500)  # a refresh would empty the field
     page.get_by_label("New due time").press("Enter")
+    expect(page.get_by_role("button", name="Reschedule")).to_be_focused()
+    page.keyboard.press("Enter")
     expect(page.locator(".countdown")).to_contain_text(re.compile("in (3 d|2 d 23 h)"))
     page.get_by_role("button", name="Run now").click()
     expect(page.locator(".job-title")).to_contain_text("ready")

@@ -30,11 +30,14 @@ def fields_of(page: str, action: str) -> dict[str, str]:
 
 
 def act(client: httpx.Client, topic: str, action: str, sent: dict[str, Any], **more: str) -> tuple[str, httpx.Response]:
-    """Preview an action and confirm it: the preview, and the response to the confirmation."""
+    """Preview an action and confirm it, and a new due time once more: the preview, and the last response."""
     preview = client.post(f"/console/topics/{topic}/bulk/preview", data={"action": action, **sent})
     assert preview.status_code == 200, preview.headers
-    fields = fields_of(preview.text, f"console/topics/{topic}/bulk")
-    return preview.text, client.post(f"/console/topics/{topic}/bulk", data={**fields, **more})
+    path = f"console/topics/{topic}/bulk"
+    done = client.post(f"/{path}", data={**fields_of(preview.text, path), **more})
+    if done.status_code == 200:  # it shows which instant was meant
+        done = client.post(f"/{path}", data={**fields_of(done.text, path), **more})
+    return preview.text, done
 
 
 def seen(client: httpx.Client, response: httpx.Response) -> str:
@@ -404,6 +407,8 @@ def test_a_preview_that_is_corrected_keeps_its_cutoff(browser_like: httpx.Client
         again = browser_like.post(f"/console/topics/{topic}/bulk", data={**fields, "when": "soon"})
         assert (again.status_code, "Say when" in again.text) == (422, True)
         assert fields_of(again.text, f"console/topics/{topic}/bulk")["cutoff"] == fields["cutoff"]
+        shown = browser_like.post(f"/console/topics/{topic}/bulk", data={**fields, "when": "now"})
+        fields = fields_of(shown.text, f"console/topics/{topic}/bulk")
         done = browser_like.post(f"/console/topics/{topic}/bulk", data={**fields, "when": "now"})
         assert "1 job rescheduled." in seen(browser_like, done)
         assert (jobs.get("late") or {})["state"] == "delayed"

@@ -139,7 +139,7 @@ def test_a_schedule_is_run_paused_resumed_and_deleted(
     page.get_by_text("Delete …").click()
     page.get_by_label(f"Type {name}").fill("another")
     page.get_by_role("button", name="Delete", exact=True).click()
-    expect(page.get_by_role("status")).to_contain_text("Nothing was deleted")
+    expect(page.get_by_role("alert")).to_contain_text("Nothing was deleted")
     page.get_by_text("Delete …").click()
     page.get_by_label(f"Type {name}").fill(name)
     page.get_by_role("button", name="Delete", exact=True).click()

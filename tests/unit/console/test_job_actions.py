@@ -12,32 +12,10 @@ import pytest
 from deferd.console.json_text import Members, parse
 from deferd.console.undo import put_command, put_text
 from deferd.console.views.bulk import Target, api_call, is_selectable
-from deferd.console.views.filters import read_filter, read_instant
+from deferd.console.views.filters import read_filter
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 NOW_MS = round(NOW.timestamp() * 1000)
-
-
-@pytest.mark.parametrize(
-    ("typed", "instant"),
-    [
-        ("now", "2026-03-01T12:00:00.000Z"),
-        ("+2h", "2026-03-01T14:00:00.000Z"),
-        ("now - 30 min", "2026-03-01T11:30:00.000Z"),
-        ("-1d", "2026-02-28T12:00:00.000Z"),
-        ("2030-01-31", "2030-01-31T00:00:00.000Z"),
-        ("2030-01-31 09:30", "2030-01-31T09:30:00.000Z"),
-        ("2030-01-31T09:30+01:00", "2030-01-31T08:30:00.000Z"),
-    ],
-)
-def test_instants_are_typed_as_people_think(typed: str, instant: str) -> None:
-    assert read_instant(typed, NOW) == instant
-
-
-@pytest.mark.parametrize("typed", ["", "soon", "+2", "2h", "31.1.2030", "+999999999w"])
-def test_other_instants_are_refused(typed: str) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 (the page writes the sentence)
-        read_instant(typed, NOW)
 
 
 def test_a_filter_is_read_from_a_url() -> None:

@@ -55,10 +55,10 @@ async def log_out(visit: Visit) -> Response:
     """End the session; the browser forgets it also when the store can't be reached."""
     try:
         await visit.sessions.log_out(cookie_values(visit.scope, SESSION_COOKIE))
-        notice = None
+        problem = None
     except StoreUnavailable:
-        notice = "Logged out here. The store can't be reached; if it still has the session, that ends within 12 hours."
-    response = visit.redirect("console/login", notice=notice)
+        problem = "Logged out here. The store can't be reached; if it still has the session, that ends within 12 hours."
+    response = visit.redirect("console/login", problem=problem)
     for path in cookie_paths(visit.scope):
         response.delete_cookie(SESSION_COOKIE, path=path, httponly=True, samesite="strict")
     return response
