@@ -156,7 +156,7 @@ async def save(visit: Visit, topic: str, id: str) -> Response:
     except ApiRefused as refused:
         if refused.status not in {404, 409, 413, 422}:
             raise
-        return _edit_form(visit, topic, id, shown, text, refused.problem.get("detail", str(refused)))
+        return _edit_form(visit, topic, id, shown, text, str(refused))
     return visit.redirect(_job_url(topic, id), notice="The body was changed.")
 
 
