@@ -13,10 +13,10 @@ _HOUR_S = 3600
 
 
 def lateness_series(history: dict[str, Any]) -> Series:
-    """Lateness of first deliveries: `at`, `p50`, `p99` in seconds; `hours` with the highest of each hour."""
+    """Lateness of first deliveries per `bucket`: `at`, `p50`, `p99` in seconds; `hours` with the highest of each."""
     buckets = history["buckets"]
     columns = {"at": buckets["at"], "p50": buckets["lateness_p50"], "p99": buckets["lateness_p99"]}
-    return {**columns, "hours": _grouped(columns, _highest)}
+    return {**columns, "bucket": history["bucket"], "hours": _grouped(columns, _highest)}
 
 
 def due_series(forecast: dict[str, Any]) -> Series:
@@ -48,6 +48,7 @@ def flow_series(history: dict[str, Any]) -> Series:
     sums = {name: buckets[name] for name in ("put", "popped", "finished", "released", "dead", "cancelled")}
     return {
         "at": buckets["at"],
+        "bucket": history["bucket"],
         **columns,
         "ready": buckets["ready"],
         "reserved": buckets["reserved"],

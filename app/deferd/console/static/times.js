@@ -39,7 +39,6 @@ function setZone(name) {
     const date = { year: "numeric", month: "2-digit", day: "2-digit" };
     formats = {
       full: format({ ...date, ...time }), time: format(time), short: format({ hour: "2-digit", minute: "2-digit" }),
-      day: format({ month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit" }),
       zone: format({ timeZoneName: "short" }, "en-GB"), exact: format({ ...time, fractionalSecondDigits: 3 }),
     };
     zone = name || ownZone;
@@ -53,8 +52,8 @@ function setZone(name) {
 export const zoneName = () => zone;
 const zoneAt = (at) => formats.zone.formatToParts(at).find((part) => part.type === "timeZoneName").value;
 
-/** The time of day, with the date in front if `withDate`. */
-export const clockTime = (at, withDate = false) => (withDate ? formats.day : formats.short).format(at);
+/** The time of day, with month and day in front if `withDate`, in the order of all dates: others read 01/12 otherwise. */
+export const clockTime = (at, withDate = false) => (withDate ? formats.full.format(at).slice(5, 16) : formats.short.format(at));
 
 /** The time of day with milliseconds. */
 export const exactTime = (at) => formats.exact.format(at).replace(",", ".");
