@@ -94,6 +94,23 @@ def test_rows_between_are_selected_and_acted_on(jobs: Producer, root: str, open_
     assert jobs.counts()["delayed"] == 6
 
 
+@pytest.mark.parametrize("chosen", ["Select m-2", "all that match"])
+def test_nothing_is_selected_unseen_after_back(jobs: Producer, root: str, open_page: OpenPage, chosen: str) -> None:
+    jobs.put("m-1", "m-2", delay=600)
+    page = open_page(f"{root}?state=delayed").page
+    page.get_by_label("Order").select_option("Due last")
+    page.get_by_label(chosen).check()
+    page.get_by_role("button", name="Cancel…").click()
+    expect(page.get_by_role("button", name="Back")).to_have_count(0)
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Cancel")
+    jobs.put("earlier", delay=300)  # the browser would check the row at the place of the one that was checked
+    page.go_back()
+    expect(page.locator("[data-row]")).to_have_count(3)
+    expect(page.locator("#selected-count")).to_have_text("0 selected")
+    assert page.locator("#rows-form input:checked").count() == 0
+    assert page.get_by_label("Order").input_value() == "asc"  # as the rows are
+
+
 def test_all_that_match_need_the_name_when_they_are_many(jobs: Producer, root: str, open_page: OpenPage) -> None:
     jobs.put(*(f"a{number}" for number in range(1000)), delay=600)
     jobs.put("one-more", delay=600)
