@@ -23,6 +23,8 @@ from deferd.console.api_calls import page_path
 REGION = "region_"
 """The beginning of the names of the blocks that can be rendered by themselves: see `render_regions`."""
 _INSTANTS = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z)")
+_BIDI_CONTROLS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+_TAG_OR_BIDI = re.compile(f"(<[^>]*>)|[{_BIDI_CONTROLS}]")
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 
 
@@ -66,7 +68,7 @@ class Renderer:
 
     def render(self, template: str, values: dict[str, Any]) -> str:
         """A whole page."""
-        return self._environment.get_template(template).render(values)
+        return without_bidi_controls(self._environment.get_template(template).render(values))
 
     def render_regions(self, template: str, regions: Sequence[str], values: dict[str, Any]) -> str:
         """The block `region_<region>` of the first alone; htmx puts those of the others into the elements of their ids.
@@ -78,7 +80,18 @@ class Renderer:
             raise UnknownRegion(",".join(regions))
         first, *others = ("".join(loaded.blocks[REGION + region](loaded.new_context(values))) for region in regions)
         named = zip(regions[1:], others, strict=True)
-        return first + "".join(f'<div id="{name}" hx-swap-oob="innerHTML">{text}</div>' for name, text in named)
+        all_regions = (first, *(f'<div id="{name}" hx-swap-oob="innerHTML">{text}</div>' for name, text in named))
+        return without_bidi_controls("".join(all_regions))
+
+
+def without_bidi_controls(page: str) -> str:
+    """A page that shows characters which reorder text as escapes of JSON: `\\u202e` would show a body as another one.
+
+    Attributes keep them: forms send what they have.
+    """
+    if not any(character in page for character in _BIDI_CONTROLS):
+        return page
+    return _TAG_OR_BIDI.sub(lambda found: found[1] or f"\\u{ord(found[0]):04x}", page)
 
 
 def etag_of(text: str) -> str:

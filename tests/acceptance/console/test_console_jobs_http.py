@@ -465,3 +465,19 @@ def test_a_group_of_dead_jobs_needs_the_cutoff_of_its_preview(browser_like: http
         assert jobs.get("a") is not None
         assert browser_like.post("/console/dead/purge", data=fields).status_code == 303
         assert jobs.get("a") is None
+
+
+def test_characters_that_reorder_text_are_shown_as_escapes_and_kept(browser_like: httpx.Client, jobs: Producer) -> None:
+    body = {"amount": "\u202e00.1", "to": "a\u2066b"}
+    jobs.fail("j", "no user \u202eada", body=body)
+    root = f"/console/topics/{jobs.topic}/jobs"
+    pages = {path: browser_like.get(f"{root}/j{path}").text for path in ("", "/part/body", "/part/curl", "/edit")}
+    for path, page in pages.items():
+        assert re.search("[\u202e\u2066]", page) is None, path
+    assert "\\u202eada" in pages[""]
+    assert html.unescape(pages["/part/body"]).count('"\\u202e00.1"') == 1
+    form = fields_of(pages["/edit"], f"console/topics/{jobs.topic}/jobs/j/edit")
+    text = html.unescape(pages["/edit"].partition("</textarea>")[0].rpartition(">")[2])
+    saved = browser_like.post(f"{root}/j/edit", data={**form, "body": text.replace("00.1", "00.2")})
+    assert saved.status_code == 303
+    assert (jobs.get("j") or {})["body"] == {**body, "amount": "\u202e00.2"}

@@ -25,10 +25,15 @@ let paused = false;
 let timer = 0;
 let waiting = []; // events that are not shown yet
 
+// Characters that reorder text, shown as the service's pages show them.
+const BIDI_CONTROLS = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+
 function element(name, className, text) {
   const made = document.createElement(name);
   if (className) made.className = className;
-  if (text !== undefined) made.textContent = text;
+  if (text !== undefined) {
+    made.textContent = text.replace(BIDI_CONTROLS, (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  }
   return made;
 }
 
