@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 
@@ -216,6 +217,18 @@ def test_a_command_is_copied_without_the_key(with_keys: KeyedService, operator: 
     copied = page.evaluate("navigator.clipboard.readText()")
     assert "Bearer $DEFERD_KEY" in copied
     assert token not in page.content()
+
+
+def test_only_whole_json_can_be_copied(jobs: Producer, root: str, open_page: OpenPage) -> None:
+    body = {"rows": [f"row {number:06}" for number in range(6000)]}
+    jobs.put("long", delay=600, body=body)
+    page = open_page(f"{root}/long", permissions=["clipboard-read", "clipboard-write"]).page
+    expect(page.locator("pre.json")).to_contain_text("row 000000")
+    expect(page.get_by_role("button", name="Copy", exact=True)).to_have_count(0)
+    page.get_by_role("link", name=re.compile("^All")).click()
+    page.get_by_role("button", name="Copy", exact=True).click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    assert json.loads(page.evaluate("navigator.clipboard.readText()")) == body
 
 
 def test_without_scripts_jobs_are_found_and_cancelled(jobs: Producer, root: str, open_page: OpenPage) -> None:
