@@ -359,3 +359,16 @@ def test_a_large_body_is_shown_as_it_was_put(without_keys: ServiceProcess, brows
     assert "1.5," in page
     edited = browser_like.get(f"{path}/edit")
     assert (edited.status_code, "[1]" in edited.text) == (200, False)
+
+
+@pytest.mark.parametrize(("path", "status"), [("/favicon.ico", 200), ("/apple-touch-icon-precomposed.png", 303)])
+def test_icons_that_browsers_ask_for_are_no_refusals(with_keys: KeyedService, path: str, status: int) -> None:
+    response = httpx.get(with_keys.url + path, verify=NO_TLS)
+    assert response.status_code == status
+    if status == 200:
+        assert (response.headers["content-type"], "<svg" in response.text) == ("image/svg+xml", True)
+        assert response.headers["cache-control"] == "public, max-age=86400"
+    unknown = f"/{path[1:5]}-{status}"
+    assert httpx.get(with_keys.url + unknown, verify=NO_TLS).status_code == 401
+    wait_until(lambda: f"GET {unknown}" in (one["call"] for one in audit_lines(with_keys.service)), 10, "it is logged")
+    assert f"GET {path}" not in [one["call"] for one in audit_lines(with_keys.service)]
