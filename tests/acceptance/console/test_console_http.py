@@ -6,7 +6,10 @@ import contextlib
 import html
 import os
 import re
+import shlex
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from urllib.parse import parse_qs, urlsplit
 
@@ -372,3 +375,14 @@ def test_icons_that_browsers_ask_for_are_no_refusals(with_keys: KeyedService, pa
     assert httpx.get(with_keys.url + unknown, verify=NO_TLS).status_code == 401
     wait_until(lambda: f"GET {unknown}" in (one["call"] for one in audit_lines(with_keys.service)), 10, "it is logged")
     assert f"GET {path}" not in [one["call"] for one in audit_lines(with_keys.service)]
+
+
+def test_the_command_for_events_keeps_the_other_settings(without_keys: ServiceProcess) -> None:
+    httpx.put(f"{without_keys.url}/topics/hello", json={"ttr": 77}, verify=NO_TLS).raise_for_status()
+    page = httpx.get(f"{without_keys.url}/console/events", verify=NO_TLS).text
+    command = html.unescape(re.findall(r'<pre class="code"[^>]*><code>(deferd topic .*?)</code>', page)[0])
+    environment = {**os.environ, "DEFERD_URL": without_keys.url}
+    arguments = [sys.executable, "-m", "deferd", *shlex.split(command)[1:]]
+    subprocess.run(arguments, env=environment, check=True, timeout=20, capture_output=True)
+    settings = httpx.get(f"{without_keys.url}/topics/hello", verify=NO_TLS).json()["settings"]
+    assert (settings["ttr"], settings["events"]) == (77, 1000)
