@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -217,6 +218,41 @@ def test_a_command_is_copied_without_the_key(with_keys: KeyedService, operator: 
     copied = page.evaluate("navigator.clipboard.readText()")
     assert "Bearer $DEFERD_KEY" in copied
     assert token not in page.content()
+
+
+CONTRASTS = """() => {
+  const channels = (colour) => colour.match(/[\\d.]+/g).slice(0, 3).map(Number);
+  const luminance = (colour) => {
+    const [r, g, b] = channels(colour).map((one) => one / 255)
+      .map((one) => (one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const found = {};
+  for (const button of document.querySelectorAll("main button:disabled")) {
+    const behind = luminance(getComputedStyle(button).backgroundColor);
+    for (const element of [button, ...button.querySelectorAll("span")]) {
+      const text = luminance(getComputedStyle(element).color);
+      const [dark, light] = [text, behind].sort((one, other) => one - other);
+      found[`${button.textContent.trim()} ${element.tagName}`] = (light + 0.05) / (dark + 0.05);
+    }
+  }
+  return found;
+}"""
+"""The contrast of the text of each disabled button."""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_disabled_button_can_be_read(
+    with_keys: KeyedService, operator: Producer, open_page: OpenPage, theme: Literal["light", "dark"]
+) -> None:
+    operator.put("j", delay=600)
+    path = f"{with_keys.url}/console/topics/{operator.topic}"
+    page = open_page(path, token=with_keys.keys.tokens["read"], color_scheme=theme).page
+    for there in (path, f"{path}/jobs/j"):
+        page.goto(there)
+        contrasts = page.evaluate(CONTRASTS)
+        assert len(contrasts) >= 4, contrasts
+        assert {text: ratio for text, ratio in contrasts.items() if ratio < 4.5} == {}
 
 
 def test_only_whole_json_can_be_copied(jobs: Producer, root: str, open_page: OpenPage) -> None:
