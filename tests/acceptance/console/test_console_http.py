@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from tests.acceptance.api.keyed_service import audit_lines
-from tests.acceptance.console.conftest import OWN_PAGE, KeyedService
+from tests.acceptance.console.conftest import OWN_PAGE, KeyedService, console_without_read
 from tests.acceptance.console.job_pages import Producer
 from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess
@@ -199,11 +199,24 @@ def test_a_removed_key_ends_its_sessions(with_keys: KeyedService) -> None:
 
 
 def test_a_page_names_the_scope_that_a_key_lacks(with_keys: KeyedService) -> None:
-    with log_in(with_keys, "put") as client:
+    with console_without_read(with_keys, "put") as client:
         response = client.get("/console/topics")
 
     assert response.status_code == 403
     assert "needs scope <code>read</code>" in response.text
+
+
+def test_a_key_that_can_not_read_is_told_at_the_log_in(with_keys: KeyedService) -> None:
+    sent = {"key": with_keys.keys.tokens["pop"]}
+    response = httpx.post(f"{with_keys.url}/console/login", data=sent, headers=OWN_PAGE, verify=NO_TLS)
+    assert (response.status_code, "set-cookie" in response.headers) == (403, False)
+    assert "The key pop lacks scope read, which all pages need: it has pop." in response.text
+    refused = ("POST /console/login", "pop", "forbidden")
+    wait_until(
+        lambda: refused in [(one["call"], one["key"], one["outcome"]) for one in audit_lines(with_keys.service)],
+        10,
+        "the refusal is in the audit log",
+    )
 
 
 @pytest.mark.parametrize(
