@@ -220,6 +220,16 @@ def test_a_command_is_copied_without_the_key(with_keys: KeyedService, operator: 
     assert token not in page.content()
 
 
+def test_rows_of_dead_jobs_are_low_on_a_telephone(jobs: Producer, root: str, open_page: OpenPage) -> None:
+    error = "KeyError: 'tax_rate' in handler send_confirmation at line 132 of mailer.py, HTTP 502 Bad Gateway"
+    jobs.fail("order-2026-11-00001", error, dead=True, tags=["customer:42", "campaign:black-friday"])
+    page = open_page(f"{root}?state=dead", viewport={"width": 360, "height": 740}).page
+    box = page.locator("[data-row]").bounding_box()
+    assert box is not None
+    assert box["height"] < 60, box
+    expect(page.locator("[data-row] .error-text")).to_be_in_viewport()
+
+
 CONTRASTS = """() => {
   const channels = (colour) => colour.match(/[\\d.]+/g).slice(0, 3).map(Number);
   const luminance = (colour) => {
