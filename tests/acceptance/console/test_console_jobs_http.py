@@ -314,8 +314,38 @@ def test_nothing_is_done_without_a_choice(browser_like: httpx.Client, jobs: Prod
         ({"action": "cancel", "all": "1"}, "Choose a state or a tag first"),
         ({"action": "format"}, "Choose what to do."),
     ):
-        assert text in seen(browser_like, browser_like.post(path, data=data))
+        assert f'<p class="error" role="alert">{text}' in seen(browser_like, browser_like.post(path, data=data))
     assert jobs.get("a") is not None
+
+
+def test_a_notice_that_nothing_was_done_is_an_error(browser_like: httpx.Client, jobs: Producer) -> None:
+    jobs.put("a", delay=600)
+    root = f"/console/topics/{jobs.topic}"
+    for path, data, text in (
+        (f"{root}/jobs/a/redrive", {}, "It is not dead any more."),
+        (f"{root}/jobs/gone/cancel", {}, "There is no such job any more."),
+        (f"{root}/jobs/gone/run", {}, "Nothing was changed: "),
+        ("/console/undo", {"token": "x"}, "It is too late to undo this"),
+    ):
+        page = seen(browser_like, browser_like.post(path, data=data))
+        assert f'<p class="error" role="alert">{text}' in page, path
+        assert 'class="notice"' not in page, path
+    _, done = act(browser_like, jobs.topic, "redrive", {"ids": ["a"]})
+    assert '<p class="error" role="alert">0 jobs ready again.' in seen(browser_like, done)
+
+
+def test_many_jobs_keep_the_name_that_was_typed_while_the_due_time_is_shown(
+    browser_like: httpx.Client, jobs: Producer
+) -> None:
+    jobs.put(*(f"j{number}" for number in range(1000)), delay=600)
+    jobs.put("last", delay=600)
+    path = f"/console/topics/{jobs.topic}/bulk"
+    preview = browser_like.post(f"{path}/preview", data={"action": "reschedule", "state": "delayed", "all": "1"})
+    sent = {**fields_of(preview.text, path[1:]), "when": "+1h", "typed": jobs.topic}
+    shown = browser_like.post(path, data=sent).text
+    assert f'name="typed" value="{jobs.topic}"' in shown
+    again = {**fields_of(shown, path[1:]), "when": "+1h", "typed": jobs.topic}
+    assert "/console/tasks/" in browser_like.post(path, data=again).headers["location"]
 
 
 def test_a_body_is_edited_unless_it_changed_meanwhile(browser_like: httpx.Client, jobs: Producer) -> None:
@@ -443,6 +473,17 @@ def test_a_filter_that_cannot_be_read_does_nothing(
             assert f"<code>{field}</code> must be" in refused.text
             assert value in refused.text
         assert jobs.get("a") is not None
+
+
+def test_a_list_keeps_the_zone_of_a_link_for_the_times_in_it(browser_like: httpx.Client, jobs: Producer) -> None:
+    jobs.put("a", delay=600)
+    path = f"/console/topics/{jobs.topic}/jobs?zone=Europe/Berlin"
+    fixed = '<input type="hidden" name="zone" value="Europe/Berlin" data-zone data-fixed>'
+    assert fixed in browser_like.get(f"{path}&due_before=19:00").text
+    without_times = browser_like.get(f"{path}&id=a")
+    assert (without_times.status_code, fixed in without_times.text) == (200, False)
+    unknown = browser_like.get(f"/console/topics/{jobs.topic}/jobs?zone=Mars/Phobos&due_after=19:00").text
+    assert "Due from must be in a known time zone, which Mars/Phobos is not" in unknown
 
 
 def test_a_list_says_that_its_state_is_unknown(browser_like: httpx.Client) -> None:
