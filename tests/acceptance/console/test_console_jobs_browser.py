@@ -228,6 +228,11 @@ def test_rows_of_dead_jobs_are_low_on_a_telephone(jobs: Producer, root: str, ope
     assert box is not None
     assert box["height"] < 60, box
     expect(page.locator("[data-row] .error-text")).to_be_in_viewport()
+    page.goto(f"{root}?state=dead&id=order")
+    for name in ("Filter", "Fewer filters"):
+        button = page.get_by_role("button", name=name, exact=True).bounding_box()
+        assert button is not None
+        assert button["height"] < 40, name
 
 
 CONTRASTS = """() => {
