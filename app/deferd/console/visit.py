@@ -223,6 +223,11 @@ class Visit:
         path = quote(self.page[1:], safe="/:%") or "./"
         return f"{path}?{urlencode(query)}" if query else path
 
+    def anchor(self, name: str) -> str:
+        """The URL of an element of the document that is shown, also by an action: the browser does not leave it."""
+        query = self.scope["query_string"].decode("latin-1")
+        return f"{quote(self.path[1:], safe='/:%') or './'}{'?' if query else ''}{query}#{name}"
+
     def render(self, template: str, *, status: int = 200, **values: Any) -> Response:
         """A page, or the regions of it that the request asks for."""
         context = self._context(values)
