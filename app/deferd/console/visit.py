@@ -110,6 +110,10 @@ class Visit:
         """Whether the session's key has a scope. Its topics are not considered: the API checks them."""
         return not self.has_keys or (self.key is not None and KeyScope(scope) in self.key.scopes)
 
+    def sees(self, topic: str) -> bool:
+        """Whether the session's key is for this topic, or with `*` for all: a refusal would be in the audit log."""
+        return self.key is None or self.key.topics.include(topic)
+
     def has_room_for(self, requests: int, *, ever: bool = False) -> bool:
         """Whether the key's rate limit allows this many calls now, or with `ever` when it is unused."""
         room = self._services.calls.room(self._caller)

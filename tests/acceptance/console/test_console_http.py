@@ -390,6 +390,30 @@ def test_icons_that_browsers_ask_for_are_no_refusals(with_keys: KeyedService, pa
     assert f"GET {path}" not in [one["call"] for one in audit_lines(with_keys.service)]
 
 
+def test_pages_for_a_key_of_some_topics_cause_no_refusals(with_keys: KeyedService) -> None:
+    with_keys.keys.add("some", "read", topics=("some.*",))
+    token = with_keys.keys.tokens["some"]
+    known = {"Authorization": f"Bearer {token}"}
+    with httpx.Client(base_url=with_keys.url, verify=NO_TLS) as client:
+        wait_until(lambda: client.get("/topics", headers=known).status_code == 200, 10, "the key is known")
+        client.post("/console/login", data={"key": token}, headers=OWN_PAGE)
+        system = client.get("/console/system")
+        assert (system.status_code, "for keys that match all topics" in system.text) == (200, True)
+        for typed in ("other/a", "other/ab", "oth"):
+            assert client.get("/console/go", params={"q": typed}).status_code == 200
+        for path in ("/", "/console/topics", "/console/dead", "/console/schedules", "/console/consumers"):
+            assert client.get(path).status_code == 200
+        assert client.get("/console/topics/other").status_code == 403
+    refused = {"call": "GET /topics/{topic}", "outcome": "forbidden"}
+
+    def refusals() -> list[dict[str, str]]:
+        lines = [one for one in audit_lines(with_keys.service) if one["key"] == "some" and one["outcome"] != "done"]
+        return [{name: one[name] for name in refused} for one in lines]
+
+    wait_until(lambda: bool(refusals()), 10, "the last page was a refusal")
+    assert refusals() == [refused]
+
+
 def test_the_command_for_events_keeps_the_other_settings(without_keys: ServiceProcess) -> None:
     httpx.put(f"{without_keys.url}/topics/hello", json={"ttr": 77}, verify=NO_TLS).raise_for_status()
     page = httpx.get(f"{without_keys.url}/console/events", verify=NO_TLS).text

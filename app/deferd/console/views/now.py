@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from deferd.console.api_calls import ApiRefused, QueryValue, api_path
+from deferd.console.api_calls import QueryValue, api_path
 from deferd.console.chart_series import due_series, lateness_series
 from deferd.console.views.filters import read_filtered
 from deferd.console.views.topics import read_topics, without_now
@@ -113,17 +113,8 @@ def _searched_text(consumer: Mapping[str, Any]) -> str:
 @pages.page("/console/system")
 async def system(visit: Visit) -> Response:
     """What the service runs on. A key that is not for all topics sees its own facts only."""
-    values: dict[str, Any] = {"here": "system", "system": None, "refused": None}
-    try:
-        found = await visit.read(api_path("system"))
-    except ApiRefused as refused:
-        if refused.status != 403:
-            raise
-        values["refused"] = refused.problem.get("detail")
-    else:
-        values["system"] = {name: value for name, value in found.items() if name != "now"}
-    values["own"] = await visit.read(api_path("key"))
-    return visit.render("system.html", **values)
+    found = without_now(await visit.read(api_path("system"))) if visit.sees("*") else None
+    return visit.render("system.html", here="system", system=found, own=await visit.read(api_path("key")))
 
 
 @pages.page("/console/system/audit")
