@@ -17,7 +17,7 @@ _UNITS_S = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _LOCAL = re.compile(
     r"(?:(?P<day>today|tomorrow|yesterday|\d{4}-\d\d-\d\d)(?:(?:T|\s+)(?=\d)|$))?"
     r"(?P<clock>\d{1,2}:\d\d(?::\d\d(?:\.\d{1,6})?)?)?"
-    r"\s*(?P<offset>Z|UTC|[+-]\d\d:\d\d)?",
+    r"\s*(?P<offset>Z|UTC|[+-]\d\d:?\d\d)?",
     re.IGNORECASE,
 )
 _DAYS = {"today": 0, "tomorrow": 1, "yesterday": -1}
