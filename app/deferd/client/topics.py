@@ -45,6 +45,10 @@ class JobFilters(TypedDict, total=False):
     """Jobs whose id begins so."""
     error: str | None
     """Jobs whose last error contains this text."""
+    reason: DeadReason | str | None
+    """Jobs that are dead for this reason."""
+    error_group: str | None
+    """Dead jobs with this error of a DeadGroup, in which `*` stands for what varies; '' for those without one."""
     order: Literal["asc", "desc"]
     """`desc`: what happens last comes first."""
     bodies: bool

@@ -19,6 +19,7 @@ from deferd.contract.fields import POLICY, TOPIC
 from deferd.contract.model import JobState, TopicSettings
 from deferd.engine.cursors import bad_cursor, read_cursor, write_cursor
 from deferd.engine.inspection.job_facts import JobFacts, MissingJob, Pause, pause_of, read_job_facts
+from deferd.engine.inspection.normalized_errors import normalized, part_of_each
 from deferd.engine.partition_store import PartitionStore
 from deferd.engine.partitions import names_of, number_of, topic_of
 from deferd.engine.placement import DueTimePlacer, read_due_defaults
@@ -154,6 +155,8 @@ class Topics:
     ) -> tuple[list[JobRecord], str | None, int]:
         """As `jobs`, only those that match; and how many jobs were looked at.
 
+        `reason` and `error_group` of the filter are of dead jobs: with one of them `state` is DEAD.
+
         Looks at about 10,000 jobs at most: a page may have no job and yet not be the last. With a tag it reads the tag
         index, partition by partition in the order of the ids, and looks only at jobs that have the tag.
 
@@ -163,7 +166,7 @@ class Topics:
         kinds = [one.value for one in (STATES if state is None else (state,))] if wanted.tag is None else ["tag"]
         places = _places(kinds, partitions, reverse=reverse)
         place, score, last_id = _position(cursor, places)
-        found = _Found(limit)
+        found = _Found(limit, wanted.error_group)
         for current in places[places.index(place) :]:
             partition = partitions[number_of(current)]
             if wanted.tag is None:
@@ -211,22 +214,38 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """The conditions on a listed job. `error` must be a part of its last error, `id_prefix` the beginning of its id."""
+    """The conditions on a listed job. `error` must be a part of its last error, `id_prefix` the beginning of its id.
+
+    `reason` is why it is dead, and `error_group` its normalized error, '' for none.
+    """
 
     tag: str | None = None
     due_after_ms: int | None = None
     due_before_ms: int | None = None
     id_prefix: str | None = None
     error: str | None = None
+    reason: str | None = None
+    error_group: str | None = None
+
+    @property
+    def is_for_dead(self) -> bool:
+        """Whether only dead jobs can match."""
+        return self.reason is not None or self.error_group is not None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no condition."""
+        return self == JobFilter()
 
     def options(self) -> dict[str, Any]:
-        """As lua/search.lua reads it."""
+        """As lua/search.lua reads it: of `error_group` a part, the rest is for the reader of the reply."""
         named = {
             "tag": self.tag,
             "from": self.due_after_ms,
             "before": self.due_before_ms,
             "prefix": self.id_prefix,
-            "error": self.error,
+            "error": self.error or part_of_each(self.error_group or "") or None,
+            "reason": self.reason,
         }
         return {name: value for name, value in named.items() if value is not None}
 
@@ -234,9 +253,10 @@ class JobFilter:
 class _Found:
     """The jobs of one page of a search."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, error_group: str | None = None) -> None:
         self.jobs: list[JobRecord] = []
         self.looked_at = 0
+        self._error_group = error_group
         self._limit = limit
         self._bytes = 0
 
@@ -250,10 +270,14 @@ class _Found:
     def add(self, topic: str, reply: Sequence[Any]) -> tuple[int, str, str]:
         """Add what the script returned: the number of jobs looked at, and the position of the last."""
         looked, _, score, last_id, *rows = reply
-        self.jobs += (read_reply(topic, rows[at].decode(), rows[at + 1 : at + 5]) for at in range(0, len(rows), 5))
+        jobs = (read_reply(topic, rows[at].decode(), rows[at + 1 : at + 5]) for at in range(0, len(rows), 5))
+        self.jobs += jobs if self._error_group is None else filter(self._is_of_group, jobs)
         self._bytes += sum(map(len, rows[2::5]))
         self.looked_at += looked
         return looked, _text(score), _text(last_id)
+
+    def _is_of_group(self, job: JobRecord) -> bool:
+        return normalized(job.last_error or "") == self._error_group
 
 
 def _places(kinds: Sequence[str], partitions: Sequence[str], *, reverse: bool) -> list[str]:

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from typing import Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import parse_qsl, urljoin, urlsplit
 
 import httpx
 import pytest
@@ -38,6 +38,11 @@ def act(client: httpx.Client, topic: str, action: str, sent: dict[str, Any], **m
     if done.status_code == 200:  # it shows which instant was meant
         done = client.post(f"/{path}", data={**fields_of(done.text, path), **more})
     return preview.text, done
+
+
+def row_ids(page: str) -> set[str]:
+    """The jobs in the rows of a list."""
+    return set(re.findall(r'data-row="([^"]+)"', page))
 
 
 def seen(client: httpx.Client, response: httpx.Response) -> str:
@@ -291,6 +296,39 @@ def test_what_only_a_search_finds_can_be_acted_on(browser_like: httpx.Client, jo
     assert "1 job ready again" in seen(browser_like, done)
     assert (jobs.get("a-1") or {})["state"] == "ready"
     assert (jobs.get("a-2") or {})["state"] == "dead"
+
+
+def test_the_jobs_of_a_dead_group_are_listed_and_redriven_and_no_others(
+    browser_like: httpx.Client, jobs: Producer
+) -> None:
+    for job_id, name in (("a", "email"), ("b", "total"), ("c", "email")):
+        jobs.fail(job_id, f"no '{name}' in order {ord(job_id)}", dead=True)
+    page = browser_like.get("/console/dead", params={"topics": jobs.topic}).text
+    [link] = [link for link in re.findall(r'href="([^"]+)"', page) if "group=" in link and "email" in link]
+    link = f"/{html.unescape(link)}"
+    assert row_ids(browser_like.get(link).text) == {"a", "c"}
+    query = dict(parse_qsl(urlsplit(link).query))
+    assert set(query) == {"state", "reason", "group"}
+    preview, done = act(browser_like, jobs.topic, "redrive", {**query, "all": "1"})
+    assert "Redrive 2 jobs" in " ".join(preview.split())
+    assert "2 jobs ready again" in seen(browser_like, done)
+    assert {job_id: (jobs.get(job_id) or {})["state"] for job_id in "abc"} == {"a": "ready", "b": "dead", "c": "ready"}
+    left = browser_like.get("/console/dead", params={"topics": jobs.topic}).text
+    assert f"no &#39;total&#39; in order {ord('b')}" in left, "the error as it is, under that of the group"
+
+
+def test_all_jobs_of_a_dead_group_without_an_error_are_those_without_one(
+    browser_like: httpx.Client, jobs: Producer
+) -> None:
+    jobs.fail("a", "x", dead=True)
+    jobs.put("b", ttl=0.2)
+    wait_until(lambda: jobs.counts()["dead"] == 2, 10, "it has expired")
+    query = {"state": "dead", "reason": "expired", "group": ""}
+    assert row_ids(browser_like.get(f"/console/topics/{jobs.topic}/jobs", params=query).text) == {"b"}
+    _, done = act(browser_like, jobs.topic, "purge", {**query, "all": "1"})
+    assert "group=" in done.headers["location"]
+    assert (jobs.get("a") or {})["state"] == "dead"
+    assert jobs.get("b") is None
 
 
 def test_a_selection_is_rescheduled_run_and_purged(browser_like: httpx.Client, jobs: Producer) -> None:

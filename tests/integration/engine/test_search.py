@@ -66,6 +66,32 @@ async def test_each_filter_finds_its_jobs(driver: EngineDriver, limit: int) -> N
     assert (await search(driver, error=".", limit=limit))[0] == [], "a text, not a pattern"
 
 
+@pytest.mark.parametrize("limit", [1, 100])
+async def test_the_jobs_of_a_group_of_dead_jobs_are_listed_exactly(driver: EngineDriver, limit: int) -> None:
+    errors = {
+        "a": "order 1042 not found", "b": "order 7 not found", "c": "the order 7 not found", "d": "order * not found",
+        "e": None, "f": "KeyError: 'email'", "g": "KeyError: 'total'", "h": "order  9\tnot found", "i": "'x 1' and 2",
+    }  # fmt: skip
+    for job_id, error in errors.items():
+        await driver.put(job_id)
+        [popped] = await driver.pop(1)
+        await driver.deliveries.bury(TOPIC, popped.id, ANY_RECEIPT, error=error)
+    await driver.put("late", ttl=5)
+    await driver.pass_time(6)
+    await driver.put("alive")
+
+    async def found(**wanted: Any) -> list[str]:
+        return sorted((await search(driver, DEAD, limit=limit, **wanted))[0])
+
+    assert await found(error_group="order * not found") == ["a", "b", "d", "h"]
+    assert await found(error_group="KeyError: 'email'") == ["f"]
+    assert await found(error_group="'*' and *") == ["i"]
+    assert await found(error_group="*") == []
+    assert await found(error_group="") == ["e", "late"]
+    assert await found(error_group="", reason="expired") == ["late"]
+    assert await found(reason="buried") == sorted(errors)
+
+
 _ERRORS = ["GET https://a/b: 502", 'no "x/y" (a=1)', "100%", "//", '"', "Müller\n/tmp", "z", "%a-", None]
 
 

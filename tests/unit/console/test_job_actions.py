@@ -22,7 +22,8 @@ def test_a_filter_is_read_from_a_url() -> None:
     wanted = read_filter({"state": "dead", "id": " a ", "error": "x", "due_after": "soon", "other": "1"}, NOW_MS)
     assert (wanted.state, wanted.id, wanted.due_after, list(wanted.problems)) == ("dead", "a", None, ["due_after"])
     assert wanted.query() == {
-        "state": "dead", "id_prefix": "a", "tag": None, "error": "x", "due_after": None, "due_before": None
+        "state": "dead", "id_prefix": "a", "tag": None, "error": "x", "due_after": None, "due_before": None,
+        "reason": None, "error_group": None,
     }  # fmt: skip
     assert not wanted.is_oldest_first
     assert read_filter({"state": "nothing"}, NOW_MS).state is None

@@ -79,6 +79,7 @@ async def list_dead_errors(request: CurrentRequest, query: Annotated[DeadQuery, 
                 first_at=instant_or_none(group.first_ms),
                 last_at=instant_or_none(group.last_ms),
                 samples=group.samples,
+                originals=[contract.DeadOriginal(error=error, count=count) for error, count in group.originals],
             )
             for group in found.groups[: query.limit]
         ],

@@ -81,12 +81,25 @@ class JobsQuery(StrictModel):
     due_before: Instant | None = Field(None, description="Only jobs due before this instant.")
     id_prefix: IdPrefix | None = Field(None, description="Only jobs whose id begins so.")
     error: ErrorPart | None = Field(None, description="Only jobs whose `last_error` contains this text.")
+    reason: DeadReason | None = Field(None, description="Only jobs that are dead for this reason.")
+    error_group: NormalizedError | None = Field(
+        None, description="Only dead jobs with this `error` of `GET /dead`; empty for those without one."
+    )
+
+    @model_validator(mode="after")
+    def _only_dead_ones(self) -> JobsQuery:
+        for name in ("reason", "error_group"):
+            if getattr(self, name) is not None and self.state not in {None, JobState.DEAD}:
+                raise ValueError(f"`{name}` is for dead jobs: leave out `state`, or give `dead`")
+        if self.error is not None and self.error_group is not None:
+            raise ValueError("`error` and `error_group` exclude each other")
+        return self
 
     def wanted(self) -> JobFilter | None:
         """The conditions on the jobs; None without a filter."""
         due_after, due_before = (None if at is None else instant_ms(at) for at in (self.due_after, self.due_before))
-        wanted = JobFilter(self.tag, due_after, due_before, self.id_prefix, self.error)
-        return wanted if wanted.options() else None
+        wanted = JobFilter(self.tag, due_after, due_before, self.id_prefix, self.error, self.reason, self.error_group)
+        return None if wanted.is_empty else wanted
 
 
 class PurgeQuery(StrictModel):
@@ -162,7 +175,8 @@ async def resume_topic(request: CurrentRequest, topic: Topic, _body: EmptyBody =
 @router.serves(contract.LIST_JOBS)
 async def list_jobs(request: CurrentRequest, topic: Topic, query: Annotated[JobsQuery, Query()]) -> JobPage:
     topics, wanted, looked_at, reverse = request.engine.topics, query.wanted(), None, query.order == "desc"
-    page = (query.state, query.cursor, query.limit)
+    state = JobState.DEAD if wanted is not None and wanted.is_for_dead else query.state
+    page = (state, query.cursor, query.limit)
     if wanted is None:
         records, next_cursor = await topics.jobs(topic, *page, reverse=reverse)
     else:

@@ -101,6 +101,8 @@ _list_options: Final = all_of(
         click.option("--due-before", type=values.instant, metavar="INSTANT", help="only jobs due before then"),
         click.option("--id-prefix", metavar="TEXT", help="only jobs whose id begins so"),
         click.option("--error", metavar="TEXT", help="only jobs whose last error contains this"),
+        _reason_option,
+        click.option("--error-group", metavar="TEXT", help="only dead jobs with this error, as `deferd dead` shows it"),
         click.option(
             "--order",
             type=click.Choice(["asc", "desc"]),

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from deferd.console.api_calls import ApiRefused, api_path, page_path
 from deferd.console.undo import UNDO_JOBS_MAX, can_undo, cancel, put_back
-from deferd.console.views.filters import JobListFilter, read_filter
+from deferd.console.views.filters import JobListFilter, read_filter, refuse_masked_error
 from deferd.console.views.jobs import KEPT_IN_URL, jobs_url, read_rows
 from deferd.console.views.typed_times import NewDueTime, read_new_due_time
 from deferd.console.visit import PageList, Visit
@@ -58,7 +58,7 @@ async def preview(visit: Visit, topic: str) -> Response:
     action = fields.get("action", "")
     if action not in SCOPES:
         return visit.redirect(jobs_url(topic), problem="Choose what to do.")
-    wanted = _filter_of(fields, visit.now_ms)
+    wanted = _filter_of(visit, fields)
     is_complete = True
     if fields.get("all"):
         ids = None
@@ -84,7 +84,7 @@ async def act(visit: Visit, topic: str) -> Response:
         return visit.redirect(jobs_url(topic))
     ids = tuple(fields["id_list"].split()) if fields.get("id_list") else None
     frozen = {name: at for name in ("due_after", "due_before") if (at := fields.get(f"frozen_{name}"))}
-    target = Target(topic, ids, _filter_of({**fields, **frozen}, visit.now_ms))
+    target = Target(topic, ids, _filter_of(visit, {**fields, **frozen}))
     if ids is None and not is_selectable(action, target.wanted):
         raise ApiRefused(422, {"detail": "Nothing was done: for this filter the jobs must be named. Preview it again."})
     cutoff = fields.get("cutoff", "")
@@ -197,6 +197,8 @@ async def _count(
 
 def is_selectable(action: str, wanted: JobListFilter) -> bool:
     """Whether the API itself can select these jobs for this action. Otherwise they are found first and named by id."""
+    if (wanted.reason or wanted.group is not None) and action not in {"redrive", "purge"}:
+        return False
     if wanted.id or wanted.error or (wanted.tag and wanted.state and action not in {"redrive", "purge"}):
         return False
     has_due = wanted.due_after is not None or wanted.due_before is not None
@@ -225,6 +227,8 @@ def api_call(
     """
     topic, ids, wanted = target
     cut = {} if cutoff is None else {"cutoff": cutoff}
+    of_group = {} if not wanted.reason else {"reason": wanted.reason}
+    of_group |= {} if wanted.group is None else {"error": wanted.group}
     if action == "redrive":
         body: dict[str, Any] = dict(cut)
         if ids is not None:
@@ -232,11 +236,12 @@ def api_call(
         else:
             body |= {"as_task": True} if as_task else {"limit": limit or REDRIVE_MAX}
             body |= {"tag": wanted.tag} if wanted.tag else {}
+            body |= of_group
         if dry_run:
             body["dry_run"] = True
         return _ApiCall("POST", api_path("topics", topic, "redrive"), body, {})
     if action == "purge" and ids is None:
-        query: dict[str, Any] = {"state": wanted.state, "tag": wanted.tag or None, **cut}
+        query: dict[str, Any] = {"state": wanted.state, "tag": wanted.tag or None, **of_group, **cut}
         query |= {"dry_run": True} if dry_run else {"as_task": True} if as_task else {}
         return _ApiCall("DELETE", api_path("topics", topic), None, query)
     verb = "cancel" if action in {"cancel", "purge"} else "reschedule"
@@ -285,13 +290,19 @@ def _result_text(action: str, result: dict[str, Any]) -> tuple[str, bool]:
 
 
 def _back(topic: str, fields: Mapping[str, str]) -> str:
-    kept = {name: fields[name] for name in KEPT_IN_URL if fields.get(name)}
+    # An empty group is that of the jobs without an error.
+    kept = {name: fields[name] for name in KEPT_IN_URL if fields.get(name) or (name == "group" and name in fields)}
     return f"{jobs_url(topic)}?{urlencode(kept)}" if kept else jobs_url(topic)
 
 
-def _filter_of(fields: Mapping[str, str], now_ms: int | None) -> JobListFilter:
-    """The filter in a form. Raises ApiRefused for a field that can't be read: without it more jobs would match."""
-    wanted = read_filter(fields, now_ms)
+def _filter_of(visit: Visit, fields: Mapping[str, str]) -> JobListFilter:
+    """The filter in a form.
+
+    Raises ApiRefused for a field that can't be read, because without it more jobs would match, and for an error where
+    errors are masked.
+    """
+    wanted = read_filter(fields, visit.now_ms)
+    refuse_masked_error(visit, wanted.error or wanted.group)
     if wanted.problems:
         errors = [
             {"field": name, "message": f"must be {what}: it is “{wanted.given[name][:_VALUE_SHOWN]}”"}

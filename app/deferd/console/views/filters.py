@@ -64,14 +64,15 @@ async def read_filtered(visit: Visit, path: str, /, **query: QueryValue) -> tupl
 STATES = tuple(state.value for state in JobState)
 NEWEST_FIRST = frozenset({"dead", "finished"})
 """States whose last jobs are listed first."""
-_FIELDS = ("state", "id", "tag", "error", "due_after", "due_before")
+_FIELDS = ("state", "id", "tag", "error", "due_after", "due_before", "reason")
 
 
 @dataclass(frozen=True)
 class JobListFilter:
     """Which jobs a page lists. `given` has the fields as they were typed, `problems` what is wrong with some of them.
 
-    `state` None: all states. The instants are RFC 3339; `zone` is that of typed times without an offset.
+    `state` None: all states. The instants are RFC 3339; `zone` is that of typed times without an offset. `reason` and
+    `group` are of a group of dead jobs: why they are dead, and their error as `GET /dead` shows it, '' for none.
     """
 
     state: str | None
@@ -83,11 +84,14 @@ class JobListFilter:
     zone: str
     given: dict[str, str]
     problems: dict[str, str] = field(default_factory=dict)
+    reason: str = ""
+    group: str | None = None
 
     @property
     def is_search(self) -> bool:
         """Whether it filters by more than the state."""
-        return any((self.id, self.tag, self.error, self.due_after, self.due_before))
+        conditions = (self.id, self.tag, self.error, self.due_after, self.due_before, self.reason)
+        return any(conditions) or self.group is not None
 
     @property
     def is_oldest_first(self) -> bool:
@@ -103,6 +107,8 @@ class JobListFilter:
             "error": self.error or None,
             "due_after": self.due_after,
             "due_before": self.due_before,
+            "reason": self.reason or None,
+            "error_group": self.group,
         }
 
     def text(self) -> str:
@@ -111,6 +117,9 @@ class JobListFilter:
         parts += [f"whose id begins with {self.id}"] if self.id else []
         parts += [f"with tag {self.tag}"] if self.tag else []
         parts += [f"whose error contains “{self.error}”"] if self.error else []
+        parts += [f"dead for the reason {self.reason.replace('_', ' ')}"] if self.reason else []
+        if self.group is not None:
+            parts.append(f"with exactly the error “{self.group}”" if self.group else "without an error")
         parts += [f"due at {self.due_after} or later"] if self.due_after else []
         parts += [f"due before {self.due_before}"] if self.due_before else []
         return parts[0] + (" " + ", ".join(parts[1:]) if parts[1:] else "")
@@ -141,4 +150,6 @@ def read_filter(fields: Mapping[str, str], now_ms: int | None) -> JobListFilter:
         zone,
         given={name: value for name, value in given.items() if value},
         problems=problems,
+        reason=given["reason"],
+        group=fields.get("group"),
     )

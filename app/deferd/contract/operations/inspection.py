@@ -118,6 +118,13 @@ class Explanation(Response, frozen=True, kw_only=True):
     )
 
 
+class DeadOriginal(Response, frozen=True, kw_only=True):
+    """The first line of an error as it is, of which a group of dead jobs shows what does not vary."""
+
+    error: Annotated[str, "At most 200 characters."]
+    count: Annotated[int, "How many jobs of the group have it."]
+
+
 class DeadGroup(Response, frozen=True, kw_only=True):
     """Dead jobs of one topic with the same reason and error."""
 
@@ -130,6 +137,10 @@ class DeadGroup(Response, frozen=True, kw_only=True):
     first_at: Annotated[datetime | None, "When the first of them died; `null` if that is not known."]
     last_at: Annotated[datetime | None, "When the last of them died; `null` if that is not known."]
     samples: Annotated[list[str], "Ids of up to 3 of them."]
+    originals: Annotated[
+        list[DeadOriginal],
+        "The most frequent first lines of their errors as they are, at most 3; omitted without.",
+    ] = field(default_factory=list)
 
 
 class DeadErrors(Response, frozen=True, kw_only=True):
@@ -155,6 +166,10 @@ class DeadErrors(Response, frozen=True, kw_only=True):
                     "first_at": "2026-11-21T02:11:07.920Z",
                     "last_at": "2026-11-21T03:02:44.318Z",
                     "samples": ["remind-7713", "remind-7712", "remind-7709"],
+                    "originals": [
+                        {"error": "SMTP 421: 4.7.0 try again later", "count": 201},
+                        {"error": "SMTP 421: 4.7.28 try again later", "count": 97},
+                    ],
                 }
             ],
             "left_out": 0,
@@ -318,7 +333,9 @@ LIST_DEAD_ERRORS = Operation(
     summary="List dead jobs by error",
     description=(
         "Groups the dead jobs by topic, reason and the first line of their last error, in which numbers, hexadecimal "
-        "digits, instants and quoted texts are replaced by `*`; numbers such as HTTP and SMTP statuses stay. Of a "
+        "digits, instants and quoted texts are replaced by `*`; statuses, such as those of HTTP and SMTP, and quoted "
+        "names without digits stay. `GET /topics/{topic}/jobs` lists the jobs of a group by `reason` and "
+        "`error_group`. Of a "
         "topic with more dead jobs than its share of `look_at`, those kept longest are read: without a `dead_retain` "
         "of their own, those that died last. `complete` says whether all were read. A look is kept for 5 seconds."
     ),
