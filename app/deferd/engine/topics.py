@@ -384,7 +384,7 @@ def _view(topic: str, reply: list[Any]) -> TopicView:
         collections=collections,
         pause=pause_of(settings),
         oldest_ready_due_at_ms=None if oldest_due_ms < 0 else oldest_due_ms,
-        target=TargetState.read(_texts(of_target), now_ms) if "pu" in settings else None,
+        target=TargetState.read_reply(of_target, now_ms) if "pu" in settings else None,
     )
 
 
@@ -402,11 +402,6 @@ def _sum_of(views: Sequence[TopicView]) -> TopicView:
         follow_ups=sum(view.follow_ups for view in views),
         collections=sum(view.collections for view in views),
     )
-
-
-def _texts(fields: Sequence[bytes]) -> dict[str, str]:
-    names = (name.decode() for name in fields[::2])
-    return dict(zip(names, (value.decode(errors="replace") for value in fields[1::2]), strict=True))
 
 
 UNREADABLE_SETTINGS = (ValueError, TypeError, AttributeError, LookupError, ValidationError)

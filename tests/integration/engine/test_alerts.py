@@ -13,6 +13,7 @@ from deferd.contract.operations.push import SetPush
 from deferd.contract.operations.schedules_and_calendars import PutSchedule
 from deferd.engine.inspection.attention import Alert, Now
 from deferd.engine.inspection.consumers import Sample, SeenConsumer
+from deferd.engine.push_store import OPENS_AFTER
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.script_arguments import NO_BOUNDS
@@ -338,9 +339,38 @@ async def test_large_bodies_are_read_in_steps(driver: EngineDriver) -> None:
     assert (await now(driver)).looked_at == 5
 
 
+PUSH = SetPush.model_validate(
+    {"url": "https://hooks.example.com/", "secrets": ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]}
+)
+
+
 async def test_a_pushed_topic_needs_no_consumer(driver: EngineDriver) -> None:
-    push = {"url": "https://hooks.example.com/", "secrets": ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]}
     await driver.put()
     assert (await only_alert(driver)).code == "no_consumer"
-    await driver.engine.push.set(TOPIC, SetPush.model_validate(push))
+    await driver.engine.push.set(TOPIC, PUSH)
+    assert await alerts(driver) == []
+
+
+async def test_a_push_that_fails_is_named_in_place_of_consumers_that_are_behind(driver: EngineDriver) -> None:
+    await driver.put()
+    await driver.engine.push.set(TOPIC, PUSH)
+    for _ in range(OPENS_AFTER):
+        open_ms = await driver.engine.push.note_failure(TOPIC, "HTTP 502", is_probe=False, pause_ms=60_000)
+    found = await now(driver)
+    [alert] = found.alerts
+    assert (alert.code, alert.severity, alert.topic, alert.jobs) == ("push_failing", "warning", TOPIC, 1)
+    named = ("circuit", "failures", "last_error", "ready")
+    assert [alert.facts[name] for name in named] == ["open", OPENS_AFTER, "HTTP 502", 1]
+    assert alert.facts["next_try_at_ms"] == pytest.approx(found.now_ms + open_ms, abs=2000)
+    assert alert.facts["last_error_at_ms"] == pytest.approx(found.now_ms, abs=2000)
+    driver.move_clock(700)
+    alert = await only_alert(driver)
+    assert (alert.code, alert.severity, alert.facts["circuit"]) == ("push_failing", "critical", "half_open")
+    assert alert.facts["next_try_at_ms"] is None
+    await driver.topics.pause(TOPIC)
+    assert (await only_alert(driver)).code == "paused"
+    await driver.topics.resume(TOPIC)
+    await driver.engine.push.note_success(TOPIC)
+    assert (await only_alert(driver)).code == "behind"
+    await driver.engine.cancels.cancel(TOPIC, "a")
     assert await alerts(driver) == []

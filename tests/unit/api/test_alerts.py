@@ -28,6 +28,37 @@ TEXTS: list[tuple[str, str | None, dict[str, Any], str]] = [
         "a: 1 ready, oldest 0 s, no consumer for 2 h",
     ),
     (
+        "push_failing",
+        "a",
+        {
+            "ready": 1204,
+            "oldest_age_ms": 4 * MIN,
+            "circuit": "open",
+            "failures": 7,
+            "last_error": "HTTP 502",
+            "last_error_at_ms": NOW_MS - 3000,
+            "next_try_at_ms": NOW_MS + 12_000,
+        },
+        (
+            "a: the push fails 7 times in a row, the last time 3 s ago (HTTP 502); 1,204 ready, oldest 4 min; next "
+            "try in 12 s"
+        ),
+    ),
+    (
+        "push_failing",
+        "a",
+        {
+            "ready": 0,
+            "oldest_age_ms": 0,
+            "circuit": "half_open",
+            "failures": 1,
+            "last_error": None,
+            "last_error_at_ms": None,
+            "next_try_at_ms": None,
+        },
+        "a: the push fails; the next request tries it",
+    ),
+    (
         "behind",
         "a",
         {"ready": 5000, "oldest_age_ms": 90 * MIN, "rate": 2.5, "estimated_wait_ms": 2_000_000, "reserved": 3},

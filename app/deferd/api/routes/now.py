@@ -71,6 +71,23 @@ def _no_consumer(facts: dict[str, Any], now_ms: int) -> str:
     return f"{facts['ready']:,} ready, oldest {_span(facts['oldest_age_ms'])}, no consumer{seen}"
 
 
+def _push_failing(facts: dict[str, Any], now_ms: int) -> str:
+    at_ms, next_ms, failures = facts["last_error_at_ms"], facts["next_try_at_ms"], facts["failures"]
+    parts = [f"the push fails{f' {failures:,} times in a row' if failures > 1 else ''}"]
+    if at_ms is not None:
+        parts[0] += f", the last time {_span(now_ms - at_ms)} ago"
+    if facts["last_error"] is not None:
+        parts[0] += f" ({_shortened(facts['last_error'])})"
+    if facts["ready"]:
+        parts.append(f"{facts['ready']:,} ready, oldest {_span(facts['oldest_age_ms'])}")
+    parts.append("the next request tries it" if next_ms is None else f"next try in {_span(next_ms - now_ms)}")
+    return "; ".join(parts)
+
+
+def _shortened(error: str) -> str:
+    return error if len(error) <= _ERROR_CHARACTERS else error[: _ERROR_CHARACTERS - 1] + "…"
+
+
 def _behind(facts: dict[str, Any], _now_ms: int) -> str:
     rate, wait_ms = facts["rate"], facts["estimated_wait_ms"]
     parts = [f"{facts['ready']:,} ready, oldest {_span(facts['oldest_age_ms'])}"]
@@ -88,7 +105,7 @@ def _dying(facts: dict[str, Any], _now_ms: int) -> str:
     if error is None:
         what = "without an error" if reason == UNKNOWN else f"{reason.replace('_', ' ')} without an error"
     else:
-        what = error if len(error) <= _ERROR_CHARACTERS else error[: _ERROR_CHARACTERS - 1] + "…"
+        what = _shortened(error)
     return f"{about}{facts['dead']:,} dead in 1 h, {share} of them {what}"
 
 
@@ -140,6 +157,7 @@ def _overload(facts: dict[str, Any], _now_ms: int) -> str:
 
 _TEXTS = {
     "no_consumer": _no_consumer,
+    "push_failing": _push_failing,
     "behind": _behind,
     "dying": _dying,
     "paused": _paused,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Annotated, Final, get_args
 
 from deferd.contract.operations.operation import Operation
+from deferd.contract.operations.push import CircuitState
 from deferd.contract.operations.response import Response, one_of
 from deferd.contract.scopes import Scope
 
@@ -14,6 +15,7 @@ ALERT_CODES: Final = (
     "timer",
     "durability",
     "no_consumer",
+    "push_failing",
     "late",
     "behind",
     "topic_full",
@@ -32,11 +34,21 @@ class Alert(Response, frozen=True, kw_only=True):
     code: Annotated[str, one_of(*ALERT_CODES), "The kind of alert, for programs. Later versions may add kinds."]
     topic: Annotated[str | None, "The topic; omitted when it concerns the store."] = None
     text: Annotated[str, "The alert as a sentence, for people."]
-    ready: Annotated[int | None, "`no_consumer`, `behind`, `paused`: ready jobs."] = None
+    ready: Annotated[int | None, "`no_consumer`, `push_failing`, `behind`, `paused`: ready jobs."] = None
     oldest_age: Annotated[
-        float | None, "`no_consumer`, `behind`: seconds since the first job of the Ready list was due."
+        float | None,
+        "`no_consumer`, `push_failing`, `behind`: seconds since the first job of the Ready list was due.",
     ] = None
     last_consumer_at: Annotated[datetime | None, "`no_consumer`: when the last consumer was seen."] = None
+    circuit: Annotated[
+        str | None, one_of(*get_args(CircuitState)), "`push_failing`: the circuit of the target of the topic."
+    ] = None
+    failures: Annotated[int | None, "`push_failing`: failures of the target in a row."] = None
+    last_error: Annotated[str | None, "`push_failing`: the last of them."] = None
+    last_error_at: Annotated[datetime | None, "`push_failing`: when that was."] = None
+    next_try_at: Annotated[
+        datetime | None, "`push_failing`: until when the circuit is open; then one request tries the target."
+    ] = None
     rate: Annotated[float | None, "`behind`: jobs handed out per second in the last seconds."] = None
     estimated_wait: Annotated[
         float | None, "`behind`: seconds until the last ready job is handed out at this rate."
@@ -124,11 +136,12 @@ GET_NOW = Operation(
     scope=Scope.READ,
     summary="Get what needs a person now",
     description=(
-        "Lists what needs a person, the most urgent first: topics without consumers or behind, jobs that died within "
-        "the last hour, pauses that hold jobs back, a timer that is late, a store that is down in part. Each alert "
-        "has a `code` and facts for programs, and a `text` for people. Without alerts all is quiet. `next_due_at` is "
-        "when the next job is due, and `next_due_jobs` how many are due in that second. With `topics`: only alerts "
-        "of these topics, and of the store. What was read is kept for up to 5 seconds."
+        "Lists what needs a person, the most urgent first: topics without consumers or behind, push targets that "
+        "fail, jobs that died within the last hour, pauses that hold jobs back, a timer that is late, a store that "
+        "is down in part. Each alert has a `code` and facts for programs, and a `text` for people. Without alerts "
+        "all is quiet. `next_due_at` is when the next job is due, and `next_due_jobs` how many are due in that "
+        "second. With `topics`: only alerts of these topics, and of the store. What was read is kept for up to 5 "
+        "seconds."
     ),
     response=Now,
     response_description="The alerts.",

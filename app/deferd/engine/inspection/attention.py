@@ -23,8 +23,9 @@ from deferd.engine.inspection.consumers import ConsumerRegistry, Reports
 from deferd.engine.inspection.dead_errors import DeadErrors, DeadGroup, DeadJobs
 from deferd.engine.inspection.job_facts import Pause, pause_of
 from deferd.engine.partitions import is_first, topic_of, topics_of
+from deferd.engine.push_store import TargetState
 from deferd.engine.redis_keys import Keys
-from deferd.engine.scripts import Scripts
+from deferd.engine.scripts import Scripts, WrongType
 from deferd.engine.topic_list import TopicList, raise_if_none_is_readable, select_topics
 from deferd.store.connection import Store
 from deferd.store.durability_levels import FSYNC, MEMORY, is_replicated, name_of, replicas_of
@@ -39,6 +40,7 @@ _RATES_READ = 200
 _TOPICS_PER_CALL = 50
 """About a millisecond of the store's time."""
 _MISSED_PER_SHARD = 200
+_TARGETS_READ = 200
 _SUMMED = ("delayed", "ready", "reserved", "dead", "recently_dead", "overdue", "due_soon")
 _DEAD_LOOKED_AT = 2000
 """Enough to name the most frequent error; `GET /dead` lists all errors."""
@@ -107,8 +109,8 @@ class Attention:
     `unconsumed` are topics with ready jobs of which no consumer was seen within a minute, and which are not pushed;
     `popped` are the jobs of each topic that are handed out per second, None when that is not known; `finished` are jobs
     per second in the last hour, of topics in which many are due soon, as far as that is known. `given` is what the
-    store gives to topics that ask for more than memory, as far as that is known. `unreadable` are shards that cannot be
-    reached.
+    store gives to topics that ask for more than memory, as far as that is known. `targets` are the states of the push
+    targets whose circuits are not closed, of the first 200. `unreadable` are shards that cannot be reached.
     """
 
     now_ms: int = 0
@@ -123,6 +125,7 @@ class Attention:
     last_seen: dict[str, int] = field(default_factory=dict)
     dead: DeadErrors | None = None
     given: dict[str, Given] = field(default_factory=dict)
+    targets: dict[str, TargetState] = field(default_factory=dict)
 
 
 class AttentionReader:
@@ -167,6 +170,7 @@ class AttentionReader:
             self._read_dead(found),
             self._read_durability(found),
             self._read_rates(found),
+            self._read_targets(found),
         )
         return found
 
@@ -243,6 +247,17 @@ class AttentionReader:
     async def _read_rates(self, found: Attention) -> None:
         many = sorted((-state.due_soon, name) for name, state in found.topics.items() if state.due_soon >= MANY_DUE)
         found.finished = await self._finish_rates.of_topics([name for _, name in many[:_RATES_READ]])
+
+    async def _read_targets(self, found: Attention) -> None:
+        failing = sorted((-state.ready, name) for name, state in found.topics.items() if state.circuit > _CLOSED)
+        await asyncio.gather(*(self._read_target(name, found) for _, name in failing[:_TARGETS_READ]))
+
+    async def _read_target(self, topic: str, found: Attention) -> None:
+        try:
+            fields = await self._scripts.command("HGETALL", self._keys.named(topic, "push/state"))
+            found.targets[topic] = TargetState.read_reply(fields, found.now_ms)
+        except (StoreUnavailable, WrongType, ValueError):  # the latter: another program has damaged it
+            found.is_complete = False
 
     async def _read_dead(self, found: Attention) -> None:
         """The errors of jobs that died lately. With many dead ones, only topics where some did are read."""
@@ -434,13 +449,36 @@ def _of_topic(found: Attention, state: TopicState, *, has_timer: bool) -> Iterat
             facts |= {"since_at_ms": state.pause.since_ms, "why": state.pause.reason}
             yield Alert("warning", "paused", state.topic, state.ready + state.overdue, facts)
         return
-    if state.ready:
+    target = found.targets.get(state.topic)
+    if target is not None and (state.ready or state.reserved or state.delayed):
+        yield _failing_push(found, state, target)
+    elif state.ready:
         yield from _waiting(found, state)
     yield from _overload(found, state)
 
 
+def _failing_push(found: Attention, state: TopicState, target: TargetState) -> Alert:
+    """In place of what is said of consumers: nobody but the target takes the jobs."""
+    age_ms = _oldest_age_ms(found, state)
+    facts: dict[str, Any] = {
+        "ready": state.ready,
+        "oldest_age_ms": age_ms,
+        "circuit": target.circuit,
+        "failures": target.failures,
+        "last_error": target.last_error,
+        "last_error_at_ms": target.last_error_at_ms,
+        "next_try_at_ms": target.open_until_ms,
+    }
+    severity: Severity = "critical" if state.ready and age_ms > NO_CONSUMER_CRITICAL_MS else "warning"
+    return Alert(severity, "push_failing", state.topic, state.ready, facts)
+
+
+def _oldest_age_ms(found: Attention, state: TopicState) -> int:
+    return max(found.now_ms - state.oldest_ready_due_ms, 0) if state.oldest_ready_due_ms >= 0 else 0
+
+
 def _waiting(found: Attention, state: TopicState) -> Iterator[Alert]:
-    age_ms = max(found.now_ms - state.oldest_ready_due_ms, 0) if state.oldest_ready_due_ms >= 0 else 0
+    age_ms = _oldest_age_ms(found, state)
     facts: dict[str, Any] = {"ready": state.ready, "oldest_age_ms": age_ms}
     if state.topic in found.unconsumed and not state.reserved:
         severity: Severity = "critical" if age_ms > NO_CONSUMER_CRITICAL_MS else "warning"
@@ -528,6 +566,7 @@ class Alerts:
 
 SORTS: Final = ("topic", "delayed", "ready", "reserved", "dead", "oldest", "due", "rate")
 STATES: Final = ("delayed", "ready", "reserved", "dead")
+_CLOSED: Final = 1
 _CIRCUITS: Final[tuple[CircuitState | None, ...]] = (None, "closed", "open", "half_open")
 """By `TopicState.circuit`."""
 _NEVER: Final = 1 << 62
