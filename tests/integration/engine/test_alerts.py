@@ -11,6 +11,7 @@ import pytest
 from deferd.contract.model import PutJob, TopicSettings
 from deferd.contract.operations.push import SetPush
 from deferd.contract.operations.schedules_and_calendars import PutSchedule
+from deferd.engine.history import BestRate
 from deferd.engine.inspection.attention import Alert, Now
 from deferd.engine.inspection.consumers import Sample, SeenConsumer
 from deferd.engine.push_store import OPENS_AFTER
@@ -278,34 +279,57 @@ async def test_runs_of_schedules_that_were_missed(driver: EngineDriver) -> None:
 async def test_without_a_history_what_is_due_soon_is_compared_with_what_consumers_take(
     driver: EngineDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def unknown(_: Collection[str]) -> dict[str, float]:
+    async def unknown(_: Collection[str]) -> dict[str, BestRate]:
         return {}
 
-    monkeypatch.setattr(driver.engine.finish_rates, "of_topics", unknown)
+    monkeypatch.setattr(driver.engine.finish_rates, "best_of", unknown)
     await driver.puts.put_many([PutJob(topic=TOPIC, id=str(at), delay=600) for at in range(1000)])
     consume(driver)
     report(driver, orders_close=3)
     assert await alerts(driver) == []
     report(driver, orders_close=2)
     alert = await only_alert(driver)
-    assert (alert.code, alert.severity, alert.facts) == ("overload", "warning", {"due": 1000, "handled": 720})
+    assert (alert.code, alert.severity, alert.facts) == (
+        "overload", "warning", {"due": 1000, "handled": 720, "handled_at_ms": None}
+    )  # fmt: skip
 
 
-async def test_more_is_due_soon_than_was_finished_in_the_last_hour(
-    driver: EngineDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    finished: dict[str, float] = {}
+FIVE_MIN_S = 300
 
-    async def rates_of(topics: Collection[str]) -> dict[str, float]:
-        return {topic: finished[topic] for topic in topics if topic in finished}
 
-    monkeypatch.setattr(driver.engine.finish_rates, "of_topics", rates_of)
-    await driver.puts.put_many([PutJob(topic=TOPIC, id=str(at), delay=600) for at in range(1000)])
-    for rate, expected in ((1000 / 3600, 0), (0.1, 1), (0.0, 0)):
-        finished[TOPIC] = rate
-        found = await alerts(driver)
-        assert [one.code for one in found] == ["overload"] * expected
-        assert not found or found[0].facts == {"due": 1000, "handled": 360}
+async def finish_some(driver: EngineDriver, jobs: int) -> None:
+    await driver.puts.put_many([PutJob(topic=TOPIC, id=f"f{at}") for at in range(jobs)])
+    for popped in await driver.pop(jobs):
+        await driver.queue.finish(TOPIC, popped.id, ANY_RECEIPT)
+    await driver.engine.history_publisher.publish()
+
+
+async def test_what_is_due_soon_is_compared_with_the_best_that_consumers_did_in_two_days(driver: EngineDriver) -> None:
+    """Not with the last hour: every start and every quiet night would raise an alert."""
+
+    async def overload() -> list[Alert]:
+        driver.engine.finish_rates._best._values.clear()
+        return [one for one in await alerts(driver) if one.code == "overload"]
+
+    await finish_some(driver, 1)
+    await driver.puts.put_many([PutJob(topic=TOPIC, id=str(at), delay=3600 * 24) for at in range(1200)])
+    driver.move_clock(3600 * 23.5)
+    assert await overload() == [], "a history that has just begun tells nothing"
+    await finish_some(driver, 20)
+    assert await overload() == [], "nor do 5 minutes that are not over"
+    began_ms = (await now(driver)).now_ms
+    driver.move_clock(FIVE_MIN_S)
+    await finish_some(driver, 1)
+    [alert] = await overload()
+    assert (alert.facts["due"], alert.facts["handled"]) == (1200, 240)
+    assert 0 <= began_ms - alert.facts["handled_at_ms"] < FIVE_MIN_S * 1000
+    await finish_some(driver, 90)
+    driver.move_clock(FIVE_MIN_S)
+    await finish_some(driver, 1)
+    assert await overload() == [], "at 91 in 5 minutes they handle 1,092 in an hour"
+    driver.move_clock(4 * FIVE_MIN_S)
+    await finish_some(driver, 2)
+    assert await overload() == [], "also when little was finished since"
 
 
 async def test_the_most_urgent_comes_first(driver: EngineDriver) -> None:

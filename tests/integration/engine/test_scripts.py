@@ -58,6 +58,8 @@ async def inspect_everything(engine: Engine) -> None:
     await engine.histories.of_topic(TOPIC, 60)
     engine.finish_rates._reads._values.clear()
     await engine.finish_rates.read([TOPIC], None, lambda _: True)
+    engine.finish_rates._best._values.clear()
+    await engine.finish_rates.best_of([TOPIC])
     await engine.alerts.now(lambda _: True)
     await engine.held_jobs.check_many(TOPIC, [HeldJob(id="a", receipt="0.1")])
     engine.activity.record(Change(operation="pause_topic", by=None, via="api", outcome="done"))

@@ -139,8 +139,14 @@ TEXTS: list[tuple[str, str | None, dict[str, Any], str]] = [
     (
         "overload",
         "a",
-        {"due": 5000, "handled": 3600},
-        "a: 5,000 due in the next hour, consumers handle 3,600 an hour",
+        {"due": 5000, "handled": 3600, "handled_at_ms": NOW_MS - 19 * HOUR},
+        "a: 5,000 due in the next hour, at their best in two days, 19 h ago, consumers handled 3,600 an hour",
+    ),
+    (
+        "overload",
+        "a",
+        {"due": 5000, "handled": 3600, "handled_at_ms": None},
+        "a: 5,000 due in the next hour, consumers take 3,600 an hour now",
     ),
 ]
 

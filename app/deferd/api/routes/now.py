@@ -151,8 +151,13 @@ def _topic_full(facts: dict[str, Any], _now_ms: int) -> str:
     return f"{facts['jobs']:,} of {facts['max_jobs']:,} jobs: {full}"
 
 
-def _overload(facts: dict[str, Any], _now_ms: int) -> str:
-    return f"{facts['due']:,} due in the next hour, consumers handle {facts['handled']:,} an hour"
+def _overload(facts: dict[str, Any], now_ms: int) -> str:
+    at_ms, handled = facts["handled_at_ms"], f"{facts['handled']:,} an hour"
+    if at_ms is None:
+        rate = f"consumers take {handled} now"
+    else:
+        rate = f"at their best in two days, {_span(now_ms - at_ms)} ago, consumers handled {handled}"
+    return f"{facts['due']:,} due in the next hour, {rate}"
 
 
 _TEXTS = {

@@ -62,7 +62,12 @@ class Alert(Response, frozen=True, kw_only=True):
         bool | None, "`dying`: `false` when there are too many dead jobs to read all: the numbers are estimates."
     ] = None
     due: Annotated[int | None, "`paused`: delayed jobs that are due. `overload`: jobs due in the next hour."] = None
-    handled: Annotated[int | None, "`overload`: jobs that consumers handle in an hour."] = None
+    handled: Annotated[int | None, "`overload`: jobs an hour that consumers handle at this rate."] = None
+    handled_at: Annotated[
+        datetime | None,
+        "`overload`: when the 5 minutes of that rate began, the best of two days; omitted when it is the present rate, "
+        "because these are not known.",
+    ] = None
     by: Annotated[str | None, "`paused`: name of the key that paused it, if it was one."] = None
     since: Annotated[datetime | None, "`paused`: since when, if that is known."] = None
     jobs: Annotated[int | None, "`late`: delayed jobs that are due. `topic_full`: live jobs."] = None

@@ -18,7 +18,7 @@ from deferd.contract.operations.now import ALERT_CODES
 from deferd.contract.operations.push import CircuitState
 from deferd.contract.topic_patterns import TopicPatterns, is_pattern
 from deferd.engine.caches import SharedReads
-from deferd.engine.history import FinishRates
+from deferd.engine.history import BestRate, FinishRates
 from deferd.engine.inspection.consumers import ConsumerRegistry, Reports
 from deferd.engine.inspection.dead_errors import DeadErrors, DeadGroup, DeadJobs
 from deferd.engine.inspection.job_facts import Pause, pause_of
@@ -107,8 +107,8 @@ class Attention:
     """What was read. `now_ms` is the store's clock, `names` are the topics that were read, `topics` those with jobs.
 
     `unconsumed` are topics with ready jobs of which no consumer was seen within a minute, and which are not pushed;
-    `popped` are the jobs of each topic that are handed out per second, None when that is not known; `finished` are jobs
-    per second in the last hour, of topics in which many are due soon, as far as that is known. `given` is what the
+    `popped` are the jobs of each topic that are handed out per second, None when that is not known; `best` are the best
+    rates of two days of topics in which many are due soon, as far as they are known. `given` is what the
     store gives to topics that ask for more than memory, as far as that is known. `targets` are the states of the push
     targets whose circuits are not closed, of the first 200. `unreadable` are shards that cannot be reached.
     """
@@ -121,7 +121,7 @@ class Attention:
     unreadable: set[int] = field(default_factory=set)
     unconsumed: set[str] = field(default_factory=set)
     popped: dict[str, float] | None = None
-    finished: dict[str, float] = field(default_factory=dict)
+    best: dict[str, BestRate] = field(default_factory=dict)
     last_seen: dict[str, int] = field(default_factory=dict)
     dead: DeadErrors | None = None
     given: dict[str, Given] = field(default_factory=dict)
@@ -246,7 +246,7 @@ class AttentionReader:
 
     async def _read_rates(self, found: Attention) -> None:
         many = sorted((-state.due_soon, name) for name, state in found.topics.items() if state.due_soon >= MANY_DUE)
-        found.finished = await self._finish_rates.of_topics([name for _, name in many[:_RATES_READ]])
+        found.best = await self._finish_rates.best_of([name for _, name in many[:_RATES_READ]])
 
     async def _read_targets(self, found: Attention) -> None:
         failing = sorted((-state.ready, name) for name, state in found.topics.items() if state.circuit > _CLOSED)
@@ -513,16 +513,16 @@ def _durability(found: Attention, state: TopicState) -> Iterator[Alert]:
 
 
 def _overload(found: Attention, state: TopicState) -> Iterator[Alert]:
-    """More is due in the next hour than was handled in the last one.
+    """More is due in the next hour than consumers handled at their best of two days, or do now where that is not known.
 
-    Consumers that handled nothing tell nothing about their rate.
+    The last hour tells nothing after a quiet night, and consumers that handled nothing tell nothing about their rate.
     """
     if state.due_soon < OVERLOAD_JOBS:
         return
-    at_present = (found.popped or {}).get(state.topic, 0.0)
-    handled = round(found.finished.get(state.topic, at_present) * 3600)
+    best = found.best.get(state.topic) or BestRate((found.popped or {}).get(state.topic, 0.0), None)
+    handled = round(best.per_s * 3600)
     if handled > 0 and state.due_soon > OVERLOAD_SHARE * handled:
-        facts = {"due": state.due_soon, "handled": handled}
+        facts = {"due": state.due_soon, "handled": handled, "handled_at_ms": best.at_ms}
         yield Alert("warning", "overload", state.topic, state.due_soon, facts)
 
 
