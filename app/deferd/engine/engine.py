@@ -23,6 +23,7 @@ from deferd.engine.history import FinishRates, Histories, HistoryPublisher
 from deferd.engine.inspection.attention import Alerts, AttentionReader
 from deferd.engine.inspection.consumers import ConsumerList, ConsumerRegistry, Sample
 from deferd.engine.inspection.dead_errors import DeadJobs
+from deferd.engine.inspection.failing import FailingTopics
 from deferd.engine.inspection.forecast import Forecasts, ScheduledRuns
 from deferd.engine.inspection.system import SystemReader
 from deferd.engine.job_batches import BulkThrottle
@@ -208,6 +209,7 @@ class Engine:
                 registry=self.consumer_registry,
                 dead_jobs=self.dead_jobs,
                 finish_rates=self.finish_rates,
+                failing=FailingTopics(scripts, keys),
                 dead_retention_ms=dead_retention_ms,
             )
         )

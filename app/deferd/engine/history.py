@@ -316,17 +316,36 @@ class FinishRates:
         return rates
 
     async def _read_shard(self, shard: int, names: list[str], rates: dict[str, float]) -> None:
-        for at in range(0, len(names), _RATES_PER_CALL):
-            some = names[at : at + _RATES_PER_CALL]
-            keys = [self._keys.of_shard(shard, "history/topics")]
-            keys += [key for name in some for key in self._keys.of_history(shard, name)]
-            try:
-                span_ms, *counts = await self._scripts.run("finished", keys, (_HOUR_MS, TOPICS_OF_SHARD))
-            except StoreUnavailable:
-                return
-            for name, finished in zip(some, counts, strict=True):
-                if finished >= 0:
-                    rates[name] = finished * 1000 / span_ms
+        try:
+            found = await read_outcomes(self._scripts, self._keys, shard, names, _HOUR_MS)
+        except StoreUnavailable:
+            return
+        rates.update((name, finished * 1000 / found.span_ms) for name, (finished, _) in found.of_topic.items())
+
+
+@dataclass(slots=True)
+class Outcomes:
+    """Jobs that were finished and deliveries that were released within `span_ms`, by partition, where that is known."""
+
+    span_ms: int = 1
+    of_topic: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+
+async def read_outcomes(scripts: Scripts, keys: Keys, shard: int, partitions: Sequence[str], back_ms: int) -> Outcomes:
+    """How attempts in these partitions of a shard have ended lately; '' stands for the whole shard.
+
+    What happened in the first 5 minutes of `back_ms` is left out unless these are complete. Raises StoreUnavailable.
+    """
+    found = Outcomes()
+    for at in range(0, len(partitions), _RATES_PER_CALL):
+        some = partitions[at : at + _RATES_PER_CALL]
+        of_call = [keys.of_shard(shard, "history/topics")]
+        of_call += [key for name in some for key in keys.of_history(shard, name)]
+        found.span_ms, *counts = await scripts.run("outcomes", of_call, (back_ms, TOPICS_OF_SHARD))
+        for name, finished, released in zip(some, counts[::2], counts[1::2], strict=True):
+            if finished >= 0:
+                found.of_topic[name] = (finished, released)
+    return found
 
 
 _TOPICS_PER_PUBLICATION = 50

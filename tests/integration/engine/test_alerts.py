@@ -12,8 +12,9 @@ from deferd.contract.model import PutJob, TopicSettings
 from deferd.contract.operations.push import SetPush
 from deferd.contract.operations.schedules_and_calendars import PutSchedule
 from deferd.engine.history import BestRate
-from deferd.engine.inspection.attention import Alert, Now
+from deferd.engine.inspection.attention import FAILING_CRITICAL, FAILING_LEAST, Alert, Now
 from deferd.engine.inspection.consumers import Sample, SeenConsumer
+from deferd.engine.inspection.failing import WINDOW_MS
 from deferd.engine.push_store import OPENS_AFTER
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT
@@ -292,6 +293,56 @@ async def test_without_a_history_what_is_due_soon_is_compared_with_what_consumer
     assert (alert.code, alert.severity, alert.facts) == (
         "overload", "warning", {"due": 1000, "handled": 720, "handled_at_ms": None}
     )  # fmt: skip
+
+
+async def release_all(driver: EngineDriver, jobs: int, error: str | None, *, prefix: str = "r") -> None:
+    await driver.puts.put_many([PutJob(topic=TOPIC, id=f"{prefix}{at}") for at in range(jobs)])
+    for popped in await driver.pop(jobs):
+        await driver.deliveries.release(TOPIC, popped.id, ANY_RECEIPT, delay_ms=HOUR_MS, error=error)
+    await driver.engine.history_publisher.publish()
+
+
+async def test_work_that_fails_and_is_retried_needs_a_person(driver: EngineDriver) -> None:
+    await driver.put("later", delay=7200)
+    await release_all(driver, FAILING_LEAST - 1, "KeyError: 'email'")
+    assert await alerts(driver) == []
+    await release_all(driver, 1, "order 7 not found", prefix="s")
+    alert = await only_alert(driver)
+    assert (alert.code, alert.severity, alert.topic, alert.jobs) == ("failing", "warning", TOPIC, FAILING_LEAST)
+    window_ms = alert.facts.pop("window_ms")
+    assert 600_000 <= window_ms <= WINDOW_MS
+    assert alert.facts == {
+        "released": FAILING_LEAST, "finished": 0, "retrying": FAILING_LEAST, "exact": True,
+        "top_error": "KeyError: 'email'", "top_retrying": FAILING_LEAST - 1,
+    }  # fmt: skip
+    await driver.topics.pause(TOPIC)
+    assert await alerts(driver) == []
+    await driver.topics.resume(TOPIC)
+    await finish_some(driver, FAILING_LEAST)
+    assert await alerts(driver) == [], "as many were finished: retries help"
+    await release_all(driver, FAILING_CRITICAL, None, prefix="t")
+    alert = await only_alert(driver)
+    assert (alert.severity, alert.facts["finished"]) == ("warning", FAILING_LEAST)
+    driver.move_clock(WINDOW_MS / 1000)
+    assert "failing" not in {one.code for one in await alerts(driver)}, "it is over"
+
+
+async def test_work_that_only_fails_is_critical_and_its_jobs_are_counted_as_far_as_they_are_read(
+    driver: EngineDriver,
+) -> None:
+    await driver.puts.put_many([PutJob(topic=TOPIC, id=f"soon{at}", delay=60) for at in range(200)])
+    await release_all(driver, FAILING_CRITICAL, "x")
+    alert = await only_alert(driver)
+    assert (alert.code, alert.severity) == ("failing", "critical")
+    assert (alert.facts["retrying"], alert.facts["exact"]) == (50, False), "250 of 300 delayed jobs were looked at"
+
+
+async def test_snoozes_are_no_failures(driver: EngineDriver) -> None:
+    await driver.puts.put_many([PutJob(topic=TOPIC, id=f"s{at}") for at in range(FAILING_LEAST)])
+    for popped in await driver.pop(FAILING_LEAST):
+        await driver.deliveries.release(TOPIC, popped.id, ANY_RECEIPT, delay_ms=HOUR_MS, counts=False)
+    await driver.engine.history_publisher.publish()
+    assert await alerts(driver) == []
 
 
 FIVE_MIN_S = 300

@@ -59,6 +59,35 @@ TEXTS: list[tuple[str, str | None, dict[str, Any], str]] = [
         "a: the push fails; the next request tries it",
     ),
     (
+        "failing",
+        "mail",
+        {
+            "released": 9000,
+            "finished": 0,
+            "window_ms": 12 * MIN,
+            "retrying": 1500,
+            "exact": True,
+            "top_error": "KeyError: 'email'",
+            "top_retrying": 1400,
+        },
+        (
+            "mail: 9,000 attempts failed and nothing was finished in 12 min; 1,500 jobs wait for another attempt; the "
+            "usual error: KeyError: 'email'"
+        ),
+    ),
+    (
+        "failing",
+        "a",
+        {"released": 30, "finished": 1, "window_ms": 12 * MIN, "retrying": 1, "exact": False, "top_error": None},
+        "a: 30 attempts failed and 1 job was finished in 12 min; at least 1 job waits for another attempt",
+    ),
+    (
+        "failing",
+        "a",
+        {"released": 30, "finished": 2, "window_ms": 12 * MIN},
+        "a: 30 attempts failed and 2 jobs were finished in 12 min",
+    ),
+    (
         "behind",
         "a",
         {"ready": 5000, "oldest_age_ms": 90 * MIN, "rate": 2.5, "estimated_wait_ms": 2_000_000, "reserved": 3},

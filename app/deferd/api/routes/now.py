@@ -88,6 +88,19 @@ def _shortened(error: str) -> str:
     return error if len(error) <= _ERROR_CHARACTERS else error[: _ERROR_CHARACTERS - 1] + "…"
 
 
+def _failing(facts: dict[str, Any], _now_ms: int) -> str:
+    finished = facts["finished"]
+    done = f"{finished:,} jobs were" if finished > 1 else "1 job was" if finished else "nothing was"
+    parts = [f"{facts['released']:,} attempts failed and {done} finished in {_span(facts['window_ms'])}"]
+    if facts.get("retrying"):
+        least = "" if facts["exact"] else "at least "
+        jobs = "1 job waits" if facts["retrying"] == 1 else f"{facts['retrying']:,} jobs wait"
+        parts.append(f"{least}{jobs} for another attempt")
+    if facts.get("top_error") is not None:
+        parts.append(f"the usual error: {_shortened(facts['top_error'])}")
+    return "; ".join(parts)
+
+
 def _behind(facts: dict[str, Any], _now_ms: int) -> str:
     rate, wait_ms = facts["rate"], facts["estimated_wait_ms"]
     parts = [f"{facts['ready']:,} ready, oldest {_span(facts['oldest_age_ms'])}"]
@@ -163,6 +176,7 @@ def _overload(facts: dict[str, Any], now_ms: int) -> str:
 _TEXTS = {
     "no_consumer": _no_consumer,
     "push_failing": _push_failing,
+    "failing": _failing,
     "behind": _behind,
     "dying": _dying,
     "paused": _paused,

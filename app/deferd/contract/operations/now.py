@@ -16,6 +16,7 @@ ALERT_CODES: Final = (
     "durability",
     "no_consumer",
     "push_failing",
+    "failing",
     "late",
     "behind",
     "topic_full",
@@ -55,11 +56,22 @@ class Alert(Response, frozen=True, kw_only=True):
     ] = None
     reserved: Annotated[int | None, "`behind`: jobs that consumers hold."] = None
     dead: Annotated[int | None, "`dying`: jobs that died within the last hour."] = None
-    top_error: Annotated[str | None, "`dying`: the most frequent error, as `GET /dead` groups them."] = None
+    released: Annotated[int | None, "`failing`: deliveries that were released for another attempt."] = None
+    finished: Annotated[int | None, "`failing`: jobs that were finished meanwhile."] = None
+    window: Annotated[float | None, "`failing`: the seconds in which this happened, until now."] = None
+    retrying: Annotated[
+        int | None,
+        "`failing`: delayed jobs that had an attempt, of the 250 that are due first in each partition; omitted when "
+        "that is not known.",
+    ] = None
+    top_retrying: Annotated[int | None, "`failing`: how many of these have the most frequent error."] = None
+    top_error: Annotated[str | None, "`dying`, `failing`: the most frequent error, as `GET /dead` groups them."] = None
     top_reason: Annotated[str | None, "`dying`: why the jobs with that error are dead."] = None
     top_dead: Annotated[int | None, "`dying`: how many jobs died with that error."] = None
     exact: Annotated[
-        bool | None, "`dying`: `false` when there are too many dead jobs to read all: the numbers are estimates."
+        bool | None,
+        "`dying`: `false` when there are too many dead jobs to read all: the numbers are estimates. `failing`: `false` "
+        "when more delayed jobs may be `retrying`.",
     ] = None
     due: Annotated[int | None, "`paused`: delayed jobs that are due. `overload`: jobs due in the next hour."] = None
     handled: Annotated[int | None, "`overload`: jobs an hour that consumers handle at this rate."] = None
@@ -141,12 +153,12 @@ GET_NOW = Operation(
     scope=Scope.READ,
     summary="Get what needs a person now",
     description=(
-        "Lists what needs a person, the most urgent first: topics without consumers or behind, push targets that "
-        "fail, jobs that died within the last hour, pauses that hold jobs back, a timer that is late, a store that "
-        "is down in part. Each alert has a `code` and facts for programs, and a `text` for people. Without alerts "
-        "all is quiet. `next_due_at` is when the next job is due, and `next_due_jobs` how many are due in that "
-        "second. With `topics`: only alerts of these topics, and of the store. What was read is kept for up to 5 "
-        "seconds."
+        "Lists what needs a person, the most urgent first: topics without consumers or behind, push targets and "
+        "attempts that fail, jobs that died within the last hour, pauses that hold jobs back, a timer that is late, "
+        "a store that is down in part. Each alert has a `code` and facts for programs, and a `text` for people. "
+        "Without alerts all is quiet. `next_due_at` is when the next job is due, and `next_due_jobs` how many are "
+        "due in that second. With `topics`: only alerts of these topics, and of the store. What was read is kept for "
+        "up to 5 seconds."
     ),
     response=Now,
     response_description="The alerts.",

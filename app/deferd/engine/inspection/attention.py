@@ -21,6 +21,7 @@ from deferd.engine.caches import SharedReads
 from deferd.engine.history import BestRate, FinishRates
 from deferd.engine.inspection.consumers import ConsumerRegistry, Reports
 from deferd.engine.inspection.dead_errors import DeadErrors, DeadGroup, DeadJobs
+from deferd.engine.inspection.failing import Failing, FailingTopics, Retrying
 from deferd.engine.inspection.job_facts import Pause, pause_of
 from deferd.engine.partitions import is_first, topic_of, topics_of
 from deferd.engine.push_store import TargetState
@@ -110,7 +111,8 @@ class Attention:
     `popped` are the jobs of each topic that are handed out per second, None when that is not known; `best` are the best
     rates of two days of topics in which many are due soon, as far as they are known. `given` is what the
     store gives to topics that ask for more than memory, as far as that is known. `targets` are the states of the push
-    targets whose circuits are not closed, of the first 200. `unreadable` are shards that cannot be reached.
+    targets whose circuits are not closed, of the first 200. `failing` are topics in which attempts fail, and `retrying`
+    the jobs that wait there for another one, of some. `unreadable` are shards that cannot be reached.
     """
 
     now_ms: int = 0
@@ -126,6 +128,8 @@ class Attention:
     dead: DeadErrors | None = None
     given: dict[str, Given] = field(default_factory=dict)
     targets: dict[str, TargetState] = field(default_factory=dict)
+    failing: dict[str, Failing] = field(default_factory=dict)
+    retrying: dict[str, Retrying] = field(default_factory=dict)
 
 
 class AttentionReader:
@@ -141,6 +145,7 @@ class AttentionReader:
         registry: ConsumerRegistry,
         dead_jobs: DeadJobs,
         finish_rates: FinishRates,
+        failing: FailingTopics,
         dead_retention_ms: int,
     ) -> None:
         self._store = store
@@ -151,6 +156,7 @@ class AttentionReader:
         self._dead_jobs = dead_jobs
         self._dead_retention_ms = dead_retention_ms
         self._finish_rates = finish_rates
+        self._failing = failing
 
     async def read(self) -> Attention:
         """Read everything. Raises StoreUnavailable when no shard of the store can be reached."""
@@ -171,6 +177,7 @@ class AttentionReader:
             self._read_durability(found),
             self._read_rates(found),
             self._read_targets(found),
+            self._read_failing(found),
         )
         return found
 
@@ -247,6 +254,28 @@ class AttentionReader:
     async def _read_rates(self, found: Attention) -> None:
         many = sorted((-state.due_soon, name) for name, state in found.topics.items() if state.due_soon >= MANY_DUE)
         found.best = await self._finish_rates.best_of([name for _, name in many[:_RATES_READ]])
+
+    async def _read_failing(self, found: Attention) -> None:
+        of_topic: dict[str, list[Failing]] = {}
+
+        async def read(shard: int) -> None:
+            try:
+                for partition, one in (await self._failing.read(shard, found.now_ms)).items():
+                    of_topic.setdefault(topic_of(partition), []).append(one)
+            except StoreUnavailable:
+                found.is_complete = False
+
+        await asyncio.gather(*(read(one.shard) for one in found.shards if one.shard not in found.unreadable))
+        for topic, counts in of_topic.items():
+            whole = Failing(
+                max(one.window_ms for one in counts),
+                sum(one.finished for one in counts),
+                sum(one.released for one in counts),
+            )
+            if topic in found.topics and whole.released >= FAILING_LEAST and whole.released > whole.finished:
+                found.failing[topic] = whole
+        most_first = sorted(found.failing, key=lambda topic: -found.failing[topic].released)
+        found.retrying = await self._failing.retrying(most_first)
 
     async def _read_targets(self, found: Attention) -> None:
         failing = sorted((-state.ready, name) for name, state in found.topics.items() if state.circuit > _CLOSED)
@@ -355,6 +384,10 @@ OVERLOAD_SHARE = 1.2
 """Consumers can usually handle a fifth more than they did."""
 OVERLOAD_JOBS = MANY_DUE
 """Fewer due jobs in an hour raise no alert."""
+FAILING_LEAST = 20
+"""Fewer failed attempts raise no alert; nor do as many as jobs were finished: then retries help."""
+FAILING_CRITICAL = 100
+"""So many failed, and nothing at all was finished."""
 _KEPT_S, _KEPT_LEAST_S = 5.0, 0.5
 _TOPICS_AT_ONCE = 100
 
@@ -450,11 +483,28 @@ def _of_topic(found: Attention, state: TopicState, *, has_timer: bool) -> Iterat
             yield Alert("warning", "paused", state.topic, state.ready + state.overdue, facts)
         return
     target = found.targets.get(state.topic)
+    failing = found.failing.get(state.topic)
+    if failing is not None and target is None:
+        yield _failing_work(found, state, failing)
     if target is not None and (state.ready or state.reserved or state.delayed):
         yield _failing_push(found, state, target)
     elif state.ready:
         yield from _waiting(found, state)
     yield from _overload(found, state)
+
+
+def _failing_work(found: Attention, state: TopicState, failing: Failing) -> Alert:
+    retrying = found.retrying.get(state.topic)
+    facts: dict[str, Any] = {
+        "released": failing.released,
+        "finished": failing.finished,
+        "window_ms": failing.window_ms,
+    }
+    if retrying is not None:
+        facts |= {"retrying": retrying.jobs, "exact": retrying.is_exact}
+        facts |= {"top_error": retrying.top_error, "top_retrying": retrying.top_jobs or None}
+    is_critical = not failing.finished and failing.released >= FAILING_CRITICAL
+    return Alert("critical" if is_critical else "warning", "failing", state.topic, failing.released, facts)
 
 
 def _failing_push(found: Attention, state: TopicState, target: TargetState) -> Alert:
