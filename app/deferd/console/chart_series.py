@@ -40,10 +40,11 @@ def due_series(forecast: dict[str, Any]) -> Series:
 
 
 def flow_series(history: dict[str, Any]) -> Series:
-    """What happened in a topic: jobs a minute put, handed out, finished and dead, and how many wait and are held."""
+    """What happened in a topic: jobs a minute put, handed out, finished, released and dead; how many wait, are held."""
     buckets, a_minute = history["buckets"], 60 / history["bucket"]
     columns: Series = {
-        name: [round(value * a_minute, 2) for value in buckets[name]] for name in ("put", "popped", "finished", "dead")
+        name: [round(value * a_minute, 2) for value in buckets[name]]
+        for name in ("put", "popped", "finished", "released", "dead")
     }
     sums = {name: buckets[name] for name in ("put", "popped", "finished", "released", "dead", "cancelled")}
     return {

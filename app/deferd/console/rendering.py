@@ -217,6 +217,8 @@ def alert_link(alert: dict[str, Any]) -> str:
     match alert["code"]:
         case "dying" if topic is not None:
             return f"console/dead?{urlencode({'topics': topic})}"
+        case "failing" if topic is not None:
+            return f"{page_path('console', 'topics', topic, 'jobs')}?state=delayed&retrying=1"
         case "schedules_missed" if alert.get("schedule"):
             return page_path("console", "schedules", alert["schedule"])
     return "console/system" if topic is None else page_path("console", "topics", topic)

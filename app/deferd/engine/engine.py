@@ -198,6 +198,7 @@ class Engine:
         self.history_publisher = HistoryPublisher(scripts, keys, labels.counted)
         self.histories = Histories(scripts, keys)
         self.finish_rates = FinishRates(scripts, keys)
+        self.failing = FailingTopics(scripts, keys)
         self.forecasts = Forecasts(scripts, keys, self.topic_list, scheduled_runs)
         self.dead_jobs = DeadJobs(scripts, keys, self.topic_list)
         self.alerts = Alerts(
@@ -209,7 +210,7 @@ class Engine:
                 registry=self.consumer_registry,
                 dead_jobs=self.dead_jobs,
                 finish_rates=self.finish_rates,
-                failing=FailingTopics(scripts, keys),
+                failing=self.failing,
                 dead_retention_ms=dead_retention_ms,
             )
         )

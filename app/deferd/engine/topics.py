@@ -155,7 +155,7 @@ class Topics:
     ) -> tuple[list[JobRecord], str | None, int]:
         """As `jobs`, only those that match; and how many jobs were looked at.
 
-        `reason` and `error_group` of the filter are of dead jobs: with one of them `state` is DEAD.
+        `state` is `only_state` of the filter, if it has one.
 
         Looks at about 10,000 jobs at most: a page may have no job and yet not be the last. With a tag it reads the tag
         index, partition by partition in the order of the ids, and looks only at jobs that have the tag.
@@ -216,7 +216,8 @@ class Topics:
 class JobFilter:
     """The conditions on a listed job. `error` must be a part of its last error, `id_prefix` the beginning of its id.
 
-    `reason` is why it is dead, and `error_group` its normalized error, '' for none.
+    `reason` is why it is dead, and `error_group` its normalized error, '' for none. `retrying`: it is delayed, and had
+    an attempt.
     """
 
     tag: str | None = None
@@ -226,11 +227,14 @@ class JobFilter:
     error: str | None = None
     reason: str | None = None
     error_group: str | None = None
+    retrying: bool = False
 
     @property
-    def is_for_dead(self) -> bool:
-        """Whether only dead jobs can match."""
-        return self.reason is not None or self.error_group is not None
+    def only_state(self) -> JobState | None:
+        """The state of all jobs that can match; None: any."""
+        if self.reason is not None or self.error_group is not None:
+            return JobState.DEAD
+        return JobState.DELAYED if self.retrying else None
 
     @property
     def is_empty(self) -> bool:
@@ -246,6 +250,7 @@ class JobFilter:
             "prefix": self.id_prefix,
             "error": self.error or part_of_each(self.error_group or "") or None,
             "reason": self.reason,
+            "retrying": self.retrying or None,
         }
         return {name: value for name, value in named.items() if value is not None}
 

@@ -331,6 +331,29 @@ def test_all_jobs_of_a_dead_group_without_an_error_are_those_without_one(
     assert jobs.get("b") is None
 
 
+def test_jobs_that_fail_and_are_retried_have_a_tab_and_show_their_error(
+    browser_like: httpx.Client, jobs: Producer
+) -> None:
+    jobs.put("later", delay=900)
+    jobs.fail("a", "no such order")
+    delayed = browser_like.get(f"/console/topics/{jobs.topic}/jobs?state=delayed").text
+    assert row_ids(delayed) == {"a", "later"}
+    assert "no such order" in delayed
+    [tab] = re.findall(r'<a href="([^"]*retrying=1[^"]*)"[^>]*>retrying <span class="tab-count of-dead">1<', delayed)
+    assert row_ids(browser_like.get(f"/{html.unescape(tab)}").text) == {"a"}
+    assert "Failed, and retried" in browser_like.get(f"/console/topics/{jobs.topic}").text
+    _, done = act(browser_like, jobs.topic, "run_now", {"state": "delayed", "retrying": "1", "all": "1"})
+    assert "retrying=1" in done.headers["location"]
+    assert {job_id: (jobs.get(job_id) or {})["state"] for job_id in ("a", "later")} == {
+        "a": "ready",
+        "later": "delayed",
+    }
+    assert "Failed, and retried" not in browser_like.get(f"/console/topics/{jobs.topic}").text
+    ready = browser_like.get(f"/console/topics/{jobs.topic}/jobs?state=ready").text
+    assert "no such order" in ready
+    assert "error-text" not in browser_like.get(f"/console/topics/{jobs.topic}/jobs?state=delayed").text
+
+
 def test_a_selection_is_rescheduled_run_and_purged(browser_like: httpx.Client, jobs: Producer) -> None:
     jobs.put("a", "b", delay=600)
     _, bad = act(browser_like, jobs.topic, "reschedule", {"ids": ["a"]}, when="soon")

@@ -92,6 +92,19 @@ async def test_the_jobs_of_a_group_of_dead_jobs_are_listed_exactly(driver: Engin
     assert await found(reason="buried") == sorted(errors)
 
 
+@pytest.mark.parametrize("limit", [1, 100])
+async def test_jobs_that_wait_for_another_attempt_are_listed(driver: EngineDriver, limit: int) -> None:
+    for job_id in ("a", "b", "c", "d"):
+        await driver.put(job_id, tags=["t"])
+        [popped] = await driver.pop(1)
+        counts = job_id != "c"
+        await driver.deliveries.release(TOPIC, popped.id, ANY_RECEIPT, delay_ms=600_000, error=job_id, counts=counts)
+    await driver.put("later", delay=500)
+    assert (await search(driver, DELAYED, retrying=True, limit=limit))[0] == ["a", "b", "d"]
+    assert (await search(driver, DELAYED, retrying=True, tag="t", error="b", limit=limit))[0] == ["b"]
+    assert JobFilter(retrying=True).only_state is DELAYED
+
+
 _ERRORS = ["GET https://a/b: 502", 'no "x/y" (a=1)', "100%", "//", '"', "Müller\n/tmp", "z", "%a-", None]
 
 

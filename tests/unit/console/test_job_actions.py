@@ -23,7 +23,7 @@ def test_a_filter_is_read_from_a_url() -> None:
     assert (wanted.state, wanted.id, wanted.due_after, list(wanted.problems)) == ("dead", "a", None, ["due_after"])
     assert wanted.query() == {
         "state": "dead", "id_prefix": "a", "tag": None, "error": "x", "due_after": None, "due_before": None,
-        "reason": None, "error_group": None,
+        "reason": None, "error_group": None, "retrying": None,
     }  # fmt: skip
     assert not wanted.is_oldest_first
     assert read_filter({"state": "nothing"}, NOW_MS).state is None
@@ -41,6 +41,12 @@ def test_a_filter_is_read_from_a_url() -> None:
         ("redrive", {"state": "dead", "tag": "a"}, True),
         ("redrive", {"state": "ready"}, False),
         ("redrive", {"state": "dead", "error": "x"}, False),
+        ("redrive", {"state": "dead", "reason": "buried", "group": "x"}, True),
+        ("purge", {"state": "dead", "group": ""}, True),
+        ("cancel", {"state": "dead", "tag": "a", "group": ""}, False),
+        ("cancel", {"tag": "a", "reason": "buried"}, False),
+        ("run_now", {"state": "delayed", "retrying": "1"}, False),
+        ("cancel", {"state": "delayed", "retrying": "1", "tag": "a"}, False),
         ("purge", {"state": "finished"}, True),
         ("purge", {"state": "delayed", "due_after": "now"}, False),
     ],
@@ -52,6 +58,14 @@ def test_what_the_api_can_select_itself(action: str, fields: dict[str, str], sel
 def call(action: str, fields: dict[str, str], ids: tuple[str, ...] | None = None, **more: Any) -> Any:
     target = Target("t", ids, read_filter(fields, NOW_MS))
     return api_call(action, target, **{"cutoff": "C", "options": {}, "dry_run": False, **more})
+
+
+def test_a_redrive_and_a_purge_of_a_group_name_its_reason_and_error() -> None:
+    group = {"state": "dead", "reason": "buried", "group": ""}
+    redrive = call("redrive", group).body
+    assert (redrive["reason"], redrive["error"], redrive["cutoff"]) == ("buried", "", "C")
+    purge = call("purge", {**group, "group": "x *"}).query
+    assert (purge["state"], purge["reason"], purge["error"]) == ("dead", "buried", "x *")
 
 
 def test_every_call_has_the_cutoff() -> None:

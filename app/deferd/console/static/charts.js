@@ -51,9 +51,10 @@ const KINDS = {
   flow: {
     series: [
       line("put", "delayed", "jobs", jobs), line("handed out", "series-1", "jobs", jobs, { dash: [3, 3] }),
-      line("finished", "ready", "jobs", jobs), line("dead", "dead", "jobs", jobs),
+      line("finished", "ready", "jobs", jobs), line("released", "dead", "jobs", jobs, { dash: [3, 3] }),
+      line("dead", "dead", "jobs", jobs),
     ],
-    columns: ([part]) => [part.at, part.put, part.popped, part.finished, part.dead],
+    columns: ([part]) => [part.at, part.put, part.popped, part.finished, part.released, part.dead],
     axes: [["jobs", compactJobs, 3]],
   },
   lateness: {

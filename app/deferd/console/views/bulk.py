@@ -199,7 +199,9 @@ def is_selectable(action: str, wanted: JobListFilter) -> bool:
     """Whether the API itself can select these jobs for this action. Otherwise they are found first and named by id."""
     if (wanted.reason or wanted.group is not None) and action not in {"redrive", "purge"}:
         return False
-    if wanted.id or wanted.error or (wanted.tag and wanted.state and action not in {"redrive", "purge"}):
+    if wanted.id or wanted.error or wanted.retrying:
+        return False
+    if wanted.tag and wanted.state and action not in {"redrive", "purge"}:
         return False
     has_due = wanted.due_after is not None or wanted.due_before is not None
     if action == "redrive":

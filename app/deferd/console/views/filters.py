@@ -73,6 +73,7 @@ class JobListFilter:
 
     `state` None: all states. The instants are RFC 3339; `zone` is that of typed times without an offset. `reason` and
     `group` are of a group of dead jobs: why they are dead, and their error as `GET /dead` shows it, '' for none.
+    `retrying`: only delayed jobs that had an attempt.
     """
 
     state: str | None
@@ -86,12 +87,13 @@ class JobListFilter:
     problems: dict[str, str] = field(default_factory=dict)
     reason: str = ""
     group: str | None = None
+    retrying: bool = False
 
     @property
     def is_search(self) -> bool:
         """Whether it filters by more than the state."""
         conditions = (self.id, self.tag, self.error, self.due_after, self.due_before, self.reason)
-        return any(conditions) or self.group is not None
+        return any(conditions) or self.group is not None or self.retrying
 
     @property
     def is_oldest_first(self) -> bool:
@@ -109,11 +111,13 @@ class JobListFilter:
             "due_before": self.due_before,
             "reason": self.reason or None,
             "error_group": self.group,
+            "retrying": True if self.retrying else None,
         }
 
     def text(self) -> str:
         """The filter in words."""
         parts = [f"{self.state} jobs" if self.state else "jobs in every state"]
+        parts += ["that had an attempt"] if self.retrying else []
         parts += [f"whose id begins with {self.id}"] if self.id else []
         parts += [f"with tag {self.tag}"] if self.tag else []
         parts += [f"whose error contains “{self.error}”"] if self.error else []
@@ -152,4 +156,5 @@ def read_filter(fields: Mapping[str, str], now_ms: int | None) -> JobListFilter:
         problems=problems,
         reason=given["reason"],
         group=fields.get("group"),
+        retrying=bool(fields.get("retrying")),
     )

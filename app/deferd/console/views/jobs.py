@@ -15,7 +15,10 @@ pages = PageList()
 PAGE_SIZES = (50, 200, 1000)
 _EVERY_S, _SEARCHED_EVERY_S = 2.0, 20.0
 """How often the rows are read again; a search reads up to 10,000 jobs."""
-KEPT_IN_URL = ("state", "id", "tag", "error", "reason", "group", "due_after", "due_before", "zone", "order", "limit")
+KEPT_IN_URL = (
+    *("state", "id", "tag", "error", "reason", "group", "retrying", "due_after", "due_before", "zone"),
+    *("order", "limit"),
+)
 """The query of the list's URL, for the way back to it."""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import JobState
@@ -98,9 +98,9 @@ class FailingTopics:
     async def _read_retrying(self, topic: str) -> Retrying:
         errors: Counter[str] = Counter()
         jobs, is_exact = 0, True
-        for partition in self._keys.partitions.of(topic):
-            keys = (self._keys.named(partition, "delay"), self._keys.named(partition, "pool"))
-            delayed, looked_at, *rows = await self._scripts.run("retrying", keys, (_JOBS_LOOKED_AT,))
+        partitions = self._keys.partitions.of(topic)
+        replies = await asyncio.gather(*map(self._read_partition, partitions))
+        for partition, (delayed, looked_at, *rows) in zip(partitions, replies, strict=True):
             is_exact &= looked_at >= delayed
             jobs += len(rows) // 2
             for job_id, raw in zip(rows[::2], rows[1::2], strict=True):
@@ -109,6 +109,11 @@ class FailingTopics:
                     errors[error] += 1
         top_error, top_jobs = next(iter(errors.most_common(1)), (None, 0))
         return Retrying(jobs, is_exact, top_error, top_jobs)
+
+    async def _read_partition(self, partition: str) -> list[Any]:
+        keys = (self._keys.named(partition, "delay"), self._keys.named(partition, "pool"))
+        reply: list[Any] = await self._scripts.run("retrying", keys, (_JOBS_LOOKED_AT,))
+        return reply
 
 
 def _error_of(topic: str, job_id: str, raw: bytes) -> str:
