@@ -337,6 +337,17 @@ async def test_work_that_only_fails_is_critical_and_its_jobs_are_counted_as_far_
     assert (alert.facts["retrying"], alert.facts["exact"]) == (50, False), "250 of 300 delayed jobs were looked at"
 
 
+async def test_consumers_that_die_with_their_jobs_fail_too(driver: EngineDriver) -> None:
+    await driver.puts.put_many([PutJob(topic=TOPIC, id=f"l{at}", ttr=5) for at in range(FAILING_LEAST)])
+    await driver.pop(FAILING_LEAST)
+    await driver.pass_time(6)
+    await driver.engine.history_publisher.publish()
+    consume(driver)
+    alert = await only_alert(driver)
+    assert (alert.code, alert.facts["released"], alert.facts["finished"]) == ("failing", FAILING_LEAST, 0)
+    assert alert.facts["retrying"] == 0, "these are ready at once"
+
+
 async def test_snoozes_are_no_failures(driver: EngineDriver) -> None:
     await driver.puts.put_many([PutJob(topic=TOPIC, id=f"s{at}") for at in range(FAILING_LEAST)])
     for popped in await driver.pop(FAILING_LEAST):

@@ -56,7 +56,7 @@ class Alert(Response, frozen=True, kw_only=True):
     ] = None
     reserved: Annotated[int | None, "`behind`: jobs that consumers hold."] = None
     dead: Annotated[int | None, "`dying`: jobs that died within the last hour."] = None
-    released: Annotated[int | None, "`failing`: deliveries that were released for another attempt."] = None
+    released: Annotated[int | None, "`failing`: attempts that failed, by a release or the end of a lease."] = None
     finished: Annotated[int | None, "`failing`: jobs that were finished meanwhile."] = None
     window: Annotated[float | None, "`failing`: the seconds in which this happened, until now."] = None
     retrying: Annotated[
