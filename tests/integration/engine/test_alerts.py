@@ -440,7 +440,9 @@ async def test_a_pushed_topic_needs_no_consumer(driver: EngineDriver) -> None:
 async def test_a_push_that_fails_is_named_in_place_of_consumers_that_are_behind(driver: EngineDriver) -> None:
     await driver.put()
     await driver.engine.push.set(TOPIC, PUSH)
-    for _ in range(OPENS_AFTER):
+    await driver.engine.push.note_failure(TOPIC, "HTTP 429", is_probe=False, pause_ms=30_000)
+    assert await alerts(driver) == [], "it only asked for a pause"
+    for _ in range(OPENS_AFTER - 1):
         open_ms = await driver.engine.push.note_failure(TOPIC, "HTTP 502", is_probe=False, pause_ms=60_000)
     found = await now(driver)
     [alert] = found.alerts

@@ -351,6 +351,17 @@ async def test_a_topic_that_is_nearly_full_has_one_alert(engine: Engine) -> None
     )
 
 
+async def test_attempts_that_fail_in_all_partitions_are_one_alert(engine: Engine) -> None:
+    await put(engine)
+    for job in await pop(engine, len(IDS)):
+        await engine.deliveries.release("t", job.id, job.receipt, delay_ms=600_000, error="KeyError: 'email'")
+    await publish_history(engine)
+    [failing] = await alerts(engine)
+    assert (failing.code, failing.topic, failing.facts["released"]) == ("failing", "t", len(IDS))
+    assert (failing.facts["retrying"], failing.facts["exact"]) == (len(IDS), True)
+    assert failing.facts["top_error"] == "KeyError: 'email'"
+
+
 async def test_jobs_of_all_partitions_are_an_overload(engine: Engine) -> None:
     """No partition has as many as a topic must have to be looked at."""
     assert engine.clock is not None

@@ -24,7 +24,7 @@ from deferd.engine.inspection.dead_errors import DeadErrors, DeadGroup, DeadJobs
 from deferd.engine.inspection.failing import Failing, FailingTopics, Retrying
 from deferd.engine.inspection.job_facts import Pause, pause_of
 from deferd.engine.partitions import is_first, topic_of, topics_of
-from deferd.engine.push_store import TargetState
+from deferd.engine.push_store import OPENS_AFTER, TargetState
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts, WrongType
 from deferd.engine.topic_list import TopicList, raise_if_none_is_readable, select_topics
@@ -482,11 +482,11 @@ def _of_topic(found: Attention, state: TopicState, *, has_timer: bool) -> Iterat
             facts |= {"since_at_ms": state.pause.since_ms, "why": state.pause.reason}
             yield Alert("warning", "paused", state.topic, state.ready + state.overdue, facts)
         return
-    target = found.targets.get(state.topic)
+    target = _failing_target(found, state)
     failing = found.failing.get(state.topic)
     if failing is not None and target is None:
         yield _failing_work(found, state, failing)
-    if target is not None and (state.ready or state.reserved or state.delayed):
+    if target is not None:
         yield _failing_push(found, state, target)
     elif state.ready:
         yield from _waiting(found, state)
@@ -505,6 +505,18 @@ def _failing_work(found: Attention, state: TopicState, failing: Failing) -> Aler
         facts |= {"top_error": retrying.top_error, "top_retrying": retrying.top_jobs or None}
     is_critical = not failing.finished and failing.released >= FAILING_CRITICAL
     return Alert("critical" if is_critical else "warning", "failing", state.topic, failing.released, facts)
+
+
+def _failing_target(found: Attention, state: TopicState) -> TargetState | None:
+    """The target of a topic with work whose circuit is not closed.
+
+    A target that only asks for a pause, by `Retry-After`, does not fail, unless jobs wait too long for it.
+    """
+    target = found.targets.get(state.topic)
+    if target is None or not (state.ready or state.reserved or state.delayed):
+        return None
+    fails = target.failures >= OPENS_AFTER or _oldest_age_ms(found, state) > BEHIND_MS
+    return target if fails else None
 
 
 def _failing_push(found: Attention, state: TopicState, target: TargetState) -> Alert:
