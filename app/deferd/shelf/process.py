@@ -128,6 +128,17 @@ class ShelfProcess:
         keys = Keys(self.configuration.shards)
         self._rows, mover = await self._open(scripts, keys)
         self._mover = mover
+        moving = asyncio.create_task(self._settle_and_move(mover, scripts, keys), name="shelving")
+        watching = asyncio.create_task(self._broken(mover), name="shelf-files")
+        try:
+            await asyncio.wait({moving, watching}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await cancel_and_wait({moving, watching})
+        for task in (moving, watching):
+            if not task.cancelled():
+                task.result()
+
+    async def _settle_and_move(self, mover: Mover, scripts: Scripts, keys: Keys) -> None:
         await self._settle(mover)
         with contextlib.suppress(StoreUnavailable):  # it is logged where jobs are moved
             self._jobs_at_start = await mover.count()
@@ -139,15 +150,7 @@ class ShelfProcess:
             # An earlier process may have promised that jobs stay in the store.
             wait_s=0.0 if mover.starts == 1 else KEPT_S,
         )
-        moving = asyncio.create_task(self._shelving.run(), name="shelving")
-        watching = asyncio.create_task(self._broken(mover), name="shelf-files")
-        try:
-            await asyncio.wait({moving, watching}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            await cancel_and_wait({moving, watching})
-        for task in (moving, watching):
-            if not task.cancelled():
-                task.result()
+        await self._shelving.run()
 
     async def _broken(self, mover: Mover) -> None:
         """Return when writing fails, and opening the files again may help. Until then the jobs can be read."""
