@@ -226,7 +226,9 @@ class _TopicCheck:
                 )
             if twins and self._repair:
                 await calls.load(self._topic, twins)
-            self._report.checked += len(ids)
+            for job_id in page.unreadable:
+                self._report.findings.add(Finding(FindingKind.SHELF_UNREADABLE, job_id, f"on the shelf{self._place()}"))
+            self._report.checked += page.looked_at
             after, has_more = page.end, page.has_more
         async with calls.still(self._topic):
             [jobs] = await calls.counts_before(self._topic, [_EVER_MS])

@@ -96,13 +96,14 @@ class Wanted(NamedTuple):
 
 class Page(NamedTuple):
     """Jobs in the order of due time and id. `end` is where the look ended: due time and id of the last of `looked_at`
-    jobs.
+    jobs. `unreadable` are ids of jobs among these whose records are damaged.
     """
 
     jobs: list[Job]
     looked_at: int
     end: tuple[int, str] | None
     has_more: bool
+    unreadable: tuple[str, ...] = ()
 
 
 class ShelfCalls(Protocol):

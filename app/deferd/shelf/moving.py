@@ -169,6 +169,11 @@ class Mover:
         moving = () if move is None else move.ids
         if to_load := [job_id for job_id in ids if job_id in moving or self._rows.may_have(topic, job_id)]:
             await self._load(topic, to_load)
+            if unreadable := self._rows.unreadable(topic, to_load):
+                raise StoreUnavailable(
+                    f"job {unreadable[0]!r} of topic {topic!r} is on the shelf, and cannot be read: a file is damaged",
+                    FILES_RETRY_S,
+                )
         return generation
 
     async def _load(self, topic: str, ids: list[str]) -> None:

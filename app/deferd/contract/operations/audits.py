@@ -158,6 +158,11 @@ class FindingKind(StrEnum):
         "a job is on the shelf, and another one with its id is in the store: it could run twice",
         "the one in the store stays, the other is deleted",
     )
+    SHELF_UNREADABLE = (
+        "shelf_unreadable",
+        "a job on the shelf cannot be read, as its file is damaged: calls for it fail, and it is not handed out",
+        "none: restore a backup",
+    )
     SHELF_MISCOUNTED = (
         "shelf_miscounted",
         "the number of jobs on the shelf is wrong: counts of the topic and its limit are wrong",
