@@ -28,6 +28,7 @@ NO_SHELF = (1 << 53) - 1
 NOT_ASKED = 0
 """In place of a generation: the topic had no jobs on the shelf when it was last heard of."""
 _REMEMBERED_MAX = 10_000
+_NOTED_MOST = 100
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -106,13 +107,21 @@ class Page(NamedTuple):
     unreadable: tuple[str, ...] = ()
 
 
+class Asked(NamedTuple):
+    """Ids that a call has asked for, and in which generation."""
+
+    generation: int
+    ids: Sequence[str]
+
+
 class ShelfCalls(Protocol):
     """The calls of the shelf. `topic` is a partition everywhere. Each raises StoreUnavailable."""
 
-    async def load(self, topic: str, ids: Sequence[str]) -> int:
+    async def load(self, topic: str, ids: Sequence[str], let_go: Sequence[Asked] = ()) -> int:
         """Load those of the jobs that are on the shelf into the store; the others stay there.
 
-        Returns the generation, NOT_ASKED if the shelf has not had any job of the topic.
+        Returns the generation, NOT_ASKED if the shelf has not had any job of the topic. Ids in `let_go` may leave the
+        store, as far as no other call has asked for them.
         """
         ...
 
@@ -158,6 +167,8 @@ class Shelf:
         self.calls = calls
         self._shelved: set[str] = set()
         """The partitions that had jobs on the shelf when a put last asked."""
+        self._done: dict[str, list[Asked]] = {}
+        """By partition: what was asked for by puts that have ended."""
 
     async def find(
         self,
@@ -200,10 +211,22 @@ class Shelf:
             return NO_SHELF
         if topic not in self._shelved:
             return NOT_ASKED
-        generation = await self.calls.load(topic, ids)
+        generation = await self.calls.load(topic, ids, self._done.pop(topic, ()))
         if generation == NOT_ASKED:
             self._shelved.discard(topic)
         return generation
+
+    def note_done(self, topic: str, asked: Asked) -> None:
+        """Note that a put has ended, so that its ids may leave the store; the shelf learns of it with the next put.
+
+        Not for a put that may still come to the store.
+        """
+        if asked.generation in {NO_SHELF, NOT_ASKED}:
+            return
+        done = self._done.setdefault(topic, [])
+        if len(done) == _NOTED_MOST:
+            done.clear()
+        done.append(asked)
 
     @asynccontextmanager
     async def loaded(self, topic: str, ids: Sequence[str]) -> AsyncIterator[None]:

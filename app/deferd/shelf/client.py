@@ -13,7 +13,7 @@ from msgspec import Raw, msgpack
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine.scripts import request_ends_at_s
-from deferd.engine.shelf import Page, Wanted
+from deferd.engine.shelf import Asked, Page, Wanted
 from deferd.shelf.calls import END, RELEASE, STATUS, STILL, VERBS, BadFrame, Frames, Status, frame
 from deferd.store.task_cancellation import forget_error
 
@@ -45,9 +45,9 @@ class ShelfClient:
         if self._connection is not None:
             self._connection.close()
 
-    async def load(self, topic: str, ids: Sequence[str]) -> int:
+    async def load(self, topic: str, ids: Sequence[str], let_go: Sequence[Asked] = ()) -> int:
         """See ShelfCalls."""
-        generation: int = await self._call("load", topic, list(ids))
+        generation: int = await self._call("load", topic, list(ids), let_go)
         return generation
 
     async def load_due(self, until_ms: int) -> None:

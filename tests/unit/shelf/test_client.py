@@ -100,7 +100,7 @@ async def test_calls_fail_when_the_process_dies_and_go_on_with_another_one(serve
     load = asyncio.create_task(client.load("t", ["b"]))
     number, _, args = await server.call(3)
     server.send(frame(number, True, 1))
-    assert (await load, args) == (1, ["t", ["b"]])
+    assert (await load, args) == (1, ["t", ["b"], []])
 
 
 async def test_a_process_that_does_not_respond_is_not_waited_for(
@@ -130,7 +130,7 @@ async def test_a_caller_that_is_cancelled_harms_no_other(server: Server, client:
     await asyncio.sleep(0)
     connecting.cancel()
     number, _, args = await server.call()
-    assert args == ["t", ["b"]]
+    assert args == ["t", ["b"], []]
     cancelled = asyncio.create_task(client.load("t", ["c"]))
     other, _, _ = await server.call(1)
     cancelled.cancel()
