@@ -209,8 +209,8 @@ def time_header(now_ms: int) -> Header:
 
 
 def is_of_console(path: str) -> bool:
-    """Whether the console serves this path."""
-    return path in {"/", "/console"} or path.startswith("/console/")
+    """Whether the console serves this path: also icons, which browsers ask for by themselves, with no key."""
+    return path in {"/", "/console", "/favicon.ico"} or path.startswith(("/console/", "/apple-touch-icon"))
 
 
 def error_response(error: Exception) -> Response:

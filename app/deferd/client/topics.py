@@ -45,6 +45,12 @@ class JobFilters(TypedDict, total=False):
     """Jobs whose id begins so."""
     error: str | None
     """Jobs whose last error contains this text."""
+    reason: DeadReason | str | None
+    """Jobs that are dead for this reason."""
+    error_group: str | None
+    """Dead jobs with this error of a DeadGroup, in which `*` stands for what varies; '' for those without one."""
+    retrying: bool
+    """True: only delayed jobs that had an attempt: they failed, and wait for another one."""
     order: Literal["asc", "desc"]
     """`desc`: what happens last comes first."""
     bodies: bool
@@ -65,8 +71,9 @@ def jobs(
     for at in ("due_after", "due_before"):
         if at in query:
             query[at] = instant(at, query[at])
-    if "bodies" in query:
-        query["bodies"] = str(bool(query["bodies"])).lower()
+    for name in ("bodies", "retrying"):
+        if name in query:
+            query[name] = str(bool(query[name])).lower()
     request = request_for(operations.LIST_JOBS, topic, query=query)
     return request.giving(lambda page: (page.jobs, page.next_cursor))
 

@@ -57,7 +57,9 @@ class ApiRefused(Exception):
         self.status = status
         self.problem = problem
         self.scope = scope
-        super().__init__(problem.get("detail", problem.get("title", "")))
+        errors = problem.get("errors") or ()  # `detail` names the first of them only
+        named = "; ".join(f"{error['field'].removeprefix('body.')} {error['message']}" for error in errors)
+        super().__init__(named or problem.get("detail", problem.get("title", "")))
 
     @property
     def code(self) -> str:

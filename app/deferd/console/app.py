@@ -42,6 +42,7 @@ _SECURITY_HEADERS = {
     "referrer-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
+_FOR_A_DAY = "public, max-age=86400"
 _FOR_EVER = "public, max-age=31536000, immutable"
 
 
@@ -61,7 +62,10 @@ class Console:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request. Raises ClientDisconnect."""
-        if scope["path"].startswith(_STATIC):
+        if scope["path"] == "/favicon.ico":
+            response = self._static_file(scope, f"{static_files().version}/icon.svg")
+            response.headers["cache-control"] = _FOR_A_DAY
+        elif scope["path"].startswith(_STATIC):
             response = self._static_file(scope, scope["path"].removeprefix(_STATIC))
         else:
             request = AsgiRequest(scope, receive, {}, self._context.settings.max_body_bytes)

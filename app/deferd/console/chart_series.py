@@ -13,10 +13,10 @@ _HOUR_S = 3600
 
 
 def lateness_series(history: dict[str, Any]) -> Series:
-    """Lateness of first deliveries: `at`, `p50`, `p99` in seconds; `hours` with the highest of each hour."""
+    """Lateness of first deliveries per `bucket`: `at`, `p50`, `p99` in seconds; `hours` with the highest of each."""
     buckets = history["buckets"]
     columns = {"at": buckets["at"], "p50": buckets["lateness_p50"], "p99": buckets["lateness_p99"]}
-    return {**columns, "hours": _grouped(columns, _highest)}
+    return {**columns, "bucket": history["bucket"], "hours": _grouped(columns, _highest)}
 
 
 def due_series(forecast: dict[str, Any]) -> Series:
@@ -40,14 +40,16 @@ def due_series(forecast: dict[str, Any]) -> Series:
 
 
 def flow_series(history: dict[str, Any]) -> Series:
-    """What happened in a topic: jobs a minute put, handed out, finished and dead, and how many wait and are held."""
+    """What happened in a topic: jobs a minute put, handed out, finished, released and dead; how many wait, are held."""
     buckets, a_minute = history["buckets"], 60 / history["bucket"]
     columns: Series = {
-        name: [round(value * a_minute, 2) for value in buckets[name]] for name in ("put", "popped", "finished", "dead")
+        name: [round(value * a_minute, 2) for value in buckets[name]]
+        for name in ("put", "popped", "finished", "released", "dead")
     }
     sums = {name: buckets[name] for name in ("put", "popped", "finished", "released", "dead", "cancelled")}
     return {
         "at": buckets["at"],
+        "bucket": history["bucket"],
         **columns,
         "ready": buckets["ready"],
         "reserved": buckets["reserved"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -21,6 +22,9 @@ from deferd.console.api_calls import page_path
 
 REGION = "region_"
 """The beginning of the names of the blocks that can be rendered by themselves: see `render_regions`."""
+_INSTANTS = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z)")
+_BIDI_CONTROLS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+_TAG_OR_BIDI = re.compile(f"(<[^>]*>)|[{_BIDI_CONTROLS}]")
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 
 
@@ -43,14 +47,28 @@ class Renderer:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        filters = (number, duration, instant, pretty_json, compact_json, due, plain, shortened, tojson_text, size)
+        filters = (
+            number,
+            duration,
+            instant,
+            absolute,
+            from_now,
+            timed,
+            pretty_json,
+            compact_json,
+            due,
+            plain,
+            shortened,
+            tojson_text,
+            size,
+        )
         self._environment.filters.update({one.__name__: one for one in filters})
         self._environment.globals.update(page_path=page_path, count_cell=count_cell, alert_link=alert_link)
         self._environment.globals["ui"] = self._environment.get_template("ui.html").module
 
     def render(self, template: str, values: dict[str, Any]) -> str:
         """A whole page."""
-        return self._environment.get_template(template).render(values)
+        return without_bidi_controls(self._environment.get_template(template).render(values))
 
     def render_regions(self, template: str, regions: Sequence[str], values: dict[str, Any]) -> str:
         """The block `region_<region>` of the first alone; htmx puts those of the others into the elements of their ids.
@@ -62,7 +80,18 @@ class Renderer:
             raise UnknownRegion(",".join(regions))
         first, *others = ("".join(loaded.blocks[REGION + region](loaded.new_context(values))) for region in regions)
         named = zip(regions[1:], others, strict=True)
-        return first + "".join(f'<div id="{name}" hx-swap-oob="innerHTML">{text}</div>' for name, text in named)
+        all_regions = (first, *(f'<div id="{name}" hx-swap-oob="innerHTML">{text}</div>' for name, text in named))
+        return without_bidi_controls("".join(all_regions))
+
+
+def without_bidi_controls(page: str) -> str:
+    """A page that shows characters which reorder text as escapes of JSON: `\\u202e` would show a body as another one.
+
+    Attributes keep them: forms send what they have.
+    """
+    if not any(character in page for character in _BIDI_CONTROLS):
+        return page
+    return _TAG_OR_BIDI.sub(lambda found: found[1] or f"\\u{ord(found[0]):04x}", page)
 
 
 def etag_of(text: str) -> str:
@@ -117,6 +146,28 @@ def instant(value: str | datetime | None, empty: str = "–") -> Markup:  # noqa
     return Markup(f'<time datetime="{text[:10]}T{text[11:23]}Z" data-relative>{text[:19]} UTC</time>')  # noqa: S704 (as above)
 
 
+def absolute(value: str | datetime) -> Markup:
+    """As `instant`, but always a date and a time."""
+    return Markup(instant(value).replace(" data-relative", " data-absolute", 1))  # noqa: S704 (as above)
+
+
+def from_now(value: str | datetime) -> Markup:
+    """As `instant`, but always relative to now."""
+    return Markup(instant(value).replace(" data-relative", " data-relative data-from-now", 1))  # noqa: S704 (as above)
+
+
+def timed(text: str) -> Markup:
+    """A text, in which the browser shows instants in the reader's zone, and names it."""
+    return Markup("").join(_zoned(part) if place % 2 else part for place, part in enumerate(_INSTANTS.split(text)))
+
+
+def _zoned(text: str) -> str:
+    try:
+        return Markup(absolute(text).replace(" data-absolute", " data-absolute data-zoned", 1))  # noqa: S704 (as above)
+    except ValueError:  # people and programs write what looks like an instant
+        return text
+
+
 def pretty_json(value: Any) -> str:
     """A value as indented JSON."""
     return json.dumps(value, ensure_ascii=False, indent=2)
@@ -166,6 +217,8 @@ def alert_link(alert: dict[str, Any]) -> str:
     match alert["code"]:
         case "dying" if topic is not None:
             return f"console/dead?{urlencode({'topics': topic})}"
+        case "failing" if topic is not None:
+            return f"{page_path('console', 'topics', topic, 'jobs')}?state=delayed&retrying=1"
         case "schedules_missed" if alert.get("schedule"):
             return page_path("console", "schedules", alert["schedule"])
     return "console/system" if topic is None else page_path("console", "topics", topic)

@@ -6,7 +6,7 @@ import hashlib
 import math
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from deferd.api.auth.admission import Admission
@@ -14,7 +14,8 @@ from deferd.api.auth.api_keys import Key, Limit, Permission
 from deferd.api.auth.rate_limit import Bucket
 from deferd.api.context import AppContext
 from deferd.api.incoming_request import IncomingRequest
-from deferd.contract.errors import RateLimited, Unauthorized
+from deferd.contract.errors import Forbidden, RateLimited, Unauthorized
+from deferd.contract.scopes import Scope
 from deferd.engine.caches import SharedReads
 
 _COOKIE_BYTES = 32
@@ -47,6 +48,7 @@ class Sessions:
             RateLimited: there is no such key, and there were too many attempts from this address. The key that exists
                 is admitted: else others at its address could keep it out, and nobody guesses a token.
             Unauthorized: there is no such key.
+            Forbidden: the key lacks the scope `read`, without which it would see no page.
             StoreUnavailable.
         """
         gate = self._context.gate
@@ -61,6 +63,9 @@ class Sessions:
                 raise RateLimited("too many attempts to log in from this address", retry_after_s=math.ceil(wait_s))
             gate.audit_refusal(None, _LOG_IN, request, None, Unauthorized.code)
             raise Unauthorized("this key is not known to the service")
+        if Scope.READ not in key.scopes:
+            gate.audit_refusal(key.name, _LOG_IN, request, None, Forbidden.code)
+            raise Forbidden(f"The key {key.name} lacks scope read, which all pages need: it has {_listed(key.scopes)}.")
         cookie = secrets.token_urlsafe(_COOKIE_BYTES)
         with gate.recording(_LOG_IN, request, Admission(key), {}):
             await self._context.engine.console_sessions.open(_digest(cookie), key.digest)
@@ -116,6 +121,10 @@ class _Failures:
 def _digests(cookies: Sequence[str]) -> list[bytes]:
     """How many cookies that may be sessions are checked. Another program on this host may have set further ones."""
     return [_digest(cookie) for cookie in cookies if len(cookie) == _COOKIE_LENGTH][:_COOKIES_TRIED]
+
+
+def _listed(scopes: Iterable[Scope]) -> str:
+    return ", ".join(scope for scope in Scope if scope in scopes)
 
 
 def _digest(cookie: str) -> bytes:

@@ -31,6 +31,8 @@ FRAGMENT = "fragment"
 """The query parameter that asks for regions of a page: their names, with commas between."""
 NOTICE_COOKIE = "deferd_notice"
 _NOTICE_SHOWN = 300
+_PROBLEM = "!"
+"""In front of a notice that says that nothing was done."""
 _REGIONS_KEPT = 200
 _REGION_KEPT_UP_TO = 64 * 1024
 _FORM_BYTES_MAX = 1024 * 1024
@@ -107,6 +109,10 @@ class Visit:
     def may(self, scope: str) -> bool:
         """Whether the session's key has a scope. Its topics are not considered: the API checks them."""
         return not self.has_keys or (self.key is not None and KeyScope(scope) in self.key.scopes)
+
+    def sees(self, topic: str) -> bool:
+        """Whether the session's key is for this topic, or with `*` for all: a refusal would be in the audit log."""
+        return self.key is None or self.key.topics.include(topic)
 
     def has_room_for(self, requests: int, *, ever: bool = False) -> bool:
         """Whether the key's rate limit allows this many calls now, or with `ever` when it is unused."""
@@ -221,6 +227,11 @@ class Visit:
         path = quote(self.page[1:], safe="/:%") or "./"
         return f"{path}?{urlencode(query)}" if query else path
 
+    def anchor(self, name: str) -> str:
+        """The URL of an element of the document that is shown, also by an action: the browser does not leave it."""
+        query = self.scope["query_string"].decode("latin-1")
+        return f"{quote(self.path[1:], safe='/:%') or './'}{'?' if query else ''}{query}#{name}"
+
     def render(self, template: str, *, status: int = 200, **values: Any) -> Response:
         """A page, or the regions of it that the request asks for."""
         context = self._context(values)
@@ -231,13 +242,14 @@ class Visit:
             response.delete_cookie(NOTICE_COOKIE, path="/")
         return response
 
-    def redirect(self, to: str, *, notice: str | None = None) -> Response:
-        """See the page `to`, relative to `<base>`; it shows `notice` once."""
+    def redirect(self, to: str, *, notice: str | None = None, problem: str | None = None) -> Response:
+        """See the page `to`, relative to `<base>`; it shows `notice` once, or a `problem`: that nothing was done."""
         response = Response(status_code=303, headers={"location": relative_root(self.path) + to.removeprefix("./")})
-        if notice is not None:
+        shown = notice if problem is None else f"{_PROBLEM}{problem}"
+        if shown is not None:
             response.set_cookie(
                 NOTICE_COOKIE,
-                quote(notice[:_NOTICE_SHOWN], safe=""),
+                quote(shown[:_NOTICE_SHOWN], safe=""),
                 max_age=60,
                 path="/",
                 httponly=True,
@@ -259,6 +271,7 @@ class Visit:
             return attributes.format(name, every_s, self.url(fragment=",".join((name, *brings))))
 
         files = static_files()
+        notice = unquote("".join(cookie_values(self.scope, NOTICE_COOKIE)[:1]))
         return {
             "visit": self,
             "may": self.may,
@@ -267,7 +280,8 @@ class Visit:
             "static": f"console/static/{files.version}/",
             "navigation": NAVIGATION,
             "here": "",
-            "notice": unquote("".join(cookie_values(self.scope, NOTICE_COOKIE)[:1])),
+            "notice": "" if notice.startswith(_PROBLEM) else notice,
+            "problem": notice.removeprefix(_PROBLEM) if notice.startswith(_PROBLEM) else None,
             "now_ms": self.now_ms,
             **values,
         }

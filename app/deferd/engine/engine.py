@@ -23,6 +23,7 @@ from deferd.engine.history import FinishRates, Histories, HistoryPublisher
 from deferd.engine.inspection.attention import Alerts, AttentionReader
 from deferd.engine.inspection.consumers import ConsumerList, ConsumerRegistry, Sample
 from deferd.engine.inspection.dead_errors import DeadJobs
+from deferd.engine.inspection.failing import FailingTopics
 from deferd.engine.inspection.forecast import Forecasts, ScheduledRuns
 from deferd.engine.inspection.system import SystemReader
 from deferd.engine.job_batches import BulkThrottle
@@ -202,6 +203,7 @@ class Engine:
         self.history_publisher = HistoryPublisher(scripts, keys, labels.counted)
         self.histories = Histories(scripts, keys)
         self.finish_rates = FinishRates(scripts, keys)
+        self.failing = FailingTopics(scripts, keys)
         self.forecasts = Forecasts(scripts, keys, self.topic_list, scheduled_runs, self.shelf)
         self.dead_jobs = DeadJobs(scripts, keys, self.topic_list)
         self.alerts = Alerts(
@@ -213,6 +215,7 @@ class Engine:
                 registry=self.consumer_registry,
                 dead_jobs=self.dead_jobs,
                 finish_rates=self.finish_rates,
+                failing=self.failing,
                 dead_retention_ms=dead_retention_ms,
             )
         )

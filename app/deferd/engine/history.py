@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -202,6 +203,8 @@ _RATES_PER_CALL = 50
 _RATES_SUMMED = 200
 _RATES_KEPT_S = 10.0
 _RATES_KEPT = 16
+_BEST_KEPT_S = 300.0
+_BEST_KEPT = 1000
 
 
 @dataclass(slots=True)
@@ -215,13 +218,28 @@ class Rates:
     in_all: float | None = None
 
 
+class BestRate(NamedTuple):
+    """Finished jobs per second in the best complete 5 minutes of two days, which began at `at_ms`; 0 and None for none.
+
+    For a topic with several partitions the sum of their best rates, and when the busiest one had its own.
+    """
+
+    per_s: float
+    at_ms: int | None
+
+
 class FinishRates:
-    """Reads how fast consumers finished jobs in the last hour, and caches that for 10 s."""
+    """Reads how fast consumers finished jobs in the last hour, and at their best in two days.
+
+    The former is cached for 10 s, the latter for 5 minutes.
+    """
 
     def __init__(self, scripts: Scripts, keys: Keys) -> None:
         self._scripts = scripts
         self._keys = keys
         self._reads: SharedReads[dict[str, float]] = SharedReads(_RATES_KEPT_S, _RATES_KEPT)
+        self._best: SharedReads[BestRate | None] = SharedReads(_BEST_KEPT_S, _BEST_KEPT)
+        self._slots = asyncio.Semaphore(_CALLS_AT_ONCE)
 
     async def read(
         self, topics: Collection[str], wanted: Sequence[str] | None, is_visible: Callable[[str], bool]
@@ -251,6 +269,33 @@ class FinishRates:
         known = (topic for topic in topics if all(one in rates for one in partitions.of(topic)))
         return {topic: sum(rates[one] for one in partitions.of(topic)) for topic in known}
 
+    async def best_of(self, topics: Collection[str]) -> dict[str, BestRate]:
+        """The best rates of these topics, where they are known."""
+        found = await asyncio.gather(*map(self._best_of_topic, topics))
+        return {topic: best for topic, best in zip(topics, found, strict=True) if best is not None}
+
+    async def _best_of_topic(self, topic: str) -> BestRate | None:
+        of_each = [
+            await self._best.get(partition, partial(self._read_best, partition))
+            for partition in self._keys.partitions.of(topic)
+        ]
+        known = [best for best in of_each if best is not None]
+        if len(known) < len(of_each):
+            return None
+        return BestRate(sum(best.per_s for best in known), max(known).at_ms)
+
+    async def _read_best(self, partition: str) -> BestRate | None:
+        shard = self._keys.shard_of(partition)
+        keys = (self._keys.of_shard(shard, "history/topics"), self._keys.of_history(shard, partition)[1])
+        async with self._slots:
+            try:
+                finished, at = await self._scripts.run("best_finishes", keys, (TOPICS_OF_SHARD,))
+            except (StoreUnavailable, WrongType):
+                return None
+        if finished < 0:
+            return None
+        return BestRate(finished * 1000 / COARSE_MS, at * COARSE_MS if finished else None)
+
     async def _matching(self, patterns: TopicPatterns, is_visible: Callable[[str], bool]) -> list[str] | None:
         """The partitions of the topics that have a history; None when a shard cannot be read."""
         keys = [self._keys.of_shard(shard, "history/topics") for shard in range(self._keys.shards)]
@@ -272,17 +317,36 @@ class FinishRates:
         return rates
 
     async def _read_shard(self, shard: int, names: list[str], rates: dict[str, float]) -> None:
-        for at in range(0, len(names), _RATES_PER_CALL):
-            some = names[at : at + _RATES_PER_CALL]
-            keys = [self._keys.of_shard(shard, "history/topics")]
-            keys += [key for name in some for key in self._keys.of_history(shard, name)]
-            try:
-                span_ms, *counts = await self._scripts.run("finished", keys, (_HOUR_MS, TOPICS_OF_SHARD))
-            except StoreUnavailable:
-                return
-            for name, finished in zip(some, counts, strict=True):
-                if finished >= 0:
-                    rates[name] = finished * 1000 / span_ms
+        try:
+            found = await read_outcomes(self._scripts, self._keys, shard, names, _HOUR_MS)
+        except StoreUnavailable:
+            return
+        rates.update((name, finished * 1000 / found.span_ms) for name, (finished, _) in found.of_topic.items())
+
+
+@dataclass(slots=True)
+class Outcomes:
+    """Jobs that were finished and deliveries that were released within `span_ms`, by partition, where that is known."""
+
+    span_ms: int = 1
+    of_topic: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+
+async def read_outcomes(scripts: Scripts, keys: Keys, shard: int, partitions: Sequence[str], back_ms: int) -> Outcomes:
+    """How attempts in these partitions of a shard have ended lately; '' stands for the whole shard.
+
+    What happened in the first 5 minutes of `back_ms` is left out unless these are complete. Raises StoreUnavailable.
+    """
+    found = Outcomes()
+    for at in range(0, len(partitions), _RATES_PER_CALL):
+        some = partitions[at : at + _RATES_PER_CALL]
+        of_call = [keys.of_shard(shard, "history/topics")]
+        of_call += [key for name in some for key in keys.of_history(shard, name)]
+        found.span_ms, *counts = await scripts.run("outcomes", of_call, (back_ms, TOPICS_OF_SHARD))
+        for name, finished, released in zip(some, counts[::2], counts[1::2], strict=True):
+            if finished >= 0:
+                found.of_topic[name] = (finished, released)
+    return found
 
 
 _TOPICS_PER_PUBLICATION = 50

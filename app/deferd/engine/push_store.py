@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -213,6 +213,12 @@ class TargetState:
     open_until_ms: int | None = None
     last_error: str | None = None
     last_error_at_ms: int | None = None
+
+    @classmethod
+    def read_reply(cls, reply: Sequence[bytes], now_ms: int) -> TargetState:
+        """Read the fields and values of `push/state`, one after the other, as the store returns them."""
+        texts = [part.decode(errors="replace") for part in reply]
+        return cls.read(dict(zip(texts[::2], texts[1::2], strict=True)), now_ms)
 
     @classmethod
     def read(cls, fields: Mapping[str, str], now_ms: int) -> TargetState:

@@ -49,6 +49,11 @@ class Job(NamedTuple):
         return int.from_bytes(self.record[6:12], "little")
 
     @property
+    def attempts(self) -> int:
+        """How many attempts it has had."""
+        return int.from_bytes(self.record[18:22], "little")
+
+    @property
     def tags(self) -> Sequence[str]:
         """Its tags."""
         extra = self._extra
@@ -76,12 +81,14 @@ class Wanted(NamedTuple):
     id_prefix: str | None = None
     error: str | None = None
     created_until_ms: int | None = None
+    is_retried: bool = False
 
     def matches(self, job: Job) -> bool:
         """Whether a job that is due in that time meets them."""
         return (
             (self.id_prefix is None or job.id.startswith(self.id_prefix))
             and (self.created_until_ms is None or job.created_ms <= self.created_until_ms)
+            and (not self.is_retried or job.attempts > 0)
             and (self.tag is None or self.tag in job.tags)
             and (self.error is None or self.error in job.error)
         )
@@ -89,13 +96,14 @@ class Wanted(NamedTuple):
 
 class Page(NamedTuple):
     """Jobs in the order of due time and id. `end` is where the look ended: due time and id of the last of `looked_at`
-    jobs.
+    jobs. `unreadable` are ids of jobs among these whose records are damaged.
     """
 
     jobs: list[Job]
     looked_at: int
     end: tuple[int, str] | None
     has_more: bool
+    unreadable: tuple[str, ...] = ()
 
 
 class ShelfCalls(Protocol):

@@ -274,7 +274,9 @@ class Timer:
         redelivered, expired, exhausted, retention_ended, wait_ms, next_topics, overdue, runs, *lateness_ms = reply
         label = self._labels.label(topic)
         if lateness_ms or redelivered or expired or exhausted or retention_ended or overdue:
-            self._labels.counted.of(topic).dead += expired + exhausted + overdue
+            counted = self._labels.counted.of(topic)
+            counted.dead += expired + exhausted + overdue
+            counted.released += redelivered + exhausted
         metrics.PROMOTION_LATENESS.labels(label).observe_all_ms(lateness_ms)
         for counter, count in (
             (metrics.REDELIVERIES.labels(label), redelivered),

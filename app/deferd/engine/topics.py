@@ -20,6 +20,7 @@ from deferd.contract.fields import POLICY, TOPIC
 from deferd.contract.model import JobState, TopicSettings
 from deferd.engine.cursors import bad_cursor, read_cursor, write_cursor
 from deferd.engine.inspection.job_facts import JobFacts, MissingJob, Pause, pause_of, read_job_facts
+from deferd.engine.inspection.normalized_errors import normalized, part_of_each
 from deferd.engine.job_pages import JobPage, Position, merged
 from deferd.engine.partition_store import PartitionStore
 from deferd.engine.partitions import names_of, number_of, topic_of
@@ -189,6 +190,8 @@ class Topics:
     ) -> tuple[list[JobRecord], str | None, int]:
         """As `jobs`, only those that match; and how many jobs were looked at.
 
+        `state` is `only_state` of the filter, if it has one.
+
         Looks at about 10,000 jobs at most: a page may have no job and yet not be the last. With a tag it reads the tag
         index, partition by partition in the order of the ids, and looks only at jobs that have the tag.
 
@@ -198,7 +201,7 @@ class Topics:
         kinds = [one.value for one in (STATES if state is None else (state,))] if wanted.tag is None else ["tag"]
         places = _places(kinds, partitions, reverse=reverse)
         place, score, last_id = _position(cursor, places)
-        found = _Found(limit)
+        found = _Found(limit, wanted.error_group)
         for current in places[places.index(place) :]:
             partition = partitions[number_of(current)]
             if wanted.tag is None:
@@ -268,26 +271,49 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """The conditions on a listed job. `error` must be a part of its last error, `id_prefix` the beginning of its id."""
+    """The conditions on a listed job. `error` must be a part of its last error, `id_prefix` the beginning of its id.
+
+    `reason` is why it is dead, and `error_group` its normalized error, '' for none. `retrying`: it is delayed, and had
+    an attempt.
+    """
 
     tag: str | None = None
     due_after_ms: int | None = None
     due_before_ms: int | None = None
     id_prefix: str | None = None
     error: str | None = None
+    reason: str | None = None
+    error_group: str | None = None
+    retrying: bool = False
+
+    @property
+    def only_state(self) -> JobState | None:
+        """The state of all jobs that can match; None: any."""
+        if self.reason is not None or self.error_group is not None:
+            return JobState.DEAD
+        return JobState.DELAYED if self.retrying else None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no condition."""
+        return self == JobFilter()
 
     def on_shelf(self) -> Wanted:
         """The same for the shelf."""
-        return Wanted(self.due_after_ms, self.due_before_ms, self.tag, self.id_prefix, self.error)
+        return Wanted(
+            self.due_after_ms, self.due_before_ms, self.tag, self.id_prefix, self.error, is_retried=self.retrying
+        )
 
     def options(self) -> dict[str, Any]:
-        """As lua/search.lua reads it."""
+        """As lua/search.lua reads it: of `error_group` a part, the rest is for the reader of the reply."""
         named = {
             "tag": self.tag,
             "from": self.due_after_ms,
             "before": self.due_before_ms,
             "prefix": self.id_prefix,
-            "error": self.error,
+            "error": self.error or part_of_each(self.error_group or "") or None,
+            "reason": self.reason,
+            "retrying": self.retrying or None,
         }
         return {name: value for name, value in named.items() if value is not None}
 
@@ -295,9 +321,10 @@ class JobFilter:
 class _Found:
     """The jobs of one page of a search."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, error_group: str | None = None) -> None:
         self.jobs: list[JobRecord] = []
         self.looked_at = 0
+        self._error_group = error_group
         self._limit = limit
         self._bytes = 0
 
@@ -315,9 +342,13 @@ class _Found:
 
     def add(self, topic: str, page: JobPage) -> None:
         """Add what was found."""
-        self.jobs += _records(topic, page)
+        jobs = _records(topic, page)
+        self.jobs += jobs if self._error_group is None else filter(self._is_of_group, jobs)
         self._bytes += page.record_bytes
         self.looked_at += page.looked_at
+
+    def _is_of_group(self, job: JobRecord) -> bool:
+        return normalized(job.last_error or "") == self._error_group
 
 
 def _rows(rows: Sequence[Any]) -> list[tuple[str, Sequence[Any]]]:
@@ -448,7 +479,7 @@ def _view(topic: str, reply: list[Any]) -> TopicView:
         shelved=shelved,
         pause=pause_of(settings),
         oldest_ready_due_at_ms=None if oldest_due_ms < 0 else oldest_due_ms,
-        target=TargetState.read(_texts(of_target), now_ms) if "pu" in settings else None,
+        target=TargetState.read_reply(of_target, now_ms) if "pu" in settings else None,
     )
 
 
@@ -467,11 +498,6 @@ def _sum_of(views: Sequence[TopicView]) -> TopicView:
         collections=sum(view.collections for view in views),
         shelved=sum(view.shelved for view in views),
     )
-
-
-def _texts(fields: Sequence[bytes]) -> dict[str, str]:
-    names = (name.decode() for name in fields[::2])
-    return dict(zip(names, (value.decode(errors="replace") for value in fields[1::2]), strict=True))
 
 
 UNREADABLE_SETTINGS = (ValueError, TypeError, AttributeError, LookupError, ValidationError)

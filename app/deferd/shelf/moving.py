@@ -145,7 +145,7 @@ class Mover:
                 return looked_at, 0
             left, *kept = rest
             stayed = {job_id.decode() for job_id in kept}
-            await self._end(move, [job for job in jobs if job.id in stayed])
+            await self._end(move, [job for job in jobs if job.id in stayed], left)
             return looked_at, left
 
     async def move_in(self, topic: str, ids: Sequence[str]) -> list[str]:
@@ -169,6 +169,11 @@ class Mover:
         moving = () if move is None else move.ids
         if to_load := [job_id for job_id in ids if job_id in moving or self._rows.may_have(topic, job_id)]:
             await self._load(topic, to_load)
+            if unreadable := self._rows.unreadable(topic, to_load):
+                raise StoreUnavailable(
+                    f"job {unreadable[0]!r} of topic {topic!r} is on the shelf, and cannot be read: a file is damaged",
+                    FILES_RETRY_S,
+                )
         return generation
 
     async def _load(self, topic: str, ids: list[str]) -> None:
@@ -244,7 +249,7 @@ class Mover:
                 args = [value for job in batch for value in job]
                 (is_moved,) = await self._run("shelve_in", topic, move.number, move.token, *args)
                 if is_moved:
-                    await self._end(move, batch)
+                    await self._end(move, batch, len(batch))
                     break
                 await self._settle(topic)
                 del self._last_in[topic]  # another process has moved jobs, or the store was restored
@@ -266,9 +271,11 @@ class Mover:
         is_moved, *kept = await self._run("shelve_settle", topic, move.way, move.number, move.token)
         if move.way == IN:
             elsewhere = move.ids if is_moved else ()
+            moved = len(elsewhere)
         else:
             elsewhere = kept[0].decode().split() if is_moved else move.ids
-        await self._end(move, await self._on_thread(self._rows.jobs, topic, elsewhere))
+            moved = len(move.ids) - len(elsewhere)
+        await self._end(move, await self._on_thread(self._rows.jobs, topic, elsewhere), moved)
 
     async def _begin(self, topic: str, way: str, number: int, jobs: Sequence[Job]) -> Move:
         move = Move(topic, way, number, token_hex(8), tuple(job.id for job in jobs))
@@ -276,9 +283,9 @@ class Mover:
         await self._on_thread(self._rows.begin, move, jobs if way == OUT else ())
         return move
 
-    async def _end(self, move: Move, elsewhere: Sequence[Job]) -> None:
+    async def _end(self, move: Move, elsewhere: Sequence[Job], moved: int) -> None:
         await self._on_thread(self._rows.end, move, elsewhere)
-        self.moved[move.way] += len(elsewhere) if move.way == IN else len(move.ids) - len(elsewhere)
+        self.moved[move.way] += moved
         if move.way == IN:
             self._last_in[move.topic] = move.number
         del self._unsettled[move.topic]

@@ -33,6 +33,28 @@ async def test_groups(http: Http) -> None:
     assert ok(await http.get("/dead", params={"topics": http.topic, "since": later}))["groups"] == []
 
 
+async def test_the_jobs_of_a_group_are_listed_and_redriven_and_no_others(http: Http) -> None:
+    for job_id, name in (("a", "email"), ("b", "total"), ("c", "email")):
+        await http.reserve(job_id)
+        ok(await http.post(http.job_path(job_id, "bury"), json={"error": f"KeyError: '{name}'"}))
+    await http.put_job("alive", delay=100)
+    groups = ok(await http.get("/dead", params={"topics": http.topic}))["groups"]
+    counts = {group["error"]: group["count"] for group in groups}
+    assert counts == {"KeyError: 'email'": 2, "KeyError: 'total'": 1}
+    assert groups[0]["originals"] == [{"error": "KeyError: 'email'", "count": 2}]
+    group = {"reason": "buried", "error_group": groups[0]["error"]}
+    listed = ok(await http.get(http.topic_path("jobs"), params=group))
+    assert sorted(job["id"] for job in listed["jobs"]) == ["a", "c"]
+    redriven = ok(await http.post(http.topic_path("redrive"), json={"reason": "buried", "error": groups[0]["error"]}))
+    assert redriven["redriven"] == 2
+    rest = ok(await http.get(http.topic_path("jobs"), params={"reason": "buried"}))
+    assert [job["id"] for job in rest["jobs"]] == ["b"]
+    for query in ({"reason": "buried"}, {"error_group": ""}):
+        assert refusal(await http.get(http.topic_path("jobs"), params={**query, "state": "ready"}), "query")
+    assert refusal(await http.get(http.topic_path("jobs"), params={"error_group": "x", "error": "x"}), "query")
+    assert refusal(await http.get(http.topic_path("jobs"), params={"reason": "tired"}), "query.reason")
+
+
 @pytest.mark.parametrize(
     ("query", "field"),
     [

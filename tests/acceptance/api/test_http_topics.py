@@ -44,6 +44,21 @@ async def test_a_topic_without_waiting_jobs_has_no_ages(http: Http) -> None:
     assert (topic["oldest_ready_age"], topic["next_due_at"]) == (None, None)
 
 
+async def test_jobs_that_failed_and_wait_for_another_attempt_are_counted_and_listed(http: Http) -> None:
+    await http.put_job("later", delay=60)
+    assert "retrying" not in ok(await http.get(http.topic_path()))
+    for job_id in ("a", "b"):
+        await http.reserve(job_id)
+        ok(await http.post(http.job_path(job_id, "release"), json={"delay": 600, "error": "x"}))
+    await http.put_job("ready")
+    topic = ok(await http.get(http.topic_path()))
+    assert topic["retrying"] == {"jobs": 2, "complete": True}
+    listed = ok(await http.get(http.topic_path("jobs"), params={"retrying": "true"}))
+    assert [(job["id"], job["last_error"]) for job in listed["jobs"]] == [("a", "x"), ("b", "x")]
+    for query in ({"state": "ready"}, {"reason": "buried"}, {"error_group": ""}):
+        assert refusal(await http.get(http.topic_path("jobs"), params={"retrying": "true", **query}), "query")
+
+
 async def test_an_unknown_topic_is_not_found(http: Http) -> None:
     for response in (
         await http.get(http.topic_path()),

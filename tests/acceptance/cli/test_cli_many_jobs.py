@@ -97,5 +97,22 @@ def test_lists_redrives_and_purges_are_filtered(shell: Shell, topic: str, tag: s
     assert shell.good("purge", topic, "--tag", tag, "--yes") == f"1 job of {topic} removed\n"
 
 
+def test_jobs_of_one_error_and_jobs_that_are_retried_are_listed(shell: Shell, topic: str) -> None:
+    for number in range(4):
+        shell.good("put", topic, "1", "--id", f"j{number}")
+    shell.good("put", topic, "1", "--id", "later", "--delay", "1h")
+    verbs = {"j0": ("bury",), "j1": ("bury",), "j2": ("release", "--delay", "600"), "j3": ("bury",)}
+    for job in shell.json("pop", topic, "--count", "4"):
+        verb, *options = verbs[job["id"]]
+        error = "KeyError: 'email'" if job["id"] in {"j1", "j2"} else f"no order {job['id'][1:]}"
+        shell.good(verb, topic, job["id"], "--error", error, *options)
+    groups = shell.json("dead", topic)[0]["groups"]
+    assert {group["error"]: group["count"] for group in groups} == {"KeyError: 'email'": 1, "no order *": 2}
+    assert sorted(ids(shell.json("jobs", topic, "--reason", "buried", "--error-group", "no order *"))) == ["j0", "j3"]
+    assert ids(shell.json("jobs", topic, "--retrying")) == ["j2"]
+    _, row = shell.good("jobs", topic, "--retrying").splitlines()
+    assert "after KeyError: 'email'" in row
+
+
 def test_the_choices_of_reasons_are_all_reasons() -> None:
     assert list(REASONS) == [reason.value for reason in DeadReason]

@@ -33,7 +33,7 @@ def test_quiet_and_not(shell: Shell, topic: str) -> None:
     assert lines[1].startswith(f"  warning   {topic}: 1 ready, oldest ")
     assert lines[2].startswith("Next: ")
 
-    assert shell.good("now", topic, "--critical").startswith("All quiet.")
+    assert shell.good("now", topic, "--critical").startswith("Nothing is critical.")
     view = json.loads(shell.run("now", f"{topic}*", "--json").stdout)
     assert [(one["code"], one["topic"]) for one in view["alerts"]] == [("no_consumer", topic)]
     assert shell.good("now", f"other.{topic}").startswith("All quiet. No job is delayed.")

@@ -166,6 +166,23 @@ def console(service: KeyedService, name: str) -> Iterator[httpx.Client]:
         yield client
 
 
+@contextlib.contextmanager
+def console_without_read(service: KeyedService, scope: str) -> Iterator[httpx.Client]:
+    """A browser without scripts whose key, which could read at the log-in, has only this scope since then."""
+    name = f"lost-{scope}"
+    service.keys.add(name, "read")
+    known = {"Authorization": f"Bearer {service.keys.tokens[name]}"}
+
+    def responds(status: int) -> Callable[[], bool]:
+        return lambda: httpx.get(f"{service.url}/topics", headers=known, verify=NO_TLS).status_code == status
+
+    wait_until(responds(200), START_S, "the key is known")
+    with console(service, name) as client:
+        service.keys.add(name, scope)
+        wait_until(responds(403), START_S, "the key can't read")
+        yield client
+
+
 @pytest.fixture(scope="session")
 def with_keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyedService]:
     """Its keys have one scope each; one more, `everything`, has all."""

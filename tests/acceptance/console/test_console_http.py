@@ -6,7 +6,10 @@ import contextlib
 import html
 import os
 import re
+import shlex
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from urllib.parse import parse_qs, urlsplit
 
@@ -14,7 +17,7 @@ import httpx
 import pytest
 
 from tests.acceptance.api.keyed_service import audit_lines
-from tests.acceptance.console.conftest import OWN_PAGE, KeyedService
+from tests.acceptance.console.conftest import OWN_PAGE, KeyedService, console_without_read
 from tests.acceptance.console.job_pages import Producer
 from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess
@@ -196,11 +199,24 @@ def test_a_removed_key_ends_its_sessions(with_keys: KeyedService) -> None:
 
 
 def test_a_page_names_the_scope_that_a_key_lacks(with_keys: KeyedService) -> None:
-    with log_in(with_keys, "put") as client:
+    with console_without_read(with_keys, "put") as client:
         response = client.get("/console/topics")
 
     assert response.status_code == 403
     assert "needs scope <code>read</code>" in response.text
+
+
+def test_a_key_that_can_not_read_is_told_at_the_log_in(with_keys: KeyedService) -> None:
+    sent = {"key": with_keys.keys.tokens["pop"]}
+    response = httpx.post(f"{with_keys.url}/console/login", data=sent, headers=OWN_PAGE, verify=NO_TLS)
+    assert (response.status_code, "set-cookie" in response.headers) == (403, False)
+    assert "The key pop lacks scope read, which all pages need: it has pop." in response.text
+    refused = ("POST /console/login", "pop", "forbidden")
+    wait_until(
+        lambda: refused in [(one["call"], one["key"], one["outcome"]) for one in audit_lines(with_keys.service)],
+        10,
+        "the refusal is in the audit log",
+    )
 
 
 @pytest.mark.parametrize(
@@ -359,3 +375,51 @@ def test_a_large_body_is_shown_as_it_was_put(without_keys: ServiceProcess, brows
     assert "1.5," in page
     edited = browser_like.get(f"{path}/edit")
     assert (edited.status_code, "[1]" in edited.text) == (200, False)
+
+
+@pytest.mark.parametrize(("path", "status"), [("/favicon.ico", 200), ("/apple-touch-icon-precomposed.png", 303)])
+def test_icons_that_browsers_ask_for_are_no_refusals(with_keys: KeyedService, path: str, status: int) -> None:
+    response = httpx.get(with_keys.url + path, verify=NO_TLS)
+    assert response.status_code == status
+    if status == 200:
+        assert (response.headers["content-type"], "<svg" in response.text) == ("image/svg+xml", True)
+        assert response.headers["cache-control"] == "public, max-age=86400"
+    unknown = f"/{path[1:5]}-{status}"
+    assert httpx.get(with_keys.url + unknown, verify=NO_TLS).status_code == 401
+    wait_until(lambda: f"GET {unknown}" in (one["call"] for one in audit_lines(with_keys.service)), 10, "it is logged")
+    assert f"GET {path}" not in [one["call"] for one in audit_lines(with_keys.service)]
+
+
+def test_pages_for_a_key_of_some_topics_cause_no_refusals(with_keys: KeyedService) -> None:
+    with_keys.keys.add("some", "read", topics=("some.*",))
+    token = with_keys.keys.tokens["some"]
+    known = {"Authorization": f"Bearer {token}"}
+    with httpx.Client(base_url=with_keys.url, verify=NO_TLS) as client:
+        wait_until(lambda: client.get("/topics", headers=known).status_code == 200, 10, "the key is known")
+        client.post("/console/login", data={"key": token}, headers=OWN_PAGE)
+        system = client.get("/console/system")
+        assert (system.status_code, "for keys that match all topics" in system.text) == (200, True)
+        for typed in ("other/a", "other/ab", "oth"):
+            assert client.get("/console/go", params={"q": typed}).status_code == 200
+        for path in ("/", "/console/topics", "/console/dead", "/console/schedules", "/console/consumers"):
+            assert client.get(path).status_code == 200
+        assert client.get("/console/topics/other").status_code == 403
+    refused = {"call": "GET /topics/{topic}", "outcome": "forbidden"}
+
+    def refusals() -> list[dict[str, str]]:
+        lines = [one for one in audit_lines(with_keys.service) if one["key"] == "some" and one["outcome"] != "done"]
+        return [{name: one[name] for name in refused} for one in lines]
+
+    wait_until(lambda: bool(refusals()), 10, "the last page was a refusal")
+    assert refusals() == [refused]
+
+
+def test_the_command_for_events_keeps_the_other_settings(without_keys: ServiceProcess) -> None:
+    httpx.put(f"{without_keys.url}/topics/hello", json={"ttr": 77}, verify=NO_TLS).raise_for_status()
+    page = httpx.get(f"{without_keys.url}/console/events", verify=NO_TLS).text
+    command = html.unescape(re.findall(r'<pre class="code"[^>]*><code>(deferd topic .*?)</code>', page)[0])
+    environment = {**os.environ, "DEFERD_URL": without_keys.url}
+    arguments = [sys.executable, "-m", "deferd", *shlex.split(command)[1:]]
+    subprocess.run(arguments, env=environment, check=True, timeout=20, capture_output=True)
+    settings = httpx.get(f"{without_keys.url}/topics/hello", verify=NO_TLS).json()["settings"]
+    assert (settings["ttr"], settings["events"]) == (77, 1000)

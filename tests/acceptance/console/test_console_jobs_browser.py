@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -94,6 +96,23 @@ def test_rows_between_are_selected_and_acted_on(jobs: Producer, root: str, open_
     assert jobs.counts()["delayed"] == 6
 
 
+@pytest.mark.parametrize("chosen", ["Select m-2", "all that match"])
+def test_nothing_is_selected_unseen_after_back(jobs: Producer, root: str, open_page: OpenPage, chosen: str) -> None:
+    jobs.put("m-1", "m-2", delay=600)
+    page = open_page(f"{root}?state=delayed").page
+    page.get_by_label("Order").select_option("Due last")
+    page.get_by_label(chosen).check()
+    page.get_by_role("button", name="Cancel…").click()
+    expect(page.get_by_role("button", name="Back")).to_have_count(0)
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Cancel")
+    jobs.put("earlier", delay=300)  # the browser would check the row at the place of the one that was checked
+    page.go_back()
+    expect(page.locator("[data-row]")).to_have_count(3)
+    expect(page.locator("#selected-count")).to_have_text("0 selected")
+    assert page.locator("#rows-form input:checked").count() == 0
+    assert page.get_by_label("Order").input_value() == "asc"  # as the rows are
+
+
 def test_all_that_match_need_the_name_when_they_are_many(jobs: Producer, root: str, open_page: OpenPage) -> None:
     jobs.put(*(f"a{number}" for number in range(1000)), delay=600)
     jobs.put("one-more", delay=600)
@@ -145,6 +164,8 @@ def test_a_job_shows_its_life_and_can_be_changed(jobs: Producer, root: str, open
     page.get_by_label("New due time").fill("+3d")
     page.wait_for_timeout(2500)  # a refresh would empty the field
     page.get_by_label("New due time").press("Enter")
+    expect(page.get_by_role("button", name="Reschedule")).to_be_focused()
+    page.keyboard.press("Enter")
     expect(page.locator(".countdown")).to_contain_text(re.compile("in (3 d|2 d 23 h)"))
     page.get_by_role("button", name="Run now").click()
     expect(page.locator(".job-title")).to_contain_text("ready")
@@ -197,6 +218,68 @@ def test_a_command_is_copied_without_the_key(with_keys: KeyedService, operator: 
     copied = page.evaluate("navigator.clipboard.readText()")
     assert "Bearer $DEFERD_KEY" in copied
     assert token not in page.content()
+
+
+def test_rows_of_dead_jobs_are_low_on_a_telephone(jobs: Producer, root: str, open_page: OpenPage) -> None:
+    error = "KeyError: 'tax_rate' in handler send_confirmation at line 132 of mailer.py, HTTP 502 Bad Gateway"
+    jobs.fail("order-2026-11-00001", error, dead=True, tags=["customer:42", "campaign:black-friday"])
+    page = open_page(f"{root}?state=dead", viewport={"width": 360, "height": 740}).page
+    box = page.locator("[data-row]").bounding_box()
+    assert box is not None
+    assert box["height"] < 60, box
+    expect(page.locator("[data-row] .error-text")).to_be_in_viewport()
+    page.goto(f"{root}?state=dead&id=order")
+    for name in ("Filter", "Fewer filters"):
+        button = page.get_by_role("button", name=name, exact=True).bounding_box()
+        assert button is not None
+        assert button["height"] < 40, name
+
+
+CONTRASTS = """() => {
+  const channels = (colour) => colour.match(/[\\d.]+/g).slice(0, 3).map(Number);
+  const luminance = (colour) => {
+    const [r, g, b] = channels(colour).map((one) => one / 255)
+      .map((one) => (one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const found = {};
+  for (const button of document.querySelectorAll("main button:disabled")) {
+    const behind = luminance(getComputedStyle(button).backgroundColor);
+    for (const element of [button, ...button.querySelectorAll("span")]) {
+      const text = luminance(getComputedStyle(element).color);
+      const [dark, light] = [text, behind].sort((one, other) => one - other);
+      found[`${button.textContent.trim()} ${element.tagName}`] = (light + 0.05) / (dark + 0.05);
+    }
+  }
+  return found;
+}"""
+"""The contrast of the text of each disabled button."""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_disabled_button_can_be_read(
+    with_keys: KeyedService, operator: Producer, open_page: OpenPage, theme: Literal["light", "dark"]
+) -> None:
+    operator.put("j", delay=600)
+    path = f"{with_keys.url}/console/topics/{operator.topic}"
+    page = open_page(path, token=with_keys.keys.tokens["read"], color_scheme=theme).page
+    for there in (path, f"{path}/jobs/j"):
+        page.goto(there)
+        contrasts = page.evaluate(CONTRASTS)
+        assert len(contrasts) >= 4, contrasts
+        assert {text: ratio for text, ratio in contrasts.items() if ratio < 4.5} == {}
+
+
+def test_only_whole_json_can_be_copied(jobs: Producer, root: str, open_page: OpenPage) -> None:
+    body = {"rows": [f"row {number:06}" for number in range(6000)]}
+    jobs.put("long", delay=600, body=body)
+    page = open_page(f"{root}/long", permissions=["clipboard-read", "clipboard-write"]).page
+    expect(page.locator("pre.json")).to_contain_text("row 000000")
+    expect(page.get_by_role("button", name="Copy", exact=True)).to_have_count(0)
+    page.get_by_role("link", name=re.compile("^All")).click()
+    page.get_by_role("button", name="Copy", exact=True).click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    assert json.loads(page.evaluate("navigator.clipboard.readText()")) == body
 
 
 def test_without_scripts_jobs_are_found_and_cancelled(jobs: Producer, root: str, open_page: OpenPage) -> None:

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from typing import Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import parse_qsl, urljoin, urlsplit
 
 import httpx
 import pytest
@@ -30,11 +30,19 @@ def fields_of(page: str, action: str) -> dict[str, str]:
 
 
 def act(client: httpx.Client, topic: str, action: str, sent: dict[str, Any], **more: str) -> tuple[str, httpx.Response]:
-    """Preview an action and confirm it: the preview, and the response to the confirmation."""
+    """Preview an action and confirm it, and a new due time once more: the preview, and the last response."""
     preview = client.post(f"/console/topics/{topic}/bulk/preview", data={"action": action, **sent})
     assert preview.status_code == 200, preview.headers
-    fields = fields_of(preview.text, f"console/topics/{topic}/bulk")
-    return preview.text, client.post(f"/console/topics/{topic}/bulk", data={**fields, **more})
+    path = f"console/topics/{topic}/bulk"
+    done = client.post(f"/{path}", data={**fields_of(preview.text, path), **more})
+    if done.status_code == 200:  # it shows which instant was meant
+        done = client.post(f"/{path}", data={**fields_of(done.text, path), **more})
+    return preview.text, done
+
+
+def row_ids(page: str) -> set[str]:
+    """The jobs in the rows of a list."""
+    return set(re.findall(r'data-row="([^"]+)"', page))
 
 
 def seen(client: httpx.Client, response: httpx.Response) -> str:
@@ -290,6 +298,62 @@ def test_what_only_a_search_finds_can_be_acted_on(browser_like: httpx.Client, jo
     assert (jobs.get("a-2") or {})["state"] == "dead"
 
 
+def test_the_jobs_of_a_dead_group_are_listed_and_redriven_and_no_others(
+    browser_like: httpx.Client, jobs: Producer
+) -> None:
+    for job_id, name in (("a", "email"), ("b", "total"), ("c", "email")):
+        jobs.fail(job_id, f"no '{name}' in order {ord(job_id)}", dead=True)
+    page = browser_like.get("/console/dead", params={"topics": jobs.topic}).text
+    [link] = [link for link in re.findall(r'href="([^"]+)"', page) if "group=" in link and "email" in link]
+    link = f"/{html.unescape(link)}"
+    assert row_ids(browser_like.get(link).text) == {"a", "c"}
+    query = dict(parse_qsl(urlsplit(link).query))
+    assert set(query) == {"state", "reason", "group"}
+    preview, done = act(browser_like, jobs.topic, "redrive", {**query, "all": "1"})
+    assert "Redrive 2 jobs" in " ".join(preview.split())
+    assert "2 jobs ready again" in seen(browser_like, done)
+    assert {job_id: (jobs.get(job_id) or {})["state"] for job_id in "abc"} == {"a": "ready", "b": "dead", "c": "ready"}
+    left = browser_like.get("/console/dead", params={"topics": jobs.topic}).text
+    assert f"no &#39;total&#39; in order {ord('b')}" in left, "the error as it is, under that of the group"
+
+
+def test_all_jobs_of_a_dead_group_without_an_error_are_those_without_one(
+    browser_like: httpx.Client, jobs: Producer
+) -> None:
+    jobs.fail("a", "x", dead=True)
+    jobs.put("b", ttl=0.2)
+    wait_until(lambda: jobs.counts()["dead"] == 2, 10, "it has expired")
+    query = {"state": "dead", "reason": "expired", "group": ""}
+    assert row_ids(browser_like.get(f"/console/topics/{jobs.topic}/jobs", params=query).text) == {"b"}
+    _, done = act(browser_like, jobs.topic, "purge", {**query, "all": "1"})
+    assert "group=" in done.headers["location"]
+    assert (jobs.get("a") or {})["state"] == "dead"
+    assert jobs.get("b") is None
+
+
+def test_jobs_that_fail_and_are_retried_have_a_tab_and_show_their_error(
+    browser_like: httpx.Client, jobs: Producer
+) -> None:
+    jobs.put("later", delay=900)
+    jobs.fail("a", "no such order")
+    delayed = browser_like.get(f"/console/topics/{jobs.topic}/jobs?state=delayed").text
+    assert row_ids(delayed) == {"a", "later"}
+    assert "no such order" in delayed
+    [tab] = re.findall(r'<a href="([^"]*retrying=1[^"]*)"[^>]*>retrying <span class="tab-count of-dead">1<', delayed)
+    assert row_ids(browser_like.get(f"/{html.unescape(tab)}").text) == {"a"}
+    assert "Failed, and retried" in browser_like.get(f"/console/topics/{jobs.topic}").text
+    _, done = act(browser_like, jobs.topic, "run_now", {"state": "delayed", "retrying": "1", "all": "1"})
+    assert "retrying=1" in done.headers["location"]
+    assert {job_id: (jobs.get(job_id) or {})["state"] for job_id in ("a", "later")} == {
+        "a": "ready",
+        "later": "delayed",
+    }
+    assert "Failed, and retried" not in browser_like.get(f"/console/topics/{jobs.topic}").text
+    ready = browser_like.get(f"/console/topics/{jobs.topic}/jobs?state=ready").text
+    assert "no such order" in ready
+    assert "error-text" not in browser_like.get(f"/console/topics/{jobs.topic}/jobs?state=delayed").text
+
+
 def test_a_selection_is_rescheduled_run_and_purged(browser_like: httpx.Client, jobs: Producer) -> None:
     jobs.put("a", "b", delay=600)
     _, bad = act(browser_like, jobs.topic, "reschedule", {"ids": ["a"]}, when="soon")
@@ -311,8 +375,38 @@ def test_nothing_is_done_without_a_choice(browser_like: httpx.Client, jobs: Prod
         ({"action": "cancel", "all": "1"}, "Choose a state or a tag first"),
         ({"action": "format"}, "Choose what to do."),
     ):
-        assert text in seen(browser_like, browser_like.post(path, data=data))
+        assert f'<p class="error" role="alert">{text}' in seen(browser_like, browser_like.post(path, data=data))
     assert jobs.get("a") is not None
+
+
+def test_a_notice_that_nothing_was_done_is_an_error(browser_like: httpx.Client, jobs: Producer) -> None:
+    jobs.put("a", delay=600)
+    root = f"/console/topics/{jobs.topic}"
+    for path, data, text in (
+        (f"{root}/jobs/a/redrive", {}, "It is not dead any more."),
+        (f"{root}/jobs/gone/cancel", {}, "There is no such job any more."),
+        (f"{root}/jobs/gone/run", {}, "Nothing was changed: "),
+        ("/console/undo", {"token": "x"}, "It is too late to undo this"),
+    ):
+        page = seen(browser_like, browser_like.post(path, data=data))
+        assert f'<p class="error" role="alert">{text}' in page, path
+        assert 'class="notice"' not in page, path
+    _, done = act(browser_like, jobs.topic, "redrive", {"ids": ["a"]})
+    assert '<p class="error" role="alert">0 jobs ready again.' in seen(browser_like, done)
+
+
+def test_many_jobs_keep_the_name_that_was_typed_while_the_due_time_is_shown(
+    browser_like: httpx.Client, jobs: Producer
+) -> None:
+    jobs.put(*(f"j{number}" for number in range(1000)), delay=600)
+    jobs.put("last", delay=600)
+    path = f"/console/topics/{jobs.topic}/bulk"
+    preview = browser_like.post(f"{path}/preview", data={"action": "reschedule", "state": "delayed", "all": "1"})
+    sent = {**fields_of(preview.text, path[1:]), "when": "+1h", "typed": jobs.topic}
+    shown = browser_like.post(path, data=sent).text
+    assert f'name="typed" value="{jobs.topic}"' in shown
+    again = {**fields_of(shown, path[1:]), "when": "+1h", "typed": jobs.topic}
+    assert "/console/tasks/" in browser_like.post(path, data=again).headers["location"]
 
 
 def test_a_body_is_edited_unless_it_changed_meanwhile(browser_like: httpx.Client, jobs: Producer) -> None:
@@ -404,6 +498,8 @@ def test_a_preview_that_is_corrected_keeps_its_cutoff(browser_like: httpx.Client
         again = browser_like.post(f"/console/topics/{topic}/bulk", data={**fields, "when": "soon"})
         assert (again.status_code, "Say when" in again.text) == (422, True)
         assert fields_of(again.text, f"console/topics/{topic}/bulk")["cutoff"] == fields["cutoff"]
+        shown = browser_like.post(f"/console/topics/{topic}/bulk", data={**fields, "when": "now"})
+        fields = fields_of(shown.text, f"console/topics/{topic}/bulk")
         done = browser_like.post(f"/console/topics/{topic}/bulk", data={**fields, "when": "now"})
         assert "1 job rescheduled." in seen(browser_like, done)
         assert (jobs.get("late") or {})["state"] == "delayed"
@@ -440,6 +536,17 @@ def test_a_filter_that_cannot_be_read_does_nothing(
         assert jobs.get("a") is not None
 
 
+def test_a_list_keeps_the_zone_of_a_link_for_the_times_in_it(browser_like: httpx.Client, jobs: Producer) -> None:
+    jobs.put("a", delay=600)
+    path = f"/console/topics/{jobs.topic}/jobs?zone=Europe/Berlin"
+    fixed = '<input type="hidden" name="zone" value="Europe/Berlin" data-zone data-fixed>'
+    assert fixed in browser_like.get(f"{path}&due_before=19:00").text
+    without_times = browser_like.get(f"{path}&id=a")
+    assert (without_times.status_code, fixed in without_times.text) == (200, False)
+    unknown = browser_like.get(f"/console/topics/{jobs.topic}/jobs?zone=Mars/Phobos&due_after=19:00").text
+    assert "Due from must be in a known time zone, which Mars/Phobos is not" in unknown
+
+
 def test_a_list_says_that_its_state_is_unknown(browser_like: httpx.Client) -> None:
     with Producer(str(browser_like.base_url), "bad-state") as jobs:
         jobs.put("a", delay=600)
@@ -460,3 +567,19 @@ def test_a_group_of_dead_jobs_needs_the_cutoff_of_its_preview(browser_like: http
         assert jobs.get("a") is not None
         assert browser_like.post("/console/dead/purge", data=fields).status_code == 303
         assert jobs.get("a") is None
+
+
+def test_characters_that_reorder_text_are_shown_as_escapes_and_kept(browser_like: httpx.Client, jobs: Producer) -> None:
+    body = {"amount": "\u202e00.1", "to": "a\u2066b"}
+    jobs.fail("j", "no user \u202eada", body=body)
+    root = f"/console/topics/{jobs.topic}/jobs"
+    pages = {path: browser_like.get(f"{root}/j{path}").text for path in ("", "/part/body", "/part/curl", "/edit")}
+    for path, page in pages.items():
+        assert re.search("[\u202e\u2066]", page) is None, path
+    assert "\\u202eada" in pages[""]
+    assert html.unescape(pages["/part/body"]).count('"\\u202e00.1"') == 1
+    form = fields_of(pages["/edit"], f"console/topics/{jobs.topic}/jobs/j/edit")
+    text = html.unescape(pages["/edit"].partition("</textarea>")[0].rpartition(">")[2])
+    saved = browser_like.post(f"{root}/j/edit", data={**form, "body": text.replace("00.1", "00.2")})
+    assert saved.status_code == 303
+    assert (jobs.get("j") or {})["body"] == {**body, "amount": "\u202e00.2"}

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from deferd.engine.inspection.dead_errors import normalized
+from deferd.engine.inspection.normalized_errors import normalized
 from tests.acceptance.console.conftest import OWN_PAGE, KeyedService, console
 from tests.acceptance.console.job_pages import SECRETS, Producer
 from tests.acceptance.console.test_console_jobs_http import fields_of, seen
@@ -110,6 +110,23 @@ def test_errors_are_not_searched(browser_like: httpx.Client) -> None:
     data = {"action": "redrive", "state": "dead", "error": SECRET, "all": "1"}
     refused = browser_like.post("/console/topics/t/bulk/preview", data=data)
     assert (refused.status_code, "does not search errors" in refused.text) == (422, True)
+
+
+@pytest.mark.parametrize("action", ["redrive", "purge", "cancel"])
+def test_the_jobs_of_a_group_with_an_error_are_neither_listed_nor_acted_on(
+    browser_like: httpx.Client, action: str
+) -> None:
+    for error in (normalized(f"no user {SECRET}"), "nothing"):
+        group = {"state": "dead", "reason": "buried", "group": error}
+        page = browser_like.get("/console/topics/t/jobs", params=group).text
+        assert "does not search errors" in page
+        assert 'data-row="' not in page
+        data = {**group, "action": action, "all": "1", "cutoff": "2099-01-01T00:00:00.000Z", "typed": "t"}
+        for path in ("bulk/preview", "bulk"):
+            refused = browser_like.post(f"/console/topics/t/{path}", data=data)
+            is_explained = "does not search errors" in refused.text or "Nothing was done" in refused.text
+            assert (refused.status_code, is_explained) == (422, True), (path, error)
+    assert browser_like.get("/jobs/t/why").json()["state"] == "dead"
 
 
 def test_filters_of_actions_have_no_part_of_the_value(browser_like: httpx.Client) -> None:

@@ -139,7 +139,7 @@ def test_a_schedule_is_run_paused_resumed_and_deleted(
     page.get_by_text("Delete …").click()
     page.get_by_label(f"Type {name}").fill("another")
     page.get_by_role("button", name="Delete", exact=True).click()
-    expect(page.get_by_role("status")).to_contain_text("Nothing was deleted")
+    expect(page.get_by_role("alert")).to_contain_text("Nothing was deleted")
     page.get_by_text("Delete …").click()
     page.get_by_label(f"Type {name}").fill(name)
     page.get_by_role("button", name="Delete", exact=True).click()
@@ -183,12 +183,12 @@ def events_page(service: ServiceProcess, open_page: OpenPage, topic: str) -> Pag
 def test_events_appear_as_they_happen(without_keys: ServiceProcess, open_page: OpenPage, topic: str) -> None:
     page = events_page(without_keys, open_page, topic)
     expect(page.get_by_text("No events of these topics yet")).to_be_visible()
-    bury(without_keys, topic, "one", "no such host")
+    bury(without_keys, topic, "one", "no such host \u202egro")
 
     rows = page.locator("#rows tr")
     expect(rows).to_have_count(3)
     expect(rows.first).to_contain_text("dead")
-    expect(rows.first).to_contain_text("no such host")
+    expect(rows.first).to_contain_text("no such host \\u202egro")
     expect(rows.first.get_by_role("link", name="one")).to_have_attribute("href", f"console/topics/{topic}/jobs/one")
     page.reload()
     expect(rows).to_have_count(3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 import time
@@ -31,6 +32,21 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
             call(service, "POST", "/jobs", {"topic": "mail.remind", "id": f"m-{at}", "ttr": 3600})
             call(service, "POST", "/topics/mail.remind/pop")
         yield service
+
+
+NOTE_LABELS = r"""
+window.labels = [];
+const fillText = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+  const chart = this.canvas.closest("[data-chart]")?.dataset.chart;
+  const half = this.measureText(text).width / 2;
+  if (/^\d\d-\d\d \d\d:\d\d$/.test(text) && !labels.some((one) => one.chart === chart && one.text === text)) {
+    labels.push({ chart, text, left: x - half, right: x + half });
+  }
+  return fillText.call(this, text, x, y);
+};
+"""
+"""Note the dates that are written below charts."""
 
 
 def drawn(page: Page, kind: str) -> None:
@@ -112,6 +128,74 @@ def test_a_drag_over_the_bars_lists_their_jobs(service: ServiceProcess, open_pag
     assert 30 <= len(found) <= 80
 
 
+def at_bar(page: Page, kind: str, place: int, share: float) -> tuple[float, float, list[int]]:
+    """Where a bar is on the screen, `share` of its interval from its left; and its begin, length and number of jobs."""
+    series = page.locator("#series-due").evaluate("data => JSON.parse(data.dataset.series)")
+    begin, bucket = series["at"][place], series["bucket"]
+    first, last = series["at"][0], series["at"][-1] + bucket
+    if kind == "now":
+        first = time.time() - 6 * 3600
+        last = first + 12 * 3600
+    over = page.locator(f"[data-chart={kind}] .u-over")
+    over.scroll_into_view_if_needed()
+    box = over.bounding_box()
+    assert box is not None
+    x = box["x"] + box["width"] * (begin + share * bucket - first) / (last - first)
+    return x, box["y"] + box["height"] / 2, [begin, bucket, series["due"][place]]
+
+
+def clock(at_s: int) -> str:
+    return time.strftime("%H:%M", time.gmtime(at_s))
+
+
+@pytest.mark.parametrize(("path", "kind"), [("console/topics/orders.close", "due"), ("", "now")])
+@pytest.mark.parametrize("share", [0.2, 0.8])
+def test_a_bar_reads_its_own_interval_and_a_click_lists_what_it_counts(
+    service: ServiceProcess, open_page: OpenPage, path: str, kind: str, share: float
+) -> None:
+    page = open_page(f"{service.url}/{path}", timezone_id="UTC").page
+    drawn(page, kind)
+    place = next(at for at in range(2, 10) if at_bar(page, kind, at, share)[2][2])
+    x, y, (begin, bucket, count) = at_bar(page, kind, place, share)
+    page.mouse.move(x - 1, y)
+    page.mouse.move(x, y)
+    tip = page.locator(f"[data-chart={kind}] .chart-tip")
+    expect(tip).to_contain_text(f"{clock(begin)} – {clock(begin + bucket)}")  # noqa: RUF001 (a range)
+    expect(tip).to_contain_text(f"due {count}")
+    page.mouse.click(x, y)
+    if kind == "now":
+        page.wait_for_url(re.compile("/console/due"))
+        row = page.locator("tr[data-row='orders.close']")
+        expect(row.locator(".num")).to_have_text(str(count))
+        row.get_by_role("link").click()
+    page.wait_for_url(re.compile(r"/orders\.close/jobs"))
+    query = httpx.URL(page.url).params
+    expect(page.locator("[data-row]")).to_have_count(count)
+    assert clock(begin) in query["due_after"]
+    assert clock(begin + bucket) in query["due_before"]
+
+
+def test_a_click_on_the_past_does_nothing(service: ServiceProcess, open_page: OpenPage) -> None:
+    page = open_page(f"{service.url}/").page
+    drawn(page, "now")
+    x, y, _ = at_bar(page, "now", 0, -6)
+    page.mouse.move(x, y)
+    page.mouse.click(x, y)
+    page.wait_for_timeout(300)
+    expect(page).to_have_url(f"{service.url}/")
+
+
+def test_the_days_below_a_chart_do_not_touch(service: ServiceProcess, open_page: OpenPage) -> None:
+    page = open_page(f"{service.url}/console/topics/orders.close?span=2d", viewport={"width": 1400, "height": 900}).page
+    page.add_init_script(NOTE_LABELS)
+    page.reload()
+    drawn(page, "due")
+    labels = page.evaluate("labels.filter(one => one.chart === 'due').sort((one, other) => one.left - other.left)")
+    assert len(labels) > 2, labels
+    gaps = [other["left"] - one["right"] for one, other in itertools.pairwise(labels)]
+    assert min(gaps) >= 8, labels
+
+
 def test_a_pause_with_a_reason_and_a_resume(service: ServiceProcess, open_page: OpenPage) -> None:
     page = open_page(f"{service.url}/console/topics/mail.remind").page
     page.get_by_label("Reason, for people").fill("the <script>mail</script> server is down")
@@ -130,9 +214,24 @@ def test_settings_show_each_error_at_its_field_and_keep_what_was_typed(
     watched.expected_statuses.add(422)
     page = watched.page
     page.get_by_label("Time to run, seconds").fill("soon")
-    page.get_by_label("Attempts at most").fill("5")
+    page.get_by_label("Attempts at most").fill("0")
+    page.get_by_label("Backoff").fill('{"kind": "fixed", "seconds": -1}')
     page.get_by_role("button", name="Store settings").click()
+    alert = page.get_by_role("alert")
+    expect(alert.get_by_role("listitem")).to_have_count(3)
+    expect(page.locator("main > :first-child")).to_have_attribute("role", "alert")
+    expect(page.get_by_label("Time to run, seconds")).to_be_focused()
+    expect(page.get_by_label("Time to run, seconds")).to_be_in_viewport()
     expect(page.get_by_label("Time to run, seconds")).to_have_attribute("aria-invalid", "true")
+    alert.get_by_role("link", name="Attempts at most").click()
+    expect(page.get_by_label("Attempts at most")).to_be_in_viewport()
+    expect(page.get_by_label("Attempts at most")).to_have_value("0")
+    page.locator(".skip").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Attempts at most")).to_have_value("0")
+    page.get_by_label("Attempts at most").fill("5")
+    page.get_by_label("Backoff").fill("")
+    page.get_by_role("button", name="Store settings").click()
     expect(page.get_by_label("Attempts at most")).to_have_value("5")
     page.get_by_label("Time to run, seconds").fill("0.001")  # a number, which the API refuses
     page.get_by_role("button", name="Store settings").click()

@@ -11,8 +11,11 @@ import pytest
 from deferd.contract.model import PutJob, TopicSettings
 from deferd.contract.operations.push import SetPush
 from deferd.contract.operations.schedules_and_calendars import PutSchedule
-from deferd.engine.inspection.attention import Alert, Now
+from deferd.engine.history import BestRate
+from deferd.engine.inspection.attention import FAILING_CRITICAL, FAILING_LEAST, Alert, Now
 from deferd.engine.inspection.consumers import Sample, SeenConsumer
+from deferd.engine.inspection.failing import WINDOW_MS
+from deferd.engine.push_store import OPENS_AFTER
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.script_arguments import NO_BOUNDS
@@ -277,34 +280,118 @@ async def test_runs_of_schedules_that_were_missed(driver: EngineDriver) -> None:
 async def test_without_a_history_what_is_due_soon_is_compared_with_what_consumers_take(
     driver: EngineDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def unknown(_: Collection[str]) -> dict[str, float]:
+    async def unknown(_: Collection[str]) -> dict[str, BestRate]:
         return {}
 
-    monkeypatch.setattr(driver.engine.finish_rates, "of_topics", unknown)
+    monkeypatch.setattr(driver.engine.finish_rates, "best_of", unknown)
     await driver.puts.put_many([PutJob(topic=TOPIC, id=str(at), delay=600) for at in range(1000)])
     consume(driver)
     report(driver, orders_close=3)
     assert await alerts(driver) == []
     report(driver, orders_close=2)
     alert = await only_alert(driver)
-    assert (alert.code, alert.severity, alert.facts) == ("overload", "warning", {"due": 1000, "handled": 720})
+    assert (alert.code, alert.severity, alert.facts) == (
+        "overload", "warning", {"due": 1000, "handled": 720, "handled_at_ms": None}
+    )  # fmt: skip
 
 
-async def test_more_is_due_soon_than_was_finished_in_the_last_hour(
-    driver: EngineDriver, monkeypatch: pytest.MonkeyPatch
+async def release_all(driver: EngineDriver, jobs: int, error: str | None, *, prefix: str = "r") -> None:
+    await driver.puts.put_many([PutJob(topic=TOPIC, id=f"{prefix}{at}") for at in range(jobs)])
+    for popped in await driver.pop(jobs):
+        await driver.deliveries.release(TOPIC, popped.id, ANY_RECEIPT, delay_ms=HOUR_MS, error=error)
+    await driver.engine.history_publisher.publish()
+
+
+async def test_work_that_fails_and_is_retried_needs_a_person(driver: EngineDriver) -> None:
+    await driver.put("later", delay=7200)
+    await release_all(driver, FAILING_LEAST - 1, "KeyError: 'email'")
+    assert await alerts(driver) == []
+    await release_all(driver, 1, "order 7 not found", prefix="s")
+    alert = await only_alert(driver)
+    assert (alert.code, alert.severity, alert.topic, alert.jobs) == ("failing", "warning", TOPIC, FAILING_LEAST)
+    window_ms = alert.facts.pop("window_ms")
+    assert 600_000 <= window_ms <= WINDOW_MS
+    assert alert.facts == {
+        "released": FAILING_LEAST, "finished": 0, "retrying": FAILING_LEAST, "exact": True,
+        "top_error": "KeyError: 'email'", "top_retrying": FAILING_LEAST - 1,
+    }  # fmt: skip
+    await driver.topics.pause(TOPIC)
+    assert await alerts(driver) == []
+    await driver.topics.resume(TOPIC)
+    await finish_some(driver, FAILING_LEAST)
+    assert await alerts(driver) == [], "as many were finished: retries help"
+    await release_all(driver, FAILING_CRITICAL, None, prefix="t")
+    alert = await only_alert(driver)
+    assert (alert.severity, alert.facts["finished"]) == ("warning", FAILING_LEAST)
+    driver.move_clock(WINDOW_MS / 1000)
+    assert "failing" not in {one.code for one in await alerts(driver)}, "it is over"
+
+
+async def test_work_that_only_fails_is_critical_and_its_jobs_are_counted_as_far_as_they_are_read(
+    driver: EngineDriver,
 ) -> None:
-    finished: dict[str, float] = {}
+    await driver.puts.put_many([PutJob(topic=TOPIC, id=f"soon{at}", delay=60) for at in range(200)])
+    await release_all(driver, FAILING_CRITICAL, "x")
+    alert = await only_alert(driver)
+    assert (alert.code, alert.severity) == ("failing", "critical")
+    assert (alert.facts["retrying"], alert.facts["exact"]) == (50, False), "250 of 300 delayed jobs were looked at"
 
-    async def rates_of(topics: Collection[str]) -> dict[str, float]:
-        return {topic: finished[topic] for topic in topics if topic in finished}
 
-    monkeypatch.setattr(driver.engine.finish_rates, "of_topics", rates_of)
-    await driver.puts.put_many([PutJob(topic=TOPIC, id=str(at), delay=600) for at in range(1000)])
-    for rate, expected in ((1000 / 3600, 0), (0.1, 1), (0.0, 0)):
-        finished[TOPIC] = rate
-        found = await alerts(driver)
-        assert [one.code for one in found] == ["overload"] * expected
-        assert not found or found[0].facts == {"due": 1000, "handled": 360}
+async def test_consumers_that_die_with_their_jobs_fail_too(driver: EngineDriver) -> None:
+    await driver.puts.put_many([PutJob(topic=TOPIC, id=f"l{at}", ttr=5) for at in range(FAILING_LEAST)])
+    await driver.pop(FAILING_LEAST)
+    await driver.pass_time(6)
+    await driver.engine.history_publisher.publish()
+    consume(driver)
+    alert = await only_alert(driver)
+    assert (alert.code, alert.facts["released"], alert.facts["finished"]) == ("failing", FAILING_LEAST, 0)
+    assert alert.facts["retrying"] == 0, "these are ready at once"
+
+
+async def test_snoozes_are_no_failures(driver: EngineDriver) -> None:
+    await driver.puts.put_many([PutJob(topic=TOPIC, id=f"s{at}") for at in range(FAILING_LEAST)])
+    for popped in await driver.pop(FAILING_LEAST):
+        await driver.deliveries.release(TOPIC, popped.id, ANY_RECEIPT, delay_ms=HOUR_MS, counts=False)
+    await driver.engine.history_publisher.publish()
+    assert await alerts(driver) == []
+
+
+FIVE_MIN_S = 300
+
+
+async def finish_some(driver: EngineDriver, jobs: int) -> None:
+    await driver.puts.put_many([PutJob(topic=TOPIC, id=f"f{at}") for at in range(jobs)])
+    for popped in await driver.pop(jobs):
+        await driver.queue.finish(TOPIC, popped.id, ANY_RECEIPT)
+    await driver.engine.history_publisher.publish()
+
+
+async def test_what_is_due_soon_is_compared_with_the_best_that_consumers_did_in_two_days(driver: EngineDriver) -> None:
+    """Not with the last hour: every start and every quiet night would raise an alert."""
+
+    async def overload() -> list[Alert]:
+        driver.engine.finish_rates._best._values.clear()
+        return [one for one in await alerts(driver) if one.code == "overload"]
+
+    await finish_some(driver, 1)
+    await driver.puts.put_many([PutJob(topic=TOPIC, id=str(at), delay=3600 * 24) for at in range(1200)])
+    driver.move_clock(3600 * 23.5)
+    assert await overload() == [], "a history that has just begun tells nothing"
+    await finish_some(driver, 20)
+    assert await overload() == [], "nor do 5 minutes that are not over"
+    began_ms = (await now(driver)).now_ms
+    driver.move_clock(FIVE_MIN_S)
+    await finish_some(driver, 1)
+    [alert] = await overload()
+    assert (alert.facts["due"], alert.facts["handled"]) == (1200, 240)
+    assert 0 <= began_ms - alert.facts["handled_at_ms"] < FIVE_MIN_S * 1000
+    await finish_some(driver, 90)
+    driver.move_clock(FIVE_MIN_S)
+    await finish_some(driver, 1)
+    assert await overload() == [], "at 91 in 5 minutes they handle 1,092 in an hour"
+    driver.move_clock(4 * FIVE_MIN_S)
+    await finish_some(driver, 2)
+    assert await overload() == [], "also when little was finished since"
 
 
 async def test_the_most_urgent_comes_first(driver: EngineDriver) -> None:
@@ -338,9 +425,40 @@ async def test_large_bodies_are_read_in_steps(driver: EngineDriver) -> None:
     assert (await now(driver)).looked_at == 5
 
 
+PUSH = SetPush.model_validate(
+    {"url": "https://hooks.example.com/", "secrets": ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]}
+)
+
+
 async def test_a_pushed_topic_needs_no_consumer(driver: EngineDriver) -> None:
-    push = {"url": "https://hooks.example.com/", "secrets": ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]}
     await driver.put()
     assert (await only_alert(driver)).code == "no_consumer"
-    await driver.engine.push.set(TOPIC, SetPush.model_validate(push))
+    await driver.engine.push.set(TOPIC, PUSH)
+    assert await alerts(driver) == []
+
+
+async def test_a_push_that_fails_is_named_in_place_of_consumers_that_are_behind(driver: EngineDriver) -> None:
+    await driver.put()
+    await driver.engine.push.set(TOPIC, PUSH)
+    await driver.engine.push.note_failure(TOPIC, "HTTP 429", is_probe=False, pause_ms=30_000)
+    assert await alerts(driver) == [], "it only asked for a pause"
+    for _ in range(OPENS_AFTER - 1):
+        open_ms = await driver.engine.push.note_failure(TOPIC, "HTTP 502", is_probe=False, pause_ms=60_000)
+    found = await now(driver)
+    [alert] = found.alerts
+    assert (alert.code, alert.severity, alert.topic, alert.jobs) == ("push_failing", "warning", TOPIC, 1)
+    named = ("circuit", "failures", "last_error", "ready")
+    assert [alert.facts[name] for name in named] == ["open", OPENS_AFTER, "HTTP 502", 1]
+    assert alert.facts["next_try_at_ms"] == pytest.approx(found.now_ms + open_ms, abs=2000)
+    assert alert.facts["last_error_at_ms"] == pytest.approx(found.now_ms, abs=2000)
+    driver.move_clock(700)
+    alert = await only_alert(driver)
+    assert (alert.code, alert.severity, alert.facts["circuit"]) == ("push_failing", "critical", "half_open")
+    assert alert.facts["next_try_at_ms"] is None
+    await driver.topics.pause(TOPIC)
+    assert (await only_alert(driver)).code == "paused"
+    await driver.topics.resume(TOPIC)
+    await driver.engine.push.note_success(TOPIC)
+    assert (await only_alert(driver)).code == "behind"
+    await driver.engine.cancels.cancel(TOPIC, "a")
     assert await alerts(driver) == []

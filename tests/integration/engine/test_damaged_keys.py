@@ -196,16 +196,28 @@ async def test_a_damaged_list_of_histories_leaves_rates_and_history(driver: Engi
     engine = driver.engine
     await driver.put("a")
     await engine.history_publisher.publish()
+    assert await engine.finish_rates.best_of([TOPIC]) == {TOPIC: (0, None)}
     damage(driver, "history/topics")
     found = await engine.histories.of_all(TopicPatterns([TOPIC]), 10)
     assert (found.is_complete, found.unreadable) == (False, set())
     rates = await engine.finish_rates.read([TOPIC, "none"], [TOPIC], lambda _: True)
     assert (rates.of_topic, rates.in_all) == ({TOPIC: 0.0}, None)
+    assert await engine.finish_rates.best_of(["none"]) == {}, "it may have lost its history to others"
     assert len((await engine.histories.of_topic(TOPIC, 10)).buckets) > 0
     await driver.put("b")
     await engine.history_publisher.publish()
     engine.histories._reads_of_many._values.clear()
     assert (await engine.histories.of_all(TopicPatterns([TOPIC]), 10)).is_complete
+
+
+@pytest.mark.parametrize("name", ["delay", "pool"])
+async def test_jobs_that_are_retried_are_read_where_they_can_be(driver: EngineDriver, name: str) -> None:
+    for topic in ("bad", "good"):
+        await driver.puts.put(PutJob(topic=topic, id="a", delay=60))
+    driver.server.command("SET", f"deferd:{{0}}:bad:{name}", "x")
+    assert set(await driver.engine.failing.retrying(["bad", "good"])) == {"good"}
+    driver.server.command("HSET", "deferd:{0}:good:pool", "a", "x" * 40)
+    assert (await driver.engine.failing.retrying(["good"]))["good"].top_error is None
 
 
 # Keys of topics

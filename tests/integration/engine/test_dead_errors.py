@@ -57,6 +57,17 @@ async def test_jobs_are_grouped_by_topic_reason_and_error(driver: EngineDriver) 
     assert (await driver.queue.get("mail", "m0")).dead_at_ms == first.first_ms
 
 
+async def test_a_group_names_its_most_frequent_errors_as_they_are(driver: EngineDriver) -> None:
+    for at, number in enumerate((1, 2, 2, 3, 4, 4, 4)):
+        await bury(driver, "mail", f"m{at}", f"message {number} refused\nby 10.0.0.1")
+    await bury(driver, "mail", "silent")
+    named, silent = (await dead(driver)).groups
+    assert named.error == "message * refused"
+    assert named.originals[:2] == [("message 4 refused", 3), ("message 2 refused", 2)]
+    assert len(named.originals) == 3
+    assert silent.originals == []
+
+
 async def test_topics_since_and_visibility(driver: EngineDriver) -> None:
     await bury(driver, "mail.a", "old", "x")
     driver.move_clock(100)

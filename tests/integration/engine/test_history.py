@@ -83,6 +83,14 @@ async def test_everything_is_counted_once(driver: EngineDriver) -> None:
     assert gauges(found) == {"delayed": 3, "ready": 3, "dead": 1}
 
 
+async def test_a_lease_that_ends_is_an_attempt_that_failed_once(driver: EngineDriver) -> None:
+    await driver.put("again", ttr=2)
+    await driver.put("last", ttr=2, max_attempts=1)
+    await driver.pop(2)
+    await driver.pass_time(3)
+    assert sums(await history(driver)) == {"put": 2, "popped": 2, "released": 2, "dead": 1}
+
+
 async def test_what_is_published_later_is_in_a_later_bucket(driver: EngineDriver) -> None:
     await begin_bucket(driver)
     await driver.put("a")

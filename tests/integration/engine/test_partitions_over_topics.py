@@ -73,6 +73,7 @@ def forget_reads(engine: Engine) -> None:
     ):
         kept._reads._values.clear()
     engine.histories._reads_of_many._values.clear()
+    engine.finish_rates._best._values.clear()
 
 
 async def test_names_are_those_of_topics_on_pages_of_any_size(engine: Engine) -> None:
@@ -284,6 +285,7 @@ async def test_the_rate_of_a_topic_is_that_of_its_partitions(engine: Engine) -> 
     assert of_t == pytest.approx(4 * of_u, rel=0.01)
     assert rates.of_topic["t2"] == 0
     assert rates.in_all == pytest.approx(of_t, rel=0.01)
+    assert await engine.finish_rates.best_of(["t", "t2"]) == {"t": (0, None), "t2": (0, None)}, "none is complete"
     forget_reads(engine)
     of_all = await engine.finish_rates.read([], None, lambda _: True)
     assert of_all.in_all == pytest.approx(of_t + of_u, rel=0.01)
@@ -350,14 +352,30 @@ async def test_a_topic_that_is_nearly_full_has_one_alert(engine: Engine) -> None
     )
 
 
+async def test_attempts_that_fail_in_all_partitions_are_one_alert(engine: Engine) -> None:
+    await put(engine)
+    for job in await pop(engine, len(IDS)):
+        await engine.deliveries.release("t", job.id, job.receipt, delay_ms=600_000, error="KeyError: 'email'")
+    await publish_history(engine)
+    [failing] = await alerts(engine)
+    assert (failing.code, failing.topic, failing.facts["released"]) == ("failing", "t", len(IDS))
+    assert (failing.facts["retrying"], failing.facts["exact"]) == (len(IDS), True)
+    assert failing.facts["top_error"] == "KeyError: 'email'"
+
+
 async def test_jobs_of_all_partitions_are_an_overload(engine: Engine) -> None:
     """No partition has as many as a topic must have to be looked at."""
-    await put(engine, ids=IDS[:4])
-    for job in await pop(engine, 4):
-        await engine.queue.finish("t", job.id, job.receipt)
-    await publish_history(engine)
+    assert engine.clock is not None
+    for _ in range(3):  # the first and the last 5 minutes are not complete
+        await put(engine, ids=IDS)
+        for job in await pop(engine, len(IDS)):
+            await engine.queue.finish("t", job.id, job.receipt)
+        await publish_history(engine)
+        await engine.clock.advance(300_000)
+    forget_reads(engine)
     for at in range(0, 1200, 400):
         await put(engine, ids=[f"n-{number}" for number in range(at, at + 400)], delay=1800)
     [overload] = await alerts(engine)
     assert (overload.code, overload.topic, overload.facts["due"]) == ("overload", "t", 1200)
-    assert 0 < overload.facts["handled"] <= 5
+    assert overload.facts["handled"] == 12 * len(IDS)
+    assert overload.facts["handled_at_ms"] is not None

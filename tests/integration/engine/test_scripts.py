@@ -23,6 +23,7 @@ from deferd.engine.activity_list import Change
 from deferd.engine.engine import Engine
 from deferd.engine.history import COUNTS
 from deferd.engine.inspection.consumers import Sample, SeenConsumer
+from deferd.engine.inspection.failing import FailingTopics
 from deferd.engine.placement import ANY_DEFAULT, Terms
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT
@@ -58,6 +59,9 @@ async def inspect_everything(engine: Engine) -> None:
     await engine.histories.of_topic(TOPIC, 60)
     engine.finish_rates._reads._values.clear()
     await engine.finish_rates.read([TOPIC], None, lambda _: True)
+    engine.finish_rates._best._values.clear()
+    await engine.finish_rates.best_of([TOPIC])
+    await FailingTopics(engine._scripts, engine._keys).retrying([TOPIC])
     await engine.alerts.now(lambda _: True)
     await engine.held_jobs.check_many(TOPIC, [HeldJob(id="a", receipt="0.1")])
     engine.activity.record(Change(operation="pause_topic", by=None, via="api", outcome="done"))

@@ -66,6 +66,45 @@ async def test_each_filter_finds_its_jobs(driver: EngineDriver, limit: int) -> N
     assert (await search(driver, error=".", limit=limit))[0] == [], "a text, not a pattern"
 
 
+@pytest.mark.parametrize("limit", [1, 100])
+async def test_the_jobs_of_a_group_of_dead_jobs_are_listed_exactly(driver: EngineDriver, limit: int) -> None:
+    errors = {
+        "a": "order 1042 not found", "b": "order 7 not found", "c": "the order 7 not found", "d": "order * not found",
+        "e": None, "f": "KeyError: 'email'", "g": "KeyError: 'total'", "h": "order  9\tnot found", "i": "'x 1' and 2",
+    }  # fmt: skip
+    for job_id, error in errors.items():
+        await driver.put(job_id)
+        [popped] = await driver.pop(1)
+        await driver.deliveries.bury(TOPIC, popped.id, ANY_RECEIPT, error=error)
+    await driver.put("late", ttl=5)
+    await driver.pass_time(6)
+    await driver.put("alive")
+
+    async def found(**wanted: Any) -> list[str]:
+        return sorted((await search(driver, DEAD, limit=limit, **wanted))[0])
+
+    assert await found(error_group="order * not found") == ["a", "b", "d", "h"]
+    assert await found(error_group="KeyError: 'email'") == ["f"]
+    assert await found(error_group="'*' and *") == ["i"]
+    assert await found(error_group="*") == []
+    assert await found(error_group="") == ["e", "late"]
+    assert await found(error_group="", reason="expired") == ["late"]
+    assert await found(reason="buried") == sorted(errors)
+
+
+@pytest.mark.parametrize("limit", [1, 100])
+async def test_jobs_that_wait_for_another_attempt_are_listed(driver: EngineDriver, limit: int) -> None:
+    for job_id in ("a", "b", "c", "d"):
+        await driver.put(job_id, tags=["t"])
+        [popped] = await driver.pop(1)
+        counts = job_id != "c"
+        await driver.deliveries.release(TOPIC, popped.id, ANY_RECEIPT, delay_ms=600_000, error=job_id, counts=counts)
+    await driver.put("later", delay=500)
+    assert (await search(driver, DELAYED, retrying=True, limit=limit))[0] == ["a", "b", "d"]
+    assert (await search(driver, DELAYED, retrying=True, tag="t", error="b", limit=limit))[0] == ["b"]
+    assert JobFilter(retrying=True).only_state is DELAYED
+
+
 _ERRORS = ["GET https://a/b: 502", 'no "x/y" (a=1)', "100%", "//", '"', "Müller\n/tmp", "z", "%a-", None]
 
 

@@ -11,9 +11,11 @@ import pytest
 from deferd.api.responses import JsonResponse
 from deferd.api.routes.inspection import explanation
 from deferd.contract.model import PutJob, TopicSettings
+from deferd.contract.operations.push import SetPush
 from deferd.contract.timestamps import instant
 from deferd.engine.inspection.consumers import TopicActivity
 from deferd.engine.inspection.job_facts import MissingJob, nearest
+from deferd.engine.push_store import OPENS_AFTER
 from deferd.engine.record import ANY_RECEIPT
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver
 from tests.integration.engine.sweeping import redrive_jobs
@@ -134,6 +136,32 @@ async def test_a_ready_job_without_consumers(driver: EngineDriver) -> None:
     assert "since" not in found[0]
     found = await reasons(driver, activity=TopicActivity(False, 1_760_000_000_000, None))
     assert found[0]["since"] == "2025-10-09T08:53:20.000Z"
+
+
+async def test_a_job_of_a_pushed_topic_waits_for_the_target(driver: EngineDriver) -> None:
+    await driver.put("a")
+    await driver.put("later", delay=600)
+    push = {"url": "https://hooks.example.com/", "secrets": ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]}
+    await driver.engine.push.set(TOPIC, SetPush.model_validate(push))
+    first, second = await reasons(driver)
+    assert (first["code"], second["code"]) == ("push", "behind")
+    assert (first["circuit"], first["failures"], first["in_flight"]) == ("closed", 0, 0)
+    assert "error" not in first
+    assert [one["code"] for one in await reasons(driver, "later")] == ["not_due"]
+    for _ in range(OPENS_AFTER):
+        await driver.engine.push.note_failure(TOPIC, "HTTP 502", is_probe=False, pause_ms=60_000)
+    found, _ = await reasons(driver)
+    assert (found["circuit"], found["failures"], found["error"]) == ("open", OPENS_AFTER, "HTTP 502")
+    assert {"ended_at", "next_try_at"} <= set(found)
+    assert "failed 5 times in a row, the last time " in found["text"]
+    assert 'with "HTTP 502"; the circuit is open, and the next try is in ' in found["text"]
+    assert [one["code"] for one in await reasons(driver, "later")] == ["not_due", "push"]
+    driver.move_clock(61)
+    found, _ = await reasons(driver)
+    assert (found["circuit"], "next_try_at" in found) == ("half_open", False)
+    taken = await driver.engine.push.take(TOPIC, under_way=0, most=1, timeout_ms=5000)
+    assert taken is not None
+    assert "The push of the topic (push-" in (await reasons(driver))[0]["text"]
 
 
 async def test_a_held_job_is_leased(driver: EngineDriver) -> None:

@@ -66,6 +66,16 @@ class FaultyScripts(Scripts):
             await super().run(*self.late.pop())
 
 
+class NewestMover:
+    """The mover of a world that lives now."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._world.mover, name)
+
+
 class World:
     """A store, the shelf's files, and what must be in one of them."""
 
@@ -76,13 +86,9 @@ class World:
         self.scripts = FaultyScripts(store)
         self.scripts.late = []
         self.mover = Mover(self.rows, self.scripts, self.keys)
-        self.engine = Engine(store, shelf=cast("ShelfCalls", self))
+        self.engine = Engine(store, shelf=cast("ShelfCalls", NewestMover(self)))
         self.records: dict[str, bytes] = {}
         """What was stored under each id that is in use."""
-
-    async def load(self, topic: str, ids: Sequence[str]) -> int:
-        """As of the mover that lives now."""
-        return await self.mover.load(topic, ids)
 
     async def close(self) -> None:
         await self.mover.close()
@@ -316,7 +322,7 @@ async def test_a_put_that_comes_when_its_id_may_have_left_the_store_asks_again(w
         generation = await ask(topic, ids)
         asked += 1
         if asked == 1:
-            other = Engine(world.store, shelf=cast("ShelfCalls", world))
+            other = Engine(world.store, shelf=cast("ShelfCalls", NewestMover(world)))
             await other.puts.put(PutJob(topic=TOPIC, id="a", delay=FAR_S))
             await other.close()
             let_go(world.mover)

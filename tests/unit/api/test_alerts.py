@@ -28,6 +28,66 @@ TEXTS: list[tuple[str, str | None, dict[str, Any], str]] = [
         "a: 1 ready, oldest 0 s, no consumer for 2 h",
     ),
     (
+        "push_failing",
+        "a",
+        {
+            "ready": 1204,
+            "oldest_age_ms": 4 * MIN,
+            "circuit": "open",
+            "failures": 7,
+            "last_error": "HTTP 502",
+            "last_error_at_ms": NOW_MS - 3000,
+            "next_try_at_ms": NOW_MS + 12_000,
+        },
+        (
+            "a: the push fails 7 times in a row, the last time 3 s ago (HTTP 502); 1,204 ready, oldest 4 min; next "
+            "try in 12 s"
+        ),
+    ),
+    (
+        "push_failing",
+        "a",
+        {
+            "ready": 0,
+            "oldest_age_ms": 0,
+            "circuit": "half_open",
+            "failures": 1,
+            "last_error": None,
+            "last_error_at_ms": None,
+            "next_try_at_ms": None,
+        },
+        "a: the push fails; the next request tries it",
+    ),
+    (
+        "failing",
+        "mail",
+        {
+            "released": 9000,
+            "finished": 0,
+            "window_ms": 12 * MIN,
+            "retrying": 1500,
+            "exact": True,
+            "top_error": "KeyError: 'email'",
+            "top_retrying": 1400,
+        },
+        (
+            "mail: 9,000 attempts failed and nothing was finished in 12 min; 1,500 jobs wait for another attempt; the "
+            "usual error: KeyError: 'email'"
+        ),
+    ),
+    (
+        "failing",
+        "a",
+        {"released": 30, "finished": 1, "window_ms": 12 * MIN, "retrying": 1, "exact": False, "top_error": None},
+        "a: 30 attempts failed and 1 job was finished in 12 min; at least 1 job waits for another attempt",
+    ),
+    (
+        "failing",
+        "a",
+        {"released": 30, "finished": 2, "window_ms": 12 * MIN},
+        "a: 30 attempts failed and 2 jobs were finished in 12 min",
+    ),
+    (
         "behind",
         "a",
         {"ready": 5000, "oldest_age_ms": 90 * MIN, "rate": 2.5, "estimated_wait_ms": 2_000_000, "reserved": 3},
@@ -108,8 +168,14 @@ TEXTS: list[tuple[str, str | None, dict[str, Any], str]] = [
     (
         "overload",
         "a",
-        {"due": 5000, "handled": 3600},
-        "a: 5,000 due in the next hour, consumers handle 3,600 an hour",
+        {"due": 5000, "handled": 3600, "handled_at_ms": NOW_MS - 19 * HOUR},
+        "a: 5,000 due in the next hour, at their best in two days, 19 h ago, consumers handled 3,600 an hour",
+    ),
+    (
+        "overload",
+        "a",
+        {"due": 5000, "handled": 3600, "handled_at_ms": None},
+        "a: 5,000 due in the next hour, consumers take 3,600 an hour now",
     ),
 ]
 

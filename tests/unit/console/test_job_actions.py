@@ -12,39 +12,18 @@ import pytest
 from deferd.console.json_text import Members, parse
 from deferd.console.undo import put_command, put_text
 from deferd.console.views.bulk import Target, api_call, is_selectable
-from deferd.console.views.filters import read_filter, read_instant
+from deferd.console.views.filters import read_filter
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 NOW_MS = round(NOW.timestamp() * 1000)
-
-
-@pytest.mark.parametrize(
-    ("typed", "instant"),
-    [
-        ("now", "2026-03-01T12:00:00.000Z"),
-        ("+2h", "2026-03-01T14:00:00.000Z"),
-        ("now - 30 min", "2026-03-01T11:30:00.000Z"),
-        ("-1d", "2026-02-28T12:00:00.000Z"),
-        ("2030-01-31", "2030-01-31T00:00:00.000Z"),
-        ("2030-01-31 09:30", "2030-01-31T09:30:00.000Z"),
-        ("2030-01-31T09:30+01:00", "2030-01-31T08:30:00.000Z"),
-    ],
-)
-def test_instants_are_typed_as_people_think(typed: str, instant: str) -> None:
-    assert read_instant(typed, NOW) == instant
-
-
-@pytest.mark.parametrize("typed", ["", "soon", "+2", "2h", "31.1.2030", "+999999999w"])
-def test_other_instants_are_refused(typed: str) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 (the page writes the sentence)
-        read_instant(typed, NOW)
 
 
 def test_a_filter_is_read_from_a_url() -> None:
     wanted = read_filter({"state": "dead", "id": " a ", "error": "x", "due_after": "soon", "other": "1"}, NOW_MS)
     assert (wanted.state, wanted.id, wanted.due_after, list(wanted.problems)) == ("dead", "a", None, ["due_after"])
     assert wanted.query() == {
-        "state": "dead", "id_prefix": "a", "tag": None, "error": "x", "due_after": None, "due_before": None
+        "state": "dead", "id_prefix": "a", "tag": None, "error": "x", "due_after": None, "due_before": None,
+        "reason": None, "error_group": None, "retrying": None,
     }  # fmt: skip
     assert not wanted.is_oldest_first
     assert read_filter({"state": "nothing"}, NOW_MS).state is None
@@ -62,6 +41,12 @@ def test_a_filter_is_read_from_a_url() -> None:
         ("redrive", {"state": "dead", "tag": "a"}, True),
         ("redrive", {"state": "ready"}, False),
         ("redrive", {"state": "dead", "error": "x"}, False),
+        ("redrive", {"state": "dead", "reason": "buried", "group": "x"}, True),
+        ("purge", {"state": "dead", "group": ""}, True),
+        ("cancel", {"state": "dead", "tag": "a", "group": ""}, False),
+        ("cancel", {"tag": "a", "reason": "buried"}, False),
+        ("run_now", {"state": "delayed", "retrying": "1"}, False),
+        ("cancel", {"state": "delayed", "retrying": "1", "tag": "a"}, False),
         ("purge", {"state": "finished"}, True),
         ("purge", {"state": "delayed", "due_after": "now"}, False),
     ],
@@ -73,6 +58,14 @@ def test_what_the_api_can_select_itself(action: str, fields: dict[str, str], sel
 def call(action: str, fields: dict[str, str], ids: tuple[str, ...] | None = None, **more: Any) -> Any:
     target = Target("t", ids, read_filter(fields, NOW_MS))
     return api_call(action, target, **{"cutoff": "C", "options": {}, "dry_run": False, **more})
+
+
+def test_a_redrive_and_a_purge_of_a_group_name_its_reason_and_error() -> None:
+    group = {"state": "dead", "reason": "buried", "group": ""}
+    redrive = call("redrive", group).body
+    assert (redrive["reason"], redrive["error"], redrive["cutoff"]) == ("buried", "", "C")
+    purge = call("purge", {**group, "group": "x *"}).query
+    assert (purge["state"], purge["reason"], purge["error"]) == ("dead", "buried", "x *")
 
 
 def test_every_call_has_the_cutoff() -> None:

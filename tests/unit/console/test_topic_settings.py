@@ -7,7 +7,14 @@ from typing import Any
 import orjson
 import pytest
 
-from deferd.console.views.topics import FIELDS, field_values, fields_of, settings_of, unknown_settings
+from deferd.console.views.topics import (
+    FIELDS,
+    field_values,
+    fields_of,
+    refused_settings,
+    settings_of,
+    unknown_settings,
+)
 from deferd.contract.model import TopicSettings
 
 
@@ -60,3 +67,14 @@ def test_a_large_number_can_be_sent() -> None:
 
 def test_settings_without_a_field_are_kept() -> None:
     assert unknown_settings({"ttr": 1, "later": {"a": 1}}) == {"later": {"a": 1}}
+
+
+def test_all_errors_of_settings_are_named_each_at_its_field() -> None:
+    backoff = '{"kind": "fixed", "seconds": -1, "jitter": 7}'
+    settings, errors = settings_of({"ttr": "soon", "max_attempts": "-1", "retain": "5", "backoff": backoff})
+    errors |= refused_settings(settings)
+    assert errors == {
+        "ttr": "must be a number",
+        "max_attempts": "must be at least 1",
+        "backoff": "seconds must be at least 0 seconds; jitter must be at most 1",
+    }

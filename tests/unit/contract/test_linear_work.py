@@ -37,7 +37,7 @@ from deferd.contract.operations import push
 from deferd.contract.operations import schedules_and_calendars as schedule_models
 from deferd.contract.push_targets import TargetPattern
 from deferd.engine import consistency, partitions, scripts
-from deferd.engine.inspection import dead_errors
+from deferd.engine.inspection import normalized_errors
 from deferd.engine.record import Receipt
 from deferd.engine.script_arguments import NO_BOUNDS
 from deferd.server.http import asgi_call, heads
@@ -153,8 +153,10 @@ ERRORS = NAMES | {
     "UUIDs": repeat("550e8400-e29b-"),
     "instants": repeat("2026-11-22T10:20"),
     "statuses": repeat("with ", after="502"),
+    "types": repeat("Aa.", after=": 502"),
+    "codes": repeat("exit code ", after="1"),
 }
-ERROR_LINES = "engine/inspection/dead_errors.py"
+ERROR_LINES = "engine/inspection/normalized_errors.py"
 JOB = '{"topic":"t","body":'
 BODIES = {
     "unclosed string of escapes": repeat_bytes('\\"', '"'),
@@ -274,13 +276,25 @@ ROWS = [
     Row("topics of a look", validated(queries.TopicsFilter), NAMES, ("api/routes/queries.py",)),
     *(
         Row(f"value {number} of an error", partial(pattern.sub, "*"), ERRORS, (ERROR_LINES,))
-        for number, pattern in enumerate((dead_errors._QUOTED, dead_errors._VALUE, dead_errors._JOINED))
+        for number, pattern in enumerate(
+            (normalized_errors._QUOTED, normalized_errors._VALUE, normalized_errors._JOINED)
+        )
     ),
     *(
         Row(f"status {number} of an error", pattern.search, ERRORS, (ERROR_LINES,))
-        for number, pattern in enumerate((dead_errors._STATUS, dead_errors._STATUS_WORDS))
+        for number, pattern in enumerate(
+            (
+                *(
+                    normalized_errors._STATUS,
+                    normalized_errors._STATUS_WORDS,
+                    normalized_errors._TELLING,
+                    normalized_errors._TYPE,
+                ),
+                *(normalized_errors._CODE, normalized_errors._CODE_WORDS, normalized_errors._NOT_IN_EACH),
+            )
+        )
     ),
-    Row("error of a dead job", dead_errors._normalized_line.__wrapped__, ERRORS),
+    Row("error of a dead job", normalized_errors.normalized_line.__wrapped__, ERRORS),
     Row("durability", validated(model.Durability), {"digits": repeat("1", "replicated:")}, ("contract/model.py",)),
     Row(
         "instant",

@@ -40,8 +40,8 @@ def is_visible(request: RequestContext) -> Callable[[str], bool]:
 @router.serves(contract.EXPLAIN_JOB)
 async def explain_job(request: CurrentRequest, topic: Topic, id: JobId) -> contract.Explanation:
     facts = await request.engine.topics.why(topic, id)
-    is_ready = isinstance(facts, JobFacts) and facts.record.state is JobState.READY
-    activity = await request.engine.consumer_registry.activity_of(topic) if is_ready else None
+    needs_consumer = isinstance(facts, JobFacts) and facts.record.state is JobState.READY and facts.target is None
+    activity = await request.engine.consumer_registry.activity_of(topic) if needs_consumer else None
     return explanation(topic, id, facts, activity)
 
 
@@ -79,6 +79,7 @@ async def list_dead_errors(request: CurrentRequest, query: Annotated[DeadQuery, 
                 first_at=instant_or_none(group.first_ms),
                 last_at=instant_or_none(group.last_ms),
                 samples=group.samples,
+                originals=[contract.DeadOriginal(error=error, count=count) for error, count in group.originals],
             )
             for group in found.groups[: query.limit]
         ],
@@ -193,15 +194,18 @@ def _handled(rate: float | None, bucket_s: float) -> float | None:
 
 
 def explanation(topic: str, id: str, facts: JobFacts | MissingJob, activity: TopicActivity | None) -> Explanation:
-    """The reasons; what holds the job back now comes first. `activity` None: nothing is known about consumers."""
+    """The reasons; what holds the job back now comes first.
+
+    `activity` None: nothing is known about consumers, or the topic is pushed and needs none.
+    """
     if isinstance(facts, MissingJob):
         return Explanation(topic=topic, id=id, state=None, reasons=[_missing(facts)])
     state = facts.record.state
     match state:
         case JobState.DELAYED:
-            reasons = [*_placed(facts, _delayed(facts)), *_paused_reason(facts)]
+            reasons = [*_placed(facts, _delayed(facts)), *_paused_reason(facts), *_failing_push(facts)]
         case JobState.READY:
-            reasons = [*_paused_reason(facts), *_ready(facts, activity)]
+            reasons = [*_paused_reason(facts), *_pushed(facts), *_ready(facts, activity)]
         case JobState.RESERVED:
             reasons = [_leased(facts)]
         case JobState.DEAD:
@@ -283,6 +287,41 @@ def _pause_text(pause: Pause, now_ms: int) -> str:
     return since + by + ("" if pause.reason is None else f" ({pause.reason})")
 
 
+def _failing_push(facts: JobFacts) -> Iterator[WhyReason]:
+    """A delayed job waits for its due time first: only a target that fails is worth a word."""
+    if facts.target is not None and facts.target.failures:
+        yield from _pushed(facts)
+
+
+def _pushed(facts: JobFacts) -> Iterator[WhyReason]:
+    target = facts.target
+    if target is None:
+        return
+    parts = [f"The service pushes topic {facts.record.topic} to its target"]
+    if target.failures:
+        failed_ms = target.last_error_at_ms
+        when = "" if failed_ms is None else f" {_when(failed_ms, facts.now_ms)}"
+        error = "" if target.last_error is None else f" with {_quoted(target.last_error)}"
+        parts.append(f"which has failed {_times(target.failures)} in a row, the last time{when}{error}")
+    if target.open_until_ms is not None:
+        parts.append(f"the circuit is open, and the next try is {_when(target.open_until_ms, facts.now_ms)}")
+    elif target.circuit == "half_open":
+        parts.append("the circuit is half open: one request tries whether it responds again")
+    else:
+        requests = "1 request is" if target.in_flight == 1 else f"{target.in_flight:,} requests are"
+        parts.append(f"the circuit is closed, and {requests} under way")
+    yield WhyReason(
+        code="push",
+        text="; ".join(parts) + ".",
+        circuit=target.circuit,
+        failures=target.failures,
+        in_flight=target.in_flight,
+        error=target.last_error,
+        ended_at=instant_or_none(target.last_error_at_ms),
+        next_try_at=instant_or_none(target.open_until_ms),
+    )
+
+
 def _ready(facts: JobFacts, activity: TopicActivity | None) -> Iterator[WhyReason]:
     topic, ahead = facts.record.topic, facts.ahead
     if activity is not None and not activity.is_consumed:
@@ -321,6 +360,8 @@ def _leased(facts: JobFacts) -> WhyReason:
     job = facts.record
     until_ms = facts.until_ms or 0
     holder = job.reserved_by or "A consumer that gave no name"
+    if facts.target is not None:
+        holder = f"The push of the topic ({job.reserved_by})"
     waits = " A put waits until that has ended." if facts.has_follow_up else ""
     ends = "ends" if until_ms > facts.now_ms else "ended"
     touched = f"; it was touched {_times(facts.touches)}" if facts.touches else ""

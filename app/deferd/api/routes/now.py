@@ -71,6 +71,36 @@ def _no_consumer(facts: dict[str, Any], now_ms: int) -> str:
     return f"{facts['ready']:,} ready, oldest {_span(facts['oldest_age_ms'])}, no consumer{seen}"
 
 
+def _push_failing(facts: dict[str, Any], now_ms: int) -> str:
+    at_ms, next_ms, failures = facts["last_error_at_ms"], facts["next_try_at_ms"], facts["failures"]
+    parts = [f"the push fails{f' {failures:,} times in a row' if failures > 1 else ''}"]
+    if at_ms is not None:
+        parts[0] += f", the last time {_span(now_ms - at_ms)} ago"
+    if facts["last_error"] is not None:
+        parts[0] += f" ({_shortened(facts['last_error'])})"
+    if facts["ready"]:
+        parts.append(f"{facts['ready']:,} ready, oldest {_span(facts['oldest_age_ms'])}")
+    parts.append("the next request tries it" if next_ms is None else f"next try in {_span(next_ms - now_ms)}")
+    return "; ".join(parts)
+
+
+def _shortened(error: str) -> str:
+    return error if len(error) <= _ERROR_CHARACTERS else error[: _ERROR_CHARACTERS - 1] + "…"
+
+
+def _failing(facts: dict[str, Any], _now_ms: int) -> str:
+    finished = facts["finished"]
+    done = f"{finished:,} jobs were" if finished > 1 else "1 job was" if finished else "nothing was"
+    parts = [f"{facts['released']:,} attempts failed and {done} finished in {_span(facts['window_ms'])}"]
+    if facts.get("retrying"):
+        least = "" if facts["exact"] else "at least "
+        jobs = "1 job waits" if facts["retrying"] == 1 else f"{facts['retrying']:,} jobs wait"
+        parts.append(f"{least}{jobs} for another attempt")
+    if facts.get("top_error") is not None:
+        parts.append(f"the usual error: {_shortened(facts['top_error'])}")
+    return "; ".join(parts)
+
+
 def _behind(facts: dict[str, Any], _now_ms: int) -> str:
     rate, wait_ms = facts["rate"], facts["estimated_wait_ms"]
     parts = [f"{facts['ready']:,} ready, oldest {_span(facts['oldest_age_ms'])}"]
@@ -88,7 +118,7 @@ def _dying(facts: dict[str, Any], _now_ms: int) -> str:
     if error is None:
         what = "without an error" if reason == UNKNOWN else f"{reason.replace('_', ' ')} without an error"
     else:
-        what = error if len(error) <= _ERROR_CHARACTERS else error[: _ERROR_CHARACTERS - 1] + "…"
+        what = _shortened(error)
     return f"{about}{facts['dead']:,} dead in 1 h, {share} of them {what}"
 
 
@@ -134,12 +164,19 @@ def _topic_full(facts: dict[str, Any], _now_ms: int) -> str:
     return f"{facts['jobs']:,} of {facts['max_jobs']:,} jobs: {full}"
 
 
-def _overload(facts: dict[str, Any], _now_ms: int) -> str:
-    return f"{facts['due']:,} due in the next hour, consumers handle {facts['handled']:,} an hour"
+def _overload(facts: dict[str, Any], now_ms: int) -> str:
+    at_ms, handled = facts["handled_at_ms"], f"{facts['handled']:,} an hour"
+    if at_ms is None:
+        rate = f"consumers take {handled} now"
+    else:
+        rate = f"at their best in two days, {_span(now_ms - at_ms)} ago, consumers handled {handled}"
+    return f"{facts['due']:,} due in the next hour, {rate}"
 
 
 _TEXTS = {
     "no_consumer": _no_consumer,
+    "push_failing": _push_failing,
+    "failing": _failing,
     "behind": _behind,
     "dying": _dying,
     "paused": _paused,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
+import msgspec
 from fastapi import Query
 from msgspec import Raw
 from pydantic import Field, StringConstraints, model_validator
@@ -81,12 +82,44 @@ class JobsQuery(StrictModel):
     due_before: Instant | None = Field(None, description="Only jobs due before this instant.")
     id_prefix: IdPrefix | None = Field(None, description="Only jobs whose id begins so.")
     error: ErrorPart | None = Field(None, description="Only jobs whose `last_error` contains this text.")
+    reason: DeadReason | None = Field(None, description="Only jobs that are dead for this reason.")
+    error_group: NormalizedError | None = Field(
+        None, description="Only dead jobs with this `error` of `GET /dead`; empty for those without one."
+    )
+    retrying: bool = Field(
+        False, description="`true`: only delayed jobs that had an attempt: they failed, and wait for another one."
+    )
+
+    @model_validator(mode="after")
+    def _only_dead_or_delayed_ones(self) -> JobsQuery:
+        for name in ("reason", "error_group"):
+            if getattr(self, name) is not None and self.state not in {None, JobState.DEAD}:
+                raise ValueError(f"`{name}` is for dead jobs: leave out `state`, or give `dead`")
+        if self.retrying and (self.state not in {None, JobState.DELAYED} or self.wanted_of_dead):
+            raise ValueError("`retrying` is for delayed jobs: leave out `state`, `reason` and `error_group`")
+        if self.error is not None and self.error_group is not None:
+            raise ValueError("`error` and `error_group` exclude each other")
+        return self
+
+    @property
+    def wanted_of_dead(self) -> bool:
+        """Whether a condition is of dead jobs."""
+        return self.reason is not None or self.error_group is not None
 
     def wanted(self) -> JobFilter | None:
         """The conditions on the jobs; None without a filter."""
         due_after, due_before = (None if at is None else instant_ms(at) for at in (self.due_after, self.due_before))
-        wanted = JobFilter(self.tag, due_after, due_before, self.id_prefix, self.error)
-        return wanted if wanted.options() else None
+        wanted = JobFilter(
+            tag=self.tag,
+            due_after_ms=due_after,
+            due_before_ms=due_before,
+            id_prefix=self.id_prefix,
+            error=self.error,
+            reason=self.reason,
+            error_group=self.error_group,
+            retrying=self.retrying,
+        )
+        return None if wanted.is_empty else wanted
 
 
 class PurgeQuery(StrictModel):
@@ -140,7 +173,13 @@ async def list_topics(request: CurrentRequest, query: Annotated[TopicsQuery, Que
 
 @router.serves(contract.GET_TOPIC)
 async def get_topic(request: CurrentRequest, topic: Topic) -> contract.TopicView:
-    return _shown(await request.engine.topics.get(topic))
+    shown = _shown(await request.engine.topics.get(topic))
+    if not shown.counts[JobState.DELAYED.value]:
+        return shown
+    found = (await request.engine.failing.retrying([topic])).get(topic)
+    if found is None or (found.is_exact and not found.jobs):
+        return shown
+    return msgspec.structs.replace(shown, retrying=contract.Retrying(jobs=found.jobs, complete=found.is_exact))
 
 
 @router.serves(contract.SET_TOPIC)
@@ -162,7 +201,8 @@ async def resume_topic(request: CurrentRequest, topic: Topic, _body: EmptyBody =
 @router.serves(contract.LIST_JOBS)
 async def list_jobs(request: CurrentRequest, topic: Topic, query: Annotated[JobsQuery, Query()]) -> JobPage:
     topics, wanted, looked_at, reverse = request.engine.topics, query.wanted(), None, query.order == "desc"
-    page = (query.state, query.cursor, query.limit)
+    state = (wanted.only_state if wanted is not None else None) or query.state
+    page = (state, query.cursor, query.limit)
     if wanted is None:
         records, next_cursor = await topics.jobs(topic, *page, reverse=reverse)
     else:

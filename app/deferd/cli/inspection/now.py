@@ -58,10 +58,17 @@ def now(topics: tuple[str, ...], critical: bool, limit: int | None, client: Clie
             output.line(f"  and {left_out:,} more; --limit shows them")
         output.line(_next_line(found))
     else:
-        output.line(f"All quiet. {_next_line(found)}")
+        output.line(f"{_calm(found)} {_next_line(found)}")
     if not found.complete:
         output.complain("not all topics were read: alerts may be missing")
     return exit_codes.FINDINGS if alerts else exit_codes.DONE
+
+
+def _calm(found: Now) -> str:
+    """What to say without an alert to show."""
+    if found.alerts:
+        return "Nothing is critical."
+    return "All quiet." if found.complete else "No alerts so far."
 
 
 @client_command("deferd system", "deferd system --json | jq .store.memory_bytes", json="print JSON")

@@ -72,10 +72,19 @@ _WITHOUT = {
     "events": "none kept",
 }
 """The text for settings that neither the topic nor the service's defaults have."""
+
+
+def _stands(job: Job) -> str:
+    """Where a job stands, with its last error if it is tried again after one."""
+    stands = output.where_it_stands(job)
+    is_tried_again = job.attempts and job.last_error and job.state in {"delayed", "ready"}
+    return f"{stands}, after {job.last_error}" if is_tried_again else stands
+
+
 _JOB_CELLS: Cells[Job] = {
     Column("ID"): lambda job: job.id,
     Column("STATE"): lambda job: job.state.value,
-    Column("STANDS", cut=True): output.where_it_stands,
+    Column("STANDS", cut=True): _stands,
     Column("TRIES", right=True): lambda job: str(job.attempts),
     Column("BODY", cut=True): lambda job: output.cell(job.body),
 }
@@ -101,6 +110,9 @@ _list_options: Final = all_of(
         click.option("--due-before", type=values.instant, metavar="INSTANT", help="only jobs due before then"),
         click.option("--id-prefix", metavar="TEXT", help="only jobs whose id begins so"),
         click.option("--error", metavar="TEXT", help="only jobs whose last error contains this"),
+        _reason_option,
+        click.option("--retrying", is_flag=True, default=None, help="only delayed jobs that had an attempt"),
+        click.option("--error-group", metavar="TEXT", help="only dead jobs with this error, as `deferd dead` shows it"),
         click.option(
             "--order",
             type=click.Choice(["asc", "desc"]),

@@ -18,18 +18,21 @@ const jobs = (value) => (value == null ? "–" : exact.format(value));
 const line = (label, stroke, scale, show, more = {}) => ({
   label, scale, show: true, stroke: () => colour(stroke), width: 1.75, points: { show: false }, value: show, ...more,
 });
-const bars = (label, stroke, scale) => ({
+const bars = (label, stroke, scale, more = {}) => ({
   label, scale, stroke: () => colour(stroke), fill: () => colour(`${stroke}-bar`), width: 0, points: { show: false }, value: jobs,
-  paths: (...args) => uPlot.paths.bars({ size: [0.82, 40, 1], align: 1 })(...args),
+  paths: (...args) => uPlot.paths.bars({ size: [0.82, 40, 1], align: 1 })(...args), ...more,
 });
 
-// What each kind of chart draws: its series, and the columns of the parts of its data.
+// What each kind of chart draws: its series with the `part` of the data that each is from, the first without it, and the
+// columns of the parts. A value counts for the `bucket` of its part from its instant on; `due` is the part whose jobs can
+// be listed.
 const KINDS = {
   now: {
     series: [
       line("p50", "series-1", "late", lateness), line("p99", "series-2", "late", lateness, { dash: [] }),
-      bars("due", "delayed", "jobs"), line("handled", "ready", "jobs", jobs, { dash: [6, 4] }),
+      bars("due", "delayed", "jobs", { part: 1 }), line("handled", "ready", "jobs", jobs, { dash: [6, 4], part: 1 }),
     ],
+    due: 1,
     columns: (parts) => uPlot.join([
       [parts[0].at, parts[0].p50, parts[0].p99],
       [parts[1].at, parts[1].due, parts[1].at.map(() => parts[1].handled)],
@@ -40,6 +43,7 @@ const KINDS = {
   },
   due: {
     series: [bars("due", "delayed", "jobs"), line("handled", "ready", "jobs", jobs, { dash: [6, 4] })],
+    due: 0,
     columns: ([part]) => [part.at, part.due, part.at.map(() => part.handled)],
     axes: [["jobs", compactJobs, 3]],
     range: (plot, from, to, [part]) => [part.at[0] ?? from, (part.at.at(-1) ?? to) + part.bucket],
@@ -47,9 +51,10 @@ const KINDS = {
   flow: {
     series: [
       line("put", "delayed", "jobs", jobs), line("handed out", "series-1", "jobs", jobs, { dash: [3, 3] }),
-      line("finished", "ready", "jobs", jobs), line("dead", "dead", "jobs", jobs),
+      line("finished", "ready", "jobs", jobs), line("released", "dead", "jobs", jobs, { dash: [3, 3] }),
+      line("dead", "dead", "jobs", jobs),
     ],
-    columns: ([part]) => [part.at, part.put, part.popped, part.finished, part.dead],
+    columns: ([part]) => [part.at, part.put, part.popped, part.finished, part.released, part.dead],
     axes: [["jobs", compactJobs, 3]],
   },
   lateness: {
@@ -92,13 +97,13 @@ function options(kind, box, parts) {
     tzDate: (at) => uPlot.tzDate(new Date(at * 1000), zone === "UTC" ? "Etc/UTC" : zone),
     padding: [8, kind.axes.length > 1 ? 0 : 12, 0, 0],
     cursor: {
-      y: false, points: { size: 7 },
+      y: false, points: { size: 7 }, dataIdx: (plot, place, nearest, at) => bucketAt(plot, held.parts, place, nearest, at),
       drag: { x: Boolean(box.dataset.jobs), y: false, setScale: false },
     },
     series: [{}, ...kind.series],
     axes: [
       {
-        font: "12px system-ui, sans-serif", stroke: () => colour("muted"), space: 64, size: 30, gap: 4,
+        font: "12px system-ui, sans-serif", stroke: () => colour("muted"), space: (plot, place, from, to) => (to - from > 86400 ? 100 : 64), size: 30, gap: 4,
         grid: { show: false }, ticks: { show: true, size: 4, stroke: () => colour("line-strong"), width: 1 },
         values: (plot, splits) => splits.map((at) => clockTime(at * 1000, plot.scales.x.max - plot.scales.x.min > 86400)),
       },
@@ -106,8 +111,8 @@ function options(kind, box, parts) {
     ],
     hooks: {
       draw: kind.now ? [drawNow] : [],
-      setCursor: [(plot) => showTip(plot, box)],
-      setSelect: [(plot) => openRange(plot, box, held.parts)],
+      setCursor: [(plot) => showTip(plot, box, held.parts)],
+      setSelect: [(plot) => openRange(plot, box, held.parts[kind.due])],
     },
   }];
 }
@@ -129,29 +134,39 @@ function drawNow(plot) {
   ctx.restore();
 }
 
-function showTip(plot, box) {
+// The bucket that an instant is in, not the one whose begin is nearest: that would be the next one for half of each bar.
+function bucketAt(plot, parts, place, nearest, at) {
+  if (place === 0) return nearest;
+  const { bucket } = parts[plot.series[place].part ?? 0];
+  const begins = plot.data[0];
+  let found = nearest;
+  while (found >= 0 && (begins[found] > at || plot.data[place][found] === undefined)) found -= 1;
+  return found >= 0 && at < begins[found] + bucket ? found : null;
+}
+
+function showTip(plot, box, parts) {
   const tip = box.querySelector(".chart-tip");
-  const at = plot.cursor.idx;
-  if (at == null || plot.cursor.left < 0) {
-    tip.hidden = true;
-    return;
-  }
-  const begin = plot.data[0][at];
-  const rows = plot.series.slice(1).map((one, place) => [one, plot.data[place + 1][at]]).filter(([, value]) => value != null);
-  if (rows.length === 0) {
-    tip.hidden = true;
-    return;
-  }
+  tip.hidden = true;
+  if (plot.cursor.left < 0) return;
   tip.replaceChildren();
-  const when = document.createElement("b");
-  when.textContent = clockTime(begin * 1000, true);
-  tip.append(when);
-  for (const [one, value] of rows) {
-    const row = document.createElement("span");
-    row.textContent = `${one.label} ${one.value(value)}`;
+  const add = (name, text) => {
+    const row = document.createElement(name);
+    row.textContent = text;
     tip.append(row);
-  }
-  tip.hidden = false;
+  };
+  parts.forEach(({ bucket }, part) => {
+    let isNamed = false;
+    plot.series.forEach((one, place) => {
+      const at = plot.cursor.idxs[place];
+      const value = place === 0 || at == null || (one.part ?? 0) !== part ? null : plot.data[place][at];
+      if (value == null) return;
+      const begin = plot.data[0][at];
+      if (!isNamed) add("b", `${clockTime(begin * 1000, true)} – ${clockTime((begin + bucket) * 1000)}`);
+      isNamed = true;
+      add("span", `${one.label} ${one.value(value)}`);
+    });
+  });
+  tip.hidden = tip.childElementCount === 0;
   const left = plot.bbox.left / devicePixelRatio + plot.cursor.left;
   const right = left > box.clientWidth / 2;
   tip.style.left = right ? "" : `${left + 12}px`;
@@ -159,17 +174,16 @@ function showTip(plot, box) {
 }
 
 // A range that was dragged over, or a bar that was clicked, leads to its jobs.
-function openRange(plot, box, parts) {
+function openRange(plot, box, due) {
   if (!box.dataset.jobs || plot.select.width < 2) return;
-  const bucket = parts[0].bucket;
-  const snap = (left, round) => {
-    const first = parts[0].at[0];
-    return first + round((plot.posToVal(left, "x") - first) / bucket) * bucket;
-  };
-  goTo(box, snap(plot.select.left, Math.floor), snap(plot.select.left + plot.select.width, Math.ceil));
+  listDue(box, due, plot.posToVal(plot.select.left, "x"), plot.posToVal(plot.select.left + plot.select.width, "x"));
 }
 
-function goTo(box, from, to) {
+function listDue(box, { at, bucket }, begin, end) {
+  const first = Math.max(Math.floor((begin - at[0]) / bucket), 0);
+  const last = Math.min(Math.floor((end - at[0]) / bucket), at.length - 1);
+  if (first > last) return; // it is in the past
+  const [from, to] = [at[first], at[last] + bucket];
   const query = new URLSearchParams({
     state: "delayed", due_after: new Date(from * 1000).toISOString(), due_before: new Date(to * 1000).toISOString(),
   });
@@ -194,11 +208,10 @@ function draw(box) {
       const began = event.clientX;
       addEventListener("pointerup", (end) => {
         region?.removeAttribute("data-hold");
-        const shown = drawn.get(box).plot;
-        const at = shown.cursor.idx;
-        if (box.dataset.jobs && Math.abs(end.clientX - began) < 3 && at != null && shown.over.contains(end.target)) {
-          const [part] = drawn.get(box).held.parts;
-          goTo(box, part.at[at], part.at[at] + part.bucket);
+        const { plot, held } = drawn.get(box);
+        if (box.dataset.jobs && Math.abs(end.clientX - began) < 3 && plot.over.contains(end.target)) {
+          const at = plot.posToVal(plot.cursor.left, "x");
+          listDue(box, held.parts[kind.due], at, at);
         }
       }, { once: true });
     });

@@ -1,7 +1,7 @@
 // The stream of events: one connection while somebody can see the page. Paused or hidden, there is none; it goes on
 // behind the last event that came, and the service says if it has dropped some meanwhile.
 import { onKey } from "./keyboard.js";
-import { duration, zoneName } from "./times.js";
+import { duration, exactTime, timeTitle, zoneName } from "./times.js";
 
 const ROWS_MAX = 500;
 const DRAWN_EVERY_MS = 200;
@@ -18,10 +18,6 @@ const rows = document.getElementById("rows");
 const news = document.getElementById("news");
 const state = document.getElementById("stream-state");
 const pauseButton = document.getElementById("stream-pause");
-const clock = new Intl.DateTimeFormat(undefined, {
-  hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3, hourCycle: "h23",
-});
-const dayAndClock = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "long" });
 
 let source = null;
 let lastId = section?.dataset.after ?? "";
@@ -29,10 +25,15 @@ let paused = false;
 let timer = 0;
 let waiting = []; // events that are not shown yet
 
+// Characters that reorder text, shown as the service's pages show them.
+const BIDI_CONTROLS = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+
 function element(name, className, text) {
   const made = document.createElement(name);
   if (className) made.className = className;
-  if (text !== undefined) made.textContent = text;
+  if (text !== undefined) {
+    made.textContent = text.replace(BIDI_CONTROLS, (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  }
   return made;
 }
 
@@ -59,11 +60,17 @@ function details(event) {
   return parts.join(", ");
 }
 
+function writeTime(time) {
+  const at = Date.parse(time.dateTime);
+  time.textContent = exactTime(at);
+  time.title = timeTitle(at, time.dateTime);
+}
+
 function timeCell(at) {
   const cell = element("td", "mono");
-  const time = element("time", "", clock.format(Date.parse(at)));
+  const time = element("time");
   time.dateTime = at;
-  time.title = `${dayAndClock.format(Date.parse(at))} (${zoneName()})\n${at}`;
+  writeTime(time);
   cell.append(time);
   return cell;
 }
@@ -178,7 +185,12 @@ if (section) {
   const latest = JSON.parse(section.dataset.latest);
   latest.sort((one, other) => (one.at < other.at ? -1 : one.at > other.at ? 1 : one.number - other.number));
   for (const event of latest) insert(event, false);
-  document.querySelector("#events .zone").textContent = `Times in ${zoneName()}.`;
+  const nameZone = () => { document.querySelector("#events .zone").textContent = `Times in ${zoneName()}.`; };
+  nameZone();
+  document.addEventListener("deferd:zone", () => {
+    nameZone();
+    for (const time of rows.querySelectorAll("time")) writeTime(time);
+  });
   pauseButton.hidden = false;
   pauseButton.addEventListener("click", toggle);
   onKey("p", toggle);

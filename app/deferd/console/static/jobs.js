@@ -116,7 +116,7 @@ function startSelection() {
   });
   pill?.addEventListener("click", showNew);
   onKey(".", showNew);
-  countSelected();
+  addEventListener("pageshow", countSelected); // also of a page that Back shows as it was left
 }
 
 // A bar that says until when something can be undone

@@ -2,7 +2,8 @@
 //
 // `region("name")` in a template makes one. htmx sends the request and puts the response in; this decides when, sends
 // the ETag of what is shown, keeps what the reader does (focus, selection, current row, scrolling), and dims a region
-// that the service can't renew, with the age of what it shows.
+// that the service can't renew, with the age of what it shows. A text that says what is so now has
+// data-stale-text, which then takes its place, and data-fresh-text; data-title and data-stale-title are the page's title.
 //
 // A region with the attribute data-hold is not read until the attribute is removed. One with data-follows comes in the
 // response of another one.
@@ -50,6 +51,12 @@ function showStale() {
     const state = stateOf(region);
     const stale = state.failures >= STALE_AFTER_FAILURES;
     region.classList.toggle("stale", stale);
+    const titled = region.querySelector("[data-stale-title]");
+    if (titled) document.title = stale ? titled.dataset.staleTitle : titled.dataset.title;
+    for (const one of region.querySelectorAll("[data-stale-text]")) {
+      const text = stale ? one.dataset.staleText : one.dataset.freshText;
+      if (one.textContent !== text) one.textContent = text;
+    }
     let note = region.previousElementSibling;
     if (!note?.classList.contains("stale-note")) note = null;
     if (!stale || isSaid) {

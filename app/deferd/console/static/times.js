@@ -39,10 +39,10 @@ function setZone(name) {
     const date = { year: "numeric", month: "2-digit", day: "2-digit" };
     formats = {
       full: format({ ...date, ...time }), time: format(time), short: format({ hour: "2-digit", minute: "2-digit" }),
-      day: format({ month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit" }),
-      zone: format({ timeZoneName: "short" }, "en-GB"),
+      zone: format({ timeZoneName: "short" }, "en-GB"), exact: format({ ...time, fractionalSecondDigits: 3 }),
     };
     zone = name || ownZone;
+    document.documentElement.dataset.zone = zone;
     return true;
   } catch {
     return false; // no such zone
@@ -52,16 +52,23 @@ function setZone(name) {
 export const zoneName = () => zone;
 const zoneAt = (at) => formats.zone.formatToParts(at).find((part) => part.type === "timeZoneName").value;
 
-/** The time of day, with the date in front if `withDate`. */
-export const clockTime = (at, withDate = false) => (withDate ? formats.day : formats.short).format(at);
+/** The time of day, with month and day in front if `withDate`, in the order of all dates: others read 01/12 otherwise. */
+export const clockTime = (at, withDate = false) => (withDate ? formats.full.format(at).slice(5, 16) : formats.short.format(at));
+
+/** The time of day with milliseconds. */
+export const exactTime = (at) => formats.exact.format(at).replace(",", ".");
 
 const absolute = (at) => formats.full.format(at);
+
+/** Date, time and zone, and below it what the service wrote. */
+export const timeTitle = (at, text) => `${absolute(at)} ${zoneAt(at)} (${zone})\n${text}`;
 
 function write(time, text) {
   if (time.textContent !== text) time.textContent = text;
 }
 
-/** Write all times below an element: `data-relative` as the reader chose, `data-absolute` as date, `data-clock` as time. */
+/** Write all times below an element: `data-relative` as the reader chose, or from now with `data-from-now`; `data-absolute`
+ * as date, with the zone if `data-zoned`; `data-clock` as time. Forms say in which zone their times are: in the same. */
 export function showTimes(within = document) {
   const now = serverNow();
   for (const time of within.querySelectorAll("time[data-relative], time[data-absolute], time[data-clock]")) {
@@ -72,11 +79,21 @@ export function showTimes(within = document) {
     const isNow = Math.abs(seconds) < 0.5 || (time.dataset.due !== undefined && seconds < 0 && seconds > -DUE_NOW_S);
     const relative = isNow ? "now" : seconds > 0 ? `in ${duration(seconds)}` : `${duration(-seconds)} ago`;
     const shown = time.dataset.clock !== undefined ? formats.time.format(at)
-      : isAbsolute || time.dataset.relative === undefined ? absolute(at) : relative;
+      : time.dataset.relative !== undefined && (!isAbsolute || time.dataset.fromNow !== undefined) ? relative
+        : absolute(at) + (time.dataset.zoned === undefined ? "" : ` ${zoneAt(at)}`);
     write(time, shown);
-    const title = `${absolute(at)} ${zoneAt(at)} (${zone})\n${time.dateTime}`;
+    const title = timeTitle(at, time.dateTime);
     if (time.title !== title) time.title = title;
   }
+  for (const one of within.querySelectorAll("[data-zone]:not([data-fixed], html)")) {
+    if (one.tagName === "INPUT") one.value = zone;
+    else write(one, zone);
+  }
+}
+
+function setAbsolute(value) {
+  isAbsolute = value;
+  document.documentElement.dataset.times = value ? "absolute" : "relative"; // the sheet hides what would be there twice
 }
 
 function keep(name, value) {
@@ -113,13 +130,14 @@ function startChoice(tick) {
   });
   form.elements.other.addEventListener("input", () => { form.elements.zone.value = "other"; });
   form.addEventListener("change", () => {
-    isAbsolute = form.elements.times.value === "absolute";
+    setAbsolute(form.elements.times.value === "absolute");
     keep("deferd-times", isAbsolute ? "absolute" : "");
     const kind = form.elements.zone.value;
     const chosen = kind === "other" ? form.elements.other.value.trim() : kind === "own" ? "" : kind;
     form.elements.other.setCustomValidity(setZone(chosen) ? "" : "There is no such zone.");
     form.elements.other.reportValidity();
     keep("deferd-zone", zone === ownZone ? "" : zone);
+    for (const one of document.querySelectorAll("[data-fixed]")) one.removeAttribute("data-fixed");
     tick();
     document.dispatchEvent(new CustomEvent("deferd:zone"));
   });
@@ -140,6 +158,6 @@ export function startTimes() {
   document.addEventListener("visibilitychange", tick);
 }
 
-isAbsolute = kept("deferd-times") === "absolute";
+setAbsolute(kept("deferd-times") === "absolute");
 if (!setZone(kept("deferd-zone"))) setZone("");
 setServerTime(document.documentElement.dataset.now); // before any other module draws by it

@@ -31,7 +31,6 @@ async def activity(visit: Visit) -> Response:
         else [],
         next_cursor=found["next_cursor"] if found else None,
         wrong=wrong,
-        command=visit.curl("/topics/hello", method="PUT", body={"max_attempts": 5}),
     )
 
 
@@ -88,7 +87,6 @@ async def events(visit: Visit) -> Response:
         latest=latest,
         wrong=wrong,
         stream_command=visit.curl(f"/events?last=10{f'&topics={topics}' if topics and not wrong else ''}"),
-        settings_command=visit.curl("/topics/hello", method="PUT", body={"events": 1000}),
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -12,8 +11,9 @@ from starlette.responses import Response
 
 from deferd.console.api_calls import ApiRefused, api_path, page_path
 from deferd.console.undo import UNDO_JOBS_MAX, can_undo, cancel, put_back
-from deferd.console.views.filters import JobListFilter, read_filter, read_instant
+from deferd.console.views.filters import JobListFilter, read_filter, refuse_masked_error
 from deferd.console.views.jobs import KEPT_IN_URL, jobs_url, read_rows
+from deferd.console.views.typed_times import NewDueTime, read_new_due_time
 from deferd.console.visit import PageList, Visit
 from deferd.contract.limits import BULK_MAX, REDRIVE_MAX, SELECT_IDS_MAX
 
@@ -57,21 +57,21 @@ async def preview(visit: Visit, topic: str) -> Response:
     fields = {name: values[-1] for name, values in form.items()}
     action = fields.get("action", "")
     if action not in SCOPES:
-        return visit.redirect(jobs_url(topic), notice="Choose what to do.")
-    wanted = _filter_of(fields, visit.now_ms)
+        return visit.redirect(jobs_url(topic), problem="Choose what to do.")
+    wanted = _filter_of(visit, fields)
     is_complete = True
     if fields.get("all"):
         ids = None
         if not is_selectable(action, wanted):
             if not wanted.is_search and wanted.state is None:
-                return visit.redirect(jobs_url(topic), notice="Choose a state or a tag first: not all jobs at once.")
+                return visit.redirect(jobs_url(topic), problem="Choose a state or a tag first: not all jobs at once.")
             found, is_complete = await _matching_ids(visit, topic, wanted)
             ids = tuple(found)
     else:
         ids = tuple(dict.fromkeys(form.get("ids", [])))[:SELECT_IDS_MAX]
     if ids == ():
         text = "No job matches." if fields.get("all") else "Select some jobs first."
-        return visit.redirect(_back(topic, fields), notice=text)
+        return visit.redirect(_back(topic, fields), problem=text)
     return await _preview(visit, action, Target(topic, ids, wanted), None, fields, is_complete=is_complete)
 
 
@@ -84,20 +84,19 @@ async def act(visit: Visit, topic: str) -> Response:
         return visit.redirect(jobs_url(topic))
     ids = tuple(fields["id_list"].split()) if fields.get("id_list") else None
     frozen = {name: at for name in ("due_after", "due_before") if (at := fields.get(f"frozen_{name}"))}
-    target = Target(topic, ids, _filter_of({**fields, **frozen}, visit.now_ms))
+    target = Target(topic, ids, _filter_of(visit, {**fields, **frozen}))
     if ids is None and not is_selectable(action, target.wanted):
         raise ApiRefused(422, {"detail": "Nothing was done: for this filter the jobs must be named. Preview it again."})
     cutoff = fields.get("cutoff", "")
     if not cutoff:
         raise ApiRefused(422, {"detail": "Nothing was done: only what a preview has counted is changed. Preview it."})
-    try:
-        options = _options(action, fields, visit.now_ms)
-    except ValueError as error:
-        return await _preview(visit, action, target, cutoff, fields, problem=str(error))
+    new = read_new_due_time(fields, visit.now_ms) if action == "reschedule" else None
+    if new is not None and not new.is_seen:
+        return await _preview(visit, action, target, cutoff, fields, problem=new.problem, new=new)
     matched = (await _count(visit, action, target, cutoff, limit=TYPED_ABOVE + 1))["matched"]
     if matched > TYPED_ABOVE and fields.get("typed", "").strip() != topic:
         problem = f"Type the name of the topic, {topic}, to confirm: these are more than {TYPED_ABOVE:,} jobs."
-        return await _preview(visit, action, target, cutoff, fields, problem=problem)
+        return await _preview(visit, action, target, cutoff, fields, problem=problem, new=new)
     back = _back(topic, fields)
     if action == "cancel" and ids is not None and len(ids) <= UNDO_JOBS_MAX:
         with_undo, spare_held = can_undo(visit, len(ids)), fields.get("held") == "spare"
@@ -110,15 +109,20 @@ async def act(visit: Visit, topic: str) -> Response:
             parts.append("It can't be undone: the rate limit of your key has no room to keep the jobs.")
         separator = "&" if "?" in back else "?"
         to = back if done.undo is None else f"{back}{separator}undo={done.undo}"
-        return visit.redirect(to, notice=None if done.undo and not done.held and not done.was_held else " ".join(parts))
+        text = " ".join(parts)
+        if not done.done:
+            return visit.redirect(to, problem=text)
+        return visit.redirect(to, notice=None if done.undo and not done.held and not done.was_held else text)
     as_task = ids is None and matched > TYPED_ABOVE
+    options = _options(action, fields) if new is None else {"run_at": new.at}
     call = api_call(action, target, cutoff=cutoff, options=options, as_task=as_task)
     if action in {"reschedule", "run_now"} and call.body is not None:
         call.body["request_id"] = fields.get("request_id") or secrets.token_hex(12)
     result = await visit.write(call.method, call.path, call.body, **call.query)
     if as_task:
         return visit.redirect(page_path("console", "tasks", result["id"]))
-    return visit.redirect(back, notice=_result_text(action, result))
+    text, is_any = _result_text(action, result)
+    return visit.redirect(back, notice=text, problem=None if is_any else text)
 
 
 @pages.action("/console/undo")
@@ -127,7 +131,7 @@ async def undo(visit: Visit) -> Response:
     form = await visit.form()
     undone = await put_back(visit, form.get("token", ""))
     if undone is None:
-        return visit.redirect("./", notice="It is too late to undo this, or that is under way.")
+        return visit.redirect("./", problem="It is too late to undo this, or that is under way.")
     failed = [result for result in undone.results if result["status"] != 201]
     done = len(undone.results) - len(failed)
     notice = f"Put {done:,} {'job' if done == 1 else 'jobs'} again."
@@ -136,7 +140,8 @@ async def undo(visit: Visit) -> Response:
     to = jobs_url(undone.topic)
     if len(undone.results) == 1:
         to = page_path("console", "topics", undone.topic, "jobs", undone.results[0]["id"])
-    return visit.redirect(to if undone.undo is None else f"{to}?undo={undone.undo}", notice=notice)
+    to = to if undone.undo is None else f"{to}?undo={undone.undo}"
+    return visit.redirect(to, notice=notice, problem=notice if failed else None)
 
 
 async def _preview(
@@ -147,6 +152,7 @@ async def _preview(
     fields: Mapping[str, str],
     *,
     problem: str | None = None,
+    new: NewDueTime | None = None,
     is_complete: bool = True,
 ) -> Response:
     """The page that counts. Without a cutoff that of the count holds: it is by the clock of the topic's own shard."""
@@ -170,6 +176,7 @@ async def _preview(
         typed_above=TYPED_ABOVE,
         given=fields,
         problem=problem,
+        new=new,
         request_id=secrets.token_hex(12),
         back=_back(target.topic, fields),
         has_undo=action == "cancel" and target.ids is not None and can_undo(visit, len(target.ids), ever=True),
@@ -190,7 +197,11 @@ async def _count(
 
 def is_selectable(action: str, wanted: JobListFilter) -> bool:
     """Whether the API itself can select these jobs for this action. Otherwise they are found first and named by id."""
-    if wanted.id or wanted.error or (wanted.tag and wanted.state and action not in {"redrive", "purge"}):
+    if (wanted.reason or wanted.group is not None) and action not in {"redrive", "purge"}:
+        return False
+    if wanted.id or wanted.error or wanted.retrying:
+        return False
+    if wanted.tag and wanted.state and action not in {"redrive", "purge"}:
         return False
     has_due = wanted.due_after is not None or wanted.due_before is not None
     if action == "redrive":
@@ -218,6 +229,8 @@ def api_call(
     """
     topic, ids, wanted = target
     cut = {} if cutoff is None else {"cutoff": cutoff}
+    of_group = {} if not wanted.reason else {"reason": wanted.reason}
+    of_group |= {} if wanted.group is None else {"error": wanted.group}
     if action == "redrive":
         body: dict[str, Any] = dict(cut)
         if ids is not None:
@@ -225,11 +238,12 @@ def api_call(
         else:
             body |= {"as_task": True} if as_task else {"limit": limit or REDRIVE_MAX}
             body |= {"tag": wanted.tag} if wanted.tag else {}
+            body |= of_group
         if dry_run:
             body["dry_run"] = True
         return _ApiCall("POST", api_path("topics", topic, "redrive"), body, {})
     if action == "purge" and ids is None:
-        query: dict[str, Any] = {"state": wanted.state, "tag": wanted.tag or None, **cut}
+        query: dict[str, Any] = {"state": wanted.state, "tag": wanted.tag or None, **of_group, **cut}
         query |= {"dry_run": True} if dry_run else {"as_task": True} if as_task else {}
         return _ApiCall("DELETE", api_path("topics", topic), None, query)
     verb = "cancel" if action in {"cancel", "purge"} else "reschedule"
@@ -260,42 +274,37 @@ async def _matching_ids(visit: Visit, topic: str, wanted: JobListFilter) -> tupl
     return list(dict.fromkeys(ids)), cursor is None
 
 
-def _options(action: str, fields: Mapping[str, str], now_ms: int | None) -> dict[str, Any]:
-    """The members of the call that say what happens. Raises ValueError with a sentence."""
+def _options(action: str, fields: Mapping[str, str]) -> dict[str, Any]:
+    """The members of the call that say what happens, but for a new due time."""
     if action == "run_now":
         return {"delay": 0}
-    if action == "cancel":
-        return {"if_reserved": "refuse"} if fields.get("held") == "spare" else {}
-    if action != "reschedule":
-        return {}
-    return reschedule_options(fields.get("when", ""), now_ms)
+    return {"if_reserved": "refuse"} if action == "cancel" and fields.get("held") == "spare" else {}
 
 
-def reschedule_options(when: str, now_ms: int | None) -> dict[str, Any]:
-    """`run_at` for an instant, or for one relative to now, such as `+2h`. Raises ValueError with a sentence."""
-    try:
-        return {"run_at": read_instant(when, datetime.fromtimestamp((now_ms or 0) / 1000, UTC))}
-    except ValueError:
-        raise ValueError("Say when: 2030-01-31 09:30 (UTC), 2030-01-31T09:30+01:00, now, +2h or +1d.") from None
-
-
-def _result_text(action: str, result: dict[str, Any]) -> str:
+def _result_text(action: str, result: dict[str, Any]) -> tuple[str, bool]:
+    """What was done in words, and whether anything was."""
     done = next(result[name] for name in ("done", "redriven", "removed") if name in result)
     text = f"{done:,} {'job' if done == 1 else 'jobs'} {VERBS[action][1]}."
     matched = result.get("matched", done)
     if matched > done:
         text += f" {matched - done:,} of {matched:,} stayed as they were."
-    return text if result.get("complete", True) else f"{text} There are more: do it again for them."
+    return text if result.get("complete", True) else f"{text} There are more: do it again for them.", done > 0
 
 
 def _back(topic: str, fields: Mapping[str, str]) -> str:
-    kept = {name: fields[name] for name in KEPT_IN_URL if fields.get(name)}
+    # An empty group is that of the jobs without an error.
+    kept = {name: fields[name] for name in KEPT_IN_URL if fields.get(name) or (name == "group" and name in fields)}
     return f"{jobs_url(topic)}?{urlencode(kept)}" if kept else jobs_url(topic)
 
 
-def _filter_of(fields: Mapping[str, str], now_ms: int | None) -> JobListFilter:
-    """The filter in a form. Raises ApiRefused for a field that can't be read: without it more jobs would match."""
-    wanted = read_filter(fields, now_ms)
+def _filter_of(visit: Visit, fields: Mapping[str, str]) -> JobListFilter:
+    """The filter in a form.
+
+    Raises ApiRefused for a field that can't be read, because without it more jobs would match, and for an error where
+    errors are masked.
+    """
+    wanted = read_filter(fields, visit.now_ms)
+    refuse_masked_error(visit, wanted.error or wanted.group)
     if wanted.problems:
         errors = [
             {"field": name, "message": f"must be {what}: it is “{wanted.given[name][:_VALUE_SHOWN]}”"}

@@ -107,7 +107,8 @@ async def _act(visit: Visit, action: str) -> Response:
     done = "ready again" if action == "redrive" else "purged"
     jobs = "1 job" if count == 1 else f"{number(count)} jobs"
     verb = ("is" if count == 1 else "are") if action == "redrive" else ("was" if count == 1 else "were")
-    return visit.redirect("console/dead", notice=f"{jobs} of {topic} {verb} {done}.")
+    text = f"{jobs} of {topic} {verb} {done}."
+    return visit.redirect("console/dead", notice=text, problem=None if count else text)
 
 
 async def _sweep(visit: Visit, action: str, group: Mapping[str, str], **how: bool) -> Any:

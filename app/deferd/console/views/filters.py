@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from deferd.console.api_calls import ApiRefused, QueryValue
+from deferd.console.views.typed_times import read_instant
 from deferd.console.visit import Visit
 from deferd.contract.model import JobState
 
@@ -64,16 +64,16 @@ async def read_filtered(visit: Visit, path: str, /, **query: QueryValue) -> tupl
 STATES = tuple(state.value for state in JobState)
 NEWEST_FIRST = frozenset({"dead", "finished"})
 """States whose last jobs are listed first."""
-_RELATIVE = re.compile(r"(?:now)?\s*(?:(?P<sign>[+-])\s*(?P<count>\d{1,9})\s*(?P<unit>s|m|min|h|d|w))?", re.IGNORECASE)
-_UNITS_S = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_FIELDS = ("state", "id", "tag", "error", "due_after", "due_before")
+_FIELDS = ("state", "id", "tag", "error", "due_after", "due_before", "reason")
 
 
 @dataclass(frozen=True)
 class JobListFilter:
     """Which jobs a page lists. `given` has the fields as they were typed, `problems` what is wrong with some of them.
 
-    `state` None: all states. The instants are RFC 3339.
+    `state` None: all states. The instants are RFC 3339; `zone` is that of typed times without an offset. `reason` and
+    `group` are of a group of dead jobs: why they are dead, and their error as `GET /dead` shows it, '' for none.
+    `retrying`: only delayed jobs that had an attempt.
     """
 
     state: str | None
@@ -82,13 +82,18 @@ class JobListFilter:
     error: str
     due_after: str | None
     due_before: str | None
+    zone: str
     given: dict[str, str]
     problems: dict[str, str] = field(default_factory=dict)
+    reason: str = ""
+    group: str | None = None
+    retrying: bool = False
 
     @property
     def is_search(self) -> bool:
         """Whether it filters by more than the state."""
-        return any((self.id, self.tag, self.error, self.due_after, self.due_before))
+        conditions = (self.id, self.tag, self.error, self.due_after, self.due_before, self.reason)
+        return any(conditions) or self.group is not None or self.retrying
 
     @property
     def is_oldest_first(self) -> bool:
@@ -104,14 +109,21 @@ class JobListFilter:
             "error": self.error or None,
             "due_after": self.due_after,
             "due_before": self.due_before,
+            "reason": self.reason or None,
+            "error_group": self.group,
+            "retrying": True if self.retrying else None,
         }
 
     def text(self) -> str:
         """The filter in words."""
         parts = [f"{self.state} jobs" if self.state else "jobs in every state"]
+        parts += ["that had an attempt"] if self.retrying else []
         parts += [f"whose id begins with {self.id}"] if self.id else []
         parts += [f"with tag {self.tag}"] if self.tag else []
         parts += [f"whose error contains “{self.error}”"] if self.error else []
+        parts += [f"dead for the reason {self.reason.replace('_', ' ')}"] if self.reason else []
+        if self.group is not None:
+            parts.append(f"with exactly the error “{self.group}”" if self.group else "without an error")
         parts += [f"due at {self.due_after} or later"] if self.due_after else []
         parts += [f"due before {self.due_before}"] if self.due_before else []
         return parts[0] + (" " + ", ".join(parts[1:]) if parts[1:] else "")
@@ -124,14 +136,14 @@ def read_filter(fields: Mapping[str, str], now_ms: int | None) -> JobListFilter:
     state = given["state"] if given["state"] in STATES else None
     if given["state"] and state is None:
         problems["state"] = f"one of {', '.join(STATES)}"
-    now = datetime.fromtimestamp((now_ms or 0) / 1000, UTC)
+    now, zone = datetime.fromtimestamp((now_ms or 0) / 1000, UTC), fields.get("zone") or "UTC"
     instants: dict[str, str | None] = {}
     for name in ("due_after", "due_before"):
         try:
-            instants[name] = read_instant(given[name], now) if given[name] else None
-        except ValueError:
+            instants[name] = read_instant(given[name], now, zone) if given[name] else None
+        except ValueError as error:
             instants[name] = None
-            problems[name] = "an instant, such as 2030-01-31 09:30 (UTC), 2030-01-31T09:30+01:00, now, +2h or -1d"
+            problems[name] = str(error)
     return JobListFilter(
         state,
         given["id"],
@@ -139,25 +151,10 @@ def read_filter(fields: Mapping[str, str], now_ms: int | None) -> JobListFilter:
         given["error"],
         instants["due_after"],
         instants["due_before"],
+        zone,
         given={name: value for name, value in given.items() if value},
         problems=problems,
+        reason=given["reason"],
+        group=fields.get("group"),
+        retrying=bool(fields.get("retrying")),
     )
-
-
-def read_instant(text: str, now: datetime) -> str:
-    """An instant that was typed, as RFC 3339: absolute, in UTC without an offset, or relative to `now`, as `+2h`.
-
-    Raises ValueError.
-    """
-    typed = text.strip()
-    relative = _RELATIVE.fullmatch(typed)
-    try:
-        if relative is not None and typed:
-            count = int(relative["count"] or 0) * (-1 if relative["sign"] == "-" else 1)
-            at = now + timedelta(seconds=count * _UNITS_S[(relative["unit"] or "s").lower()])
-        else:
-            at = datetime.fromisoformat(typed)
-            at = (at.replace(tzinfo=UTC) if at.tzinfo is None else at).astimezone(UTC)
-    except OverflowError:
-        raise ValueError(text) from None
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

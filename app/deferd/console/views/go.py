@@ -39,7 +39,7 @@ async def _jobs(visit: Visit, typed: str) -> list[tuple[str, str, str]]:
         wanted.append((visit.query["here"], typed))
     found = []
     for in_topic, an_id in wanted:
-        if len(an_id) <= _ID and "/" not in an_id:
+        if len(an_id) <= _ID and "/" not in an_id and visit.sees(in_topic):
             try:
                 why = await visit.read(api_path("jobs", in_topic, an_id, "why"))  # it reads no body
             except ApiRefused:

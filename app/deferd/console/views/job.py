@@ -14,8 +14,8 @@ from deferd.console.masks import Masks
 from deferd.console.rendering import duration
 from deferd.console.undo import cancel as cancel_with_undo
 from deferd.console.undo import put_command, put_text, undoable
-from deferd.console.views.bulk import reschedule_options
 from deferd.console.views.jobs import jobs_url
+from deferd.console.views.typed_times import read_new_due_time
 from deferd.console.visit import PageList, Visit
 
 pages = PageList()
@@ -25,6 +25,7 @@ _EDITED_UP_TO = 200_000
 _PARTS = ("body", "result", "headers", "curl")
 _PATH = "/console/topics/{topic}/jobs/{id}"
 _NO_JSON = "This is not JSON"
+_NOT_CHANGED = {404, 409, 422}
 _PREDICTED = 4
 """Most retries that are predicted."""
 _LONGEST_S = 315_576_000.0
@@ -155,7 +156,7 @@ async def save(visit: Visit, topic: str, id: str) -> Response:
     except ApiRefused as refused:
         if refused.status not in {404, 409, 413, 422}:
             raise
-        return _edit_form(visit, topic, id, shown, text, refused.problem.get("detail", str(refused)))
+        return _edit_form(visit, topic, id, shown, text, str(refused))
     return visit.redirect(_job_url(topic, id), notice="The body was changed.")
 
 
@@ -175,7 +176,7 @@ async def cancel(visit: Visit, topic: str, id: str) -> Response:
     if done.undo is not None:
         return visit.redirect(f"{_job_url(topic, id)}?undo={done.undo}")
     if not done.done:
-        return visit.redirect(_job_url(topic, id), notice="There is no such job any more.")
+        return visit.redirect(_job_url(topic, id), problem="There is no such job any more.")
     held = " The consumer that holds it gets an error at its next request." if done.was_held else ""
     return visit.redirect(_job_url(topic, id), notice=f"Cancelled.{held}")
 
@@ -188,30 +189,42 @@ async def run_now(visit: Visit, topic: str, id: str) -> Response:
 
 @pages.action(_PATH + "/reschedule")
 async def reschedule(visit: Visit, topic: str, id: str) -> Response:
-    """Give a delayed or ready job another due time."""
-    form = await visit.form()
-    try:
-        options = reschedule_options(form.get("when", ""), visit.now_ms)
-    except ValueError as error:
-        return visit.redirect(_job_url(topic, id), notice=str(error))
-    return await _change(visit, topic, id, options, f"Rescheduled to {options['run_at']}.")
+    """Give a delayed or ready job another due time, once the page has shown which instant it is."""
+    if not visit.may("put"):
+        raise ApiRefused(403, {"detail": "Your key can't reschedule jobs."}, "put")
+    new = read_new_due_time(await visit.form(), visit.now_ms)
+    problem = new.problem
+    if new.is_seen:
+        try:
+            await visit.write("PATCH", api_path("jobs", topic, id), {"run_at": new.at})
+        except ApiRefused as refused:
+            if refused.status not in _NOT_CHANGED:
+                raise
+            problem = f"Nothing was changed: {refused}"
+        else:
+            return visit.redirect(_job_url(topic, id), notice=f"It is due {new.at}.")
+    status = 200 if problem is None else 422
+    return visit.render(
+        "job_reschedule.html", status=status, here="topics", topic=topic, id=id, new=new, problem=problem
+    )
 
 
 @pages.action(_PATH + "/redrive")
 async def redrive(visit: Visit, topic: str, id: str) -> Response:
     """Make a dead job ready again."""
     result = await visit.write("POST", api_path("topics", topic, "redrive"), {"ids": [id]})
-    text = "It is ready again, with no attempts counted." if result["redriven"] else "It is not dead any more."
-    return visit.redirect(_job_url(topic, id), notice=text)
+    if not result["redriven"]:
+        return visit.redirect(_job_url(topic, id), problem="It is not dead any more.")
+    return visit.redirect(_job_url(topic, id), notice="It is ready again, with no attempts counted.")
 
 
 async def _change(visit: Visit, topic: str, job_id: str, change: dict[str, Any], done: str) -> Response:
     try:
         await visit.write("PATCH", api_path("jobs", topic, job_id), change)
     except ApiRefused as refused:
-        if refused.status not in {404, 409, 422}:
+        if refused.status not in _NOT_CHANGED:
             raise
-        return visit.redirect(_job_url(topic, job_id), notice=f"Nothing was changed: {refused}")
+        return visit.redirect(_job_url(topic, job_id), problem=f"Nothing was changed: {refused}")
     return visit.redirect(_job_url(topic, job_id), notice=done)
 
 

@@ -15,7 +15,10 @@ pages = PageList()
 PAGE_SIZES = (50, 200, 1000)
 _EVERY_S, _SEARCHED_EVERY_S = 2.0, 20.0
 """How often the rows are read again; a search reads up to 10,000 jobs."""
-KEPT_IN_URL = ("state", "id", "tag", "error", "due_after", "due_before", "order", "limit")
+KEPT_IN_URL = (
+    *("state", "id", "tag", "error", "reason", "group", "retrying", "due_after", "due_before", "zone"),
+    *("order", "limit"),
+)
 """The query of the list's URL, for the way back to it."""
 
 
@@ -93,7 +96,7 @@ async def read_rows(
     visit: Visit, topic: str, wanted: JobListFilter, *, order: str, limit: int, cursor: str | None = None
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """One page of the list: the jobs without their bodies, and the response of the API. Raises ApiRefused."""
-    refuse_masked_error(visit, wanted.error)
+    refuse_masked_error(visit, wanted.error or wanted.group)
     query = {**wanted.query(), "order": order, "limit": limit, "cursor": cursor}
     page = await visit.read(api_path("topics", topic, "jobs"), **query, bodies=False)
     return [_row(job, job["body_bytes"]) for job in page["jobs"]], page

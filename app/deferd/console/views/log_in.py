@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from deferd.console.browser_requests import cookie_paths, cookie_values, is_secure
 from deferd.console.visit import PageList, Visit
-from deferd.contract.errors import RateLimited, StoreUnavailable, Unauthorized
+from deferd.contract.errors import Forbidden, RateLimited, StoreUnavailable, Unauthorized
 
 SESSION_COOKIE = "deferd_session"
 _PAGE_OF_CONSOLE = re.compile(r"(?:\./|console/)[!-\[\]-~]*")
@@ -35,6 +35,8 @@ async def log_in(visit: Visit) -> Response:
     except Unauthorized:
         error = "This key is not known to the service."
         return visit.render("log_in.html", status=401, error=error, after=after)
+    except Forbidden as forbidden:
+        return visit.render("log_in.html", status=403, error=str(forbidden), after=after)
     except RateLimited as limited:
         error = f"Too many attempts. Try again in {limited.retry_after_s} s."
         return visit.render("log_in.html", status=429, error=error, after=after)
@@ -55,10 +57,10 @@ async def log_out(visit: Visit) -> Response:
     """End the session; the browser forgets it also when the store can't be reached."""
     try:
         await visit.sessions.log_out(cookie_values(visit.scope, SESSION_COOKIE))
-        notice = None
+        problem = None
     except StoreUnavailable:
-        notice = "Logged out here. The store can't be reached; if it still has the session, that ends within 12 hours."
-    response = visit.redirect("console/login", notice=notice)
+        problem = "Logged out here. The store can't be reached; if it still has the session, that ends within 12 hours."
+    response = visit.redirect("console/login", problem=problem)
     for path in cookie_paths(visit.scope):
         response.delete_cookie(SESSION_COOKIE, path=path, httponly=True, samesite="strict")
     return response

@@ -9,8 +9,9 @@ from typing import Any
 
 from starlette.responses import Response
 
-from deferd.console.api_calls import ApiRefused, api_path
+from deferd.console.api_calls import QueryValue, api_path
 from deferd.console.chart_series import due_series, lateness_series
+from deferd.console.views.filters import read_filtered
 from deferd.console.views.topics import read_topics, without_now
 from deferd.console.visit import PageList, Visit
 
@@ -20,6 +21,7 @@ HOURS = 6
 _DUE_BUCKET_S = 600
 """Half as many searches of the store as with the 5 minutes of the history: thousands of topics are read."""
 _ALERTS = 20
+_TOPICS_DUE = 1000
 _CONSUMERS_READ, _CONSUMERS_SHOWN = 1000, 300
 
 
@@ -56,6 +58,22 @@ async def _read_series(visit: Visit) -> dict[str, Any]:
         "due": due_series(forecast),
         "complete": history["complete"] and forecast["complete"],
     }
+
+
+@pages.page("/console/due")
+async def due(visit: Visit) -> Response:
+    """The topics whose jobs come due between two instants: what a bar of the chart on Now counts."""
+    begin, end = visit.query.get("due_after") or None, visit.query.get("due_before") or None
+    query: dict[str, QueryValue] = {"from": begin, "to": end, "buckets": 1, "limit": _TOPICS_DUE}
+    found, wrong = await read_filtered(visit, api_path("forecast"), **query)
+    counts = [(topic["topic"], sum(topic["counts"])) for topic in found["topics"]] if found else []
+    return visit.render(
+        "due.html",
+        here="now",
+        found=found and without_now(found),
+        topics=[one for one in counts if one[1]],
+        wrong=wrong,
+    )
 
 
 _PARTS = {"attention": _read_attention, "series": _read_series, "topics": read_topics}
@@ -95,17 +113,8 @@ def _searched_text(consumer: Mapping[str, Any]) -> str:
 @pages.page("/console/system")
 async def system(visit: Visit) -> Response:
     """What the service runs on. A key that is not for all topics sees its own facts only."""
-    values: dict[str, Any] = {"here": "system", "system": None, "refused": None}
-    try:
-        found = await visit.read(api_path("system"))
-    except ApiRefused as refused:
-        if refused.status != 403:
-            raise
-        values["refused"] = refused.problem.get("detail")
-    else:
-        values["system"] = {name: value for name, value in found.items() if name != "now"}
-    values["own"] = await visit.read(api_path("key"))
-    return visit.render("system.html", **values)
+    found = without_now(await visit.read(api_path("system"))) if visit.sees("*") else None
+    return visit.render("system.html", here="system", system=found, own=await visit.read(api_path("key")))
 
 
 @pages.page("/console/system/audit")

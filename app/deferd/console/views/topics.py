@@ -9,13 +9,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import orjson
+from pydantic import ValidationError
 from starlette.responses import Response
 
+from deferd.api.validation_errors import field_errors
 from deferd.console.api_calls import ApiRefused, api_path, page_path
 from deferd.console.chart_series import due_series, flow_series, lateness_series
 from deferd.console.visit import PageList, Visit
 from deferd.contract.fields import POLICY, TOPIC, Field, Kind
 from deferd.contract.json_values import is_number
+from deferd.contract.model import TopicSettings
 from deferd.contract.topic_patterns import TopicPatterns
 
 pages = PageList()
@@ -164,6 +167,7 @@ async def settings(visit: Visit, topic: str) -> Response:
     """Replace the settings; with errors the form comes back, each error at its field."""
     form = await visit.form()
     wanted, errors = settings_of(form)
+    errors |= refused_settings(wanted)
     if not errors:
         try:
             view = await visit.read(api_path("topics", topic))
@@ -172,8 +176,8 @@ async def settings(visit: Visit, topic: str) -> Response:
             if refused.status != 422:
                 raise
             for error in refused.problem.get("errors", []):
-                name = error["field"].removeprefix("body.").partition(".")[0].partition("[")[0]
-                errors.setdefault(name, error["message"])
+                name, _, inner = error["field"].removeprefix("body.").replace("[", ".", 1).partition(".")
+                _add_error(errors, name, f"{inner} {error['message']}".strip())
             errors = errors or {"": refused.problem.get("detail", "The settings were refused.")}
     if errors:
         visit.page = "/" + page_path("console", "topics", topic)
@@ -217,6 +221,22 @@ def settings_of(form: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]
         except ValueError:
             errors[field.name] = "must be a number" if _form_kind(field) == "number" else "is not JSON"
     return settings, errors
+
+
+def refused_settings(settings: Mapping[str, Any]) -> dict[str, str]:
+    """By field what the API would refuse, so that people see it beside the text that cannot be read."""
+    errors: dict[str, str] = {}
+    try:
+        TopicSettings.model_validate(settings)
+    except ValidationError as error:
+        for found in field_errors(error, "body", settings):
+            name, *inner = map(str, found.path[1:])
+            _add_error(errors, name, f"{'.'.join(inner)} {found.message}".strip())
+    return errors
+
+
+def _add_error(errors: dict[str, str], name: str, text: str) -> None:
+    errors[name] = f"{errors[name]}; {text}" if name in errors else text
 
 
 def unknown_settings(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ class HistoryBuckets(Response, frozen=True, kw_only=True):
     put: Annotated[list[int], "Jobs put: new ones, also by schedules, and those that replaced another."]
     popped: Annotated[list[int], "Deliveries handed out to consumers."]
     finished: Annotated[list[int], "Jobs finished."]
-    released: Annotated[list[int], "Deliveries released for another attempt, without snoozes."]
+    released: Annotated[list[int], "Attempts that failed: deliveries released, without snoozes, or whose lease ended."]
     dead: Annotated[list[int], "Jobs that became dead, for any reason."]
     cancelled: Annotated[list[int], "Jobs cancelled, one by one or many at once; not those purged."]
     lateness_p50: Annotated[
@@ -100,7 +100,7 @@ class History(Response, frozen=True, kw_only=True):
 
     @property
     def released(self) -> list[int]:
-        """Deliveries released for another attempt."""
+        """Attempts that failed: deliveries released, without snoozes, or whose lease ended."""
         return self.buckets.released
 
     @property

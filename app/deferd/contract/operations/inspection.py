@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from msgspec import field
 
 from deferd.contract.model import AttemptEnd, DeadReason, JobState
 from deferd.contract.operations.operation import Operation
+from deferd.contract.operations.push import CircuitState
 from deferd.contract.operations.response import Response, one_of, shown_as
 from deferd.contract.scopes import Scope
 from deferd.contract.windows import WindowSpec
@@ -20,8 +21,8 @@ class WhyReason(Response, frozen=True, kw_only=True):
     code: Annotated[
         str,
         one_of(
-            *("not_due", "backoff", "window", "paused", "no_consumers", "behind", "leased", "dead", "finished"),
-            *("cancelled", "unknown_job"),
+            *("not_due", "backoff", "window", "paused", "push", "no_consumers", "behind", "leased", "dead"),
+            *("finished", "cancelled", "unknown_job"),
         ),
         "The kind of reason, for programs. Later versions may add kinds.",
     ]
@@ -45,14 +46,26 @@ class WhyReason(Response, frozen=True, kw_only=True):
         "`paused`: name of the key that paused the topic, if it was one. `leased`: name of the "
         "consumer, if it gave one. `backoff`: the consumer of the last attempt, if it gave a name.",
     ] = None
-    error: Annotated[str | None, "`backoff`, `dead`: the last error message, if there is one."] = None
+    error: Annotated[
+        str | None, "`backoff`, `dead`: the last error message, if there is one. `push`: the target's last error."
+    ] = None
     attempt: Annotated[
         int | None, "`backoff`, `dead`: number of the last attempt. `leased`: number of the one under way."
     ] = None
-    ended_at: Annotated[datetime | None, "`backoff`: when the last attempt ended."] = None
+    ended_at: Annotated[
+        datetime | None, "`backoff`: when the last attempt ended. `push`: when the target failed last."
+    ] = None
     how: Annotated[str | None, shown_as(AttemptEnd | None), "`backoff`: how the last attempt ended."] = None
     max_attempts: Annotated[int | None, "`backoff`: attempts after which it is dead, if limited."] = None
     snoozes: Annotated[int | None, "`not_due`, `backoff`: how often it was snoozed, if it was."] = None
+    circuit: Annotated[
+        str | None, one_of(*get_args(CircuitState)), "`push`: the circuit of the target of the topic."
+    ] = None
+    failures: Annotated[int | None, "`push`: failures of the target in a row."] = None
+    in_flight: Annotated[int | None, "`push`: requests to the target that are under way."] = None
+    next_try_at: Annotated[
+        datetime | None, "`push`: until when the circuit is open; then one request tries the target."
+    ] = None
     why: Annotated[str | None, "`paused`: why, if that was said when it was paused."] = None
     jobs_ahead: Annotated[int | None, "`behind`: ready jobs of the topic that are handed out before it."] = None
     ready: Annotated[int | None, "`behind`: ready jobs of the topic."] = None
@@ -118,6 +131,13 @@ class Explanation(Response, frozen=True, kw_only=True):
     )
 
 
+class DeadOriginal(Response, frozen=True, kw_only=True):
+    """The first line of an error as it is, of which a group of dead jobs shows what does not vary."""
+
+    error: Annotated[str, "At most 200 characters."]
+    count: Annotated[int, "How many jobs of the group have it."]
+
+
 class DeadGroup(Response, frozen=True, kw_only=True):
     """Dead jobs of one topic with the same reason and error."""
 
@@ -130,6 +150,10 @@ class DeadGroup(Response, frozen=True, kw_only=True):
     first_at: Annotated[datetime | None, "When the first of them died; `null` if that is not known."]
     last_at: Annotated[datetime | None, "When the last of them died; `null` if that is not known."]
     samples: Annotated[list[str], "Ids of up to 3 of them."]
+    originals: Annotated[
+        list[DeadOriginal],
+        "The most frequent first lines of their errors as they are, at most 3; omitted without.",
+    ] = field(default_factory=list)
 
 
 class DeadErrors(Response, frozen=True, kw_only=True):
@@ -155,6 +179,10 @@ class DeadErrors(Response, frozen=True, kw_only=True):
                     "first_at": "2026-11-21T02:11:07.920Z",
                     "last_at": "2026-11-21T03:02:44.318Z",
                     "samples": ["remind-7713", "remind-7712", "remind-7709"],
+                    "originals": [
+                        {"error": "SMTP 421: 4.7.0 try again later", "count": 201},
+                        {"error": "SMTP 421: 4.7.28 try again later", "count": 97},
+                    ],
                 }
             ],
             "left_out": 0,
@@ -318,7 +346,9 @@ LIST_DEAD_ERRORS = Operation(
     summary="List dead jobs by error",
     description=(
         "Groups the dead jobs by topic, reason and the first line of their last error, in which numbers, hexadecimal "
-        "digits, instants and quoted texts are replaced by `*`; numbers such as HTTP and SMTP statuses stay. Of a "
+        "digits, instants and quoted texts are replaced by `*`; statuses, such as those of HTTP and SMTP, and quoted "
+        "names without digits stay. `GET /topics/{topic}/jobs` lists the jobs of a group by `reason` and "
+        "`error_group`. Of a "
         "topic with more dead jobs than its share of `look_at`, those kept longest are read: without a `dead_retain` "
         "of their own, those that died last. `complete` says whether all were read. A look is kept for 5 seconds."
     ),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Annotated, Final, get_args
 
 from deferd.contract.operations.operation import Operation
+from deferd.contract.operations.push import CircuitState
 from deferd.contract.operations.response import Response, one_of
 from deferd.contract.scopes import Scope
 
@@ -14,6 +15,8 @@ ALERT_CODES: Final = (
     "timer",
     "durability",
     "no_consumer",
+    "push_failing",
+    "failing",
     "late",
     "behind",
     "topic_full",
@@ -32,25 +35,51 @@ class Alert(Response, frozen=True, kw_only=True):
     code: Annotated[str, one_of(*ALERT_CODES), "The kind of alert, for programs. Later versions may add kinds."]
     topic: Annotated[str | None, "The topic; omitted when it concerns the store."] = None
     text: Annotated[str, "The alert as a sentence, for people."]
-    ready: Annotated[int | None, "`no_consumer`, `behind`, `paused`: ready jobs."] = None
+    ready: Annotated[int | None, "`no_consumer`, `push_failing`, `behind`, `paused`: ready jobs."] = None
     oldest_age: Annotated[
-        float | None, "`no_consumer`, `behind`: seconds since the first job of the Ready list was due."
+        float | None,
+        "`no_consumer`, `push_failing`, `behind`: seconds since the first job of the Ready list was due.",
     ] = None
     last_consumer_at: Annotated[datetime | None, "`no_consumer`: when the last consumer was seen."] = None
+    circuit: Annotated[
+        str | None, one_of(*get_args(CircuitState)), "`push_failing`: the circuit of the target of the topic."
+    ] = None
+    failures: Annotated[int | None, "`push_failing`: failures of the target in a row."] = None
+    last_error: Annotated[str | None, "`push_failing`: the last of them."] = None
+    last_error_at: Annotated[datetime | None, "`push_failing`: when that was."] = None
+    next_try_at: Annotated[
+        datetime | None, "`push_failing`: until when the circuit is open; then one request tries the target."
+    ] = None
     rate: Annotated[float | None, "`behind`: jobs handed out per second in the last seconds."] = None
     estimated_wait: Annotated[
         float | None, "`behind`: seconds until the last ready job is handed out at this rate."
     ] = None
     reserved: Annotated[int | None, "`behind`: jobs that consumers hold."] = None
     dead: Annotated[int | None, "`dying`: jobs that died within the last hour."] = None
-    top_error: Annotated[str | None, "`dying`: the most frequent error, as `GET /dead` groups them."] = None
+    released: Annotated[int | None, "`failing`: attempts that failed, by a release or the end of a lease."] = None
+    finished: Annotated[int | None, "`failing`: jobs that were finished meanwhile."] = None
+    window: Annotated[float | None, "`failing`: the seconds in which this happened, until now."] = None
+    retrying: Annotated[
+        int | None,
+        "`failing`: delayed jobs that had an attempt, of the 250 that are due first in each partition; omitted when "
+        "that is not known.",
+    ] = None
+    top_retrying: Annotated[int | None, "`failing`: how many of these have the most frequent error."] = None
+    top_error: Annotated[str | None, "`dying`, `failing`: the most frequent error, as `GET /dead` groups them."] = None
     top_reason: Annotated[str | None, "`dying`: why the jobs with that error are dead."] = None
     top_dead: Annotated[int | None, "`dying`: how many jobs died with that error."] = None
     exact: Annotated[
-        bool | None, "`dying`: `false` when there are too many dead jobs to read all: the numbers are estimates."
+        bool | None,
+        "`dying`: `false` when there are too many dead jobs to read all: the numbers are estimates. `failing`: `false` "
+        "when more delayed jobs may be `retrying`.",
     ] = None
     due: Annotated[int | None, "`paused`: delayed jobs that are due. `overload`: jobs due in the next hour."] = None
-    handled: Annotated[int | None, "`overload`: jobs that consumers handle in an hour."] = None
+    handled: Annotated[int | None, "`overload`: jobs an hour that consumers handle at this rate."] = None
+    handled_at: Annotated[
+        datetime | None,
+        "`overload`: when the 5 minutes of that rate began, the best of two days; omitted when it is the present rate, "
+        "because these are not known.",
+    ] = None
     by: Annotated[str | None, "`paused`: name of the key that paused it, if it was one."] = None
     since: Annotated[datetime | None, "`paused`: since when, if that is known."] = None
     jobs: Annotated[int | None, "`late`: delayed jobs that are due. `topic_full`: live jobs."] = None
@@ -124,11 +153,12 @@ GET_NOW = Operation(
     scope=Scope.READ,
     summary="Get what needs a person now",
     description=(
-        "Lists what needs a person, the most urgent first: topics without consumers or behind, jobs that died within "
-        "the last hour, pauses that hold jobs back, a timer that is late, a store that is down in part. Each alert "
-        "has a `code` and facts for programs, and a `text` for people. Without alerts all is quiet. `next_due_at` is "
-        "when the next job is due, and `next_due_jobs` how many are due in that second. With `topics`: only alerts "
-        "of these topics, and of the store. What was read is kept for up to 5 seconds."
+        "Lists what needs a person, the most urgent first: topics without consumers or behind, push targets and "
+        "attempts that fail, jobs that died within the last hour, pauses that hold jobs back, a timer that is late, "
+        "a store that is down in part. Each alert has a `code` and facts for programs, and a `text` for people. "
+        "Without alerts all is quiet. `next_due_at` is when the next job is due, and `next_due_jobs` how many are "
+        "due in that second. With `topics`: only alerts of these topics, and of the store. What was read is kept for "
+        "up to 5 seconds."
     ),
     response=Now,
     response_description="The alerts.",

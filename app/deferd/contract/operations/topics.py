@@ -26,6 +26,13 @@ class Counts(Response, frozen=True, kw_only=True):
     finished: int
 
 
+class Retrying(Response, frozen=True, kw_only=True):
+    """Jobs that failed and wait for another attempt: delayed ones that had an attempt."""
+
+    jobs: Annotated[int, "How many of the jobs that were looked at: the 250 that are due first, in each partition."]
+    complete: Annotated[bool, "Whether all delayed jobs were looked at; otherwise there may be more."]
+
+
 class TopicView(Response, frozen=True, kw_only=True):
     """A topic in its current state."""
 
@@ -52,6 +59,11 @@ class TopicView(Response, frozen=True, kw_only=True):
     next_due_at: Annotated[datetime | None, "When the next delayed job is due; `null` when none is delayed."]
     settings_json: Annotated[dict[str, Any], shown_as(TopicSettings)] = field(name="settings")
     push: Annotated[PushTarget | None, "The target of a pushed topic; omitted for other topics."] = None
+    retrying: Annotated[
+        Retrying | None,
+        "Jobs that failed and wait for another attempt; omitted when there are none, or that is not known. "
+        "Only `GET /topics/{topic}` has it.",
+    ] = None
 
     @property
     def settings(self) -> TopicSettings:
@@ -70,6 +82,7 @@ class TopicView(Response, frozen=True, kw_only=True):
             "oldest_ready_at": None,
             "next_due_at": "2026-11-21T07:26:58.123Z",
             "settings": TopicSettings.schema_examples[0],
+            "retrying": {"jobs": 3, "complete": True},
         },
     )
 
@@ -182,7 +195,8 @@ LIST_JOBS = Operation(
     summary="List a topic's jobs",
     description=(
         "Returns the jobs page by page. A job that changes state meanwhile may be missing or appear twice. The "
-        "filters `due_after`, `due_before`, `id_prefix` and `error` search the jobs in their order, about 10000 a "
+        "filters `due_after`, `due_before`, `id_prefix`, `error`, `reason` and `error_group` search the jobs in their "
+        "order, about 10000 a "
         "page at most, so a page may be short or empty and yet have a `next_cursor`; `looked_at` says how many were "
         "searched. In a topic with several `partitions` the jobs of one state come partition by partition: the order "
         "holds within each."

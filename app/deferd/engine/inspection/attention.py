@@ -18,13 +18,15 @@ from deferd.contract.operations.now import ALERT_CODES
 from deferd.contract.operations.push import CircuitState
 from deferd.contract.topic_patterns import TopicPatterns, is_pattern
 from deferd.engine.caches import SharedReads
-from deferd.engine.history import FinishRates
+from deferd.engine.history import BestRate, FinishRates
 from deferd.engine.inspection.consumers import ConsumerRegistry, Reports
 from deferd.engine.inspection.dead_errors import DeadErrors, DeadGroup, DeadJobs
+from deferd.engine.inspection.failing import Failing, FailingTopics, Retrying
 from deferd.engine.inspection.job_facts import Pause, pause_of
 from deferd.engine.partitions import is_first, topic_of, topics_of
+from deferd.engine.push_store import OPENS_AFTER, TargetState
 from deferd.engine.redis_keys import Keys
-from deferd.engine.scripts import Scripts
+from deferd.engine.scripts import Scripts, WrongType
 from deferd.engine.topic_list import TopicList, raise_if_none_is_readable, select_topics
 from deferd.store.connection import Store
 from deferd.store.durability_levels import FSYNC, MEMORY, is_replicated, name_of, replicas_of
@@ -39,6 +41,7 @@ _RATES_READ = 200
 _TOPICS_PER_CALL = 50
 """About a millisecond of the store's time."""
 _MISSED_PER_SHARD = 200
+_TARGETS_READ = 200
 _SUMMED = ("delayed", "ready", "reserved", "dead", "recently_dead", "overdue", "due_soon")
 _DEAD_LOOKED_AT = 2000
 """Enough to name the most frequent error; `GET /dead` lists all errors."""
@@ -105,10 +108,11 @@ class Attention:
     """What was read. `now_ms` is the store's clock, `names` are the topics that were read, `topics` those with jobs.
 
     `unconsumed` are topics with ready jobs of which no consumer was seen within a minute, and which are not pushed;
-    `popped` are the jobs of each topic that are handed out per second, None when that is not known; `finished` are jobs
-    per second in the last hour, of topics in which many are due soon, as far as that is known. `given` is what the
-    store gives to topics that ask for more than memory, as far as that is known. `unreadable` are shards that cannot be
-    reached.
+    `popped` are the jobs of each topic that are handed out per second, None when that is not known; `best` are the best
+    rates of two days of topics in which many are due soon, as far as they are known. `given` is what the
+    store gives to topics that ask for more than memory, as far as that is known. `targets` are the states of the push
+    targets whose circuits are not closed, of the first 200. `failing` are topics in which attempts fail, and `retrying`
+    the jobs that wait there for another one, of some. `unreadable` are shards that cannot be reached.
     """
 
     now_ms: int = 0
@@ -119,10 +123,13 @@ class Attention:
     unreadable: set[int] = field(default_factory=set)
     unconsumed: set[str] = field(default_factory=set)
     popped: dict[str, float] | None = None
-    finished: dict[str, float] = field(default_factory=dict)
+    best: dict[str, BestRate] = field(default_factory=dict)
     last_seen: dict[str, int] = field(default_factory=dict)
     dead: DeadErrors | None = None
     given: dict[str, Given] = field(default_factory=dict)
+    targets: dict[str, TargetState] = field(default_factory=dict)
+    failing: dict[str, Failing] = field(default_factory=dict)
+    retrying: dict[str, Retrying] = field(default_factory=dict)
 
 
 class AttentionReader:
@@ -138,6 +145,7 @@ class AttentionReader:
         registry: ConsumerRegistry,
         dead_jobs: DeadJobs,
         finish_rates: FinishRates,
+        failing: FailingTopics,
         dead_retention_ms: int,
     ) -> None:
         self._store = store
@@ -148,6 +156,7 @@ class AttentionReader:
         self._dead_jobs = dead_jobs
         self._dead_retention_ms = dead_retention_ms
         self._finish_rates = finish_rates
+        self._failing = failing
 
     async def read(self) -> Attention:
         """Read everything. Raises StoreUnavailable when no shard of the store can be reached."""
@@ -167,6 +176,8 @@ class AttentionReader:
             self._read_dead(found),
             self._read_durability(found),
             self._read_rates(found),
+            self._read_targets(found),
+            self._read_failing(found),
         )
         return found
 
@@ -242,7 +253,40 @@ class AttentionReader:
 
     async def _read_rates(self, found: Attention) -> None:
         many = sorted((-state.due_soon, name) for name, state in found.topics.items() if state.due_soon >= MANY_DUE)
-        found.finished = await self._finish_rates.of_topics([name for _, name in many[:_RATES_READ]])
+        found.best = await self._finish_rates.best_of([name for _, name in many[:_RATES_READ]])
+
+    async def _read_failing(self, found: Attention) -> None:
+        of_topic: dict[str, list[Failing]] = {}
+
+        async def read(shard: int) -> None:
+            try:
+                for partition, one in (await self._failing.read(shard, found.now_ms)).items():
+                    of_topic.setdefault(topic_of(partition), []).append(one)
+            except StoreUnavailable:
+                found.is_complete = False
+
+        await asyncio.gather(*(read(one.shard) for one in found.shards if one.shard not in found.unreadable))
+        for topic, counts in of_topic.items():
+            whole = Failing(
+                max(one.window_ms for one in counts),
+                sum(one.finished for one in counts),
+                sum(one.released for one in counts),
+            )
+            if topic in found.topics and whole.released >= FAILING_LEAST and whole.released > whole.finished:
+                found.failing[topic] = whole
+        most_first = sorted(found.failing, key=lambda topic: -found.failing[topic].released)
+        found.retrying = await self._failing.retrying(most_first)
+
+    async def _read_targets(self, found: Attention) -> None:
+        failing = sorted((-state.ready, name) for name, state in found.topics.items() if state.circuit > _CLOSED)
+        await asyncio.gather(*(self._read_target(name, found) for _, name in failing[:_TARGETS_READ]))
+
+    async def _read_target(self, topic: str, found: Attention) -> None:
+        try:
+            fields = await self._scripts.command("HGETALL", self._keys.named(topic, "push/state"))
+            found.targets[topic] = TargetState.read_reply(fields, found.now_ms)
+        except (StoreUnavailable, WrongType, ValueError):  # the latter: another program has damaged it
+            found.is_complete = False
 
     async def _read_dead(self, found: Attention) -> None:
         """The errors of jobs that died lately. With many dead ones, only topics where some did are read."""
@@ -340,6 +384,10 @@ OVERLOAD_SHARE = 1.2
 """Consumers can usually handle a fifth more than they did."""
 OVERLOAD_JOBS = MANY_DUE
 """Fewer due jobs in an hour raise no alert."""
+FAILING_LEAST = 20
+"""Fewer failed attempts raise no alert; nor do as many as jobs were finished: then retries help."""
+FAILING_CRITICAL = 100
+"""So many failed, and nothing at all was finished."""
 _KEPT_S, _KEPT_LEAST_S = 5.0, 0.5
 _TOPICS_AT_ONCE = 100
 
@@ -434,13 +482,65 @@ def _of_topic(found: Attention, state: TopicState, *, has_timer: bool) -> Iterat
             facts |= {"since_at_ms": state.pause.since_ms, "why": state.pause.reason}
             yield Alert("warning", "paused", state.topic, state.ready + state.overdue, facts)
         return
-    if state.ready:
+    target = _failing_target(found, state)
+    failing = found.failing.get(state.topic)
+    if failing is not None and target is None:
+        yield _failing_work(found, state, failing)
+    if target is not None:
+        yield _failing_push(found, state, target)
+    elif state.ready:
         yield from _waiting(found, state)
     yield from _overload(found, state)
 
 
+def _failing_work(found: Attention, state: TopicState, failing: Failing) -> Alert:
+    retrying = found.retrying.get(state.topic)
+    facts: dict[str, Any] = {
+        "released": failing.released,
+        "finished": failing.finished,
+        "window_ms": failing.window_ms,
+    }
+    if retrying is not None:
+        facts |= {"retrying": retrying.jobs, "exact": retrying.is_exact}
+        facts |= {"top_error": retrying.top_error, "top_retrying": retrying.top_jobs or None}
+    is_critical = not failing.finished and failing.released >= FAILING_CRITICAL
+    return Alert("critical" if is_critical else "warning", "failing", state.topic, failing.released, facts)
+
+
+def _failing_target(found: Attention, state: TopicState) -> TargetState | None:
+    """The target of a topic with work whose circuit is not closed.
+
+    A target that only asks for a pause, by `Retry-After`, does not fail, unless jobs wait too long for it.
+    """
+    target = found.targets.get(state.topic)
+    if target is None or not (state.ready or state.reserved or state.delayed):
+        return None
+    fails = target.failures >= OPENS_AFTER or _oldest_age_ms(found, state) > BEHIND_MS
+    return target if fails else None
+
+
+def _failing_push(found: Attention, state: TopicState, target: TargetState) -> Alert:
+    """In place of what is said of consumers: nobody but the target takes the jobs."""
+    age_ms = _oldest_age_ms(found, state)
+    facts: dict[str, Any] = {
+        "ready": state.ready,
+        "oldest_age_ms": age_ms,
+        "circuit": target.circuit,
+        "failures": target.failures,
+        "last_error": target.last_error,
+        "last_error_at_ms": target.last_error_at_ms,
+        "next_try_at_ms": target.open_until_ms,
+    }
+    severity: Severity = "critical" if state.ready and age_ms > NO_CONSUMER_CRITICAL_MS else "warning"
+    return Alert(severity, "push_failing", state.topic, state.ready, facts)
+
+
+def _oldest_age_ms(found: Attention, state: TopicState) -> int:
+    return max(found.now_ms - state.oldest_ready_due_ms, 0) if state.oldest_ready_due_ms >= 0 else 0
+
+
 def _waiting(found: Attention, state: TopicState) -> Iterator[Alert]:
-    age_ms = max(found.now_ms - state.oldest_ready_due_ms, 0) if state.oldest_ready_due_ms >= 0 else 0
+    age_ms = _oldest_age_ms(found, state)
     facts: dict[str, Any] = {"ready": state.ready, "oldest_age_ms": age_ms}
     if state.topic in found.unconsumed and not state.reserved:
         severity: Severity = "critical" if age_ms > NO_CONSUMER_CRITICAL_MS else "warning"
@@ -475,16 +575,16 @@ def _durability(found: Attention, state: TopicState) -> Iterator[Alert]:
 
 
 def _overload(found: Attention, state: TopicState) -> Iterator[Alert]:
-    """More is due in the next hour than was handled in the last one.
+    """More is due in the next hour than consumers handled at their best of two days, or do now where that is not known.
 
-    Consumers that handled nothing tell nothing about their rate.
+    The last hour tells nothing after a quiet night, and consumers that handled nothing tell nothing about their rate.
     """
     if state.due_soon < OVERLOAD_JOBS:
         return
-    at_present = (found.popped or {}).get(state.topic, 0.0)
-    handled = round(found.finished.get(state.topic, at_present) * 3600)
+    best = found.best.get(state.topic) or BestRate((found.popped or {}).get(state.topic, 0.0), None)
+    handled = round(best.per_s * 3600)
     if handled > 0 and state.due_soon > OVERLOAD_SHARE * handled:
-        facts = {"due": state.due_soon, "handled": handled}
+        facts = {"due": state.due_soon, "handled": handled, "handled_at_ms": best.at_ms}
         yield Alert("warning", "overload", state.topic, state.due_soon, facts)
 
 
@@ -528,6 +628,7 @@ class Alerts:
 
 SORTS: Final = ("topic", "delayed", "ready", "reserved", "dead", "oldest", "due", "rate")
 STATES: Final = ("delayed", "ready", "reserved", "dead")
+_CLOSED: Final = 1
 _CIRCUITS: Final[tuple[CircuitState | None, ...]] = (None, "closed", "open", "half_open")
 """By `TopicState.circuit`."""
 _NEVER: Final = 1 << 62

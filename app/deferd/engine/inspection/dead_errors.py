@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import JobState
 from deferd.engine.caches import SharedReads
+from deferd.engine.inspection.normalized_errors import cut_off, first_line, normalized_line
 from deferd.engine.partitions import topic_of
 from deferd.engine.record import read_record
 from deferd.engine.redis_keys import Keys
@@ -28,8 +27,9 @@ _CALLS_OF_TOPIC = 100
 _KEPT_S = 5.0
 _KEPT = 2
 _LARGEST_KEPT = 32 * 1024 * 1024
-_JOB_BYTES = 500
+_JOB_BYTES = 900
 _SAMPLES = 3
+_ORIGINALS = 3
 UNKNOWN = "unknown"
 """The reason of a job whose record does not say one."""
 
@@ -38,6 +38,7 @@ class _DeadJob(NamedTuple):
     id: str
     reason: str
     error: str | None
+    original: str | None
     dead_at_ms: int | None
 
 
@@ -46,7 +47,7 @@ class DeadGroup:
     """Dead jobs of one topic with the same reason and normalized error; `error` None: they have none.
 
     `samples` are ids of up to three of them. `first_ms` and `last_ms`: when the first and the last died, None if that
-    is not known of any.
+    is not known of any. `of_original` counts the jobs by the first line of their error as it is, cut off like `error`.
     """
 
     topic: str
@@ -56,9 +57,17 @@ class DeadGroup:
     first_ms: int | None = None
     last_ms: int | None = None
     samples: list[str] = field(default_factory=list)
+    of_original: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def originals(self) -> list[tuple[str, int]]:
+        """The most frequent first lines of the errors, at most three, and how many jobs have each."""
+        return self.of_original.most_common(_ORIGINALS)
 
     def add(self, job: _DeadJob) -> None:
         self.count += 1
+        if job.original is not None:
+            self.of_original[job.original] += 1
         if len(self.samples) < _SAMPLES:
             self.samples.append(job.id)
         at_ms = job.dead_at_ms
@@ -254,10 +263,11 @@ def _add_page(read: _Read, topic: str, page: list[Any]) -> tuple[bytes, bytes, i
 def _read_job(topic: str, job_id: str, raw: bytes) -> _DeadJob:
     try:
         record = read_record(topic, job_id, JobState.DEAD, raw)
-        error = None if record.last_error is None else normalized(record.last_error)
-        return _DeadJob(job_id, record.reason or UNKNOWN, error or None, record.dead_at_ms)
+        line = first_line(record.last_error or "")
+        original = cut_off(line) or None
+        return _DeadJob(job_id, record.reason or UNKNOWN, normalized_line(line) or None, original, record.dead_at_ms)
     except (ValueError, TypeError, AttributeError, LookupError):  # something other than deferd has written it
-        return _DeadJob(job_id, UNKNOWN, None, None)
+        return _DeadJob(job_id, UNKNOWN, None, None, None)
 
 
 def equal_shares(whole: int, needs: Counter[str]) -> dict[str, int]:
@@ -268,52 +278,3 @@ def equal_shares(whole: int, needs: Counter[str]) -> dict[str, int]:
         shares[name] = max(min(need, whole // (len(in_order) - done)), 1)
         whole -= shares[name]
     return shares
-
-
-_READ_CHARACTERS = 500
-_LINE_CHARACTERS = 200
-_QUOTED = re.compile(r"\"[^\"]*\"|`[^`]*`|(?<!\w)'[^']*'(?!\w)")
-_VALUE = re.compile(
-    r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
-    r"|\d{4}-\d\d-\d\d[T ]\d\d:[\d:.]++Z?"
-    r"|0[xX][0-9a-fA-F]++"
-    r"|(?<![A-Za-z0-9])[0-9a-fA-F]++(?![A-Za-z])"
-    r"|\d++",
-    re.ASCII,
-)
-"""A UUID, an instant, or a number; among the hexadecimal ones there are words too, such as ``bad``."""
-_JOINED = re.compile(r"\*(?:[.:-]\*)++")
-_STATUS = re.compile(r"[1-5]\d\d", re.ASCII)
-_STATUS_WORDS = re.compile(
-    r"\b(?:https?|smtp|ftp|status|code|error|errno|response|with|returned|got)[ :=]+\Z", re.IGNORECASE
-)
-_STATUS_WORD_CHARACTERS = 20
-
-
-def normalized(error: str) -> str:
-    """The first line of an error text with `*` in place of what varies; '' for an empty one.
-
-    Replaced are quoted texts (only between the quotes), and in other words the numbers and hexadecimal digits, so that
-    the names around them stay: ``order-1042`` becomes ``order-*``. Numbers of three digits, 100 to 599, stay at the
-    beginning of the line and after words such as `status`, `code`, `HTTP` and `with`, because they say what went wrong.
-    At most 200 characters of the first 500 are kept. Takes time linear in the text.
-    """
-    return _normalized_line(error.lstrip().partition("\n")[0].rstrip()[:_READ_CHARACTERS])
-
-
-@lru_cache(maxsize=4096)
-def _normalized_line(line: str) -> str:
-    line = _QUOTED.sub(lambda found: f"{found[0][0]}*{found[0][-1]}", line)
-    line = " ".join(_JOINED.sub("*", _VALUE.sub(_without_value, line)).split())
-    return line if len(line) <= _LINE_CHARACTERS else line[: _LINE_CHARACTERS - 1] + "…"
-
-
-def _without_value(found: re.Match[str]) -> str:
-    value, at = found[0], found.start()
-    if not any(character.isdigit() for character in value):
-        return value
-    if _STATUS.fullmatch(value) and (
-        not at or _STATUS_WORDS.search(found.string[max(at - _STATUS_WORD_CHARACTERS, 0) : at])
-    ):
-        return value
-    return "*"

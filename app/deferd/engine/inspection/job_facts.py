@@ -15,6 +15,7 @@ import orjson
 from deferd.contract.model import JobState
 from deferd.engine.partition_store import PartitionStore
 from deferd.engine.partitions import topic_of
+from deferd.engine.push_store import TargetState
 from deferd.engine.record import JobRecord, read_record
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
@@ -40,8 +41,8 @@ class JobFacts:
     `until_ms` is the end of its lease or of its retention, None in other states. `record` has no body and no result.
     For a ready job, `ready` is the length of the Ready list, `ahead` how many jobs go before it, and `oldest_due_at_ms`
     when the oldest one was due. In a topic with several partitions `ready` is the sum over them, `ahead` an estimate,
-    and the oldest job the one of its partition. `pause` is the pause of its topic. `touches`: how often the lease of a
-    held job was extended.
+    and the oldest job the one of its partition. `pause` is the pause of its topic, `target` the state of the target of
+    a pushed one. `touches`: how often the lease of a held job was extended.
     """
 
     now_ms: int
@@ -53,6 +54,7 @@ class JobFacts:
     oldest_due_at_ms: int | None = None
     has_follow_up: bool = False
     touches: int = 0
+    target: TargetState | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,19 +139,25 @@ async def _facts_in(scripts: Scripts, keys: Keys, partition: str, job_id: str) -
         )
     score, consumer, ready, ahead, oldest_ms, has_follow_up, touches, raw = facts
     in_state = JobState(state.decode())
-    has_end = in_state in {JobState.RESERVED, JobState.DEAD, JobState.FINISHED}
+    has_ended = in_state in {JobState.DEAD, JobState.FINISHED}
+    has_end = has_ended or in_state is JobState.RESERVED
     until_ms = int(score) if has_end else None
+    settings = orjson.loads(raw_settings) if raw_settings else {}
+    target = None
+    if "pu" in settings and not has_ended:
+        target = TargetState.read_reply(await scripts.command("HGETALL", keys.named(partition, "push/state")), now_ms)
     lease = (until_ms, consumer.decode() or None) if in_state is JobState.RESERVED else (None, None)
     return JobFacts(
         now_ms,
         read_record(topic_of(partition), job_id, in_state, raw, *lease),
         until_ms,
-        pause_of(orjson.loads(raw_settings)) if raw_settings else None,
+        pause_of(settings),
         ready,
         ahead,
         None if oldest_ms < 0 else oldest_ms,
         bool(has_follow_up),
         touches,
+        target,
     )
 
 

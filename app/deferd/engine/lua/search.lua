@@ -5,8 +5,8 @@
 -- ARGV[2] a JSON object: most jobs to look at (`most`) and to return (`limit`); the state, and with it where the page
 --   before
 --   ended (`score` and `id`; left out to begin); and what must hold of a job: `from` and `before`, ms of its due time
---   (before: earlier than that), `prefix` of its id, `error`: a part of its last error, `tag`, `reason` why it is dead;
---   `reverse` true: the opposite order, with the state
+--   (before: earlier than that), `prefix` of its id, `error`: a part of its last error, `tag`, `reason` why it is dead,
+--   `retrying`: true when it must have had an attempt; `reverse` true: the opposite order, with the state
 -- ARGV[3..] ids, to look at these; then `state` is what their state must be, if it is there
 -- Returns { jobs looked at, 1 when there may be more of the state or ids, score and id of the last job looked at, of
 --   delayed jobs how many are on the shelf, else 0, then five for each job:
@@ -62,6 +62,10 @@ local function matches(raw)
   if options.from or options.before then
     local _, due = struct.unpack('<I6I6', raw)
     if options.from and due < options.from or options.before and due >= options.before then return false end
+  end
+  if options.retrying then
+    local _, attempts = read_nonce_and_attempts(raw)
+    if attempts == 0 then return false end
   end
   if not (options.error or options.reason) then return true end
   if options.error and not may_have_error(raw) then return false end

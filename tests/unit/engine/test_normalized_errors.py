@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deferd.engine.inspection.dead_errors import normalized
+from deferd.engine.inspection.normalized_errors import normalized
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,10 @@ from deferd.engine.inspection.dead_errors import normalized
         ("timeout after 3.21s", "timeout after *s"),
         ("KeyError: 'customer-12'", "KeyError: '*'"),
         ('could not open "/tmp/x"', 'could not open "*"'),
+        ("no user 'mary@example.org'", "no user '*'"),
+        ('said "no such user here"', 'said "*"'),
+        (f"KeyError: '{'k' * 61}'", "KeyError: '*'"),
+        ("exit of 17 workers", "exit of * workers"),
         ("can't open file '/x/y': it isn't there", "can't open file '*': it isn't there"),
         ("job 550e8400-e29b-dead-a716-446655440000 is gone", "job * is gone"),
         ("at 0x7f3a9c", "at *"),
@@ -42,9 +46,37 @@ def test_what_varies_is_replaced(error: str, line: str) -> None:
         "SMTP 421",
         "error: 550 no such user",
         "[Errno 111] Connection refused",
+        "HTTPError: 502 Bad Gateway",
+        "requests.exceptions.HTTPError: 404 Client Error",
+        "ApiError(503)",
+        "Timeout: 504",
+        "job failed: ServiceUnavailableError: 503",
+        "caused by HTTPException(404)",
+        "<Response [502]>",
+        "HTTPStatusError: Server error '502 Bad Gateway'",
+        "[Errno 2] No such file or directory",
+        "[WinError 10061] refused",
+        "exit code 1",
+        "killed by signal 9",
+        "ORA-00942: table or view does not exist",
     ],
 )
 def test_statuses_say_what_went_wrong_and_stay(error: str) -> None:
+    assert normalized(error) == error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "KeyError: 'tax_rate'",
+        "KeyError: 'email'",
+        "'NoneType' object has no attribute 'total'",
+        "No module named 'shop.orders'",
+        'duplicate key value violates unique constraint "orders_pkey"',
+        "no header `content-type`",
+    ],
+)
+def test_quoted_names_say_what_went_wrong_and_stay(error: str) -> None:
     assert normalized(error) == error
 
 
