@@ -137,7 +137,7 @@ class Rows:
 
     def topics(self) -> Iterator[str]:
         """The topics that have jobs, in order."""
-        iterator = self._tables[_DUE].iter()
+        iterator = self._tables[_MINUTES].iter()  # the smallest table that has them
         iterator.seek_to_first()
         while iterator.valid():
             name, _, _ = iterator.key().partition(_END)
