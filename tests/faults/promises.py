@@ -211,8 +211,10 @@ def _is_overlapping(
 
 
 def _made_by_ms(delivery: Operation, clock: StoreClock) -> float:
-    """When it was made: if that is not shown, at the latest."""
-    return clock.latest(delivery.end_s) if delivery.at_ms is None else delivery.at_ms
+    """When it was made: if that is not shown, at the latest. That was before its own lease ended."""
+    if delivery.at_ms is not None:
+        return delivery.at_ms
+    return min(clock.latest(delivery.end_s), delivery.lease_end_ms)
 
 
 def _is_after(delivery: Operation, end: Operation, puts_ms: Mapping[str, float], clock: StoreClock) -> bool:

@@ -72,6 +72,14 @@ RIGHT = {
         finish(5, None, UNKNOWN, receipt="first.2"),
         gone(),
     ],
+    "a delivery, made at an unknown time, that arrives during the lease of the next job": [
+        put(0, 1, on_conflict="replace"),
+        pushed(5, lease_end_ms=3000),
+        put(3.5, 4, "stored", tag="second", on_conflict="replace"),
+        deliver(4, 4.5, 4200, tag="second"),
+        finish(5.5, 6, receipt="second.1"),
+        gone(),
+    ],
     "a first delivery that arrives after the second one": [
         put(0, 1),
         pushed(4, lease_end_ms=3000),
