@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from deferd.contract.errors import StoreUnavailable
-from deferd.shelf.calls import Status
+from deferd.engine.shelf import Status
 from deferd.shelf.client import ShelfClient
 from deferd.store.data_dir import DataDirectory
 from tests.acceptance.http_calls import NO_TLS

@@ -19,13 +19,12 @@ from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.shelf import Wanted
 from deferd.engine.topics import JobFilter
-from deferd.shelf.moving import Mover
 from deferd.shelf.rows import Rows
 from deferd.store.connection import Store, connect
 from tests.drawn_input import drawn
 from tests.integration.engine.engine_driver import TOPIC
 from tests.integration.store.store_servers import StoreServer
-from tests.shelving import let_go
+from tests.shelving import ShelfInProcess, let_go
 
 FAR_MS = 100_000_000
 SPAN_MS = 300_000
@@ -36,7 +35,7 @@ class Shelved:
 
     def __init__(self, store: Store, folder: Path) -> None:
         self.rows = Rows(folder)
-        self.mover = Mover(self.rows, Scripts(store), Keys(1))
+        self.mover = ShelfInProcess(self.rows, Scripts(store), Keys(1))
         self.engine = Engine(store, shelf=self.mover)
 
     async def close(self) -> None:
