@@ -6,7 +6,7 @@ import contextlib
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,9 +25,10 @@ LOGGED_MOST = 20_000
 
 
 class LastingService:
-    """`python -m deferd serve` on a data directory that outlives it."""
+    """`python -m deferd serve` on a data directory that outlives it, with further `flags`."""
 
-    def __init__(self, data_dir: Path, text_bytes: int) -> None:
+    def __init__(self, data_dir: Path, text_bytes: int = 0, flags: Sequence[str] = ()) -> None:
+        self._flags = flags
         self.data_dir = data_dir
         self.text_bytes = text_bytes
         self.folder = DataDirectory(data_dir)
@@ -37,7 +38,7 @@ class LastingService:
     def start(self) -> float:
         """Start it and wait until `/readyz` returns 200; returns the seconds."""
         began = time.perf_counter()
-        flags = ["--port", str(self.port), "--data-dir", str(self.data_dir)]
+        flags = ["--port", str(self.port), "--data-dir", str(self.data_dir), *self._flags]
         self._process, output = start_serve(["deferd", "serve"], flags, {})
         self._serving = ServeProcess(self._process, output)
         self.port = httpx.URL(self._serving.wait_for_url(START_S)).port or 0

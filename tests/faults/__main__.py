@@ -19,6 +19,7 @@ from tests.benchmarks.measuring import end_in_order
 from tests.faults.cluster_profile import report_profile, run_cluster_profile
 from tests.faults.cluster_run import report_cluster, run_cluster_faults
 from tests.faults.failover import run_failovers
+from tests.faults.plan import FaultKind
 from tests.faults.recurring import report_recurring, run_recurring
 from tests.faults.report import are_clean, is_clean, report, report_failovers
 from tests.faults.rollout import ROLLOUTS
@@ -41,6 +42,7 @@ def main() -> int:
     parser.add_argument("--occurrences", type=int, default=10_000, help="occurrences of schedules after that")
     parser.add_argument("--previous", choices=ROLLOUTS, help="with services of the previous release")
     parser.add_argument("--commit", default=COMMIT, help="the previous release, if not the one of the tests")
+    parser.add_argument("--shelf", action="store_true", help="all delayed jobs go to a shelf; only the first run")
     parser.add_argument("--keep", type=Path, help="directory for logs and histories, which is kept")
     options = parser.parse_args()
     end_in_order()
@@ -58,6 +60,12 @@ def main() -> int:
             )
             print(f"\n{report_recurring(recurring)}")
             return 0 if is_clean(outcome) and recurring.is_clean else 1
+        if options.shelf:
+            outcome = run(
+                kept, options.seed, _MORE_THAN_ENOUGH, until_s=until_s, kinds=tuple(FaultKind), has_shelf=True
+            )
+            print(report(outcome), flush=True)
+            return 0 if is_clean(outcome) else 1
         outcome = run(kept, options.seed, _MORE_THAN_ENOUGH, until_s=until_s)
         print(report(outcome), flush=True)
         failovers = asyncio.run(run_failovers(kept / "failovers", options.seed, options.failovers))

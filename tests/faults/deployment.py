@@ -28,6 +28,7 @@ from tests.faults.job_state import DEAD_RETENTION_MS
 from tests.faults.orphans import no_orphans
 from tests.faults.push_targets import PushTargets
 from tests.faults.rollout import Release
+from tests.faults.shelf_process import SOCKET_VARIABLE, FaultyShelf
 from tests.faults.tcp_proxy import TcpProxy, tcp_proxy
 from tests.in_thread import in_thread
 from tests.integration.store.store_contents import KEYS
@@ -136,6 +137,7 @@ class Deployment:
     keys: KeysFile
     previous: Path | None
     """Where the previous release is unpacked; None in a run without it."""
+    shelf: FaultyShelf | None = None
     clients: list[RecordingProcess] = field(init=False)
     worker: RecordingProcess = field(init=False)
 
@@ -164,6 +166,10 @@ class Deployment:
     def files(self) -> list[Path]:
         """All histories recorded so far."""
         return [file for process in self.users for file in process.files]
+
+    def output_of_shelf(self) -> dict[str, str]:
+        """What the shelf has logged, if there is one."""
+        return {} if self.shelf is None else {"the shelf": self.shelf.output()}
 
     def set_release(self, number: int, release: Release) -> None:
         """Let a service be of this release from its next start on."""
@@ -225,7 +231,7 @@ def set_clock(file: Path, shift_h: float) -> None:
 
 @contextlib.contextmanager
 def deployed(
-    folder: Path, seed: int, releases: Sequence[Release], previous: Path | None = None
+    folder: Path, seed: int, releases: Sequence[Release], previous: Path | None = None, *, has_shelf: bool = False
 ) -> Iterator[Deployment]:
     """Start everything, each service of its release, and stop it at the end of the block."""
     with contextlib.ExitStack() as stack:
@@ -254,8 +260,11 @@ def deployed(
             )
             for number in range(SERVICES)
         ]
+        shelf = stack.enter_context(FaultyShelf(folder / "shelf", store.url)) if has_shelf else None
         for service, clock_file, release in zip(services, clock_files, releases, strict=True):
             _set_release(service, clock_file, release, previous)
+            if shelf is not None:
+                service.environment = {**service.environment, SOCKET_VARIABLE: str(shelf.socket)}
         with ThreadPoolExecutor() as at_once:
             for service in at_once.map(ServiceProcess.start, services):
                 stack.push(service.__exit__)
@@ -263,7 +272,17 @@ def deployed(
         resp_proxies = [stack.enter_context(tcp_proxy("127.0.0.1", port)) for port in resp_ports]
         targets.look_at([service.url for service in services])
         deployment = Deployment(
-            folder, store, store_proxies, services, service_proxies, resp_proxies, targets, clock_files, keys, previous
+            folder,
+            store,
+            store_proxies,
+            services,
+            service_proxies,
+            resp_proxies,
+            targets,
+            clock_files,
+            keys,
+            previous,
+            shelf,
         )
         began_s, urls = str(time.monotonic()), (*deployment.urls, *deployment.resp_urls)
         deployment.clients = [

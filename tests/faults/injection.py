@@ -418,6 +418,19 @@ def _status(service: ServiceProcess, token: str) -> int:
     return httpx.get(f"{service.url}/topics", headers=headers, trust_env=False, timeout=NOTICED_S).status_code
 
 
+async def _kill_shelf(fault: Fault, deployment: Deployment) -> None:
+    shelf = deployment.shelf
+    assert shelf is not None
+    await asyncio.to_thread(shelf.kill)
+    await _dead_for_a_while()
+    shelf.start()
+
+
+async def _freeze_shelf(fault: Fault, deployment: Deployment) -> None:
+    assert deployment.shelf is not None
+    await _freeze_for([deployment.shelf.pid], fault.for_s)
+
+
 _INJECTORS: dict[FaultKind, Callable[[Fault, Deployment], Coroutine[Any, Any, None]]] = {
     FaultKind.KILL_SERVICE: _kill_service,
     FaultKind.FREEZE_SERVICE: _freeze_service,
@@ -445,4 +458,6 @@ _INJECTORS: dict[FaultKind, Callable[[Fault, Deployment], Coroutine[Any, Any, No
     FaultKind.REVOKE_PERMISSION: _revoke_permission,
     FaultKind.FLUSH_SCRIPTS: _flush_scripts,
     FaultKind.BREAK_KEY_FILE: _break_key_file,
+    FaultKind.KILL_SHELF: _kill_shelf,
+    FaultKind.FREEZE_SHELF: _freeze_shelf,
 }

@@ -16,8 +16,9 @@ from pathlib import Path
 
 from tests.preloaded import PRELOADER
 
+SHELF_MODULE = "deferd.server.shelf_process"
 OURS = {
-    *("deferd", "deferd.server.server_process"),
+    *("deferd", "deferd.server.server_process", SHELF_MODULE),
     *("tests.faults.client_process", "tests.faults.worker_process", "tests.acceptance.worker.chaos_worker"),
 }
 """Words in the command line of a run's processes; a store is recognised by its program's name."""

@@ -37,8 +37,12 @@ class FaultKind(StrEnum):
     REVOKE_PERMISSION = "the store's user loses a permission (ACL)"
     FLUSH_SCRIPTS = "the store drops all scripts (FUNCTION FLUSH)"
     BREAK_KEY_FILE = "the key file is invalid and all server processes are killed"
+    KILL_SHELF = "the shelf is killed"
+    FREEZE_SHELF = "the shelf is frozen"
 
 
+OF_SHELF = frozenset({FaultKind.KILL_SHELF, FaultKind.FREEZE_SHELF})
+WITHOUT_SHELF = tuple(kind for kind in FaultKind if kind not in OF_SHELF)
 OF_SERVICES = frozenset(
     {
         FaultKind.KILL_SERVICE,
@@ -85,7 +89,7 @@ class Fault:
     jump_h: float
 
 
-def draw_plan(seed: int, count: int, *, kinds: Collection[FaultKind] = tuple(FaultKind)) -> list[Fault]:
+def draw_plan(seed: int, count: int, *, kinds: Collection[FaultKind] = WITHOUT_SHELF) -> list[Fault]:
     """`count` faults of these kinds in random order; every kind comes once before any comes again."""
     chance = random.Random(seed)
     drawn: list[FaultKind] = []

@@ -22,7 +22,7 @@ from tests.faults.history import History, Operation, Recorder, read_history
 from tests.faults.injection import FaultNotInjected, inject
 from tests.faults.linearizability import StoreClock, check_job
 from tests.faults.operation_counts import count_outcomes, count_verbs
-from tests.faults.plan import NEED_PRIVATE_NETWORK, Fault, FaultKind, draw_plan
+from tests.faults.plan import NEED_PRIVATE_NETWORK, WITHOUT_SHELF, Fault, FaultKind, draw_plan
 from tests.faults.progress import Progress
 from tests.faults.promises import Broken, broken_promises, check_store_contents, wrong_responses
 from tests.faults.push_targets import Behaviour
@@ -121,14 +121,15 @@ def run(
     count: int,
     *,
     until_s: float | None = None,
-    kinds: Collection[FaultKind] = tuple(FaultKind),
+    kinds: Collection[FaultKind] = WITHOUT_SHELF,
     rollout: Rollout = NONE,
     previous: Path | None = None,
+    has_shelf: bool = False,
 ) -> Outcome:
     """Inject so many faults, or until `until_s` on the monotonic clock is over, then check every promise.
 
-    All of it has a network of its own, where the machine allows that. A rollout that has stages of the previous release
-    needs that one, unpacked by `previous_release.unpack`.
+    With `has_shelf` all delayed jobs go to a shelf. All of it has a network of its own, where the machine allows that.
+    A rollout that has stages of the previous release needs that one, unpacked by `previous_release.unpack`.
 
     Raises:
         TimeoutError: calls did not succeed again after a fault.
@@ -140,7 +141,9 @@ def run(
     plan = draw_plan(seed, count, kinds=set(kinds) - left_out.keys())
 
     faults = _until(plan, until_s)
-    in_private_network_if_possible(lambda: asyncio.run(_run(folder, outcome, faults, rollout, previous)))
+    in_private_network_if_possible(
+        lambda: asyncio.run(_run(folder, outcome, faults, rollout, previous, has_shelf=has_shelf))
+    )
     return outcome
 
 
@@ -155,12 +158,18 @@ def _until(plan: Sequence[Fault], until_s: float | None) -> Iterator[tuple[float
 
 
 async def _run(
-    folder: Path, outcome: Outcome, faults: Iterable[tuple[float, Fault]], rollout: Rollout, previous: Path | None
+    folder: Path,
+    outcome: Outcome,
+    faults: Iterable[tuple[float, Fault]],
+    rollout: Rollout,
+    previous: Path | None,
+    *,
+    has_shelf: bool,
 ) -> None:
     seed = outcome.seed
     began_s = time.monotonic()
     begun = 1
-    with deployed(folder, seed, rollout[0].releases, previous) as deployment:
+    with deployed(folder, seed, rollout[0].releases, previous, has_shelf=has_shelf) as deployment:
         await deployment.targets.set_pushes(deployment.services[0].url)
         await _set_partitions(deployment, PARTITIONS)
         offset_before_ms, _ = await asyncio.to_thread(_clock_offset, deployment.store)
@@ -191,14 +200,17 @@ async def _run(
         await _stop(outcome, {f"clients {n}": process for n, process in enumerate(deployment.clients)})
         deployment.targets.settle()
         await deployment.targets.set_pushes(deployment.services[0].url)  # closes the circuits
+        if deployment.shelf is not None:
+            await deployment.shelf.bring_back()
         drained = await _drain(deployment, seed, began_s)
         for topic in (*ALL_TOPICS, None):
             await _audit(topic, deployment, outcome)
         await _stop(outcome, {"the worker": deployment.worker})
         await _stop(outcome, {f"service {n}": service for n, service in enumerate(deployment.services)})
-        for number, service in enumerate(deployment.services):
-            if (at := service.output().find("Traceback")) >= 0:
-                outcome.violations.append(f"service {number} logged:\n{service.output()[max(at - 500, 0) : at + 3000]}")
+        outputs = {f"service {number}": service.output() for number, service in enumerate(deployment.services)}
+        for name, output in {**outputs, **deployment.output_of_shelf()}.items():
+            if (at := output.find("Traceback")) >= 0:
+                outcome.violations.append(f"{name} logged:\n{output[max(at - 500, 0) : at + 3000]}")
         contents, read_s = await asyncio.to_thread(_read_store, deployment.store)
         offset_ms, half_trip_ms = await asyncio.to_thread(_clock_offset, deployment.store)
         files = [*deployment.files, deployment.targets.file, drained]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from deferd.contract.errors import DifferentShard, StoreUnavailable
 from deferd.contract.model import PutJob
 from deferd.contract.operations.jobs import PutResult
-from deferd.engine.deliveries import NOT_FOUND, OK
+from deferd.engine.deliveries import CANCELLED, NOT_FOUND, OK
 from deferd.engine.partition_store import PartitionStore
 from deferd.engine.partitions import topic_of
 from deferd.engine.placement import (
@@ -124,7 +124,7 @@ class ChainedPuts:
         async def attempt() -> Chained | None:
             different.clear()
             layouts = [layout_of(name) for name in (topic, *topics_of_puts)]
-            chained = await self._partitions.find_one(topic, job_id, run, _is_not_found)
+            chained = await self._partitions.find_one(topic, job_id, run, _is_not_here, is_cancelled=_is_cancelled)
             if _is_not_found(chained) and different:
                 await self._partitions.refresh_all({topic, *topics_of_puts})
                 if layouts != [layout_of(name) for name in (topic, *topics_of_puts)]:
@@ -221,6 +221,14 @@ class ChainedPuts:
                 call.level, call.default_of = terms.durability, group.partition
             if terms.partitions != group.partitions:
                 await self._partitions.spread(topic_of(group.partition))
+
+
+def _is_cancelled(chained: Chained | None) -> bool:
+    return chained is not None and chained.code == CANCELLED
+
+
+def _is_not_here(chained: Chained | None) -> bool:
+    return _is_not_found(chained) or _is_cancelled(chained)
 
 
 def _is_not_found(chained: Chained | None) -> bool:

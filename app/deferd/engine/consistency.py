@@ -27,6 +27,7 @@ from deferd.engine.redis_keys import Keys
 from deferd.engine.schedule_store import UNREADABLE, ScheduleState, read_definition
 from deferd.engine.scheduler import Schedules
 from deferd.engine.scripts import Scripts
+from deferd.engine.shelf import Shelf, Wanted
 from deferd.engine.topics import STATES, UNREADABLE_SETTINGS, read_settings
 
 _STEP_OF_ITEMS = 10
@@ -34,7 +35,7 @@ _STEP_OF_ITEMS = 10
 _LONGEST_WAIT_S = 20
 _TOPIC_KEY_TYPES = (
     *("hash", *["zset"] * 6, "hash", "zset", "hash", "zset", "zset", *["hash"] * 3, "zset"),  # KEYS of lib/topic.lua
-    *("hash", "hash", "hash"),
+    *["hash"] * 4,
 )
 _SHARD_KEY_TYPES = {
     "settings": "hash",
@@ -58,6 +59,8 @@ _HAS_TIMESTAMPS = frozenset(
         FindingKind.TAKEN_WRONG,
     }
 )
+_EVER_MS = 1 << 53
+"""Later than any job is due."""
 _EPOCH_MS = re.compile(r"\b\d{13}\b")
 _TOPIC_NAME = re.compile(TOPIC_PATTERN)
 
@@ -104,7 +107,7 @@ class ConsistencyChecker:
             return report
 
     async def _check_partition(self, partition: str, report: TopicReport) -> None:
-        report.add(await _TopicCheck(self._scripts, self._keys, partition, report).run())
+        report.add(await _TopicCheck(self._scripts, self._keys, self._partitions.shelf, partition, report).run())
 
     async def audit_store(self, *, repair: bool = False) -> StoreReport:
         """Check what belongs to no single topic: unlisted topics, keys of the wrong type, stray keys.
@@ -160,8 +163,9 @@ class ConsistencyChecker:
 class _TopicCheck:
     """Checks one partition. Findings are added to `whole`, the report of the topic."""
 
-    def __init__(self, scripts: Scripts, keys: Keys, topic: str, whole: TopicReport) -> None:
+    def __init__(self, scripts: Scripts, keys: Keys, shelf: Shelf, topic: str, whole: TopicReport) -> None:
         self._scripts = scripts
+        self._shelf = shelf
         self._topic = topic
         self._repair = whole.repaired
         self._keys = keys.of_consistency_check(topic)
@@ -187,6 +191,10 @@ class _TopicCheck:
         await self._check_jobs()
         for name in _SETS:
             await self._check_members(name)
+        try:
+            await self._check_shelf()
+        except StoreUnavailable as exc:
+            report.unchecked = f"the jobs on the shelf{self._place()}: {exc}"
         after = await self._step("audit_sums", unreadable)
         if after is not None:
             self._read_sums(after)
@@ -198,6 +206,38 @@ class _TopicCheck:
             cursor, checked, found = await self._step("audit_pool", cursor, _STEP)
             self._report.checked += checked
             self._add_findings(found)
+
+    async def _check_shelf(self) -> None:
+        """Check that no job is both on the shelf and in the store, and how many the store counts there."""
+        calls = self._shelf.calls
+        if calls is None:
+            return
+        pool, shelf = self._keys[0], self._keys[-2]
+        after, has_more = None, True
+        while has_more:
+            async with calls.still(self._topic):
+                page = await calls.page(self._topic, Wanted(), _STEP, after)
+                ids = [job.id for job in page.jobs]
+                stored = await self._scripts.command("HMGET", pool, *ids) if ids else []
+            twins = [job_id for job_id, record in zip(ids, stored, strict=True) if record is not None]
+            for job_id in twins:
+                self._report.findings.add(
+                    Finding(FindingKind.ON_SHELF_TOO, job_id, f"in the store as well{self._place()}")
+                )
+            if twins and self._repair:
+                await calls.load(self._topic, twins)
+            for job_id in page.unreadable:
+                self._report.findings.add(Finding(FindingKind.SHELF_UNREADABLE, job_id, f"on the shelf{self._place()}"))
+            self._report.checked += page.looked_at
+            after, has_more = page.end, page.has_more
+        async with calls.still(self._topic):
+            [jobs] = await calls.counts_before(self._topic, [_EVER_MS])
+            counted = int(await self._scripts.command("HGET", shelf, "jobs") or 0)
+            if jobs != counted:
+                detail = f"{counted} are counted, {jobs} are there"
+                self._report.findings.add(Finding(FindingKind.SHELF_MISCOUNTED, _in_words(self._topic), detail))
+                if self._repair:
+                    await self._scripts.write("HSET", shelf, "jobs", jobs)
 
     async def _check_members(self, name: str) -> None:
         cursor: bytes | int = 0

@@ -308,7 +308,9 @@ class HeldJobs:
 
     async def _send(self, topic: str, jobs: Sequence[HeldJob], send: _Send) -> list[FinishResult]:
         async def find(partition: str, items: Sequence[_Delivery]) -> list[int | StoreUnavailable]:
-            return await self._partitions.find(partition, items, itemgetter(0), send, NOT_FOUND.__eq__)
+            return await self._partitions.find(
+                partition, items, itemgetter(0), send, is_not_here, is_cancelled=is_cancelled
+            )
 
         items: list[_Delivery] = [(job.id, *Receipt.of(job.receipt)) for job in jobs]
         return finish_results(jobs, await self._partitions.send_by_home(topic, items, itemgetter(0), find))

@@ -260,6 +260,8 @@ class PartitionStore:
         job_id: str,
         call: Callable[[str], Awaitable[Result]],
         is_missing: Callable[[Result], bool],
+        *,
+        is_cancelled: Callable[[Result], bool] = lambda _: False,
     ) -> Result:
         """As `find`, for one job of a topic: the result of `call(partition)`.
 
@@ -270,7 +272,8 @@ class PartitionStore:
         async def send(partition: str, _: list[str]) -> list[Result]:
             return [await call(partition)]
 
-        (result,) = await self.find(self.known.home(topic, job_id), [job_id], str, send, is_missing)
+        home = self.known.home(topic, job_id)
+        (result,) = await self.find(home, [job_id], str, send, is_missing, is_cancelled=is_cancelled)
         if isinstance(result, StoreUnavailable):
             raise result
         return result

@@ -34,7 +34,7 @@ from deferd.engine.record import JobRecord, read_record, read_reply
 from deferd.engine.redis_keys import Keys
 from deferd.engine.script_arguments import NO_BOUNDS, EncodedPut, PutBounds, encode_put, size_of_put
 from deferd.engine.scripts import DurableCalls, Scripts, Sending, Slot, lost_durability, stored_nothing
-from deferd.engine.shelf import NO_SHELF
+from deferd.engine.shelf import NO_SHELF, Asked
 from deferd.engine.time_slice import TimeSlice
 from deferd.store.durability_levels import FSYNC, MEMORY, is_replicated, level_named, name_of
 
@@ -577,12 +577,13 @@ class PutSender:
             placed = await self.placer.place_puts(partition, jobs, due_defaults)
         else:
             placed = list(chain.from_iterable([(job.id, job.job) for job in jobs]))
-        asked = NO_SHELF
+        asked = Asked(NO_SHELF, ())
         if self._shelf.calls is not None:
-            asked = await self._shelf.ask(partition, [job.id for job in jobs if not job.has_new_id])
+            ids = [job.id for job in jobs if not job.has_new_id]
+            asked = Asked(await self._shelf.ask(partition, ids), ids)
 
         async def send(reached: int, sending: Sending) -> list[Any]:
-            terms = Terms(ANY_DEFAULT if is_named else reached, place.partitions, due_defaults, asked)
+            terms = Terms(ANY_DEFAULT if is_named else reached, place.partitions, due_defaults, asked.generation)
             verb = "put" if place.held_id is None else "put_where_held"
             args = (partition, call.with_records, terms.argument(), *placed)
             reply: list[Any] = await self._scripts.run(verb, self._keys.of_topic(partition), args, sending=sending)
@@ -598,6 +599,7 @@ class PutSender:
             # The default may be outdated: the script returns the new one.
             terms = call.corrected = Terms(MEMORY, place.partitions, due_defaults)
             return terms
+        self._shelf.note_done(partition, asked)
         return self._read(partition, reply, reached, call)
 
     def _read(self, partition: str, reply: list[Any], reached: int, call: _Call) -> Stored | Terms | None:

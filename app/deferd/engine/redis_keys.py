@@ -126,4 +126,7 @@ class Keys:
 
     def of_consistency_check(self, topic: str) -> tuple[str, ...]:
         """KEYS of the scripts `audit_*`: all of the topic, and last `aside` for what a repair takes out."""
-        return (*self.of_topic(topic), *(self.named(topic, name) for name in ("follow", "items", "runs", "aside")))
+        return (
+            *self.of_topic(topic),
+            *(self.named(topic, name) for name in ("follow", "items", "runs", "shelf", "aside")),
+        )

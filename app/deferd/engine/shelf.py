@@ -37,6 +37,7 @@ HANGS_S = 5.0
 """Once one has waited in vain, no page waits for so long."""
 _HANGS = "the shelf did not respond in time"
 _REMEMBERED_MAX = 10_000
+_NOTED_MOST = 100
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -105,13 +106,21 @@ class Wanted(NamedTuple):
 
 class Page(NamedTuple):
     """Jobs in the order of due time and id. `end` is where the look ended: due time and id of the last of `looked_at`
-    jobs.
+    jobs. `unreadable` are ids of jobs among these whose records are damaged.
     """
 
     jobs: list[Job]
     looked_at: int
     end: tuple[int, str] | None
     has_more: bool
+    unreadable: tuple[str, ...] = ()
+
+
+class Asked(NamedTuple):
+    """Ids that a call has asked for, and in which generation."""
+
+    generation: int
+    ids: Sequence[str]
 
 
 class Status(Struct, frozen=True):
@@ -143,10 +152,11 @@ class Status(Struct, frozen=True):
 class ShelfCalls(Protocol):
     """The calls of the shelf. `topic` is a partition everywhere. Each raises StoreUnavailable."""
 
-    async def load(self, topic: str, ids: Sequence[str]) -> int:
+    async def load(self, topic: str, ids: Sequence[str], let_go: Sequence[Asked] = ()) -> int:
         """Load those of the jobs that are on the shelf into the store; the others stay there.
 
-        Returns the generation, NOT_ASKED if the shelf has not had any job of the topic.
+        Returns the generation, NOT_ASKED if the shelf has not had any job of the topic. Ids in `let_go` may leave the
+        store, as far as no other call has asked for them.
         """
         ...
 
@@ -197,6 +207,8 @@ class Shelf:
         self._hangs_until_s = 0.0
         self._shelved: set[str] = set()
         """The partitions that had jobs on the shelf when a put last asked."""
+        self._done: dict[str, list[Asked]] = {}
+        """By partition: what was asked for by puts that have ended."""
 
     async def find(
         self,
@@ -239,10 +251,22 @@ class Shelf:
             return NO_SHELF
         if topic not in self._shelved:
             return NOT_ASKED
-        generation = await self.calls.load(topic, ids)
+        generation = await self.calls.load(topic, ids, self._done.pop(topic, ()))
         if generation == NOT_ASKED:
             self._shelved.discard(topic)
         return generation
+
+    def note_done(self, topic: str, asked: Asked) -> None:
+        """Note that a put has ended, so that its ids may leave the store; the shelf learns of it with the next put.
+
+        Not for a put that may still come to the store.
+        """
+        if asked.generation in {NO_SHELF, NOT_ASKED}:
+            return
+        done = self._done.setdefault(topic, [])
+        if len(done) == _NOTED_MOST:
+            done.clear()
+        done.append(asked)
 
     @asynccontextmanager
     async def loaded(self, topic: str, ids: Sequence[str]) -> AsyncIterator[None]:

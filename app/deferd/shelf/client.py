@@ -13,7 +13,7 @@ from msgspec import Raw, msgpack
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine.scripts import request_ends_at_s
-from deferd.engine.shelf import Page, Status, Wanted
+from deferd.engine.shelf import Asked, Page, Status, Wanted
 from deferd.shelf.calls import END, RELEASE, STATUS, STILL, VERBS, BadFrame, Frames, frame
 from deferd.store.task_cancellation import forget_error
 
@@ -21,6 +21,9 @@ CALL_S = 5.0
 """How long a call may take, and to connect."""
 LOAD_DUE_S = 60.0
 """The same for what loads any number of jobs: only tests call it."""
+RESTART_S = 2.0
+"""How long calls wait for another process after one has died; later ones fail at once."""
+_POLL_S = 0.02
 _UNREACHABLE = "the shelf cannot be reached"
 _RETRY_S = 1
 _READ_TEXT = msgpack.Decoder(str)
@@ -36,6 +39,8 @@ class ShelfClient:
         self._socket = str(socket)
         self._connection: _Connection | None = None
         self._connecting: asyncio.Task[_Connection] | None = None
+        self._away_since_s: float | None = None
+        """When it was first found that no process serves."""
 
     async def close(self) -> None:
         """Close the connection. Calls under way fail."""
@@ -45,9 +50,9 @@ class ShelfClient:
         if self._connection is not None:
             self._connection.close()
 
-    async def load(self, topic: str, ids: Sequence[str]) -> int:
+    async def load(self, topic: str, ids: Sequence[str], let_go: Sequence[Asked] = ()) -> int:
         """See ShelfCalls."""
-        generation: int = await self._call("load", topic, list(ids))
+        generation: int = await self._call("load", topic, list(ids), let_go)
         return generation
 
     async def load_due(self, until_ms: int) -> None:
@@ -132,13 +137,20 @@ class ShelfClient:
             raise _too_late() from None
 
     async def _connect(self) -> _Connection:
-        try:
-            async with asyncio.timeout(CALL_S):
-                _, connection = await asyncio.get_running_loop().create_unix_connection(_Connection, self._socket)
-        except (OSError, TimeoutError) as exc:
-            raise StoreUnavailable(_UNREACHABLE, _RETRY_S) from exc
-        self._connection = connection
-        return connection
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                async with asyncio.timeout(CALL_S):
+                    _, connection = await loop.create_unix_connection(_Connection, self._socket)
+            except (OSError, TimeoutError) as exc:
+                if self._away_since_s is None:
+                    self._away_since_s = loop.time()
+                if loop.time() > self._away_since_s + RESTART_S:
+                    raise StoreUnavailable(_UNREACHABLE, _RETRY_S) from exc
+                await asyncio.sleep(_POLL_S)
+            else:
+                self._connection, self._away_since_s = connection, None
+                return connection
 
     def _on_connected(self, connecting: asyncio.Task[_Connection]) -> None:
         self._connecting = None

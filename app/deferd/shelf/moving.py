@@ -13,7 +13,7 @@ they do not leave the store while the generation in which they were asked for, o
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -27,7 +27,7 @@ from typing import Any, ParamSpec, TypeVar
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
-from deferd.engine.shelf import HELD_S, KEPT_S, NOT_ASKED, STILL_S, Job, Page, Wanted
+from deferd.engine.shelf import HELD_S, KEPT_S, NOT_ASKED, STILL_S, Asked, Job, Page, Wanted
 from deferd.shelf.rows import IN, OUT, Move, Rows
 
 Result = TypeVar("Result")
@@ -52,14 +52,26 @@ class HeldIds:
     def __init__(self, first: int) -> None:
         self.oldest = self._newest = first
         self._began_at_s = monotonic()
-        self._of_oldest: dict[str, set[str]] = {}
-        self._of_newest: dict[str, set[str]] = {}
+        self._of_oldest: dict[str, Counter[str]] = {}
+        self._of_newest: dict[str, Counter[str]] = {}
+        """By topic: how many calls have asked for an id."""
 
     def hold(self, topic: str, ids: Iterable[str]) -> int:
         """Hold ids for HELD_S at least; returns the generation."""
         self._go_on()
-        self._of_newest.setdefault(topic, set()).update(ids)
+        self._of_newest.setdefault(topic, Counter()).update(ids)
         return self._newest
+
+    def let_go(self, topic: str, asked: Asked) -> None:
+        """Hold ids no longer for one of the calls that have asked for them."""
+        self._go_on()
+        held = self._of_newest if asked.generation == self._newest else self._of_oldest
+        if asked.generation not in {self._newest, self.oldest} or topic not in held:
+            return
+        for job_id in asked.ids:
+            held[topic][job_id] -= 1
+            if held[topic][job_id] <= 0:
+                del held[topic][job_id]
 
     def without(self, topic: str, jobs: Iterable[Job]) -> list[Job]:
         """Those of the jobs that are not held."""
@@ -160,8 +172,10 @@ class Mover:
 
     # For the callers in engine/shelf.py, whose methods these are
 
-    async def load(self, topic: str, ids: Sequence[str]) -> int:
+    async def load(self, topic: str, ids: Sequence[str], let_go: Sequence[Asked] = ()) -> int:
         """See ShelfCalls. What several callers wait for moves together."""
+        for asked in let_go:
+            self._held.let_go(topic, asked)
         generation = self._held.hold(topic, ids)
         if topic not in self._topics:
             return NOT_ASKED
@@ -169,6 +183,11 @@ class Mover:
         moving = () if move is None else move.ids
         if to_load := [job_id for job_id in ids if job_id in moving or self._rows.may_have(topic, job_id)]:
             await self._load(topic, to_load)
+            if unreadable := self._rows.unreadable(topic, to_load):
+                raise StoreUnavailable(
+                    f"job {unreadable[0]!r} of topic {topic!r} is on the shelf, and cannot be read: a file is damaged",
+                    FILES_RETRY_S,
+                )
         return generation
 
     async def _load(self, topic: str, ids: list[str]) -> None:

@@ -42,6 +42,8 @@ from deferd.store.task_cancellation import cancel_and_wait
 
 _log = logging.getLogger("deferd.shelf")
 
+OPEN_S = 2.0
+"""How long calls wait while the files are being opened."""
 RETRY_S = 1.0
 """The pause before the files are opened again, or the store is asked again."""
 
@@ -60,6 +62,8 @@ class ShelfProcess:
         """Exists when jobs can be moved."""
         self._jobs_at_start: int | None = None
         self._rows: Rows | None = None
+        self._opened = asyncio.Event()
+        """Set when it is known whether jobs can be moved."""
         self._end = asyncio.Event()
 
     def end(self) -> None:
@@ -115,6 +119,8 @@ class ShelfProcess:
 
     async def _close(self) -> None:
         mover, self._mover, self._shelving = self._mover, None, None
+        self._reason = OPENING
+        self._opened.clear()
         if mover is not None:
             await mover.close()
         rows, self._rows = self._rows, None
@@ -126,6 +132,17 @@ class ShelfProcess:
         keys = Keys(self.configuration.shards)
         self._rows, mover = await self._open(scripts, keys)
         self._mover = mover
+        moving = asyncio.create_task(self._settle_and_move(mover, scripts, keys), name="shelving")
+        watching = asyncio.create_task(self._broken(mover), name="shelf-files")
+        try:
+            await asyncio.wait({moving, watching}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await cancel_and_wait({moving, watching})
+        for task in (moving, watching):
+            if not task.cancelled():
+                task.result()
+
+    async def _settle_and_move(self, mover: Mover, scripts: Scripts, keys: Keys) -> None:
         await self._settle(mover)
         with contextlib.suppress(StoreUnavailable):  # it is logged where jobs are moved
             self._jobs_at_start = await mover.count()
@@ -137,15 +154,8 @@ class ShelfProcess:
             # An earlier process may have promised that jobs stay in the store.
             wait_s=0.0 if mover.starts == 1 else KEPT_S,
         )
-        moving = asyncio.create_task(self._shelving.run(), name="shelving")
-        watching = asyncio.create_task(self._broken(mover), name="shelf-files")
-        try:
-            await asyncio.wait({moving, watching}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            await cancel_and_wait({moving, watching})
-        for task in (moving, watching):
-            if not task.cancelled():
-                task.result()
+        self._opened.set()
+        await self._shelving.run()
 
     async def _broken(self, mover: Mover) -> None:
         """Return when writing fails, and opening the files again may help. Until then the jobs can be read."""
@@ -157,7 +167,6 @@ class ShelfProcess:
             except StoreUnavailable as exc:
                 while await asyncio.to_thread(write_fault, Path(self.configuration.folder)):  # noqa: ASYNC110 (the disk tells nobody)
                     await asyncio.sleep(RETRY_S)
-                self._reason = str(exc)
                 _log.warning("opening the shelf's files again, after: %s", exc)
                 return
             await asyncio.sleep(RETRY_S)
@@ -184,6 +193,7 @@ class ShelfProcess:
     def _fail(self, reason: str) -> None:
         if self._reason != reason:
             self._reason = reason
+            self._opened.set()
             _log.error("%s; trying again", reason)
 
     async def status(self) -> Status:
@@ -211,8 +221,11 @@ class ShelfProcess:
             self._shelving.ahead_s,
         )
 
-    def mover(self) -> Mover:
-        """What moves jobs. Raises StoreUnavailable if they cannot be moved."""
+    async def mover(self) -> Mover:
+        """What moves jobs; a start takes a moment. Raises StoreUnavailable if they cannot be moved."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(OPEN_S):
+                await self._opened.wait()
         if self._mover is None or self._shelving is None:
             raise StoreUnavailable(self._reason)
         return self._mover
@@ -271,7 +284,7 @@ class _Connection(asyncio.Protocol):
                 self._send(number, True, await self._call(verb, VERBS[verb], arguments))
         except StoreUnavailable as exc:
             self._send(number, False, str(exc))
-        except FilesClosed:
+        except FilesClosed:  # of `still`
             self._send(number, False, OPENING)
         except Exception as exc:  # noqa: BLE001 (the caller must get a reply)
             _log.exception("a call of the shelf failed: %s", verb)
@@ -287,13 +300,15 @@ class _Connection(asyncio.Protocol):
             _log.info("another service takes the shelf over")
             asyncio.get_running_loop().call_soon(self._process.end)
             return os.getpid()
-        called: Awaitable[Any] = types.call(getattr(self._process.mover(), verb), arguments)
-        return await called
+        while True:
+            called: Awaitable[Any] = types.call(getattr(await self._process.mover(), verb), arguments)
+            with contextlib.suppress(FilesClosed):  # they are opened again
+                return await called
 
     async def _hold(self, number: int, topic: str) -> None:
         released = self._holds[number]
         try:
-            async with self._process.mover().still(topic):
+            async with (await self._process.mover()).still(topic):
                 if not released.is_set():
                     self._send(number, True, None)
                     with contextlib.suppress(TimeoutError):

@@ -7,17 +7,19 @@ returns. A topic has at most one move under way: a batch of jobs that leaves the
 from __future__ import annotations
 
 import contextlib
+import logging
 import struct
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import orjson
 from rocksdict import (
     BlockBasedOptions,
     Cache,
     DBCompressionType,
+    DBRecoveryMode,
     Options,
     Rdict,
     ReadOptions,
@@ -26,6 +28,8 @@ from rocksdict import (
 )
 
 from deferd.engine.shelf import Job, Page, Wanted
+
+_log = logging.getLogger("deferd.shelf")
 
 OUT, IN = "out", "in"
 """The ways of a move: out of the store, and back into it."""
@@ -37,7 +41,9 @@ _CACHE_BYTES = 256 * 1024 * 1024
 _MEMORY_TABLE_BYTES = 32 * 1024 * 1024
 _BLOOM_BITS = 10
 _MINUTE_MS = 60_000
+_EVER_MS = 1 << 53
 _MINUTES_REMEMBERED = 100_000
+_NAMED_MOST = 100
 _PAGE_BYTES = 1024 * 1024
 _READ_TOGETHER = 25
 _END = b"\0"
@@ -70,6 +76,10 @@ class Rows:
         """What was read of the table."""
         self._not_before: dict[str, int] = {}
         """By topic: no job is due earlier. So reads do not pass over those that were deleted before the first one."""
+        self._unreadable: set[tuple[str, str]] = set()
+        """Topic and id of jobs whose records cannot be read."""
+        self._named: set[tuple[str, str]] = set()
+        """The damage that was logged: topics and texts."""
 
     def __enter__(self) -> Self:
         return self
@@ -88,9 +98,38 @@ class Rows:
     # Reading
 
     def jobs(self, topic: str, ids: Sequence[str]) -> list[Job]:
-        """Those of the jobs that have a row, in the order of the ids."""
-        found: list[bytes | None] = self._tables[_JOBS].get([_key(topic, job_id) for job_id in ids])  # type: ignore[assignment]  # a list for a list
+        """Those of the jobs that have a row, in the order of the ids, without those of `unreadable`."""
+        keys: list[Any] = [_key(topic, job_id) for job_id in ids]
+        found: Any
+        try:
+            found = self._tables[_JOBS].get(keys)
+        except Exception as exc:
+            if not is_damage(exc):
+                raise
+            found = [self._record(topic, job_id, key) for job_id, key in zip(ids, keys, strict=True)]
         return [Job(job_id, record) for job_id, record in zip(ids, found, strict=True) if record is not None]
+
+    def _record(self, topic: str, job_id: str, key: bytes) -> bytes | None:
+        """The record of a job; None without one, or when it cannot be read."""
+        try:
+            record: Any = self._tables[_JOBS].get(key)
+        except Exception as exc:
+            if not is_damage(exc):
+                raise
+            self._unreadable.add((topic, job_id))
+            self._name_damage(topic, f"jobs such as {job_id!r} cannot be read", exc)
+            return None
+        return None if record is None else bytes(record)
+
+    def unreadable(self, topic: str, ids: Sequence[str]) -> list[str]:
+        """Those of the jobs whose records could not be read."""
+        return [job_id for job_id in ids if (topic, job_id) in self._unreadable] if self._unreadable else []
+
+    def _name_damage(self, topic: str, what: str, error: Exception) -> None:
+        """Log that something cannot be read, once for each topic and block of a file."""
+        if (topic, str(error)) not in self._named and len(self._named) < _NAMED_MOST:
+            self._named.add((topic, str(error)))
+            _log.error("topic %s: %s, as a file of the shelf is damaged: %s", topic, what, error)
 
     def may_have(self, topic: str, job_id: str) -> bool:
         """Whether the job may have a row; it reads no file to find out."""
@@ -98,7 +137,7 @@ class Rows:
 
     def topics(self) -> Iterator[str]:
         """The topics that have jobs, in order."""
-        iterator = self._tables[_DUE].iter()
+        iterator = self._tables[_MINUTES].iter()  # the smallest table that has them
         iterator.seek_to_first()
         while iterator.valid():
             name, _, _ = iterator.key().partition(_END)
@@ -120,7 +159,10 @@ class Rows:
         """The ids of at most `most` jobs of a topic that are due until then, the first due first."""
         start, end = _key(topic), _key(topic) + _DUE_IN_KEY.pack(until_ms + 1)
         not_before = start + _DUE_IN_KEY.pack(self._not_before.get(topic, 0))
-        return [key[len(start) + _DUE_IN_KEY.size :].decode() for key in self._keys(_DUE, not_before, end, most)]
+        passed_over = sum(of_topic == topic for of_topic, _ in self._unreadable)
+        keys = self._keys(_DUE, not_before, end, most + passed_over)
+        ids = [key[len(start) + _DUE_IN_KEY.size :].decode() for key in keys]
+        return [job_id for job_id in ids if (topic, job_id) not in self._unreadable][:most]
 
     def with_tag(self, topic: str, tag: str, most: int, after: str = "", *, reverse: bool = False) -> list[str]:
         """The ids of at most `most` jobs of a topic with this tag, in order, those after `after`."""
@@ -169,7 +211,7 @@ class Rows:
         if looked_at:
             (due_ms,) = _DUE_IN_KEY.unpack_from(keys[looked_at - 1], len(first))
             last = due_ms, ids[looked_at - 1]
-        return Page(found, looked_at, last, len(keys) > looked_at)
+        return Page(found, looked_at, last, len(keys) > looked_at, tuple(self.unreadable(topic, ids[:looked_at])))
 
     def counts_before(self, topic: str, times_ms: Sequence[int]) -> list[int]:
         """How many jobs of a topic are due before each of the times, which ascend."""
@@ -284,9 +326,30 @@ class Rows:
         return WriteBatch(raw_mode=True)
 
     def _keys(self, table: str, start: bytes, end: bytes, most: int, *, reverse: bool = False) -> list[bytes]:
-        """At most `most` keys from `start` on, before `end`; `reverse`: the last ones, in the opposite order."""
+        """At most `most` keys from `start` on, before `end`; `reverse`: the last ones, in the opposite order.
+
+        Where keys by due time cannot be read, the next minute that has jobs follows.
+        """
+        found: list[bytes] = []
+        while start < end:
+            before = len(found)
+            try:
+                self._scan(table, start, end, most, found, reverse=reverse)
+                break
+            except Exception as exc:
+                if table != _DUE or not is_damage(exc):
+                    raise
+                topic, _, _ = start.partition(_END)
+                self._name_damage(topic.decode(), "jobs cannot be found by when they are due", exc)
+                last = found[-1] if len(found) > before else end if reverse else start
+                edge = self._next_minute(topic, last, reverse=reverse)
+                start, end = (start, edge) if reverse else (edge, end)
+        return found
+
+    def _scan(self, table: str, start: bytes, end: bytes, most: int, found: list[bytes], *, reverse: bool) -> None:
+        """Add keys to `found` until it has `most`."""
         options = ReadOptions()
-        options.set_iterate_upper_bound(end)  # rocksdict 0.3.29 would take a lower bound for an upper one
+        options.set_iterate_upper_bound(end)  # it has no way to set a lower one: that sets this one, too
         iterator = self._tables[table].iter(options)
         step = iterator.next
         if reverse:
@@ -294,12 +357,25 @@ class Rows:
             iterator.seek_to_last()
         else:
             iterator.seek(start)
-        found: list[bytes] = []
         while len(found) < most and iterator.valid() and (key := iterator.key()) >= start:
             found.append(key)
             step()
         iterator.status()  # raises an error if the files could not be read
-        return found
+
+    def _next_minute(self, topic: bytes, key: bytes, *, reverse: bool) -> bytes:
+        """The begin of the next minute behind that of a key by due time which has jobs; `reverse`: the end of one."""
+        first = topic + _END
+        at = len(first)
+        is_in_topic = len(key) >= at + _DUE_IN_KEY.size  # else it is before or behind all of them
+        (due_ms,) = _DUE_IN_KEY.unpack_from(key, at) if is_in_topic else (_EVER_MS if reverse else 0,)
+        low, high = first + _DUE_IN_KEY.pack(due_ms // _MINUTE_MS + 1), _after(first)
+        if reverse:
+            low, high = first, first + _DUE_IN_KEY.pack(max(-(-due_ms // _MINUTE_MS) - 1, 0))
+        minutes = self._keys(_MINUTES, low, high, 1, reverse=reverse)
+        if not minutes:
+            return first if reverse else high
+        (minute,) = _DUE_IN_KEY.unpack_from(minutes[0], at)
+        return first + _DUE_IN_KEY.pack((minute + reverse) * _MINUTE_MS)
 
     def _pairs(self, table: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         options = ReadOptions()
@@ -316,6 +392,8 @@ def _options(cache: Cache) -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.create_missing_column_families(True)
+    # A log that is torn anywhere but at its end is damaged: nothing that was on the disk is dropped in silence.
+    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     options.set_compression_type(DBCompressionType.lz4())
     options.set_bottommost_compression_type(DBCompressionType.zstd())
     options.set_write_buffer_size(_MEMORY_TABLE_BYTES)
@@ -345,3 +423,8 @@ def _index_keys(topic: str, job: Job) -> Iterator[tuple[str, bytes]]:
 def _read_move(topic: bytes, stored: bytes) -> Move:
     way, number, token, ids = orjson.loads(stored)
     return Move(topic.decode(), way, number, token, tuple(ids))
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether RocksDB says that a file is damaged; rocksdict has no class of its own for that."""
+    return type(error) is Exception and str(error).startswith("Corruption")

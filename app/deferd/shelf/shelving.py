@@ -27,6 +27,8 @@ _log = logging.getLogger("deferd.shelf")
 
 PAUSE_S = 1.0
 """The longest time between two looks for jobs that are to come back, and between two scans for those to go out."""
+RETRY_S = 0.25
+"""The pause after jobs could not come back: by so much they are late when an error is over."""
 PAUSE_PER_SCAN = 10
 """How much longer than a scan the pause after it is at least: a scan reads the names of all topics."""
 LONGEST_REST_S = 60.0
@@ -34,6 +36,7 @@ LONGEST_REST_S = 60.0
 _TOPICS_PER_CALL = 250
 _BATCHES_PER_TURN = 4
 _FIRSTS_PER_LOOK = 1000
+_OUTDATED_MAX = 1000
 _REASONS_LOGGED = 20
 _RATE_S = 10
 _EVER_MS = 1 << 53
@@ -159,7 +162,9 @@ class _Returning:
         self.firsts: dict[str, int] = {}
         """By topic: no job of it that is on the shelf is due earlier."""
         self._order: list[tuple[int, str]] = []
-        """The same as a heap; entries that differ are outdated."""
+        """A heap of when to look at which topic."""
+        self._queued: dict[str, int] = {}
+        """The same by topic; entries of the heap that differ are outdated."""
         self._unread = set(shelving.mover.topics)
         """Topics of which jobs may have gone out since their first due time was read."""
         self._aside: dict[str, float] = {}
@@ -179,7 +184,7 @@ class _Returning:
                 self._shelving.failures.clear("look")
             except StoreUnavailable as exc:
                 self._shelving.failures.note("look", exc)
-                pause_s = PAUSE_S
+                pause_s = RETRY_S
             if pause_s > 0 and not self._noted.is_set():
                 try:
                     async with asyncio.timeout(pause_s):
@@ -201,15 +206,21 @@ class _Returning:
                 await self._attempt(topic, self._read_first(topic))
         while self._order:
             first_ms, topic = self._order[0]
-            if self.firsts.get(topic) != first_ms or topic in self._aside:
+            if self._queued.get(topic) != first_ms:
                 heapq.heappop(self._order)
                 continue
             until_ms = min(await self._shelving.now_ms(topic) + self._ahead_ms, _EVER_MS)
             if first_ms > until_ms:
-                return 0.0 if self._unread else min((first_ms - until_ms) / 1000, PAUSE_S)
+                return self._pause_s((first_ms - until_ms) / 1000)
             heapq.heappop(self._order)
+            del self._queued[topic]
             await self._attempt(topic, self._move_in(topic, until_ms))
-        return 0.0 if self._unread else PAUSE_S
+        return self._pause_s(PAUSE_S)
+
+    def _pause_s(self, longest_s: float) -> float:
+        if self._unread:
+            return 0.0
+        return min(longest_s, RETRY_S if self._aside else PAUSE_S)
 
     async def _attempt(self, topic: str, work: Coroutine[None, None, None]) -> None:
         """Do it, or leave the topic aside for some time: its files may be damaged, and those of others not."""
@@ -218,7 +229,8 @@ class _Returning:
             self._shelving.failures.clear(f"{IN} {topic}")
         except StoreUnavailable as exc:
             self._shelving.failures.note(f"{IN} {topic}", exc)
-            self._aside[topic] = monotonic() + PAUSE_S
+            self._aside[topic] = monotonic() + RETRY_S
+            self._queued.pop(topic, None)
 
     async def _move_in(self, topic: str, until_ms: int) -> None:
         ids = await self._shelving.mover.due(topic, until_ms)
@@ -232,9 +244,15 @@ class _Returning:
         first_ms = await self._shelving.mover.first_due(topic)
         if first_ms is None:
             self.firsts.pop(topic, None)
-        else:
-            self.firsts[topic] = first_ms
+            self._queued.pop(topic, None)
+            return
+        self.firsts[topic] = first_ms
+        if self._queued.get(topic) != first_ms:
+            self._queued[topic] = first_ms
             heapq.heappush(self._order, (first_ms, topic))
+            if len(self._order) > 2 * len(self._queued) + _OUTDATED_MAX:
+                self._order = [(due_ms, name) for name, due_ms in self._queued.items()]
+                heapq.heapify(self._order)
 
 
 class Shelving:

@@ -27,9 +27,7 @@ from deferd.store.preflight import StoreRefused
 
 _KEY_PREFIX = b"deferd:"
 ONE_KEY_COMMANDS = frozenset(
-    (
-        b"HDEL HINCRBY HSET HSETNX INCRBY LPOP LSET LTRIM PERSIST PEXPIREAT RPUSH SET ZADD ZPOPMIN ZREM ZREMRANGEBYRANK"
-    ).split()
+    b"HDEL HINCRBY HSET HSETNX INCRBY LPOP LSET LTRIM PEXPIREAT RPUSH SET ZADD ZPOPMIN ZREM ZREMRANGEBYRANK".split()
 )
 """Their first argument is the key, and the others are data."""
 KEYS_COMMANDS = frozenset((b"DEL", b"RENAME", b"UNLINK"))

@@ -12,7 +12,7 @@ import pytest
 
 import deferd
 from deferd.engine import store_watch
-from tests.faults.plan import OF_SERVICES, FaultKind, draw_plan
+from tests.faults.plan import OF_SERVICES, WITHOUT_SHELF, draw_plan
 from tests.faults.push_targets import Behaviour
 from tests.faults.report import is_clean, report
 from tests.faults.rollout import BOTH, Release
@@ -39,10 +39,10 @@ OUTCOMES_SEEN = [
 
 
 def test_a_seed_determines_a_plan_in_which_every_kind_comes_before_any_repeats() -> None:
-    plan = draw_plan(7, 3 * len(FaultKind))
-    assert plan == draw_plan(7, 3 * len(FaultKind))
-    assert plan != draw_plan(8, 3 * len(FaultKind))
-    assert {fault.kind for fault in plan[: len(FaultKind)]} == set(FaultKind)
+    plan = draw_plan(7, 3 * len(WITHOUT_SHELF))
+    assert plan == draw_plan(7, 3 * len(WITHOUT_SHELF))
+    assert plan != draw_plan(8, 3 * len(WITHOUT_SHELF))
+    assert {fault.kind for fault in plan[: len(WITHOUT_SHELF)]} == set(WITHOUT_SHELF)
 
 
 @pytest.mark.gate
@@ -62,7 +62,7 @@ def test_a_service_reads_its_hosts_time_only_from_the_shifted_clock() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="the store's disk is filled by prlimit, which only Linux has")
 def test_no_promise_is_broken_while_each_kind_of_fault_comes_once(tmp_path: Path) -> None:
     seed = int(os.environ.get("DEFERD_FAULTS_SEED") or SEED)
-    outcome = run(tmp_path, seed, len(FaultKind))
+    outcome = run(tmp_path, seed, len(WITHOUT_SHELF))
 
     print(report(outcome))
     assert outcome.not_injected == []

@@ -1,14 +1,17 @@
 """Shift `time.time` of a service under test by the seconds in a file. `time.monotonic` is not changed.
 
-Python imports this at its start when the directory is on PYTHONPATH. SHIFTED_CLOCK_FILE names the file.
+Python imports this at its start when the directory is on PYTHONPATH. SHIFTED_CLOCK_FILE names the file. If there is a
+SHELF_SOCKET, the service uses the shelf that serves there.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 _file = Path(os.environ["SHIFTED_CLOCK_FILE"])
 _real_time, _real_time_ns = time.time, time.time_ns
@@ -30,3 +33,13 @@ time.time, time.time_ns = _shifted_time, _shifted_time_ns
 
 if "deferd.contract.clocks" in sys.modules:  # in a fork, which has imported it before
     sys.modules["deferd.contract.clocks"]._CLOCKS = (time.monotonic, time.time)  # type: ignore[attr-defined]
+
+if "SHELF_SOCKET" in os.environ:
+    http_server: Any = importlib.import_module("deferd.server.http_server")
+
+    _create_app = http_server.create_app
+
+    def _create_app_with_shelf(*args: Any, **more: Any) -> Any:
+        return _create_app(*args, **{**more, "shelf_socket": Path(os.environ["SHELF_SOCKET"])})
+
+    http_server.create_app = _create_app_with_shelf

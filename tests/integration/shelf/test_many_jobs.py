@@ -26,6 +26,7 @@ from deferd.engine.bulk_actions import BulkOutcome
 from deferd.engine.engine import Engine
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
+from deferd.engine.shelf import Asked
 from deferd.engine.topic_sweeps import Pace, Sweep
 from deferd.shelf.moving import Mover
 from deferd.shelf.rows import Rows
@@ -387,8 +388,8 @@ async def test_a_step_does_not_go_on_behind_a_range_whose_jobs_are_gone(driver: 
     await mover.load(TOPIC, [f"j{n}" for n in range(20, 40)])
     load, counts = mover.load, []
 
-    async def load_and_cancel(topic: str, ids: Sequence[str]) -> int:
-        generation = await load(topic, ids)
+    async def load_and_cancel(topic: str, ids: Sequence[str], let_go: Sequence[Asked] = ()) -> int:
+        generation = await load(topic, ids, let_go)
         for job_id in ids:
             await driver.cancels.cancel(topic, job_id)
         return generation

@@ -22,7 +22,7 @@ from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.redis_keys import Keys
 from deferd.engine.script_arguments import NO_BOUNDS
 from deferd.engine.scripts import Scripts
-from deferd.engine.shelf import Job, ShelfCalls
+from deferd.engine.shelf import Asked, Job, ShelfCalls
 from deferd.shelf.moving import Mover
 from deferd.shelf.rows import Rows
 from deferd.store.connection import Store, connect
@@ -66,6 +66,16 @@ class FaultyScripts(Scripts):
             await super().run(*self.late.pop())
 
 
+class NewestMover:
+    """The mover of a world that lives now."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._world.mover, name)
+
+
 class World:
     """A store, the shelf's files, and what must be in one of them."""
 
@@ -76,13 +86,9 @@ class World:
         self.scripts = FaultyScripts(store)
         self.scripts.late = []
         self.mover = Mover(self.rows, self.scripts, self.keys)
-        self.engine = Engine(store, shelf=cast("ShelfCalls", self))
+        self.engine = Engine(store, shelf=cast("ShelfCalls", NewestMover(self)))
         self.records: dict[str, bytes] = {}
         """What was stored under each id that is in use."""
-
-    async def load(self, topic: str, ids: Sequence[str]) -> int:
-        """As of the mover that lives now."""
-        return await self.mover.load(topic, ids)
 
     async def close(self) -> None:
         await self.mover.close()
@@ -316,7 +322,7 @@ async def test_a_put_that_comes_when_its_id_may_have_left_the_store_asks_again(w
         generation = await ask(topic, ids)
         asked += 1
         if asked == 1:
-            other = Engine(world.store, shelf=cast("ShelfCalls", world))
+            other = Engine(world.store, shelf=cast("ShelfCalls", NewestMover(world)))
             await other.puts.put(PutJob(topic=TOPIC, id="a", delay=FAR_S))
             await other.close()
             let_go(world.mover)
@@ -339,6 +345,21 @@ async def test_ids_that_were_asked_for_do_not_leave_the_store(world: World) -> N
     assert [job.id for job in world.rows.jobs(TOPIC, IDS)] == ["b", "d"]
     let_go(world.mover)
     assert await world.mover.move_out(TOPIC, 0) == (2, 2)
+
+
+async def test_ids_leave_the_store_once_all_puts_that_asked_for_them_have_ended(world: World) -> None:
+    await put_far(world, "a", "b")
+    await world.mover.move_out(TOPIC, 0)
+    with pytest.raises(JobExists):
+        await world.engine.puts.put(PutJob(topic=TOPIC, id="b"))  # from now on the engine knows that jobs are there
+    generation = await world.mover.load(TOPIC, ["c"])  # as another process does
+    await put_far(world, "c", "d")
+    await world.engine.puts.put(PutJob(topic=TOPIC, id="e", delay=NEAR_S))  # its question tells of the puts before
+    from_ms = int(time.time() + FAR_S / 2) * 1000
+    assert await world.mover.move_out(TOPIC, from_ms) == (3, 2)
+    assert [job.id for job in world.rows.jobs(TOPIC, IDS)] == ["a", "b", "d"]
+    await world.mover.load(TOPIC, [], [Asked(generation, ["c"])])
+    assert await world.mover.move_out(TOPIC, from_ms) == (1, 1)
 
 
 async def test_jobs_that_are_dead_before_they_are_due_stay(world: World) -> None:

@@ -97,7 +97,7 @@ async def shelf(driver: EngineDriver, server: StoreServer, tmp_path: Path) -> As
 
 
 async def test_each_call_returns_what_the_shelf_has(shelf: Running, driver: EngineDriver) -> None:
-    client, mover = shelf.client, shelf.process.mover()
+    client, mover = shelf.client, await shelf.process.mover()
     first_ms = await client.first_due(TOPIC)
     assert first_ms is not None
     assert first_ms == await mover.first_due(TOPIC)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -14,59 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deferd.contract.model import JobState, PutJob
-from deferd.engine.engine import Engine
-from deferd.engine.redis_keys import Keys
-from deferd.engine.scripts import Scripts
 from deferd.engine.shelf import Wanted
 from deferd.engine.topics import JobFilter
-from deferd.shelf.rows import Rows
-from deferd.store.connection import Store, connect
+from deferd.store.connection import connect
 from tests.drawn_input import drawn
 from tests.integration.engine.engine_driver import TOPIC
 from tests.integration.store.store_servers import StoreServer
-from tests.shelving import ShelfInProcess, let_go
+from tests.shelving import Shelved
 
 FAR_MS = 100_000_000
 SPAN_MS = 300_000
-
-
-class Shelved:
-    """An engine with a shelf."""
-
-    def __init__(self, store: Store, folder: Path) -> None:
-        self.rows = Rows(folder)
-        self.mover = ShelfInProcess(self.rows, Scripts(store), Keys(1))
-        self.engine = Engine(store, shelf=self.mover)
-
-    async def close(self) -> None:
-        await self.engine.close()
-        await self.mover.close()
-        self.rows.close()
-
-    async def put(self, job_id: str, due_ms: int, tags: list[str] | None = None) -> None:
-        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(due_ms // 1000)) + f".{due_ms % 1000:03d}Z"
-        fields = {"topic": TOPIC, "id": job_id, "run_at": at, **({"tags": tags} if tags else {})}
-        await self.engine.puts.put(PutJob.model_validate(fields))
-
-    async def move_out(self, *, pass_over: int = 0, most: int = 250) -> None:
-        let_go(self.mover)
-        await self.mover.move_out(TOPIC, 0, pass_over=pass_over, most=most)
-
-    async def pages(self, wanted: JobFilter | None, limit: int, *, reverse: bool) -> list[str]:
-        """The ids of all delayed jobs, page by page. Between two pages jobs move."""
-        ids: list[str] = []
-        cursor = None
-        while True:
-            topics = self.engine.topics
-            if wanted is None:
-                jobs, cursor = await topics.jobs(TOPIC, JobState.DELAYED, cursor, limit, reverse=reverse)
-            else:
-                jobs, cursor, _ = await topics.search(TOPIC, wanted, JobState.DELAYED, cursor, limit, reverse=reverse)
-            ids += [job.id for job in jobs]
-            if cursor is None:
-                return ids
-            await self.move_out(pass_over=len(ids) % 3, most=5)
-            await self.mover.load(TOPIC, [job.id for job in jobs[::2]])
 
 
 @pytest.fixture(scope="module")
@@ -97,21 +54,38 @@ def test_lists_searches_and_counts_are_those_of_all_jobs(
                 await shelved.put(job_id, due_ms, tags[job_id])
             await shelved.move_out(pass_over=chance.randrange(9), most=chance.randrange(1, 40))
             in_order = [job_id for _, job_id in jobs]
-            assert await shelved.pages(None, limit, reverse=reverse) == in_order
+            assert await pages(shelved, None, limit, reverse=reverse) == in_order
             due = JobFilter(due_after_ms=low_ms, due_before_ms=high_ms)
             expected = [job_id for due_ms, job_id in jobs if low_ms <= due_ms < high_ms]
-            assert await shelved.pages(due, limit, reverse=reverse) == expected
+            assert await pages(shelved, due, limit, reverse=reverse) == expected
             named = JobFilter(id_prefix="a")
             expected = [job_id for job_id in in_order if job_id.startswith("a")]
-            assert await shelved.pages(named, limit, reverse=reverse) == expected
+            assert await pages(shelved, named, limit, reverse=reverse) == expected
             tagged = sorted((job_id for job_id in tags if "y" in tags[job_id]), reverse=reverse)
-            assert await shelved.pages(JobFilter(tag="y"), limit, reverse=reverse) == tagged
+            assert await pages(shelved, JobFilter(tag="y"), limit, reverse=reverse) == tagged
             await check_counts(shelved, [due_ms for due_ms, _ in jobs], begin_ms, chance)
         finally:
             await shelved.close()
             await store.close()
 
     runner.run(check())
+
+
+async def pages(shelved: Shelved, wanted: JobFilter | None, limit: int, *, reverse: bool) -> list[str]:
+    """The ids of all delayed jobs, page by page. Between two pages jobs move."""
+    ids: list[str] = []
+    cursor = None
+    while True:
+        topics = shelved.engine.topics
+        if wanted is None:
+            jobs, cursor = await topics.jobs(TOPIC, JobState.DELAYED, cursor, limit, reverse=reverse)
+        else:
+            jobs, cursor, _ = await topics.search(TOPIC, wanted, JobState.DELAYED, cursor, limit, reverse=reverse)
+        ids += [job.id for job in jobs]
+        if cursor is None:
+            return ids
+        await shelved.move_out(pass_over=len(ids) % 3, most=5)
+        await shelved.mover.load(TOPIC, [job.id for job in jobs[::2]])
 
 
 async def check_counts(shelved: Shelved, dues: list[int], begin_ms: int, chance: Random) -> None:
@@ -126,13 +100,6 @@ async def check_counts(shelved: Shelved, dues: list[int], begin_ms: int, chance:
     found = forecast.topics[TOPIC]
     expected = [sum(low <= due_ms < high for due_ms in dues) for low, high in pairwise(forecast.period.ends)]
     assert (found.delayed, found.before, list(found.counts)) == (len(dues), 0, expected)
-
-
-@pytest.fixture
-async def shelved(store: Store, tmp_path: Path) -> AsyncIterator[Shelved]:
-    shelved = Shelved(store, tmp_path)
-    yield shelved
-    await shelved.close()
 
 
 async def test_counts_read_the_shorter_part_of_a_minute(shelved: Shelved) -> None:
@@ -152,4 +119,4 @@ async def test_a_page_ends_early_when_its_jobs_are_large(shelved: Shelved) -> No
         await shelved.move_out()
     page = await shelved.mover.page(TOPIC, Wanted(), 60)
     assert (page.looked_at, page.has_more, page.end and page.end[1]) == (25, True, "j24")
-    assert await shelved.pages(None, 60, reverse=True) == [f"j{number:02}" for number in reversed(range(60))]
+    assert await pages(shelved, None, 60, reverse=True) == [f"j{number:02}" for number in reversed(range(60))]

@@ -87,7 +87,10 @@ async def test_an_error_has_the_text_of_the_process(server: Server, client: Shel
         await load
 
 
-async def test_calls_fail_when_the_process_dies_and_go_on_with_another_one(server: Server, client: ShelfClient) -> None:
+async def test_calls_fail_when_the_process_dies_and_go_on_with_another_one(
+    server: Server, client: ShelfClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "RESTART_S", 0.1)
     under_way = [asyncio.create_task(client.load("t", ["a"])) for _ in range(3)]
     await server.call(2)
     await server.stop()
@@ -100,7 +103,36 @@ async def test_calls_fail_when_the_process_dies_and_go_on_with_another_one(serve
     load = asyncio.create_task(client.load("t", ["b"]))
     number, _, args = await server.call(3)
     server.send(frame(number, True, 1))
+    assert (await load, args) == (1, ["t", ["b"], []])
+
+
+async def test_calls_wait_for_the_process_that_follows_one_that_died(server: Server, client: ShelfClient) -> None:
+    load = asyncio.create_task(client.load("t", ["a"]))
+    await server.call()
+    await server.stop()
+    with pytest.raises(StoreUnavailable, match="cannot be reached"):
+        await load
+    load = asyncio.create_task(client.load("t", ["b"]))
+    await asyncio.sleep(0.1)
+    assert not load.done()
+    await server.start()
+    number, _, args = await server.call(1)
+    server.send(frame(number, True, 1))
     assert (await load, args) == (1, ["t", ["b"]])
+
+
+async def test_only_the_first_calls_wait_for_a_process_that_stays_away(
+    server: Server, client: ShelfClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "RESTART_S", 0.5)
+    await server.stop()
+    waits_s = []
+    for _ in range(2):
+        began_s = asyncio.get_running_loop().time()
+        with pytest.raises(StoreUnavailable, match="cannot be reached"):
+            await client.load("t", ["a"])
+        waits_s.append(asyncio.get_running_loop().time() - began_s)
+    assert waits_s[0] > 0.5 > waits_s[1]
 
 
 async def test_a_process_that_does_not_respond_is_not_waited_for(
@@ -130,7 +162,7 @@ async def test_a_caller_that_is_cancelled_harms_no_other(server: Server, client:
     await asyncio.sleep(0)
     connecting.cancel()
     number, _, args = await server.call()
-    assert args == ["t", ["b"]]
+    assert args == ["t", ["b"], []]
     cancelled = asyncio.create_task(client.load("t", ["c"]))
     other, _, _ = await server.call(1)
     cancelled.cancel()

@@ -153,6 +153,21 @@ class FindingKind(StrEnum):
         "a partition has other settings than its topic: its puts fail, or its jobs are treated in another way",
         "it gets those of the topic",
     )
+    ON_SHELF_TOO = (
+        "on_shelf_too",
+        "a job is on the shelf, and another one with its id is in the store: it could run twice",
+        "the one in the store stays, the other is deleted",
+    )
+    SHELF_UNREADABLE = (
+        "shelf_unreadable",
+        "a job on the shelf cannot be read, as its file is damaged: calls for it fail, and it is not handed out",
+        "none: restore a backup",
+    )
+    SHELF_MISCOUNTED = (
+        "shelf_miscounted",
+        "the number of jobs on the shelf is wrong: counts of the topic and its limit are wrong",
+        "the number is set to that of the jobs that are there",
+    )
     PARTITION_UNKNOWN = (
         "partition_unknown",
         "there is data of a partition that its topic does not have: nobody gets or finds its jobs",

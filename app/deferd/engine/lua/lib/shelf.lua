@@ -55,6 +55,6 @@ end
 function SHELF.note_batch(way, number, token, size)
   local key = topic_key('shelf')
   redis.call('HSET', key, way, number, way .. '_token', token)
-  redis.call('PERSIST', key)
+  redis.call('PEXPIRE', key, 100 * 365 * 86400000)  -- it may have been that of a forgotten topic; see forget_topic
   for field, change in pairs(size) do redis.call('HINCRBY', key, field, change) end
 end

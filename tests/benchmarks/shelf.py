@@ -1,0 +1,277 @@
+"""What do jobs on the shelf take: memory, disk, puts while they move, calls, a restart, lateness beside them?
+
+    python -m tests.benchmarks.shelf [--jobs 10000000] [--data-dir DIR] [--steps fill,calls,restart,lateness]
+
+A service with its embedded store and `--shelf-after 2h`. The jobs, ids of 20 bytes and bodies of 200, are put in
+batches of 1,000 over HTTP into one topic, due at random instants of 30 days, none within the next three hours. A
+thousand of them have a tag. With `--data-dir` the data stays there; `fill` puts what is missing of `--jobs`.
+
+fill      puts per second until all jobs are on the shelf; the resident memory of all processes and the disk then
+calls     a cancel by id, 1,000 by tag, a forecast of 60 buckets over the 30 days, a page of 100 jobs
+restart   from SIGKILL until `/readyz` returns 200, and until a job on the shelf is found
+lateness  2,000 jobs a second that are due at once, alone and while others move to the shelf
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import random
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.benchmarks import raw_http
+from tests.benchmarks.lasting_service import LastingService
+from tests.benchmarks.measuring import CpuMeter, end_in_order, new_event_loop, percentile, resident_bytes, show_target
+from tests.benchmarks.steady_load import steady_load
+
+TOPIC = "bench.shelf"
+BATCH = 1000
+PUTTERS = 3
+FIRST_S, SPAN_S = 3 * 3600.0, 30 * 86_400.0
+TAGGED = 1000
+CANCELS = 500
+LATENESS_RATE, LATENESS_S = 2000, 15.0
+WORDS = ("order", "customer", "street", "parcel", "amount", "invoice", "locker", "carrier", "weight", "refund")
+
+
+def job(number: int) -> dict[str, Any]:
+    """A job for a put: an id of 20 bytes, a body of 200."""
+    chance = random.Random(number)
+    body: dict[str, Any] = {"order": number, "customer": f"{chance.getrandbits(64):016x}", "note": ""}
+    words = " ".join(chance.choice(WORDS) + f" {chance.getrandbits(20)}" for _ in range(16))
+    body["note"] = words[: 200 - len(str(number)) - 53]
+    delay_s = round(FIRST_S + chance.random() * (SPAN_S - FIRST_S), 3)
+    tags = {"tags": ["campaign"]} if number % 997 == 0 and number // 997 < TAGGED else {}
+    return {"topic": TOPIC, "id": f"order-{number:014d}", "delay": delay_s, "body": body, **tags}
+
+
+def shelved(service: LastingService) -> tuple[int, int]:
+    """How many jobs are delayed, and how many of them on the shelf."""
+    with service.client() as client:
+        delayed = client.zcard(f"deferd:{{0}}:{TOPIC}:delay")
+        on_shelf = int(client.hget(f"deferd:{{0}}:{TOPIC}:shelf", "jobs") or 0)
+    return delayed + on_shelf, on_shelf
+
+
+def processes_of(pid: int) -> list[int]:
+    """A process and all that it started."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid, *(one for child in children for one in processes_of(int(child)))]
+
+
+def name_of(pid: int) -> str:
+    """What a process is."""
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    names = ("deferd.shelf", "reaper", "valkey")
+    return next((name for name in names if any(name in word for word in words)), "service")
+
+
+def bytes_below(folder: Path) -> int:
+    """The size of all files in a folder."""
+    size = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            size += path.stat().st_size if path.is_file() else 0
+    return size
+
+
+async def put(port: int, first: int, jobs: int) -> None:
+    """Put the jobs from `first` on, over a few connections."""
+    starts = iter(range(first, jobs, BATCH))
+    shown = time.perf_counter()
+
+    async def put_over(connection: raw_http.Connection) -> None:
+        nonlocal shown
+        for start in starts:
+            batch = [job(number) for number in range(start, min(start + BATCH, jobs))]
+            results = (await connection.call("POST", "/jobs/batch", {"jobs": batch}))["results"]
+            if any(result["status"] != 201 for result in results):
+                raise SystemExit(f"a put was refused: {results[0]}")
+            if time.perf_counter() - shown > 60:
+                shown = time.perf_counter()
+                print(f"    {start:,} put", flush=True)
+
+    connections = await raw_http.connect_many(port, PUTTERS)
+    await asyncio.gather(*map(put_over, connections))
+    for connection in connections:
+        connection.close()
+
+
+def fill(service: LastingService, jobs: int) -> None:
+    """Put what is missing, wait until it is on the shelf, and print what a job takes."""
+    first, _ = shelved(service)
+    most = 0
+    pids = processes_of(service.pid)
+    began = time.perf_counter()
+    with CpuMeter(*pids) as cpu:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(put(service.port, first, jobs))
+        put_s = time.perf_counter() - began
+        left = jobs
+        while left:
+            delayed, on_shelf = shelved(service)
+            left = delayed - on_shelf
+            most = max(most, left)
+            time.sleep(0.5)
+    seconds = time.perf_counter() - began
+    new = max(jobs - first, 1)
+    print(
+        f"  {new:,} put at {new / put_s:,.0f}/s; then {most:,} were still in the store; all moved after {seconds:.0f} s"
+    )
+    print("  CPU a job:", ", ".join(f"{name_of(pid)} {cpu.us_each(pid, new):.1f} us" for pid in pids))
+    show_target("puts while moving, until all are on the shelf, a second", new / seconds, at_least=20_000)
+    show_size(service, jobs)
+
+
+def show_size(service: LastingService, jobs: int) -> None:
+    """Print memory and disk."""
+    memory = {pid: resident_bytes(pid) for pid in processes_of(service.pid)}
+    shares = ", ".join(f"{name_of(pid)} {size / 1e6:,.0f} MB" for pid, size in memory.items())
+    print(f"  resident: {shares}; {sum(memory.values()) / jobs:.1f} bytes a job")
+    show_target("resident memory of all processes, GB", sum(memory.values()) / 1e9, at_most=2)
+    disk = bytes_below(service.data_dir)
+    of_shelf = bytes_below(service.data_dir / "shelf")
+    print(f"  disk: {disk / jobs:.0f} bytes a job, {of_shelf / jobs:.0f} of them the shelf's")
+    show_target("disk, GB", disk / 1e9, at_most=20)
+
+
+def timed_ms(call: Callable[[], Any]) -> float:
+    """How long a call took."""
+    began = time.perf_counter()
+    call()
+    return (time.perf_counter() - began) * 1000
+
+
+def calls(service: LastingService, jobs: int) -> None:
+    """Time calls on jobs that are on the shelf."""
+    with httpx.Client(base_url=f"http://127.0.0.1:{service.port}", timeout=60) as client:
+        time_calls(client, jobs)
+
+
+def time_calls(client: httpx.Client, jobs: int) -> None:
+    """Time them over one connection."""
+
+    def call(method: str, path: str, body: Any = None) -> Any:
+        response = client.request(method, path, json=body)
+        response.raise_for_status()
+        return response.json()
+
+    chance = random.Random(1)
+    numbers = [number for number in chance.sample(range(jobs), CANCELS) if number % 997]
+    paths = [f"/jobs/{TOPIC}/order-{number:014d}" for number in numbers]
+    cancels = [timed_ms(partial(call, "DELETE", path)) for path in paths]
+    show_target("cancel of a job on the shelf, ms, p50", percentile(cancels, 0.5), at_most=3)
+    show_target("cancel of a job on the shelf, ms, p99", percentile(cancels, 0.99), at_most=15)
+    now = datetime.now(UTC)
+    end = (now + timedelta(seconds=SPAN_S)).isoformat().replace("+00:00", "Z")
+    forecasts = []
+    for second in range(5):  # each another period: a forecast is kept for ten seconds
+        begin = (now + timedelta(seconds=second)).isoformat().replace("+00:00", "Z")
+        path = f"/forecast?from={begin}&to={end}&buckets=60&topics={TOPIC}"
+        forecasts.append(timed_ms(partial(call, "GET", path)))
+    show_target("a forecast of 60 buckets, ms", percentile(forecasts, 0.5), at_most=50)
+    path = f"/topics/{TOPIC}/jobs?state=delayed&limit=100"
+    pages = [timed_ms(partial(call, "GET", path)) for _ in range(5)]
+    show_target("a page of 100 jobs, ms", percentile(pages, 0.5), at_most=50)
+    tagged = call("GET", f"/topics/{TOPIC}/jobs?tag=campaign&limit=1")["jobs"]
+    if tagged:
+        done: list[Any] = []
+        selected = {"select": {"tag": "campaign"}}
+        took = timed_ms(lambda: done.append(call("POST", "/jobs/cancel", selected)))
+        print(f"  cancelled by tag: {done[0]['done']}")
+        show_target("a cancel by tag, ms", took, at_most=300)
+
+
+def restart(service: LastingService, jobs: int) -> None:
+    """Kill the service and start it."""
+    service.kill()
+    began = time.perf_counter()
+    service.start()
+    show_target("restart to ready, s", time.perf_counter() - began, at_most=10)
+    service.call("GET", f"/jobs/{TOPIC}/order-{jobs - 1:014d}")
+    show_target("restart to a job on the shelf, s", time.perf_counter() - began, at_most=10)
+
+
+def lateness(service: LastingService, jobs: int) -> None:
+    """Compare the lateness of other jobs with that beside puts that move."""
+    alone = late(service)
+    with moving(service, jobs):
+        beside = late(service)
+    show_target("p99 lateness beside moving, relative to alone", beside / max(alone, 0.1), at_most=1.2)
+
+
+def late(service: LastingService) -> float:
+    """The p99 lateness in ms of jobs that are due at a steady rate."""
+    with steady_load(service.port, LATENESS_RATE) as load:
+        began = time.time()
+        time.sleep(LATENESS_S)
+        ended = time.time()
+    print(f"  {LATENESS_RATE}/s: {load.report(began, ended)}")
+    return percentile(load.late_ms_between(began, ended), 0.99)
+
+
+@contextlib.contextmanager
+def moving(service: LastingService, jobs: int) -> Iterator[None]:
+    """Put further jobs, 5,000 a second, which move to the shelf."""
+    ended = threading.Event()
+
+    async def work() -> None:
+        [connection] = await raw_http.connect_many(service.port, 1)
+        first = jobs
+        while not ended.is_set():
+            began = time.perf_counter()
+            await connection.call("POST", "/jobs/batch", {"jobs": [job(first + number) for number in range(500)]})
+            first += 500
+            await asyncio.sleep(max(0.1 - (time.perf_counter() - began), 0))
+        connection.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(work()), daemon=True)
+    thread.start()
+    try:
+        time.sleep(3)
+        yield
+    finally:
+        ended.set()
+        thread.join(10)
+
+
+STEPS: dict[str, Callable[[LastingService, int], None]] = {
+    "fill": fill,
+    "calls": calls,
+    "restart": restart,
+    "lateness": lateness,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=10_000_000)
+    parser.add_argument("--steps", default=",".join(STEPS), help="some of the steps, in any order")
+    parser.add_argument("--data-dir", type=Path, help="where the data is kept; default: a temporary directory")
+    options = parser.parse_args()
+    steps = options.steps.split(",")
+    if unknown := set(steps) - set(STEPS):
+        raise SystemExit(f"--steps names {', '.join(sorted(unknown))}, but must name some of {', '.join(STEPS)}")
+    end_in_order()
+    with contextlib.ExitStack() as stack:
+        data_dir = options.data_dir
+        if data_dir is None:
+            data_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="deferd-bench-"))) / "data"
+        service = stack.enter_context(LastingService(data_dir, flags=("--shelf-after", "2h")))
+        for step in steps:
+            print(f"{step}, {options.jobs:,} jobs", flush=True)
+            STEPS[step](service, options.jobs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""An audit looks at the shelf, too."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from deferd.contract.errors import StoreUnavailable
+from deferd.contract.model import JobState, PutJob
+from deferd.contract.operations.audits import FindingKind
+from deferd.engine.engine import Engine
+from deferd.store.connection import Store
+from tests.integration.engine.engine_driver import KEY, TOPIC
+from tests.shelving import Shelved
+
+FAR_MS = 100_000_000
+
+
+async def put(shelved: Shelved, *ids: str) -> None:
+    for job_id in ids:
+        await shelved.put(job_id, int(time.time() * 1000) + FAR_MS, ["x"])
+    await shelved.move_out()
+
+
+async def test_jobs_on_the_shelf_are_counted_and_consistent(shelved: Shelved) -> None:
+    await put(shelved, "a", "b", "c")
+    report = await shelved.engine.consistency.audit_topic(TOPIC)
+    assert (report.clean, report.checked, report.counts[JobState.DELAYED]) == (True, 3, 3)
+    assert report.sums["live"] == 3
+    assert (await shelved.engine.consistency.audit_store()).clean
+
+
+async def test_a_job_that_is_in_both_places_stays_in_the_store(shelved: Shelved, store: Store) -> None:
+    await put(shelved, "a", "b")
+    unaware = Engine(store)
+    await unaware.puts.put(PutJob(topic=TOPIC, id="a", delay=9, body="unaware"))
+    await unaware.close()
+    audit = shelved.engine.consistency.audit_topic
+    assert (await audit(TOPIC)).findings.counts == {FindingKind.ON_SHELF_TOO: 1}
+    assert (await audit(TOPIC, repair=True)).findings.counts[FindingKind.ON_SHELF_TOO] == 1
+    assert [job.id for job in shelved.rows.jobs(TOPIC, ["a", "b"])] == ["b"]
+    assert (await shelved.engine.queue.get(TOPIC, "a")).body == b'"unaware"'
+    assert FindingKind.ON_SHELF_TOO not in (await audit(TOPIC, repair=True)).findings.counts
+    assert (await audit(TOPIC)).clean
+
+
+async def test_a_wrong_number_is_named_and_repaired(shelved: Shelved, store: Store) -> None:
+    await put(shelved, "a", "b")
+    await store.call("HSET", f"{KEY}:shelf", "jobs", 7)
+    audit = shelved.engine.consistency.audit_topic
+    found = await audit(TOPIC, repair=True)
+    [finding] = [one for one in found.findings.examples if one.kind is FindingKind.SHELF_MISCOUNTED]
+    assert finding.detail == "7 are counted, 2 are there"
+    assert (await audit(TOPIC)).clean
+
+
+async def test_an_audit_says_when_the_shelf_cannot_be_read(shelved: Shelved, monkeypatch: pytest.MonkeyPatch) -> None:
+    await put(shelved, "a")
+
+    async def fails(*_: object, **__: object) -> None:
+        raise StoreUnavailable("the shelf cannot be reached")
+
+    monkeypatch.setattr(shelved.mover, "page", fails)
+    report = await shelved.engine.consistency.audit_topic(TOPIC)
+    assert (report.clean, report.unchecked) == (False, "the jobs on the shelf: the shelf cannot be reached")

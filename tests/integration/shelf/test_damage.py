@@ -1,0 +1,140 @@
+"""Files of the shelf that are damaged: what can be read is served, and what cannot is named."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from deferd.contract.errors import StoreUnavailable
+from deferd.contract.operations.audits import FindingKind
+from deferd.engine.shelf import Job, Wanted
+from deferd.shelf.rows import OUT, Move, Rows
+from deferd.store.connection import Store
+from tests.integration.engine.engine_driver import TOPIC
+from tests.shelving import Shelved
+
+FAR_MS = 100_000_000
+JOBS = 4000
+
+
+def shelve(rows: Rows) -> list[str]:
+    """Jobs that are due one a second, with bodies that cannot be compressed."""
+    chance, due_ms = Random(1), int(time.time() * 1000) + FAR_MS
+    jobs = []
+    for number in range(JOBS):
+        head = due_ms.to_bytes(6, "little") + (due_ms + 1000 * number).to_bytes(6, "little") + bytes(14)
+        jobs.append(Job(f"j{number:04}", head + chance.randbytes(100)))
+    for at in range(0, JOBS, 250):
+        move = Move(TOPIC, OUT, at + 1, f"{at}", tuple(job.id for job in jobs[at : at + 250]))
+        rows.begin(move, jobs[at : at + 250])
+        rows.end(move, ())
+    return [job.id for job in jobs]
+
+
+def damage(folder: Path, is_meant: Callable[[Path], bool]) -> None:
+    """Overwrite some bytes in the middle of one of the files."""
+    rows = Rows(folder)
+    for table in rows._tables.values():
+        table.flush()
+        table.compact_range(None, None)
+    rows.close()
+    [file] = [path for path in folder.glob("*.sst") if is_meant(path)]
+    with file.open("r+b") as opened:
+        opened.seek(file.stat().st_size // 2)
+        opened.write(b"\xff" * 16)
+
+
+def is_of_records(file: Path) -> bool:
+    return file.stat().st_size > 200_000
+
+
+def is_of_due_times(file: Path) -> bool:
+    return 20_000 < file.stat().st_size <= 200_000
+
+
+def test_jobs_beside_a_damaged_record_are_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Rows(tmp_path) as rows:
+        ids = shelve(rows)
+    damage(tmp_path, is_of_records)
+    with Rows(tmp_path) as rows:
+        read = [job.id for at in range(0, JOBS, 250) for job in rows.jobs(TOPIC, ids[at : at + 250])]
+        unreadable = rows.unreadable(TOPIC, ids)
+        assert sorted(read + unreadable) == ids
+        assert 0 < len(unreadable) < 100
+        assert rows.due_until(TOPIC, 1 << 47, JOBS) == read
+    [logged] = [record.message for record in caplog.records]
+    assert f"jobs such as {unreadable[0]!r} cannot be read, as a file of the shelf is damaged" in logged
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_jobs_beside_damaged_due_times_are_found(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, reverse: bool
+) -> None:
+    with Rows(tmp_path) as rows:
+        ids = shelve(rows)
+    damage(tmp_path, is_of_due_times)
+    with Rows(tmp_path) as rows:
+        found, page = [], rows.page(TOPIC, Wanted(), 250, reverse=reverse)
+        while page.has_more:
+            found += [job.id for job in page.jobs]
+            page = rows.page(TOPIC, Wanted(), 250, page.end, reverse=reverse)
+        found += [job.id for job in page.jobs]
+        assert found == sorted(found, reverse=reverse)
+        assert JOBS * 3 / 4 < len(found) < JOBS
+        assert len(rows.jobs(TOPIC, ids)) == JOBS
+    assert {"jobs cannot be found by when they are due" in record.message for record in caplog.records} == {True}
+
+
+async def test_calls_say_that_a_job_cannot_be_read_and_others_go_on(store: Store, tmp_path: Path) -> None:
+    with Rows(tmp_path) as rows:
+        shelve(rows)
+    damage(tmp_path, is_of_records)
+    shelved = Shelved(store, tmp_path)
+    await store.call("HSET", f"deferd:{{0}}:{TOPIC}:shelf", "jobs", JOBS, "bytes", 0, "tags", 0)
+    await shelved.mover.settle_all()
+    loaded = 0
+    while ids := await shelved.mover.due(TOPIC, 1 << 47):
+        loaded += len(await shelved.mover.move_in(TOPIC, ids))
+    [unreadable, *_] = shelved.rows.unreadable(TOPIC, [f"j{number:04}" for number in range(JOBS)])
+    assert JOBS - 100 < loaded < JOBS
+    with pytest.raises(
+        StoreUnavailable, match=f"job '{unreadable}' of topic '{TOPIC}' is on the shelf, and cannot be read"
+    ):
+        await shelved.engine.cancels.cancel(TOPIC, unreadable)
+    assert await shelved.engine.cancels.cancel(TOPIC, "j0001")
+    report = await shelved.engine.consistency.audit_topic(TOPIC)
+    assert report.findings.counts[FindingKind.SHELF_UNREADABLE] == JOBS - loaded
+    await shelved.close()
+
+
+def log_of_a_killed_process(tmp_path: Path) -> Path:
+    """The log of files that no process has closed."""
+    with Rows(tmp_path / "open") as rows:
+        shelve(rows)
+        shutil.copytree(tmp_path / "open", tmp_path / "left")
+    [log] = (tmp_path / "left").glob("*.log")
+    return log
+
+
+def test_a_torn_log_is_no_loss_in_silence(tmp_path: Path) -> None:
+    log = log_of_a_killed_process(tmp_path)
+    with log.open("r+b") as opened:
+        opened.seek(log.stat().st_size // 2)
+        opened.write(b"\xff" * 16)
+    with pytest.raises(Exception, match="Corruption"):
+        Rows(log.parent)
+
+
+def test_a_log_whose_end_is_missing_is_read_up_to_there(tmp_path: Path) -> None:
+    """Its process ended while it wrote what nobody was told of: the end of the last move."""
+    log = log_of_a_killed_process(tmp_path)
+    with log.open("r+b") as opened:
+        opened.truncate(log.stat().st_size - 10)
+    with Rows(log.parent) as rows:
+        assert rows.counts_before(TOPIC, [1 << 47]) == [JOBS]
+        assert len(rows.moves()) == 1
