@@ -39,6 +39,9 @@ a minute; the moves under way by topic; how often moving was started."""
 _TABLES = (_JOBS, _DUE, _TAGS, _MINUTES, _MOVES, _STARTS)
 _CACHE_BYTES = 256 * 1024 * 1024
 _MEMORY_TABLE_BYTES = 32 * 1024 * 1024
+_INDEX_MEMORY_TABLE_BYTES = 4 * 1024 * 1024
+_DELETED_OF, _DELETED, _DELETED_PART = 1000, 250, 0.25
+"""A file is compacted if it has so many deletions in a row of entries, or such a part of all of them."""
 _BLOOM_BITS = 10
 _MINUTE_MS = 60_000
 _EVER_MS = 1 << 53
@@ -66,8 +69,8 @@ class Rows:
 
     def __init__(self, folder: Path) -> None:
         cache = Cache(_CACHE_BYTES)
-        tables = {name: _options(cache) for name in _TABLES}
-        self._db = Rdict(str(folder), _options(cache), tables)
+        tables = {name: _options(cache, is_index=name != _JOBS) for name in _TABLES}
+        self._db = Rdict(str(folder), _options(cache, is_index=True), tables)
         self._tables = {name: self._db.get_column_family(name) for name in tables}
         self._handles = {name: self._db.get_column_family_handle(name) for name in self._tables}
         self._on_disk = WriteOptions()
@@ -388,7 +391,7 @@ class Rows:
         iterator.status()
 
 
-def _options(cache: Cache) -> Options:
+def _options(cache: Cache, *, is_index: bool) -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.create_missing_column_families(True)
@@ -396,7 +399,9 @@ def _options(cache: Cache) -> Options:
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     options.set_compression_type(DBCompressionType.lz4())
     options.set_bottommost_compression_type(DBCompressionType.zstd())
-    options.set_write_buffer_size(_MEMORY_TABLE_BYTES)
+    options.set_write_buffer_size(_INDEX_MEMORY_TABLE_BYTES if is_index else _MEMORY_TABLE_BYTES)
+    # What was deleted takes time in each read that passes over it, until it is compacted.
+    options.add_compact_on_deletion_collector_factory(_DELETED_OF, _DELETED, _DELETED_PART)
     blocks = BlockBasedOptions()
     blocks.set_bloom_filter(_BLOOM_BITS, False)
     blocks.set_block_cache(cache)

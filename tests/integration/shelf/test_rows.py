@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import orjson
 import pytest
+from rocksdict import ReadOptions
 
+import deferd.shelf.rows as rows_module
 from deferd.engine.shelf import Job, Wanted
-from deferd.shelf.rows import OUT, Move, Rows
+from deferd.shelf.rows import IN, OUT, Move, Rows
 
 TOPICS = ("a", "b", "b#1")
 
@@ -37,3 +40,25 @@ def test_a_read_ends_where_the_rows_of_others_begin(tmp_path: Path, *, reverse: 
             assert rows.with_tag(topic, "x", 100, reverse=reverse) == ids[::order]
             assert rows.with_tag(topic, "x1", 100, reverse=reverse) == ids[1::2][::order]
             assert rows.with_tag(topic, "x1", 100, "j5", reverse=reverse) == (["j3", "j1"] if reverse else ["j7"])
+
+
+@pytest.mark.slow
+def test_reads_do_not_pass_over_all_that_was_ever_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic is filled and emptied all the time: what was deleted is compacted."""
+    chance, most = Random(1), 150_000
+
+    def options() -> ReadOptions:
+        made = ReadOptions()
+        made.set_max_skippable_internal_keys(most)  # a read that passes over more of them fails
+        return made
+
+    with Rows(tmp_path) as rows:
+        rows._on_disk.sync = False
+        for number in range(1200):
+            jobs = [row(f"j{number}-{at}", chance.randrange(10**9), []) for at in range(250)]
+            ids = tuple(job.id for job in jobs)
+            rows.begin(Move("a", OUT, 1, "token", ids), jobs)
+            rows.end(Move("a", IN, 1, "token", ids), jobs)
+        monkeypatch.setattr(rows_module, "ReadOptions", options)
+        assert rows.page("a", Wanted(), 100).jobs == []
+        assert rows.due_until("a", 1 << 40, 250) == []
