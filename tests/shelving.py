@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -9,11 +10,20 @@ from deferd.contract.model import PutJob
 from deferd.engine.engine import Engine
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
-from deferd.engine.shelf import HELD_S
+from deferd.engine.shelf import HELD_S, Status
 from deferd.shelf.moving import Mover
-from deferd.shelf.rows import Rows
+from deferd.shelf.rows import IN, OUT, Rows
 from deferd.store.connection import Store
 from tests.integration.engine.engine_driver import TOPIC
+
+
+class ShelfInProcess(Mover):
+    """A shelf without a process of its own, in which jobs move when the test says so."""
+
+    async def status(self) -> Status:
+        """See ShelfCalls."""
+        moved = self.moved
+        return Status(os.getpid(), None, await self.count(), await self.bytes_on_disk(), moved[OUT], moved[IN])
 
 
 def let_go(mover: Mover) -> None:
@@ -27,7 +37,7 @@ class Shelved:
 
     def __init__(self, store: Store, folder: Path) -> None:
         self.rows = Rows(folder)
-        self.mover = Mover(self.rows, Scripts(store), Keys(1))
+        self.mover = ShelfInProcess(self.rows, Scripts(store), Keys(1))
         self.engine = Engine(store, shelf=self.mover)
 
     async def close(self) -> None:

@@ -12,7 +12,6 @@ from deferd import AsyncClient, Client
 from deferd.engine.engine import Engine
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
-from deferd.shelf.moving import Mover
 from deferd.shelf.rows import Rows
 from deferd.store.connection import connect
 from deferd.testing import ServiceClock
@@ -32,6 +31,7 @@ from tests.conformance.event_loop import EventLoop
 from tests.conformance.http_door import HttpDoor
 from tests.conformance.resp_door import RespDoor
 from tests.integration.store.store_servers import ClusterSet, StoreServer
+from tests.shelving import ShelfInProcess
 
 SHARDS = 4
 CALL_TIMEOUT_S = 30.0
@@ -143,7 +143,7 @@ def shelved_door(store_url: str, loop: EventLoop, tmp_path_factory: pytest.TempP
     store = loop.run(connect(store_url, timeout_s=5))
     keys, scripts = Keys(SHARDS), Scripts(store, movable_clock=True)
     with Rows(tmp_path_factory.mktemp("shelf")) as rows:
-        mover = Mover(rows, scripts, keys)
+        mover = ShelfInProcess(rows, scripts, keys)
         loop.run(mover.settle_all())
         yield from _on_store(lambda engine, loop: ShelvedDoor(engine, loop, mover), store_url, loop, shelf=mover)
         loop.run(mover.close())
@@ -157,7 +157,7 @@ def cluster_door(tmp_path_factory: pytest.TempPathFactory, loop: EventLoop) -> I
 
 
 def _on_store(
-    kind: Callable[[Engine, EventLoop], Door], url: str, loop: EventLoop, *, shelf: Mover | None = None
+    kind: Callable[[Engine, EventLoop], Door], url: str, loop: EventLoop, *, shelf: ShelfInProcess | None = None
 ) -> Iterator[Door]:
     store = loop.run(connect(url, timeout_s=5))
     engine = Engine(store, shards=SHARDS, movable_clock=True, shelf=shelf)

@@ -14,7 +14,8 @@ from typing import Self
 import msgspec
 
 from deferd.contract.errors import StoreUnavailable
-from deferd.shelf.calls import ShelfConfiguration, Status
+from deferd.engine.shelf import Status
+from deferd.shelf.calls import ShelfConfiguration
 from deferd.shelf.client import ShelfClient
 from tests.faults.orphans import SHELF_MODULE
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from prometheus_client import REGISTRY, CollectorRegistry, disable_created_metrics, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
@@ -24,6 +24,7 @@ from deferd.api.openapi.document import VERSION
 from deferd.contract.errors import DeferdError, StoreUnavailable
 from deferd.engine.engine import Engine
 from deferd.engine.metrics import OTHER_TOPICS, FastHistogram
+from deferd.engine.shelf import Status
 from deferd.engine.topic_list import Totals
 from deferd.engine.topics import TopicView
 from deferd.store.durability_levels import level_named
@@ -67,9 +68,9 @@ def _new_observer(route: str | None, method: str, status: int) -> FastHistogram:
 
 async def exposition(engine: Engine, max_topic_labels: int) -> bytes:
     """All metrics in Prometheus' text format; without the jobs and topics of the store while that is down."""
-    state = await read_store_state(engine, max_topic_labels)
+    state, shelf = await asyncio.gather(read_store_state(engine, max_topic_labels), engine.shelf.status())
     # Adding up the files of the server processes reads the disk, so it runs outside the event loop.
-    return await asyncio.to_thread(generate_latest, _AllMetrics(_process_metrics(), state))
+    return await asyncio.to_thread(generate_latest, _AllMetrics(_process_metrics(), state, shelf))
 
 
 def _process_metrics() -> Collector:
@@ -81,15 +82,17 @@ def _process_metrics() -> Collector:
 
 
 class _AllMetrics(Collector):
-    """The metrics of the processes, then the state of the store."""
+    """The metrics of the processes, then the state of the store and of the shelf."""
 
-    def __init__(self, processes: Collector, state: StoreState | None) -> None:
+    def __init__(self, processes: Collector, state: StoreState | None, shelf: Status | None) -> None:
         self._processes = processes
         self._state = state
+        self._shelf = shelf
 
     def collect(self) -> Iterable[Metric]:
         yield from self._processes.collect()
         yield from store_metrics(self._state)
+        yield from _shelf_metrics(self._shelf)
 
 
 STORE_READ_TIMEOUT_S = 5.0
@@ -194,6 +197,39 @@ def store_metrics(state: StoreState | None) -> Iterable[Metric]:
     yield processes
     yield GaugeMetricFamily("deferd_store_replicas", "Replicas of the store that are online.", state.facts.replicas)
     yield from _topic_metrics(state)
+
+
+def _shelf_metrics(shelf: Status | None) -> Iterable[Metric]:
+    if shelf is None:
+        return
+    yield GaugeMetricFamily(
+        "deferd_shelf_up",
+        "1 when the shelf's jobs can be read and moved, else 0; only services with a shelf.",
+        shelf.fault is None,
+    )
+    if shelf.fault is not None:
+        return
+    if shelf.jobs is not None:
+        yield GaugeMetricFamily("deferd_shelf_jobs", "Delayed jobs on the shelf.", shelf.jobs)
+    yield GaugeMetricFamily(
+        "deferd_shelf_bytes",
+        "The size of the shelf's files, without the log of the last changes.",
+        shelf.bytes_on_disk,
+    )
+    moved = CounterMetricFamily(
+        "deferd_shelf_moved",
+        "Jobs that went to the shelf (out) and were loaded into the store (in) since its process was started.",
+        labels=["way"],
+    )
+    moved.add_metric(("out",), shelf.moved_out)
+    moved.add_metric(("in",), shelf.moved_in)
+    yield moved
+    yield GaugeMetricFamily(
+        "deferd_shelf_behind_seconds",
+        "For how long jobs have been on the shelf that are due within half of the time in which jobs are loaded; 0 "
+        "without such jobs.",
+        shelf.behind_s,
+    )
 
 
 def _topic_metrics(state: StoreState) -> Iterable[Metric]:

@@ -216,10 +216,11 @@ class Engine:
                 dead_jobs=self.dead_jobs,
                 finish_rates=self.finish_rates,
                 failing=self.failing,
+                shelf=self.shelf,
                 dead_retention_ms=dead_retention_ms,
             )
         )
-        self.system = SystemReader(store, scripts, keys)
+        self.system = SystemReader(store, scripts, keys, self.shelf)
 
     async def start(self) -> None:
         """Start the timers and the subscription to the store's messages.

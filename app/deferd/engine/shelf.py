@@ -8,12 +8,14 @@ which it asked: the script does nothing once a job of that generation may have l
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from time import monotonic
 from typing import NamedTuple, Protocol, TypeVar
 
 import orjson
+from msgspec import Struct
 
 from deferd.contract.errors import StoreUnavailable
 
@@ -27,6 +29,13 @@ NO_SHELF = (1 << 53) - 1
 """In place of a generation: the ids need not be asked for."""
 NOT_ASKED = 0
 """In place of a generation: the topic had no jobs on the shelf when it was last heard of."""
+OPENING = "the shelf is being opened"
+"""The fault of a shelf whose process has just started."""
+PAGE_S = 2.0
+"""How long an operator's page waits for the shelf."""
+HANGS_S = 5.0
+"""Once one has waited in vain, no page waits for so long."""
+_HANGS = "the shelf did not respond in time"
 _REMEMBERED_MAX = 10_000
 _NOTED_MOST = 100
 Item = TypeVar("Item")
@@ -114,6 +123,32 @@ class Asked(NamedTuple):
     ids: Sequence[str]
 
 
+class Status(Struct, frozen=True):
+    """How the shelf is doing. Rates are per second, over the last 10 s.
+
+    `fault`: why jobs cannot be read or moved; None while they can. With a fault nothing else is known. `jobs`: how many
+    are on the shelf, None if that could not be read at the start. Jobs are loaded `ahead_s` before they are due.
+    `jobs_behind` have not been loaded although they are due within half of that, the first of them for `behind_s`.
+    """
+
+    pid: int
+    fault: str | None = None
+    jobs: int | None = None
+    bytes_on_disk: int = 0
+    moved_out: int = 0
+    moved_in: int = 0
+    moved_out_per_s: float = 0.0
+    moved_in_per_s: float = 0.0
+    jobs_behind: int = 0
+    behind_s: float = 0.0
+    ahead_s: float = 0.0
+
+    @property
+    def first_due_in_s(self) -> float:
+        """In how many seconds the first of the jobs behind is due; below 0 if it is late."""
+        return self.ahead_s / 2 - self.behind_s
+
+
 class ShelfCalls(Protocol):
     """The calls of the shelf. `topic` is a partition everywhere. Each raises StoreUnavailable."""
 
@@ -159,12 +194,17 @@ class ShelfCalls(Protocol):
         """When the first job of a topic that is on the shelf is due; None without one."""
         ...
 
+    async def status(self) -> Status:
+        """How the shelf is doing."""
+        ...
+
 
 class Shelf:
     """What a process knows of the shelf. Without `calls` there is none."""
 
     def __init__(self, calls: ShelfCalls | None = None) -> None:
         self.calls = calls
+        self._hangs_until_s = 0.0
         self._shelved: set[str] = set()
         """The partitions that had jobs on the shelf when a put last asked."""
         self._done: dict[str, list[Asked]] = {}
@@ -242,6 +282,29 @@ class Shelf:
         yield
         if monotonic() - asked_at_s > HELD_S:
             raise StoreUnavailable("the store took so long that jobs may have left it")
+
+    async def status(self) -> Status | None:
+        """How the shelf is doing, None without one. That it does not respond is a fault."""
+        if self.calls is None:
+            return None
+        try:
+            return await self.for_page(self.calls.status)
+        except StoreUnavailable as exc:
+            return Status(0, str(exc))
+
+    async def for_page(self, call: Callable[[], Awaitable[Result]]) -> Result:
+        """What a call of the shelf returns. It is for a page that is useful without that, and must not wait for long.
+
+        Raises StoreUnavailable, also if the shelf does not respond within PAGE_S, or did not lately.
+        """
+        if monotonic() < self._hangs_until_s:
+            raise StoreUnavailable(_HANGS)
+        try:
+            async with asyncio.timeout(PAGE_S):
+                return await call()
+        except TimeoutError:
+            self._hangs_until_s = monotonic() + HANGS_S
+            raise StoreUnavailable(_HANGS) from None
 
     def note_shelved(self, topic: str) -> None:
         """Note that a topic has jobs on the shelf: the store has refused a put that had not asked."""

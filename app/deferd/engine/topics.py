@@ -9,6 +9,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from time import monotonic
 from typing import Any, Literal
 
@@ -438,7 +439,7 @@ async def _with_first_on_shelf(view: TopicView, partitions: Sequence[str], shelf
     if shelf.calls is None:
         return view
     try:
-        on_shelf = await asyncio.gather(*map(shelf.calls.first_due, partitions))
+        on_shelf = await asyncio.gather(*(shelf.for_page(partial(shelf.calls.first_due, one)) for one in partitions))
     except StoreUnavailable:
         return view
     dues = [due_ms for due_ms in (view.next_due_at_ms, *on_shelf) if due_ms is not None]

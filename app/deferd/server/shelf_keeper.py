@@ -19,9 +19,10 @@ from typing import cast
 from msgspec import json
 
 from deferd.contract.errors import StoreUnavailable
+from deferd.engine.shelf import OPENING
 from deferd.server.startup_errors import CannotServe
 from deferd.settings import Settings, flag
-from deferd.shelf.calls import OPENING, ShelfConfiguration
+from deferd.shelf.calls import ShelfConfiguration
 from deferd.shelf.client import ShelfClient
 from deferd.store.data_dir import DataDirectory
 from deferd.store.embedded import FIRST_PAUSE_S, LONGEST_PAUSE_S, STABLE_S, TAKE_OVER_S

@@ -6,7 +6,7 @@ a few more:
 
 - `still` is replied to when the jobs of a topic stay where they are; they do until `release`, which has the number of
   that call, until the connection ends, or for STILL_S.
-- `status` tells how the shelf is doing.
+- `status` is replied to while nothing else can be, too.
 - `end` ends the process, and returns its id.
 """
 
@@ -24,8 +24,6 @@ from deferd.engine.shelf import ShelfCalls
 FRAME_BYTES_MAX = 256 * 1024 * 1024
 _LENGTH = struct.Struct("<I")
 STILL, RELEASE, STATUS, END = "still", "release", "status", "end"
-OPENING = "the shelf is being opened"
-"""The fault of a shelf whose process has just started."""
 
 
 class ShelfConfiguration(Struct, frozen=True):
@@ -41,26 +39,6 @@ class ShelfConfiguration(Struct, frozen=True):
     linger_s: float
     log_format: Literal["console", "json"]
     log_level: str
-
-
-class Status(Struct, frozen=True):
-    """How the shelf is doing. Rates are per second, over the last 10 s.
-
-    `fault`: why jobs cannot be read or moved; None while they can. `jobs`: how many are on the shelf, None if that
-    could not be read at the start. `jobs_behind` should have been loaded long ago, the first of them `behind_s` seconds
-    ago.
-    """
-
-    pid: int
-    fault: str | None = None
-    jobs: int | None = 0
-    bytes_on_disk: int = 0
-    moved_out: int = 0
-    moved_in: int = 0
-    moved_out_per_s: float = 0.0
-    moved_in_per_s: float = 0.0
-    jobs_behind: int = 0
-    behind_s: float = 0.0
 
 
 class Verb(NamedTuple):
@@ -132,5 +110,5 @@ def _verbs() -> Iterator[tuple[str, Verb]]:
             yield name, _verb(tuple(types[one.name] for one in parameters), value, keywords)
 
 
-VERBS = {**dict(_verbs()), RELEASE: _verb((int,), None), STATUS: _verb((), Status), END: _verb((), int)}
+VERBS = {**dict(_verbs()), RELEASE: _verb((int,), None), END: _verb((), int)}
 """Arguments are in the order in which ShelfCalls declares them, all of them."""

@@ -13,8 +13,8 @@ from msgspec import Raw, msgpack
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine.scripts import request_ends_at_s
-from deferd.engine.shelf import Asked, Page, Wanted
-from deferd.shelf.calls import END, RELEASE, STATUS, STILL, VERBS, BadFrame, Frames, Status, frame
+from deferd.engine.shelf import Asked, Page, Status, Wanted
+from deferd.shelf.calls import END, RELEASE, STATUS, STILL, VERBS, BadFrame, Frames, frame
 from deferd.store.task_cancellation import forget_error
 
 CALL_S = 5.0
@@ -105,7 +105,7 @@ class ShelfClient:
         return due_ms
 
     async def status(self) -> Status:
-        """How the shelf is doing. Raises StoreUnavailable if its process does not respond."""
+        """See ShelfCalls."""
         status: Status = await self._call(STATUS)
         return status
 

@@ -20,10 +20,9 @@ from msgspec import Raw
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
-from deferd.engine.shelf import KEPT_S, STILL_S
+from deferd.engine.shelf import KEPT_S, OPENING, STILL_S, Status
 from deferd.shelf.calls import (
     END,
-    OPENING,
     RELEASE,
     STATUS,
     STILL,
@@ -31,7 +30,6 @@ from deferd.shelf.calls import (
     BadFrame,
     Frames,
     ShelfConfiguration,
-    Status,
     Verb,
     frame,
 )
@@ -199,7 +197,7 @@ class ShelfProcess:
             _log.error("%s; trying again", reason)
 
     async def status(self) -> Status:
-        """See ShelfClient."""
+        """See ShelfCalls."""
         if self._mover is None or self._shelving is None:
             return Status(os.getpid(), self._reason)
         moved = self._mover.moved
@@ -220,6 +218,7 @@ class ShelfProcess:
             round(in_per_s, 1),
             jobs_behind,
             round(behind_s, 3),
+            self._shelving.ahead_s,
         )
 
     async def mover(self) -> Mover:

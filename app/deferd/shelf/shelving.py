@@ -284,6 +284,11 @@ class Shelving:
         """The time of the store that has a topic. Raises StoreUnavailable."""
         return await self._clock.now_ms(self.keys.shard_of(topic))
 
+    @property
+    def ahead_s(self) -> float:
+        """How long before they are due jobs come back; 0 if they come back at once."""
+        return (self._ahead_ms or 0) / 1000
+
     def rates(self) -> tuple[float, float]:
         """How many jobs a second have gone out, and come back, in the last 10 s."""
         moved = self.mover.moved

@@ -67,6 +67,7 @@ def test_the_system_shows_no_secret_and_no_path(shared_service: ServiceProcess) 
     assert found["store"]["durability"] == "fsync"
     assert found["store"]["memory_bytes"] > 0
     assert [shard["shard"] for shard in found["shards"]] == [0]
+    assert "shelf" not in found
     assert found["settings"]["workers"] == 1
     assert not found["settings"].keys() & {"redis_url", "keys", "data_dir", "keys_file", "tls_cert", "tls_key"}
     assert _get(shared_service, "/key").json()["scopes"] == ["put", "pop", "cancel", "read", "admin"]

@@ -59,7 +59,8 @@ def labels_in(text: str) -> dict[str, set[str]]:
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     """Of its own: the shared one may have more topics than it labels."""
-    with running_service("--push-allow", "localhost:1", data_dir=tmp_path_factory.mktemp("metrics")) as service:
+    flags = ("--push-allow", "localhost:1", "--shelf-after", "1h")
+    with running_service(*flags, data_dir=tmp_path_factory.mktemp("metrics")) as service:
         yield service
 
 

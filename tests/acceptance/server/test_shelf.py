@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -16,9 +17,10 @@ import httpx
 import pytest
 
 from deferd.contract.errors import StoreUnavailable
-from deferd.shelf.calls import Status
+from deferd.engine.shelf import PAGE_S, Status
 from deferd.shelf.client import ShelfClient
 from deferd.store.data_dir import DataDirectory
+from tests.acceptance.cli.command_line import Shell
 from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess
 from tests.waiting import BUSY_S, wait_until
@@ -244,3 +246,86 @@ def test_a_shelf_whose_files_are_damaged_says_so_and_stops_nothing_else(tmp_path
         manifest.write_bytes(whole)
         wait_for_jobs_on_the_shelf(service, 3)
         assert calls.get("/jobs/far/j0").status_code == 200
+
+
+def test_operators_see_the_shelf_and_that_it_hangs(tmp_path: Path) -> None:
+    with shelving(tmp_path) as service, calls_of(service) as calls:
+        shell = Shell(service.url)
+        put(calls, 3, delay=86_400, topic="far")
+        wait_for_jobs_on_the_shelf(service, 3)
+        wait_until(lambda: calls.get("/system").json()["shelf"]["jobs"] == 3, SHELVED_S, "it is read again")
+        shelf = calls.get("/system").json()["shelf"]
+        assert (shelf["moved_out"], shelf["moved_in"], shelf["jobs_behind"], shelf["behind"]) == (3, 0, 0, 0)
+        assert (shelf["loads_ahead"], "fault" in shelf) == (0, False)
+        assert shelf["moved_out_per_second"] > 0
+        assert calls.get("/topics/far").json()["shelved"] == calls.get("/topics").json()["topics"][0]["shelved"] == 3
+        assert re.search(r"^on the shelf +3$", shell.good("topic", "far"), re.MULTILINE)
+        assert re.search(r"^shelf +3 jobs, ", shell.good("system"), re.MULTILINE)
+        assert "On the shelf</dt><dd>3<" in calls.get("/console/topics/far").text
+        page = calls.get("/console/system").text
+        assert re.search(r"Delayed jobs on the shelf</dt><dd>3<", page)
+        assert "jobs are loaded in time" in page
+        assert not [one for one in calls.get("/now").json()["alerts"] if one["code"] == "shelf_behind"]
+
+        _asks_why(calls, shell)
+
+        found = metrics(calls)
+        assert (found["deferd_shelf_up"], found["deferd_shelf_jobs"]) == (1, 1)
+        assert (found['deferd_shelf_moved_total{way="out"}'], found['deferd_shelf_moved_total{way="in"}']) == (3, 2)
+        assert found["deferd_shelf_behind_seconds"] == 0
+        assert "deferd_shelf_bytes" in found
+
+        pid = shelf_pid(service)
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            _sees_that_it_hangs(calls, shell)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
+def _asks_why(calls: httpx.Client, shell: Shell) -> None:
+    """Only the look that loads a job says where it was."""
+    why = calls.get("/jobs/far/j0/why").json()
+    assert (why["state"], why["shelved"]) == ("delayed", True)
+    assert why["reasons"][0]["text"].endswith(
+        "It was on the shelf, on disk, where jobs stay until they are due; this look has loaded it."
+    )
+    assert "shelved" not in calls.get("/jobs/far/j0/why").json()
+    assert "this look has loaded it" in calls.get("/console/topics/far/jobs/j1").text
+    assert shell.good("why", "far", "j1").startswith("far/j1 is delayed\n")
+    assert calls.get("/topics/far").json()["shelved"] == 1
+
+
+def _sees_that_it_hangs(calls: httpx.Client, shell: Shell) -> None:
+    def alerts() -> list[dict[str, Any]]:
+        began_s = time.monotonic()
+        found = calls.get("/now").json()["alerts"]
+        assert time.monotonic() - began_s < PAGE_S + BUSY_S
+        return [one for one in found if one["code"] == "shelf_behind"]
+
+    wait_until(lambda: alerts() != [], 15, "the alert")
+    [alert] = alerts()
+    assert (alert["severity"], alert["why"]) == ("critical", "the shelf did not respond in time")
+    done = shell.run("now")
+    text = "the shelf did not respond in time: calls that need its jobs fail"
+    began_s = time.monotonic()
+    assert (done.returncode, text in done.stdout, text in calls.get("/").text) == (6, True, True)
+    assert calls.get("/system").json()["shelf"] == {"fault": "the shelf did not respond in time"}
+    assert "be read or moved: the shelf did not respond in time." in calls.get("/console/system").text
+    assert re.search(r"^shelf +cannot be used: the shelf did not", shell.good("system"), re.MULTILINE)
+    forecast = calls.get("/forecast").json()
+    assert (forecast["complete"], forecast["unreadable_shards"], forecast["delayed"]) == (False, [], 2)
+    assert "Some of what comes due is missing" in calls.get("/console/topics/far").text
+    done = shell.run("forecast")
+    assert (done.returncode, "some are missing" in done.stderr) == (0, True)
+    found = metrics(calls)
+    assert (found["deferd_store_up"], found["deferd_shelf_up"]) == (1, 0)
+    assert time.monotonic() - began_s < 4 * PAGE_S + BUSY_S
+    assert "deferd_shelf_jobs" not in found
+    assert calls.get("/topics/far").json()["shelved"] == 1
+
+
+def metrics(calls: httpx.Client) -> dict[str, float]:
+    lines = [line for line in calls.get("/metrics").text.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}

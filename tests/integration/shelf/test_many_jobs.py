@@ -34,7 +34,7 @@ from deferd.store.connection import Store
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver, started_engine
 from tests.integration.engine.test_tasks import counted, killed_in_step, spec_of
 from tests.integration.store.store_servers import StoreServer
-from tests.shelving import let_go
+from tests.shelving import ShelfInProcess, let_go
 from tests.waiting import BUSY_S
 
 DELAYED = JobState.DELAYED
@@ -45,16 +45,16 @@ SELECTS = [pytest.param(STATE, id="state"), pytest.param(TAG, id="tag")]
 
 
 @pytest.fixture
-async def mover(store: Store, tmp_path: Path) -> AsyncIterator[Mover]:
+async def mover(store: Store, tmp_path: Path) -> AsyncIterator[ShelfInProcess]:
     with Rows(tmp_path) as rows:
-        mover = Mover(rows, Scripts(store, movable_clock=True), Keys(1))
+        mover = ShelfInProcess(rows, Scripts(store, movable_clock=True), Keys(1))
         await mover.settle_all()
         yield mover
         await mover.close()
 
 
 @pytest.fixture
-async def driver(store: Store, server: StoreServer, mover: Mover) -> AsyncIterator[EngineDriver]:
+async def driver(store: Store, server: StoreServer, mover: ShelfInProcess) -> AsyncIterator[EngineDriver]:
     """As the driver of other tests, with a shelf."""
     engine = Engine(store, movable_clock=True, shelf=mover)
     yield EngineDriver(engine, server)
@@ -436,7 +436,7 @@ async def test_topics_are_found_that_have_all_jobs_on_the_shelf(store: Store, tm
     names = [f"t{number}" for number in range(12)]
     async with AsyncExitStack() as stack:
         rows = stack.enter_context(Rows(tmp_path))
-        mover = Mover(rows, Scripts(store, movable_clock=True), keys)
+        mover = ShelfInProcess(rows, Scripts(store, movable_clock=True), keys)
         stack.push_async_callback(mover.close)
         engine = Engine(store, shards=SHARDS, movable_clock=True, shelf=mover)
         stack.push_async_callback(engine.close)
@@ -573,7 +573,7 @@ async def fill_and_be_slow(driver: EngineDriver, mover: Mover, verb: str, now: l
     ],
 )
 async def test_another_process_goes_on_with_a_task(
-    driver: EngineDriver, mover: Mover, kind: str, fields: dict[str, Any], step: int
+    driver: EngineDriver, mover: ShelfInProcess, kind: str, fields: dict[str, Any], step: int
 ) -> None:
     before = await put_many(driver, 1000)
     await shelve(mover, 600)

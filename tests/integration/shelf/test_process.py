@@ -15,9 +15,9 @@ from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import PutJob
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
-from deferd.engine.shelf import STILL_S, Job, Wanted
+from deferd.engine.shelf import STILL_S, Job, Status, Wanted
 from deferd.shelf import moving, shelving
-from deferd.shelf.calls import ShelfConfiguration, Status
+from deferd.shelf.calls import ShelfConfiguration
 from deferd.shelf.client import ShelfClient
 from deferd.shelf.moving import Mover
 from deferd.shelf.process import ShelfProcess

@@ -13,13 +13,12 @@ import pytest
 from deferd.engine.engine import Engine
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
-from deferd.shelf.moving import Mover
 from deferd.shelf.rows import Rows
 from tests.integration.engine.drawn_calls import TOPICS
 from tests.integration.engine.modelled_job import DEAD_RETENTION_S
 from tests.integration.engine.test_state_machine import EveryCall, run_machine
 from tests.integration.store.store_servers import StoreServer
-from tests.shelving import let_go
+from tests.shelving import ShelfInProcess, let_go
 
 BATCH = 3
 EVER_MS = 1 << 47
@@ -35,7 +34,7 @@ class EveryCallOnShelf(EveryCall):
         folder = self.ending.enter_context(tempfile.TemporaryDirectory())
         rows = self.ending.enter_context(Rows(Path(folder)))
         rows._on_disk.sync = False  # no process ends here, and the time of an example is short
-        self.mover = Mover(rows, Scripts(self.store, movable_clock=True), Keys(self.shards))
+        self.mover = ShelfInProcess(rows, Scripts(self.store, movable_clock=True), Keys(self.shards))
         return Engine(
             self.store,
             shards=self.shards,

@@ -131,6 +131,24 @@ TEXTS: list[tuple[str, str | None, dict[str, Any], str]] = [
         "a: 1,000 delayed and due, oldest 12 s late: the timer does not keep up",
     ),
     (
+        "shelf_behind",
+        None,
+        {"jobs": 41_200, "within_ms": 30 * MIN, "first_due_at_ms": NOW_MS + 12 * MIN, "rate": 1234.5},
+        ("41,200 jobs due within 30 min are still on the shelf, the first is due in 12 min; 1,234 a second are loaded"),
+    ),
+    (
+        "shelf_behind",
+        None,
+        {"jobs": 1, "within_ms": 0, "first_due_at_ms": NOW_MS - 3000, "rate": 0.0},
+        "1 job that is due is still on the shelf, the first is 3 s late; 0 a second are loaded",
+    ),
+    (
+        "shelf_behind",
+        None,
+        {"why": "the shelf did not respond in time"},
+        ("the shelf did not respond in time: calls that need its jobs fail, and jobs become late if this lasts"),
+    ),
+    (
         "durability",
         "a",
         {"durability": "fsync", "available": "memory", "why": "appendonly is no"},

@@ -1,4 +1,4 @@
-"""The order of topics at a glance."""
+"""The order of topics at a glance, and when the shelf needs a person."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from deferd.engine.inspection.attention import SORTS, Attention, TopicState, overview_of
+from deferd.engine.inspection.attention import SORTS, Attention, TopicState, _alerts_of, overview_of
+from deferd.engine.shelf import OPENING, Status
 
 
 def state(topic: str, **known: int) -> TopicState:
@@ -62,3 +63,32 @@ def test_sums_are_over_all_that_match_and_an_unknown_rate_is_none() -> None:
     without_consumers = Attention(names=["b"], topics=FOUND.topics, is_complete=False)
     unknown = overview_of(without_consumers, lambda _: True, sort="rate", offset=0, limit=1)
     assert ([row.rate for row in unknown.rows], unknown.is_complete) == ([None], False)
+
+
+@pytest.mark.parametrize(
+    ("shelf", "severities"),
+    [
+        (None, []),
+        (Status(1, jobs=5, ahead_s=3600), []),
+        (Status(1, jobs=5, ahead_s=3600, jobs_behind=2, behind_s=0.5), []),
+        (Status(1, jobs=5, ahead_s=3600, jobs_behind=2, behind_s=5), ["warning"]),
+        (Status(1, jobs=5, ahead_s=3600, jobs_behind=2, behind_s=1439), ["warning"]),
+        (Status(1, jobs=5, ahead_s=3600, jobs_behind=2, behind_s=1440), ["critical"]),
+        (Status(1, jobs=5, ahead_s=3600, jobs_behind=2, behind_s=9000), ["critical"]),
+        (Status(1, jobs=5, jobs_behind=2, behind_s=0.9), []),
+        (Status(1, jobs=5, jobs_behind=2, behind_s=1.1), ["critical"]),
+        (Status(1, "the shelf's files cannot be used: No space left on device"), ["critical"]),
+        (Status(1, OPENING), ["warning"]),
+    ],
+)
+async def test_the_shelf_needs_somebody_before_a_job_is_late(shelf: Status | None, severities: list[str]) -> None:
+    """Jobs are loaded an hour ahead: half an hour ahead is a warning, and six minutes are critical."""
+    alerts = await _alerts_of(Attention(now_ms=1_000_000, shelf=shelf))
+    assert [(one.code, one.severity) for one in alerts] == [("shelf_behind", severity) for severity in severities]
+    for one in alerts:
+        if shelf is not None and shelf.fault is None:
+            assert one.facts["jobs"] == one.jobs == 2
+            assert one.facts["first_due_at_ms"] == 1_000_000 + round((shelf.ahead_s / 2 - shelf.behind_s) * 1000)
+        else:
+            assert shelf is not None
+            assert one.facts == {"why": shelf.fault}

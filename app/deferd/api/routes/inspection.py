@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import orjson
 from fastapi import Query
+from msgspec.structs import replace
 from pydantic import Field
 
 from deferd.api.context import CurrentRequest, RequestContext
@@ -42,7 +43,8 @@ async def explain_job(request: CurrentRequest, topic: Topic, id: JobId) -> contr
     facts = await request.engine.topics.why(topic, id)
     needs_consumer = isinstance(facts, JobFacts) and facts.record.state is JobState.READY and facts.target is None
     activity = await request.engine.consumer_registry.activity_of(topic) if needs_consumer else None
-    return explanation(topic, id, facts, activity)
+    shelf_after_s = request.app.settings.shelf_after
+    return explanation(topic, id, facts, activity, loaded_ahead_s=None if shelf_after_s is None else shelf_after_s / 2)
 
 
 class DeadQuery(TopicsQuery):
@@ -193,17 +195,28 @@ def _handled(rate: float | None, bucket_s: float) -> float | None:
 # Why a job has not run: each reason is a code with facts for programs, and a sentence for people.
 
 
-def explanation(topic: str, id: str, facts: JobFacts | MissingJob, activity: TopicActivity | None) -> Explanation:
+def explanation(
+    topic: str,
+    id: str,
+    facts: JobFacts | MissingJob,
+    activity: TopicActivity | None,
+    *,
+    loaded_ahead_s: float | None = None,
+) -> Explanation:
     """The reasons; what holds the job back now comes first.
 
-    `activity` None: nothing is known about consumers, or the topic is pushed and needs none.
+    `activity` None: nothing is known about consumers, or the topic is pushed and needs none. `loaded_ahead_s`: how long
+    before they are due jobs leave the shelf, None if they leave it at once.
     """
     if isinstance(facts, MissingJob):
         return Explanation(topic=topic, id=id, state=None, reasons=[_missing(facts)])
     state = facts.record.state
     match state:
         case JobState.DELAYED:
-            reasons = [*_placed(facts, _delayed(facts)), *_paused_reason(facts), *_failing_push(facts)]
+            due = _delayed(facts)
+            if facts.was_shelved:
+                due = replace(due, text=f"{due.text} {_shelved(loaded_ahead_s)}")
+            reasons = [*_placed(facts, due), *_paused_reason(facts), *_failing_push(facts)]
         case JobState.READY:
             reasons = [*_paused_reason(facts), *_pushed(facts), *_ready(facts, activity)]
         case JobState.RESERVED:
@@ -212,7 +225,8 @@ def explanation(topic: str, id: str, facts: JobFacts | MissingJob, activity: Top
             reasons = [_dead(facts)]
         case JobState.FINISHED:
             reasons = [_finished(facts)]
-    return Explanation(topic=topic, id=id, state=state, reasons=reasons)
+    shelved = True if facts.was_shelved and state is JobState.DELAYED else None
+    return Explanation(topic=topic, id=id, state=state, shelved=shelved, reasons=reasons)
 
 
 def _delayed(facts: JobFacts) -> WhyReason:
@@ -229,6 +243,14 @@ def _delayed(facts: JobFacts) -> WhyReason:
     left = f" of {most}" if most else ""
     text = f"Attempt {job.attempts}{left}{failed}; the next is due {when}."
     return WhyReason(code="backoff", text=text, **due, **last, max_attempts=most, snoozes=snoozes)
+
+
+def _shelved(loaded_ahead_s: float | None) -> str:
+    where = "It was on the shelf, on disk"
+    if loaded_ahead_s is not None:
+        until = f"{_span(loaded_ahead_s)} before they are due" if loaded_ahead_s else "they are due"
+        where += f", where jobs stay until {until}"
+    return f"{where}; this look has loaded it."
 
 
 def _placed(facts: JobFacts, due: WhyReason) -> list[WhyReason]:

@@ -135,6 +135,19 @@ def _late(facts: dict[str, Any], _now_ms: int) -> str:
     return f"{facts['jobs']:,} delayed and due, oldest {_span(facts['overdue_ms'])} late: the timer does not keep up"
 
 
+def _shelf_behind(facts: dict[str, Any], now_ms: int) -> str:
+    if facts.get("why") is not None:
+        return f"{facts['why']}: calls that need its jobs fail, and jobs become late if this lasts"
+    first_ms, within_ms, rate = facts["first_due_at_ms"], facts["within_ms"], facts["rate"]
+    number, is_one = f"{facts['jobs']:,}", facts["jobs"] == 1
+    due = f"due within {_span(within_ms)}" if within_ms else "that is due" if is_one else "that are due"
+    first = f"{_span(now_ms - first_ms)} late" if first_ms <= now_ms else f"due in {_span(first_ms - now_ms)}"
+    return (
+        f"{number} {'job' if is_one else 'jobs'} {due} {'is' if is_one else 'are'} still on the shelf, the first is "
+        f"{first}; {f'{rate:,.0f}' if rate >= 100 else f'{rate:.3g}'} a second are loaded"
+    )
+
+
 def _durability(facts: dict[str, Any], _now_ms: int) -> str:
     return (
         f"asks for durability {facts['durability']}, the store gives {facts['available']} ({facts['why']}): puts "
@@ -181,6 +194,7 @@ _TEXTS = {
     "dying": _dying,
     "paused": _paused,
     "late": _late,
+    "shelf_behind": _shelf_behind,
     "durability": _durability,
     "timer": _timer,
     "shard_unavailable": _shard_unavailable,

@@ -34,6 +34,7 @@ from deferd.engine.inspection.attention import STATES, OverviewRow, overview_of
 from deferd.engine.inspection.system import System
 from deferd.engine.movable_clock import MovableClock, Reading
 from deferd.engine.record import to_ms
+from deferd.engine.shelf import Status
 from deferd.engine.store_processes import StoreProcess
 from deferd.settings import shown_settings
 
@@ -109,6 +110,7 @@ async def get_system(request: CurrentRequest) -> contract.System:
         version=__version__,
         process=process,
         store=_store(found, is_embedded=settings.redis_url is None),
+        shelf=None if found.shelf is None else _shelf(found.shelf),
         shards=[
             contract.ShardFacts(
                 shard=timer.shard,
@@ -157,6 +159,22 @@ def _store(found: System, *, is_embedded: bool) -> contract.StoreFacts:
         replicas=found.replicas,
         durability=found.durability,
         why_not_fsync=found.why_not,
+    )
+
+
+def _shelf(found: Status) -> contract.Shelf:
+    if found.fault is not None:
+        return contract.Shelf(fault=found.fault)
+    return contract.Shelf(
+        jobs=found.jobs,
+        disk_bytes=found.bytes_on_disk,
+        moved_out=found.moved_out,
+        moved_in=found.moved_in,
+        moved_out_per_second=found.moved_out_per_s,
+        moved_in_per_second=found.moved_in_per_s,
+        loads_ahead=found.ahead_s,
+        jobs_behind=found.jobs_behind,
+        behind=found.behind_s,
     )
 
 

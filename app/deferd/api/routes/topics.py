@@ -45,6 +45,7 @@ from deferd.engine.consistency import Findings, StoreReport, TopicReport
 from deferd.engine.inspection.job_facts import Pause
 from deferd.engine.push_store import TargetState
 from deferd.engine.record import instant_ms
+from deferd.engine.shelf import Shelf
 from deferd.engine.topic_list import TopicList, TopicNames, TopicPage
 from deferd.engine.topic_sweeps import Sweep
 from deferd.engine.topics import JobFilter, TopicView
@@ -164,7 +165,7 @@ async def list_topics(request: CurrentRequest, query: Annotated[TopicsQuery, Que
     else:
         page = await list_visible(topic_list, visible, query.cursor, query.limit)
     return contract.TopicPage(
-        topics=[_shown(view) for view in page.views],
+        topics=[_shown(view, request.engine.shelf) for view in page.views],
         next_cursor=page.next_cursor,
         unavailable=page.unavailable,
         unreadable_shards=page.unreadable,
@@ -173,7 +174,7 @@ async def list_topics(request: CurrentRequest, query: Annotated[TopicsQuery, Que
 
 @router.serves(contract.GET_TOPIC)
 async def get_topic(request: CurrentRequest, topic: Topic) -> contract.TopicView:
-    shown = _shown(await request.engine.topics.get(topic))
+    shown = _shown(await request.engine.topics.get(topic), request.engine.shelf)
     if not shown.counts[JobState.DELAYED.value]:
         return shown
     found = (await request.engine.failing.retrying([topic])).get(topic)
@@ -184,18 +185,18 @@ async def get_topic(request: CurrentRequest, topic: Topic) -> contract.TopicView
 
 @router.serves(contract.SET_TOPIC)
 async def set_topic(request: CurrentRequest, topic: Topic, settings: TopicSettings) -> contract.TopicView:
-    return _shown(await request.engine.topics.set(topic, settings))
+    return _shown(await request.engine.topics.set(topic, settings), request.engine.shelf)
 
 
 @router.serves(contract.PAUSE_TOPIC)
 async def pause_topic(request: CurrentRequest, topic: Topic, pause: PauseTopic = _NO_REASON) -> contract.TopicView:
     by = request.admission.key_name
-    return _shown(await request.engine.topics.pause(topic, by, pause.reason))
+    return _shown(await request.engine.topics.pause(topic, by, pause.reason), request.engine.shelf)
 
 
 @router.serves(contract.RESUME_TOPIC)
 async def resume_topic(request: CurrentRequest, topic: Topic, _body: EmptyBody = EMPTY_BODY) -> contract.TopicView:
-    return _shown(await request.engine.topics.resume(topic))
+    return _shown(await request.engine.topics.resume(topic), request.engine.shelf)
 
 
 @router.serves(contract.LIST_JOBS)
@@ -277,7 +278,7 @@ async def _preview(request: RequestContext, sweep: Sweep) -> dict[str, Any]:
     }
 
 
-def _shown(view: TopicView) -> contract.TopicView:
+def _shown(view: TopicView, shelf: Shelf) -> contract.TopicView:
     """The topic; for a setting that is `null` the default of the service applies."""
     age_ms = view.oldest_ready_age_ms
     return contract.TopicView(
@@ -287,6 +288,7 @@ def _shown(view: TopicView) -> contract.TopicView:
         counts={state.value: view.counts.get(state, 0) for state in JobState},
         follow_ups=view.follow_ups,
         collections=view.collections,
+        shelved=None if shelf.calls is None and not view.shelved else view.shelved,
         oldest_ready_age=None if age_ms is None else seconds(age_ms),
         oldest_ready_at=instant_or_none(view.oldest_ready_due_at_ms),
         next_due_at=instant_or_none(view.next_due_at_ms),

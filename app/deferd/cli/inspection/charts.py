@@ -75,6 +75,8 @@ def forecast(
     for line in _bars(made):
         output.line(line)
     _show_topics(made, width)
+    if not made.complete:
+        output.complain("not all topics, schedules or jobs could be read: some are missing")
 
 
 def _bars(made: Forecast) -> Iterator[str]:

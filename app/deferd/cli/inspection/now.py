@@ -13,7 +13,7 @@ from deferd.cli.framework.output import Cells, Column
 
 if TYPE_CHECKING:
     from deferd.client import Client, Now
-    from deferd.contract.operations.system import StoreProcess
+    from deferd.contract.operations.system import Shelf, StoreProcess
 
 _CRITICAL = "critical"
 _CONSUMER_CELLS: Cells[Consumer] = {
@@ -86,6 +86,7 @@ def system(client: Client, as_json: bool) -> None:
         "memory": None if memory is None else f"{memory:,} bytes",
         "durability": store.durability + (f" ({store.why_not_fsync})" if store.why_not_fsync else ""),
         "replicas": store.replicas,
+        "shelf": None if found.shelf is None else _shelf(found.shelf),
         "timers": f"{sum(one.timer for one in found.shards)} of {found.shard_count} shards",
         "key": key.name or "none: the service has no keys",
         "scopes": ", ".join(key.scopes),
@@ -96,6 +97,17 @@ def system(client: Client, as_json: bool) -> None:
     for name, value in facts.items():
         if value is not None:
             output.line(f"{name:<{width}}  {output.printable(str(value))}")
+
+
+def _shelf(shelf: Shelf) -> str:
+    if shelf.fault is not None:
+        return f"cannot be used: {shelf.fault}"
+    jobs = "jobs" if shelf.jobs is None else output.count(shelf.jobs, "job")
+    behind = f", {shelf.jobs_behind:,} behind by {output.span(shelf.behind)}" if shelf.jobs_behind else ""
+    return (
+        f"{jobs}, {shelf.disk_bytes or 0:,} bytes; {output.number(shelf.moved_out_per_second)} a second go there, "
+        f"{output.number(shelf.moved_in_per_second)} are loaded{behind}"
+    )
 
 
 @client_command("deferd upgrade", "deferd upgrade --finish", json="print JSON")

@@ -39,6 +39,8 @@ def why(topic: str, id: str, client: Client, as_json: bool) -> int:
         output.json_line(explanation.fields)
     else:
         state = "is not there" if explanation.state is None else f"is {explanation.state.value}"
+        if explanation.shelved:
+            state += ", and was on the shelf"
         output.line(f"{topic}/{id} {state}")
         for reason in explanation.reasons:
             output.line(f"  {reason.code}: {output.printable(reason.text)}")

@@ -377,6 +377,8 @@ def _facts(view: TopicView) -> Iterator[tuple[str, str]]:
     if view.paused_reason:
         yield "paused because", output.printable(view.paused_reason)
     yield from ((state, output.number(view.counts[state])) for state in STATES)
+    if view.shelved is not None:
+        yield "on the shelf", output.number(view.shelved)
     waiting = {"follow-ups": view.follow_ups, "collections": view.collections}
     yield from ((name, output.number(count)) for name, count in waiting.items() if count)
     yield "oldest ready", output.span(view.oldest_ready_age)

@@ -137,7 +137,12 @@ async def _read_series(visit: Visit, topic: str, span: str) -> dict[str, Any]:
         buckets=buckets,
         limit=1,
     )
-    return {"flow": flow_series(history), "lateness": lateness_series(history), "due": due_series(forecast)}
+    return {
+        "flow": flow_series(history),
+        "lateness": lateness_series(history),
+        "due": due_series(forecast),
+        "complete": forecast["complete"],
+    }
 
 
 async def _read_consumers(visit: Visit, topic: str) -> dict[str, Any]:

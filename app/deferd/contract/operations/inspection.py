@@ -102,6 +102,9 @@ class Explanation(Response, frozen=True, kw_only=True):
     topic: str
     id: str
     state: Annotated[JobState | None, "Its state; `null` when there is no such job."]
+    shelved: Annotated[
+        bool | None, "`true`: the delayed job was on the shelf, and this look has loaded it; otherwise omitted."
+    ] = None
     reasons: Annotated[list[WhyReason], "What holds it back now comes first."]
 
     schema_examples = (
@@ -238,7 +241,9 @@ class Forecast(Response, frozen=True, kw_only=True):
     topics: Annotated[list[TopicForecast], "The topics with the most jobs due in the buckets come first."]
     left_out: Annotated[int, "How many topics with delayed jobs are not shown."]
     complete: Annotated[
-        bool, "`false`: there are too many topics or runs of schedules, and some are missing from the sums."
+        bool,
+        "`false`: there are too many topics or runs of schedules, or the shelf cannot be read, and some are missing "
+        "from the sums.",
     ]
     unreadable_shards: Annotated[list[int], "Shards of the store that cannot be reached; their topics are missing."]
 

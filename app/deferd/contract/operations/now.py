@@ -18,6 +18,7 @@ ALERT_CODES: Final = (
     "push_failing",
     "failing",
     "late",
+    "shelf_behind",
     "behind",
     "topic_full",
     "dying",
@@ -50,7 +51,11 @@ class Alert(Response, frozen=True, kw_only=True):
     next_try_at: Annotated[
         datetime | None, "`push_failing`: until when the circuit is open; then one request tries the target."
     ] = None
-    rate: Annotated[float | None, "`behind`: jobs handed out per second in the last seconds."] = None
+    rate: Annotated[
+        float | None,
+        "`behind`: jobs handed out per second in the last seconds. `shelf_behind`: jobs loaded per second in the last "
+        "10 s.",
+    ] = None
     estimated_wait: Annotated[
         float | None, "`behind`: seconds until the last ready job is handed out at this rate."
     ] = None
@@ -82,7 +87,13 @@ class Alert(Response, frozen=True, kw_only=True):
     ] = None
     by: Annotated[str | None, "`paused`: name of the key that paused it, if it was one."] = None
     since: Annotated[datetime | None, "`paused`: since when, if that is known."] = None
-    jobs: Annotated[int | None, "`late`: delayed jobs that are due. `topic_full`: live jobs."] = None
+    jobs: Annotated[
+        int | None,
+        "`late`: delayed jobs that are due. `topic_full`: live jobs. `shelf_behind`: jobs on the shelf that should be "
+        "loaded.",
+    ] = None
+    within: Annotated[float | None, "`shelf_behind`: these are due within so many seconds."] = None
+    first_due_at: Annotated[datetime | None, "`shelf_behind`: when the first of them is due, or was."] = None
     max_jobs: Annotated[int | None, "`topic_full`: the topic's limit."] = None
     shard: Annotated[int | None, "`timer`: the shard."] = None
     running: Annotated[bool | None, "`timer`: whether a timer works there at all."] = None
@@ -90,7 +101,9 @@ class Alert(Response, frozen=True, kw_only=True):
     durability: Annotated[str | None, "`durability`: the level that the topic asks for."] = None
     available: Annotated[str | None, "`durability`: the level that the store gives."] = None
     why: Annotated[
-        str | None, "`durability`: why it gives no more. `paused`: why, if that was said when it was paused."
+        str | None,
+        "`durability`: why it gives no more. `paused`: why, if that was said when it was paused. `shelf_behind`: why "
+        "the shelf cannot be used; then no numbers are known.",
     ] = None
     shards: Annotated[list[int] | None, "`shard_unavailable`: shards that cannot be reached."] = None
     schedule: Annotated[str | None, "`schedules_missed`: name of the schedule."] = None
@@ -108,7 +121,9 @@ class Now(Response, frozen=True, kw_only=True):
     next_due_jobs: Annotated[int, "Delayed jobs that are due in the same second as that one."]
     topics_looked_at: Annotated[int, "Topics that were read."]
     complete: Annotated[
-        bool, "`false`: there are too many topics, or a shard of the store cannot be reached; alerts may be missing."
+        bool,
+        "`false`: there are too many topics, or a shard of the store cannot be reached; alerts may be missing. Or the "
+        "shelf cannot be read; then `next_due_at` may be too late.",
     ]
 
     schema_examples = (
@@ -154,11 +169,11 @@ GET_NOW = Operation(
     summary="Get what needs a person now",
     description=(
         "Lists what needs a person, the most urgent first: topics without consumers or behind, push targets and "
-        "attempts that fail, jobs that died within the last hour, pauses that hold jobs back, a timer that is late, "
-        "a store that is down in part. Each alert has a `code` and facts for programs, and a `text` for people. "
-        "Without alerts all is quiet. `next_due_at` is when the next job is due, and `next_due_jobs` how many are "
-        "due in that second. With `topics`: only alerts of these topics, and of the store. What was read is kept for "
-        "up to 5 seconds."
+        "attempts that fail, jobs that died within the last hour, pauses that hold jobs back, a timer or a shelf that "
+        "is late, a store that is down in part. Each alert has a `code` and facts for programs, and a `text` for "
+        "people. Without alerts all is quiet. `next_due_at` is when the next job is due, and `next_due_jobs` how many "
+        "are due in that second. With `topics`: only alerts of these topics, and of the store. What was read is kept "
+        "for up to 5 seconds."
     ),
     response=Now,
     response_description="The alerts.",

@@ -136,6 +136,21 @@ class StoreProcess(Response, frozen=True, kw_only=True):
     seen_at: Annotated[datetime, "When it last said that it is there: every 5 s, every 20 s in an embedded store."]
 
 
+class Shelf(Response, frozen=True, kw_only=True):
+    """The shelf: delayed jobs that are due late, in files instead of the store's memory. With a `fault` only that."""
+
+    fault: Annotated[str | None, "Why jobs cannot be read or moved; omitted while they can."] = None
+    jobs: Annotated[int | None, "Jobs on the shelf; omitted when that is not known."] = None
+    disk_bytes: Annotated[int | None, "The size of its files, without the log of the last changes."] = None
+    moved_out: Annotated[int | None, "Jobs that went to the shelf since its process was started."] = None
+    moved_in: Annotated[int | None, "Jobs that were loaded into the store since then."] = None
+    moved_out_per_second: Annotated[float | None, "Jobs that went there per second, in the last 10 s."] = None
+    moved_in_per_second: Annotated[float | None, "Jobs that were loaded per second, in the last 10 s."] = None
+    loads_ahead: Annotated[float | None, "How many seconds before they are due jobs are loaded."] = None
+    jobs_behind: Annotated[int | None, "Jobs that are due within half of that, and are not loaded."] = None
+    behind: Annotated[float | None, "For how many seconds the first of them has been; 0 without."] = None
+
+
 _PROCESS = {
     "host": "deferd-7c9f-x2x4",
     "pid": 4711,
@@ -162,6 +177,7 @@ class System(Response, frozen=True, kw_only=True):
     version: Annotated[str, "Version of deferd."]
     process: ServerProcess
     store: StoreFacts
+    shelf: Annotated[Shelf | None, "The shelf; omitted by a service without one."] = None
     shards: list[ShardFacts]
     unreadable_shards: Annotated[list[int], "Shards of the store that cannot be reached."]
     shard_count: int
@@ -186,6 +202,17 @@ class System(Response, frozen=True, kw_only=True):
                 "replicas": 0,
                 "durability": "fsync",
                 "why_not_fsync": None,
+            },
+            "shelf": {
+                "jobs": 4120000,
+                "disk_bytes": 734003200,
+                "moved_out": 4500000,
+                "moved_in": 380000,
+                "moved_out_per_second": 210.5,
+                "moved_in_per_second": 35.0,
+                "loads_ahead": 3600.0,
+                "jobs_behind": 0,
+                "behind": 0.0,
             },
             "shards": [{"shard": 0, "topics": 12, "timer": True, "work_due_at": "2026-11-21T03:12:16.000Z"}],
             "unreadable_shards": [],
@@ -282,8 +309,8 @@ GET_SYSTEM = Operation(
     scope=Scope.READ,
     summary="Get what the service runs on",
     description=(
-        "Returns the versions, the store with its memory, durability and replicas, the timer of each shard, "
-        "and the settings except for secrets and paths. The key must match all topics."
+        "Returns the versions, the store with its memory, durability and replicas, the shelf if there is one, the "
+        "timer of each shard, and the settings except for secrets and paths. The key must match all topics."
     ),
     response=System,
     response_description="The system.",

@@ -48,6 +48,9 @@ class TopicView(Response, frozen=True, kw_only=True):
         int, "How many puts wait until the job with their id has ended; omitted when there are none."
     ] = 0
     collections: Annotated[int, "To how many jobs and follow-ups appends add items; omitted when there are none."] = 0
+    shelved: Annotated[
+        int | None, "How many of the delayed jobs are on the shelf; omitted by a service without one when it is 0."
+    ] = None
     oldest_ready_age: Annotated[
         float | None, "Seconds since the first job of the Ready list was due; `null` when none is ready."
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
 import orjson
@@ -27,6 +28,7 @@ from deferd.engine.partitions import is_first, topic_of, topics_of
 from deferd.engine.push_store import OPENS_AFTER, TargetState
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts, WrongType
+from deferd.engine.shelf import OPENING, Shelf, Status
 from deferd.engine.topic_list import TopicList, raise_if_none_is_readable, select_topics
 from deferd.store.connection import Store
 from deferd.store.durability_levels import FSYNC, MEMORY, is_replicated, name_of, replicas_of
@@ -42,6 +44,8 @@ _TOPICS_PER_CALL = 50
 """About a millisecond of the store's time."""
 _MISSED_PER_SHARD = 200
 _TARGETS_READ = 200
+_SHELVED_READ = 100
+"""Topics, those with the most jobs; each needs two calls of the shelf."""
 _SUMMED = ("delayed", "ready", "reserved", "dead", "recently_dead", "overdue", "due_soon")
 _DEAD_LOOKED_AT = 2000
 """Enough to name the most frequent error; `GET /dead` lists all errors."""
@@ -112,7 +116,8 @@ class Attention:
     rates of two days of topics in which many are due soon, as far as they are known. `given` is what the
     store gives to topics that ask for more than memory, as far as that is known. `targets` are the states of the push
     targets whose circuits are not closed, of the first 200. `failing` are topics in which attempts fail, and `retrying`
-    the jobs that wait there for another one, of some. `unreadable` are shards that cannot be reached.
+    the jobs that wait there for another one, of some. `unreadable` are shards that cannot be reached. `shelf` is None
+    without a shelf.
     """
 
     now_ms: int = 0
@@ -130,6 +135,7 @@ class Attention:
     targets: dict[str, TargetState] = field(default_factory=dict)
     failing: dict[str, Failing] = field(default_factory=dict)
     retrying: dict[str, Retrying] = field(default_factory=dict)
+    shelf: Status | None = None
 
 
 class AttentionReader:
@@ -146,6 +152,7 @@ class AttentionReader:
         dead_jobs: DeadJobs,
         finish_rates: FinishRates,
         failing: FailingTopics,
+        shelf: Shelf,
         dead_retention_ms: int,
     ) -> None:
         self._store = store
@@ -157,6 +164,7 @@ class AttentionReader:
         self._dead_retention_ms = dead_retention_ms
         self._finish_rates = finish_rates
         self._failing = failing
+        self._shelf = shelf
 
     async def read(self) -> Attention:
         """Read everything. Raises StoreUnavailable when no shard of the store can be reached."""
@@ -178,6 +186,7 @@ class AttentionReader:
             self._read_rates(found),
             self._read_targets(found),
             self._read_failing(found),
+            self._read_shelf(found),
         )
         return found
 
@@ -251,6 +260,33 @@ class AttentionReader:
         except StoreUnavailable:
             found.is_complete = False
 
+    async def _read_shelf(self, found: Attention) -> None:
+        """How it is doing, and what is due next in topics whose delayed jobs are all there."""
+        found.shelf = await self._shelf.status()
+        shelved = sorted((-one.delayed, name) for name, one in found.topics.items() if one.delayed and _is_shelved(one))
+        await asyncio.gather(*(self._read_first_on_shelf(name, found) for _, name in shelved[:_SHELVED_READ]))
+
+    async def _read_first_on_shelf(self, topic: str, found: Attention) -> None:
+        calls, partitions = self._shelf.calls, self._keys.partitions.of(topic)
+        if calls is None:
+            return
+        jobs = 0
+        try:
+            firsts = [await self._shelf.for_page(partial(calls.first_due, one)) for one in partitions]
+            first_ms = min((one for one in firsts if one is not None), default=None)
+            if first_ms is None:  # they have been loaded
+                return
+            second = [first_ms, first_ms - first_ms % 1000 + 1000]
+            for partition in partitions:
+                before, within = await self._shelf.for_page(partial(calls.counts_before, partition, second))
+                jobs += within - before
+        except StoreUnavailable:
+            found.is_complete = False
+            return
+        due_ms = max(first_ms, found.now_ms)  # what is late on the shelf is not late because of the timer
+        state = found.topics[topic]
+        found.topics[topic] = state._replace(first_due_ms=due_ms, next_due_ms=due_ms, next_due_jobs=jobs)
+
     async def _read_rates(self, found: Attention) -> None:
         many = sorted((-state.due_soon, name) for name, state in found.topics.items() if state.due_soon >= MANY_DUE)
         found.best = await self._finish_rates.best_of([name for _, name in many[:_RATES_READ]])
@@ -323,6 +359,11 @@ class AttentionReader:
             found.given[topic] = given if before is None else _weaker(before, given)
 
 
+def _is_shelved(state: TopicState) -> bool:
+    """Whether all delayed jobs of the topic are on the shelf."""
+    return state.first_due_ms < 0
+
+
 def _topics_of(reports: Reports, registry: ConsumerRegistry) -> tuple[set[str], TopicPatterns]:
     """Topics and patterns of all consumers, including consumers of this process that are not published yet."""
     consumers = (*reports.consumers, *registry.sample().consumers)
@@ -388,6 +429,10 @@ FAILING_LEAST = 20
 """Fewer failed attempts raise no alert; nor do as many as jobs were finished: then retries help."""
 FAILING_CRITICAL = 100
 """So many failed, and nothing at all was finished."""
+SHELF_BEHIND_S = 1.0
+"""The shelf looks for jobs to load at least once a second."""
+SHELF_CRITICAL_SHARE = 0.1
+"""Of the time for loading: if less than this is left, jobs may soon be late."""
 _KEPT_S, _KEPT_LEAST_S = 5.0, 0.5
 _TOPICS_AT_ONCE = 100
 
@@ -421,7 +466,7 @@ class Now:
 
 async def _alerts_of(found: Attention) -> list[Alert]:
     """The alerts of the store and of all topics, the most urgent first. Lets others run in between."""
-    alerts = [*_of_shards(found), *_dying(found)]
+    alerts = [*_of_shards(found), *_of_shelf(found), *_dying(found)]
     timers_down = {alert.facts["shard"] for alert in alerts if alert.code == "timer"}
     stalled = {name for shard in found.shards if shard.shard in timers_down for name in shard.topics}
     for at, state in enumerate(found.topics.values()):
@@ -443,6 +488,24 @@ def _of_shards(found: Attention) -> Iterator[Alert]:
         for schedule, topic, at_ms, missed in shard.missed:
             facts = {"schedule": schedule, "missed": missed, "last_missed_at_ms": at_ms}
             yield Alert("warning", "schedules_missed", topic, missed, facts)
+
+
+def _of_shelf(found: Attention) -> Iterator[Alert]:
+    """Jobs that are due within half of the time for loading are on the shelf, or it is not known which ones are."""
+    shelf = found.shelf
+    if shelf is None:
+        return
+    if shelf.fault is not None:
+        severity: Severity = "warning" if shelf.fault == OPENING else "critical"
+        yield Alert(severity, "shelf_behind", facts={"why": shelf.fault})
+    elif shelf.jobs_behind and shelf.behind_s >= SHELF_BEHIND_S:
+        severity = "critical" if shelf.first_due_in_s <= SHELF_CRITICAL_SHARE * shelf.ahead_s else "warning"
+        facts: dict[str, Any] = {
+            "jobs": shelf.jobs_behind,
+            "first_due_at_ms": found.now_ms + round(shelf.first_due_in_s * 1000),
+        }
+        facts |= {"within_ms": round(shelf.ahead_s * 500), "rate": shelf.moved_in_per_s}
+        yield Alert(severity, "shelf_behind", jobs=shelf.jobs_behind, facts=facts)
 
 
 def _dying(found: Attention) -> Iterator[Alert]:

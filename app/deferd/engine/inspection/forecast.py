@@ -7,6 +7,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice, pairwise
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from deferd.engine.redis_keys import Keys
 from deferd.engine.schedule_planning import RunTimes, RunWindow, RunWindows
 from deferd.engine.schedule_store import ScheduleStore, StoredSchedule
 from deferd.engine.scripts import Scripts
-from deferd.engine.shelf import Shelf
+from deferd.engine.shelf import Shelf, ShelfCalls
 from deferd.engine.time_slice import TimeSlice, WorkTooLongError
 from deferd.engine.topic_list import SelectedTopics, TopicList, raise_if_none_is_readable, select_topics
 
@@ -74,8 +75,8 @@ class Period(NamedTuple):
 class Forecast:
     """`topics` have delayed jobs or planned runs. `now_ms` is the store's clock.
 
-    `unreadable` are shards of the store that cannot be reached; with `is_complete` false there are further topics, or
-    runs of schedules.
+    `unreadable` are shards of the store that cannot be reached; with `is_complete` false there are further topics, runs
+    of schedules, or jobs on the shelf.
     """
 
     now_ms: int
@@ -220,15 +221,22 @@ class Forecasts:
                 shelved, in_store, before_first, *counts = reply
                 of_partition = TopicForecast(in_store, before_first, array(_NUMBERS, counts) or none)
                 if shelved:
-                    of_partition = await self._with_shelved(name, period)
+                    of_partition = await self._with_shelved(name, forecast) or of_partition
                 before = forecast.topics.get(topic_of(name))
                 forecast.topics[topic_of(name)] = of_partition if before is None else before.plus(of_partition)
 
-    async def _with_shelved(self, name: str, period: Period) -> TopicForecast:
+    async def _with_shelved(self, name: str, forecast: Forecast) -> TopicForecast | None:
+        """The counts of a partition with its jobs on the shelf; None if that cannot be read: then they are missing."""
+        try:
+            if self._shelf.calls is not None:
+                return await self._shelf.for_page(partial(self._both, self._shelf.calls, name, forecast.period))
+        except StoreUnavailable:
+            pass
+        forecast.is_complete = False
+        return None
+
+    async def _both(self, calls: ShelfCalls, name: str, period: Period) -> TopicForecast:
         """Count the jobs of a partition in the store and on the shelf at the same instant."""
-        calls = self._shelf.calls
-        if calls is None:
-            raise StoreUnavailable("the shelf is not served")
         ends = period.ends
         async with calls.still(name):
             args = (period.from_ms, period.to_ms, 0, period.buckets)

@@ -42,7 +42,8 @@ class JobFacts:
     For a ready job, `ready` is the length of the Ready list, `ahead` how many jobs go before it, and `oldest_due_at_ms`
     when the oldest one was due. In a topic with several partitions `ready` is the sum over them, `ahead` an estimate,
     and the oldest job the one of its partition. `pause` is the pause of its topic, `target` the state of the target of
-    a pushed one. `touches`: how often the lease of a held job was extended.
+    a pushed one. `touches`: how often the lease of a held job was extended. `was_shelved`: it was on the shelf, from
+    which reading the facts has loaded it.
     """
 
     now_ms: int
@@ -55,17 +56,19 @@ class JobFacts:
     has_follow_up: bool = False
     touches: int = 0
     target: TargetState | None = None
+    was_shelved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class MissingJob:
-    """A job that is not in the store.
+    """A job that is not in the store. `now_ms` is the store's clock.
 
     `cancelled_until_ms`: it was cancelled while a consumer held it, and is remembered until then. `taken_until_ms`: it
     was finished, and its id stays taken until then. `nearest` are ids of the topic that are like its id, out of
     `compared` of the topic's `jobs`.
     """
 
+    now_ms: int
     topic_is_known: bool
     cancelled_until_ms: int | None
     taken_until_ms: int | None
@@ -86,9 +89,16 @@ async def read_job_facts(
 
     Raises StoreUnavailable.
     """
+    missing_ms: dict[str, int] = {}
+    """By partition: when the job was not in the store. If it is found there then, and not new, it has been loaded."""
 
     async def read(partition: str) -> JobFacts | MissingJob:
-        return await _facts_in(scripts, keys, partition, job_id)
+        one = await _facts_in(scripts, keys, partition, job_id)
+        if isinstance(one, MissingJob):
+            missing_ms[partition] = one.now_ms
+        elif one.record.created_at_ms < missing_ms.get(partition, 0):
+            return replace(one, was_shelved=True)
+        return one
 
     found = await partitions.find_one(topic, job_id, read, lambda one: isinstance(one, MissingJob))
     names = partitions.known.of(topic)
@@ -114,6 +124,7 @@ def _missing_in_all(missing: Sequence[MissingJob], job_id: str) -> MissingJob:
     cancelled = [one.cancelled_until_ms for one in missing if one.cancelled_until_ms is not None]
     taken = [one.taken_until_ms for one in missing if one.taken_until_ms is not None]
     return MissingJob(
+        max(one.now_ms for one in missing),
         any(one.topic_is_known for one in missing),
         max(cancelled, default=None),
         max(taken, default=None),
@@ -130,6 +141,7 @@ async def _facts_in(scripts: Scripts, keys: Keys, partition: str, job_id: str) -
         cancelled_ms, taken_ms, jobs, *ids = facts
         compared = dict.fromkeys(one.decode() for one in ids)
         return MissingJob(
+            now_ms,
             bool(is_known),
             cancelled_ms if cancelled_ms > now_ms else None,
             taken_ms if taken_ms > now_ms else None,

@@ -1,4 +1,4 @@
-"""What the service runs on: the store's server, its durability, and the timers of the shards."""
+"""What the service runs on: the store's server, its durability, the timers of the shards, and the shelf."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from deferd.contract.errors import StoreUnavailable
 from deferd.engine.caches import SharedReads
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
+from deferd.engine.shelf import Shelf, Status
 from deferd.engine.topic_list import raise_if_none_is_readable
 from deferd.store.connection import Store
 from deferd.store.durability_levels import name_of
@@ -36,7 +37,7 @@ class System:
     """`info` is the server's INFO; it is empty for a cluster, or when the server refuses it.
 
     `durability` is the level that the store gives by default; `why_not` says why that is not `fsync`. `replicas` are
-    online; in a cluster, at the primary that has the fewest.
+    online; in a cluster, at the primary that has the fewest. `shelf` is None without a shelf.
     """
 
     now_ms: int = 0
@@ -46,6 +47,7 @@ class System:
     replicas: int | None = None
     timers: list[ShardTimer] = field(default_factory=list)
     unreadable: set[int] = field(default_factory=set)
+    shelf: Status | None = None
 
     @property
     def server(self) -> str | None:
@@ -61,10 +63,11 @@ class System:
 class SystemReader:
     """Reads it; kept for 2 s."""
 
-    def __init__(self, store: Store, scripts: Scripts, keys: Keys) -> None:
+    def __init__(self, store: Store, scripts: Scripts, keys: Keys, shelf: Shelf) -> None:
         self._store = store
         self._scripts = scripts
         self._keys = keys
+        self._shelf = shelf
         self._reads: SharedReads[System] = SharedReads(_KEPT_S, 1)
 
     async def read(self) -> System:
@@ -73,7 +76,9 @@ class SystemReader:
 
     async def _read(self) -> System:
         found = System()
-        errors = await asyncio.gather(*(self._read_shard(shard, found) for shard in range(self._keys.shards)))
+        _, *errors = await asyncio.gather(
+            self._read_shelf(found), *(self._read_shard(shard, found) for shard in range(self._keys.shards))
+        )
         raise_if_none_is_readable(self._keys, found.unreadable, errors[0])
         found.timers.sort()
         if not self._store.cluster:
@@ -86,6 +91,9 @@ class SystemReader:
         found.durability = name_of(given.level)
         found.why_not = None if found.durability != "memory" else given.why_not
         return found
+
+    async def _read_shelf(self, found: System) -> None:
+        found.shelf = await self._shelf.status()
 
     async def _read_shard(self, shard: int, found: System) -> StoreUnavailable | None:
         keys = [self._keys.of_shard(shard, name) for name in ("due", "lock", "schedules/missed")]
