@@ -3,8 +3,9 @@ Events and the history of topics, which is kept for two days, are left behind: b
 the console, and what it can undo.
 
 No service may use either store during the copy. Values are read and written by the commands of their types, in bounded
-steps, so the two servers may have different versions. During the copy the target's `deferd:shards` is negative, which
-every service refuses; an interrupted copy leaves it so, and the next one starts over.
+steps, so the two servers may have different versions. Jobs on the shelf of the source become delayed jobs in the memory
+of the target. During the copy the target's `deferd:shards` is negative, which every service refuses. An interrupted
+copy leaves it so, and the next one starts over.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
 
 from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import RedisError
@@ -35,7 +36,7 @@ from deferd.engine.redis_keys import (
     Keys,
 )
 from deferd.engine.scripts import Scripts, observed
-from deferd.engine.shelf import Shelf
+from deferd.engine.shelf import Job, Shelf
 from deferd.engine.topic_list import TopicList, Totals
 from deferd.store.connection import Store
 from deferd.store.preflight import StoreRefused, check
@@ -51,7 +52,21 @@ _KEYED_BY_TOPIC = frozenset({"settings", "topics", "due", "idle", "push", "parti
 """Keys of a shard whose elements are topics."""
 _OF_SCHEDULES = frozenset({"schedules", "schedule_due", "earlier_runs"})
 """Keys of a shard whose elements are schedules, or of schedules: they begin with the name."""
+_LEFT_BEHIND = (CONSOLE_PREFIX, EVENTS_PREFIX, HISTORY_PREFIX, PUSH_PREFIX)
 _LOCK = "lock"
+_SHELF = "shelf"
+
+
+class ShelvedJobs(Protocol):
+    """The jobs on the shelf of a source that is not served; see `deferd.shelf.unserved`. Calls raise StoreRefused."""
+
+    def counts(self) -> Mapping[str, int]:
+        """How many jobs each partition has; partitions without jobs are left out."""
+        ...
+
+    def batches(self, topic: str) -> Iterator[list[Job]]:
+        """The jobs of a partition, in batches that one script can store."""
+        ...
 
 
 @dataclass
@@ -81,16 +96,18 @@ async def copy_store(
     *,
     shards: int | None = None,
     force: bool = False,
+    shelf: ShelvedJobs | None = None,
     on_progress: Callable[[int, int], None] = lambda _copied, _total: None,
 ) -> CopyReport:
     """Copy everything and compare the counts. If they differ, services keep refusing the target.
 
     `shards` is the target's number of shards, by default the source's. `force` skips the check for running services.
+    `shelf` has the jobs on the source's shelf, whose moves are settled.
     `on_progress(copied, total)` is called with numbers of elements.
 
     Raises:
-        StoreRefused: one of the stores cannot be used or fails, a service uses it, the source has no data of deferd,
-            or the target has some.
+        StoreRefused: one of the stores cannot be used or fails, a service uses it, the source has no data of deferd or
+            jobs on a shelf that is not given, or the target has data.
     """
     async with _alone(source, force=force), _alone(target, force=force):
         with _named(source):
@@ -99,12 +116,19 @@ async def copy_store(
             raise StoreRefused(f"the store at {source.description} has no data of deferd: nothing was copied")
         from_shards = layout.shards
         await check(source, shards=from_shards)
+        shelved = {} if shelf is None else shelf.counts()
+        with _named(source):
+            check_shelved(shelved, await count_shelved(source, from_shards), is_known=shelf is not None)
         before = await _inventory(source, from_shards)
         with _named(target):
             to_shards = await _prepare(target, shards, layout)
-        copy = _Copy(source, target, to_shards, sum(before.elements.values()), on_progress)
+        copy = _Copy(source, target, to_shards, sum(before.elements.values()) + sum(shelved.values()), on_progress)
         await copy.run(from_shards)
         after, copied = await _inventory(source, from_shards), await _inventory(target, to_shards)
+        if shelf is not None:
+            await copy.add_shelved(shelf, shelved)
+            with _named(target):
+                copied = replace(copied, jobs=await count_jobs(target, to_shards))
         report = CopyReport(before, after, copied, to_shards, copy.left_out)
         if report.adds_up:
             with _named(target):
@@ -148,7 +172,8 @@ class _Copy:
         batch: list[_KeyFound] = []
         with _named(self._source):
             async for found in _keys_of(self._source, from_shards):
-                if not found.part.startswith((CONSOLE_PREFIX, EVENTS_PREFIX, HISTORY_PREFIX, PUSH_PREFIX)):
+                is_of_shelf = found.topic and found.part == _SHELF  # the target has none
+                if not is_of_shelf and not found.part.startswith(_LEFT_BEHIND):
                     batch.append(found)
                 if len(batch) == _KEYS_AT_ONCE:
                     await asyncio.gather(*map(self._copy_key, batch))
@@ -184,6 +209,23 @@ class _Copy:
                     self._note_copied(len(elements))
             case _:
                 self.left_out.append(found.key)
+
+    async def add_shelved(self, shelf: ShelvedJobs, counts: Mapping[str, int]) -> None:
+        """Store the jobs that are on the shelf of the source, so many of each partition."""
+        for topic, count in counts.items():
+            stored = 0
+            for number, jobs in enumerate(shelf.batches(topic), 1):
+                args = (topic, number, "", *(value for job in jobs for value in job))
+                with _named(self._target):
+                    await self._target_scripts.run("shelve_in", self._keys.of_topic(topic), args)
+                self._note_copied(len(jobs))
+                stored += len(jobs)
+            if stored != count:
+                raise StoreRefused(
+                    f"{stored:,} of {count:,} jobs of topic {topic!r} on the shelf can be read: a file is damaged, run "
+                    "`deferd audit` on the service"
+                )
+            await self._write("UNLINK", self._keys.named(topic, _SHELF))
 
     def _note_copied(self, elements: int) -> None:
         self._copied += elements
@@ -384,18 +426,18 @@ class Inventory:
 async def take_inventory(store: Store, shards: int) -> Inventory:
     """Count everything, in bounded steps.
 
-    The tag index counts as one key, `tag`, and so do the schedules, `schedule`. Leaves out remembered requests, what a
-    repair moved out of the way, the tallies of forgotten topics (which shards may share after a copy), and keys whose
-    names are not text.
+    The tag index counts as one key, `tag`, and so do the schedules, `schedule`. Leaves out the shelf, remembered
+    requests, what a repair moved out of the way, the tallies of forgotten topics (which shards may share after a copy),
+    and keys whose names are not text.
 
     Raises:
         StoreUnavailable.
     """
     elements: Counter[str] = Counter()
     async for found in _keys_of(store, shards):
-        is_shard_tally = not found.topic and found.part == "tally"
+        is_left_out = found.part == (_SHELF if found.topic else "tally")
         part = _counted_as(found)
-        if found.kind and found.size and ("/" not in part or part == ITEMS_PREFIX) and not is_shard_tally:
+        if found.kind and found.size and ("/" not in part or part == ITEMS_PREFIX) and not is_left_out:
             elements[part] += found.size
     return Inventory(await count_jobs(store, shards), dict(elements))
 
@@ -405,6 +447,41 @@ def _counted_as(found: _KeyFound) -> str:
         return ITEMS_PREFIX if found.part.startswith(ITEMS_PREFIX) else found.part
     prefixes = (TAG_PREFIX, SCHEDULE_PREFIX)
     return next((prefix.rstrip("/") for prefix in prefixes if found.part.startswith(prefix)), found.part)
+
+
+async def count_shelved(store: Store, shards: int) -> dict[str, int]:
+    """How many jobs of each partition are on the shelf, as the store knows; without those that have none.
+
+    Raises:
+        StoreUnavailable.
+    """
+    scripts = Scripts(store)
+    counts: dict[str, int] = {}
+    async for found in _keys_of(store, shards):
+        if found.topic and found.part == _SHELF and found.kind == "hash":
+            count = int(await scripts.command("HGET", found.key, "jobs") or 0)
+            if count:
+                counts[found.topic] = count
+    return counts
+
+
+def check_shelved(found: Mapping[str, int], expected: Mapping[str, int], *, is_known: bool = True) -> None:
+    """Check that the shelf has the jobs that the store counts. `is_known`: whether there is access to the shelf at all.
+
+    Raises:
+        StoreRefused: it has fewer, or others.
+    """
+    if expected and not is_known:
+        raise StoreRefused(
+            f"{sum(expected.values()):,} jobs are on the shelf, which is not in the store: name the data directory of "
+            "the service, or start the service once without --shelf-after, wait until they are back, and stop it again"
+        )
+    for topic in sorted({*found, *expected}):
+        if found.get(topic, 0) != expected.get(topic, 0):
+            raise StoreRefused(
+                f"the shelf has {found.get(topic, 0):,} jobs of topic {topic!r}, but {expected.get(topic, 0):,} as the "
+                "store counts them: files of the shelf are missing or damaged, or are not those of this store"
+            )
 
 
 async def count_jobs(store: Store, shards: int) -> dict[str, dict[JobState, int]]:

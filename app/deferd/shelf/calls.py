@@ -6,6 +6,8 @@ a few more:
 
 - `still` is replied to when the jobs of a topic stay where they are; they do until `release`, which has the number of
   that call, until the connection ends, or for STILL_S.
+- `checkpoint` makes a copy of the files for a backup and returns its folder. No job begins to move, and the copy is
+  there, until `release`, which has the number of that call, until the connection ends, or for CHECKPOINT_S.
 - `status` is replied to while nothing else can be, too.
 - `end` ends the process, and returns its id.
 """
@@ -23,7 +25,7 @@ from deferd.engine.shelf import ShelfCalls
 
 FRAME_BYTES_MAX = 256 * 1024 * 1024
 _LENGTH = struct.Struct("<I")
-STILL, RELEASE, STATUS, END = "still", "release", "status", "end"
+STILL, CHECKPOINT, RELEASE, STATUS, END = "still", "checkpoint", "release", "status", "end"
 
 
 class ShelfConfiguration(Struct, frozen=True):
@@ -110,5 +112,10 @@ def _verbs() -> Iterator[tuple[str, Verb]]:
             yield name, _verb(tuple(types[one.name] for one in parameters), value, keywords)
 
 
-VERBS = {**dict(_verbs()), RELEASE: _verb((int,), None), END: _verb((), int)}
+VERBS = {
+    **dict(_verbs()),
+    CHECKPOINT: _verb((), str),
+    RELEASE: _verb((int,), None),
+    END: _verb((), int),
+}
 """Arguments are in the order in which ShelfCalls declares them, all of them."""

@@ -16,10 +16,11 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from itertools import islice
 from math import inf
+from pathlib import Path
 from secrets import token_hex
 from time import monotonic
 from typing import Any, ParamSpec, TypeVar
@@ -28,7 +29,7 @@ from deferd.contract.errors import StoreUnavailable
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.shelf import HELD_S, KEPT_S, NOT_ASKED, STILL_S, Asked, Job, Page, Wanted
-from deferd.shelf.rows import IN, OUT, Move, Rows
+from deferd.shelf.rows import IN, OUT, TABLES, Move, Rows
 
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
@@ -37,6 +38,8 @@ BATCH = 250
 _BATCH_BYTES = 1024 * 1024
 LOADED_S = 2.0
 """How long no job leaves the store after all that are due until some time were loaded."""
+CHECKPOINT_S = 10.0
+"""How long no batch begins to move, for a backup, once the files are copied."""
 FILES_RETRY_S = 5
 """An estimate, for Retry-After, while the files cannot be used."""
 _GENERATIONS_OF_A_START = 1 << 32
@@ -111,6 +114,9 @@ class Mover:
         """By way: how many jobs have moved since the start."""
         self.files_failed = asyncio.Event()
         """Set at each error of the files."""
+        self._checkpoints = 0
+        self._may_begin = asyncio.Event()
+        self._may_begin.set()
         self._is_closed = False
         self._thread = ThreadPoolExecutor(1, "deferd-shelf")
 
@@ -257,7 +263,7 @@ class Mover:
 
     async def _move_in(self, topic: str, ids: Sequence[str]) -> list[str]:
         jobs = await self._on_thread(self._rows.jobs, topic, ids)
-        for batch in _batches(jobs):
+        for batch in batches(jobs):
             for is_last_try in (False, True):
                 move = await self._begin(topic, IN, await self._last_number_in(topic) + 1, batch)
                 args = [value for job in batch for value in job]
@@ -292,6 +298,7 @@ class Mover:
         await self._end(move, await self._on_thread(self._rows.jobs, topic, elsewhere), moved)
 
     async def _begin(self, topic: str, way: str, number: int, jobs: Sequence[Job]) -> Move:
+        await self._may_begin.wait()
         move = Move(topic, way, number, token_hex(8), tuple(job.id for job in jobs))
         self._unsettled[topic] = move
         await self._on_thread(self._rows.begin, move, jobs if way == OUT else ())
@@ -322,6 +329,32 @@ class Mover:
         reply: list[Any] = await self._scripts.run(verb, self._keys.of_topic(topic), (topic, *args))
         return reply
 
+    @asynccontextmanager
+    async def checkpoint(self) -> AsyncIterator[Path]:
+        """Have a folder with a copy of the files during the block, in which no batch begins to move.
+
+        A batch that has begun may end: as the copy has its note, it does not matter whether a copy of the store that is
+        made in the block has seen it. At its end, raises StoreUnavailable if the block took CHECKPOINT_S.
+        """
+        for table in TABLES:  # one at a time: calls may come between
+            await self._on_thread(self._rows.flush, table)
+        self._checkpoints += 1
+        self._may_begin.clear()
+        try:
+            copy = await self._on_thread(self._rows.checkpoint)
+            until_s = monotonic() + CHECKPOINT_S
+            try:
+                yield copy
+            finally:
+                with suppress(RuntimeError):  # closed; the next process removes it
+                    self._thread.submit(self._rows.remove, copy)
+            if monotonic() > until_s:
+                raise StoreUnavailable("the backup took too long")
+        finally:
+            self._checkpoints -= 1
+            if not self._checkpoints:
+                self._may_begin.set()
+
     @property
     def topics(self) -> frozenset[str]:
         """The topics that have had jobs on the shelf since the start."""
@@ -347,7 +380,7 @@ def files_fault(error: BaseException) -> str | None:
     return None
 
 
-def _batches(jobs: Sequence[Job]) -> Iterator[list[Job]]:
+def batches(jobs: Sequence[Job]) -> Iterator[list[Job]]:
     """The jobs in batches of a megabyte at most, or of one job."""
     batch: list[Job] = []
     size = 0

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -22,6 +23,7 @@ from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.shelf import KEPT_S, OPENING, STILL_S, Status
 from deferd.shelf.calls import (
+    CHECKPOINT,
     END,
     RELEASE,
     STATUS,
@@ -33,7 +35,7 @@ from deferd.shelf.calls import (
     Verb,
     frame,
 )
-from deferd.shelf.moving import FilesClosed, Mover, files_fault
+from deferd.shelf.moving import CHECKPOINT_S, FilesClosed, Mover, files_fault
 from deferd.shelf.rows import IN, OUT, Rows
 from deferd.shelf.shelving import Shelving
 from deferd.store.connection import connect
@@ -241,14 +243,14 @@ def _opened(folder: Path, scripts: Scripts, keys: Keys) -> tuple[Rows, Mover]:
 
 
 class _Connection(asyncio.Protocol):
-    """The calls of a server process. What they have begun goes on when it ends, but for `still`."""
+    """The calls of a server process. What they have begun goes on when it ends, but for `still` and `checkpoint`."""
 
     def __init__(self, process: ShelfProcess) -> None:
         self._process = process
         self._frames = Frames()
         self._tasks: set[asyncio.Task[None]] = set()
         self._holds: dict[int, asyncio.Event] = {}
-        """By the number of a call of `still`: what ends it."""
+        """By the number of a call of `still` or `checkpoint`: what ends it."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is none
@@ -267,7 +269,7 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             for number, verb, arguments in self._frames.feed(data):
-                if verb == STILL:
+                if verb in {STILL, CHECKPOINT}:
                     self._holds[number] = asyncio.Event()  # at once: its release may be the next frame
                 task = asyncio.create_task(self._reply(number, str(verb), arguments), name=f"shelf-{verb}")
                 self._tasks.add(task)
@@ -278,8 +280,8 @@ class _Connection(asyncio.Protocol):
 
     async def _reply(self, number: int, verb: str, arguments: Raw) -> None:
         try:
-            if verb == STILL:
-                await self._hold(number, VERBS[verb].read_arguments(arguments)[0])
+            if verb in {STILL, CHECKPOINT}:
+                await self._hold(number, verb, *VERBS[verb].read_arguments(arguments))
             else:
                 self._send(number, True, await self._call(verb, VERBS[verb], arguments))
         except StoreUnavailable as exc:
@@ -305,14 +307,18 @@ class _Connection(asyncio.Protocol):
             with contextlib.suppress(FilesClosed):  # they are opened again
                 return await called
 
-    async def _hold(self, number: int, topic: str) -> None:
+    async def _hold(self, number: int, verb: str, *arguments: str) -> None:
         released = self._holds[number]
         try:
-            async with (await self._process.mover()).still(topic):
+            mover = await self._process.mover()
+            held: AbstractAsyncContextManager[Path | None] = (
+                mover.checkpoint() if verb == CHECKPOINT else mover.still(*arguments)
+            )
+            async with held as copy:
                 if not released.is_set():
-                    self._send(number, True, None)
+                    self._send(number, True, None if copy is None else str(copy))
                     with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(STILL_S):
+                        async with asyncio.timeout(CHECKPOINT_S if verb == CHECKPOINT else STILL_S):
                             await released.wait()
         finally:
             del self._holds[number]

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shutil
 import struct
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, NamedTuple, Self
 
 import orjson
 from rocksdict import (
     BlockBasedOptions,
     Cache,
+    Checkpoint,
     DBCompressionType,
     DBRecoveryMode,
     Options,
@@ -36,7 +39,7 @@ OUT, IN = "out", "in"
 _JOBS, _DUE, _TAGS, _MINUTES, _MOVES, _STARTS = "jobs", "due", "tags", "minutes", "moves", "starts"
 """The tables: the records by topic and id; their order by due time; the ids by tag; how many jobs of a topic are due in
 a minute; the moves under way by topic; how often moving was started."""
-_TABLES = (_JOBS, _DUE, _TAGS, _MINUTES, _MOVES, _STARTS)
+TABLES = (_JOBS, _DUE, _TAGS, _MINUTES, _MOVES, _STARTS)
 _CACHE_BYTES = 256 * 1024 * 1024
 _MEMORY_TABLE_BYTES = 32 * 1024 * 1024
 _INDEX_MEMORY_TABLE_BYTES = 4 * 1024 * 1024
@@ -49,6 +52,8 @@ _MINUTES_REMEMBERED = 100_000
 _NAMED_MOST = 100
 _PAGE_BYTES = 1024 * 1024
 _READ_TOGETHER = 25
+_CHECKPOINT = "checkpoint-"
+"""Beginning of the names of folders with copies of the files."""
 _END = b"\0"
 """Ends a name in a key: names have no such byte."""
 _DUE_IN_KEY = struct.Struct(">Q")
@@ -68,8 +73,11 @@ class Rows:
     """The files in a folder, which is made if it is missing. Close it, or use it as a context manager."""
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        for abandoned in folder.glob(f"{_CHECKPOINT}*"):
+            shutil.rmtree(abandoned, ignore_errors=True)
         cache = Cache(_CACHE_BYTES)
-        tables = {name: _options(cache, is_index=name != _JOBS) for name in _TABLES}
+        tables = {name: _options(cache, is_index=name != _JOBS) for name in TABLES}
         self._db = Rdict(str(folder), _options(cache, is_index=True), tables)
         self._tables = {name: self._db.get_column_family(name) for name in tables}
         self._handles = {name: self._db.get_column_family_handle(name) for name in self._tables}
@@ -250,6 +258,25 @@ class Rows:
         sizes = (table.property_int_value("rocksdb.total-sst-files-size") for table in self._tables.values())
         return sum(size or 0 for size in sizes)
 
+    def counts(self) -> Iterator[tuple[str, int]]:
+        """The topics that have jobs, and how many rows each has. It reads all of them, and so finds damaged ones."""
+        options = ReadOptions()
+        options.fill_cache(False)  # type: ignore[call-arg]  # its stub is wrong
+        iterator = self._tables[_JOBS].iter(options)
+        iterator.seek_to_first()
+        start, count = b"", 0
+        while iterator.valid():
+            key = iterator.key()
+            if not key.startswith(start) or not start:
+                if count:
+                    yield start[:-1].decode(), count
+                start, count = key.partition(_END)[0] + _END, 0
+            count += 1
+            iterator.next()
+        iterator.status()
+        if count:
+            yield start[:-1].decode(), count
+
     def moves(self) -> list[Move]:
         """The moves under way."""
         return [_read_move(key, value) for key, value in self._tables[_MOVES].items()]  # type: ignore[arg-type]  # in raw mode: bytes
@@ -315,6 +342,20 @@ class Rows:
     def check_writing(self) -> None:
         """Raise the error of a write. After one that failed RocksDB writes nothing until the files are opened again."""
         self._note_starts(self._starts())
+
+    def flush(self, table: str) -> None:
+        """Write what a table has in memory to its files, so that less is left to do for a checkpoint."""
+        self._tables[table].flush()
+
+    def checkpoint(self) -> Path:
+        """Make a folder with a copy of the files as they are now; most of them are shared with it. See `remove`."""
+        copy = self._folder / f"{_CHECKPOINT}{token_hex(8)}"
+        Checkpoint(self._db).create_checkpoint(str(copy))
+        return copy
+
+    def remove(self, checkpoint: Path) -> None:
+        """Remove a copy of the files."""
+        shutil.rmtree(checkpoint, ignore_errors=True)
 
     def _starts(self) -> int:
         before = self._tables[_STARTS].get(b"")

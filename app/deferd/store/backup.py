@@ -1,4 +1,5 @@
-"""A backup of an embedded store: a directory with its append-only files and `backup.json`, which describes them.
+"""A backup of an embedded store: a directory with its append-only files, the files of the shelf if there is one, and
+`backup.json`, which describes them.
 
 The files are copied while the store writes.
 
@@ -11,19 +12,27 @@ import contextlib
 import hashlib
 import json
 import os
+import re
+import resource
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from deferd.store.data_dir import APPEND_ONLY_DIR, DataDirectory
+from deferd.store.data_dir import APPEND_ONLY_DIR, SHELF_DIR, DataDirectory
 from deferd.store.disk import sync_directory
 from deferd.store.preflight import StoreRefused
 
 DESCRIPTION = "backup.json"
 FORMAT = 1
+FORMAT_WITH_SHELF = 2
+"""Releases that know no shelf would restore such a backup without the jobs on it."""
+_FILES_OF_SHELF = re.compile(r"CURRENT|IDENTITY|(?:MANIFEST|OPTIONS)-\d+|\d+\.(?:sst|log)|rocksdict-config\.json")
+_SPARE_FILES = 64
+"""Files that a process has open besides."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +54,9 @@ class Backup:
 
     def to_json(self) -> dict[str, Any]:
         """The content of `backup.json`."""
-        return {"format": FORMAT, **asdict(self), "files": [file._asdict() for file in self.files]}
+        has_shelf = any(file.directory == SHELF_DIR for file in self.files)
+        format_ = FORMAT_WITH_SHELF if has_shelf else FORMAT
+        return {"format": format_, **asdict(self), "files": [file._asdict() for file in self.files]}
 
 
 def write_backup(directory: Path, backup: Backup) -> None:
@@ -75,7 +86,7 @@ def read_backup(directory: Path) -> Backup:
     """
     try:
         description = json.loads((directory / DESCRIPTION).read_text(encoding="utf-8"))
-        if description.pop("format") != FORMAT:
+        if description.pop("format") not in {FORMAT, FORMAT_WITH_SHELF}:
             raise StoreRefused(
                 f"the backup in {directory} was made by a newer deferd: restore it with deferd "
                 f"{description.get('deferd')}"
@@ -97,12 +108,13 @@ def copy_backup(directory: Path, backup: Backup, target: Path) -> None:
         StoreRefused: a file is missing or damaged.
         OSError: a file cannot be read or written.
     """
-    (target / APPEND_ONLY_DIR).mkdir(mode=0o700)
+    for name in sorted({APPEND_ONLY_DIR, *(file.directory for file in backup.files)}):
+        (target / name).mkdir(mode=0o700)
     for file in backup.files:
-        path = directory / APPEND_ONLY_DIR / Path(file.name).name
+        path = directory / file.directory / Path(file.name).name
         if not path.is_file():
             raise StoreRefused(f"the backup in {directory} lacks its file {file.name}: restore another backup")
-        copy = target / APPEND_ONLY_DIR / path.name
+        copy = target / file.directory / path.name
         copy.touch(mode=0o600)
         shutil.copyfile(path, copy)
     for file, copied in zip(sorted(backup.files), sync_files(target), strict=True):
@@ -129,14 +141,31 @@ class StoredFile(NamedTuple):
     size: int
     sha256: str
 
+    @property
+    def directory(self) -> str:
+        """The one of the two directories that the file belongs to; nothing else in its name counts."""
+        is_of_shelf = self.name.startswith(f"{SHELF_DIR}/") and _FILES_OF_SHELF.fullmatch(Path(self.name).name)
+        return SHELF_DIR if is_of_shelf else APPEND_ONLY_DIR
+
+
+class FilesChanged(Exception):
+    """What was to be copied together has changed meanwhile: it must be opened again."""
+
 
 def has_data(data_dir: Path) -> bool:
     """Whether the directory has data of a store."""
     return (data_dir / APPEND_ONLY_DIR / MANIFEST).exists()
 
 
-def copy_data(source: DataDirectory, target: Path) -> None:
+def copy_data(
+    source: DataDirectory,
+    target: Path,
+    still_files: Callable[[DataDirectory], AbstractContextManager[Path | None]] = lambda _: contextlib.nullcontext(),
+) -> None:
     """Copy the data of a store, which may be running, into the directory `target`, readable by the owner only.
+
+    With a shelf, its files are copied too, from the folder that `deferd.shelf.still_files` gives. In that block no job
+    moves, and the sizes of the store's files are read. So a job is in the store or on the shelf in the copy, too.
 
     A store keeps a base file, the increments after it and a manifest that names the files in use. A copy needs no
     cooperation of the store, and rewrites may go on:
@@ -162,12 +191,14 @@ def copy_data(source: DataDirectory, target: Path) -> None:
         )
     for _ in range(_ATTEMPTS):
         store_pid = source.store_pid()
-        with contextlib.suppress(FileNotFoundError):  # a rewrite deleted a file after the manifest was read
-            _copy_once(source.path / APPEND_ONLY_DIR, target / APPEND_ONLY_DIR)
+        # A rewrite deletes files after the manifest was read.
+        with contextlib.suppress(FileNotFoundError, FilesChanged):
+            _copy_once(source, target, still_files)
             # A restarting store truncates an incomplete end, so a copy made across a restart is inconsistent.
             if source.store_pid() == store_pid:
                 return
-        shutil.rmtree(target / APPEND_ONLY_DIR, ignore_errors=True)
+        for name in (APPEND_ONLY_DIR, SHELF_DIR):
+            shutil.rmtree(target / name, ignore_errors=True)
     raise StoreRefused(
         f"the files in {source.path / APPEND_ONLY_DIR} changed {_ATTEMPTS} times while they were being copied: try "
         "again"
@@ -175,30 +206,78 @@ def copy_data(source: DataDirectory, target: Path) -> None:
 
 
 def sync_files(parent: Path) -> list[StoredFile]:
-    """Sync the append-only directory in `parent` and its files to disk. Return the files with sizes and checksums."""
+    """Sync the files in `parent` to disk, and the directories that have them. Return them with sizes and checksums."""
     found = []
-    for path in sorted((parent / APPEND_ONLY_DIR).iterdir()):
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            os.fsync(file.fileno())
-            found.append(StoredFile(f"{APPEND_ONLY_DIR}/{path.name}", os.fstat(file.fileno()).st_size, digest))
-    sync_directory(parent / APPEND_ONLY_DIR)
+    for directory in (parent / APPEND_ONLY_DIR, parent / SHELF_DIR):
+        if not directory.exists():
+            continue
+        for path in sorted(directory.iterdir()):
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+                os.fsync(file.fileno())
+                found.append(StoredFile(f"{directory.name}/{path.name}", os.fstat(file.fileno()).st_size, digest))
+        sync_directory(directory)
     return found
 
 
-def _copy_once(source: Path, target: Path) -> None:
-    manifest = (source / MANIFEST).read_text(encoding="utf-8")
-    lines = [line for line in manifest.splitlines() if _fields(line).get("type") != "h"]
-    names = [fields["file"] for fields in map(_fields, lines) if "file" in fields]
-    target.mkdir(mode=0o700)
-    with _all_open(source, names) as files:
-        # Sizes are read after the manifest and before the first byte is copied.
-        sizes = [os.fstat(file.fileno()).st_size for file in files]
+def leave_files_of_shelf(directory: Path) -> None:
+    """Remove from the files of a shelf what need not be kept, and deny other users access to the others."""
+    for path in directory.iterdir():
+        if _FILES_OF_SHELF.fullmatch(path.name):
+            path.chmod(0o600)
+        else:
+            path.unlink()
+
+
+def _copy_once(
+    source: DataDirectory,
+    target: Path,
+    still_files: Callable[[DataDirectory], AbstractContextManager[Path | None]],
+) -> None:
+    data = source.path / APPEND_ONLY_DIR
+    with contextlib.ExitStack() as opened:
+        with still_files(source) as shelf:
+            of_shelf = [] if shelf is None else _open_shelf(shelf, opened)
+            lines = _lines_of_manifest(data)
+            names = [fields["file"] for fields in map(_fields, lines) if "file" in fields]
+            files = opened.enter_context(_all_open(data, names))
+            # Sizes are read after the manifest and before the first byte is copied.
+            sizes = [os.fstat(file.fileno()).st_size for file in files]
+        (target / APPEND_ONLY_DIR).mkdir(mode=0o700)
         for name, file, size in zip(names, files, sizes, strict=True):
-            with _new_file(target / name) as copy:
+            with _new_file(target / APPEND_ONLY_DIR / name) as copy:
                 _copy_bytes(file, copy, size)
-    with _new_file(target / MANIFEST) as copy:
+        if shelf is not None:
+            (target / SHELF_DIR).mkdir(mode=0o700)
+        for name, file, size in of_shelf:
+            with _new_file(target / SHELF_DIR / name) as copy:
+                _copy_bytes(file, copy, size)
+    with _new_file(target / APPEND_ONLY_DIR / MANIFEST) as copy:
         copy.write("".join(f"{line}\n" for line in lines).encode())
+
+
+def _lines_of_manifest(data: Path) -> list[str]:
+    manifest = (data / MANIFEST).read_text(encoding="utf-8")
+    return [line for line in manifest.splitlines() if _fields(line).get("type") != "h"]
+
+
+def _open_shelf(shelf: Path, opened: contextlib.ExitStack) -> list[tuple[str, BinaryIO, int]]:
+    """Open the files of a shelf; returns their names and sizes with them.
+
+    They can be read when the process of the shelf has removed them: it replaces files, and appends to no old one.
+    """
+    names = sorted(path.name for path in shelf.iterdir() if _FILES_OF_SHELF.fullmatch(path.name))
+    _allow_open_files(len(names) + _SPARE_FILES)
+    files = opened.enter_context(_all_open(shelf, names))
+    return [(name, file, os.fstat(file.fileno()).st_size) for name, file in zip(names, files, strict=True)]
+
+
+def _allow_open_files(needed: int) -> None:
+    """Raise the limit of this process on open files, as far as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= soft < needed:
+        with contextlib.suppress(OSError, ValueError):  # macOS has a maximum that it does not report
+            resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 @contextlib.contextmanager

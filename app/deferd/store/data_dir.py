@@ -26,18 +26,20 @@ SOCKET_PATH_MAX_BYTES = 100
 LOG_MAX_BYTES = 10 * 1024 * 1024
 APPEND_ONLY_DIR = "appendonlydir"
 """In the data directory: the store's data. `deferd.store.backup` describes it."""
+SHELF_DIR = "shelf"
+"""In the data directory: the files of the shelf, `deferd.shelf.rows`."""
 UNFINISHED_RESTORE = "restore.unfinished"
 """In the data directory: data of a backup that is not in place yet. See `deferd.cli.service.store_copies`."""
 MOVED_ASIDE = ".before-restore-"
-"""In the name of data that a restore has moved aside: what follows `appendonlydir`."""
+"""In the name of data that a restore has moved aside: what follows `appendonlydir` or `shelf`."""
 _OTHER_USERS = 0o077
 _OWN_NAMES = {
     *("deferd.lock", "valkey.lock", "valkey.log", "valkey.log.1", "valkey.sock", "lost+found"),
-    *("shelf", "shelf.lock", "shelf.sock"),
-    *(APPEND_ONLY_DIR, UNFINISHED_RESTORE),
+    *("shelf.lock", "shelf.sock"),
+    *(APPEND_ONLY_DIR, SHELF_DIR, UNFINISHED_RESTORE),
 }
 """The files that a service or a restore creates in its data directory, or that a new file system contains."""
-_OWN_PREFIXES = ("temp-", f"{APPEND_ONLY_DIR}{MOVED_ASIDE}")
+_OWN_PREFIXES = ("temp-", f"{APPEND_ONLY_DIR}{MOVED_ASIDE}", f"{SHELF_DIR}{MOVED_ASIDE}")
 """Beginnings of the names of the store's temporary files, and of data that a restore moved aside."""
 
 
@@ -78,7 +80,7 @@ class DataDirectory:
     @property
     def shelf_dir(self) -> Path:
         """The shelf's files."""
-        return self.path / "shelf"
+        return self.path / SHELF_DIR
 
     @property
     def shelf_socket(self) -> Path:
@@ -171,11 +173,12 @@ class DataDirectory:
             StoreRefused: that fails, nothing can be written, or a restore was interrupted and left no data.
         """
         if not (self.path / APPEND_ONLY_DIR).exists():
-            leftovers = [*self.path.glob(UNFINISHED_RESTORE), *self.path.glob(f"{APPEND_ONLY_DIR}{MOVED_ASIDE}*")]
+            patterns = [UNFINISHED_RESTORE, *(f"{name}{MOVED_ASIDE}*" for name in (APPEND_ONLY_DIR, SHELF_DIR))]
+            leftovers = [path for pattern in patterns for path in self.path.glob(pattern)]
             if leftovers:
                 raise StoreRefused(
                     f"a restore into the data directory {self.path} was interrupted, so it has no data: run `deferd "
-                    f"restore` again, or rename what it moved aside to {APPEND_ONLY_DIR}, or delete "
+                    f"restore` again, or rename what it moved aside to {APPEND_ONLY_DIR} and {SHELF_DIR}, or delete "
                     f"{', '.join(path.name for path in sorted(leftovers))} to begin without jobs"
                 )
         if fault := write_fault(self.path):

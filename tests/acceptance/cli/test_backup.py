@@ -345,7 +345,7 @@ def test_a_damaged_backup_is_not_restored(saved: Path, shell: Shell, tmp_path: P
     manifest = json.loads(good)
     described.write_text(json.dumps(manifest | {"counts": manifest["counts"] | {"delayed": 2}}))
     assert "holds 1 delayed, 0 ready, 0 reserved, 0 dead, 0 finished, but had 2 delayed" in refusal()
-    described.write_text(json.dumps(manifest | {"format": 2, "deferd": "9.9.9"}))
+    described.write_text(json.dumps(manifest | {"format": 3, "deferd": "9.9.9"}))
     assert "was made by a newer deferd: restore it with deferd 9.9.9" in refusal()
     described.write_text(good[:-20])
     assert "backup.json is damaged: " in refusal()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import shutil
 import subprocess
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -16,14 +19,20 @@ from deferd.contract.model import PutJob
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.shelf import STILL_S, Job, Status, Wanted
+from deferd.engine.store_copy import check_shelved, count_shelved
 from deferd.shelf import moving, shelving
-from deferd.shelf.calls import ShelfConfiguration
+from deferd.shelf.calls import CHECKPOINT, ShelfConfiguration, frame
 from deferd.shelf.client import ShelfClient
 from deferd.shelf.moving import Mover
 from deferd.shelf.process import ShelfProcess
 from deferd.shelf.rows import Rows
 from deferd.shelf.shelving import Shelving
+from deferd.shelf.still_files import still_files
+from deferd.shelf.unserved import unserved_shelf
+from deferd.store.backup import FilesChanged
 from deferd.store.connection import Store
+from deferd.store.data_dir import DataDirectory
+from deferd.store.preflight import StoreRefused
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver
 from tests.integration.store.store_servers import StoreServer
 from tests.waiting import until
@@ -318,3 +327,208 @@ async def test_topics_take_turns_and_those_whose_jobs_stay_are_looked_at_less_of
     order = [topic for topic in looks if topic != "stays"]
     assert order[:8] == ["t1"] * 4 + ["t2"] * 4
     assert 6 <= looks.count("stays") <= 16  # two calls each; without longer pauses it would be 30 looks
+
+
+class OfFolder(DataDirectory):
+    """The data directory whose shelf `Running` has in a folder."""
+
+    @property
+    def shelf_socket(self) -> Path:
+        return self.path / "s"
+
+
+@contextlib.asynccontextmanager
+async def files_at_rest(folder: Path) -> AsyncIterator[Path]:
+    """As `still_files`, whose calls wait, in another thread."""
+    rest = still_files(OfFolder(folder))
+    files = await asyncio.to_thread(rest.__enter__)
+    assert files is not None
+    try:
+        yield files
+    except BaseException as exc:
+        await asyncio.to_thread(rest.__exit__, type(exc), exc, exc.__traceback__)
+        raise
+    await asyncio.to_thread(rest.__exit__, None, None, None)
+
+
+async def test_no_job_begins_to_move_while_a_backup_opens_files(
+    shelf: Running, driver: EngineDriver, tmp_path: Path
+) -> None:
+    async with files_at_rest(tmp_path) as files:
+        await put_far(driver, "d")
+        load = asyncio.create_task(shelf.client.load(TOPIC, ["a"]))
+        await asyncio.sleep(1.5)
+        assert not load.done()
+        assert (await shelf.client.status()).jobs == 3
+        await shelf.client.page(TOPIC, Wanted(), 1)  # what only reads does not wait
+        with Rows(files) as copy:
+            assert dict(copy.counts()) == {TOPIC: 3}
+    assert await load > 0
+    await shelf.status_when(lambda status: status.jobs == 3)  # one came, one went
+    await until(lambda: not list((tmp_path / "shelf").glob("checkpoint-*")), "the copy is removed")
+
+
+async def test_two_backups_may_open_files_at_once(shelf: Running, tmp_path: Path) -> None:
+    async with files_at_rest(tmp_path) as files:
+        async with files_at_rest(tmp_path) as others:
+            assert files != others
+        load = asyncio.create_task(shelf.client.load(TOPIC, ["a"]))
+        await asyncio.sleep(0.2)
+        assert not load.done()
+    assert await load > 0
+
+
+@pytest.mark.parametrize("script_runs", [True, False])
+async def test_a_batch_that_was_under_way_is_ended_in_the_copy(
+    shelf: Running, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, script_runs: bool
+) -> None:
+    """Its script runs before the copy of the store is made, or not."""
+    run = Scripts.run
+    is_under_way, may_run = asyncio.Event(), asyncio.Event()
+
+    async def slow(scripts: Scripts, verb: str, *args: Any, **more: Any) -> Any:
+        if verb == "shelve_in":
+            is_under_way.set()
+            await may_run.wait()
+        return await run(scripts, verb, *args, **more)
+
+    monkeypatch.setattr(Scripts, "run", slow)
+    load = asyncio.create_task(shelf.client.load(TOPIC, ["a"]))
+    await is_under_way.wait()
+    async with files_at_rest(tmp_path) as files:
+        copy = shutil.copytree(files, tmp_path / "copy")
+        with Rows(copy) as rows:
+            assert [move.ids for move in rows.moves()] == [("a",)]
+        if script_runs:
+            may_run.set()
+            assert await load > 0
+    async with unserved_shelf(copy, store, 1) as settled:
+        assert settled.counts() == {TOPIC: 2 if script_runs else 3}
+        check_shelved(settled.counts(), await count_shelved(store, 1))
+    may_run.set()
+    assert await load > 0
+
+
+async def test_a_backup_that_takes_too_long_fails_and_stops_nobody(
+    shelf: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moving, "CHECKPOINT_S", 0.3)
+    monkeypatch.setattr("deferd.shelf.process.CHECKPOINT_S", 0.3)
+
+    async def load_in_a_backup() -> None:
+        async with files_at_rest(tmp_path):
+            assert await shelf.client.load(TOPIC, ["a"]) > 0
+
+    with pytest.raises(StoreRefused, match=r"could not let jobs rest for a copy: .*too .*; try again"):
+        await load_in_a_backup()
+    async with files_at_rest(tmp_path):
+        pass
+
+
+async def test_jobs_move_again_when_a_backup_is_killed(shelf: Running, tmp_path: Path) -> None:
+    _, writer = await asyncio.open_unix_connection(tmp_path / "s")
+    writer.write(frame(1, CHECKPOINT, ()))
+    copies = (tmp_path / "shelf").glob
+    await until(lambda: bool(list(copies("checkpoint-*/CURRENT"))), "the copy is made")
+    writer.close()
+    assert await shelf.client.load(TOPIC, ["a"]) > 0
+    await until(lambda: not list(copies("checkpoint-*")), "the copy is removed")
+
+
+async def test_a_process_whose_files_cannot_be_read_says_so_to_a_backup(
+    shelf: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise Exception("IO error: No space left on device: While linking")  # noqa: TRY002 (as rocksdict)
+
+    monkeypatch.setattr(Rows, "checkpoint", full)
+    with pytest.raises(StoreRefused, match=r"could not let jobs rest for a copy: .*No space left on device"):
+        async with files_at_rest(tmp_path):
+            pass
+    assert await shelf.client.load(TOPIC, ["a"]) > 0
+
+
+async def test_a_backup_waits_for_a_process_that_starts(
+    shelf: Running, server: StoreServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await shelf.client.end()
+    await shelf.ended()
+    folder = OfFolder(tmp_path)
+    lock = folder.try_shelf_lock()
+    assert lock is not None
+    monkeypatch.setattr("deferd.shelf.still_files.START_S", 0.3)
+    with pytest.raises(StoreRefused, match=r"does not respond: if it has just started, try again"):
+        async with files_at_rest(tmp_path):
+            pass
+    monkeypatch.undo()
+
+    async def enter() -> Path:
+        async with files_at_rest(tmp_path) as files:
+            return files
+
+    entered = asyncio.create_task(enter())
+    async with Running(server, tmp_path):
+        assert (await entered).parent == folder.shelf_dir
+    os.close(lock)
+    async with files_at_rest(tmp_path) as files:
+        assert files == folder.shelf_dir
+        assert folder.try_shelf_lock() is None, "no process can start meanwhile"
+
+
+async def test_files_in_a_directory_that_cannot_be_written_are_read_without_a_lock(tmp_path: Path) -> None:
+    (tmp_path / "shelf").mkdir()
+    (tmp_path / "shelf.lock").mkdir()  # this user may be allowed to write everything
+    with still_files(OfFolder(tmp_path)) as files:
+        assert files == tmp_path / "shelf"
+
+
+async def test_a_shelf_that_is_made_meanwhile_is_noticed(tmp_path: Path) -> None:
+    with still_files(OfFolder(tmp_path)) as files:
+        assert files is None
+    with pytest.raises(FilesChanged), still_files(OfFolder(tmp_path)):
+        (tmp_path / "shelf").mkdir()
+
+
+async def test_copies_that_a_killed_process_has_left_are_removed(tmp_path: Path) -> None:
+    with Rows(tmp_path / "shelf") as rows:
+        abandoned = rows.checkpoint()
+    assert (abandoned / "CURRENT").exists()
+    with Rows(tmp_path / "shelf"):
+        assert not abandoned.exists()
+
+
+async def test_a_backup_opens_files_again_when_the_process_ends_meanwhile(
+    shelf: Running, server: StoreServer, tmp_path: Path
+) -> None:
+    """Another process may have moved jobs before all were open."""
+
+    async def end_it_meanwhile() -> None:
+        async with files_at_rest(tmp_path):
+            assert await shelf.client.end() > 0
+            await shelf.ended()
+
+    with pytest.raises(FilesChanged):
+        await end_it_meanwhile()
+    async with files_at_rest(tmp_path) as files:
+        assert files == tmp_path / "shelf"
+
+
+async def test_a_backup_waits_for_a_process_that_ends_when_it_is_asked(
+    shelf: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, checkpoint = asyncio.get_running_loop(), Rows.checkpoint
+
+    def end() -> None:
+        for connection in list(shelf.process.connections):
+            connection.close()
+        shelf.process.end()
+
+    def end_first(rows: Rows) -> Path:
+        loop.call_soon_threadsafe(end)
+        time.sleep(0.2)  # its connections end meanwhile
+        return checkpoint(rows)
+
+    monkeypatch.setattr(Rows, "checkpoint", end_first)
+    async with files_at_rest(tmp_path) as files:
+        assert files == tmp_path / "shelf"
+    await shelf.ended()

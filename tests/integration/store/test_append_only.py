@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import stat
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -15,8 +16,8 @@ import pytest
 import redis
 
 from deferd.store import backup
-from deferd.store.backup import copy_data, sync_files
-from deferd.store.data_dir import APPEND_ONLY_DIR, UNFINISHED_RESTORE, DataDirectory
+from deferd.store.backup import FilesChanged, copy_data, sync_files
+from deferd.store.data_dir import APPEND_ONLY_DIR, SHELF_DIR, UNFINISHED_RESTORE, DataDirectory
 from deferd.store.embedded import EmbeddedStore
 from deferd.store.preflight import StoreRefused
 from tests.waiting import wait_until
@@ -154,6 +155,49 @@ async def test_a_rewrite_that_ends_before_the_files_are_open_restarts_the_copy(
 
     assert len(attempts) == 2
     assert await keys_in(copied) == 110
+
+
+async def test_a_copy_that_starts_again_opens_the_shelf_again(
+    data_dir: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No job moves from before its files are opened until the sizes of the store's files are read."""
+    shelves: list[Path] = []
+    order: list[str] = []
+
+    @contextlib.contextmanager
+    def still(_: DataDirectory) -> Iterator[Path]:
+        shelf = data_dir / f"shelf-{len(shelves)}"
+        shelf.mkdir()
+        (shelf / "CURRENT").write_text(shelf.name)
+        (shelf / "LOG").touch()
+        shelves.append(shelf)
+        order.append("rest")
+        yield shelf
+        order.append("move")
+        shutil.rmtree(shelf)
+        if len(shelves) == 2:
+            raise FilesChanged
+
+    async with running(data_dir):
+        await asyncio.to_thread(put, data_dir, 0, 100)
+        once(monkeypatch, "_fields", lambda: rewrite_and_put(data_dir), after=False)
+        monkeypatch.setattr(backup, "_all_open", noted(order, "open", backup._all_open))
+        monkeypatch.setattr(backup, "_copy_bytes", noted(order, "copy", backup._copy_bytes))
+        await asyncio.to_thread(copy_data, DataDirectory(data_dir), copied, still)
+
+    opened = ["rest", "open", "open"]
+    assert order == [*opened, *opened, "move", *opened, "move", *["copy"] * 3]
+    assert [path.name for path in (copied / SHELF_DIR).iterdir()] == ["CURRENT"]
+    assert (copied / SHELF_DIR / "CURRENT").read_text() == "shelf-2"
+    assert await keys_in(copied) == 110
+
+
+def noted(order: list[str], what: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def note(*args: Any) -> Any:
+        order.append(what)
+        return call(*args)
+
+    return note
 
 
 @pytest.mark.parametrize("step", ["_new_file", "_copy_bytes"])

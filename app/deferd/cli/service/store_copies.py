@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -27,12 +28,32 @@ from deferd.cli.framework.output import Column, complain
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import JobState
 from deferd.contract.timestamps import format_instant
-from deferd.engine.store_copy import CopyReport, Inventory, clock_ms, copy_store, count_jobs, layout_of
+from deferd.engine.store_copy import (
+    CopyReport,
+    Inventory,
+    ShelvedJobs,
+    check_shelved,
+    clock_ms,
+    copy_store,
+    count_jobs,
+    count_shelved,
+    layout_of,
+)
 from deferd.settings import default_text, flag, variable
-from deferd.store.backup import Backup, copy_backup, copy_data, has_data, read_backup, sync_files, write_backup
+from deferd.shelf.still_files import still_files
+from deferd.store.backup import (
+    Backup,
+    copy_backup,
+    copy_data,
+    has_data,
+    leave_files_of_shelf,
+    read_backup,
+    sync_files,
+    write_backup,
+)
 from deferd.store.backup_contents import check_backup_files, take_out_functions
 from deferd.store.connection import Store, connect
-from deferd.store.data_dir import APPEND_ONLY_DIR, MOVED_ASIDE, UNFINISHED_RESTORE, DataDirectory
+from deferd.store.data_dir import APPEND_ONLY_DIR, MOVED_ASIDE, SHELF_DIR, UNFINISHED_RESTORE, DataDirectory
 from deferd.store.disk import sync_directory
 from deferd.store.embedded import EmbeddedStore
 from deferd.store.preflight import StoreRefused
@@ -64,8 +85,8 @@ _data_dir_option: Final = click.option(
 @click.option("--no-verify", is_flag=True, help="do not load the copy, which takes as much memory as the data")
 def backup(target: Path, data_dir: Path, as_json: bool, no_verify: bool) -> int:
     """Copy the data of an embedded store into DIR, which must be new or empty. A running service is not disturbed, and
-    everything that was acknowledged before the backup began is in it. The copy is loaded once, to count its jobs and to
-    check that it works.
+    everything that was acknowledged before the backup began is in it, jobs on the shelf too. The copy is loaded once,
+    to count its jobs and to check that it works.
     """
     return _run_to_end(lambda: _backup(target, data_dir.expanduser(), as_json=as_json, verify=not no_verify))
 
@@ -75,11 +96,14 @@ def _backup(target: Path, source: Path, *, as_json: bool, verify: bool) -> int:
     staging = _make_staging(target)
     try:
         made = _fill(staging, source, verify=verify)
-        (staging / APPEND_ONLY_DIR).rename(target / APPEND_ONLY_DIR)
+        names = [name for name in (APPEND_ONLY_DIR, SHELF_DIR) if (staging / name).exists()]
         try:
+            for name in names:
+                (staging / name).rename(target / name)
             write_backup(target, made)
         except BaseException:
-            shutil.rmtree(target / APPEND_ONLY_DIR, ignore_errors=True)
+            for name in names:
+                shutil.rmtree(target / name, ignore_errors=True)
             raise
     except BaseException as exc:
         if isinstance(exc, OSError) and exc.filename is None:  # a write that fails names no file
@@ -118,13 +142,15 @@ def _make_staging(target: Path) -> Path:
 
 def _fill(staging: Path, source: Path, *, verify: bool) -> Backup:
     taken_at = format_instant(datetime.now(UTC))
-    copy_data(DataDirectory(source), staging)
+    copy_data(DataDirectory(source), staging, still_files)
     made = Backup(__version__, None, taken_at, None, None, None, ())
     if verify:  # before the functions go: with them goes the checksum of a snapshot, which loading verifies
         made = replace(made, **_load_and_count(staging)._asdict())
     take_out_functions(staging)
     if verify:
         check_backup_files(staging)  # what a restore would refuse is found now
+    if (staging / SHELF_DIR).exists():
+        leave_files_of_shelf(staging / SHELF_DIR)  # opening it has made others
     # Loading truncates an incomplete command at the end of the file, so the checksums are taken afterwards.
     return replace(made, files=tuple(sync_files(staging)))
 
@@ -155,10 +181,11 @@ def _restore(source: Path, target: Path, *, as_json: bool, force: bool) -> int:
         aside = _swap(target)
     facts = [("backup of", backup.taken_at), ("restored to", str(target)), ("topics", f"{contents.topics:,}")]
     facts += [(state, f"{count:,}") for state, count in contents.counts.items()]
-    if aside is not None:
-        facts.append(("old data", f"{aside}; delete it when you no longer need it"))
+    if aside:
+        facts.append(("old data", f"{' and '.join(map(str, aside.values()))}; delete it when you no longer need it"))
     restored = {"data_dir": str(target), "topics": contents.topics, "counts": contents.counts}
-    fields = {**restored, "old_data": None if aside is None else str(aside)}
+    old = {name: str(path) for name, path in aside.items()}
+    fields = {**restored, "old_data": old.get(APPEND_ONLY_DIR), "old_shelf": old.get(SHELF_DIR)}
     output.json_or_facts(fields, facts, as_json=as_json)
     return exit_codes.DONE
 
@@ -186,18 +213,23 @@ def _compare(source: Path, backup: Backup, contents: _Contents) -> None:
         )
 
 
-def _swap(target: Path) -> Path | None:
-    """Replace the old data by the verified data, by two renames, and return where the old data are now.
+def _swap(target: Path) -> dict[str, Path]:
+    """Replace the old data by the verified data, by renames, and return where the old data are now, by their names.
 
-    A service refuses a data directory that was left between the two.
+    The store's data come last, as they went first: a service refuses a data directory without them. Jobs on a shelf of
+    the old data must not come into a store that has its own.
     """
-    aside = None
-    if (target / APPEND_ONLY_DIR).exists():
-        now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-        aside = target / f"{APPEND_ONLY_DIR}{MOVED_ASIDE}{now}-{os.getpid()}"
-        (target / APPEND_ONLY_DIR).rename(aside)
-    (target / UNFINISHED_RESTORE / APPEND_ONLY_DIR).rename(target / APPEND_ONLY_DIR)
-    sync_directory(target)
+    aside: dict[str, Path] = {}
+    now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    for name in (APPEND_ONLY_DIR, SHELF_DIR):
+        if (target / name).exists():
+            aside[name] = target / f"{name}{MOVED_ASIDE}{now}-{os.getpid()}"
+            (target / name).rename(aside[name])
+            sync_directory(target)
+    for name in (SHELF_DIR, APPEND_ONLY_DIR):
+        if (target / UNFINISHED_RESTORE / name).exists():
+            (target / UNFINISHED_RESTORE / name).rename(target / name)
+            sync_directory(target)
     shutil.rmtree(target / UNFINISHED_RESTORE, ignore_errors=True)
     return aside
 
@@ -218,12 +250,23 @@ def _owned(path: Path) -> Iterator[None]:
                 f"a store (process {folder.store_pid()}) that a service left behind still uses the data directory "
                 f"{path}: stop it first"
             )
-        try:
+        with contextlib.ExitStack() as locks:
+            locks.callback(os.close, lock)
+            locks.callback(os.close, _lock_of_shelf(folder))
             yield
-        finally:
-            os.close(lock)
     finally:
         folder.release()
+
+
+def _lock_of_shelf(folder: DataDirectory) -> int:
+    """The lock of the shelf's process. Raises StoreRefused if one holds it."""
+    lock = folder.try_shelf_lock()
+    if lock is None:
+        raise StoreRefused(
+            f"the process of the shelf (process {folder.shelf_pid()}) that a service left behind still uses the data "
+            f"directory {folder.path}: try again when it has ended"
+        )
+    return lock
 
 
 def _text(counts: Mapping[str, int]) -> str:
@@ -265,8 +308,15 @@ def copy(source: str | None, target: str | None, shards: int | None, force: bool
 async def _copy(
     source_place: str | Path, target_place: str | Path, *, shards: int | None, force: bool, as_json: bool
 ) -> int:
-    async with _open_store(source_place) as source, _open_store(target_place) as target:
-        report = await copy_store(source, target, shards=shards, force=force, on_progress=_Progress().show)
+    async with contextlib.AsyncExitStack() as opened:
+        source = await opened.enter_async_context(_open_store(source_place))
+        target = await opened.enter_async_context(_open_store(target_place))
+        if isinstance(target_place, Path):
+            await _refuse_shelf_with_jobs(target_place)
+        shelf = None
+        if isinstance(source_place, Path):
+            shelf = await opened.enter_async_context(_shelf_of_source(source_place, source))
+        report = await copy_store(source, target, shards=shards, force=force, shelf=shelf, on_progress=_Progress().show)
         apart_ms = await clock_ms(target) - await clock_ms(source)
         if warning := clock_warning(apart_ms):
             output.complain(warning)
@@ -278,6 +328,66 @@ async def _copy(
     for key in report.left_out:
         output.complain(f"the key {key} was left out: deferd has no keys of its type or name")
     return conclude(report, *names)
+
+
+@asynccontextmanager
+async def _shelf_of_source(folder: Path, store: Store) -> AsyncIterator[ShelvedJobs | None]:
+    layout = await layout_of(store)
+    async with _shelf_in(folder, store, 1 if layout is None else layout.shards) as shelf:
+        yield shelf
+
+
+async def _refuse_shelf_with_jobs(folder: Path) -> None:
+    """Raise StoreRefused if the target of a copy has jobs on a shelf: they would come into the store."""
+    with _shelf_files(folder) as files:
+        if files is not None:
+            from deferd.shelf.unserved import has_jobs
+
+            if await has_jobs(files):
+                raise StoreRefused(
+                    f"the data directory {folder} has jobs on a shelf: copy into an empty one, or move {files} away"
+                )
+
+
+@asynccontextmanager
+async def _shelf_in(folder: Path, store: Store, shards: int) -> AsyncIterator[ShelvedJobs | None]:
+    """The shelf in a data directory on which no service, but this store runs; None without one.
+
+    Raises:
+        StoreRefused: it cannot be used.
+    """
+    with _shelf_files(folder) as files:
+        if files is None:
+            yield None
+            return
+        from deferd.shelf.unserved import unserved_shelf
+
+        async with unserved_shelf(files, store, shards) as shelf:
+            yield shelf
+
+
+@contextmanager
+def _shelf_files(folder: Path) -> Iterator[Path | None]:
+    """The files of the shelf in a data directory, which no process uses during the block; None without a shelf.
+
+    Only in the block may modules be imported that need RocksDB.
+
+    Raises:
+        StoreRefused: a process uses them, or there is no RocksDB.
+    """
+    data_dir = DataDirectory(folder)
+    if not data_dir.shelf_dir.exists():
+        yield None
+        return
+    if find_spec("rocksdict") is None:
+        raise StoreRefused(
+            f"{data_dir.shelf_dir} has jobs, and needs the package rocksdict, which is not available here"
+        )
+    lock = _lock_of_shelf(data_dir)
+    try:
+        yield data_dir.shelf_dir
+    finally:
+        os.close(lock)
 
 
 def clock_warning(apart_ms: int) -> str | None:
@@ -497,6 +607,9 @@ async def _contents(folder: Path) -> _Contents:
         try:
             layout = await layout_of(store)
             shards = None if layout is None else layout.shards
+            async with _shelf_in(folder, store, shards or 1) as shelf:
+                shelved = {} if shelf is None else shelf.counts()
+            check_shelved(shelved, await count_shelved(store, shards or 1))
             jobs = await count_jobs(store, shards or 1)
             server = await store.client.info("server")
         except StoreUnavailable as exc:
