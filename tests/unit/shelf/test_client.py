@@ -118,7 +118,7 @@ async def test_calls_wait_for_the_process_that_follows_one_that_died(server: Ser
     await server.start()
     number, _, args = await server.call(1)
     server.send(frame(number, True, 1))
-    assert (await load, args) == (1, ["t", ["b"]])
+    assert (await load, args) == (1, ["t", ["b"], []])
 
 
 async def test_only_the_first_calls_wait_for_a_process_that_stays_away(
