@@ -454,6 +454,7 @@ ROWS = [
 BOUNDED_BEFORE = (
     "api/direct/pop.py",
     "engine/topics.py",
+    "store/backup.py",
     "store/backup_contents.py",
     "engine/scripts.py",
     "store/server_info.py",
@@ -461,7 +462,7 @@ BOUNDED_BEFORE = (
     *("contract/durations.py", "contract/durations.py"),
 )
 """Where a regular expression reads a short text: a query of at most 200 characters, a part of a cursor
-(limits.CURSOR_MAX), the first bytes of a backup's file, an error of the system, the version of the store, the key that
+(limits.CURSOR_MAX), the name of a backup's file and its first bytes, an error of the system, the version of the store, the key that
 only an operator writes, a duration of at most 100 characters."""
 
 
