@@ -157,23 +157,32 @@ class Rows:
         iterator.status()
 
     def first_due(self, topic: str) -> int | None:
-        """When the first job of a topic is due; None without jobs."""
-        start = _key(topic)
-        not_before = start + _DUE_IN_KEY.pack(self._not_before.get(topic, 0))
-        for key in self._keys(_DUE, not_before, _after(start), 1):
-            (due_ms,) = _DUE_IN_KEY.unpack_from(key, len(start))
-            self._not_before[topic] = due_ms
-            return int(due_ms)
-        return None
+        """When the first job of a topic is due; None without jobs. Those of `unreadable` do not count."""
+        due = self._due(topic, _after(_key(topic)), 1)
+        return due[0][0] if due else None
 
     def due_until(self, topic: str, until_ms: int, most: int) -> list[str]:
-        """The ids of at most `most` jobs of a topic that are due until then, the first due first."""
-        start, end = _key(topic), _key(topic) + _DUE_IN_KEY.pack(until_ms + 1)
+        """The ids of at most `most` jobs of a topic that are due until then, the first due first.
+
+        Those of `unreadable` are left out.
+        """
+        due = self._due(topic, _key(topic) + _DUE_IN_KEY.pack(until_ms + 1), most)
+        return [job_id for _, job_id in due]
+
+    def _due(self, topic: str, end: bytes, most: int) -> list[tuple[int, str]]:
+        """Due time and id of at most `most` jobs of a topic before the key `end`, but for those of `unreadable`."""
+        start = _key(topic)
         not_before = start + _DUE_IN_KEY.pack(self._not_before.get(topic, 0))
         passed_over = sum(of_topic == topic for of_topic, _ in self._unreadable)
-        keys = self._keys(_DUE, not_before, end, most + passed_over)
-        ids = [key[len(start) + _DUE_IN_KEY.size :].decode() for key in keys]
-        return [job_id for job_id in ids if (topic, job_id) not in self._unreadable][:most]
+        found = []
+        for at, key in enumerate(self._keys(_DUE, not_before, end, most + passed_over)):
+            (due_ms,) = _DUE_IN_KEY.unpack_from(key, len(start))
+            if at == 0:
+                self._not_before[topic] = due_ms
+            job_id = key[len(start) + _DUE_IN_KEY.size :].decode()
+            if (topic, job_id) not in self._unreadable:
+                found.append((due_ms, job_id))
+        return found[:most]
 
     def with_tag(self, topic: str, tag: str, most: int, after: str = "", *, reverse: bool = False) -> list[str]:
         """The ids of at most `most` jobs of a topic with this tag, in order, those after `after`."""

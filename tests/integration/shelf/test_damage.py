@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import time
 from collections.abc import Callable
@@ -12,8 +13,11 @@ import pytest
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.operations.audits import FindingKind
+from deferd.engine.redis_keys import Keys
+from deferd.engine.scripts import Scripts
 from deferd.engine.shelf import Job, Wanted
-from deferd.shelf.rows import OUT, Move, Rows
+from deferd.shelf.rows import IN, OUT, Move, Rows
+from deferd.shelf.shelving import Shelving
 from deferd.store.connection import Store
 from tests.integration.engine.engine_driver import TOPIC
 from tests.shelving import Shelved
@@ -109,6 +113,25 @@ async def test_calls_say_that_a_job_cannot_be_read_and_others_go_on(store: Store
     assert await shelved.engine.cancels.cancel(TOPIC, "j0001")
     report = await shelved.engine.consistency.audit_topic(TOPIC)
     assert report.findings.counts[FindingKind.SHELF_UNREADABLE] == JOBS - loaded
+    await shelved.close()
+
+
+async def test_jobs_that_cannot_be_read_keep_no_others_from_coming_back(store: Store, tmp_path: Path) -> None:
+    with Rows(tmp_path) as rows:
+        shelve(rows)
+        later = Job("later", rows.jobs(TOPIC, [f"j{JOBS - 1:04}"])[0].record)
+        rows.begin(Move("other", OUT, 1, "1", ("later",)), [later])
+        rows.end(Move("other", OUT, 1, "1", ("later",)), ())
+    damage(tmp_path, is_of_records)
+    shelved = Shelved(store, tmp_path)
+    await shelved.mover.settle_all()
+    shelving = Shelving(shelved.mover, Scripts(store), Keys(1), after_ms=None, wait_s=0.0)
+    async with asyncio.timeout(30):
+        await shelving.returning._look()
+    unreadable = shelved.rows.unreadable(TOPIC, [f"j{number:04}" for number in range(JOBS)])
+    assert shelved.mover.moved[IN] == JOBS + 1 - len(unreadable) < JOBS + 1
+    assert shelved.rows.first_due(TOPIC) is None
+    assert list(shelved.rows.page(TOPIC, Wanted(), 250).unreadable) == unreadable
     await shelved.close()
 
 
