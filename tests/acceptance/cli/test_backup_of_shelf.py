@@ -304,16 +304,13 @@ def test_a_restore_moves_the_old_shelf_aside(saved: Path, shell: Shell, tmp_path
     [restored] = shell.json("restore", str(saved), *text_of(data_dir), "--force")
     assert Path(restored["old_data"]).parent == Path(restored["old_shelf"]).parent == data_dir
     assert len(where_jobs_are(data_dir)[1]) == SHELVED
-    service.start()
-    with Client(service.url) as client:
+    with service, Client(service.url) as client:
         assert "old" not in {job.id for job in client.jobs(TOPIC)}
         assert_sound(client)
-    service.stop()
     for name, old in ((APPEND_ONLY_DIR, "old_data"), (SHELF_DIR, "old_shelf")):
         shutil.rmtree(data_dir / name)
         Path(restored[old]).rename(data_dir / name)
-    service.start()
-    with Client(service.url) as client:
+    with service, Client(service.url) as client:
         assert [job.id for job in client.jobs(TOPIC)] == ["old"]
 
 

@@ -18,6 +18,7 @@ from deferd.engine.placement import ANY_DEFAULT, Terms
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT, json_bytes
 from deferd.engine.script_arguments import encode_put, receipt_bytes
+from deferd.engine.shelf import NOT_ASKED
 from deferd.store.durability_levels import FSYNC, MEMORY
 from tests.integration.engine.durable_puts import TOPIC, engine_on, job, put_when_in_step
 from tests.integration.store.store_servers import Pair
@@ -117,7 +118,7 @@ async def test_a_script_returns_all_terms_when_some_are_others_and_stores_nothin
     await first.topics.set(TOPIC, settings_of(tuple(OUTDATED)))
     due_defaults = json_bytes([WINDOW, 0]).decode()
     current = Terms(REPLICATED, COUNT, due_defaults)
-    terms = [REPLICATED, COUNT, due_defaults.encode()]
+    terms = [REPLICATED, COUNT, due_defaults.encode(), NOT_ASKED]
     outdated: dict[str, Any] = {"durability": MEMORY, "partitions": 1, "due_defaults": ""}
     put, keys = encode_put(job("a")), first._keys.of_topic(TOPIC)
     for kinds in (*KINDS, ()):
@@ -147,7 +148,13 @@ async def test_a_put_above_the_default_is_sent_again_but_a_finish_may_be_above_i
     await first.topics.set(TOPIC, settings_of(["durability"]))
     put, keys = encode_put(job("a")), first._keys.of_topic(TOPIC)
     above = Terms(REPLICATED + 1, 1, "").argument()
-    assert await first._scripts.run("put", keys, (TOPIC, 0, above, put.id, put.job)) == [b"terms", REPLICATED, 1, b""]
+    assert await first._scripts.run("put", keys, (TOPIC, 0, above, put.id, put.job)) == [
+        b"terms",
+        REPLICATED,
+        1,
+        b"",
+        NOT_ASKED,
+    ]
     assert await first._scripts.run("check_puts", keys, (TOPIC, above, "", put.id, put.job)) == [b"done"]
 
 

@@ -462,8 +462,8 @@ BOUNDED_BEFORE = (
     *("contract/durations.py", "contract/durations.py"),
 )
 """Where a regular expression reads a short text: a query of at most 200 characters, a part of a cursor
-(limits.CURSOR_MAX), the name of a backup's file and its first bytes, an error of the system, the version of the store, the key that
-only an operator writes, a duration of at most 100 characters."""
+(limits.CURSOR_MAX), the name of a backup's file and its first bytes, an error of the system, the version of the store,
+the key that only an operator writes, a duration of at most 100 characters."""
 
 
 def time_s(act: Callable[[Any], object], value: Any) -> float:
