@@ -78,6 +78,19 @@ class Job(NamedTuple):
         return error
 
     @property
+    def is_intact(self) -> bool:
+        """Whether its fields can be read. Otherwise another program has damaged the record in the store."""
+        extra = self._extra
+        if not extra:
+            return self.record[22:26] == bytes(4)
+        try:
+            fields = orjson.loads(extra)
+        except ValueError:
+            return False
+        tags = fields.get("g", ()) if isinstance(fields, dict) else None
+        return isinstance(tags, (list, tuple)) and all(isinstance(tag, str) for tag in tags)
+
+    @property
     def _extra(self) -> bytes:
         return self.record[26 : 26 + int.from_bytes(self.record[22:26], "little")]
 

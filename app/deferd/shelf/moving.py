@@ -16,7 +16,7 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from itertools import islice
 from math import inf
@@ -24,6 +24,8 @@ from pathlib import Path
 from secrets import token_hex
 from time import monotonic
 from typing import Any, ParamSpec, TypeVar
+
+from redis.exceptions import ResponseError
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine.redis_keys import Keys
@@ -138,7 +140,8 @@ class Mover:
         """Move at most `most` delayed jobs that are due at `from_ms` or later out of the store, those due last first.
 
         `pass_over` is how many of them to pass over: those that stayed before. Returns how many jobs were looked at,
-        and how many have left the store. Jobs that are held stay, and all of a topic that is kept.
+        and how many have left the store. Jobs that are held stay, all of a topic that is kept, and those whose records
+        another program has damaged: they could not come back.
 
         Raises:
             StoreUnavailable: the store cannot be reached; the jobs are where they were, or on the shelf.
@@ -151,7 +154,7 @@ class Mover:
             last, looked_at, *found = await self._run("shelve_pick", topic, from_ms, pass_over, most)
             self._topics.add(topic)
             read = [Job(job_id.decode(), record) for job_id, record in zip(found[::2], found[1::2], strict=True)]
-            jobs = self._held.without(topic, read)
+            jobs = [job for job in self._held.without(topic, read) if job.is_intact]
             if not jobs:
                 return looked_at, 0
             # A call that asks for one of them from here on waits for the end of the move.
@@ -279,7 +282,8 @@ class Mover:
 
     async def _last_number_in(self, topic: str) -> int:
         if topic not in self._last_in:
-            stored = await self._scripts.command("HGET", self._keys.named(topic, "shelf"), IN)
+            with _damage_named(topic):
+                stored = await self._scripts.command("HGET", self._keys.named(topic, "shelf"), IN)
             self._last_in[topic] = int(stored or 0)
         return self._last_in[topic]
 
@@ -326,8 +330,9 @@ class Mover:
             raise
 
     async def _run(self, verb: str, topic: str, *args: str | bytes | int) -> list[Any]:
-        reply: list[Any] = await self._scripts.run(verb, self._keys.of_topic(topic), (topic, *args))
-        return reply
+        with _damage_named(topic):
+            reply: list[Any] = await self._scripts.run(verb, self._keys.of_topic(topic), (topic, *args))
+            return reply
 
     @asynccontextmanager
     async def checkpoint(self) -> AsyncIterator[Path]:
@@ -371,6 +376,17 @@ class Mover:
     async def bytes_on_disk(self) -> int:
         """How large the shelf's files are."""
         return await self._on_thread(self._rows.bytes_on_disk)
+
+
+@contextmanager
+def _damage_named(topic: str) -> Iterator[None]:
+    """Turn errors of a script into StoreUnavailable, so that other topics go on."""
+    try:
+        yield
+    except ResponseError as exc:
+        raise StoreUnavailable(
+            f"another program has damaged what the store has of topic {topic!r}: {exc}", FILES_RETRY_S
+        ) from exc
 
 
 def files_fault(error: BaseException) -> str | None:

@@ -296,6 +296,34 @@ async def test_a_topic_whose_files_are_damaged_does_not_stop_others(
     await shelf.status_when(lambda status: status.jobs == 0)
 
 
+@pytest.mark.parametrize("extra", [b'{"g":["x"', b'{"g":"x"}', b'{"zz":'])
+async def test_a_job_that_another_program_has_damaged_stays_and_others_go(
+    store: Store, driver: EngineDriver, server: StoreServer, tmp_path: Path, extra: bytes
+) -> None:
+    await put_far(driver, "a", "b", "c")
+    record = await store.call("HGET", f"deferd:{{0}}:{TOPIC}:pool", "b")
+    damaged = record[:22] + len(extra).to_bytes(4, "little") + extra
+    await store.call("HSET", f"deferd:{{0}}:{TOPIC}:pool", "b", damaged)
+    async with Running(server, tmp_path) as shelf:
+        await shelf.status_when(lambda status: status.jobs == 2)
+        driver.move_clock(FAR_S)
+        await shelf.status_when(lambda status: status.jobs == 0)
+        assert (await shelf.client.status()).moved_in == 2
+
+
+@pytest.mark.parametrize("key", ["pool", "delay", "shelf"])
+async def test_keys_that_another_program_has_damaged_stop_no_other_topic(
+    store: Store, shelf: Running, driver: EngineDriver, key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await store.call("DEL", f"deferd:{{0}}:{TOPIC}:{key}")
+    await store.call("SET", f"deferd:{{0}}:{TOPIC}:{key}", "damaged")
+    await put_far(driver, "a", topic="other")
+    await shelf.status_when(lambda status: status.jobs == 4)
+    driver.move_clock(FAR_S)
+    await shelf.status_when(lambda status: status.jobs == 3)
+    await until(lambda: f"damaged what the store has of topic '{TOPIC}'" in caplog.text, "it is logged")
+
+
 async def test_topics_take_turns_and_those_whose_jobs_stay_are_looked_at_less_often(
     store: Store, driver: EngineDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ local prefix, from = string.sub(KEYS[1], 1, -7), now_ms() + tonumber(ARGV[3])
 local names = redis.call('ZRANGE', KEYS[1], ARGV[1], '+', 'BYLEX', 'LIMIT', 0, ARGV[2])
 local reply = { #names == tonumber(ARGV[2]) and names[#names] or '' }
 for _, name in ipairs(names) do
-  local _, due = unpack(redis.call('ZRANGE', prefix .. name .. ':delay', 0, 0, 'REV', 'WITHSCORES'))
+  local _, due = unpack(redis.pcall('ZRANGE', prefix .. name .. ':delay', 0, 0, 'REV', 'WITHSCORES'))  -- it may be damaged
   if due and tonumber(due) >= from then reply[#reply + 1] = name end
 end
 return reply
