@@ -46,6 +46,8 @@ _INDEX_MEMORY_TABLE_BYTES = 4 * 1024 * 1024
 _DELETED_OF, _DELETED, _DELETED_PART = 1000, 250, 0.25
 """A file is compacted if it has so many deletions in a row of entries, or such a part of all of them."""
 _BLOOM_BITS = 10
+_LOG_BYTES, _LOGS_KEPT = 4 * 1024 * 1024, 4
+"""Of what RocksDB tells about its work. It begins a file at each start, and would keep a thousand of any size."""
 _MINUTE_MS = 60_000
 _EVER_MS = 1 << 53
 _MINUTES_REMEMBERED = 100_000
@@ -447,6 +449,8 @@ def _options(cache: Cache, *, is_index: bool) -> Options:
     options.create_missing_column_families(True)
     # A log that is torn anywhere but at its end is damaged: nothing that was on the disk is dropped in silence.
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_max_log_file_size(_LOG_BYTES)
+    options.set_keep_log_file_num(_LOGS_KEPT)
     options.set_compression_type(DBCompressionType.lz4())
     options.set_bottommost_compression_type(DBCompressionType.zstd())
     options.set_write_buffer_size(_INDEX_MEMORY_TABLE_BYTES if is_index else _MEMORY_TABLE_BYTES)

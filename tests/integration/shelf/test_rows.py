@@ -62,3 +62,10 @@ def test_reads_do_not_pass_over_all_that_was_ever_deleted(tmp_path: Path, monkey
         monkeypatch.setattr(rows_module, "ReadOptions", options)
         assert rows.page("a", Wanted(), 100).jobs == []
         assert rows.due_until("a", 1 << 40, 250) == []
+
+
+def test_what_rocksdb_tells_about_its_work_does_not_fill_the_disk(tmp_path: Path) -> None:
+    for _ in range(10):
+        with Rows(tmp_path) as rows:
+            rows.count_start()
+    assert len(list(tmp_path.glob("LOG*"))) <= 5
