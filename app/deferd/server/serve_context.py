@@ -19,6 +19,7 @@ from deferd.api import problem_details
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine.movable_clock import clock_key
 from deferd.engine.redis_keys import Keys
+from deferd.engine.shelf import OPENING
 from deferd.server.credential_files import read_credentials
 from deferd.server.http_server import BACKLOG, CLOSING_S
 from deferd.server.shelf_keeper import ShelfKeeper, is_needed
@@ -105,7 +106,8 @@ async def open_serve_context(settings: Settings, version: str) -> AsyncIterator[
         if embedded is not None and is_needed(settings):
             keeper = ShelfKeeper(settings, store_url, linger_s=drain_s + LINGER_S)
             stack.push_async_callback(keeper.stop)
-            await keeper.start()
+            async with starting_responses(listener, _no_progress, tls, detail=OPENING):
+                await keeper.start()
             shelf_socket = keeper.socket
         url = _url(scheme, listener)
         yield ServeContext(
@@ -230,15 +232,15 @@ Read = Callable[[], Awaitable[LoadProgress | None]]
 
 @contextlib.asynccontextmanager
 async def starting_responses(
-    listener: socket.socket, read_progress: Read, context: ssl.SSLContext | None = None
+    listener: socket.socket, read_progress: Read, context: ssl.SSLContext | None = None, *, detail: str = _DETAIL
 ) -> AsyncIterator[None]:
     """Respond to requests on the socket during the block, if that takes long. The socket stays open.
 
     While a store loads its data nothing can be served yet, but probes ask how far it is. For the first seconds
     connections wait in the listener's queue, so that clients do not notice a quick restart. After that each request
-    gets a 503 with the progress, and `/healthz` a 200, on a connection that is then closed.
+    gets a 503 with the progress, or `detail` without one, and `/healthz` a 200, on a connection that is then closed.
     """
-    responder = asyncio.create_task(_Responder(read_progress).run(listener, context), name="starting-responses")
+    responder = asyncio.create_task(_Responder(read_progress, detail).run(listener, context), name="starting-responses")
     try:
         yield
     finally:
@@ -247,8 +249,9 @@ async def starting_responses(
 
 
 class _Responder:
-    def __init__(self, read_progress: Read) -> None:
+    def __init__(self, read_progress: Read, detail: str) -> None:
         self._read_progress = read_progress
+        self._detail = detail
         self._connections: set[asyncio.StreamWriter] = set()
 
     async def run(self, listener: socket.socket, context: ssl.SSLContext | None) -> None:
@@ -292,7 +295,7 @@ class _Responder:
         if target.startswith(b"/healthz"):
             return _http(b"200 OK", b"application/json", b'{"status":"ok"}', method)
         progress = await self._read_progress()
-        detail = _DETAIL if progress is None else f"the store {progress}"
+        detail = self._detail if progress is None else f"the store {progress}"
         error = StoreUnavailable(detail, 1 if progress is None else progress.retry_after_s)
         retry = b"retry-after: %d\r\n" % error.retry_after_s
         if b"text/html" in headers.lower():
@@ -300,6 +303,10 @@ class _Responder:
             return _http(_UNAVAILABLE, b"text/html; charset=utf-8", page, method, retry)
         problem = problem_details.response(error)
         return _http(_UNAVAILABLE, problem_details.MEDIA_TYPE.encode(), bytes(problem.body), method, retry)
+
+
+async def _no_progress() -> LoadProgress | None:
+    return None
 
 
 def _http(status: bytes, media_type: bytes, body: bytes, method: bytes, more: bytes = b"") -> bytes:

@@ -18,6 +18,7 @@ from pydantic import SecretStr
 
 from deferd.server import serve_context
 from deferd.server.serve_context import open_serve_context
+from deferd.server.shelf_keeper import ShelfKeeper
 from deferd.server.startup_errors import CannotServe
 from deferd.settings import Settings
 from deferd.store import valkey_process
@@ -143,6 +144,21 @@ async def test_a_service_that_starts_says_how_far_its_store_has_loaded(
     assert (page.status_code, page.headers["content-type"]) == (503, "text/html; charset=utf-8")
     assert alive.status_code == 200
     assert re.search(r"the store at \S+ is loading its data", caplog.text)
+
+
+async def test_a_service_that_waits_for_its_shelf_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve_context, "RESPOND_AFTER_S", 0.0)
+    opened = asyncio.Event()
+    monkeypatch.setattr(ShelfKeeper, "start", lambda _: opened.wait())
+    settings = Settings(port=free_port(), data_dir=tmp_path / "data", shelf_after=3600)
+    async with starting(settings) as started:
+        url = f"http://127.0.0.1:{settings.port}"
+        with httpx.Client(base_url=url, timeout=10, trust_env=False, verify=NO_TLS) as client:
+            ready = await asyncio.to_thread(until_says, client, "/readyz", re.compile("the shelf is being opened"))
+            alive = await asyncio.to_thread(client.get, "/healthz")
+        opened.set()
+        await started
+    assert (ready.status_code, alive.status_code) == (503, 200)
 
 
 async def test_an_embedded_store_says_how_far_it_has_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
