@@ -37,7 +37,7 @@ HANGS_S = 5.0
 """Once one has waited in vain, no page waits for so long."""
 _HANGS = "the shelf did not respond in time"
 _REMEMBERED_MAX = 10_000
-_NOTED_MOST = 100
+_NOTED_MOST = 100_000
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -222,6 +222,8 @@ class Shelf:
         """The partitions that had jobs on the shelf when a put last asked."""
         self._done: dict[str, list[Asked]] = {}
         """By partition: what was asked for by puts that have ended."""
+        self._ids_done = 0
+        """How many ids that are."""
 
     async def find(
         self,
@@ -264,7 +266,9 @@ class Shelf:
             return NO_SHELF
         if topic not in self._shelved:
             return NOT_ASKED
-        generation = await self.calls.load(topic, ids, self._done.pop(topic, ()))
+        done = self._done.pop(topic, ())
+        self._ids_done -= sum(len(asked.ids) for asked in done)
+        generation = await self.calls.load(topic, ids, done)
         if generation == NOT_ASKED:
             self._shelved.discard(topic)
         return generation
@@ -276,10 +280,11 @@ class Shelf:
         """
         if asked.generation in {NO_SHELF, NOT_ASKED}:
             return
-        done = self._done.setdefault(topic, [])
-        if len(done) == _NOTED_MOST:
-            done.clear()
-        done.append(asked)
+        self._ids_done += len(asked.ids)
+        if self._ids_done > _NOTED_MOST:  # topics that nobody puts into again; the shelf holds no id for long
+            self._done.clear()
+            self._ids_done = len(asked.ids)
+        self._done.setdefault(topic, []).append(asked)
 
     @asynccontextmanager
     async def loaded(self, topic: str, ids: Sequence[str]) -> AsyncIterator[None]:
