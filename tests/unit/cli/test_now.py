@@ -26,6 +26,7 @@ def test_the_next_due_time_has_a_date_when_it_is_far_away() -> None:
     at = datetime.now(UTC) + timedelta(seconds=100, milliseconds=500)
     assert _next_line(now(at, jobs=1037)) == f"Next: {at:%H:%M:%SZ} (in 1m 40s), 1,037 jobs."
     assert _next_line(now()) == "No job is delayed."
+    assert _next_line(now(complete=False)) == "What is due next is not known."
     later = datetime.now(UTC) + timedelta(days=3, seconds=0.5)
     assert f"{later:%Y-%m-%d %H:%M:%SZ} (in 3d), 1 job." in _next_line(now(later, jobs=1))
 

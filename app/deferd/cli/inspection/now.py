@@ -102,7 +102,7 @@ def system(client: Client, as_json: bool) -> None:
 def _shelf(shelf: Shelf) -> str:
     if shelf.fault is not None:
         return f"cannot be used: {shelf.fault}"
-    jobs = "jobs" if shelf.jobs is None else output.count(shelf.jobs, "job")
+    jobs = "an unknown number of jobs" if shelf.jobs is None else output.count(shelf.jobs, "job")
     behind = f", {shelf.jobs_behind:,} behind by {output.span(shelf.behind)}" if shelf.jobs_behind else ""
     return (
         f"{jobs}, {shelf.disk_bytes or 0:,} bytes; {output.number(shelf.moved_out_per_second)} a second go there, "
@@ -147,7 +147,7 @@ def _next_line(now: Now) -> str:
     """What is due next: ``Next: 14:02:16Z (in 3m 4s), 37 jobs.``"""
     at, jobs = now.next_due_at, now.next_due_jobs
     if at is None:
-        return "No job is delayed."
+        return "No job is delayed." if now.complete else "What is due next is not known."
     is_soon = at - datetime.now(UTC) < timedelta(hours=12)
     when = at.astimezone(UTC).strftime("%H:%M:%SZ" if is_soon else "%Y-%m-%d %H:%M:%SZ")
     return f"Next: {when} ({output.from_now(at)}), {output.count(jobs, 'job')}."
