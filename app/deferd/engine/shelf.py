@@ -268,7 +268,11 @@ class Shelf:
             return NOT_ASKED
         done = self._done.pop(topic, ())
         self._ids_done -= sum(len(asked.ids) for asked in done)
-        generation = await self.calls.load(topic, ids, done)
+        try:
+            generation = await self.calls.load(topic, ids, done)
+        except StoreUnavailable:
+            self._shelved.discard(topic)  # the topic may have no jobs there any more: the script of the next put knows
+            raise
         if generation == NOT_ASKED:
             self._shelved.discard(topic)
         return generation

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from deferd.engine.shelf import Asked, Shelf, ShelfCalls
+import pytest
+
+from deferd.contract.errors import StoreUnavailable
+from deferd.engine.shelf import NOT_ASKED, Asked, Shelf, ShelfCalls
 
 
 class Calls:
@@ -13,8 +16,11 @@ class Calls:
 
     def __init__(self) -> None:
         self.let_go: list[Sequence[Asked]] = []
+        self.is_dead = False
 
     async def load(self, _: str, __: Sequence[str], let_go: Sequence[Asked] = ()) -> int:
+        if self.is_dead:
+            raise StoreUnavailable("the shelf cannot be reached")
         self.let_go.append(let_go)
         return 7
 
@@ -31,6 +37,16 @@ async def test_the_next_put_into_a_topic_lets_go_what_the_last_ones_asked_for() 
         await put(shelf, "t", ["a", "b"])
     assert calls.let_go == [(), [Asked(7, ["a", "b"])], [Asked(7, ["a", "b"])]]
     assert shelf._ids_done == 2
+
+
+async def test_only_one_put_fails_into_a_topic_whose_jobs_have_left_a_shelf_that_died() -> None:
+    calls: Any = Calls()
+    shelf = Shelf(cast("ShelfCalls", calls))
+    await put(shelf, "t", ["a"])
+    calls.is_dead = True
+    with pytest.raises(StoreUnavailable):
+        await shelf.ask("t", ["b"])
+    assert await shelf.ask("t", ["b"]) == NOT_ASKED
 
 
 async def test_what_was_put_into_topics_that_are_not_used_again_is_forgotten() -> None:
