@@ -158,19 +158,23 @@ class ScheduleStore:
         )
         return now_ms, pairs, due_ms, earlier_id, earlier_due_ms
 
-    async def apply(self, change: Change) -> int | None:
+    async def apply(self, change: Change, *, shelf_s: float | None = None) -> int | None:
         """Carry out a change; returns the new `rev`, None when the schedule or its topic's defaults have changed.
+
+        `shelf_s`: how long to wait for the shelf.
 
         Raises:
             FullError: the topic has no room for the runs.
+            StoreUnavailable.
         """
-        return await self._apply(change, [part for pair in change.fields.items() for part in pair], len(change.fields))
+        fields = [part for pair in change.fields.items() for part in pair]
+        return await self._apply(change, fields, len(change.fields), shelf_s)
 
     async def delete(self, change: Change) -> bool:
         """Delete a schedule, and withdraw a run; false when it has changed since it was read."""
         return await self._apply(change, [], _DELETE) is not None
 
-    async def _apply(self, change: Change, fields: list[Any], count: int) -> int | None:
+    async def _apply(self, change: Change, fields: list[Any], count: int, shelf_s: float | None = None) -> int | None:
         other = change.withdraw[0]
         keys = self.keys.of_topic(change.topic)
         if other and other != change.topic:
@@ -181,7 +185,7 @@ class ScheduleStore:
             head = _run_head(run.due_ms, change.max_jobs)
             moved = members_of(run_window.window, run_window.spread_ms, run.moved_ms)
             runs += (run.id, head, f"{run.following_ms} {change.policy}", moved)
-        asked = await self._shelf.ask(change.topic, [run.id for run in change.runs])
+        asked = await self._shelf.ask(change.topic, [run.id for run in change.runs], within_s=shelf_s)
         args = (
             change.topic,
             change.name,

@@ -257,10 +257,10 @@ class Shelf:
                 break
         return results
 
-    async def ask(self, topic: str, ids: Sequence[str]) -> int:
+    async def ask(self, topic: str, ids: Sequence[str], *, within_s: float | None = None) -> int:
         """Have the jobs with these ids in the store, for puts; returns the generation that the puts must name.
 
-        Raises StoreUnavailable.
+        Raises StoreUnavailable, also if that takes longer than `within_s`.
         """
         if self.calls is None or not ids:
             return NO_SHELF
@@ -269,9 +269,12 @@ class Shelf:
         done = self._done.pop(topic, ())
         self._ids_done -= sum(len(asked.ids) for asked in done)
         try:
-            generation = await self.calls.load(topic, ids, done)
-        except StoreUnavailable:
+            async with asyncio.timeout(within_s):
+                generation = await self.calls.load(topic, ids, done)
+        except (StoreUnavailable, TimeoutError) as exc:
             self._shelved.discard(topic)  # the topic may have no jobs there any more: the script of the next put knows
+            if isinstance(exc, TimeoutError):
+                raise StoreUnavailable(_HANGS) from exc
             raise
         if generation == NOT_ASKED:
             self._shelved.discard(topic)

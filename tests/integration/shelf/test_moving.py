@@ -317,7 +317,7 @@ async def test_a_put_that_comes_when_its_id_may_have_left_the_store_asks_again(w
         await world.engine.puts.put(PutJob(topic=TOPIC, id="b"))  # from now on the engine knows that jobs are there
     ask, asked = world.engine.shelf.ask, 0
 
-    async def ask_slowly(topic: str, ids: Sequence[str]) -> int:
+    async def ask_slowly(topic: str, ids: Sequence[str], **_: Any) -> int:
         nonlocal asked
         generation = await ask(topic, ids)
         asked += 1
