@@ -130,11 +130,13 @@ class ShelfClient:
         if self._connecting is None:
             self._connecting = asyncio.create_task(self._connect(), name="shelf-connect")
             self._connecting.add_done_callback(self._on_connected)
-        try:
-            async with asyncio.timeout_at(end_s):
-                return await asyncio.shield(self._connecting)
-        except TimeoutError:
-            raise _too_late() from None
+        connecting = self._connecting
+        await asyncio.wait({connecting}, timeout=max(end_s - asyncio.get_running_loop().time(), 0))
+        if not connecting.done():
+            raise _too_late()
+        if connecting.cancelled():  # by `close`
+            raise StoreUnavailable(_UNREACHABLE, _RETRY_S)
+        return connecting.result()
 
     async def _connect(self) -> _Connection:
         loop = asyncio.get_running_loop()

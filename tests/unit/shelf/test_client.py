@@ -135,6 +135,17 @@ async def test_only_the_first_calls_wait_for_a_process_that_stays_away(
     assert waits_s[0] > 0.5 > waits_s[1]
 
 
+async def test_calls_that_wait_for_a_process_fail_when_the_client_is_closed(
+    server: Server, client: ShelfClient
+) -> None:
+    await server.stop()
+    load = asyncio.create_task(client.load("t", ["a"]))
+    await asyncio.sleep(0.05)
+    await client.close()
+    with pytest.raises(StoreUnavailable, match="cannot be reached"):
+        await load
+
+
 async def test_a_process_that_does_not_respond_is_not_waited_for(
     server: Server, client: ShelfClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
