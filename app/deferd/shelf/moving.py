@@ -183,6 +183,8 @@ class Mover:
 
     async def load(self, topic: str, ids: Sequence[str], let_go: Sequence[Asked] = ()) -> int:
         """See ShelfCalls. What several callers wait for moves together."""
+        if self._is_closed:
+            raise FilesClosed
         for asked in let_go:
             self._held.let_go(topic, asked)
         generation = self._held.hold(topic, ids)

@@ -23,13 +23,13 @@ from deferd.engine.redis_keys import Keys
 from deferd.engine.script_arguments import NO_BOUNDS
 from deferd.engine.scripts import Scripts
 from deferd.engine.shelf import Asked, Job, ShelfCalls
-from deferd.shelf.moving import Mover
+from deferd.shelf.moving import FilesClosed, Mover
 from deferd.shelf.rows import Rows
 from deferd.store.connection import Store, connect
 from tests.drawn_input import drawn
 from tests.integration.engine.engine_driver import TOPIC
 from tests.integration.store.store_servers import StoreServer
-from tests.shelving import let_go
+from tests.shelving import Shelved, let_go
 
 IDS = ("a", "b", "c", "d", "e")
 FAR_S, NEAR_S = 100_000, 50
@@ -377,6 +377,16 @@ async def test_runs_and_jobs_that_collect_items_stay(world: World) -> None:
     await world.engine.schedules.put("nightly", schedule, NO_BOUNDS, lambda *_: None)
     assert await world.mover.move_out(TOPIC, 0) == (3, 1)
     assert await world.mover.move_out(TOPIC, 0) == (2, 0)
+
+
+async def test_a_call_that_comes_to_closed_files_is_told_so(shelved: Shelved) -> None:
+    """The process makes it again once they are open."""
+    await shelved.put("a", int(time.time() * 1000) + FAR_S * 1000)
+    await shelved.move_out()
+    await shelved.mover.close()
+    shelved.rows.close()
+    with pytest.raises(FilesClosed):
+        await shelved.mover.load(TOPIC, ["a"])
 
 
 async def unaware_put(world: World, job_id: str) -> None:
