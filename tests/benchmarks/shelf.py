@@ -3,8 +3,9 @@
     python -m tests.benchmarks.shelf [--jobs 10000000] [--data-dir DIR] [--steps fill,calls,restart,lateness]
 
 A service with its embedded store and `--shelf-after 2h`. The jobs, ids of 20 bytes and bodies of 200, are put in
-batches of 1,000 over HTTP into one topic, 20,000 a second, due at random instants of 30 days, none within the next three hours. A
-thousand of them have a tag. With `--data-dir` the data stays there; `fill` puts what is missing of `--jobs`.
+batches of 1,000 over HTTP into one topic, 20,000 a second, due at random instants of 30 days, none within the next
+three hours. A thousand of them have a tag. With `--data-dir` the data stays there; `fill` puts what is missing of
+`--jobs`.
 
 fill      puts per second until all jobs are on the shelf; the resident memory of all processes and the disk then
 calls     a cancel by id, 1,000 by tag, a forecast of 60 buckets over the 30 days, a page of 100 jobs
