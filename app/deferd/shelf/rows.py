@@ -1,7 +1,8 @@
 """The jobs on the shelf, in RocksDB.
 
 One process at a time opens the files. What a method changes is written in one step, and is on the disk when the method
-returns. A topic has at most one move under way: a batch of jobs that leaves the store, or goes back to it.
+returns, but for the end of a move. A topic has at most one move under way: a batch of jobs that leaves the store, or
+goes back to it.
 """
 
 from __future__ import annotations
@@ -309,15 +310,18 @@ class Rows:
             for table, key in _index_keys(move.topic, job):
                 batch.put(key, b"", self._handles[table])
             counts[job.due_ms // _MINUTE_MS] += 1
-        self._write(batch, move.topic, counts)
+        self._write(batch, move.topic, counts, self._on_disk)
 
     def end(self, move: Move, elsewhere: Sequence[Job]) -> None:
-        """End a move. The rows of the jobs in `elsewhere`, which are in the store or gone, are deleted."""
+        """End a move. The rows of the jobs in `elsewhere`, which are in the store or gone, are deleted.
+
+        That need not be on the disk: after a crash the move is ended again, and the next move writes it, too.
+        """
         batch = self._batch()
         batch.delete(move.topic.encode(), self._handles[_MOVES])
         counts: Counter[int] = Counter()
         self._delete(batch, move.topic, elsewhere, counts)
-        self._write(batch, move.topic, counts)
+        self._write(batch, move.topic, counts, WriteOptions())
 
     def _delete(self, batch: WriteBatch, topic: str, jobs: Sequence[Job], counts: Counter[int]) -> None:
         for job in jobs:
@@ -326,7 +330,7 @@ class Rows:
                 batch.delete(key, self._handles[table])
             counts[job.due_ms // _MINUTE_MS] -= 1
 
-    def _write(self, batch: WriteBatch, topic: str, changes: Counter[int]) -> None:
+    def _write(self, batch: WriteBatch, topic: str, changes: Counter[int], options: WriteOptions) -> None:
         """Write a batch, with the changes of how many jobs are due in a minute."""
         counts: dict[bytes, int] = {}
         for minute, change in changes.items():
@@ -339,7 +343,7 @@ class Rows:
                 batch.put(key, b"%d" % counts[key], self._handles[_MINUTES])
             else:
                 batch.delete(key, self._handles[_MINUTES])
-        self._db.write(batch, self._on_disk)
+        self._db.write(batch, options)
         if len(self._minutes) > _MINUTES_REMEMBERED:
             self._minutes.clear()
         self._minutes.update(counts)
