@@ -31,6 +31,7 @@ from deferd.engine.script_arguments import (
     size_of_release,
 )
 from deferd.engine.scripts import Scripts, request_ending_at, request_ends_at_s
+from deferd.engine.shelf import OTHERS_WAIT_S
 
 _MOST_JOBS = 100
 """Of a call, which then takes the store 2 to 5 ms."""
@@ -153,17 +154,23 @@ class Deliveries:
 
     async def _send_releases(self, topic: str, releases: list[EncodedRelease]) -> list[ReleaseReply | StoreUnavailable]:
         return await self._partitions.find(
-            topic, releases, _id_of_release, self._release, is_not_here, is_cancelled=is_cancelled
+            topic,
+            releases,
+            _id_of_release,
+            self._release,
+            is_not_here,
+            is_cancelled=is_cancelled,
+            shelf_s=OTHERS_WAIT_S,
         )
 
     async def _send_touches(self, topic: str, touches: list[Args]) -> list[int | StoreUnavailable]:
         return await self._partitions.find(
-            topic, touches, itemgetter(0), self._touch, is_not_here, is_cancelled=is_cancelled
+            topic, touches, itemgetter(0), self._touch, is_not_here, is_cancelled=is_cancelled, shelf_s=OTHERS_WAIT_S
         )
 
     async def _send_burials(self, topic: str, burials: list[Args]) -> list[int | StoreUnavailable]:
         return await self._partitions.find(
-            topic, burials, itemgetter(0), self._bury, is_not_here, is_cancelled=is_cancelled
+            topic, burials, itemgetter(0), self._bury, is_not_here, is_cancelled=is_cancelled, shelf_s=OTHERS_WAIT_S
         )
 
     # In one partition
@@ -309,7 +316,7 @@ class HeldJobs:
     async def _send(self, topic: str, jobs: Sequence[HeldJob], send: _Send) -> list[FinishResult]:
         async def find(partition: str, items: Sequence[_Delivery]) -> list[int | StoreUnavailable]:
             return await self._partitions.find(
-                partition, items, itemgetter(0), send, is_not_here, is_cancelled=is_cancelled
+                partition, items, itemgetter(0), send, is_not_here, is_cancelled=is_cancelled, shelf_s=OTHERS_WAIT_S
             )
 
         items: list[_Delivery] = [(job.id, *Receipt.of(job.receipt)) for job in jobs]

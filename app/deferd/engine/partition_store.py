@@ -212,10 +212,11 @@ class PartitionStore:
         is_missing: Callable[[Result], bool],
         *,
         is_cancelled: Callable[[Result], bool] = lambda _: False,
+        shelf_s: float | None = None,
     ) -> list[Result | StoreUnavailable]:
         """The results of `send(partition, items)`; items that are missing there are sent to the other partitions where
         they may be. `is_cancelled`: whether the result of a missing item is the one that counts if none of them has the
-        item.
+        item. `shelf_s`: how long to wait for the shelf.
 
         Exact: an id moves from one partition to another only by ending there and being put again, so between two calls
         that miss it there was an instant without it. An item that may be where the store cannot be reached has that
@@ -226,7 +227,7 @@ class PartitionStore:
         """
 
         async def look(place: str, some: list[Item]) -> list[Result | StoreUnavailable]:
-            return await self.shelf.find(place, some, id_of, send, is_missing)
+            return await self.shelf.find(place, some, id_of, send, is_missing, within_s=shelf_s)
 
         results: list[Any] = await look(partition, list(items))
         missing = [at for at, result in enumerate(results) if is_still_missing(result, is_missing)]

@@ -57,6 +57,7 @@ from deferd.engine.script_arguments import (
     when_args,
 )
 from deferd.engine.scripts import Scripts
+from deferd.engine.shelf import OTHERS_WAIT_S
 
 _RESEND = -1
 """What pop.lua returns for a repeated request whose jobs do not fit into the reply."""
@@ -154,7 +155,13 @@ class JobQueue:
 
     async def _send_finishes(self, topic: str, jobs: list[Args]) -> list[int | StoreUnavailable]:
         return await self._partitions.find(
-            topic, jobs, itemgetter(0), self._send_finishes_to, _NOT_HERE.__contains__, is_cancelled=CANCELLED.__eq__
+            topic,
+            jobs,
+            itemgetter(0),
+            self._send_finishes_to,
+            _NOT_HERE.__contains__,
+            is_cancelled=CANCELLED.__eq__,
+            shelf_s=OTHERS_WAIT_S,
         )
 
     async def _send_finishes_to(self, topic: str, jobs: Sequence[Args]) -> list[int]:

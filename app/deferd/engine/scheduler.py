@@ -46,6 +46,7 @@ from deferd.engine.schedule_store import (
     rest_to_store,
 )
 from deferd.engine.script_arguments import PutBounds
+from deferd.engine.shelf import OTHERS_WAIT_S
 from deferd.engine.time_slice import TimeSlice, WorkTooLongError
 from deferd.engine.zones import zone_named
 
@@ -458,9 +459,6 @@ _RUNS_AT_ONCE = 100
 _RUN_BYTES_AT_ONCE = 4 * 1024 * 1024
 _RETRY_MS = 1000
 """How long a schedule waits for room in its topic or in the store, or for the shelf."""
-_SHELF_S = 0.25
-"""How long the timer waits for the shelf, which takes some milliseconds: other jobs are due meanwhile. A slow one has
-loaded the jobs by the next attempt."""
 _LAST_RUNS_RETRY_MS = 5000
 _FAILED_RETRY_MS = 60_000
 _FULL_MOST = 1000
@@ -516,7 +514,7 @@ class Scheduler:
             while True:
                 change, waiting = await self._change(due, definition, state, now_ms, most)
                 try:
-                    await self._store.apply(change, shelf_s=_SHELF_S)
+                    await self._store.apply(change, shelf_s=OTHERS_WAIT_S)
                 except FullError:
                     most = len(change.runs) // 2  # there may be room for some of them
                     if not most:

@@ -9,10 +9,10 @@ which it asked: the script does nothing once a job of that generation may have l
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from time import monotonic
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import orjson
 from msgspec import Struct
@@ -23,6 +23,9 @@ HELD_S = 10.0
 """How long ids stay in the store after the shelf was asked for them."""
 KEPT_S = 30.0
 """How long the jobs of a topic stay in the store after a call for that."""
+OTHERS_WAIT_S = 0.25
+"""How long a call waits for the shelf, which takes some milliseconds, while others wait for that call which need no job
+there. What a slow shelf was asked for is loaded by the next attempt."""
 STILL_S = 1.0
 """How long the shelf waits for the end of a block in which jobs must not move."""
 NO_SHELF = (1 << 53) - 1
@@ -232,10 +235,12 @@ class Shelf:
         id_of: Callable[[Item], str],
         send: Callable[[str, list[Item]], Awaitable[Sequence[Result]]],
         is_missing: Callable[[Result], bool],
+        *,
+        within_s: float | None = None,
     ) -> list[Result | StoreUnavailable]:
         """What `send(topic, items)` returns, where it is sent again for items whose jobs had to be loaded.
 
-        An item whose job cannot be loaded has that error as its result. `topic`: a partition.
+        An item whose job cannot be loaded, or not `within_s`, has that error as its result. `topic`: a partition.
 
         Raises:
             StoreUnavailable: the store cannot be reached.
@@ -246,7 +251,8 @@ class Shelf:
                 break
             asked_at_s = monotonic()
             try:
-                if await self.calls.load(topic, [id_of(items[at]) for at in missing]) == NOT_ASKED:
+                load = self.calls.load(topic, [id_of(items[at]) for at in missing])
+                if await _within(within_s, load) == NOT_ASKED:
                     break
                 found: Sequence[Result | StoreUnavailable] = await send(topic, [items[at] for at in missing])
             except StoreUnavailable as exc:
@@ -269,12 +275,9 @@ class Shelf:
         done = self._done.pop(topic, ())
         self._ids_done -= sum(len(asked.ids) for asked in done)
         try:
-            async with asyncio.timeout(within_s):
-                generation = await self.calls.load(topic, ids, done)
-        except (StoreUnavailable, TimeoutError) as exc:
+            generation = await _within(within_s, self.calls.load(topic, ids, done))
+        except StoreUnavailable:
             self._shelved.discard(topic)  # the topic may have no jobs there any more: the script of the next put knows
-            if isinstance(exc, TimeoutError):
-                raise StoreUnavailable(_HANGS) from exc
             raise
         if generation == NOT_ASKED:
             self._shelved.discard(topic)
@@ -336,6 +339,15 @@ class Shelf:
         if len(self._shelved) == _REMEMBERED_MAX:
             self._shelved.clear()
         self._shelved.add(topic)
+
+
+async def _within(within_s: float | None, call: Coroutine[Any, Any, Result]) -> Result:
+    """What a call of the shelf returns. Raises StoreUnavailable, also if it takes longer than that."""
+    try:
+        async with asyncio.timeout(within_s):
+            return await call
+    except TimeoutError:
+        raise StoreUnavailable(_HANGS) from None
 
 
 def is_still_missing(result: Result | StoreUnavailable, is_missing: Callable[[Result], bool]) -> bool:
