@@ -341,7 +341,7 @@ async def test_topics_take_turns_and_those_whose_jobs_stay_are_looked_at_less_of
 
         async def noted(topic: str, from_ms: int, **more: Any) -> tuple[int, int]:
             looks.append(topic)
-            return await move_out(topic, from_ms, most=2, **more)
+            return await move_out(topic, from_ms, **{**more, "most": 2})
 
         monkeypatch.setattr(mover, "move_out", noted)
         running = asyncio.create_task(
