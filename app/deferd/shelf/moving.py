@@ -146,6 +146,7 @@ class Mover:
         Raises:
             StoreUnavailable: the store cannot be reached; the jobs are where they were, or on the shelf.
         """
+        await self._no_checkpoint()
         async with self._locks[topic]:
             await self._settle(topic)
             if max(self._kept_until_s.get(topic, 0.0), self._none_leaves_until_s) > monotonic():
@@ -154,6 +155,8 @@ class Mover:
             last, looked_at, *found = await self._run("shelve_pick", topic, from_ms, pass_over, most)
             self._topics.add(topic)
             read = [Job(job_id.decode(), record) for job_id, record in zip(found[::2], found[1::2], strict=True)]
+            if not self._may_begin.is_set():  # while the move waited, calls could ask for the jobs
+                return 0, 0
             jobs = [job for job in self._held.without(topic, read) if job.is_intact]
             if not jobs:
                 return looked_at, 0
@@ -175,6 +178,7 @@ class Mover:
         Raises:
             StoreUnavailable: the store cannot be reached; the jobs are on the shelf, or where they belong.
         """
+        await self._no_checkpoint()
         async with self._locks[topic]:
             await self._settle(topic)
             return await self._move_in(topic, ids)
@@ -204,6 +208,7 @@ class Mover:
     async def _load(self, topic: str, ids: list[str]) -> None:
         wanted = self._wanted[topic]
         wanted.update(ids)
+        await self._no_checkpoint()
         async with self._locks[topic]:
             await self._settle(topic)
             for at in range(0, len(ids), BATCH):
@@ -304,11 +309,18 @@ class Mover:
         await self._end(move, await self._on_thread(self._rows.jobs, topic, elsewhere), moved)
 
     async def _begin(self, topic: str, way: str, number: int, jobs: Sequence[Job]) -> Move:
-        await self._may_begin.wait()
+        await self._no_checkpoint()
         move = Move(topic, way, number, token_hex(8), tuple(job.id for job in jobs))
         self._unsettled[topic] = move
         await self._on_thread(self._rows.begin, move, jobs if way == OUT else ())
         return move
+
+    async def _no_checkpoint(self) -> None:
+        """Wait until batches may begin to move. Callers wait without the lock of a topic, as far as they can: others
+        need it for what moves nothing. The next checkpoint may begin before one that has waited is told of the end.
+        """
+        while not self._may_begin.is_set():
+            await self._may_begin.wait()
 
     async def _end(self, move: Move, elsewhere: Sequence[Job], moved: int) -> None:
         await self._on_thread(self._rows.end, move, elsewhere)

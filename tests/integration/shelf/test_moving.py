@@ -400,3 +400,43 @@ async def put_far(world: World, *ids: str) -> None:
     for job_id in ids:
         await world.engine.puts.put(PutJob(topic=TOPIC, id=job_id, delay=FAR_S))
         await world._note(job_id)
+
+
+async def test_a_batch_that_waits_for_a_backup_leaves_jobs_that_are_asked_for_meanwhile(shelved: Shelved) -> None:
+    """A put that was told that its id is in the store, and may stay there, would store a second job."""
+    await shelved.put("x", int(time.time() * 1000) + FAR_S * 1000)
+    async with shelved.mover.checkpoint():
+        leaving = asyncio.create_task(shelved.move_out())
+        await asyncio.sleep(0.1)
+        await shelved.mover.load(TOPIC, ["x"])
+    await leaving
+    assert await shelved.mover.count() == 0
+
+
+async def test_a_batch_that_waits_for_a_backup_keeps_no_list_waiting(shelved: Shelved) -> None:
+    await shelved.put("x", int(time.time() * 1000) + FAR_S * 1000)
+    await shelved.move_out()
+    await shelved.put("y", int(time.time() * 1000) + FAR_S * 1000)
+    async with shelved.mover.checkpoint():
+        moving = [
+            asyncio.create_task(move)
+            for move in (shelved.move_out(), shelved.mover.move_in(TOPIC, ["x"]), shelved.mover.load(TOPIC, ["x"]))
+        ]
+        await asyncio.sleep(0.1)
+        async with asyncio.timeout(1), shelved.mover.still(TOPIC):
+            assert await shelved.mover.count() == 1
+    await asyncio.gather(*moving)
+
+
+async def test_a_batch_does_not_begin_in_a_backup_that_follows_another(shelved: Shelved) -> None:
+    """The copy of the second would lack its note."""
+    await shelved.put("x", int(time.time() * 1000) + FAR_S * 1000)
+    await shelved.move_out()
+    async with shelved.mover.checkpoint():
+        moving = asyncio.create_task(shelved.mover.move_in(TOPIC, ["x"]))
+        await asyncio.sleep(0.1)
+    shelved.mover._may_begin.clear()  # in the same turn of the event loop
+    await asyncio.sleep(0.1)
+    assert await shelved.mover.count() == 1
+    shelved.mover._may_begin.set()
+    assert await moving == ["x"]
