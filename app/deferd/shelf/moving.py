@@ -111,6 +111,8 @@ class Mover:
         self._kept_until_s: dict[str, float] = {}
         self.starts = rows.count_start()
         """How often moving was started on these files."""
+        # Before the start a call may have missed a job that has come back since, as the last one of its topic.
+        self._all_topics_known_at_s = 0.0 if self.starts == 1 else monotonic() + KEPT_S
         self._held = HeldIds(self.starts * _GENERATIONS_OF_A_START)
         self.moved = dict.fromkeys((OUT, IN), 0)
         """By way: how many jobs have moved since the start."""
@@ -192,7 +194,7 @@ class Mover:
         for asked in let_go:
             self._held.let_go(topic, asked)
         generation = self._held.hold(topic, ids)
-        if topic not in self._topics:
+        if topic not in self._topics and monotonic() >= self._all_topics_known_at_s:
             return NOT_ASKED
         move = self._unsettled.get(topic)
         moving = () if move is None else move.ids

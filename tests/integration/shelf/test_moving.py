@@ -440,3 +440,26 @@ async def test_a_batch_does_not_begin_in_a_backup_that_follows_another(shelved: 
     assert await shelved.mover.count() == 1
     shelved.mover._may_begin.set()
     assert await moving == ["x"]
+
+
+async def test_a_job_that_came_back_before_the_shelf_was_opened_again_is_found(store: Store, tmp_path: Path) -> None:
+    """It was the only one of its topic, so nothing in the files tells that it was there when the store was asked."""
+    shelved = Shelved(store, tmp_path)
+    await shelved.put("x", int(time.time() * 1000) + FAR_S * 1000)
+    await shelved.move_out()
+    replies = [["missing"], ["found"]]
+
+    async def send(_: str, ids: list[str]) -> list[str]:
+        if len(replies) == 2:
+            await shelved.mover.move_in(TOPIC, ids)
+            shelved.engine.shelf.calls = await opened_again()
+        return replies.pop(0)
+
+    async def opened_again() -> Mover:
+        mover = Mover(shelved.rows, Scripts(store), Keys(1))
+        await mover.settle_all()
+        return mover
+
+    assert await shelved.engine.shelf.find(TOPIC, ["x"], str, send, "missing".__eq__) == ["found"]
+    await cast("Mover", shelved.engine.shelf.calls).close()
+    await shelved.close()
