@@ -12,6 +12,7 @@ from random import Random
 import pytest
 
 from deferd.contract.errors import StoreUnavailable
+from deferd.contract.model import JobState, PutJob
 from deferd.contract.operations.audits import FindingKind
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
@@ -161,3 +162,97 @@ def test_a_log_whose_end_is_missing_is_read_up_to_there(tmp_path: Path) -> None:
     with Rows(log.parent) as rows:
         assert rows.counts_before(TOPIC, [1 << 47]) == [JOBS]
         assert len(rows.moves()) == 1
+
+
+@pytest.mark.parametrize("damaged", ["delay", "shelf"])
+async def test_a_topic_whose_keys_were_replaced_keeps_no_other_from_moving(
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture, damaged: str
+) -> None:
+    shelved = Shelved(store, tmp_path)
+    for topic in ("a-damaged", TOPIC):
+        await shelved.engine.puts.put(PutJob(topic=topic, id="x", delay=100_000))
+    await store.call("DEL", f"deferd:{{0}}:a-damaged:{damaged}")
+    await store.call("SET", f"deferd:{{0}}:a-damaged:{damaged}", "")
+    moving = asyncio.create_task(Shelving(shelved.mover, Scripts(store), Keys(1), after_ms=1000, wait_s=0).run())
+    async with asyncio.timeout(5):
+        while not moving.done() and not shelved.mover.moved[OUT]:
+            await asyncio.sleep(0.01)
+    assert not moving.done()
+    moving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await moving
+    logged = [record.getMessage() for record in caplog.records if "jobs cannot be moved" in record.getMessage()]
+    assert ["a-damaged" in text for text in logged] == [True] * (damaged == "shelf")
+    await shelved.close()
+
+
+@pytest.mark.parametrize("extra", [b'{"g":', b'{"g":1}', b'{"g":[1]}', b'{"g":[]}x'])
+async def test_a_job_whose_record_is_damaged_stays_in_the_store(store: Store, tmp_path: Path, extra: bytes) -> None:
+    shelved = Shelved(store, tmp_path)
+    await shelved.put("a", int(time.time() * 1000) + FAR_MS)
+    await shelved.put("b", int(time.time() * 1000) + FAR_MS)
+    pool = f"deferd:{{0}}:{TOPIC}:pool"
+    record = await store.call("HGET", pool, "b")
+    damaged_record = record[:22] + len(extra).to_bytes(4, "little") + extra
+    await store.call("HSET", pool, "b", damaged_record)
+    await shelved.move_out()
+    assert [job.id for job in shelved.rows.jobs(TOPIC, ["a", "b"])] == ["a"]
+    assert await store.call("HGET", pool, "b") == damaged_record
+    await shelved.close()
+
+
+async def replace(store: Store, key: str) -> None:
+    """What another program might do."""
+    await store.call("DEL", key)
+    await store.call("SET", key, "")
+
+
+async def test_no_job_is_lost_when_the_key_of_its_tag_was_replaced(store: Store, tmp_path: Path) -> None:
+    shelved = Shelved(store, tmp_path)
+    await shelved.put("a", int(time.time() * 1000) + FAR_MS)
+    await shelved.put("b", int(time.time() * 1000) + FAR_MS, ["red"])
+    await replace(store, "deferd:{0}:tag/red")
+    with pytest.raises(StoreUnavailable, match="another program has damaged what the store has of topic"):
+        await shelved.move_out()
+    for job_id in ("a", "b"):
+        assert (await shelved.engine.queue.get(TOPIC, job_id)).state is JobState.DELAYED
+    async with shelved.mover.still(TOPIC):  # the move that failed is settled
+        assert await shelved.mover.count() == 0
+    await shelved.close()
+
+
+@pytest.mark.parametrize("damaged", ["tag/red", f"{TOPIC}:delay", f"{TOPIC}:expiry"])
+async def test_jobs_come_back_whole_or_not_at_all(store: Store, tmp_path: Path, damaged: str) -> None:
+    shelved = Shelved(store, tmp_path)
+    await shelved.put("a", int(time.time() * 1000) + FAR_MS, ["red"])
+    await shelved.engine.puts.put(PutJob(topic=TOPIC, id="b", delay=100_000, ttl=10))
+    await shelved.move_out()
+    assert await shelved.mover.count() == 2
+    await replace(store, f"deferd:{{0}}:{damaged}")
+    if damaged == "tag/red":
+        await shelved.mover.move_in(TOPIC, ["a", "b"])
+    else:
+        with pytest.raises(StoreUnavailable):
+            await shelved.mover.move_in(TOPIC, ["a", "b"])
+        await store.call("DEL", f"deferd:{{0}}:{damaged}")
+        await shelved.mover.move_in(TOPIC, ["a", "b"])
+    assert await shelved.mover.count() == 0
+    for job_id in ("a", "b"):
+        assert (await shelved.engine.queue.get(TOPIC, job_id)).state is JobState.DELAYED
+    assert await store.call("ZSCORE", f"deferd:{{0}}:{TOPIC}:expiry", "b") is not None
+    await shelved.close()
+
+
+@pytest.mark.parametrize("extra", [b'{"x":"1"}', b'{"l":{}}'])
+async def test_a_job_whose_time_limit_is_damaged_comes_back(store: Store, tmp_path: Path, extra: bytes) -> None:
+    shelved = Shelved(store, tmp_path)
+    await shelved.put("a", int(time.time() * 1000) + FAR_MS)
+    await shelved.put("b", int(time.time() * 1000) + FAR_MS)
+    record = await store.call("HGET", f"deferd:{{0}}:{TOPIC}:pool", "b")
+    damaged_record = record[:22] + len(extra).to_bytes(4, "little") + extra
+    await store.call("HSET", f"deferd:{{0}}:{TOPIC}:pool", "b", damaged_record)
+    await shelved.move_out()
+    assert await shelved.mover.count() == 2
+    assert await shelved.mover.move_in(TOPIC, ["a", "b"]) == ["a", "b"]
+    assert await store.call("ZCARD", f"deferd:{{0}}:{TOPIC}:delay") == 2
+    await shelved.close()

@@ -8,8 +8,11 @@
 local number = tonumber(ARGV[2])
 if SHELF.number('in') >= number then return { 0 } end
 ensure_topic()
+-- These fail for a key of the wrong type, before a job is stored.
+redis.call('ZCARD', DELAY)
+redis.call('ZCARD', EXPIRY)
 local size, earliest = { jobs = 0, bytes = 0, tags = 0 }, math.huge
-local delayed = {}
+local delayed, tagged = {}, {}
 for at = 4, #ARGV, 2 do
   local id, raw = ARGV[at], ARGV[at + 1]
   local record = read_record(raw)
@@ -18,12 +21,12 @@ for at = 4, #ARGV, 2 do
     delayed[#delayed + 1] = string.format('%.0f', record.due)
     delayed[#delayed + 1] = id
     earliest = math.min(earliest, record.due)
-    local expiry = end_of_waiting(record)
-    if expiry then
+    local is_read, expiry = pcall(end_of_waiting, record)  -- another program may have damaged its limits
+    if is_read and expiry then
       redis.call('ZADD', EXPIRY, expiry, id)
       earliest = math.min(earliest, expiry)
     end
-    if record.extra.g then index_tags({ id }, record.extra.g) end
+    if record.extra.g then tagged[id] = record.extra.g end
   end
 end
 if #delayed > 0 then
@@ -31,4 +34,6 @@ if #delayed > 0 then
   schedule(earliest)
 end
 SHELF.note_batch('in', number, ARGV[3], size)
+-- Last, and without an error when another program has replaced the key of a tag: the jobs are stored.
+for id, tags in pairs(tagged) do pcall(index_tags, { id }, tags) end
 return { 1 }

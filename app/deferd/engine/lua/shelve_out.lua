@@ -21,12 +21,12 @@ for index, id in ipairs(ids) do
     kept[#kept + 1] = id
   end
 end
+-- What may fail, when another program has replaced a key, comes before the jobs are removed. Then they stay.
+if #left > 0 then index_tags(left) end
+SHELF.note_batch('out', number, ARGV[3], size, table.concat(kept, ' '), ARGV[4])
 if #left > 0 then
   redis.call('ZREM', DELAY, unpack(left))
   redis.call('ZREM', EXPIRY, unpack(left))
   redis.call('HDEL', POOL, unpack(left))
-  index_tags(left)
 end
-SHELF.note_batch('out', number, ARGV[3], size)
-redis.call('HSET', topic_key('shelf'), 'kept', table.concat(kept, ' '), 'generation', ARGV[4])
 return { 1, #left, unpack(kept) }

@@ -51,10 +51,12 @@ function SHELF.add(size, sign, id, raw, tags)
   size.jobs, size.bytes, size.tags = size.jobs + sign, size.bytes + sign * bytes, size.tags + sign * count
 end
 
--- Note a batch that moved.
-function SHELF.note_batch(way, number, token, size)
+-- Note a batch that moved; one out has the ids that stayed, and the generation. Its token comes last: from then on the
+-- batch counts as moved (shelve_settle.lua).
+function SHELF.note_batch(way, number, token, size, kept, generation)
   local key = topic_key('shelf')
-  redis.call('HSET', key, way, number, way .. '_token', token)
-  redis.call('PEXPIRE', key, 100 * 365 * 86400000)  -- it may have been that of a forgotten topic; see forget_topic
   for field, change in pairs(size) do redis.call('HINCRBY', key, field, change) end
+  redis.call('PEXPIRE', key, 100 * 365 * 86400000)  -- it may have been that of a forgotten topic; see forget_topic
+  if kept then redis.call('HSET', key, 'kept', kept, 'generation', generation) end
+  redis.call('HSET', key, way, number, way .. '_token', token)
 end
