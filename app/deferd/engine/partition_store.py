@@ -330,10 +330,9 @@ class PartitionStore:
         return held
 
     async def _held_ids(self, partition: str, layout: Layout, ids: Sequence[str]) -> list[int]:
-        if ids and self.shelf.calls is not None:
-            await self.shelf.calls.load(partition, ids)
-        keys = self._keys.of_topic(partition)
-        reply: list[int] = await self._scripts.run("held_ids", keys, (partition, layout.count, *ids))
+        async with self.shelf.loaded(partition, ids):
+            keys = self._keys.of_topic(partition)
+            reply: list[int] = await self._scripts.run("held_ids", keys, (partition, layout.count, *ids))
         return reply
 
     async def _forget_former_in_time(self, topic: str, layout: Layout) -> None:
@@ -371,7 +370,7 @@ class PartitionStore:
         while calls is not None and has_more:
             await calls.keep(partition)
             page = await calls.page(partition, Wanted(), _IDS_PER_PAGE, after)
-            yield {job.id for job in page.jobs}
+            yield {*(job.id for job in page.jobs), *page.unreadable}
             after, has_more = page.end, page.has_more
             await asyncio.sleep(_PAUSE_S)
         pool, cancelled, taken = self._keys.of_ids(partition)

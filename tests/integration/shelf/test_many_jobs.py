@@ -20,13 +20,13 @@ import pytest
 
 from deferd.contract.bulk_model import CancelSelected, RescheduleSelected
 from deferd.contract.errors import StoreUnavailable, TopicNotFound
-from deferd.contract.model import JobState, PutJob
+from deferd.contract.model import JobState, PutJob, TopicSettings
 from deferd.engine import bulk_actions, delayed_ranges, shelf, topic_sweeps, topics
 from deferd.engine.bulk_actions import BulkOutcome
 from deferd.engine.engine import Engine
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
-from deferd.engine.shelf import Asked
+from deferd.engine.shelf import Asked, Page
 from deferd.engine.topic_sweeps import Pace, Sweep
 from deferd.shelf.moving import Mover
 from deferd.shelf.rows import Rows
@@ -545,6 +545,38 @@ async def test_a_purge_ends_if_jobs_may_have_left_the_store(
     await fill_and_be_slow(driver, mover, "purge", next(clock))
     with pytest.raises(StoreUnavailable, match="may have left"):
         await driver.engine.sweeps.run(Sweep(verb="purge", topic=TOPIC, **conditions))
+
+
+async def test_an_id_is_not_free_if_its_job_may_have_left_a_former_partition_again(
+    driver: EngineDriver, clock: Iterator[list[float]]
+) -> None:
+    now, partitions = next(clock), driver.engine.partitions
+    await driver.topics.set(TOPIC, TopicSettings(partitions=4))
+    layout = partitions.known.layout_of(TOPIC)
+    job_id = next(f"j{number}" for number in range(100) if layout.home(TOPIC, f"j{number}") != TOPIC)
+    assert await partitions.held_by_former(TOPIC, layout, [job_id]) == {}
+
+    async def pass_time() -> None:
+        now[0] += 6
+
+    around_scripts(driver.engine, "held_ids", pass_time)
+    held = await partitions.held_by_former(TOPIC, layout, [job_id])
+    assert held is not None
+    assert isinstance(held[job_id], StoreUnavailable)
+
+
+async def test_a_partition_has_the_ids_of_jobs_that_cannot_be_read(
+    driver: EngineDriver, mover: Mover, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put_many(driver, 2)
+    await shelve(mover)
+
+    def damaged_page(*_: object, **__: object) -> Page:
+        return Page([], 2, (2, "j1"), False, ("j0", "j1"))
+
+    monkeypatch.setattr(Rows, "page", damaged_page)
+    ids = [ids async for ids in driver.engine.partitions._ids_of(TOPIC)]
+    assert set().union(*ids) == {"j0", "j1"}
 
 
 async def fill_and_be_slow(driver: EngineDriver, mover: Mover, verb: str, now: list[float]) -> None:
