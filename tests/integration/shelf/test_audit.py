@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from deferd.contract.errors import StoreUnavailable
+from deferd.contract.errors import JobExists, StoreUnavailable
 from deferd.contract.model import JobState, PutJob
 from deferd.contract.operations.audits import FindingKind
 from deferd.engine.engine import Engine
@@ -64,3 +64,15 @@ async def test_an_audit_says_when_the_shelf_cannot_be_read(shelved: Shelved, mon
     monkeypatch.setattr(shelved.mover, "page", fails)
     report = await shelved.engine.consistency.audit_topic(TOPIC)
     assert (report.clean, report.unchecked) == (False, "the jobs on the shelf: the shelf cannot be reached")
+
+
+async def test_a_shelf_that_the_store_has_forgotten_is_asked_again_after_a_repair(
+    shelved: Shelved, store: Store
+) -> None:
+    """For the ids of puts, too."""
+    await put(shelved, "a")
+    await store.call("DEL", f"{KEY}:shelf")
+    await shelved.engine.consistency.audit_topic(TOPIC, repair=True)
+    with pytest.raises(JobExists):
+        await put(shelved, "a")
+    assert (await shelved.engine.consistency.audit_topic(TOPIC)).clean

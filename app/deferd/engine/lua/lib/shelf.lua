@@ -15,9 +15,10 @@ local SHELF = {}  -- the functions of the shelf
 function SHELF.number(way) return tonumber(redis.call('HGET', topic_key('shelf'), way) or 0) end
 
 -- The first generation in which the shelf must have been asked for an id that is put, 0 when it has no jobs of the topic.
+-- Any will do where the store has lost which one that is.
 function SHELF.first_generation()
   local jobs, generation = unpack(redis.call('HMGET', topic_key('shelf'), 'jobs', 'generation'))
-  return jobs and tonumber(jobs) > 0 and tonumber(generation) or 0
+  return jobs and tonumber(jobs) > 0 and tonumber(generation or 1) or 0
 end
 
 -- Which of these ids of delayed jobs stay in the store: runs of schedules, which their schedule counts, jobs with a
