@@ -261,9 +261,9 @@ class Topics:
                 if found.is_full():
                     return "", last_id
                 some = ids[at : at + _SEARCHED]
-                if self._shelf.calls is not None:
-                    await self._shelf.calls.load(partition, some)
-                looked_at, more, _, last, _, *rows = await self._run("search", partition, found.page(options), *some)
+                async with self._shelf.loaded(partition, some):
+                    reply = await self._run("search", partition, found.page(options), *some)
+                looked_at, more, _, last, _, *rows = reply
                 last_id = _text(last)
                 found.add(partition, JobPage(_rows(rows), looked_at, ("", last_id), more == 1))
                 at += looked_at

@@ -579,6 +579,14 @@ async def test_a_partition_has_the_ids_of_jobs_that_cannot_be_read(
     assert set().union(*ids) == {"j0", "j1"}
 
 
+async def test_a_search_by_tag_ends_if_jobs_may_have_left_the_store(
+    driver: EngineDriver, mover: Mover, clock: Iterator[list[float]]
+) -> None:
+    await fill_and_be_slow(driver, mover, "search", next(clock))
+    with pytest.raises(StoreUnavailable, match="may have left"):
+        await driver.engine.topics.search(TOPIC, topics.JobFilter(tag="x"), limit=10)
+
+
 async def fill_and_be_slow(driver: EngineDriver, mover: Mover, verb: str, now: list[float]) -> None:
     """Let each call of a script take 32 s."""
     await put_many(driver, 40)
