@@ -209,10 +209,10 @@ class _TopicCheck:
 
     async def _check_shelf(self) -> None:
         """Check that no job is both on the shelf and in the store, and how many the store counts there."""
-        calls = self._shelf.calls
-        if calls is None:
+        calls, pool = self._shelf.calls, self._keys[0]
+        if calls is None:  # the files are gone, if it counts any
+            await self._compare_shelved(0)
             return
-        pool, shelf = self._keys[0], self._keys[-2]
         after, has_more = None, True
         while has_more:
             async with calls.still(self._topic):
@@ -232,12 +232,17 @@ class _TopicCheck:
             after, has_more = page.end, page.has_more
         async with calls.still(self._topic):
             [jobs] = await calls.counts_before(self._topic, [_EVER_MS])
-            counted = int(await self._scripts.command("HGET", shelf, "jobs") or 0)
-            if jobs != counted:
-                detail = f"{counted} are counted, {jobs} are there"
-                self._report.findings.add(Finding(FindingKind.SHELF_MISCOUNTED, _in_words(self._topic), detail))
-                if self._repair:
-                    await self._scripts.write("HSET", shelf, "jobs", jobs)
+            await self._compare_shelved(jobs)
+
+    async def _compare_shelved(self, jobs: int) -> None:
+        """Compare how many jobs are on the shelf with what the store counts."""
+        shelf = self._keys[-2]
+        counted = int(await self._scripts.command("HGET", shelf, "jobs") or 0)
+        if jobs != counted:
+            detail = f"{counted} are counted, {jobs} are there"
+            self._report.findings.add(Finding(FindingKind.SHELF_MISCOUNTED, _in_words(self._topic), detail))
+            if self._repair:
+                await self._scripts.write("HSET", shelf, "jobs", jobs)
 
     async def _check_members(self, name: str) -> None:
         cursor: bytes | int = 0

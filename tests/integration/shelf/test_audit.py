@@ -55,6 +55,19 @@ async def test_a_wrong_number_is_named_and_repaired(shelved: Shelved, store: Sto
     assert (await audit(TOPIC)).clean
 
 
+async def test_jobs_that_are_counted_where_there_is_no_shelf_are_named(shelved: Shelved, store: Store) -> None:
+    """Its folder was deleted."""
+    await put(shelved, "a", "b")
+    without = Engine(store)
+    found = await without.consistency.audit_topic(TOPIC)
+    assert found.findings.counts == {FindingKind.SHELF_MISCOUNTED: 1}
+    assert found.findings.examples[0].detail == "2 are counted, 0 are there"
+    await without.consistency.audit_topic(TOPIC, repair=True)
+    assert (await without.topics.get(TOPIC)).counts[JobState.DELAYED] == 0
+    assert (await without.consistency.audit_topic(TOPIC)).clean
+    await without.close()
+
+
 async def test_an_audit_says_when_the_shelf_cannot_be_read(shelved: Shelved, monkeypatch: pytest.MonkeyPatch) -> None:
     await put(shelved, "a")
 
