@@ -14,7 +14,7 @@ from deferd.contract.operations.jobs import CancelResult
 from deferd.engine import metrics
 from deferd.engine.deliveries import NOT_FOUND
 from deferd.engine.group_commit import GroupCommit, OnResult
-from deferd.engine.job_batches import BulkThrottle, send_batch
+from deferd.engine.job_batches import BulkThrottle, SlotAt, send_batch
 from deferd.engine.partition_store import PartitionStore
 from deferd.engine.record import STATES_BY_NAME
 from deferd.engine.redis_keys import Keys
@@ -45,8 +45,8 @@ class Cancels:
         self._throttle = throttle
         self._partitions = partitions
         self._home = partitions.known.home
-        self._commit: GroupCommit[Args, JobState | int] = GroupCommit(
-            self._send, size=size, most_items=_CANCELS_PER_CALL
+        self._commit: GroupCommit[Args, JobState | int] = partitions.commit(
+            self._send, self._cancel, _is_missing, size=size, most_items=_CANCELS_PER_CALL
         )
         self._durable_commits: dict[str, GroupCommit[Args, tuple[JobState | int, str]]] = {}
 
@@ -105,8 +105,14 @@ class Cancels:
     def _durable_commit(self, durability: str) -> GroupCommit[Args, tuple[JobState | int, str]]:
         commit = self._durable_commits.get(durability)
         if commit is None:
-            send = partial(self._send_durably, level_named(durability))
-            commit = GroupCommit(send, size=size, most_items=_CANCELS_PER_CALL)
+            level = level_named(durability)
+            commit = self._partitions.commit(
+                partial(self._send_durably, level),
+                partial(self._cancel_durably, level),
+                _is_durably_missing,
+                size=size,
+                most_items=_CANCELS_PER_CALL,
+            )
             self._durable_commits[durability] = commit
         return commit
 
@@ -122,7 +128,7 @@ class Cancels:
             topic,
             items,
             _args_of,
-            self._send,
+            self._send_batch,
             most=_CANCELS_PER_CALL,
             partitions=self._partitions,
             throttle=self._throttle,
@@ -132,6 +138,15 @@ class Cancels:
     async def _send(self, topic: str, jobs: list[Args]) -> list[JobState | int | StoreUnavailable]:
         """For each job the state it was in, or the code that says why it was not cancelled. `topic`: a partition."""
         return await self._partitions.find(topic, jobs, _id_of, self._cancel, _is_missing)
+
+    async def _send_batch(self, topic: str, jobs: list[Args], slot: SlotAt) -> list[JobState | int | StoreUnavailable]:
+        """As `_send`, for a part of a batch."""
+
+        async def cancel(partition: str, some: Sequence[Args]) -> list[JobState | int]:
+            async with slot(partition):
+                return await self._cancel(partition, some)
+
+        return await self._partitions.find(topic, jobs, _id_of, cancel, _is_missing)
 
     async def _cancel(self, topic: str, jobs: Sequence[Args], sending: Sending | None = None) -> list[JobState | int]:
         args = (topic, *chain.from_iterable(jobs))
@@ -148,20 +163,22 @@ class Cancels:
         self, level: int, topic: str, jobs: list[Args]
     ) -> list[tuple[JobState | int, str] | StoreUnavailable]:
         """As `_send`, each with the durability that was reached, which is at least `level`."""
+        cancel = partial(self._cancel_durably, level)
+        return await self._partitions.find(topic, jobs, _id_of, cancel, _is_durably_missing)
 
-        async def cancel(partition: str, some: Sequence[Args]) -> list[tuple[JobState | int, str]]:
-            async def send(_reached: int, sending: Sending) -> list[Any]:
-                return await self._cancel(partition, some, sending)
+    async def _cancel_durably(
+        self, level: int, partition: str, jobs: Sequence[Args]
+    ) -> list[tuple[JobState | int, str]]:
+        async def send(_reached: int, sending: Sending) -> list[Any]:
+            return await self._cancel(partition, jobs, sending)
 
-            results, reached = await self._durable_calls.run(partition, level, send, nothing="nothing was cancelled")
-            if reached < min(level, FSYNC):
-                raise StoreUnavailable(
-                    "the job may be cancelled; that is not confirmed at durability fsync, because the store's "
-                    "configuration, or the node that has the topic, changed meanwhile; repeating the cancel is safe"
-                )
-            return [(result, name_of(reached)) for result in results]
-
-        return await self._partitions.find(topic, jobs, _id_of, cancel, lambda result: _is_missing(result[0]))
+        results, reached = await self._durable_calls.run(partition, level, send, nothing="nothing was cancelled")
+        if reached < min(level, FSYNC):
+            raise StoreUnavailable(
+                "the job may be cancelled; that is not confirmed at durability fsync, because the store's "
+                "configuration, or the node that has the topic, changed meanwhile; repeating the cancel is safe"
+            )
+        return [(result, name_of(reached)) for result in results]
 
 
 def _flags(*, refuse_reserved: bool, keep_follow_up: bool) -> int:
@@ -179,6 +196,10 @@ def _id_of(job: Args) -> str:
 
 def _is_missing(result: JobState | int) -> bool:
     return result == NOT_FOUND
+
+
+def _is_durably_missing(result: tuple[JobState | int, str]) -> bool:
+    return _is_missing(result[0])
 
 
 def _results_of(

@@ -61,11 +61,15 @@ class Deliveries:
         self._placer = placer
         self._dead_retention_ms = dead_retention_ms
         self._placing_tasks: set[asyncio.Task[None]] = set()
-        self._releases: GroupCommit[EncodedRelease, ReleaseReply] = GroupCommit(
-            self._send_releases, size=size_of_release, most_items=_MOST_JOBS
+        self._releases: GroupCommit[EncodedRelease, ReleaseReply] = partitions.commit(
+            self._send_releases, self._release, is_not_here, size=size_of_release, most_items=_MOST_JOBS
         )
-        self._touches = GroupCommit(self._send_touches, size=size, most_items=_MOST_JOBS)
-        self._burials = GroupCommit(self._send_burials, size=size, most_items=_MOST_JOBS)
+        self._touches: GroupCommit[Args, int] = partitions.commit(
+            self._send_touches, self._touch, is_not_here, size=size, most_items=_MOST_JOBS
+        )
+        self._burials: GroupCommit[Args, int] = partitions.commit(
+            self._send_burials, self._bury, is_not_here, size=size, most_items=_MOST_JOBS
+        )
 
     async def release(
         self,

@@ -147,6 +147,43 @@ class GroupCommit(Generic[Item, Result]):
         return batch
 
 
+class SearchingCommit(GroupCommit[Item, Result]):
+    """A group commit of items that `send` may miss. For those `search(topic, items)` is called, in a commit of their
+    own: nobody whose item is found waits for the search.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[str, list[Item]], Awaitable[Sequence[Result | StoreUnavailable]]],
+        search: Callable[[str, list[Item]], Awaitable[Sequence[Result | StoreUnavailable]]],
+        is_missing: Callable[[Result], bool],
+        *,
+        size: Callable[[Item], int],
+        most_items: int,
+    ) -> None:
+        super().__init__(send, size=size, most_items=most_items)
+        self._searches: GroupCommit[Item, Result] = GroupCommit(search, size=size, most_items=most_items)
+        self._is_missing = is_missing
+
+    async def submit(self, topic: str, item: Item) -> Result:
+        """See GroupCommit."""
+        result = await super().submit(topic, item)
+        return await self._searches.submit(topic, item) if self._is_missing(result) else result
+
+    def add(self, topic: str, item: Item, on_result: OnResult[Result]) -> None:
+        """See GroupCommit."""
+        ends_at_s = request_ends_at_s()
+
+        def on_sent(result: Result | None, error: Exception | None) -> None:
+            if error is not None or not self._is_missing(result):  # type: ignore[arg-type]  # as in `settle`
+                on_result(result, error)
+                return
+            with request_ending_at(ends_at_s):
+                self._searches.add(topic, item, on_result)
+
+        super().add(topic, item, on_sent)
+
+
 def _without_ending(
     batch: list[_Waiting[Item, Result]],
 ) -> tuple[list[_Waiting[Item, Result]], list[_Waiting[Item, Result]]]:

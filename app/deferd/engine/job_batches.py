@@ -14,36 +14,41 @@ from deferd.engine.script_arguments import Args
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
+SlotAt = Callable[[str], AbstractAsyncContextManager[None]]
+"""Makes what is held around one call of the store for a batch, at a partition."""
 
 
 async def send_batch(
     topic: str,
     items: Sequence[Item],
     args_of: Callable[[Item], Args],
-    send: Callable[[str, list[Args]], Awaitable[Sequence[Outcome]]],
+    send: Callable[[str, list[Args], SlotAt], Awaitable[Sequence[Outcome]]],
     *,
     most: int,
     partitions: PartitionStore,
     throttle: BulkThrottle,
 ) -> list[Outcome | StoreUnavailable]:
-    """What `send(partition, jobs)` returns for each item, in order; it is called with at most `most` jobs.
+    """What `send(partition, jobs, slot)` returns for each item, in order; it is called with at most `most` jobs.
 
-    `args_of` gives the arguments of an item, of which the first is the id. When the store fails in the middle, the
-    items that it did not confirm have its error as their outcome.
+    It holds a `slot` around each call of the store, but not while it waits for the shelf. `args_of` gives the arguments
+    of an item, of which the first is the id. When the store fails in the middle, the items that it did not confirm have
+    its error as their outcome.
 
     Raises:
         StoreUnavailable: the store confirmed none of them.
     """
 
-    async def send_in_slot(partition: str, jobs: list[Args]) -> Sequence[Outcome]:
-        async with throttle.slot(partition, len(items)):
-            return await send(partition, jobs)
+    def slot(partition: str) -> AbstractAsyncContextManager[None]:
+        return throttle.slot(partition, len(items))
+
+    async def send_step(partition: str, jobs: list[Args]) -> Sequence[Outcome]:
+        return await send(partition, jobs, slot)
 
     outcomes: list[Outcome | StoreUnavailable] = []
     for start in range(0, len(items), most):
         jobs = [args_of(item) for item in items[start : start + most]]
         try:
-            outcomes += await partitions.send_by_home(topic, jobs, itemgetter(0), send_in_slot)
+            outcomes += await partitions.send_by_home(topic, jobs, itemgetter(0), send_step)
         except StoreUnavailable as exc:
             if not outcomes:
                 raise

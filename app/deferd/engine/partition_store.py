@@ -16,7 +16,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from deferd.contract.errors import StoreUnavailable
-from deferd.engine.group_commit import GroupCommit
+from deferd.engine.group_commit import GroupCommit, SearchingCommit
 from deferd.engine.partitions import Layout, topic_of
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts, WrongType
@@ -254,6 +254,23 @@ class PartitionStore:
             if is_still_missing(results[at], is_missing):
                 results[at] = result
         return results
+
+    def commit(
+        self,
+        find: Send[Item, Result | StoreUnavailable],
+        send: Send[Item, Result | StoreUnavailable],
+        is_missing: Callable[[Result], bool],
+        *,
+        size: Callable[[Item], int],
+        most_items: int,
+    ) -> GroupCommit[Item, Result]:
+        """A group commit of `find(partition, items)`, which calls the method above with the other two arguments.
+
+        With a shelf, others of the partition do not wait for those who must ask it: it may take long.
+        """
+        if self.shelf.calls is None:
+            return GroupCommit(find, size=size, most_items=most_items)
+        return SearchingCommit(send, find, is_missing, size=size, most_items=most_items)
 
     async def find_one(
         self,

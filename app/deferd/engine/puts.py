@@ -125,6 +125,9 @@ class Puts:
         self._commits: dict[str | None, _PutCommit] = {}
         self._commits_to_place: dict[str | None, _PutCommit] = {}
         """For puts whose due times must be placed; other puts are not checked."""
+        has_shelf = sender.partitions.shelf.calls is not None
+        self._commits_of_new_ids: dict[str | None, _PutCommit] = {} if has_shelf else self._commits
+        """For puts that need not ask the shelf, and do not wait for those that do. They are not to be placed either."""
 
     async def put(self, spec: PutJob | EncodedPut, bounds: PutBounds = NO_BOUNDS) -> PutOutcome:
         """Store a job, ready at once when it is already due; return when it has reached its durability.
@@ -156,7 +159,9 @@ class Puts:
     def _commit_of(self, put: EncodedPut) -> _PutCommit:
         """The group commit of puts that name the same durability, or none."""
         to_place = put.to_place is not None
-        commits = self._commits_to_place if to_place else self._commits
+        commits = self._commits_of_new_ids if put.has_new_id else self._commits
+        if to_place:
+            commits = self._commits_to_place
         commit = commits.get(put.durability)
         if commit is None:
             send = partial(self._send, _level(put.durability), to_place)

@@ -30,7 +30,7 @@ from deferd.engine.deliveries import (
     raise_unless_ok,
 )
 from deferd.engine.group_commit import GroupCommit, OnResult
-from deferd.engine.job_batches import FROM_JOBS, MOST_JOBS, BulkThrottle, send_batch
+from deferd.engine.job_batches import FROM_JOBS, MOST_JOBS, BulkThrottle, SlotAt, send_batch
 from deferd.engine.partition_store import PartitionStore
 from deferd.engine.partitions import Partitions, topic_of
 from deferd.engine.placement import DueTimePlacer, until_placed
@@ -150,7 +150,9 @@ class JobQueue:
         self._home = partitions.known.home
         self._puts = puts
         self._chained = chained
-        self._finishes = GroupCommit(self._send_finishes, size=size, most_items=MOST_JOBS)
+        self._finishes: GroupCommit[Args, int] = partitions.commit(
+            self._send_finishes, self._send_finishes_to, _NOT_HERE.__contains__, size=size, most_items=MOST_JOBS
+        )
         self.pops_and_finishes = PopsAndFinishes(self._pop_and_finish, self._partitions.known)
 
     async def _send_finishes(self, topic: str, jobs: list[Args]) -> list[int | StoreUnavailable]:
@@ -162,6 +164,15 @@ class JobQueue:
             _NOT_HERE.__contains__,
             is_cancelled=CANCELLED.__eq__,
             shelf_s=OTHERS_WAIT_S,
+        )
+
+    async def _send_batch_of_finishes(self, topic: str, jobs: list[Args], slot: SlotAt) -> list[int | StoreUnavailable]:
+        async def send(partition: str, some: Sequence[Args]) -> list[int]:
+            async with slot(partition):
+                return await self._send_finishes_to(partition, some)
+
+        return await self._partitions.find(
+            topic, jobs, itemgetter(0), send, _NOT_HERE.__contains__, is_cancelled=CANCELLED.__eq__
         )
 
     async def _send_finishes_to(self, topic: str, jobs: Sequence[Args]) -> list[int]:
@@ -367,7 +378,7 @@ class JobQueue:
             topic,
             items,
             _args_of_finish,
-            self._send_finishes,
+            self._send_batch_of_finishes,
             most=MOST_JOBS,
             partitions=self._partitions,
             throttle=self._bulk_throttle,
