@@ -29,7 +29,7 @@ from deferd.store.connection import Store, connect
 from tests.drawn_input import drawn
 from tests.integration.engine.engine_driver import TOPIC
 from tests.integration.store.store_servers import StoreServer
-from tests.shelving import Shelved, let_go
+from tests.shelving import ShelfInProcess, Shelved, let_go
 
 IDS = ("a", "b", "c", "d", "e")
 FAR_S, NEAR_S = 100_000, 50
@@ -455,11 +455,11 @@ async def test_a_job_that_came_back_before_the_shelf_was_opened_again_is_found(s
             shelved.engine.shelf.calls = await opened_again()
         return replies.pop(0)
 
-    async def opened_again() -> Mover:
-        mover = Mover(shelved.rows, Scripts(store), Keys(1))
+    async def opened_again() -> ShelfInProcess:
+        mover = ShelfInProcess(shelved.rows, Scripts(store), Keys(1))
         await mover.settle_all()
         return mover
 
     assert await shelved.engine.shelf.find(TOPIC, ["x"], str, send, "missing".__eq__) == ["found"]
-    await cast("Mover", shelved.engine.shelf.calls).close()
+    await cast("ShelfInProcess", shelved.engine.shelf.calls).close()
     await shelved.close()
