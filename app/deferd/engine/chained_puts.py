@@ -215,7 +215,7 @@ class ChainedPuts:
         for number, *reply in outdated:
             group, terms = groups[number - 1], read_terms(reply)
             if terms.asked:
-                self._shelf.note_shelved(group.partition)
+                self._shelf.note_shelved(group.partition, terms.asked)
             self._placer.note_defaults(group.partition, terms.due_defaults)
             if group.takes_default and terms.durability > call.level:
                 call.level, call.default_of = terms.durability, group.partition

@@ -613,7 +613,7 @@ class PutSender:
         if outcome == OUTDATED:
             terms = call.corrected = read_terms(rest)
             if terms.asked:
-                self._shelf.note_shelved(partition)
+                self._shelf.note_shelved(partition, terms.asked)
             self._note_default(partition, terms.durability)
             self.placer.note_defaults(partition, terms.due_defaults)
             return terms

@@ -209,7 +209,7 @@ class ScheduleStore:
             terms = read_terms(reply[1:])
             self._windows.placer.note_defaults(change.topic, terms.due_defaults)
             if terms.asked:
-                self._shelf.note_shelved(change.topic)
+                self._shelf.note_shelved(change.topic, terms.asked)
         if reply[0] != _DONE:
             return None
         self._counted.of(change.topic).put += len(change.runs)

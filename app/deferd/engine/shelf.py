@@ -168,11 +168,11 @@ class Status(Struct, frozen=True):
 class ShelfCalls(Protocol):
     """The calls of the shelf. `topic` is a partition everywhere. Each raises StoreUnavailable."""
 
-    async def load(self, topic: str, ids: Sequence[str], let_go: Sequence[Asked] = ()) -> int:
+    async def load(self, topic: str, ids: Sequence[str], let_go: Sequence[Asked] = (), at_least: int = 0) -> int:
         """Load those of the jobs that are on the shelf into the store; the others stay there.
 
-        Returns the generation, NOT_ASKED if the shelf has not had any job of the topic. Ids in `let_go` may leave the
-        store, as far as no other call has asked for them.
+        Returns the generation, which is `at_least` that one, or NOT_ASKED if the shelf has not had any job of the
+        topic. Ids in `let_go` may leave the store, as far as no other call has asked for them.
         """
         ...
 
@@ -221,8 +221,11 @@ class Shelf:
     def __init__(self, calls: ShelfCalls | None = None) -> None:
         self.calls = calls
         self._hangs_until_s = 0.0
-        self._shelved: set[str] = set()
-        """The partitions that had jobs on the shelf when a put last asked."""
+        self._shelved: dict[str, int] = {}
+        """The partitions that had jobs on the shelf when a put last asked, with the generation that the store asks for.
+
+        That is higher than the shelf's if its files are older than the store.
+        """
         self._done: dict[str, list[Asked]] = {}
         """By partition: what was asked for by puts that have ended."""
         self._ids_done = 0
@@ -275,12 +278,14 @@ class Shelf:
         done = self._done.pop(topic, ())
         self._ids_done -= sum(len(asked.ids) for asked in done)
         try:
-            generation = await _within(within_s, self.calls.load(topic, ids, done))
+            generation = await _within(within_s, self.calls.load(topic, ids, done, self._shelved[topic]))
         except StoreUnavailable:
-            self._shelved.discard(topic)  # the topic may have no jobs there any more: the script of the next put knows
+            self._shelved.pop(
+                topic, None
+            )  # the topic may have no jobs there any more: the script of the next put knows
             raise
         if generation == NOT_ASKED:
-            self._shelved.discard(topic)
+            self._shelved.pop(topic, None)
         return generation
 
     def note_done(self, topic: str, asked: Asked) -> None:
@@ -334,11 +339,11 @@ class Shelf:
             self._hangs_until_s = monotonic() + HANGS_S
             raise StoreUnavailable(_HANGS) from None
 
-    def note_shelved(self, topic: str) -> None:
-        """Note that a topic has jobs on the shelf: the store has refused a put that had not asked."""
+    def note_shelved(self, topic: str, generation: int) -> None:
+        """Note that a topic has jobs on the shelf: the store has refused a put that did not ask in this generation."""
         if len(self._shelved) == _REMEMBERED_MAX:
             self._shelved.clear()
-        self._shelved.add(topic)
+        self._shelved[topic] = generation
 
 
 async def _within(within_s: float | None, call: Coroutine[Any, Any, Result]) -> Result:

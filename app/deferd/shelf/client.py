@@ -50,9 +50,9 @@ class ShelfClient:
         if self._connection is not None:
             self._connection.close()
 
-    async def load(self, topic: str, ids: Sequence[str], let_go: Sequence[Asked] = ()) -> int:
+    async def load(self, topic: str, ids: Sequence[str], let_go: Sequence[Asked] = (), at_least: int = 0) -> int:
         """See ShelfCalls."""
-        generation: int = await self._call("load", topic, list(ids), let_go)
+        generation: int = await self._call("load", topic, list(ids), let_go, at_least)
         return generation
 
     async def load_due(self, until_ms: int) -> None:

@@ -13,6 +13,7 @@ they do not leave the store while the generation in which they were asked for, o
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +30,7 @@ from redis.exceptions import ResponseError
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine.redis_keys import Keys
-from deferd.engine.scripts import Scripts
+from deferd.engine.scripts import Scripts, WrongType
 from deferd.engine.shelf import HELD_S, KEPT_S, NOT_ASKED, STILL_S, Asked, Job, Page, Wanted
 from deferd.shelf.rows import IN, OUT, TABLES, Move, Rows
 
@@ -45,6 +46,9 @@ CHECKPOINT_S = 10.0
 FILES_RETRY_S = 5
 """An estimate, for Retry-After, while the files cannot be used."""
 _GENERATIONS_OF_A_START = 1 << 32
+_EVER_MS = 1 << 53
+_CHECKED_TOGETHER = 200
+_log = logging.getLogger("deferd.shelf")
 
 
 class FilesClosed(Exception):
@@ -66,6 +70,14 @@ class HeldIds:
         self._go_on()
         self._of_newest.setdefault(topic, Counter()).update(ids)
         return self._newest
+
+    def raise_to(self, generation: int) -> None:
+        """Let this be the generation, if it is a later one: the files are older than the store."""
+        if generation > self._newest:
+            for topic, ids in self._of_oldest.items():
+                self._of_newest.setdefault(topic, Counter()).update(ids)
+            self.oldest = self._newest = generation
+            self._of_oldest = {}
 
     def let_go(self, topic: str, asked: Asked) -> None:
         """Hold ids no longer for one of the calls that have asked for them."""
@@ -134,9 +146,37 @@ class Mover:
         self._topics.update(await self._on_thread(lambda: list(self._rows.topics())))
         self._unsettled = {move.topic: move for move in await self._on_thread(self._rows.moves)}
         self._topics.update(self._unsettled)
+        failed: list[Exception] = []
         for topic in list(self._unsettled):
             async with self._locks[topic]:
-                await self._settle(topic)
+                try:
+                    await self._settle(topic)
+                except (StoreUnavailable, WrongType) as exc:  # calls for this topic try again
+                    failed.append(exc)
+        if failed and len(failed) == len(self._unsettled) and not await self._is_store_there():
+            raise failed[0]
+        to_check = list(self._topics - self._unsettled.keys())
+        for at in range(0, len(to_check), _CHECKED_TOGETHER):
+            await asyncio.gather(*map(self._count_again_if_lost, to_check[at : at + _CHECKED_TOGETHER]))
+
+    async def _is_store_there(self) -> bool:
+        try:
+            await self._scripts.command("PING")
+        except StoreUnavailable:
+            return False
+        return True
+
+    async def _count_again_if_lost(self, topic: str) -> None:
+        """Tell the store how many jobs of a topic are here, if it does not know of any: it has lost its data."""
+        key = self._keys.named(topic, "shelf")
+        try:
+            if await self._scripts.command("EXISTS", key):
+                return
+            [jobs] = await self.counts_before(topic, [_EVER_MS])
+            await self._scripts.write("HSET", key, "jobs", jobs, "bytes", 0, "tags", 0, "generation", self._held.oldest)
+        except WrongType:
+            return
+        _log.error("the store has lost that %d jobs of topic %s are on the shelf: they come back in time", jobs, topic)
 
     async def move_out(self, topic: str, from_ms: int, *, pass_over: int = 0, most: int = BATCH) -> tuple[int, int]:
         """Move at most `most` delayed jobs that are due at `from_ms` or later out of the store, those due last first.
@@ -187,12 +227,13 @@ class Mover:
 
     # For the callers in engine/shelf.py, whose methods these are
 
-    async def load(self, topic: str, ids: Sequence[str], let_go: Sequence[Asked] = ()) -> int:
+    async def load(self, topic: str, ids: Sequence[str], let_go: Sequence[Asked] = (), at_least: int = 0) -> int:
         """See ShelfCalls. What several callers wait for moves together."""
         if self._is_closed:
             raise FilesClosed
         for asked in let_go:
             self._held.let_go(topic, asked)
+        self._held.raise_to(at_least)
         generation = self._held.hold(topic, ids)
         if topic not in self._topics and monotonic() >= self._all_topics_known_at_s:
             return NOT_ASKED

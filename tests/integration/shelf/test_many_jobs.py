@@ -388,8 +388,8 @@ async def test_a_step_does_not_go_on_behind_a_range_whose_jobs_are_gone(driver: 
     await mover.load(TOPIC, [f"j{n}" for n in range(20, 40)])
     load, counts = mover.load, []
 
-    async def load_and_cancel(topic: str, ids: Sequence[str], let_go: Sequence[Asked] = ()) -> int:
-        generation = await load(topic, ids, let_go)
+    async def load_and_cancel(topic: str, ids: Sequence[str], let_go: Sequence[Asked] = (), at_least: int = 0) -> int:
+        generation = await load(topic, ids, let_go, at_least)
         for job_id in ids:
             await driver.cancels.cancel(topic, job_id)
         return generation

@@ -335,6 +335,28 @@ async def test_a_put_that_comes_when_its_id_may_have_left_the_store_asks_again(w
     assert asked == 2
 
 
+async def test_puts_go_on_when_the_files_are_older_than_the_store(world: World) -> None:
+    """As when a copy of the shelf's folder was put back: its generations are those of an earlier start."""
+    await put_far(world, "a")
+    await world.mover.move_out(TOPIC, 0)
+    await world.store.call("HSET", world.keys.named(TOPIC, "shelf"), "generation", 1 << 50)
+    await put_far(world, "b")
+    with pytest.raises(JobExists):
+        await world.engine.puts.put(PutJob(topic=TOPIC, id="a"))
+
+
+async def test_a_store_that_was_emptied_learns_again_what_is_on_the_shelf(world: World) -> None:
+    await put_far(world, "a", "b")
+    await world.mover.move_out(TOPIC, 0)
+    await world.store.call("FLUSHALL")
+    world.mover = Mover(world.rows, world.scripts, world.keys)
+    await world.mover.settle_all()
+    assert (await world._counts())[0] == 2
+    with pytest.raises(JobExists):
+        await world.engine.puts.put(PutJob(topic=TOPIC, id="a"))
+    assert await world.engine.cancels.cancel(TOPIC, "b") is JobState.DELAYED
+
+
 async def test_ids_that_were_asked_for_do_not_leave_the_store(world: World) -> None:
     await put_far(world, "a", "b")
     await world.mover.move_out(TOPIC, 0)

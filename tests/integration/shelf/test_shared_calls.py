@@ -85,7 +85,7 @@ async def test_nor_does_a_call_of_a_caller_without_a_task(
 async def test_a_put_without_an_id_does_not_wait_for_one_that_asks_the_shelf(
     shelved: Shelved, responds: asyncio.Event
 ) -> None:
-    shelved.engine.shelf.note_shelved(TOPIC)
+    shelved.engine.shelf.note_shelved(TOPIC, 1)
     asking = asyncio.create_task(shelved.engine.puts.put(PutJob(topic=TOPIC, id="x")))
     await asyncio.sleep(0.05)
     async with asyncio.timeout(2):

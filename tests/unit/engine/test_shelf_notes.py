@@ -26,7 +26,7 @@ class Calls:
 
 
 async def put(shelf: Shelf, topic: str, ids: list[str]) -> None:
-    shelf.note_shelved(topic)
+    shelf.note_shelved(topic, 1)
     shelf.note_done(topic, Asked(await shelf.ask(topic, ids), ids))
 
 

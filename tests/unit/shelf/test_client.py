@@ -103,7 +103,7 @@ async def test_calls_fail_when_the_process_dies_and_go_on_with_another_one(
     load = asyncio.create_task(client.load("t", ["b"]))
     number, _, args = await server.call(3)
     server.send(frame(number, True, 1))
-    assert (await load, args) == (1, ["t", ["b"], []])
+    assert (await load, args) == (1, ["t", ["b"], [], 0])
 
 
 async def test_calls_wait_for_the_process_that_follows_one_that_died(server: Server, client: ShelfClient) -> None:
@@ -118,7 +118,7 @@ async def test_calls_wait_for_the_process_that_follows_one_that_died(server: Ser
     await server.start()
     number, _, args = await server.call(1)
     server.send(frame(number, True, 1))
-    assert (await load, args) == (1, ["t", ["b"], []])
+    assert (await load, args) == (1, ["t", ["b"], [], 0])
 
 
 async def test_only_the_first_calls_wait_for_a_process_that_stays_away(
@@ -173,7 +173,7 @@ async def test_a_caller_that_is_cancelled_harms_no_other(server: Server, client:
     await asyncio.sleep(0)
     connecting.cancel()
     number, _, args = await server.call()
-    assert args == ["t", ["b"], []]
+    assert args == ["t", ["b"], [], 0]
     cancelled = asyncio.create_task(client.load("t", ["c"]))
     other, _, _ = await server.call(1)
     cancelled.cancel()
