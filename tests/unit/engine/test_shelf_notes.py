@@ -18,7 +18,7 @@ class Calls:
         self.let_go: list[Sequence[Asked]] = []
         self.is_dead = False
 
-    async def load(self, _: str, __: Sequence[str], let_go: Sequence[Asked] = ()) -> int:
+    async def load(self, _: str, __: Sequence[str], let_go: Sequence[Asked] = (), at_least: int = 0) -> int:
         if self.is_dead:
             raise StoreUnavailable("the shelf cannot be reached")
         self.let_go.append(let_go)
