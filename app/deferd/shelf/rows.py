@@ -258,8 +258,8 @@ class Rows:
         start, end = (first + _DUE_IN_KEY.pack(at * _MINUTE_MS) for at in (minute, minute + 1))
         middle = first + _DUE_IN_KEY.pack(before_ms)
         if before_ms - minute * _MINUTE_MS <= _MINUTE_MS / 2:
-            return len(self._keys(_DUE, start, middle, count))
-        return count - len(self._keys(_DUE, middle, end, count))
+            return self._count(_DUE, start, middle)
+        return count - self._count(_DUE, middle, end)
 
     def count(self) -> int:
         """How many jobs have a row."""
@@ -407,9 +407,7 @@ class Rows:
 
     def _scan(self, table: str, start: bytes, end: bytes, most: int, found: list[bytes], *, reverse: bool) -> None:
         """Add keys to `found` until it has `most`."""
-        options = ReadOptions()
-        options.set_iterate_upper_bound(end)  # it has no way to set a lower one: that sets this one, too
-        iterator = self._tables[table].iter(options)
+        iterator = self._tables[table].iter(_ending_before(end))
         step = iterator.next
         if reverse:
             step = iterator.prev
@@ -437,14 +435,12 @@ class Rows:
         return first + _DUE_IN_KEY.pack((minute + reverse) * _MINUTE_MS)
 
     def _pairs(self, table: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        options = ReadOptions()
-        options.set_iterate_upper_bound(end)
-        iterator = self._tables[table].iter(options)
-        iterator.seek(start)
-        while iterator.valid():
-            yield iterator.key(), iterator.value()
-            iterator.next()
-        iterator.status()
+        pairs: Any = self._tables[table].items(from_key=start, read_opt=_ending_before(end))
+        return iter(pairs)
+
+    def _count(self, table: str, start: bytes, end: bytes) -> int:
+        """How many keys there are; they are not copied, which takes most of the time."""
+        return sum(1 for _ in self._tables[table].keys(from_key=start, read_opt=_ending_before(end)))
 
 
 def _options(cache: Cache, *, is_index: bool) -> Options:
@@ -464,6 +460,12 @@ def _options(cache: Cache, *, is_index: bool) -> Options:
     blocks.set_bloom_filter(_BLOOM_BITS, False)
     blocks.set_block_cache(cache)
     options.set_block_based_table_factory(blocks)
+    return options
+
+
+def _ending_before(end: bytes) -> ReadOptions:
+    options = ReadOptions()
+    options.set_iterate_upper_bound(end)  # a lower bound cannot be set: rocksdict 0.3.29 takes it for the upper one
     return options
 
 
