@@ -147,9 +147,13 @@ async def test_a_service_that_starts_says_how_far_its_store_has_loaded(
 
 
 async def test_a_service_that_waits_for_its_shelf_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve_context, "RESPOND_AFTER_S", 0.0)
     opened = asyncio.Event()
-    monkeypatch.setattr(ShelfKeeper, "start", lambda _: opened.wait())
+
+    async def open_shelf(_: ShelfKeeper) -> None:
+        monkeypatch.setattr(serve_context, "RESPOND_AFTER_S", 0.0)  # not while the store starts: its end cuts requests
+        await opened.wait()
+
+    monkeypatch.setattr(ShelfKeeper, "start", open_shelf)
     settings = Settings(port=free_port(), data_dir=tmp_path / "data", shelf_after=3600)
     async with starting(settings) as started:
         url = f"http://127.0.0.1:{settings.port}"

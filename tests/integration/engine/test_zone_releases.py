@@ -103,11 +103,11 @@ async def test_a_run_that_is_cancelled_while_runs_are_derived_again_stays_cancel
     apply = ScheduleStore.apply
     applied: list[Change] = []
 
-    async def cancel_and_apply(store: ScheduleStore, change: Change) -> Any:
+    async def cancel_and_apply(store: ScheduleStore, change: Change, **more: Any) -> Any:
         if not applied:
             await schedules.engine.cancels.cancel(TOPIC, run_id)
         applied.append(change)
-        return await apply(store, change)
+        return await apply(store, change, **more)
 
     monkeypatch.setattr(ScheduleStore, "apply", cancel_and_apply)
     releases.use(1)
