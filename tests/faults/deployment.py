@@ -167,6 +167,14 @@ class Deployment:
         """All histories recorded so far."""
         return [file for process in self.users for file in process.files]
 
+    async def bring_back(self) -> int:
+        """Have all jobs in the store, if there is a shelf; returns how many batches have gone there."""
+        if self.shelf is None:
+            return 0
+        await self.shelf.bring_back()
+        with self.store.client() as client:
+            return sum(int(client.hget(key, "out") or 0) for key in client.scan_iter("deferd:*:shelf"))
+
     def output_of_shelf(self) -> dict[str, str]:
         """What the shelf has logged, if there is one."""
         return {} if self.shelf is None else {"the shelf": self.shelf.output()}
@@ -260,7 +268,11 @@ def deployed(
             )
             for number in range(SERVICES)
         ]
-        shelf = stack.enter_context(FaultyShelf(folder / "shelf", store.url)) if has_shelf else None
+        shelf = (
+            stack.enter_context(FaultyShelf(folder / "shelf", store.url, _on_shifted_clock(clock_files[0])))
+            if has_shelf
+            else None
+        )
         for service, clock_file, release in zip(services, clock_files, releases, strict=True):
             _set_release(service, clock_file, release, previous)
             if shelf is not None:
@@ -317,8 +329,12 @@ def _service(folder: Path, store_proxy: TcpProxy, more: Sequence[str]) -> Servic
 
 def _set_release(service: ServiceProcess, clock_file: Path, release: Release, previous: Path | None) -> None:
     service.release = None if release is Release.PRESENT else previous
+    service.environment = _on_shifted_clock(clock_file)
+
+
+def _on_shifted_clock(clock_file: Path) -> dict[str, str]:
     python_path = os.pathsep.join([str(_SHIFTED_CLOCK), os.environ.get("PYTHONPATH", "")])
-    service.environment = {"PYTHONPATH": python_path, "SHIFTED_CLOCK_FILE": str(clock_file)}
+    return {"PYTHONPATH": python_path, "SHIFTED_CLOCK_FILE": str(clock_file)}
 
 
 def clock_error_h(url: str) -> float:

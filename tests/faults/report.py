@@ -63,6 +63,8 @@ def _lines(outcome: Outcome) -> Iterator[str]:
     members = outcome.members
     yield f"{members.acknowledged:6}  members of a set acknowledged, {members.taken} taken"
     yield f"{members.unknown:6}  of them finished by an SPOP whose reply was lost"
+    if outcome.batches_to_shelf:
+        yield f"{outcome.batches_to_shelf:6}  batches of jobs went to the shelf"
     yield ""
     broken = outcome.broken
     for count, what in (

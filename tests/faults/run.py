@@ -105,6 +105,8 @@ class Outcome:
     push_delays_s: list[float] = field(default_factory=list)
     """How late the jobs of the target were that always responds at once."""
     wrong_pushes: list[str] = field(default_factory=list)
+    batches_to_shelf: int = 0
+    """How many batches of jobs have gone to the shelf."""
     audits: int = 0
     audit: list[str] = field(default_factory=list)
     left: int = 0
@@ -200,8 +202,7 @@ async def _run(
         await _stop(outcome, {f"clients {n}": process for n, process in enumerate(deployment.clients)})
         deployment.targets.settle()
         await deployment.targets.set_pushes(deployment.services[0].url)  # closes the circuits
-        if deployment.shelf is not None:
-            await deployment.shelf.bring_back()
+        outcome.batches_to_shelf = await deployment.bring_back()
         drained = await _drain(deployment, seed, began_s)
         for topic in (*ALL_TOPICS, None):
             await _audit(topic, deployment, outcome)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -26,13 +27,14 @@ BACK_S = 60.0
 
 
 class FaultyShelf:
-    """The process, its files in `folder`, on the store at `store_url`."""
+    """The process, its files in `folder`, on the store at `store_url`. `environment` is added to this process's."""
 
-    def __init__(self, folder: Path, store_url: str) -> None:
+    def __init__(self, folder: Path, store_url: str, environment: dict[str, str]) -> None:
         self._folder = folder
         self._store_url = store_url
         self._sockets = tempfile.TemporaryDirectory(prefix="shelf-")  # the path of a socket must be short
         self.socket = Path(self._sockets.name) / "s"
+        self._environment = {**os.environ, **environment, SOCKET_VARIABLE: str(self.socket)}
         self._log = folder.with_suffix(".log")
         self._process: subprocess.Popen[bytes] | None = None
         self.starts = 0
@@ -66,6 +68,7 @@ class FaultyShelf:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
+                env=self._environment,
                 cwd=self._folder.parent,
             )
         assert self._process.stdin is not None
@@ -81,8 +84,10 @@ class FaultyShelf:
     def kill(self) -> None:
         """Send SIGKILL."""
         if self._process is not None:
+            assert self._process.stdin is not None
             self._process.kill()
             self._process.wait(STOP_S)
+            self._process.stdin.close()
 
     async def bring_back(self) -> None:
         """Have all jobs in the store again, and no more of them leave it."""
@@ -90,6 +95,7 @@ class FaultyShelf:
         self._process.send_signal(signal.SIGTERM)
         code = self._process.wait(STOP_S)
         assert code == 0, f"the shelf exited with {code}: {self.output()[-2000:]}"
+        self.kill()  # closes its input
         self.start(after_ms=None)
         client = ShelfClient(self.socket)
         end_s = time.monotonic() + BACK_S

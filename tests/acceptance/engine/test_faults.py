@@ -12,7 +12,7 @@ import pytest
 
 import deferd
 from deferd.engine import store_watch
-from tests.faults.plan import OF_SERVICES, WITHOUT_SHELF, draw_plan
+from tests.faults.plan import OF_SERVICES, OF_SHELF, WITHOUT_SHELF, FaultKind, draw_plan
 from tests.faults.push_targets import Behaviour
 from tests.faults.report import is_clean, report
 from tests.faults.rollout import BOTH, Release
@@ -36,6 +36,11 @@ OUTCOMES_SEEN = [
     *(("sadd", "stored"), ("spop", "done"), ("spop", "unknown")),
     *(("look", outcome) for outcome in ("delayed", "finished", "not found")),
 ]
+OF_SHELF_AND_STORE = OF_SHELF | {
+    *(FaultKind.KILL_SERVICE, FaultKind.KILL_TIMER_HOLDER, FaultKind.KILL_STORE, FaultKind.FREEZE_STORE),
+    *(FaultKind.RESTART_STORE, FaultKind.FILL_DISK, FaultKind.FILL_MEMORY, FaultKind.DELAY_STORE_RESPONSES),
+    FaultKind.PAUSE_STORE,
+}
 
 
 def test_a_seed_determines_a_plan_in_which_every_kind_comes_before_any_repeats() -> None:
@@ -95,6 +100,17 @@ def test_no_promise_is_broken_while_each_kind_of_fault_comes_once(tmp_path: Path
     assert [verb for verb, outcomes in outcome.verbs.items() if not outcomes] == []
     for call in OUTCOMES_SEEN:
         assert outcome.operations[call] > 0, call
+
+
+@pytest.mark.slow(seconds=60)
+def test_no_promise_is_broken_while_all_delayed_jobs_go_to_a_shelf(tmp_path: Path) -> None:
+    seed = int(os.environ.get("DEFERD_FAULTS_SEED") or SEED)
+    outcome = run(tmp_path, seed, len(OF_SHELF_AND_STORE), kinds=OF_SHELF_AND_STORE, has_shelf=True)
+
+    print(report(outcome))
+    assert is_clean(outcome), report(outcome)
+    assert outcome.batches_to_shelf > 50
+    assert outcome.jobs_checked > 20 * len(ALL_TOPICS)
 
 
 @needs_history

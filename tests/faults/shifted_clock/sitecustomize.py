@@ -1,7 +1,8 @@
 """Shift `time.time` of a service under test by the seconds in a file. `time.monotonic` is not changed.
 
 Python imports this at its start when the directory is on PYTHONPATH. SHIFTED_CLOCK_FILE names the file. If there is a
-SHELF_SOCKET, the service uses the shelf that serves there.
+SHELF_SOCKET, the service uses the shelf that serves there. The shelf's process is started like this as well. It looks
+often for jobs to move, and they may leave the store soon after calls have asked for them: otherwise hardly one would.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any
 
 _file = Path(os.environ["SHIFTED_CLOCK_FILE"])
 _real_time, _real_time_ns = time.time, time.time_ns
+_SHORT_S = {"HELD_S": 0.5, "KEPT_S": 2.0, "PAUSE_S": 0.05, "LONGEST_REST_S": 0.1}
+"""Of `deferd.engine.shelf` and `deferd.shelf.shelving`."""
 
 
 def _shift_s() -> float:
@@ -36,6 +39,13 @@ if "deferd.contract.clocks" in sys.modules:  # in a fork, which has imported it 
 
 if "SHELF_SOCKET" in os.environ:
     http_server: Any = importlib.import_module("deferd.server.http_server")
+    importlib.import_module("deferd.shelf.process")
+    for module in [
+        module for name, module in sys.modules.items() if name.startswith(("deferd.engine.", "deferd.shelf."))
+    ]:
+        for name, seconds in _SHORT_S.items():
+            if hasattr(module, name):
+                setattr(module, name, seconds)
 
     _create_app = http_server.create_app
 
