@@ -24,8 +24,9 @@ from deferd.server.startup_errors import CannotServe
 from deferd.settings import Settings, flag
 from deferd.shelf.calls import ShelfConfiguration
 from deferd.shelf.client import ShelfClient
-from deferd.store.data_dir import DataDirectory
-from deferd.store.embedded import FIRST_PAUSE_S, LONGEST_PAUSE_S, STABLE_S, TAKE_OVER_S
+from deferd.store.data_dir import DataDirectory, lock_within
+from deferd.store.embedded import TAKE_OVER_S
+from deferd.store.supervision import keep_running
 from deferd.store.task_cancellation import cancel_and_wait
 from deferd.store.valkey_process import end_of
 
@@ -90,7 +91,8 @@ class ShelfKeeper:
             _log.info("%s is not set: jobs on the shelf come back into the store", flag("shelf_after"))
         await self._end_predecessor()
         await self._wait_until_served(await self._launch())
-        self._supervisor = asyncio.create_task(self._supervise(), name="shelf-keeper")
+        supervision = keep_running("the shelf's process", self._ended, self._launch, CannotServe, _log)
+        self._supervisor = asyncio.create_task(supervision, name="shelf-keeper")
 
     async def stop(self) -> None:
         """Stop the process (SIGTERM, after 3 s SIGKILL). Does nothing if it is not running."""
@@ -150,24 +152,10 @@ class ShelfKeeper:
             raise CannotServe(f"the shelf's process did not start ({end_of(process.returncode)})")
         _log.warning("the shelf does not serve after %.0f s; serving without it until it does", START_S)
 
-    async def _supervise(self) -> None:
-        """Restart the process whenever it ends, until cancelled."""
-        clock = asyncio.get_running_loop().time
-        pause_s = FIRST_PAUSE_S
-        while (process := self._process) is not None:
-            started_at_s = clock()
-            code = await process.wait()
-            if clock() - started_at_s > STABLE_S:
-                pause_s = FIRST_PAUSE_S
-            _log.error("the shelf's process exited unexpectedly (%s); restarting it in %.1f s", end_of(code), pause_s)
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
-            try:
-                await self._launch()
-            except CannotServe as exc:
-                _log.error("%s", exc)
-            except Exception:  # noqa: BLE001 (no error may leave the service without its shelf)
-                _log.exception("the shelf's process could not be restarted; trying again")
+    async def _ended(self) -> str:
+        """Wait until the process has ended; returns why."""
+        process = cast("asyncio.subprocess.Process", self._process)  # supervised from its first launch on
+        return end_of(await process.wait())
 
     async def _end_predecessor(self) -> None:
         """End the process of a service that was killed; it may still serve that service's server processes."""
@@ -192,12 +180,7 @@ class ShelfKeeper:
         os.close(lock)
 
     async def _wait_for_lock(self) -> int | None:
-        """Take the lock of the process as soon as it is free; None if it is not free within TAKE_OVER_S."""
-        clock = asyncio.get_running_loop().time
-        end_s = clock() + TAKE_OVER_S
-        while (lock := self._data_dir.try_shelf_lock()) is None and clock() < end_s:  # noqa: ASYNC110 (another process holds it)
-            await asyncio.sleep(_POLL_S)
-        return lock
+        return await lock_within(self._data_dir.try_shelf_lock, TAKE_OVER_S)
 
 
 def _is_shelf(pid: int) -> bool:

@@ -7,6 +7,7 @@ even after the service that started it was killed. The process of the shelf, if 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import hashlib
@@ -14,6 +15,7 @@ import logging
 import os
 import stat
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from deferd.store.disk import DiskFault, write_fault
@@ -33,6 +35,7 @@ UNFINISHED_RESTORE = "restore.unfinished"
 MOVED_ASIDE = ".before-restore-"
 """In the name of data that a restore has moved aside: what follows `appendonlydir` or `shelf`."""
 _OTHER_USERS = 0o077
+_LOCK_POLL_S = 0.02
 _OWN_NAMES = {
     *("deferd.lock", "valkey.lock", "valkey.log", "valkey.log.1", "valkey.sock", "lost+found"),
     *("shelf.lock", "shelf.sock"),
@@ -241,6 +244,15 @@ class DataDirectory:
         return StoreRefused(
             f"the data directory {self.path} cannot be used: {exc.strerror or exc} (--data-dir, DEFERD_DATA_DIR)"
         )
+
+
+async def lock_within(try_lock: Callable[[], int | None], seconds: float) -> int | None:
+    """Take a lock of another process, an open file, as soon as it is free; None if it is not free in time."""
+    clock = asyncio.get_running_loop().time
+    end_s = clock() + seconds
+    while (lock := try_lock()) is None and clock() < end_s:  # noqa: ASYNC110 (another process holds it)
+        await asyncio.sleep(_LOCK_POLL_S)
+    return lock
 
 
 def _write_pid(lock: int, pid: int) -> None:

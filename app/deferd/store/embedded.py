@@ -13,14 +13,16 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import cast
 from urllib.parse import quote
 
 from redis.exceptions import RedisError
 
 from deferd.store import reaper_process
-from deferd.store.data_dir import DataDirectory
+from deferd.store.data_dir import DataDirectory, lock_within
 from deferd.store.preflight import StoreRefused
 from deferd.store.server_info import LoadProgress
+from deferd.store.supervision import keep_running
 from deferd.store.task_cancellation import cancel_and_wait
 from deferd.store.valkey_process import ValkeyProcess, end_of, socket_client
 
@@ -28,10 +30,6 @@ _log = logging.getLogger("deferd.store")
 
 TAKE_OVER_S = 10.0
 """How long the store of an earlier service may take to end."""
-FIRST_PAUSE_S = 0.1
-LONGEST_PAUSE_S = 5.0
-STABLE_S = 60.0
-"""If a store dies after it has run for this long, the pauses before restarts begin again with the shortest."""
 LINGER_S = 2.0
 """How long, beyond their drain time, the store keeps running for the server processes of a service that was killed."""
 
@@ -93,7 +91,8 @@ class EmbeddedStore:
         except OSError as exc:
             raise StoreRefused(f"the embedded store's reaper cannot be started: {exc}") from exc
         await self._launch()
-        self._supervisor = asyncio.create_task(self._supervise(), name="embedded-store")
+        supervision = keep_running("the embedded store", self._ended, self._launch, StoreRefused, _log)
+        self._supervisor = asyncio.create_task(supervision, name="embedded-store")
 
     async def stop(self) -> None:
         """Stop the store (SIGTERM, after 1 s SIGKILL) and release the directory. Does nothing if it is not running."""
@@ -126,28 +125,11 @@ class EmbeddedStore:
             await process.stop()
             raise
 
-    async def _supervise(self) -> None:
-        """Restart the store whenever it ends, until cancelled."""
-        clock = asyncio.get_running_loop().time
-        pause_s = FIRST_PAUSE_S
-        while (process := self._process) is not None:
-            started_at_s = clock()
-            await process.wait()
-            ended_at_s = clock()
-            if ended_at_s - started_at_s > STABLE_S:
-                pause_s = FIRST_PAUSE_S
-            reason = await process.exit_reason()
-            _log.error("the embedded store exited unexpectedly (%s); restarting it in %.1f s", reason, pause_s)
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
-            try:
-                await self._launch()
-            except StoreRefused as exc:
-                _log.error("%s", exc)
-            except Exception:  # noqa: BLE001 (no error may leave the service without its store)
-                _log.exception("the embedded store could not be restarted; trying again")
-            else:
-                _log.warning("the embedded store is running again after %.1f s", clock() - ended_at_s)
+    async def _ended(self) -> str:
+        """Wait until the store has ended; returns why."""
+        process = cast("ValkeyProcess", self._process)  # supervised from its first launch on
+        await process.wait()
+        return await process.exit_reason()
 
     async def _stop_predecessor(self) -> None:
         """Stop the store of a service that was killed."""
@@ -175,12 +157,7 @@ class EmbeddedStore:
         os.close(lock)
 
     async def _wait_for_store_lock(self) -> int | None:
-        """Take the store's lock as soon as it is free; None if it is not free within TAKE_OVER_S."""
-        clock = asyncio.get_running_loop().time
-        end_s = clock() + TAKE_OVER_S
-        while (lock := self._data_dir.try_store_lock()) is None and clock() < end_s:  # noqa: ASYNC110 (another process holds it)
-            await asyncio.sleep(0.02)
-        return lock
+        return await lock_within(self._data_dir.try_store_lock, TAKE_OVER_S)
 
 
 RESTART_PAUSE_S = 1.0
