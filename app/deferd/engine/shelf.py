@@ -24,8 +24,8 @@ HELD_S = 10.0
 KEPT_S = 30.0
 """How long the jobs of a topic stay in the store after a call for that."""
 OTHERS_WAIT_S = 0.25
-"""How long a call waits for the shelf, which takes some milliseconds, while others wait for that call which need no job
-there. What a slow shelf was asked for is loaded by the next attempt."""
+"""How long a call waits for the shelf if it shares its calls of the store with calls that need no job of the shelf. It
+usually takes milliseconds. What a slow shelf was asked for is loaded by the next attempt."""
 STILL_S = 1.0
 """How long the shelf waits for the end of a block in which jobs must not move."""
 NO_SHELF = (1 << 53) - 1

@@ -360,7 +360,7 @@ class Mover:
 
     async def _no_checkpoint(self) -> None:
         """Wait until batches may begin to move. Callers wait without the lock of a topic, as far as they can: others
-        need it for what moves nothing. The next checkpoint may begin before one that has waited is told of the end.
+        need it for what moves nothing. The next checkpoint may begin before a caller that has waited goes on.
         """
         while not self._may_begin.is_set():
             await self._may_begin.wait()

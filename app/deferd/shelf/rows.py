@@ -465,7 +465,7 @@ def _options(cache: Cache, *, is_index: bool) -> Options:
 
 def _ending_before(end: bytes) -> ReadOptions:
     options = ReadOptions()
-    options.set_iterate_upper_bound(end)  # a lower bound cannot be set: rocksdict 0.3.29 takes it for the upper one
+    options.set_iterate_upper_bound(end)  # a lower bound cannot be set: rocksdict 0.3.29 sets the upper one
     return options
 
 

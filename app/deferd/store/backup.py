@@ -32,7 +32,7 @@ FORMAT_WITH_SHELF = 2
 """Releases that know no shelf would restore such a backup without the jobs on it."""
 _FILES_OF_SHELF = re.compile(r"CURRENT|IDENTITY|(?:MANIFEST|OPTIONS)-\d+|\d+\.(?:sst|log)|rocksdict-config\.json")
 _SPARE_FILES = 64
-"""Files that a process has open besides."""
+"""Files that a process has open for other purposes."""
 
 
 @dataclass(frozen=True)
