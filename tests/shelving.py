@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from pathlib import Path
@@ -11,9 +12,11 @@ from deferd.engine.engine import Engine
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.shelf import HELD_S, Status
+from deferd.shelf.client import ShelfClient
 from deferd.shelf.moving import Mover
 from deferd.shelf.rows import IN, OUT, Rows
 from deferd.store.connection import Store
+from deferd.store.data_dir import DataDirectory
 from tests.integration.engine.engine_driver import TOPIC
 
 
@@ -24,6 +27,19 @@ class ShelfInProcess(Mover):
         """See ShelfCalls."""
         moved = self.moved
         return Status(os.getpid(), None, await self.count(), await self.bytes_on_disk(), moved[OUT], moved[IN])
+
+
+def status_of(data_dir: Path) -> Status:
+    """How the shelf of the service with this data directory is doing. Raises StoreUnavailable."""
+
+    async def read() -> Status:
+        client = ShelfClient(DataDirectory(data_dir).shelf_socket)
+        try:
+            return await client.status()
+        finally:
+            await client.close()
+
+    return asyncio.run(read())
 
 
 def let_go(mover: Mover) -> None:

@@ -6,7 +6,9 @@ It only parses responses like the service's: a status line, headers with a Conte
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
+from math import inf
 from typing import Any, NamedTuple, cast
 
 import orjson
@@ -113,11 +115,40 @@ async def put_in_batches(
 ) -> None:
     """Put the jobs `job(0)` to `job(count - 1)`; a refused one ends the benchmark."""
     for start in range(0, count, batch):
-        jobs = [job(number) for number in range(start, min(start + batch, count))]
-        results = (await connection.call("POST", "/jobs/batch", {"jobs": jobs}))["results"]
-        refused = [result for result in results if result["status"] != 201]
-        if refused:
-            raise SystemExit(f"a put was refused: {refused[0]}")
+        await _put_batch(connection, [job(number) for number in range(start, min(start + batch, count))])
+
+
+async def put_range(
+    port: int, numbers: range, job: Callable[[int], dict[str, Any]], *, batch: int, connections: int, rate: float = inf
+) -> None:
+    """Put a job for each of the numbers, over several connections, at most `rate` a second. Prints its progress.
+
+    A refused job ends the benchmark.
+    """
+    starts = iter(numbers[::batch])
+    began = shown = time.perf_counter()
+
+    async def put_over(connection: Connection) -> None:
+        nonlocal shown
+        for start in starts:
+            jobs = [job(number) for number in range(start, min(start + batch, numbers.stop))]
+            await asyncio.sleep(max(began + (start - numbers.start) / rate - time.perf_counter(), 0))
+            await _put_batch(connection, jobs)
+            if time.perf_counter() - shown > 60:
+                shown = time.perf_counter()
+                print(f"    {start:,} put", flush=True)
+
+    opened = await connect_many(port, connections)
+    await asyncio.gather(*map(put_over, opened))
+    for connection in opened:
+        connection.close()
+
+
+async def _put_batch(connection: Connection, jobs: list[dict[str, Any]]) -> None:
+    results = (await connection.call("POST", "/jobs/batch", {"jobs": jobs}))["results"]
+    refused = [result for result in results if result["status"] != 201]
+    if refused:
+        raise SystemExit(f"a put was refused: {refused[0]}")
 
 
 async def bounded(work: Awaitable[Any], seconds: float, what: str) -> None:

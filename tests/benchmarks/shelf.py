@@ -97,29 +97,6 @@ def bytes_below(folder: Path) -> int:
     return size
 
 
-async def put(port: int, first: int, jobs: int, rate: int) -> None:
-    """Put the jobs from `first` on, over a few connections, at most `rate` a second."""
-    starts = iter(range(first, jobs, BATCH))
-    began = shown = time.perf_counter()
-
-    async def put_over(connection: raw_http.Connection) -> None:
-        nonlocal shown
-        for start in starts:
-            batch = [job(number) for number in range(start, min(start + BATCH, jobs))]
-            await asyncio.sleep(max(began + (start - first) / rate - time.perf_counter(), 0))
-            results = (await connection.call("POST", "/jobs/batch", {"jobs": batch}))["results"]
-            if any(result["status"] != 201 for result in results):
-                raise SystemExit(f"a put was refused: {results[0]}")
-            if time.perf_counter() - shown > 60:
-                shown = time.perf_counter()
-                print(f"    {start:,} put", flush=True)
-
-    connections = await raw_http.connect_many(port, PUTTERS)
-    await asyncio.gather(*map(put_over, connections))
-    for connection in connections:
-        connection.close()
-
-
 def fill(service: LastingService, jobs: int, rate: int = RATE) -> None:
     """Put what is missing, wait until it is on the shelf, and print what a job takes."""
     first, _ = shelved(service)
@@ -128,7 +105,9 @@ def fill(service: LastingService, jobs: int, rate: int = RATE) -> None:
     began = time.perf_counter()
     with CpuMeter(*pids) as cpu:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(put(service.port, first, jobs, rate))
+            runner.run(
+                raw_http.put_range(service.port, range(first, jobs), job, batch=BATCH, connections=PUTTERS, rate=rate)
+            )
         put_s = time.perf_counter() - began
         left = jobs
         while left:

@@ -33,6 +33,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,29 +85,6 @@ def stored(service: LastingService) -> int:
     return int(view.get("counts", view)["delayed"])
 
 
-async def put(port: int, first: int, jobs: int, text_bytes: int) -> None:
-    """Put the jobs from `first` on, over a few connections."""
-    most = min(BATCH, BATCH_BYTES // (text_bytes + 200))
-    starts = iter(range(first, jobs, most))
-    shown = time.perf_counter()
-
-    async def put_over(connection: raw_http.Connection) -> None:
-        nonlocal shown
-        for start in starts:
-            batch = [job(number, text_bytes) for number in range(start, min(start + most, jobs))]
-            results = (await connection.call("POST", "/jobs/batch", {"jobs": batch}))["results"]
-            if any(result["status"] != 201 for result in results):
-                raise SystemExit(f"a put was refused: {results}")
-            if time.perf_counter() - shown > 20:
-                shown = time.perf_counter()
-                print(f"    {start:,} put", flush=True)
-
-    connections = await raw_http.connect_many(port, PUTTERS)
-    await asyncio.gather(*map(put_over, connections))
-    for connection in connections:
-        connection.close()
-
-
 def fill(service: LastingService, jobs: int, _rate: int) -> None:
     """Put what is missing, and print what a job takes."""
     first = stored(service)
@@ -120,7 +98,15 @@ def fill(service: LastingService, jobs: int, _rate: int) -> None:
         CpuMeter(service.pid, service.store_pid) as cpu,
         asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):
-        runner.run(put(service.port, first, jobs, service.text_bytes))
+        runner.run(
+            raw_http.put_range(
+                service.port,
+                range(first, jobs),
+                partial(job, text_bytes=service.text_bytes),
+                batch=min(BATCH, BATCH_BYTES // (service.text_bytes + 200)),
+                connections=PUTTERS,
+            )
+        )
     seconds = time.perf_counter() - began
     new = max(jobs - put_first, 1)
     print(f"  {jobs - put_first:,} put at {new / seconds:,.0f}/s; longest calls: {calls}")

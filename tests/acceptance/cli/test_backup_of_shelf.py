@@ -18,9 +18,7 @@ import pytest
 import redis
 
 from deferd import Client
-from deferd.engine.shelf import Status
 from deferd.engine.store_copy import split_key
-from deferd.shelf.client import ShelfClient
 from deferd.shelf.rows import Rows
 from deferd.store.data_dir import APPEND_ONLY_DIR, SHELF_DIR, DataDirectory
 from deferd.store.embedded import EmbeddedStore
@@ -30,6 +28,7 @@ from tests.acceptance.cli.every_state import assert_sound
 from tests.acceptance.cli.preloaded_shell import PreloadedShell
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.integration.store.store_servers import StoreServer
+from tests.shelving import status_of
 from tests.waiting import wait_until
 
 WAIT_S = 20.0
@@ -100,27 +99,16 @@ def text_of(data_dir: Path) -> tuple[str, str]:
     return "--data-dir", str(data_dir)
 
 
-def status_of(service: ServiceProcess) -> Status:
-    async def read() -> Status:
-        client = ShelfClient(service.data_dir / "shelf.sock")
-        try:
-            return await client.status()
-        finally:
-            await client.close()
-
-    return asyncio.run(read())
-
-
 def wait_for_jobs_on_the_shelf(service: ServiceProcess, number: int) -> None:
-    wait_until(lambda: status_of(service).jobs == number, WAIT_S, f"{number} jobs are on the shelf")
+    wait_until(lambda: status_of(service.data_dir).jobs == number, WAIT_S, f"{number} jobs are on the shelf")
 
 
 def has_moved_both_ways(service: ServiceProcess) -> Callable[[], bool]:
     """Whether jobs have gone to the shelf and come back since this call."""
-    before = status_of(service)
+    before = status_of(service.data_dir)
 
     def has_moved() -> bool:
-        now = status_of(service)
+        now = status_of(service.data_dir)
         return now.moved_out > before.moved_out and now.moved_in > before.moved_in
 
     return has_moved

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import re
@@ -18,11 +17,11 @@ import pytest
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine.shelf import PAGE_S, Status
-from deferd.shelf.client import ShelfClient
 from deferd.store.data_dir import DataDirectory
 from tests.acceptance.cli.command_line import Shell
 from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess
+from tests.shelving import status_of
 from tests.waiting import BUSY_S, wait_until
 
 JOBS = 1000
@@ -44,16 +43,8 @@ def calls_of(service: ServiceProcess) -> Iterator[httpx.Client]:
 
 def status(service: ServiceProcess) -> Status | None:
     """How the shelf is doing; None while its process does not respond."""
-
-    async def read() -> Status:
-        client = ShelfClient(service.data_dir / "shelf.sock")
-        try:
-            return await client.status()
-        finally:
-            await client.close()
-
     try:
-        return asyncio.run(read())
+        return status_of(service.data_dir)
     except StoreUnavailable:
         return None
 
