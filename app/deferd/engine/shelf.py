@@ -280,9 +280,8 @@ class Shelf:
         try:
             generation = await _within(within_s, self.calls.load(topic, ids, done, self._shelved[topic]))
         except StoreUnavailable:
-            self._shelved.pop(
-                topic, None
-            )  # the topic may have no jobs there any more: the script of the next put knows
+            # The topic may have no jobs there any more: the script of the next put knows.
+            self._shelved.pop(topic, None)
             raise
         if generation == NOT_ASKED:
             self._shelved.pop(topic, None)
