@@ -400,9 +400,15 @@ class Dispatcher:
         for topic in waiter.topics:
             if not self._outages.is_topic_down(topic):  # else it is polled for as a newcomer after the outage
                 self._wait_queues[topic].note_polled(waiter)
+        self._look_at_others(waiter)
+
+    def _look_at_others(self, waiter: Waiter) -> None:
+        """No call is under way for a waiter any more: what became ready meanwhile in its other topics may serve it."""
         skipped_topics, waiter.skipped_topics = waiter.skipped_topics, set()
         for topic in skipped_topics:
             self._request_poll(topic)
+        if waiter.selection is not None:
+            self._patterns.on_idle(waiter)
 
     # Topics that cannot be polled
 
@@ -454,6 +460,8 @@ class Dispatcher:
             self._fail(waiter, error)
         elif waiter.stage == "topics" and waiter.topics[waiter.at] == queue.topic:
             self._poll_from(waiter, waiter.at + 1)
+        elif waiter.stage == "waiting":
+            self._look_at_others(waiter)
 
     def _fail(self, waiter: Waiter, error: Exception) -> None:
         """End the pop with this error, or with the jobs that it has."""

@@ -96,6 +96,11 @@ class PatternGroup:
         else:
             found.number, found.jobs, found.least = self._reports_made, jobs, jobs or found.least
 
+    @property
+    def has_reports(self) -> bool:
+        """Whether a topic may have something ready."""
+        return bool(self._names)
+
     def report_of(self, topic: str) -> _Report:
         """The last report of a topic; one without a number if it was dropped."""
         return self._reports.get(topic, _NO_REPORT)
@@ -201,6 +206,12 @@ class PatternWaits:
         group: PatternGroup = waiter.group
         group.newcomers[waiter] = group.searches_begun
         self._pump_soon(group)
+
+    def on_idle(self, waiter: Waiter) -> None:
+        """A call for a pop that waits has ended: topics that were reported meanwhile may serve it."""
+        group: PatternGroup = waiter.group
+        if group.has_reports:
+            self._pump_soon(group)
 
     def may_serve(self, waiter: Waiter) -> bool:
         """Whether the pop has patterns, and a topic that matches may be reached."""

@@ -16,6 +16,7 @@ from deferd.contract.limits import POP_MATCHES_MAX
 from deferd.contract.model import JobState, PutJob, TopicSettings
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine.engine import Engine
+from deferd.engine.queue import JobQueue, PopReply, PopRequest
 from deferd.engine.record import ANY_RECEIPT, JobRecord
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
@@ -201,6 +202,35 @@ async def test_each_of_many_pops_gets_a_job_of_any_topic(engine: Engine, second:
         jobs = [job for jobs in await asyncio.gather(*tasks) for job in jobs]
     assert Counter(job.topic for job in jobs) == {"named": 20} | {f"t.{number}": 1 for number in range(80)}
     assert nothing_is_left(engine)
+
+
+@pytest.mark.parametrize("outcome", ["nothing", "an error"])
+@pytest.mark.parametrize("other", ["t.a", "also"])
+async def test_what_is_ready_in_another_topic_while_one_is_polled_is_handed_out_after_that(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, outcome: str, other: str
+) -> None:
+    popping = pop_by(engine, "named", "also", "t.*")
+    await all_wait(engine, 1)
+    pop, polled, may_end = JobQueue.pop, asyncio.Event(), asyncio.Event()
+
+    async def pop_slowly(queue: JobQueue, topic: str, requests: Sequence[PopRequest]) -> PopReply:
+        if topic != "named":
+            return await pop(queue, topic, requests)
+        polled.set()
+        await may_end.wait()
+        if outcome == "an error":
+            raise ValueError("of this topic only")
+        return await pop(queue, topic, requests)
+
+    monkeypatch.setattr(JobQueue, "pop", pop_slowly)
+    engine.dispatcher.on_ready("named")
+    async with asyncio.timeout(BUSY_S):
+        await polled.wait()
+        await put(engine, other)
+        await until(lambda: other in engine.dispatcher._looks.lately_ready, "its message has come")
+        await asyncio.sleep(0)  # and what it causes in the next turn is done
+        may_end.set()
+        assert [job.topic for job in await popping] == [other]
 
 
 async def test_a_pop_by_names_and_patterns_waits_for_both(engine: Engine) -> None:
