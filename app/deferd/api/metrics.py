@@ -204,8 +204,9 @@ def _shelf_metrics(shelf: Status | None) -> Iterable[Metric]:
         return
     yield GaugeMetricFamily(
         "deferd_shelf_up",
-        "1 when the shelf's jobs can be read and moved, else 0; only services with a shelf.",
-        shelf.fault is None,
+        "1 when the shelf's jobs can be read and moved, 0 when none can, or some that were tried cannot be read; only "
+        "services with a shelf.",
+        shelf.fault is None and not shelf.unreadable,
     )
     if shelf.fault is not None:
         return

@@ -145,6 +145,7 @@ class Status(Struct, frozen=True):
     `fault`: why jobs cannot be read or moved; None while they can. With a fault nothing else is known. `jobs`: how many
     are on the shelf, None if that could not be read at the start. Jobs are loaded `ahead_s` before they are due.
     `jobs_behind` have not been loaded although they are due within half of that, the first of them for `behind_s`.
+    `unreadable` jobs could not be read, by moves or calls, as a file is damaged; there may be more.
     """
 
     pid: int
@@ -158,6 +159,7 @@ class Status(Struct, frozen=True):
     jobs_behind: int = 0
     behind_s: float = 0.0
     ahead_s: float = 0.0
+    unreadable: int = 0
 
     @property
     def first_due_in_s(self) -> float:

@@ -426,6 +426,10 @@ class Mover:
         """How many jobs are on the shelf; it reads as many numbers as there are minutes in which jobs are due."""
         return await self._on_thread(self._rows.count)
 
+    def count_unreadable(self) -> int:
+        """How many jobs could not be read, as a file is damaged, since the files were opened."""
+        return self._rows.count_unreadable()
+
     async def check_writing(self) -> None:
         """Raise StoreUnavailable if nothing can be written until the files are opened again."""
         await self._on_thread(self._rows.check_writing)

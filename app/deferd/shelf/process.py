@@ -221,6 +221,7 @@ class ShelfProcess:
             jobs_behind,
             round(behind_s, 3),
             self._shelving.ahead_s,
+            self._mover.count_unreadable(),
         )
 
     async def mover(self) -> Mover:

@@ -11,8 +11,10 @@ import contextlib
 import logging
 import shutil
 import struct
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, NamedTuple, Self
@@ -139,6 +141,10 @@ class Rows:
         """Those of the jobs whose records could not be read."""
         return [job_id for job_id in ids if (topic, job_id) in self._unreadable] if self._unreadable else []
 
+    def count_unreadable(self) -> int:
+        """How many jobs could not be read since the files were opened."""
+        return len(self._unreadable)
+
     def _name_damage(self, topic: str, what: str, error: Exception) -> None:
         """Log that something cannot be read, once for each topic and block of a file."""
         if (topic, str(error)) not in self._named and len(self._named) < _NAMED_MOST:
@@ -239,18 +245,19 @@ class Rows:
     def counts_before(self, topic: str, times_ms: Sequence[int]) -> list[int]:
         """How many jobs of a topic are due before each of the times, which ascend."""
         first = _key(topic)
-        size = _DUE_IN_KEY.size
         start = first + _DUE_IN_KEY.pack(self._not_before.get(topic, 0) // _MINUTE_MS)
         end = first + _DUE_IN_KEY.pack(times_ms[-1] // _MINUTE_MS + 1)
-        minutes = [(_DUE_IN_KEY.unpack(key[-size:])[0], int(count)) for key, count in self._pairs(_MINUTES, start, end)]
-        counts, before, at = [], 0, 0
+        pairs = list(self._pairs(_MINUTES, start, end))
+        keys = [key for key, _ in pairs]
+        sums = list(accumulate((int(count) for _, count in pairs), initial=0))
+        counts = []
         for time_ms in times_ms:
-            while at < len(minutes) and (minutes[at][0] + 1) * _MINUTE_MS <= time_ms:
-                before += minutes[at][1]
-                at += 1
-            counts.append(before)
-            if at < len(minutes) and minutes[at][0] * _MINUTE_MS < time_ms:
-                counts[-1] += self._count_in_minute(first, *minutes[at], time_ms)
+            minute, into_ms = divmod(max(time_ms, 0), _MINUTE_MS)
+            key = first + _DUE_IN_KEY.pack(minute)
+            at = bisect_left(keys, key)
+            counts.append(sums[at])
+            if into_ms and at < len(keys) and keys[at] == key:
+                counts[-1] += self._count_in_minute(first, minute, sums[at + 1] - sums[at], time_ms)
         return counts
 
     def _count_in_minute(self, first: bytes, minute: int, count: int, before_ms: int) -> int:

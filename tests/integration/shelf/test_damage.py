@@ -130,6 +130,7 @@ async def test_jobs_that_cannot_be_read_keep_no_others_from_coming_back(store: S
     async with asyncio.timeout(30):
         await shelving.returning._look()
     unreadable = shelved.rows.unreadable(TOPIC, [f"j{number:04}" for number in range(JOBS)])
+    assert shelved.mover.count_unreadable() == len(unreadable)
     assert shelved.mover.moved[IN] == JOBS + 1 - len(unreadable) < JOBS + 1
     assert shelved.rows.first_due(TOPIC) is None
     assert list(shelved.rows.page(TOPIC, Wanted(), 250).unreadable) == unreadable

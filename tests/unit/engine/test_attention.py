@@ -79,6 +79,8 @@ def test_sums_are_over_all_that_match_and_an_unknown_rate_is_none() -> None:
         (Status(1, jobs=5, jobs_behind=2, behind_s=1.1), ["critical"]),
         (Status(1, "the shelf's files cannot be used: No space left on device"), ["critical"]),
         (Status(1, OPENING), ["warning"]),
+        (Status(1, jobs=5, ahead_s=3600, unreadable=2), ["critical"]),
+        (Status(1, jobs=5, ahead_s=3600, jobs_behind=2, behind_s=5, unreadable=2), ["critical"]),
     ],
 )
 async def test_the_shelf_needs_somebody_before_a_job_is_late(shelf: Status | None, severities: list[str]) -> None:
@@ -86,9 +88,13 @@ async def test_the_shelf_needs_somebody_before_a_job_is_late(shelf: Status | Non
     alerts = await _alerts_of(Attention(now_ms=1_000_000, shelf=shelf))
     assert [(one.code, one.severity) for one in alerts] == [("shelf_behind", severity) for severity in severities]
     for one in alerts:
-        if shelf is not None and shelf.fault is None:
+        assert shelf is not None
+        if shelf.unreadable:
+            assert one.facts == {
+                "why": "2 jobs on the shelf or more cannot be read, as a file is damaged; see `deferd audit`"
+            }
+        elif shelf.fault is None:
             assert one.facts["jobs"] == one.jobs == 2
             assert one.facts["first_due_at_ms"] == 1_000_000 + round((shelf.ahead_s / 2 - shelf.behind_s) * 1000)
         else:
-            assert shelf is not None
             assert one.facts == {"why": shelf.fault}

@@ -491,13 +491,16 @@ def _of_shards(found: Attention) -> Iterator[Alert]:
 
 
 def _of_shelf(found: Attention) -> Iterator[Alert]:
-    """Jobs that are due within half of the time for loading are on the shelf, or it is not known which ones are."""
+    """Jobs that are due within half of the time for loading are on the shelf, or cannot be read, or it is not known."""
     shelf = found.shelf
     if shelf is None:
         return
     if shelf.fault is not None:
         severity: Severity = "warning" if shelf.fault == OPENING else "critical"
         yield Alert(severity, "shelf_behind", facts={"why": shelf.fault})
+    elif shelf.unreadable:  # they will not come back, however long one waits
+        why = f"{shelf.unreadable:,} jobs on the shelf or more cannot be read, as a file is damaged; see `deferd audit`"
+        yield Alert("critical", "shelf_behind", facts={"why": why})
     elif shelf.jobs_behind and shelf.behind_s >= SHELF_BEHIND_S:
         severity = "critical" if shelf.first_due_in_s <= SHELF_CRITICAL_SHARE * shelf.ahead_s else "warning"
         facts: dict[str, Any] = {
