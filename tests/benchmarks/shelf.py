@@ -1,6 +1,6 @@
 """What do jobs on the shelf take: memory, disk, puts while they move, calls, a restart, lateness beside them?
 
-    python -m tests.benchmarks.shelf [--jobs 10000000] [--data-dir DIR] [--steps fill,calls,restart,lateness]
+    python -m tests.benchmarks.shelf [--jobs 10000000] [--data-dir DIR] [--steps fill,calls,restart,lateness,horizon]
 
 A service with its embedded store and `--shelf-after 2h`. The jobs, ids of 20 bytes and bodies of 200, are put in
 batches of 1,000 over HTTP into one topic, 20,000 a second, due at random instants of 30 days, none within the next
@@ -14,6 +14,8 @@ calls     a cancel by id, 1,000 by tag, a forecast of 60 buckets over the 30 day
 restart   from SIGKILL until `/readyz` returns 200, and until a job on the shelf is found
 lateness  2,000 jobs a second that are due at once, while 5,000 others a second are put that move to the shelf; then the
           same without a shelf
+horizon   what jobs cost that never go to the shelf, as their topic has none there, beside that without a shelf: CPU of
+          all processes for single puts, for put, pop and finish as single calls, and in batches; needs `wrk`
 """
 
 from __future__ import annotations
@@ -29,16 +31,26 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import httpx
 import orjson
 
-from deferd.engine.shelf import Job
+from deferd.engine.shelf import KEPT_S, Job
 from deferd.shelf.rows import OUT, Move, Rows
-from tests.benchmarks import raw_http
+from tests.benchmarks import raw_http, single_calls
+from tests.benchmarks.against_revision import run_batches, run_wrk
 from tests.benchmarks.lasting_service import LastingService
-from tests.benchmarks.measuring import CpuMeter, end_in_order, new_event_loop, percentile, resident_bytes, show_target
+from tests.benchmarks.measuring import (
+    CpuMeter,
+    end_in_order,
+    new_event_loop,
+    percentile,
+    resident_bytes,
+    run_here,
+    show_target,
+)
 from tests.benchmarks.steady_load import steady_load
 
 TOPIC = "bench.shelf"
@@ -48,7 +60,9 @@ FIRST_S, SPAN_S = 3 * 3600.0, 30 * 86_400.0
 TAGGED = 1000
 CANCELS = 500
 RATE = 20_000
-LATENESS_RATE, LATENESS_S = 2000, 15.0
+LATENESS_RATE, LATENESS_S = 2000, 60.0
+MOVED_RATE = 5000
+HORIZON_ROUNDS, HORIZON_S, HORIZON_JOBS = 7, 2, 20_000
 WORDS = ("order", "customer", "street", "parcel", "amount", "invoice", "locker", "carrier", "weight", "refund")
 
 
@@ -84,7 +98,7 @@ def processes_of(pid: int) -> list[int]:
 def name_of(pid: int) -> str:
     """What a process is."""
     words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-    names = ("deferd.shelf", "reaper", "valkey")
+    names = ("shelf_process", "reaper", "valkey")
     return next((name for name in names if any(name in word for word in words)), "service")
 
 
@@ -230,7 +244,11 @@ def restart(service: LastingService, jobs: int) -> None:
 def lateness(service: LastingService, jobs: int) -> None:
     """Compare the lateness of other jobs beside puts that move with that beside the same puts without a shelf."""
     with moving(service, jobs):
+        await_moves(service)
+        before = moved_out(service)
         beside = late(service)
+        moved = moved_out(service) - before
+    show_target("jobs moved beside that, a second", moved / LATENESS_S, at_least=0.9 * MOVED_RATE)
     service.stop()
     with (
         tempfile.TemporaryDirectory(prefix="deferd-bench-") as name,
@@ -240,6 +258,51 @@ def lateness(service: LastingService, jobs: int) -> None:
         without = late(plain)
     service.start()
     show_target("p99 lateness beside moving, relative to the same puts without a shelf", beside / without, at_most=1.2)
+
+
+def horizon(service: LastingService, jobs: int) -> None:
+    """Compare what jobs cost that never go to the shelf with what they cost without one."""
+    loads: dict[str, Callable[[str], int]] = {
+        "put": lambda url: run_wrk(url, "put", HORIZON_S),
+        "cycle": lambda url: run_wrk(url, "cycle", HORIZON_S),
+        "batches": lambda url: run_here(run_batches(url, HORIZON_JOBS)),
+    }
+    with tempfile.TemporaryDirectory(prefix="deferd-bench-") as name, LastingService(Path(name) / "data") as plain:
+        for load, run in loads.items():
+            shares = []
+            for number in range(HORIZON_ROUNDS + 1):
+                pair = (service, plain) if number % 2 else (plain, service)
+                cost_us = {one: cpu_us(one, run) for one in pair}
+                shares.append(cost_us[plain] / cost_us[service])
+            del shares[0]  # the first round warms up
+            print(f"  {load}: {' '.join(f'{share:.3f}' for share in shares)}")
+            show_target(f"CPU without a shelf, relative to that with one, {load}", median(shares), at_least=0.98)
+
+
+def cpu_us(service: LastingService, run: Callable[[str], int]) -> float:
+    """CPU time of all processes of a service for each job of a load, in microseconds."""
+    pids = processes_of(service.pid)
+    with CpuMeter(*pids) as cpu:
+        count = run(f"http://127.0.0.1:{service.port}")
+    service.call("DELETE", f"/topics/{single_calls.TOPIC}")
+    return sum(cpu.us_each(pid, count) for pid in pids)
+
+
+def moved_out(service: LastingService) -> int:
+    """How many jobs have left the store for the shelf since its process was started."""
+    moved: int = service.call("GET", "/system")["shelf"]["moved_out"]
+    return moved
+
+
+def await_moves(service: LastingService) -> None:
+    """Wait until jobs move: after a restart none does for KEPT_S. Then until what was put before that has moved."""
+    before, end_s = moved_out(service), time.perf_counter() + 2 * KEPT_S
+    while moved_out(service) == before:
+        if time.perf_counter() > end_s:
+            raise SystemExit(f"no job has moved for {2 * KEPT_S:.0f} s")
+        time.sleep(0.5)
+    while (delayed := shelved(service))[0] - delayed[1] > 2 * MOVED_RATE:
+        time.sleep(0.5)
 
 
 def late(service: LastingService) -> float:
@@ -254,16 +317,16 @@ def late(service: LastingService) -> float:
 
 @contextlib.contextmanager
 def moving(service: LastingService, jobs: int) -> Iterator[None]:
-    """Put further jobs, 5,000 a second, which move to the shelf."""
+    """Put further jobs, MOVED_RATE a second, which move to the shelf."""
     ended = threading.Event()
 
     async def work() -> None:
         [connection] = await raw_http.connect_many(service.port, 1)
-        first = jobs
+        first, each = jobs, MOVED_RATE // 10
         while not ended.is_set():
             began = time.perf_counter()
-            await connection.call("POST", "/jobs/batch", {"jobs": [job(first + number) for number in range(500)]})
-            first += 500
+            await connection.call("POST", "/jobs/batch", {"jobs": [job(first + number) for number in range(each)]})
+            first += each
             await asyncio.sleep(max(0.1 - (time.perf_counter() - began), 0))
         connection.close()
 
@@ -283,13 +346,16 @@ STEPS: dict[str, Callable[[LastingService, int], None]] = {
     "calls": calls,
     "restart": restart,
     "lateness": lateness,
+    "horizon": horizon,
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=10_000_000)
-    parser.add_argument("--steps", default="fill,calls,restart,lateness", help="some of the steps, in any order")
+    parser.add_argument(
+        "--steps", default="fill,calls,restart,lateness,horizon", help="some of the steps, in any order"
+    )
     parser.add_argument("--data-dir", type=Path, help="where the data is kept; default: a temporary directory")
     options = parser.parse_args()
     steps = options.steps.split(",")
