@@ -460,6 +460,8 @@ class Dispatcher:
             self._fail(waiter, error)
         elif waiter.stage == "topics" and waiter.topics[waiter.at] == queue.topic:
             self._poll_from(waiter, waiter.at + 1)
+        elif waiter.stage == "waiting" and waiter.waits_until_s is None and waiter.was_polled:
+            self._resolve(waiter)  # its wait ended during the call
         elif waiter.stage == "waiting":
             self._look_at_others(waiter)
 

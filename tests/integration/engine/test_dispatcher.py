@@ -85,6 +85,41 @@ async def test_a_topic_that_is_back_is_polled_without_a_message(
     assert [popped.id for popped in await waiting] == ["a"]
 
 
+class SlowPolls:
+    """Lets polls of a topic hang until `may_end` is set; then they raise `error`."""
+
+    def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch, slow_topic: str, error: Exception) -> None:
+        self.began, self.may_end = asyncio.Event(), asyncio.Event()
+        pop = engine.queue.pop
+
+        async def pop_slowly(topic: str, requests: Sequence[PopRequest]) -> PopReply:
+            if topic != slow_topic:
+                return await pop(topic, requests)
+            self.began.set()
+            await self.may_end.wait()
+            raise error
+
+        monkeypatch.setattr(engine.queue, "pop", pop_slowly)
+
+
+@pytest.mark.parametrize("error", [ValueError("of this topic only"), StoreUnavailable("away")])
+async def test_a_pop_whose_wait_ends_during_a_poll_that_fails_ends_with_that_poll(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """As if a shard of a cluster failed, or one of its topics, at the end of a wait."""
+    monkeypatch.setattr(engine.dispatcher._outages, "domain_of", lambda topic: int(topic == "failing"))
+    waiting = waiting_pop(engine, "failing", "healthy")
+    await all_wait(engine, 1)
+    polls = SlowPolls(engine, monkeypatch, "failing", error)
+    engine.dispatcher.on_ready("failing")
+    async with asyncio.timeout(BUSY_S):
+        await polls.began.wait()
+        for waiter in engine.dispatcher.waiting.all():
+            engine.dispatcher._time_out(waiter)
+        polls.may_end.set()
+        assert await waiting == []
+
+
 async def test_a_single_job_goes_to_the_longest_waiter(engine: Engine) -> None:
     first = waiting_pop(engine)
     await all_wait(engine, 1)
