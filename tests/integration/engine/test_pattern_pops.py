@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deferd.contract.errors import InvalidInput, StoreUnavailable
+from deferd.contract.errors import InvalidInput, StoreUnavailable, TopicPushed
 from deferd.contract.limits import POP_MATCHES_MAX
 from deferd.contract.model import JobState, PutJob, TopicSettings
 from deferd.contract.topic_patterns import TopicPatterns
+from deferd.engine import pattern_waits
 from deferd.engine.engine import Engine
 from deferd.engine.queue import JobQueue, PopReply, PopRequest
 from deferd.engine.record import ANY_RECEIPT, JobRecord
@@ -231,6 +232,34 @@ async def test_what_is_ready_in_another_topic_while_one_is_polled_is_handed_out_
         await asyncio.sleep(0)  # and what it causes in the next turn is done
         may_end.set()
         assert [job.topic for job in await popping] == [other]
+
+
+@pytest.mark.parametrize("error", [TopicPushed("t.a"), ValueError("of this topic only")])
+async def test_a_message_during_a_poll_that_fails_is_not_forgotten(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """The push of the topic, or what is wrong with it, may have ended after the store's reply."""
+    popping = pop_by(engine, "t.*")
+    await all_wait(engine, 1)
+    pop, polled, may_end = JobQueue.pop, asyncio.Event(), asyncio.Event()
+
+    async def fail_once(queue: JobQueue, topic: str, requests: Sequence[PopRequest]) -> PopReply:
+        if polled.is_set():
+            return await pop(queue, topic, requests)
+        polled.set()
+        await may_end.wait()
+        raise error
+
+    monkeypatch.setattr(pattern_waits, "_RETRY_S", 60.0)
+    monkeypatch.setattr(JobQueue, "pop", fail_once)
+    engine.dispatcher.on_ready("t.a")
+    async with asyncio.timeout(BUSY_S):
+        await polled.wait()
+        engine.dispatcher._looks.lately_ready.clear()
+        await put(engine, "t.a")
+        await until(lambda: "t.a" in engine.dispatcher._looks.lately_ready, "its message has come")
+        may_end.set()
+        assert [job.topic for job in await popping] == ["t.a"]
 
 
 async def test_a_pop_by_names_and_patterns_waits_for_both(engine: Engine) -> None:
