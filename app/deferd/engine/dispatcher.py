@@ -295,6 +295,8 @@ class Dispatcher:
                 if requests:
                     await self._poll(queue, requests)
                 self._looks.end(queue)
+                if queue.dirty and any(one.stage == "waiting" and one.has_other_topics for one in requests):
+                    await asyncio.sleep(0)  # what became ready in those comes first
         finally:
             self._looks.end(queue)
             queue.polling = False

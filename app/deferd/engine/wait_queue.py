@@ -83,6 +83,11 @@ class Waiter(msgspec.Struct, eq=False):  # made for every pop, in a third of a d
         """How many jobs it still wants."""
         return self.request.count - len(self.jobs)
 
+    @property
+    def has_other_topics(self) -> bool:
+        """Whether it waits for more than one topic."""
+        return len(self.topics) > 1 or self.selection is not None
+
     def remaining_request(self) -> PopRequest:
         """Its request without the jobs that it has already."""
         return replace(self.request, count=self.missing) if self.jobs else self.request

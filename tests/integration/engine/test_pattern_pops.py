@@ -234,6 +234,27 @@ async def test_what_is_ready_in_another_topic_while_one_is_polled_is_handed_out_
         assert [job.topic for job in await popping] == [other]
 
 
+@pytest.mark.parametrize("other", ["t.a", "also"])
+async def test_a_topic_with_messages_all_the_time_holds_up_no_other_topic_of_the_pop(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    """As a paused topic does that gets jobs, or one whose jobs other processes take."""
+    popping = pop_by(engine, "named", "also", "t.*")
+    await all_wait(engine, 1)
+    pop = JobQueue.pop
+
+    async def pop_while_messages_come(queue: JobQueue, topic: str, requests: Sequence[PopRequest]) -> PopReply:
+        if topic == "named":
+            engine.dispatcher.on_ready(topic)
+        return await pop(queue, topic, requests)
+
+    monkeypatch.setattr(JobQueue, "pop", pop_while_messages_come)
+    engine.dispatcher.on_ready("named")
+    await put(engine, other)
+    async with asyncio.timeout(BUSY_S):
+        assert [job.topic for job in await popping] == [other]
+
+
 @pytest.mark.parametrize("error", [TopicPushed("t.a"), ValueError("of this topic only")])
 async def test_a_message_during_a_poll_that_fails_is_not_forgotten(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, error: Exception
