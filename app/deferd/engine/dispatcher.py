@@ -432,8 +432,12 @@ class Dispatcher:
         queue.failing = queue.failing or not is_outage
         for waiter in list(queue.waiters):
             self._drop_topic(waiter, queue, error)
-        if queue.failing and queue.waiters:
-            asyncio.get_running_loop().call_later(_RETRY_S, self.on_ready, queue.topic)
+        if queue.failing and queue.waiters and queue.retry is None:
+            queue.retry = asyncio.get_running_loop().call_later(_RETRY_S, self._on_retry, queue)
+
+    def _on_retry(self, queue: WaitQueue) -> None:
+        queue.retry = None
+        self.on_ready(queue.topic)
 
     def _on_outage_failure(self, domain: int, error: Exception) -> None:
         for queue in list(self._wait_queues.values()):
@@ -506,6 +510,8 @@ class Dispatcher:
         if not queue.waiters and not queue.polling and self._wait_queues.get(queue.topic) is queue:
             del self._wait_queues[queue.topic]
             self._looks.forget(queue)
+            if queue.retry is not None:
+                queue.retry.cancel()
 
     def _return_jobs(self, waiter: Waiter) -> None:
         jobs, waiter.jobs = waiter.jobs, []

@@ -96,11 +96,11 @@ class Waiter(msgspec.Struct, eq=False):  # made for every pop, in a third of a d
 class WaitQueue:
     """The waiters of a topic in the order of their arrival; `newcomers` are those not polled for yet.
 
-    `dirty`: the topic must be polled again. `polling`: a task does so. `failing`: its last poll failed.
-    `is_look`: see FirstLooks.
+    `dirty`: the topic must be polled again. `polling`: a task does so. `failing`: its last poll failed, and `retry`
+    polls it again. `is_look`: see FirstLooks.
     """
 
-    __slots__ = ("dirty", "failing", "failure_domain", "is_look", "newcomers", "polling", "topic", "waiters")
+    __slots__ = ("dirty", "failing", "failure_domain", "is_look", "newcomers", "polling", "retry", "topic", "waiters")
 
     def __init__(self, topic: str, failure_domain: int) -> None:
         self.topic = topic
@@ -110,6 +110,7 @@ class WaitQueue:
         self.dirty = False
         self.polling = False
         self.failing = False
+        self.retry: asyncio.TimerHandle | None = None
         self.is_look = False
 
     def join(self, waiter: Waiter) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import PutJob
+from deferd.engine import dispatcher
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopReply, PopRequest
 from deferd.engine.record import JobRecord
@@ -118,6 +119,34 @@ async def test_a_pop_whose_wait_ends_during_a_poll_that_fails_ends_with_that_pol
             engine.dispatcher._time_out(waiter)
         polls.may_end.set()
         assert await waiting == []
+
+
+async def test_a_topic_that_fails_is_not_polled_more_often_for_every_message_that_came(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retry_s = 0.2
+    monkeypatch.setattr(dispatcher, "_RETRY_S", retry_s)
+    pop, polled_s, now_s = engine.queue.pop, list[float](), asyncio.get_running_loop().time
+
+    async def pop_or_fail(topic: str, requests: Sequence[PopRequest]) -> PopReply:
+        if topic != "failing":
+            return await pop(topic, requests)
+        polled_s.append(now_s())
+        raise ValueError("of this topic only")
+
+    async def until_polled(times: int) -> None:
+        wanted = len(polled_s) + times
+        await until(lambda: len(polled_s) >= wanted, "the topic is polled again")
+
+    monkeypatch.setattr(engine.queue, "pop", pop_or_fail)
+    waiting = waiting_pop(engine, "failing", "healthy", wait_ms=60_000)
+    await all_wait(engine, 1)
+    for _ in range(20):
+        engine.dispatcher.on_ready("failing")
+        await until_polled(1)
+    await until_polled(4)
+    assert polled_s[-1] - polled_s[-4] >= 3 * retry_s * 0.9
+    await cancel_all(waiting)
 
 
 async def test_a_single_job_goes_to_the_longest_waiter(engine: Engine) -> None:
