@@ -423,8 +423,11 @@ class Dispatcher:
 
     def _on_error(self, queue: WaitQueue, error: Exception) -> None:
         if isinstance(error, TopicPushed):  # nobody may wait for it
-            for waiter in [one for one in queue.waiters if not one.in_call]:
-                self._fail(waiter, error)
+            for waiter in list(queue.waiters):
+                if waiter.in_call:
+                    waiter.skipped_topics.add(queue.topic)  # polled once that call has ended, it fails this pop too
+                else:
+                    self._fail(waiter, error)
             return
         is_outage = isinstance(error, StoreUnavailable)
         if is_outage or not queue.failing:

@@ -69,7 +69,8 @@ class Waiter(msgspec.Struct, eq=False):  # made for every pop, in a third of a d
     failed_topics: set[str] = set()
     """Topics that could not be polled since it came."""
     skipped_topics: set[str] = set()
-    """Topics that became ready while no waiter could be served by them."""
+    """Topics that are polled once no call for it is under way: they became ready while no waiter could be served by
+    them, or they are pushed."""
     jobs: list[JobRecord] = []
 
     def may_be_served_by(self, topic: str) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from deferd.contract.errors import StoreUnavailable
+from deferd.contract.errors import StoreUnavailable, TopicPushed
 from deferd.contract.model import PutJob
 from deferd.engine import dispatcher
 from deferd.engine.engine import Engine
@@ -119,6 +119,32 @@ async def test_a_pop_whose_wait_ends_during_a_poll_that_fails_ends_with_that_pol
             engine.dispatcher._time_out(waiter)
         polls.may_end.set()
         assert await waiting == []
+
+
+async def test_a_pop_learns_that_its_topic_is_pushed_though_another_was_polled_when_others_learned_it(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = waiting_pop(engine, "slow", "pushed")
+    other = waiting_pop(engine, "pushed")
+    await all_wait(engine, 2)
+    polls = SlowPolls(engine, monkeypatch, "slow", ValueError("of this topic only"))
+    pop = engine.queue.pop
+
+    async def pop_unless_pushed(topic: str, requests: Sequence[PopRequest]) -> PopReply:
+        if topic == "pushed":
+            raise TopicPushed(topic)
+        return await pop(topic, requests)
+
+    monkeypatch.setattr(engine.queue, "pop", pop_unless_pushed)
+    engine.dispatcher.on_ready("slow")
+    async with asyncio.timeout(BUSY_S):
+        await polls.began.wait()
+        engine.dispatcher.on_ready("pushed")
+        with pytest.raises(TopicPushed):
+            await other
+        polls.may_end.set()
+        with pytest.raises(TopicPushed):
+            await waiting
 
 
 async def test_a_topic_that_fails_is_not_polled_more_often_for_every_message_that_came(
