@@ -461,10 +461,11 @@ class Dispatcher:
         """The topic of `queue` cannot be polled: the waiter goes on with its others; it fails when none is left."""
         if waiter.in_call:
             return
-        waiter.failed_topics.add(queue.topic)
-        if isinstance(error, StoreUnavailable):
-            domain = queue.failure_domain
-            waiter.failed_topics.update(one for one in waiter.topics if self._outages.domain_of(one) == domain)
+        if queue.topic not in waiter.failed_topics:  # else this was done before: it is called for each failed probe
+            waiter.failed_topics.add(queue.topic)
+            if isinstance(error, StoreUnavailable):
+                domain = queue.failure_domain
+                waiter.failed_topics.update(one for one in waiter.topics if self._outages.domain_of(one) == domain)
         if len(waiter.failed_topics) == len(waiter.topics) and not self._patterns.may_serve(waiter):
             self._fail(waiter, error)
         elif waiter.stage == "topics" and waiter.topics[waiter.at] == queue.topic:

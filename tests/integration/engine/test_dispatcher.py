@@ -175,6 +175,27 @@ async def test_a_topic_that_fails_is_not_polled_more_often_for_every_message_tha
     await cancel_all(waiting)
 
 
+async def test_each_failure_of_a_shard_costs_a_pop_of_many_of_its_topics_little(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    domains_read = 0
+
+    def domain_of(topic: str) -> int:
+        nonlocal domains_read
+        domains_read += 1
+        return int(topic != "healthy")
+
+    monkeypatch.setattr(engine.dispatcher._outages, "domain_of", domain_of)
+    waiting = waiting_pop(engine, *(f"t{number}" for number in range(300)), "healthy")
+    await all_wait(engine, 1)
+    domains_read = 0
+    for _ in range(2):
+        engine.dispatcher._on_outage_failure(1, StoreUnavailable("away"))
+    assert domains_read <= 10 * 300, "it is not read for each topic of each topic"
+    await engine.puts.put(PutJob(topic="healthy", id="a"))
+    assert [popped.id for popped in await waiting] == ["a"]
+
+
 async def test_a_single_job_goes_to_the_longest_waiter(engine: Engine) -> None:
     first = waiting_pop(engine)
     await all_wait(engine, 1)
