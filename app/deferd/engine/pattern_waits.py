@@ -358,6 +358,8 @@ class PatternWaits:
             group.took(topic, len(jobs))
         if not polls.under_way:
             self._go_on(polls)
+        elif group.report_of(topic).number:  # other pops need not wait for the end of this round
+            self._pump_soon(group)
 
     def _go_on(self, polls: _Round) -> None:
         """Poll the next topics of a round, or end it."""

@@ -283,6 +283,46 @@ async def test_a_message_during_a_poll_that_fails_is_not_forgotten(
         assert [job.topic for job in await popping] == ["t.a"]
 
 
+async def test_what_a_poll_leaves_serves_another_pop_before_other_polls_for_the_first_one_end(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a call to a shard that hangs."""
+    pops = [pop_by(engine, "t.*", count=2) for _ in range(2)]
+    await all_wait(engine, 2)
+    pop, polled = JobQueue.pop, set[str]()
+    may_end = {topic: asyncio.Event() for topic in ("t.a", "t.c")}
+
+    async def pop_slowly(queue: JobQueue, topic: str, requests: Sequence[PopRequest]) -> PopReply:
+        polled.add(topic)
+        if topic in may_end:
+            await may_end[topic].wait()
+        return await pop(queue, topic, requests)
+
+    await engine.topics.pause("t.c")
+    await put(engine, "t.c", 2)
+    await until(lambda: "t.c" in engine.dispatcher._looks.lately_ready, "its message has come")
+    await until(lambda: not engine.dispatcher._tasks, "it was polled")
+    monkeypatch.setattr(JobQueue, "pop", pop_slowly)
+    for topic in ("t.a", "t.b", "t.c"):  # a and c are polled for the first pop, b for the second one
+        engine.dispatcher.on_ready(topic)
+    try:
+        async with asyncio.timeout(BUSY_S):
+            await until(lambda: len(polled) == 3 and waiting_idle(engine) == 1, "the second pop found b empty")
+            engine.dispatcher._looks.lately_ready.clear()
+            await engine.topics.resume("t.c")
+            await until(lambda: "t.c" in engine.dispatcher._looks.lately_ready, "its message has come")
+            may_end["t.c"].set()
+            assert [job.topic for job in await pops[1]] == ["t.c"]
+            may_end["t.a"].set()
+            assert [job.topic for job in await pops[0]] == ["t.c"]
+    finally:
+        may_end["t.a"].set()
+
+
+def waiting_idle(engine: Engine) -> int:
+    return sum(not waiter.in_call for group in engine.dispatcher._patterns.groups.values() for waiter in group.waiters)
+
+
 async def test_a_pop_by_names_and_patterns_waits_for_both(engine: Engine) -> None:
     for topic in ("named", "t.a"):
         popping = pop_by(engine, "named", "t.*")
