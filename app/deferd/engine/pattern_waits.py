@@ -416,6 +416,7 @@ class PatternWaits:
             _LOG.exception("the search for topics that match patterns failed")
             for waiter in [one for one in group.newcomers if not one.in_call]:
                 self._settle(waiter, error)
+            self._search_later(group)  # for those who wait: messages may have been lost
         finally:
             group.searching = False
 

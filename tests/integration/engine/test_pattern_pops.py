@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
@@ -581,6 +581,29 @@ async def test_an_unexpected_error_of_a_search_leaves_nobody_waiting(
     monkeypatch.undo()
     await put(engine, "t.a")
     assert len(await pop_now(engine, "t.*")) == 1
+
+
+async def test_a_search_that_fails_after_lost_messages_is_made_again(
+    driver: EngineDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = driver.engine
+    popping = pop_by(engine, "t.*")
+    await all_wait(engine, 1)
+    await put(engine, "t.a")
+    ready, searched = TopicSearch.ready, asyncio.Event()
+
+    async def fail_once(search: TopicSearch, selection: TopicSelection, shards: Collection[int]) -> FoundTopics:
+        if searched.is_set():
+            return await ready(search, selection, shards)
+        searched.set()
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(pattern_waits, "_RETRY_S", 0.0)
+    monkeypatch.setattr(TopicSearch, "ready", fail_once)
+    engine.dispatcher.on_gap()
+    async with asyncio.timeout(BUSY_S):
+        assert [job.topic for job in await popping] == ["t.a"]
+    assert searched.is_set()
 
 
 async def test_pops_that_wait_for_a_thousand_topics_cause_no_store_calls(engine: Engine, server: StoreServer) -> None:
