@@ -295,6 +295,8 @@ class Dispatcher:
                 if requests:
                     await self._poll(queue, requests)
                 self._looks.end(queue)
+                if queue.dirty and any(one.stage == "waiting" and one.has_other_topics for one in requests):
+                    await asyncio.sleep(0)  # what became ready in those comes first
         finally:
             self._looks.end(queue)
             queue.polling = False
@@ -421,8 +423,11 @@ class Dispatcher:
 
     def _on_error(self, queue: WaitQueue, error: Exception) -> None:
         if isinstance(error, TopicPushed):  # nobody may wait for it
-            for waiter in [one for one in queue.waiters if not one.in_call]:
-                self._fail(waiter, error)
+            for waiter in list(queue.waiters):
+                if waiter.in_call:
+                    waiter.skipped_topics.add(queue.topic)  # polled once that call has ended, it fails this pop too
+                else:
+                    self._fail(waiter, error)
             return
         is_outage = isinstance(error, StoreUnavailable)
         if is_outage or not queue.failing:
@@ -430,8 +435,12 @@ class Dispatcher:
         queue.failing = queue.failing or not is_outage
         for waiter in list(queue.waiters):
             self._drop_topic(waiter, queue, error)
-        if queue.failing and queue.waiters:
-            asyncio.get_running_loop().call_later(_RETRY_S, self.on_ready, queue.topic)
+        if queue.failing and queue.waiters and queue.retry is None:
+            queue.retry = asyncio.get_running_loop().call_later(_RETRY_S, self._on_retry, queue)
+
+    def _on_retry(self, queue: WaitQueue) -> None:
+        queue.retry = None
+        self.on_ready(queue.topic)
 
     def _on_outage_failure(self, domain: int, error: Exception) -> None:
         for queue in list(self._wait_queues.values()):
@@ -452,14 +461,17 @@ class Dispatcher:
         """The topic of `queue` cannot be polled: the waiter goes on with its others; it fails when none is left."""
         if waiter.in_call:
             return
-        waiter.failed_topics.add(queue.topic)
-        if isinstance(error, StoreUnavailable):
-            domain = queue.failure_domain
-            waiter.failed_topics.update(one for one in waiter.topics if self._outages.domain_of(one) == domain)
+        if queue.topic not in waiter.failed_topics:  # else this was done before: it is called for each failed probe
+            waiter.failed_topics.add(queue.topic)
+            if isinstance(error, StoreUnavailable):
+                domain = queue.failure_domain
+                waiter.failed_topics.update(one for one in waiter.topics if self._outages.domain_of(one) == domain)
         if len(waiter.failed_topics) == len(waiter.topics) and not self._patterns.may_serve(waiter):
             self._fail(waiter, error)
         elif waiter.stage == "topics" and waiter.topics[waiter.at] == queue.topic:
             self._poll_from(waiter, waiter.at + 1)
+        elif waiter.stage == "waiting" and waiter.waits_until_s is None and waiter.was_polled:
+            self._resolve(waiter)  # its wait ended during the call
         elif waiter.stage == "waiting":
             self._look_at_others(waiter)
 
@@ -502,6 +514,8 @@ class Dispatcher:
         if not queue.waiters and not queue.polling and self._wait_queues.get(queue.topic) is queue:
             del self._wait_queues[queue.topic]
             self._looks.forget(queue)
+            if queue.retry is not None:
+                queue.retry.cancel()
 
     def _return_jobs(self, waiter: Waiter) -> None:
         jobs, waiter.jobs = waiter.jobs, []

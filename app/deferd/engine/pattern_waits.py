@@ -112,7 +112,7 @@ class PatternGroup:
             found.jobs, found.least = max(found.jobs - jobs, 0), max(found.least - jobs, 0)
 
     def drop(self, topic: str, number: int) -> None:
-        """A poll found nothing in `topic`; if it was reported again since the report with this number, it stays."""
+        """A poll got nothing from `topic`; if it was reported again since the report with this number, it stays."""
         if topic in self._reports and self._reports[topic].number == number:
             del self._reports[topic]
             del self._names[bisect_left(self._names, topic)]
@@ -346,8 +346,9 @@ class PatternWaits:
         group, waiter = polls.group, polls.waiter
         polls.under_way -= 1
         _release(group, topic)
+        if not jobs:
+            group.drop(topic, report)
         if error is not None:
-            group.drop(topic, group.report_of(topic).number)
             if isinstance(error, StoreUnavailable):
                 polls.store_error = error
             elif not isinstance(error, TopicPushed):  # patterns leave out pushed topics
@@ -355,10 +356,10 @@ class PatternWaits:
         elif jobs:
             waiter.jobs += jobs
             group.took(topic, len(jobs))
-        else:
-            group.drop(topic, report)
         if not polls.under_way:
             self._go_on(polls)
+        elif group.report_of(topic).number:  # other pops need not wait for the end of this round
+            self._pump_soon(group)
 
     def _go_on(self, polls: _Round) -> None:
         """Poll the next topics of a round, or end it."""
@@ -415,6 +416,7 @@ class PatternWaits:
             _LOG.exception("the search for topics that match patterns failed")
             for waiter in [one for one in group.newcomers if not one.in_call]:
                 self._settle(waiter, error)
+            self._search_later(group)  # for those who wait: messages may have been lost
         finally:
             group.searching = False
 

@@ -69,7 +69,8 @@ class Waiter(msgspec.Struct, eq=False):  # made for every pop, in a third of a d
     failed_topics: set[str] = set()
     """Topics that could not be polled since it came."""
     skipped_topics: set[str] = set()
-    """Topics that became ready while no waiter could be served by them."""
+    """Topics that are polled once no call for it is under way: they became ready while no waiter could be served by
+    them, or they are pushed."""
     jobs: list[JobRecord] = []
 
     def may_be_served_by(self, topic: str) -> bool:
@@ -83,6 +84,11 @@ class Waiter(msgspec.Struct, eq=False):  # made for every pop, in a third of a d
         """How many jobs it still wants."""
         return self.request.count - len(self.jobs)
 
+    @property
+    def has_other_topics(self) -> bool:
+        """Whether it waits for more than one topic."""
+        return len(self.topics) > 1 or self.selection is not None
+
     def remaining_request(self) -> PopRequest:
         """Its request without the jobs that it has already."""
         return replace(self.request, count=self.missing) if self.jobs else self.request
@@ -91,11 +97,11 @@ class Waiter(msgspec.Struct, eq=False):  # made for every pop, in a third of a d
 class WaitQueue:
     """The waiters of a topic in the order of their arrival; `newcomers` are those not polled for yet.
 
-    `dirty`: the topic must be polled again. `polling`: a task does so. `failing`: its last poll failed.
-    `is_look`: see FirstLooks.
+    `dirty`: the topic must be polled again. `polling`: a task does so. `failing`: its last poll failed, and `retry`
+    polls it again. `is_look`: see FirstLooks.
     """
 
-    __slots__ = ("dirty", "failing", "failure_domain", "is_look", "newcomers", "polling", "topic", "waiters")
+    __slots__ = ("dirty", "failing", "failure_domain", "is_look", "newcomers", "polling", "retry", "topic", "waiters")
 
     def __init__(self, topic: str, failure_domain: int) -> None:
         self.topic = topic
@@ -105,6 +111,7 @@ class WaitQueue:
         self.dirty = False
         self.polling = False
         self.failing = False
+        self.retry: asyncio.TimerHandle | None = None
         self.is_look = False
 
     def join(self, waiter: Waiter) -> None:

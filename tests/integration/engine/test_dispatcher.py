@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from deferd.contract.errors import StoreUnavailable
+from deferd.contract.errors import StoreUnavailable, TopicPushed
 from deferd.contract.model import PutJob
+from deferd.engine import dispatcher
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopReply, PopRequest
 from deferd.engine.record import JobRecord
@@ -82,6 +83,116 @@ async def test_a_topic_that_is_back_is_polled_without_a_message(
     waiting = waiting_pop(engine, "dead", "healthy")
     await until(lambda: engine.dispatcher._outages.is_down(1), "the failure is known")
     dead.clear()
+    assert [popped.id for popped in await waiting] == ["a"]
+
+
+class SlowPolls:
+    """Lets polls of a topic hang until `may_end` is set; then they raise `error`."""
+
+    def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch, slow_topic: str, error: Exception) -> None:
+        self.began, self.may_end = asyncio.Event(), asyncio.Event()
+        pop = engine.queue.pop
+
+        async def pop_slowly(topic: str, requests: Sequence[PopRequest]) -> PopReply:
+            if topic != slow_topic:
+                return await pop(topic, requests)
+            self.began.set()
+            await self.may_end.wait()
+            raise error
+
+        monkeypatch.setattr(engine.queue, "pop", pop_slowly)
+
+
+@pytest.mark.parametrize("error", [ValueError("of this topic only"), StoreUnavailable("away")])
+async def test_a_pop_whose_wait_ends_during_a_poll_that_fails_ends_with_that_poll(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """As if a shard of a cluster failed, or one of its topics, at the end of a wait."""
+    monkeypatch.setattr(engine.dispatcher._outages, "domain_of", lambda topic: int(topic == "failing"))
+    waiting = waiting_pop(engine, "failing", "healthy")
+    await all_wait(engine, 1)
+    polls = SlowPolls(engine, monkeypatch, "failing", error)
+    engine.dispatcher.on_ready("failing")
+    async with asyncio.timeout(BUSY_S):
+        await polls.began.wait()
+        for waiter in engine.dispatcher.waiting.all():
+            engine.dispatcher._time_out(waiter)
+        polls.may_end.set()
+        assert await waiting == []
+
+
+async def test_a_pop_learns_that_its_topic_is_pushed_though_another_was_polled_when_others_learned_it(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = waiting_pop(engine, "slow", "pushed")
+    other = waiting_pop(engine, "pushed")
+    await all_wait(engine, 2)
+    polls = SlowPolls(engine, monkeypatch, "slow", ValueError("of this topic only"))
+    pop = engine.queue.pop
+
+    async def pop_unless_pushed(topic: str, requests: Sequence[PopRequest]) -> PopReply:
+        if topic == "pushed":
+            raise TopicPushed(topic)
+        return await pop(topic, requests)
+
+    monkeypatch.setattr(engine.queue, "pop", pop_unless_pushed)
+    engine.dispatcher.on_ready("slow")
+    async with asyncio.timeout(BUSY_S):
+        await polls.began.wait()
+        engine.dispatcher.on_ready("pushed")
+        with pytest.raises(TopicPushed):
+            await other
+        polls.may_end.set()
+        with pytest.raises(TopicPushed):
+            await waiting
+
+
+async def test_a_topic_that_fails_is_not_polled_more_often_for_every_message_that_came(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retry_s = 0.2
+    monkeypatch.setattr(dispatcher, "_RETRY_S", retry_s)
+    pop, polled_s, now_s = engine.queue.pop, list[float](), asyncio.get_running_loop().time
+
+    async def pop_or_fail(topic: str, requests: Sequence[PopRequest]) -> PopReply:
+        if topic != "failing":
+            return await pop(topic, requests)
+        polled_s.append(now_s())
+        raise ValueError("of this topic only")
+
+    async def until_polled(times: int) -> None:
+        wanted = len(polled_s) + times
+        await until(lambda: len(polled_s) >= wanted, "the topic is polled again")
+
+    monkeypatch.setattr(engine.queue, "pop", pop_or_fail)
+    waiting = waiting_pop(engine, "failing", "healthy", wait_ms=60_000)
+    await all_wait(engine, 1)
+    for _ in range(20):
+        engine.dispatcher.on_ready("failing")
+        await until_polled(1)
+    await until_polled(4)
+    assert polled_s[-1] - polled_s[-4] >= 3 * retry_s * 0.9
+    await cancel_all(waiting)
+
+
+async def test_each_failure_of_a_shard_costs_a_pop_of_many_of_its_topics_little(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    domains_read = 0
+
+    def domain_of(topic: str) -> int:
+        nonlocal domains_read
+        domains_read += 1
+        return int(topic != "healthy")
+
+    monkeypatch.setattr(engine.dispatcher._outages, "domain_of", domain_of)
+    waiting = waiting_pop(engine, *(f"t{number}" for number in range(300)), "healthy")
+    await all_wait(engine, 1)
+    domains_read = 0
+    for _ in range(2):
+        engine.dispatcher._on_outage_failure(1, StoreUnavailable("away"))
+    assert domains_read <= 10 * 300, "it is not read for each topic of each topic"
+    await engine.puts.put(PutJob(topic="healthy", id="a"))
     assert [popped.id for popped in await waiting] == ["a"]
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deferd.contract.errors import InvalidInput, StoreUnavailable
+from deferd.contract.errors import InvalidInput, StoreUnavailable, TopicPushed
 from deferd.contract.limits import POP_MATCHES_MAX
 from deferd.contract.model import JobState, PutJob, TopicSettings
 from deferd.contract.topic_patterns import TopicPatterns
+from deferd.engine import pattern_waits
 from deferd.engine.engine import Engine
 from deferd.engine.queue import JobQueue, PopReply, PopRequest
 from deferd.engine.record import ANY_RECEIPT, JobRecord
@@ -231,6 +232,95 @@ async def test_what_is_ready_in_another_topic_while_one_is_polled_is_handed_out_
         await asyncio.sleep(0)  # and what it causes in the next turn is done
         may_end.set()
         assert [job.topic for job in await popping] == [other]
+
+
+@pytest.mark.parametrize("other", ["t.a", "also"])
+async def test_a_topic_with_messages_all_the_time_holds_up_no_other_topic_of_the_pop(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    """As a paused topic does that gets jobs, or one whose jobs other processes take."""
+    popping = pop_by(engine, "named", "also", "t.*")
+    await all_wait(engine, 1)
+    pop = JobQueue.pop
+
+    async def pop_while_messages_come(queue: JobQueue, topic: str, requests: Sequence[PopRequest]) -> PopReply:
+        if topic == "named":
+            engine.dispatcher.on_ready(topic)
+        return await pop(queue, topic, requests)
+
+    monkeypatch.setattr(JobQueue, "pop", pop_while_messages_come)
+    engine.dispatcher.on_ready("named")
+    await put(engine, other)
+    async with asyncio.timeout(BUSY_S):
+        assert [job.topic for job in await popping] == [other]
+
+
+@pytest.mark.parametrize("error", [TopicPushed("t.a"), ValueError("of this topic only")])
+async def test_a_message_during_a_poll_that_fails_is_not_forgotten(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """The push of the topic, or what is wrong with it, may have ended after the store's reply."""
+    popping = pop_by(engine, "t.*")
+    await all_wait(engine, 1)
+    pop, polled, may_end = JobQueue.pop, asyncio.Event(), asyncio.Event()
+
+    async def fail_once(queue: JobQueue, topic: str, requests: Sequence[PopRequest]) -> PopReply:
+        if polled.is_set():
+            return await pop(queue, topic, requests)
+        polled.set()
+        await may_end.wait()
+        raise error
+
+    monkeypatch.setattr(pattern_waits, "_RETRY_S", 60.0)
+    monkeypatch.setattr(JobQueue, "pop", fail_once)
+    engine.dispatcher.on_ready("t.a")
+    async with asyncio.timeout(BUSY_S):
+        await polled.wait()
+        engine.dispatcher._looks.lately_ready.clear()
+        await put(engine, "t.a")
+        await until(lambda: "t.a" in engine.dispatcher._looks.lately_ready, "its message has come")
+        may_end.set()
+        assert [job.topic for job in await popping] == ["t.a"]
+
+
+async def test_what_a_poll_leaves_serves_another_pop_before_other_polls_for_the_first_one_end(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a call to a shard that hangs."""
+    pops = [pop_by(engine, "t.*", count=2) for _ in range(2)]
+    await all_wait(engine, 2)
+    pop, polled = JobQueue.pop, set[str]()
+    may_end = {topic: asyncio.Event() for topic in ("t.a", "t.c")}
+
+    async def pop_slowly(queue: JobQueue, topic: str, requests: Sequence[PopRequest]) -> PopReply:
+        polled.add(topic)
+        if topic in may_end:
+            await may_end[topic].wait()
+        return await pop(queue, topic, requests)
+
+    await engine.topics.pause("t.c")
+    await put(engine, "t.c", 2)
+    await until(lambda: "t.c" in engine.dispatcher._looks.lately_ready, "its message has come")
+    await until(lambda: not engine.dispatcher._tasks, "it was polled")
+    monkeypatch.setattr(JobQueue, "pop", pop_slowly)
+    for topic in ("t.a", "t.b", "t.c"):  # a and c are polled for the first pop, b for the second one
+        engine.dispatcher.on_ready(topic)
+    try:
+        async with asyncio.timeout(BUSY_S):
+            await until(lambda: len(polled) == 3 and waiting_idle(engine) == 1, "the second pop found b empty")
+            engine.dispatcher._looks.lately_ready.clear()
+            await engine.topics.resume("t.c")
+            await until(lambda: "t.c" in engine.dispatcher._looks.lately_ready, "its message has come")
+            may_end["t.c"].set()
+            assert [job.topic for job in await pops[1]] == ["t.c"]
+            may_end["t.a"].set()
+            assert [job.topic for job in await pops[0]] == ["t.c"]
+    finally:
+        may_end["t.a"].set()
+
+
+def waiting_idle(engine: Engine) -> int:
+    return sum(not waiter.in_call for group in engine.dispatcher._patterns.groups.values() for waiter in group.waiters)
 
 
 async def test_a_pop_by_names_and_patterns_waits_for_both(engine: Engine) -> None:
@@ -491,6 +581,29 @@ async def test_an_unexpected_error_of_a_search_leaves_nobody_waiting(
     monkeypatch.undo()
     await put(engine, "t.a")
     assert len(await pop_now(engine, "t.*")) == 1
+
+
+async def test_a_search_that_fails_after_lost_messages_is_made_again(
+    driver: EngineDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = driver.engine
+    popping = pop_by(engine, "t.*")
+    await all_wait(engine, 1)
+    await put(engine, "t.a")
+    ready, searched = TopicSearch.ready, asyncio.Event()
+
+    async def fail_once(search: TopicSearch, selection: TopicSelection, shards: Collection[int]) -> FoundTopics:
+        if searched.is_set():
+            return await ready(search, selection, shards)
+        searched.set()
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(pattern_waits, "_RETRY_S", 0.0)
+    monkeypatch.setattr(TopicSearch, "ready", fail_once)
+    engine.dispatcher.on_gap()
+    async with asyncio.timeout(BUSY_S):
+        assert [job.topic for job in await popping] == ["t.a"]
+    assert searched.is_set()
 
 
 async def test_pops_that_wait_for_a_thousand_topics_cause_no_store_calls(engine: Engine, server: StoreServer) -> None:
