@@ -122,7 +122,6 @@ class ShelfKeeper:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.DEVNULL,
                 pass_fds=(lock,),
-                start_new_session=True,  # Ctrl-C goes to the service, which ends the process
             )
             self._data_dir.note_pid(lock, process.pid)
         except OSError as exc:
