@@ -230,9 +230,46 @@ def test_what_a_consumer_holds_is_spared_unless_asked(browser_like: httpx.Client
     assert "Consumers hold 1 of them" in preview
     assert "1 left: a consumer holds them." in seen(browser_like, done)
     assert jobs.counts() == {"delayed": 0, "ready": 0, "reserved": 1, "dead": 0, "finished": 0}
-    cancelled = browser_like.post(f"/console/topics/{jobs.topic}/jobs/held/cancel")
+    path = f"console/topics/{jobs.topic}/jobs/held"
+    fields = fields_of(browser_like.get(f"/{path}").text, f"{path}/cancel")
+    cancelled = browser_like.post(f"/{path}/cancel", data=fields)
     assert "undo" not in cancelled.headers["location"]
     assert jobs.counts()["reserved"] == 0
+
+
+@pytest.mark.parametrize(
+    ("action", "sent"),
+    [
+        ("cancel", {"ids": ["a", "b"]}),
+        ("cancel", {"tag": "x", "all": "1"}),
+        ("purge", {"ids": ["a", "b"]}),
+        ("purge", {"tag": "x", "all": "1"}),
+    ],
+)
+def test_a_job_that_began_to_run_after_the_preview_goes_on(
+    browser_like: httpx.Client, jobs: Producer, action: str, sent: dict[str, Any]
+) -> None:
+    jobs.put("a", tags=["x"])
+    jobs.put("b", tags=["x"], delay=600)
+    path = f"console/topics/{jobs.topic}/bulk"
+    preview = browser_like.post(f"/{path}/preview", data={"action": action, **sent})
+    assert "A job that a consumer holds by then is left alone." in preview.text
+    [popped] = jobs.pop()
+    page = seen(browser_like, browser_like.post(f"/{path}", data=fields_of(preview.text, path)))
+    assert re.search("1 left: a consumer holds them|1 of 2 stayed as they were: consumers hold them", page), page
+    assert jobs.counts() == {"delayed": 0, "ready": 0, "reserved": 1, "dead": 0, "finished": 0}
+    finished = jobs.http.post(f"/jobs/{jobs.topic}/a/finish", json={"receipt": popped["receipt"]})
+    assert finished.status_code == 200
+
+
+def test_a_job_that_began_to_run_after_its_page_was_shown_goes_on(browser_like: httpx.Client, jobs: Producer) -> None:
+    jobs.put("a")
+    path = f"console/topics/{jobs.topic}/jobs/a"
+    fields = fields_of(browser_like.get(f"/{path}").text, f"{path}/cancel")
+    jobs.pop()
+    page = seen(browser_like, browser_like.post(f"/{path}/cancel", data=fields))
+    assert '<p class="error" role="alert">Nothing was cancelled: a consumer holds it by now' in page
+    assert jobs.counts()["reserved"] == 1
 
 
 def test_jobs_that_come_or_die_after_the_preview_are_not_touched(browser_like: httpx.Client, jobs: Producer) -> None:

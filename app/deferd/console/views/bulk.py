@@ -99,7 +99,7 @@ async def act(visit: Visit, topic: str) -> Response:
         return await _preview(visit, action, target, cutoff, fields, problem=problem, new=new)
     back = _back(topic, fields)
     if action == "cancel" and ids is not None and len(ids) <= UNDO_JOBS_MAX:
-        with_undo, spare_held = can_undo(visit, len(ids)), fields.get("held") == "spare"
+        with_undo, spare_held = can_undo(visit, len(ids)), fields.get("held") != "cancel"
         done = await cancel(visit, topic, list(ids), spare_held=spare_held, cutoff=cutoff, with_undo=with_undo)
         parts = [f"{done.done:,} of {len(ids):,} cancelled."]
         parts += [f"{done.held:,} left: a consumer holds them."] if done.held else []
@@ -242,7 +242,7 @@ def api_call(
         if dry_run:
             body["dry_run"] = True
         return _ApiCall("POST", api_path("topics", topic, "redrive"), body, {})
-    if action == "purge" and ids is None:
+    if action == "purge" and ids is None and (wanted.state or of_group):
         query: dict[str, Any] = {"state": wanted.state, "tag": wanted.tag or None, **of_group, **cut}
         query |= {"dry_run": True} if dry_run else {"as_task": True} if as_task else {}
         return _ApiCall("DELETE", api_path("topics", topic), None, query)
@@ -278,7 +278,8 @@ def _options(action: str, fields: Mapping[str, str]) -> dict[str, Any]:
     """The members of the call that say what happens, but for a new due time."""
     if action == "run_now":
         return {"delay": 0}
-    return {"if_reserved": "refuse"} if action == "cancel" and fields.get("held") == "spare" else {}
+    # A job that began to run since the preview is left alone: it was not among what the preview showed.
+    return {"if_reserved": "refuse"} if action in {"cancel", "purge"} and fields.get("held") != "cancel" else {}
 
 
 def _result_text(action: str, result: dict[str, Any]) -> tuple[str, bool]:
@@ -287,7 +288,8 @@ def _result_text(action: str, result: dict[str, Any]) -> tuple[str, bool]:
     text = f"{done:,} {'job' if done == 1 else 'jobs'} {VERBS[action][1]}."
     matched = result.get("matched", done)
     if matched > done:
-        text += f" {matched - done:,} of {matched:,} stayed as they were."
+        why = ": consumers hold them" if action in {"cancel", "purge"} else ""
+        text += f" {matched - done:,} of {matched:,} stayed as they were{why}."
     return text if result.get("complete", True) else f"{text} There are more: do it again for them.", done > 0
 
 

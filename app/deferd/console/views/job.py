@@ -171,10 +171,14 @@ async def copy(visit: Visit, topic: str, id: str) -> Response:
 
 @pages.action(_PATH + "/cancel")
 async def cancel(visit: Visit, topic: str, id: str) -> Response:
-    """Cancel the job; if nobody holds it, that can be undone for some seconds."""
-    done = await cancel_with_undo(visit, topic, [id], spare_held=False)
+    """Cancel the job, also while a consumer holds it if the page said so; else that can be undone for some seconds."""
+    spare_held = (await visit.form()).get("held") != "cancel"
+    done = await cancel_with_undo(visit, topic, [id], spare_held=spare_held)
     if done.undo is not None:
         return visit.redirect(f"{_job_url(topic, id)}?undo={done.undo}")
+    if done.held:
+        text = "Nothing was cancelled: a consumer holds it by now, and may be at work."
+        return visit.redirect(_job_url(topic, id), problem=text)
     if not done.done:
         return visit.redirect(_job_url(topic, id), problem="There is no such job any more.")
     held = " The consumer that holds it gets an error at its next request." if done.was_held else ""
