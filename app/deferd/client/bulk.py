@@ -68,12 +68,15 @@ def _name_of(job: JobRef | Job | tuple[str, str]) -> dict[str, str]:
     return {"topic": topic, "id": job_id}
 
 
-def _reschedule_fields(by: Seconds | None, delay: Seconds | None, run_at: datetime | None) -> dict[str, Any]:
+def _reschedule_fields(
+    by: Seconds | None, delay: Seconds | None, run_at: datetime | None, spread: Seconds | None
+) -> dict[str, Any]:
     """When the jobs are to be due, as fields of the API."""
     return without_none(
         by=None if by is None else seconds(by),
         delay=delay,
         run_at=None if run_at is None else instant("run_at", run_at),
+        spread=spread,
     )
 
 
@@ -121,6 +124,7 @@ class BulkMethods:
         by: Seconds | None = None,
         delay: Seconds | None = None,
         run_at: datetime | None = None,
+        spread: Seconds | None = None,
         limit: int | None = None,
         dry_run: bool = False,
         request_id: str | None = None,
@@ -132,12 +136,13 @@ class BulkMethods:
 
             client.reschedule_all(tag="customer:7", by=timedelta(hours=1))
 
-        Give one of `by`, which may be negative, `delay` and `run_at`. No job is moved twice by one call. With a
+        Give one of `by`, which may be negative, `delay` and `run_at`. With a `spread` the jobs are not due all at once:
+        each is due later by a part of it that depends on its id. No job is moved twice by one call. With a
         `limit`, a call with the same `request_id` moves the next ones; the numbers are those of all calls with it.
 
         Raises as `cancel_all`.
         """
-        call = {"select": selection(selector), **_reschedule_fields(by, delay, run_at)}
+        call = {"select": selection(selector), **_reschedule_fields(by, delay, run_at, spread)}
         return await self._call(operations.RESCHEDULE_SELECTED_JOBS, call, limit, request_id, dry_run=dry_run)
 
     async def _call(
@@ -190,13 +195,14 @@ class BulkMethods:
         by: Seconds | None = None,
         delay: Seconds | None = None,
         run_at: datetime | None = None,
+        spread: Seconds | None = None,
         limit: int | None = None,
         request_id: str | None = None,
         **selector: Unpack[Selector],
     ) -> Task:
         """Begin to reschedule jobs as `reschedule_all` does. `ids` cannot be given. `delay` counts from now."""
         body = without_none(select=selection(selector), limit=limit, request_id=request_id or new_id())
-        body |= _reschedule_fields(by, delay, run_at)
+        body |= _reschedule_fields(by, delay, run_at, spread)
         return await self._sender.send(_start(operations.RESCHEDULE_SELECTED_JOBS, body=body))
 
     async def start_redrive(self, topic: str, *, limit: int | None = None, **conditions: Unpack[JobConditions]) -> Task:

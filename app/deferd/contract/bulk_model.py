@@ -163,12 +163,26 @@ By = Annotated[
 ]
 
 
+Spread = Annotated[
+    float,
+    Field(
+        strict=True,
+        ge=0.001,
+        le=limits.SPREAD_MAX_S,
+        allow_inf_nan=False,
+        description="Seconds over which the jobs are spread: each is due later by a part of this that depends on its "
+        "id.",
+    ),
+]
+
+
 class RescheduleSelected(_BulkCall):
-    """Jobs to reschedule together: exactly one of `by`, `delay` and `run_at`."""
+    """Jobs to reschedule together: exactly one of `by`, `delay` and `run_at`, maybe with a `spread`."""
 
     by: By | None = None
     delay: Delay | None = None
     run_at: DueInstant | None = None
+    spread: Spread | None = None
 
     @model_validator(mode="after")
     def _one_time(self) -> RescheduleSelected:
@@ -179,4 +193,5 @@ class RescheduleSelected(_BulkCall):
     schema_examples = (
         {"select": {"tag": "customer:7"}, "by": 3600, "request_id": "outage-17"},
         {"select": {"state": "ready", "topics": ["orders.*"]}, "delay": 600, "dry_run": True},
+        {"select": {"tag": "campaign-9"}, "delay": 0, "spread": 3600},
     )

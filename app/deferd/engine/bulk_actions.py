@@ -40,8 +40,9 @@ _JOBS_PER_STEP = 180
 """About two milliseconds of the store's time: others do not wait long behind a step, nor the call for many fsyncs."""
 _TOPICS_AT_ONCE = 8
 _UNLIMITED = 10**15
-_SAMPLES_AT = 6 + len(STATES)
-"""Where the reply of a step names jobs; see lua/lib/selection.lua."""
+_DUE_AT = 6 + len(STATES)
+_SAMPLES_AT = _DUE_AT + 2
+"""Where the reply of a step has the due times, and names jobs; see lua/lib/selection.lua."""
 
 
 Call = CancelSelected | RescheduleSelected
@@ -49,11 +50,22 @@ Call = CancelSelected | RescheduleSelected
 
 @dataclass(slots=True)
 class BulkPreview:
-    """What a dry run found: topics, ids and states of up to `most` jobs, all there or dead at the cutoff."""
+    """What a dry run found: topics, ids and states of up to `most` jobs, all there or dead at the cutoff.
+
+    `first_due_ms` and `last_due_ms`: when the first and the last of the delayed and ready ones are due, if there are
+    any.
+    """
 
     cutoff_ms: int
     most: int
     samples: list[tuple[str, str, str]] = field(default_factory=list)
+    first_due_ms: int | None = None
+    last_due_ms: int | None = None
+
+    def note_due(self, first_ms: int, last_ms: int) -> None:
+        """Note when the first and the last of some jobs are due."""
+        self.first_due_ms = first_ms if self.first_due_ms is None else min(first_ms, self.first_due_ms)
+        self.last_due_ms = last_ms if self.last_due_ms is None else max(last_ms, self.last_due_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,12 +299,13 @@ def _action(call: Call) -> dict[str, Any]:
     """What to do with the jobs, as the scripts read it."""
     if isinstance(call, CancelSelected):
         return {"refuse_reserved": True} if call.if_reserved == "refuse" else {}
+    spread = {} if call.spread is None else {"spread": to_ms(call.spread)}
     if call.by is not None:
         # Moved jobs land where the call has been already, so it does not meet them again.
-        return {"by": to_ms(call.by), **({"last_first": True} if call.by > 0 else {})}
+        return {"by": to_ms(call.by), **({"last_first": True} if call.by > 0 else {}), **spread}
     if call.delay is not None:
-        return {"delay": to_ms(call.delay)}
-    return {} if call.run_at is None else {"at": instant_ms(call.run_at)}
+        return {"delay": to_ms(call.delay), **spread}
+    return {} if call.run_at is None else {"at": instant_ms(call.run_at), **spread}
 
 
 class _Budget:
@@ -453,8 +466,12 @@ class _Run:
             remembered = keys.of_shard(keys.shard_of(topic), f"bulk/{options['request']}")
             noted = await scripts.command("HMGET", remembered, *(f"{topic} {job_id}" for job_id in ids))
             ids = [job_id for job_id, note in zip(ids, noted, strict=True) if note is None]
+        due_ms = {job.id: job.due_ms for job in jobs}
         while ids and (most := await self.budget.take(len(ids))):
             self._name(topic, [(job_id, JobState.DELAYED) for job_id in ids[:most]])
+            if self.preview is not None:
+                times_ms = [due_ms[job_id] for job_id in ids[:most]]
+                self.preview.note_due(min(times_ms), max(times_ms))
             self.totals[1 + STATES.index(JobState.DELAYED)] += most
             await self.budget.settle(most, most)
             ids = ids[most:]
@@ -468,11 +485,14 @@ class _Run:
             options = {**options, "samples": preview.most - len(preview.samples)}
         try:
             reply = await self.actions.step(self.call, topic, options, ids, most)
-            done, *states = reply[5:_SAMPLES_AT]
+            done, *states = reply[5:_DUE_AT]
             matched = sum(states)
         finally:
             await self.budget.settle(most, matched)
         if preview is not None:
+            first_due, last_due = reply[_DUE_AT:_SAMPLES_AT]
+            if first_due:
+                preview.note_due(int(first_due), int(last_due))
             named = [text.decode() for text in reply[_SAMPLES_AT:]]
             self._name(topic, list(zip(named[::2], named[1::2], strict=True)))
         self.totals = [total + number for total, number in zip(self.totals, (done, *states), strict=True)]

@@ -146,6 +146,17 @@ async def states(http: Http) -> dict[str, str]:
     return {job["id"]: job["state"] for job in ok(await http.get(http.topic_path("jobs")))["jobs"]}
 
 
+async def test_a_preview_says_when_the_jobs_are_due(http: Http) -> None:
+    for day in (31, 1, 15):
+        await http.put_job(f"d{day}", run_at=f"2035-01-{day:02}T09:30:00Z")
+    select = {"state": "delayed", "topics": [http.topic]}
+    body = {"select": select, "dry_run": True, "samples": 1}
+    found = ok(await http.post("/jobs/cancel", json=body))
+    assert (found["first_due_at"], found["last_due_at"]) == ("2035-01-01T09:30:00.000Z", "2035-01-31T09:30:00.000Z")
+    nothing = ok(await http.post("/jobs/cancel", json={**body, "select": {"tag": "none"}}))
+    assert nothing.keys().isdisjoint({"first_due_at", "last_due_at"})
+
+
 async def test_redrive_a_group_of_errors(http: Http) -> None:
     for number in range(3):
         await bury(http, f"m{number}", f"SMTP 421: message {number} refused")

@@ -26,7 +26,7 @@ from deferd.engine.bulk_actions import BulkOutcome
 from deferd.engine.engine import Engine
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
-from deferd.engine.shelf import Asked, Page
+from deferd.engine.shelf import Asked, Page, Wanted
 from deferd.engine.topic_sweeps import Pace, Sweep
 from deferd.shelf.moving import Mover
 from deferd.shelf.rows import Rows
@@ -333,6 +333,11 @@ async def test_a_dry_run_counts_jobs_where_they_are(driver: EngineDriver, mover:
     counts = await verb(driver, select=STATE, dry_run=True, samples=40, **by)
     assert (counts.matched, counts.done, counts.was, counts.complete) == (50, 0, {DELAYED: 50}, True)
     assert len({job_id for _, job_id, _ in counts.preview.samples}) == 40
+    on_both = {
+        *(await due_times(driver)).values(),
+        *[job.due_ms for job in (await mover.page(TOPIC, Wanted(), 100)).jobs],
+    }
+    assert (counts.preview.first_due_ms, counts.preview.last_due_ms) == (min(on_both), max(on_both))
     assert await shelved(driver) == 30
     await asyncio.sleep(0.005)
     await put_many(driver, 10, prefix="later")

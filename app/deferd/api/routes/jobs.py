@@ -16,7 +16,7 @@ from deferd.api.job_responses import job as job_of
 from deferd.api.job_responses import job_without_bodies, written_job, written_put
 from deferd.api.openapi.document import model_of
 from deferd.api.operation_router import OperationRouter
-from deferd.api.responses import JsonResponse
+from deferd.api.responses import JsonResponse, instant_or_none
 from deferd.api.routes.queries import WithBodies
 from deferd.api.routes.tasks import ACCEPTED, begin_call
 from deferd.contract.bulk_model import CancelSelected, RescheduleSelected
@@ -193,4 +193,6 @@ def _bulk_result(request: RequestContext, outcome: BulkOutcome) -> BulkResult:
         samples=None
         if preview is None
         else [SampleJob(topic=topic, id=job_id, state=JobState(state)) for topic, job_id, state in preview.samples],
+        first_due_at=None if preview is None else instant_or_none(preview.first_due_ms),
+        last_due_at=None if preview is None else instant_or_none(preview.last_due_ms),
     )

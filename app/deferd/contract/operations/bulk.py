@@ -38,6 +38,10 @@ class BulkResult(Response, frozen=True, kw_only=True):
         datetime | None, "Only with `samples`: only jobs that were there, or dead, by then were counted."
     ] = None
     samples: Annotated[list[SampleJob] | None, "Only with `samples`: some of the jobs."] = None
+    first_due_at: Annotated[
+        datetime | None, "Only with `samples`: when the first of the delayed and ready jobs is due, if there are any."
+    ] = None
+    last_due_at: Annotated[datetime | None, "Only with `samples`: when the last of them is due."] = None
 
     schema_examples = ({"matched": 4, "done": 4, "was": {"delayed": 3, "ready": 1}, "complete": True},)
 
@@ -165,7 +169,8 @@ RESCHEDULE_SELECTED_JOBS = Operation(
     summary="Reschedule jobs by tag, name or state",
     description=(
         "Gives the selected jobs that are delayed or ready a new due time: `by` seconds later than theirs, "
-        f"after `delay` seconds, or at `run_at`. {_STEPS} with the same `request_id`, which moves none twice."
+        "after `delay` seconds, or at `run_at`; with `spread` not all at once. "
+        f"{_STEPS} with the same `request_id`, which moves none twice."
     ),
     response=BulkResult,
     response_description="What was rescheduled.",
