@@ -253,13 +253,13 @@ def test_a_job_that_began_to_run_after_the_preview_goes_on(
     jobs.put("b", tags=["x"], delay=600)
     path = f"console/topics/{jobs.topic}/bulk"
     preview = browser_like.post(f"/{path}/preview", data={"action": action, **sent})
-    assert "A job that a consumer holds by then is left alone." in preview.text
     [popped] = jobs.pop()
     page = seen(browser_like, browser_like.post(f"/{path}", data=fields_of(preview.text, path)))
     assert re.search("1 left: a consumer holds them|1 of 2 stayed as they were: consumers hold them", page), page
     assert jobs.counts() == {"delayed": 0, "ready": 0, "reserved": 1, "dead": 0, "finished": 0}
     finished = jobs.http.post(f"/jobs/{jobs.topic}/a/finish", json={"receipt": popped["receipt"]})
     assert finished.status_code == 200
+    assert "A job that a consumer holds by then is left alone." in preview.text
 
 
 def test_a_job_that_began_to_run_after_its_page_was_shown_goes_on(browser_like: httpx.Client, jobs: Producer) -> None:
@@ -402,6 +402,74 @@ def test_a_selection_is_rescheduled_run_and_purged(browser_like: httpx.Client, j
     _, done = act(browser_like, jobs.topic, "purge", {"state": "ready", "all": "1"})
     assert "1 job removed." in seen(browser_like, done)
     assert jobs.get("b") is None
+
+
+def test_actions_that_do_not_concern_jobs_of_a_state_are_not_offered(
+    browser_like: httpx.Client, jobs: Producer
+) -> None:
+    jobs.put("a", delay=600)
+    jobs.fail("b", "x", dead=True)
+    offered = {
+        state: re.findall(
+            r'name="action" value="(\w+)"', browser_like.get(f"/console/topics/{jobs.topic}/jobs?{state}").text
+        )
+        for state in ("", "state=delayed", "state=ready", "state=dead", "state=reserved", "state=finished")
+    }
+    assert offered == {
+        "": ["run_now", "reschedule", "redrive", "cancel", "purge"],
+        "state=delayed": ["run_now", "reschedule", "cancel", "purge"],
+        "state=ready": ["reschedule", "cancel", "purge"],
+        "state=dead": ["redrive", "cancel", "purge"],
+        "state=reserved": ["cancel", "purge"],
+        "state=finished": ["cancel", "purge"],
+    }
+    path = f"/console/topics/{jobs.topic}/bulk/preview"
+    preview = browser_like.post(path, data={"action": "reschedule", "ids": "b"}).text
+    assert "Reschedule 0 jobs" in " ".join(preview.split())
+    assert 'name="when"' not in preview
+    assert '<button class="button primary"' not in preview
+
+
+def test_a_list_says_in_which_order_it_is_and_that_there_is_more(browser_like: httpx.Client, jobs: Producer) -> None:
+    for job_id, delay in (("b", 100), ("a", 200), ("c", 300)):
+        jobs.put(job_id, delay=delay, tags=["x"])
+    jobs.put(*(f"d{number:02}" for number in range(60)), delay=600, tags=["x"])
+    page = browser_like.get(f"/console/topics/{jobs.topic}/jobs?tag=x").text
+    assert re.findall(r'data-row="([^"]+)"', page)[:3] == ["a", "b", "c"]
+    assert '<option value="asc" selected>By id</option>' in page
+    assert "50 found on this page, there may be more" in " ".join(page.split())
+    first = browser_like.get(f"/console/topics/{jobs.topic}/jobs").text
+    assert '<option value="asc" selected>State by state</option>' in first
+    delayed = browser_like.get(f"/console/topics/{jobs.topic}/jobs?state=delayed").text
+    assert '<option value="asc" selected>Due first</option>' in delayed
+
+
+def test_a_preview_says_when_jobs_are_due_and_what_is_in_them(browser_like: httpx.Client, jobs: Producer) -> None:
+    jobs.put("a", run_at="2035-01-31T09:30:00Z", tags=["customer:7"], body={"n": 12345678901234567890})
+    jobs.put("b", run_at="2035-02-28T09:30:00Z")
+    path = f"/console/topics/{jobs.topic}/bulk/preview"
+    preview = html.unescape(browser_like.post(path, data={"action": "cancel", "ids": ["a", "b"]}).text)
+    assert "2035-01-31 09:30:00 UTC" in preview
+    assert "2035-02-28 09:30:00 UTC" in preview
+    assert '<span class="tag">customer:7</span>' in preview
+    assert '{"n":12345678901234567890}' in preview
+
+
+def test_many_jobs_are_moved_each_by_as_much_and_spread(browser_like: httpx.Client, jobs: Producer) -> None:
+    jobs.put("a", run_at="2035-01-31T09:30:00Z")
+    jobs.put("b", run_at="2035-02-28T09:30:00Z")
+    path = f"console/topics/{jobs.topic}/bulk"
+    preview = browser_like.post(f"/{path}/preview", data={"action": "reschedule", "ids": ["a", "b"]})
+    typed = {"by": "-1d", "spread": "1h"}
+    shown = browser_like.post(f"/{path}", data={**fields_of(preview.text, path), **typed})
+    assert "2035-01-30 09:30:00 UTC" in shown.text
+    assert "2035-02-27 10:30:00 UTC" in shown.text
+    assert (jobs.get("a") or {})["due_at"] == "2035-01-31T09:30:00.000Z", "nothing moves before that was shown"
+    done = browser_like.post(f"/{path}", data={**fields_of(shown.text, path), **typed})
+    assert "2 jobs rescheduled." in seen(browser_like, done)
+    for job_id, day in (("a", "2035-01-30T"), ("b", "2035-02-27T")):
+        due_at = (jobs.get(job_id) or {})["due_at"]
+        assert f"{day}09:30:00.000Z" <= due_at <= f"{day}10:30:00.000Z"
 
 
 def test_nothing_is_done_without_a_choice(browser_like: httpx.Client, jobs: Producer) -> None:

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from starlette.responses import Response
 
 from deferd.console.api_calls import ApiRefused, api_path, page_path
+from deferd.console.json_text import member_text, off_loop, parse, plain
 from deferd.console.undo import UNDO_JOBS_MAX, can_undo, cancel, put_back
 from deferd.console.views.filters import JobListFilter, read_filter, refuse_masked_error
-from deferd.console.views.jobs import KEPT_IN_URL, jobs_url, read_rows
+from deferd.console.views.jobs import ACTIONS, KEPT_IN_URL, jobs_url, read_rows
 from deferd.console.views.typed_times import NewDueTime, read_new_due_time
 from deferd.console.visit import PageList, Visit
 from deferd.contract.limits import BULK_MAX, REDRIVE_MAX, SELECT_IDS_MAX
+from deferd.contract.timestamps import format_instant, parse_instant
 
 pages = PageList()
 _PAGES_SEARCHED = 20
 _VALUE_SHOWN = 100
-SCOPES = {"cancel": "cancel", "reschedule": "put", "run_now": "put", "redrive": "admin", "purge": "admin"}
-"""The actions, and the scope that each needs."""
-VERBS = {
-    "cancel": ("Cancel", "cancelled"),
-    "reschedule": ("Reschedule", "rescheduled"),
-    "run_now": ("Run now", "made due now"),
-    "redrive": ("Redrive", "ready again"),
-    "purge": ("Purge", "removed"),
-}
+_BODY_SHOWN = 160
+_CALLS_KEPT = 5
+"""Requests that the action itself needs: it would be refused if reading the samples used up the rate limit."""
 TYPED_ABOVE = 1000
 """Above this many jobs, people must type the name of the topic, and a task does it."""
 
@@ -56,7 +54,7 @@ async def preview(visit: Visit, topic: str) -> Response:
     form = await visit.form_lists()
     fields = {name: values[-1] for name, values in form.items()}
     action = fields.get("action", "")
-    if action not in SCOPES:
+    if action not in ACTIONS:
         return visit.redirect(jobs_url(topic), problem="Choose what to do.")
     wanted = _filter_of(visit, fields)
     is_complete = True
@@ -80,7 +78,7 @@ async def act(visit: Visit, topic: str) -> Response:
     """Carry out what was previewed."""
     fields = await visit.form()
     action = fields.get("action", "")
-    if action not in SCOPES:
+    if action not in ACTIONS:
         return visit.redirect(jobs_url(topic))
     ids = tuple(fields["id_list"].split()) if fields.get("id_list") else None
     frozen = {name: at for name in ("due_after", "due_before") if (at := fields.get(f"frozen_{name}"))}
@@ -114,7 +112,7 @@ async def act(visit: Visit, topic: str) -> Response:
             return visit.redirect(to, problem=text)
         return visit.redirect(to, notice=None if done.undo and not done.held and not done.was_held else text)
     as_task = ids is None and matched > TYPED_ABOVE
-    options = _options(action, fields) if new is None else {"run_at": new.at}
+    options = _options(action, fields) if new is None else new.options()
     call = api_call(action, target, cutoff=cutoff, options=options, as_task=as_task)
     if action in {"reschedule", "run_now"} and call.body is not None:
         call.body["request_id"] = fields.get("request_id") or secrets.token_hex(12)
@@ -157,15 +155,15 @@ async def _preview(
 ) -> Response:
     """The page that counts. Without a cutoff that of the count holds: it is by the clock of the topic's own shard."""
     found = await _count(visit, action, target, cutoff)
-    scope = SCOPES[action]
+    await _show_samples(visit, target.topic, found["samples"])
     return visit.render(
         "bulk_preview.html",
         status=200 if problem is None else 422,
         here="topics",
         topic=target.topic,
         action=action,
-        verb=VERBS[action][0],
-        scope=scope,
+        verb=ACTIONS[action].verb,
+        scope=ACTIONS[action].scope,
         target=target,
         id_list=" ".join(target.ids or ()),
         kept={name: value for name, value in fields.items() if name in KEPT_IN_URL},
@@ -177,10 +175,40 @@ async def _preview(
         given=fields,
         problem=problem,
         new=new,
+        lands=None if new is None or not new.is_read else _lands(new, found, visit.now_ms or 0),
         request_id=secrets.token_hex(12),
         back=_back(target.topic, fields),
         has_undo=action == "cancel" and target.ids is not None and can_undo(visit, len(target.ids), ever=True),
     )
+
+
+def _lands(new: NewDueTime, found: dict[str, Any], now_ms: int) -> tuple[str, str]:
+    """When the first and the last of the jobs are due then."""
+    now = datetime.fromtimestamp(now_ms / 1000, UTC)
+    first, last = (parse_instant(found[name]) if name in found else now for name in ("first_due_at", "last_due_at"))
+    if new.at is not None:
+        first = last = parse_instant(new.at)
+    elif new.by_s is not None:
+        first, last = (max(at + timedelta(seconds=new.by_s), min(at, now)) for at in (first, last))
+    return format_instant(first), format_instant(last + timedelta(seconds=new.spread_s or 0))
+
+
+async def _show_samples(visit: Visit, topic: str, samples: list[dict[str, Any]]) -> None:
+    """Add due time, tags and the beginning of the body to the samples, if the key's rate limit has room for that."""
+    if not visit.has_room_for(len(samples) + _CALLS_KEPT):
+        return
+    for sample in samples:
+        try:
+            content = await visit.read_bytes(api_path("jobs", topic, sample["id"]))
+        except ApiRefused:  # it is gone, or the key may not read
+            continue
+        sample["shown"] = await off_loop(len(content), partial(_shown, content))
+
+
+def _shown(content: bytes) -> dict[str, Any]:
+    body = member_text(content, "body") or "null"
+    job = plain(parse(content))
+    return {"due_at": job["due_at"], "tags": job.get("tags") or [], "body": body[: _BODY_SHOWN + 1]}
 
 
 async def _count(
@@ -285,7 +313,7 @@ def _options(action: str, fields: Mapping[str, str]) -> dict[str, Any]:
 def _result_text(action: str, result: dict[str, Any]) -> tuple[str, bool]:
     """What was done in words, and whether anything was."""
     done = next(result[name] for name in ("done", "redriven", "removed") if name in result)
-    text = f"{done:,} {'job' if done == 1 else 'jobs'} {VERBS[action][1]}."
+    text = f"{done:,} {'job' if done == 1 else 'jobs'} {ACTIONS[action].done}."
     matched = result.get("matched", done)
     if matched > done:
         why = ": consumers hold them" if action in {"cancel", "purge"} else ""

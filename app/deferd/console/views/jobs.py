@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection
+from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
@@ -22,6 +23,27 @@ KEPT_IN_URL = (
 """The query of the list's URL, for the way back to it."""
 
 
+class Action(NamedTuple):
+    """What can be done with many jobs: the verb, what the jobs then are, and the scope that it needs.
+
+    `states` are those of the jobs that it concerns; others stay as they are.
+    """
+
+    verb: str
+    done: str
+    scope: str
+    states: Collection[str] = STATES
+
+
+ACTIONS = {
+    "run_now": Action("Run now", "made due now", "put", {"delayed"}),
+    "reschedule": Action("Reschedule", "rescheduled", "put", {"delayed", "ready"}),
+    "redrive": Action("Redrive", "ready again", "admin", {"dead"}),
+    "cancel": Action("Cancel", "cancelled", "cancel"),
+    "purge": Action("Purge", "removed", "admin"),
+}
+
+
 @pages.page("/console/topics/{topic}/jobs")
 async def jobs(visit: Visit, topic: str) -> Response:
     """A page of jobs that match the filter in the URL."""
@@ -39,6 +61,9 @@ async def jobs(visit: Visit, topic: str) -> Response:
         "order": visit.query.get("order") if visit.query.get("order") in {"asc", "desc"} else _order_of(wanted),
         "default_order": _order_of(wanted),
         "title_state": wanted.state or "all",
+        "actions": {
+            name: action for name, action in ACTIONS.items() if wanted.state is None or wanted.state in action.states
+        },
         "undo": await undoable(visit) if visit.fragment is None else None,
         "every_s": _SEARCHED_EVERY_S if wanted.is_search and not wanted.tag else _EVERY_S,
     }
