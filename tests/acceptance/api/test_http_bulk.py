@@ -157,6 +157,25 @@ async def test_a_preview_says_when_the_jobs_are_due(http: Http) -> None:
     assert nothing.keys().isdisjoint({"first_due_at", "last_due_at"})
 
 
+async def test_a_list_says_how_many_jobs_match_where_that_is_known(http: Http, tag: str) -> None:
+    for day in range(1, 6):
+        await http.put_job(f"d{day}", run_at=f"2035-01-0{day}T09:30:00Z", tags=[tag])
+    await http.put_job("ready", tags=[tag])
+
+    async def matching(**query: Any) -> int | None:
+        page = ok(await http.get(http.topic_path("jobs"), params={"limit": 1, **query}))
+        count: int | None = page.get("matching")
+        return count
+
+    assert await matching(tag=tag) == 6
+    assert await matching(tag="none") == 0
+    assert await matching(state="delayed", due_after="2035-01-02T09:30:00Z", due_before="2035-01-04T09:30:00Z") == 2
+    assert await matching(state="delayed", due_after="2035-01-04T00:00:00Z") == 2
+    assert await matching(state="delayed", due_before="2035-01-04T00:00:00Z") == 3
+    for query in ({"tag": tag, "state": "delayed"}, {"due_before": "2035-01-04T00:00:00Z"}, {"id_prefix": "d"}, {}):
+        assert await matching(**query) is None, query
+
+
 async def test_redrive_a_group_of_errors(http: Http) -> None:
     for number in range(3):
         await bury(http, f"m{number}", f"SMTP 421: message {number} refused")

@@ -352,6 +352,14 @@ async def test_a_dry_run_counts_jobs_where_they_are(driver: EngineDriver, mover:
     assert {f"later{n}" for n in range(10)} <= (await due_times(driver)).keys()
 
 
+async def test_delayed_jobs_that_match_are_counted_on_the_shelf_too(driver: EngineDriver, mover: Mover) -> None:
+    due = sorted((await put_many(driver, 50)).values())
+    await shelve(mover, 30)
+    wanted = topics.JobFilter(due_after_ms=due[5], due_before_ms=due[45])
+    assert await driver.topics.matching(TOPIC, wanted, DELAYED) == 40
+    assert await driver.topics.matching(TOPIC, topics.JobFilter(tag="x")) is None
+
+
 @pytest.mark.parametrize("conditions", [{"state": DELAYED}, {"tag": "x"}, {}])
 @pytest.mark.usefixtures("small_steps")
 async def test_a_purge_removes_what_its_preview_has_counted(

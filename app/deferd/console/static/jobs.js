@@ -78,7 +78,8 @@ function countSelected() {
   if (!count) return;
   const all = document.getElementById("all-matching").checked;
   const selected = boxes().filter((box) => box.checked).length;
-  count.textContent = all ? "All pages" : `${selected} selected`;
+  const total = region.querySelector("[data-total]")?.dataset.total;
+  count.textContent = all ? (total ? `All ${total}` : "All pages") : `${selected} selected`;
   form.classList.toggle("has-selection", all || selected > 0);
   for (const box of boxes()) box.closest("tr").classList.toggle("selected", box.checked || all);
   const whole = document.getElementById("check-all");

@@ -86,7 +86,9 @@ def _order_of(wanted: JobListFilter) -> str:
 async def _read_page(visit: Visit, topic: str, wanted: JobListFilter, values: dict[str, Any]) -> dict[str, Any]:
     """The rows, where the next page begins, and how much of the topic has been searched."""
     if wanted.problems:
-        return dict.fromkeys(("exact", "next_url", "first_url", "searched", "total", "refused")) | {"rows": []}
+        return dict.fromkeys(("exact", "next_url", "first_url", "searched", "matching", "total", "refused")) | {
+            "rows": []
+        }
     refused = None
     page: dict[str, Any] = {"jobs": [], "next_cursor": None}
     exact = None
@@ -104,13 +106,14 @@ async def _read_page(visit: Visit, topic: str, wanted: JobListFilter, values: di
     searched = page.get("looked_at")
     if searched is not None and before.isdecimal() and "cursor" in visit.query:
         searched += int(before[:15])
-    next_cursor = page["next_cursor"]
+    next_cursor, matching = page["next_cursor"], page.get("matching")
     counts = values["view"]["counts"]
     return {
         "rows": rows,
         "exact": exact,
         "refused": refused,
-        "searched": searched,
+        "searched": None if matching is not None else searched,
+        "matching": matching,
         "total": counts[wanted.state] if wanted.state else sum(counts.values()),
         "next_url": visit.url(cursor=next_cursor, searched=searched) if next_cursor else None,
         "first_url": visit.url(cursor=None, searched=None) if "cursor" in visit.query else None,
