@@ -24,7 +24,7 @@ from deferd.contract.limits import BULK_MAX, SAMPLES_DEFAULT
 from deferd.contract.model import JobState
 from deferd.contract.operations import bulk as operations
 from deferd.contract.operations import topics
-from deferd.contract.operations.bulk import BulkResult, Task
+from deferd.contract.operations.bulk import BulkResult, CancelUndone, Task
 from deferd.contract.operations.bulk import DryRun as Preview
 from deferd.contract.operations.jobs import Job
 from deferd.contract.operations.operation import Operation
@@ -80,6 +80,10 @@ def _reschedule_fields(
     )
 
 
+def _cancel_fields(if_reserved: Literal["cancel", "refuse"], *, undo: bool) -> dict[str, Any]:
+    return {**({} if if_reserved == "cancel" else {"if_reserved": if_reserved}), **({"undo": True} if undo else {})}
+
+
 class BulkMethods:
     """The calls on many jobs, a part of ApiMethods.
 
@@ -96,6 +100,7 @@ class BulkMethods:
         dry_run: bool = False,
         if_reserved: Literal["cancel", "refuse"] = "cancel",
         request_id: str | None = None,
+        undo: bool = False,
         **selector: Unpack[Selector],
     ) -> BulkResult:
         """Cancel all jobs that have a tag, are in a state, or are named, in any number of topics.
@@ -108,15 +113,23 @@ class BulkMethods:
         The selectors, all keyword-only, are the keys of Selector. Only jobs that were put before the call are
         cancelled, at most `limit` of them. With `dry_run` they are only counted. `if_reserved="refuse"` leaves those
         that a consumer holds. The client makes a `request_id`, so that a call whose response was lost is repeated and
-        cancels nothing that was put since.
+        cancels nothing that was put since. With `undo` and a `request_id` of yours, `undo_cancel` can put the jobs that
+        waited back for ten minutes.
 
         Raises:
             TypeError: a selector is unknown.
             InvalidInput: a value is out of its bounds, or there is not exactly one of `ids`, `tag` and `state`.
         """
-        option = {} if if_reserved == "cancel" else {"if_reserved": if_reserved}
-        call = {"select": selection(selector), **option}
+        call = {"select": selection(selector), **_cancel_fields(if_reserved, undo=undo)}
         return await self._call(operations.CANCEL_SELECTED_JOBS, call, limit, request_id, dry_run=dry_run)
+
+    async def undo_cancel(self, request_id: str) -> CancelUndone:
+        """Put back what `cancel_all` or `start_cancel_all` with `undo` has cancelled within ten minutes.
+
+        Each job is as it was; an id that was put again meanwhile stays as it is.
+        """
+        request = request_for(operations.UNDO_CANCEL, body=encode({"request_id": request_id}), wait_s=_BULK_S)
+        return await self._sender.send(request)
 
     async def reschedule_all(
         self,
@@ -181,12 +194,12 @@ class BulkMethods:
         limit: int | None = None,
         if_reserved: Literal["cancel", "refuse"] = "cancel",
         request_id: str | None = None,
+        undo: bool = False,
         **selector: Unpack[Selector],
     ) -> Task:
         """Begin to cancel jobs as `cancel_all` does. `ids` cannot be given."""
         body = without_none(select=selection(selector), limit=limit, request_id=request_id or new_id())
-        if if_reserved != "cancel":
-            body["if_reserved"] = if_reserved
+        body |= _cancel_fields(if_reserved, undo=undo)
         return await self._sender.send(_start(operations.CANCEL_SELECTED_JOBS, body=body))
 
     async def start_reschedule_all(

@@ -123,6 +123,8 @@ function startSelection() {
 // A bar that says until when something can be undone
 
 function startUndo(bar) {
+  if (bar.dataset.started) return;
+  bar.dataset.started = "1";
   const left = bar.querySelector("[data-left]");
   const ends = Number(bar.dataset.ends);
   const tick = () => {
@@ -207,7 +209,9 @@ function startFilter() {
 
 startFilter();
 if (form && region) startSelection();
-for (const bar of document.querySelectorAll("[data-undo]")) startUndo(bar);
+const startUndos = () => document.querySelectorAll("[data-undo]").forEach(startUndo);
+startUndos();
+document.addEventListener("htmx:afterSwap", startUndos); // that of a task comes with its end
 startCopying();
 startMenus();
 startTyped();

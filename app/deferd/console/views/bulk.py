@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from deferd.console.api_calls import ApiRefused, api_path, page_path
 from deferd.console.json_text import member_text, off_loop, parse, plain
-from deferd.console.undo import UNDO_JOBS_MAX, can_undo, cancel, put_back
+from deferd.console.undo import undo as undo_cancel
 from deferd.console.views.filters import JobListFilter, read_filter, refuse_masked_error
 from deferd.console.views.jobs import ACTIONS, KEPT_IN_URL, jobs_url, read_rows
 from deferd.console.views.typed_times import NewDueTime, read_new_due_time
@@ -96,50 +96,40 @@ async def act(visit: Visit, topic: str) -> Response:
         problem = f"Type the name of the topic, {topic}, to confirm: these are more than {TYPED_ABOVE:,} jobs."
         return await _preview(visit, action, target, cutoff, fields, problem=problem, new=new)
     back = _back(topic, fields)
-    if action == "cancel" and ids is not None and len(ids) <= UNDO_JOBS_MAX:
-        with_undo, spare_held = can_undo(visit, len(ids)), fields.get("held") != "cancel"
-        done = await cancel(visit, topic, list(ids), spare_held=spare_held, cutoff=cutoff, with_undo=with_undo)
-        parts = [f"{done.done:,} of {len(ids):,} cancelled."]
-        parts += [f"{done.held:,} left: a consumer holds them."] if done.held else []
-        if done.was_held:
-            parts.append(f"{done.was_held:,} were running: their consumers get an error at their next request.")
-        if done.done and not with_undo:
-            parts.append("It can't be undone: the rate limit of your key has no room to keep the jobs.")
-        separator = "&" if "?" in back else "?"
-        to = back if done.undo is None else f"{back}{separator}undo={done.undo}"
-        text = " ".join(parts)
-        if not done.done:
-            return visit.redirect(to, problem=text)
-        return visit.redirect(to, notice=None if done.undo and not done.held and not done.was_held else text)
     as_task = ids is None and matched > TYPED_ABOVE
     options = _options(action, fields) if new is None else new.options()
     call = api_call(action, target, cutoff=cutoff, options=options, as_task=as_task)
-    if action in {"reschedule", "run_now"} and call.body is not None:
-        call.body["request_id"] = fields.get("request_id") or secrets.token_hex(12)
+    token = fields.get("request_id") or secrets.token_hex(12)
+    with_undo = action == "cancel" and fields.get("undo") == "1"
+    if call.body is not None and (with_undo or action in {"reschedule", "run_now"}):
+        call.body.update({"request_id": token}, **({"undo": True} if with_undo else {}))
     result = await visit.write(call.method, call.path, call.body, **call.query)
     if as_task:
         return visit.redirect(page_path("console", "tasks", result["id"]))
     text, is_any = _result_text(action, result)
-    return visit.redirect(back, notice=text, problem=None if is_any else text)
+    if result.get("undoable"):
+        back += f"{'&' if '?' in back else '?'}undo={token}"
+    is_all_said = result.get("undoable") == result.get("matched", 0)  # by the bar with the undo
+    return visit.redirect(back, notice=None if is_all_said else text, problem=None if is_any else text)
 
 
 @pages.action("/console/undo")
 async def undo(visit: Visit) -> Response:
-    """Put cancelled jobs again, within some seconds of the cancel."""
+    """Put cancelled jobs back, within ten minutes of the cancel."""
     form = await visit.form()
-    undone = await put_back(visit, form.get("token", ""))
-    if undone is None:
-        return visit.redirect("./", problem="It is too late to undo this, or that is under way.")
-    failed = [result for result in undone.results if result["status"] != 201]
-    done = len(undone.results) - len(failed)
-    notice = f"Put {done:,} {'job' if done == 1 else 'jobs'} again."
-    if failed:
-        notice += f" {len(failed):,} could not be put: {failed[0].get('code', failed[0]['status'])}."
-    to = jobs_url(undone.topic)
-    if len(undone.results) == 1:
-        to = page_path("console", "topics", undone.topic, "jobs", undone.results[0]["id"])
-    to = to if undone.undo is None else f"{to}?undo={undone.undo}"
-    return visit.redirect(to, notice=notice, problem=notice if failed else None)
+    put_back, left = await undo_cancel(visit, form.get("token", ""))
+    topic, job_id = form.get("topic", ""), form.get("id", "")
+    to = "console/tasks" if not topic else jobs_url(topic)
+    if topic and job_id:
+        to = page_path("console", "topics", topic, "jobs", job_id)
+    if left:
+        to += f"?undo={form.get('token', '')}"
+    if not put_back and not left:
+        return visit.redirect(to, problem="There is nothing to put back: it is too late, or it was done already.")
+    notice = f"Put {put_back:,} {'job' if put_back == 1 else 'jobs'} back."
+    if left:
+        notice += f" {left:,} could not be put back: other jobs have their ids by now, or the topic is full."
+    return visit.redirect(to, notice=notice, problem=notice if left else None)
 
 
 async def _preview(
@@ -178,7 +168,8 @@ async def _preview(
         lands=None if new is None or not new.is_read else _lands(new, found, visit.now_ms or 0),
         request_id=secrets.token_hex(12),
         back=_back(target.topic, fields),
-        has_undo=action == "cancel" and target.ids is not None and can_undo(visit, len(target.ids), ever=True),
+        has_undo=action == "cancel" and found["complete"],
+        most_undone=BULK_MAX,
     )
 
 
@@ -315,9 +306,17 @@ def _result_text(action: str, result: dict[str, Any]) -> tuple[str, bool]:
     done = next(result[name] for name in ("done", "redriven", "removed") if name in result)
     text = f"{done:,} {'job' if done == 1 else 'jobs'} {ACTIONS[action].done}."
     matched = result.get("matched", done)
-    if matched > done:
-        why = ": consumers hold them" if action in {"cancel", "purge"} else ""
-        text += f" {matched - done:,} of {matched:,} stayed as they were{why}."
+    left = matched - done
+    if left and action in {"cancel", "purge"}:
+        text += f" {left:,} of {matched:,} left: {'a consumer holds it' if left == 1 else 'consumers hold them'}."
+    elif left:
+        text += f" {left:,} of {matched:,} stayed as {'it was' if left == 1 else 'they were'}."
+    were_held = result.get("was", {}).get("reserved", 0) - left if action in {"cancel", "purge"} else 0
+    if were_held > 0:
+        text += f" Consumers held {were_held:,} of them, and get an error at their next request."
+    undoable = result.get("undoable", done)
+    if undoable < done:
+        text += f" {done - undoable:,} of them can't be put back." if undoable else " That can't be undone."
     return text if result.get("complete", True) else f"{text} There are more: do it again for them.", done > 0
 
 

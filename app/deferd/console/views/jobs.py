@@ -64,7 +64,7 @@ async def jobs(visit: Visit, topic: str) -> Response:
         "actions": {
             name: action for name, action in ACTIONS.items() if wanted.state is None or wanted.state in action.states
         },
-        "undo": await undoable(visit) if visit.fragment is None else None,
+        "undo": await undoable(visit, visit.query.get("undo")) if visit.fragment is None else None,
         "every_s": _SEARCHED_EVERY_S if wanted.is_search and not wanted.tag else _EVERY_S,
     }
     if visit.wants("tabs", "rows"):
