@@ -7,11 +7,11 @@ _LATER_TOPIC_KEYS = ("tally", "requests", "tagged", "taken")
 _MORE_OF_TOPICS = ("follow", "items", "items/ID", "runs", "shelf", "request/ID", "touches/ID", "aside", "aside/KEY")
 _OF_TOPICS_BY_SETTING = ("events/seq", "events/log", "push/state", "history/10s", "history/5m")
 _OF_SCHEDULES = ("schedules", "schedule_due", "earlier_runs", "schedule/NAME", "schedules/missed", "schedules/zones")
-_OF_CALLS = ("of_key/KEY", "bulk/CALL", "tasks", "tasks/running", "task/ID")
+_OF_CALLS = ("of_key/KEY", "bulk/CALL", "tasks", "tasks/running", "task/ID", "undo/CALL", "undos")
 _OF_SERVICE = ("lock", "clock", "idle", "partitioned", "tally", "aside", "push", "calendars", "events/topics")
 _OF_OPERATORS = ("activity", "activity/admin", "history/topics", "history/process/PROCESS", "history/10s", "history/5m")
 _OF_CONSUMERS = ("consumers/reports", "consumers/reported", "consumers/topics", "request/ID")
-_OF_CONSOLE = ("console/sessions", "console/undo/TOKEN")
+_OF_CONSOLE = ("console/sessions",)
 TOPIC_KINDS = frozenset(_TOPIC_KEYS + _LATER_TOPIC_KEYS + _MORE_OF_TOPICS + _OF_TOPICS_BY_SETTING)
 """All kinds of keys of a topic, after its name; a word in capitals stands for what differs."""
 SHARD_KINDS = frozenset(

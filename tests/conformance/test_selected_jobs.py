@@ -120,6 +120,23 @@ def test_a_repeated_call_moves_no_job_twice_and_none_that_was_put_since(door: Do
 
 
 @on_topics
+def test_jobs_that_are_rescheduled_together_can_be_spread(door: Door) -> None:
+    ids = [f"j{number}" for number in range(20)]
+    door.put_batch([{"id": job_id, "delay": 600, "tags": [door.topic]} for job_id in ids])
+    before = {job_id: door.get(job_id)["due_at"] for job_id in ids}
+    assert selected(door, "reschedule", by=100, spread=50)["done"] == 20
+    moved = {job_id: door.get(job_id)["due_at"] - before[job_id] for job_id in ids}
+    assert all(100 <= round(by, 3) <= 150 for by in moved.values()), moved
+    assert len(set(moved.values())) > 10, "each by another part of the spread"
+    for _ in range(2):
+        selected(door, "reschedule", run_at=RUN_AT.isoformat(), spread=50)
+        again = {job_id: door.get(job_id)["due_at"] - RUN_AT.timestamp() for job_id in ids}
+        assert {job_id: round(by + 100, 3) for job_id, by in again.items()} == {
+            job_id: round(by, 3) for job_id, by in moved.items()
+        }, "the part depends on the id"
+
+
+@on_topics
 def test_a_dry_run_changes_nothing(door: Door) -> None:
     for job_id in ("a", "b"):
         door.put(job_id, delay=60, tags=[door.topic])

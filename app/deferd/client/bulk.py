@@ -24,7 +24,7 @@ from deferd.contract.limits import BULK_MAX, SAMPLES_DEFAULT
 from deferd.contract.model import JobState
 from deferd.contract.operations import bulk as operations
 from deferd.contract.operations import topics
-from deferd.contract.operations.bulk import BulkResult, Task
+from deferd.contract.operations.bulk import BulkResult, CancelUndone, Task
 from deferd.contract.operations.bulk import DryRun as Preview
 from deferd.contract.operations.jobs import Job
 from deferd.contract.operations.operation import Operation
@@ -68,13 +68,20 @@ def _name_of(job: JobRef | Job | tuple[str, str]) -> dict[str, str]:
     return {"topic": topic, "id": job_id}
 
 
-def _reschedule_fields(by: Seconds | None, delay: Seconds | None, run_at: datetime | None) -> dict[str, Any]:
+def _reschedule_fields(
+    by: Seconds | None, delay: Seconds | None, run_at: datetime | None, spread: Seconds | None
+) -> dict[str, Any]:
     """When the jobs are to be due, as fields of the API."""
     return without_none(
         by=None if by is None else seconds(by),
         delay=delay,
         run_at=None if run_at is None else instant("run_at", run_at),
+        spread=spread,
     )
+
+
+def _cancel_fields(if_reserved: Literal["cancel", "refuse"], *, undo: bool) -> dict[str, Any]:
+    return {**({} if if_reserved == "cancel" else {"if_reserved": if_reserved}), **({"undo": True} if undo else {})}
 
 
 class BulkMethods:
@@ -93,6 +100,7 @@ class BulkMethods:
         dry_run: bool = False,
         if_reserved: Literal["cancel", "refuse"] = "cancel",
         request_id: str | None = None,
+        undo: bool = False,
         **selector: Unpack[Selector],
     ) -> BulkResult:
         """Cancel all jobs that have a tag, are in a state, or are named, in any number of topics.
@@ -105,15 +113,23 @@ class BulkMethods:
         The selectors, all keyword-only, are the keys of Selector. Only jobs that were put before the call are
         cancelled, at most `limit` of them. With `dry_run` they are only counted. `if_reserved="refuse"` leaves those
         that a consumer holds. The client makes a `request_id`, so that a call whose response was lost is repeated and
-        cancels nothing that was put since.
+        cancels nothing that was put since. With `undo` and a `request_id` of yours, `undo_cancel` can put the jobs that
+        waited back for ten minutes.
 
         Raises:
             TypeError: a selector is unknown.
             InvalidInput: a value is out of its bounds, or there is not exactly one of `ids`, `tag` and `state`.
         """
-        option = {} if if_reserved == "cancel" else {"if_reserved": if_reserved}
-        call = {"select": selection(selector), **option}
+        call = {"select": selection(selector), **_cancel_fields(if_reserved, undo=undo)}
         return await self._call(operations.CANCEL_SELECTED_JOBS, call, limit, request_id, dry_run=dry_run)
+
+    async def undo_cancel(self, request_id: str) -> CancelUndone:
+        """Put back what `cancel_all` or `start_cancel_all` with `undo` has cancelled within ten minutes.
+
+        Each job is as it was; an id that was put again meanwhile stays as it is.
+        """
+        request = request_for(operations.UNDO_CANCEL, body=encode({"request_id": request_id}), wait_s=_BULK_S)
+        return await self._sender.send(request)
 
     async def reschedule_all(
         self,
@@ -121,6 +137,7 @@ class BulkMethods:
         by: Seconds | None = None,
         delay: Seconds | None = None,
         run_at: datetime | None = None,
+        spread: Seconds | None = None,
         limit: int | None = None,
         dry_run: bool = False,
         request_id: str | None = None,
@@ -132,12 +149,13 @@ class BulkMethods:
 
             client.reschedule_all(tag="customer:7", by=timedelta(hours=1))
 
-        Give one of `by`, which may be negative, `delay` and `run_at`. No job is moved twice by one call. With a
+        Give one of `by`, which may be negative, `delay` and `run_at`. With a `spread` the jobs are not due all at once:
+        each is due later by a part of it that depends on its id. No job is moved twice by one call. With a
         `limit`, a call with the same `request_id` moves the next ones; the numbers are those of all calls with it.
 
         Raises as `cancel_all`.
         """
-        call = {"select": selection(selector), **_reschedule_fields(by, delay, run_at)}
+        call = {"select": selection(selector), **_reschedule_fields(by, delay, run_at, spread)}
         return await self._call(operations.RESCHEDULE_SELECTED_JOBS, call, limit, request_id, dry_run=dry_run)
 
     async def _call(
@@ -176,12 +194,12 @@ class BulkMethods:
         limit: int | None = None,
         if_reserved: Literal["cancel", "refuse"] = "cancel",
         request_id: str | None = None,
+        undo: bool = False,
         **selector: Unpack[Selector],
     ) -> Task:
         """Begin to cancel jobs as `cancel_all` does. `ids` cannot be given."""
         body = without_none(select=selection(selector), limit=limit, request_id=request_id or new_id())
-        if if_reserved != "cancel":
-            body["if_reserved"] = if_reserved
+        body |= _cancel_fields(if_reserved, undo=undo)
         return await self._sender.send(_start(operations.CANCEL_SELECTED_JOBS, body=body))
 
     async def start_reschedule_all(
@@ -190,13 +208,14 @@ class BulkMethods:
         by: Seconds | None = None,
         delay: Seconds | None = None,
         run_at: datetime | None = None,
+        spread: Seconds | None = None,
         limit: int | None = None,
         request_id: str | None = None,
         **selector: Unpack[Selector],
     ) -> Task:
         """Begin to reschedule jobs as `reschedule_all` does. `ids` cannot be given. `delay` counts from now."""
         body = without_none(select=selection(selector), limit=limit, request_id=request_id or new_id())
-        body |= _reschedule_fields(by, delay, run_at)
+        body |= _reschedule_fields(by, delay, run_at, spread)
         return await self._sender.send(_start(operations.RESCHEDULE_SELECTED_JOBS, body=body))
 
     async def start_redrive(self, topic: str, *, limit: int | None = None, **conditions: Unpack[JobConditions]) -> Task:

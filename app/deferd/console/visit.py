@@ -25,7 +25,7 @@ from deferd.console.masks import Masks
 from deferd.console.rendering import Renderer, etag_of, static_files
 from deferd.console.sessions import Sessions
 from deferd.contract.scopes import Scope as KeyScope
-from deferd.engine.console_store import ConsoleUndo
+from deferd.engine.undos import Undos
 
 FRAGMENT = "fragment"
 """The query parameter that asks for regions of a page: their names, with commas between."""
@@ -145,9 +145,9 @@ class Visit:
         return await self._services.calls.read_unmasked(self._caller, path)
 
     @property
-    def console_undo(self) -> ConsoleUndo:
-        """What the store keeps of actions that can be undone."""
-        return self._services.context.engine.console_undo
+    def undos(self) -> Undos:
+        """What the store keeps of cancels that can be undone."""
+        return self._services.context.engine.undos
 
     @property
     def masks(self) -> Masks:

@@ -135,11 +135,31 @@ class CancelSelected(_BulkCall):
             "for one gets 410 `job_cancelled`), or leave them: `refuse`."
         ),
     ] = "cancel"
+    undo: bool = Field(
+        default=False,
+        strict=True,
+        description="Keep the jobs that waited for ten minutes, as far as there is room: until then `POST /jobs/undo` "
+        "puts them back. Only with `request_id`. Also a task then acts on 100000 jobs at most.",
+    )
+
+    @model_validator(mode="after")
+    def _undo_by_name(self) -> Self:
+        if self.undo and (self.request_id is None or self.dry_run):
+            raise ValueError("must have `undo` only with `request_id`, and without `dry_run`")
+        return self
 
     schema_examples = (
         {"select": {"tag": "order-1042"}},
         {"select": {"ids": [{"topic": "orders.close", "id": "order-1042"}, {"topic": "payments", "id": "payment-7"}]}},
     )
+
+
+class UndoCancel(StrictModel):
+    """A cancel to undo."""
+
+    request_id: RequestId
+
+    schema_examples = ({"request_id": "campaign-9"},)
 
 
 def _not_zero(seconds: float) -> float:
@@ -163,12 +183,26 @@ By = Annotated[
 ]
 
 
+Spread = Annotated[
+    float,
+    Field(
+        strict=True,
+        ge=0.001,
+        le=limits.SPREAD_MAX_S,
+        allow_inf_nan=False,
+        description="Seconds over which the jobs are spread: each is due later by a part of this that depends on its "
+        "id.",
+    ),
+]
+
+
 class RescheduleSelected(_BulkCall):
-    """Jobs to reschedule together: exactly one of `by`, `delay` and `run_at`."""
+    """Jobs to reschedule together: exactly one of `by`, `delay` and `run_at`, maybe with a `spread`."""
 
     by: By | None = None
     delay: Delay | None = None
     run_at: DueInstant | None = None
+    spread: Spread | None = None
 
     @model_validator(mode="after")
     def _one_time(self) -> RescheduleSelected:
@@ -179,4 +213,5 @@ class RescheduleSelected(_BulkCall):
     schema_examples = (
         {"select": {"tag": "customer:7"}, "by": 3600, "request_id": "outage-17"},
         {"select": {"state": "ready", "topics": ["orders.*"]}, "delay": 600, "dry_run": True},
+        {"select": {"tag": "campaign-9"}, "delay": 0, "spread": 3600},
     )

@@ -25,7 +25,7 @@ from deferd.contract.model import JobState
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine import metrics
 from deferd.engine.delayed_ranges import LOADED_AT_ONCE, DelayedRanges
-from deferd.engine.job_batches import BulkThrottle
+from deferd.engine.job_batches import BulkThrottle, all_results
 from deferd.engine.partition_store import PartitionStore
 from deferd.engine.partitions import topic_of
 from deferd.engine.record import instant_ms, json_bytes, to_ms
@@ -35,13 +35,15 @@ from deferd.engine.shelf import Job, Wanted
 from deferd.engine.topic_sweeps import SETTLE_S
 from deferd.engine.topic_usage import TopicUsage
 from deferd.engine.topics import STATES, ids_with_tag, jobs_with_tag, topics_with_tag
+from deferd.engine.undos import name_of
 
 _JOBS_PER_STEP = 180
 """About two milliseconds of the store's time: others do not wait long behind a step, nor the call for many fsyncs."""
 _TOPICS_AT_ONCE = 8
 _UNLIMITED = 10**15
-_SAMPLES_AT = 6 + len(STATES)
-"""Where the reply of a step names jobs; see lua/lib/selection.lua."""
+_DUE_AT = 6 + len(STATES)
+_SAMPLES_AT = _DUE_AT + 2
+"""Where the reply of a step has the due times, and names jobs; see lua/lib/selection.lua."""
 
 
 Call = CancelSelected | RescheduleSelected
@@ -49,11 +51,22 @@ Call = CancelSelected | RescheduleSelected
 
 @dataclass(slots=True)
 class BulkPreview:
-    """What a dry run found: topics, ids and states of up to `most` jobs, all there or dead at the cutoff."""
+    """What a dry run found: topics, ids and states of up to `most` jobs, all there or dead at the cutoff.
+
+    `first_due_ms` and `last_due_ms`: when the first and the last of the delayed and ready ones are due, if there are
+    any.
+    """
 
     cutoff_ms: int
     most: int
     samples: list[tuple[str, str, str]] = field(default_factory=list)
+    first_due_ms: int | None = None
+    last_due_ms: int | None = None
+
+    def note_due(self, first_ms: int, last_ms: int) -> None:
+        """Note when the first and the last of some jobs are due."""
+        self.first_due_ms = first_ms if self.first_due_ms is None else min(first_ms, self.first_due_ms)
+        self.last_due_ms = last_ms if self.last_due_ms is None else max(last_ms, self.last_due_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +148,8 @@ class BulkActions:
         options = _action(call)
         if call.is_remembered:
             options["request"] = request
+        if isinstance(call, CancelSelected) and call.undo and call.request_id is not None:
+            options["undo"] = name_of(caller, call.request_id)
         if call.dry_run:
             options["dry_run"] = True
         if call.select.cutoff is not None:
@@ -153,16 +168,18 @@ class BulkActions:
         if call.samples:
             run.preview = BulkPreview(options.get("cutoff", 0), call.samples)
             if call.select.cutoff is None:
-                run.preview.cutoff_ms = options["cutoff"] = min(bound for bound, *_ in await _all(map(begin, shards)))
+                run.preview.cutoff_ms = options["cutoff"] = min(
+                    bound for bound, *_ in await all_results(map(begin, shards))
+                )
                 await asyncio.sleep(SETTLE_S)
         await run.find_tagged(shards)
-        await _all(work(shard) for shard in shards)
+        await all_results(work(shard) for shard in shards)
         done, *states = run.totals
         if is_named:
-            numbers = await _all(begin(shard) for shard in shards)
+            numbers = await all_results(begin(shard) for shard in shards)
             done, *states = map(sum, zip(*(some[1:] for some in numbers), strict=True))
         elif call.is_remembered:
-            await _all(self._forget(shard, request, caller) for shard in shards)
+            await all_results(self._forget(shard, request, caller) for shard in shards)
         was = {state: count for state, count in zip(STATES, states, strict=True) if count}
         return BulkOutcome(sum(states), done, was, not run.budget.is_used_up, run.preview)
 
@@ -223,7 +240,8 @@ class SelectedTask:
     """The action of a task that cancels or reschedules jobs of the cutoff, at most `limit`; see TaskAction.
 
     What it does is remembered under `request` for `kept_ms` after its last step. It began at `begun_ms`. `caller` is
-    the name of the API key that began it. `visible`: as of `BulkActions.cancel`.
+    the name of the API key that began it. `visible`: as of `BulkActions.cancel`. `undo`: the name under which what it
+    cancels is kept, if it is.
     """
 
     actions: BulkActions
@@ -235,6 +253,7 @@ class SelectedTask:
     begun_ms: int
     limit: int | None
     caller: str | None
+    undo: str | None = None
 
     async def done(self) -> int:
         """See TaskAction."""
@@ -257,27 +276,28 @@ class SelectedTask:
         """See TaskAction."""
         actions = self.actions
         keys = [actions._keys.of_shard(shard, f"bulk/{self.request}") for shard in await self._shards()]
-        await _all(forget_key(actions._scripts, key, after_ms) for key in keys)
+        await all_results(forget_key(actions._scripts, key, after_ms) for key in keys)
 
     async def _run(self, more_options: dict[str, Any], on_step: Callable[[int], bool]) -> _Run:
         options = {**_action(self.call), **more_options, "cutoff": self.cutoff_ms}
         if "delay" in options:  # from when the task began, also when another process goes on
             options["at"] = self.begun_ms + options.pop("delay")
         options |= {"request": self.request, "kept": self.kept_ms}
+        options |= {} if self.undo is None else {"undo": self.undo}
         numbers = await self._begin()
         left = _UNLIMITED
         if self.limit is not None:
             left = max(self.limit - sum(sum(some[2:]) for some in numbers.values()), 0)
         run = _Run(self.actions, self.call, options, self.visible, _Budget(left), on_step=on_step)
         await run.find_tagged(list(numbers))
-        await _all(run.in_shard(shard, bound_ms) for shard, (bound_ms, *_) in numbers.items())
+        await all_results(run.in_shard(shard, bound_ms) for shard, (bound_ms, *_) in numbers.items())
         return run
 
     async def _begin(self) -> dict[int, list[int]]:
         """By shard: its bound, the jobs that were changed so far, and by state those that matched."""
         shards = await self._shards()
         runs = (self.actions._begin(shard, self.request, self.caller, (1, self.kept_ms)) for shard in shards)
-        return dict(zip(shards, await _all(runs), strict=True))
+        return dict(zip(shards, await all_results(runs), strict=True))
 
     async def _shards(self) -> list[int]:
         return await self.actions.shards_of(self.call.select)
@@ -287,12 +307,13 @@ def _action(call: Call) -> dict[str, Any]:
     """What to do with the jobs, as the scripts read it."""
     if isinstance(call, CancelSelected):
         return {"refuse_reserved": True} if call.if_reserved == "refuse" else {}
+    spread = {} if call.spread is None else {"spread": to_ms(call.spread)}
     if call.by is not None:
         # Moved jobs land where the call has been already, so it does not meet them again.
-        return {"by": to_ms(call.by), **({"last_first": True} if call.by > 0 else {})}
+        return {"by": to_ms(call.by), **({"last_first": True} if call.by > 0 else {}), **spread}
     if call.delay is not None:
-        return {"delay": to_ms(call.delay)}
-    return {} if call.run_at is None else {"at": instant_ms(call.run_at)}
+        return {"delay": to_ms(call.delay), **spread}
+    return {} if call.run_at is None else {"at": instant_ms(call.run_at), **spread}
 
 
 class _Budget:
@@ -453,8 +474,12 @@ class _Run:
             remembered = keys.of_shard(keys.shard_of(topic), f"bulk/{options['request']}")
             noted = await scripts.command("HMGET", remembered, *(f"{topic} {job_id}" for job_id in ids))
             ids = [job_id for job_id, note in zip(ids, noted, strict=True) if note is None]
+        due_ms = {job.id: job.due_ms for job in jobs}
         while ids and (most := await self.budget.take(len(ids))):
             self._name(topic, [(job_id, JobState.DELAYED) for job_id in ids[:most]])
+            if self.preview is not None:
+                times_ms = [due_ms[job_id] for job_id in ids[:most]]
+                self.preview.note_due(min(times_ms), max(times_ms))
             self.totals[1 + STATES.index(JobState.DELAYED)] += most
             await self.budget.settle(most, most)
             ids = ids[most:]
@@ -468,11 +493,14 @@ class _Run:
             options = {**options, "samples": preview.most - len(preview.samples)}
         try:
             reply = await self.actions.step(self.call, topic, options, ids, most)
-            done, *states = reply[5:_SAMPLES_AT]
+            done, *states = reply[5:_DUE_AT]
             matched = sum(states)
         finally:
             await self.budget.settle(most, matched)
         if preview is not None:
+            first_due, last_due = reply[_DUE_AT:_SAMPLES_AT]
+            if first_due:
+                preview.note_due(int(first_due), int(last_due))
             named = [text.decode() for text in reply[_SAMPLES_AT:]]
             self._name(topic, list(zip(named[::2], named[1::2], strict=True)))
         self.totals = [total + number for total, number in zip(self.totals, (done, *states), strict=True)]
@@ -493,13 +521,4 @@ class _Run:
         for at in range(0, len(meant), _TOPICS_AT_ONCE):
             if self.budget.is_used_up:
                 return
-            await _all(act(topic) for topic in meant[at : at + _TOPICS_AT_ONCE])
-
-
-async def _all(works: Iterable[Awaitable[Any]]) -> list[Any]:
-    """The results of all; waits for all, then raises the first error."""
-    results = await asyncio.gather(*works, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return results
+            await all_results(act(topic) for topic in meant[at : at + _TOPICS_AT_ONCE])

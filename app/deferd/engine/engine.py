@@ -14,7 +14,7 @@ from deferd.engine.calendars import Calendars
 from deferd.engine.cancels import Cancels
 from deferd.engine.chained_puts import ChainedPuts
 from deferd.engine.consistency import ConsistencyChecker
-from deferd.engine.console_store import ConsoleSessions, ConsoleUndo
+from deferd.engine.console_store import ConsoleSessions
 from deferd.engine.deliveries import Deliveries, HeldJobs
 from deferd.engine.dispatcher import Dispatcher
 from deferd.engine.event_streams import EventHub
@@ -51,6 +51,7 @@ from deferd.engine.topic_search import TopicSearch
 from deferd.engine.topic_sweeps import TopicSweeps
 from deferd.engine.topic_usage import TopicUsage
 from deferd.engine.topics import Topics
+from deferd.engine.undos import Undos
 from deferd.store.connection import Store
 from deferd.store.store_facts import StoreFacts, read_store_facts
 from deferd.store.task_cancellation import cancel_and_wait
@@ -100,7 +101,6 @@ class Engine:
         self.store_clock = StoreClock(self._scripts, keys, is_movable=movable_clock)
         self.request_clock = RequestClock(self._scripts, keys)
         self.console_sessions = ConsoleSessions(self._scripts, keys)
-        self.console_undo = ConsoleUndo(self._scripts, keys)
         self.placer = DueTimePlacer(self.store_clock, self.calendars, keys)
         self.partitions = PartitionStore(self._scripts, keys, self.shelf)
         self.usage = TopicUsage(self._scripts, keys)
@@ -128,6 +128,7 @@ class Engine:
         )
         self.push = PushStore(self._scripts, keys, self.queue, labels.label)
         self.bulk = BulkActions(self._scripts, keys, labels, throttle, usage=self.usage, partitions=self.partitions)
+        self.undos = Undos(self._scripts, keys, labels, throttle, self.shelf)
         self.activity = ActivityList(self._scripts, keys)
         run_windows = RunWindows(self.placer)
         schedule_store = ScheduleStore(self._scripts, keys, run_windows, labels.counted, self.shelf)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from operator import itemgetter
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine.partition_store import PartitionStore
@@ -57,6 +57,15 @@ async def send_batch(
         if error is not None:  # wait only once for a shard that is away
             return outcomes + [error] * (len(items) - len(outcomes))
     return outcomes
+
+
+async def all_results(works: Iterable[Awaitable[Any]]) -> list[Any]:
+    """The results of all; waits for all, then raises the first error."""
+    results = await asyncio.gather(*works, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results
 
 
 AT_ONCE = 2

@@ -41,6 +41,8 @@ CONSOLE_PREFIX = "console/"
 HISTORY_PREFIX = "history/"
 """The beginning of the last word of the keys of histories."""
 
+UNDO_PREFIX = "undo"
+"""The beginning of the keys of what calls on many jobs have cancelled and can be put back; see lib/undo.lua."""
 OF_KEY_PREFIX = "of_key/"
 """The beginning of the keys that list what is remembered for a key of the API; see lib/of_key.lua."""
 

@@ -31,6 +31,7 @@ from deferd.engine.job_batches import BulkThrottle
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts, request_ending_at
 from deferd.engine.topic_sweeps import STEPS, Pace, Sweep, TopicSweeps
+from deferd.engine.undos import name_of
 from deferd.store.task_cancellation import cancel_and_wait
 
 _LOG = logging.getLogger("deferd.engine.tasks.task_runner")  # logs are filtered by the name
@@ -247,8 +248,8 @@ class TaskActions:
 
     Of a task's spec, `kind` is one of `cancel`, `reschedule`, `redrive` and `purge`, and `cutoff` and `begun` are
     instants in ms. The first two have `call`, the JSON object of the request, and `visible`, the topics that the caller
-    may see, or null; the others have `sweep`, the fields of a Sweep. `limit` is the most jobs, or null. `key` is the
-    name of the API key that began it, or null.
+    may see, or null; a cancel that keeps what it cancels has `undo`, its `request_id`. The others have `sweep`, the
+    fields of a Sweep. `limit` is the most jobs, or null. `key` is the name of the API key that began it, or null.
     """
 
     def __init__(
@@ -269,7 +270,8 @@ class TaskActions:
             visible = None if spec["visible"] is None else TopicPatterns(spec["visible"])
             call = model.model_validate(spec["call"])
             times = (KEPT_MS, cutoff_ms, spec["begun"])
-            return SelectedTask(self._bulk, call, visible, request, *times, limit, spec.get("key"))
+            undo = None if spec.get("undo") is None else name_of(spec.get("key"), spec["undo"])
+            return SelectedTask(self._bulk, call, visible, request, *times, limit, spec.get("key"), undo)
         fields = dict(spec["sweep"])
         ids, state = fields.pop("ids", None), fields.pop("state", None)
         sweep = Sweep(

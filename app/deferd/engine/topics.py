@@ -39,6 +39,8 @@ _FEWER_PARTITIONS, _IS_PUSHED = -2, -3
 _PAGE_BYTES = 1024 * 1024
 _MOST_LOOKED_AT = 10_000
 """By one page of a search; the last step may exceed it."""
+_LATEST_MS = (1 << 48) - 1
+"""Later than any due time."""
 
 
 class Topics:
@@ -220,6 +222,39 @@ class Topics:
                 return found.jobs, write_cursor(current, *ended_at), found.looked_at
             score, last_id = "", ""
         return found.jobs, None, found.looked_at
+
+    async def matching(self, topic: str, wanted: JobFilter, state: JobState | None = None) -> int | None:
+        """How many jobs match, where that is known without looking at each of them; else None.
+
+        That is so for a tag alone, unless there is a shelf, and for delayed jobs by their due times alone.
+
+        Raises TopicNotFound.
+        """
+        partitions = await partitions_of(self._scripts, self._keys, self._partitions, topic)
+        calls = self._shelf.calls
+        if state is None and calls is None and wanted.tag is not None and wanted == JobFilter(tag=wanted.tag):
+            counts: list[int] = [
+                await self._scripts.command(
+                    "ZLEXCOUNT",
+                    self._keys.of_shard(self._keys.shard_of(partition), TAG_PREFIX + wanted.tag),
+                    f"[{partition} ",
+                    f"({partition}!",  # the character after the space
+                )
+                for partition in partitions
+            ]
+            return sum(counts)
+        after_ms, before_ms = wanted.due_after_ms or 0, wanted.due_before_ms or _LATEST_MS
+        by_times = JobFilter(due_after_ms=wanted.due_after_ms, due_before_ms=wanted.due_before_ms)
+        if state is not JobState.DELAYED or wanted != by_times:
+            return None
+        count = 0
+        for partition in partitions:
+            delay = self._keys.named(partition, "delay")
+            count += await self._scripts.command("ZCOUNT", delay, after_ms, f"({before_ms}")
+            if calls is not None:
+                before_first, before_last = await calls.counts_before(partition, [after_ms, max(after_ms, before_ms)])
+                count += before_last - before_first
+        return count
 
     async def _search_state(
         self, partition: str, state: str, wanted: JobFilter, after: Position, found: _Found, *, reverse: bool

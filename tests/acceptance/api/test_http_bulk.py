@@ -146,6 +146,70 @@ async def states(http: Http) -> dict[str, str]:
     return {job["id"]: job["state"] for job in ok(await http.get(http.topic_path("jobs")))["jobs"]}
 
 
+async def test_a_preview_says_when_the_jobs_are_due(http: Http) -> None:
+    for day in (31, 1, 15):
+        await http.put_job(f"d{day}", run_at=f"2035-01-{day:02}T09:30:00Z")
+    select = {"state": "delayed", "topics": [http.topic]}
+    body = {"select": select, "dry_run": True, "samples": 1}
+    found = ok(await http.post("/jobs/cancel", json=body))
+    assert (found["first_due_at"], found["last_due_at"]) == ("2035-01-01T09:30:00.000Z", "2035-01-31T09:30:00.000Z")
+    nothing = ok(await http.post("/jobs/cancel", json={**body, "select": {"tag": "none"}}))
+    assert nothing.keys().isdisjoint({"first_due_at", "last_due_at"})
+
+
+async def test_a_cancel_is_undone(http: Http, client: AsyncClient, tag: str) -> None:
+    for job_id in ("a", "b"):
+        await http.put_job(job_id, delay=600, tags=[tag], body={"n": 1})
+    before = ok(await http.get(http.job_path("a")))
+    cancel = {"select": {"tag": tag}, "request_id": tag, "undo": True}
+    assert ok(await http.post("/jobs/cancel", json=cancel))["undoable"] == 2
+    undone = [ok(await http.post("/jobs/undo", json={"request_id": tag})) for _ in range(2)]
+    assert undone == [{"put_back": 2, "left": 0}, {"put_back": 0, "left": 0}]
+    assert ok(await http.get(http.job_path("a"))) == before
+    assert (await client.cancel_all(tag=tag, request_id=f"{tag}-2", undo=True)).undoable == 2
+    await http.put_job("b", body="new")
+    result = await client.undo_cancel(f"{tag}-2")
+    assert (result.put_back, result.left) == (1, 1)
+    assert "undoable" not in ok(await http.post("/jobs/cancel", json={"select": {"tag": tag}}))
+
+
+async def test_a_task_that_cancels_is_undone(http: Http, client: AsyncClient, tag: str) -> None:
+    await http.put_job("a", delay=600, tags=[tag])
+    await asyncio.sleep(0.002)
+    task = await client.start_cancel_all(tag=tag, request_id=tag, undo=True)
+    async with asyncio.timeout(20):
+        while (await client.task(task.id)).state != "done":
+            await asyncio.sleep(0.01)
+    assert (await client.task(task.id)).request_id == tag
+    assert (await client.undo_cancel(tag)).put_back == 1
+    assert ok(await http.get(http.job_path("a")))["state"] == "delayed"
+
+
+@pytest.mark.parametrize("more", [{}, {"request_id": "r", "dry_run": True}])
+async def test_a_cancel_that_could_not_be_named_keeps_nothing(http: Http, more: dict[str, Any]) -> None:
+    message = refusal(await http.post("/jobs/cancel", json={"select": SELECT, "undo": True, **more}), "body")
+    assert "must have `undo` only with `request_id`, and without `dry_run`" in message
+
+
+async def test_a_list_says_how_many_jobs_match_where_that_is_known(http: Http, tag: str) -> None:
+    for day in range(1, 6):
+        await http.put_job(f"d{day}", run_at=f"2035-01-0{day}T09:30:00Z", tags=[tag])
+    await http.put_job("ready", tags=[tag])
+
+    async def matching(**query: Any) -> int | None:
+        page = ok(await http.get(http.topic_path("jobs"), params={"limit": 1, **query}))
+        count: int | None = page.get("matching")
+        return count
+
+    assert await matching(tag=tag) == 6
+    assert await matching(tag="none") == 0
+    assert await matching(state="delayed", due_after="2035-01-02T09:30:00Z", due_before="2035-01-04T09:30:00Z") == 2
+    assert await matching(state="delayed", due_after="2035-01-04T00:00:00Z") == 2
+    assert await matching(state="delayed", due_before="2035-01-04T00:00:00Z") == 3
+    for query in ({"tag": tag, "state": "delayed"}, {"due_before": "2035-01-04T00:00:00Z"}, {"id_prefix": "d"}, {}):
+        assert await matching(**query) is None, query
+
+
 async def test_redrive_a_group_of_errors(http: Http) -> None:
     for number in range(3):
         await bury(http, f"m{number}", f"SMTP 421: message {number} refused")

@@ -138,9 +138,19 @@ def test_an_undo_is_for_the_key_that_cancelled(masking: KeyedService, masked_job
     with console(masking, "canceller") as client:
         token = client.post(f"/{root}/jobs/gone/cancel").headers["location"].partition("undo=")[2]
     with console(masking, "operator") as client:
-        assert "Cancelled 1 job" not in client.get(f"/{root}/jobs?undo={token}").text
+        assert "Undo puts" not in client.get(f"/{root}/jobs?undo={token}").text
         client.post("/console/undo", data={"token": token})
     assert jobs.get("gone") is None
+
+
+@pytest.mark.parametrize("token", ["", "none", "r%200", "a/b", "%00", "x" * 300])
+def test_a_token_of_nothing_shows_no_undo(browser_like: httpx.Client, jobs: Producer, token: str) -> None:
+    jobs.put("a", delay=600)
+    call = {"select": {"ids": [{"topic": jobs.topic, "id": "a"}]}, "request_id": "r", "undo": True}
+    jobs.http.post("/jobs/cancel", json=call).raise_for_status()
+    jobs.put("b", delay=600)
+    page = browser_like.get(f"/console/topics/{jobs.topic}/jobs?undo={token}")
+    assert (page.status_code, "Undo puts" in page.text) == (200, False)
 
 
 def test_a_key_that_only_reads_sees_which_scopes_are_missing(masking: KeyedService, masked_jobs: Producer) -> None:
@@ -184,15 +194,17 @@ def test_a_selection_is_cancelled_and_undone_once(browser_like: httpx.Client, jo
     assert "Cancel 2 jobs" in " ".join(preview.split())
     assert jobs.counts()["delayed"] == 1
     page = seen(browser_like, done)
-    assert "Cancelled 2 jobs." in page
+    assert "Cancelled. Undo puts 2 jobs back as they were." in page
     token = re.findall(r'name="token" value="([^"]+)"', page)[0]
-    assert "Put 2 jobs again." in seen(browser_like, browser_like.post("/console/undo", data={"token": token}))
+    assert "Put 2 jobs back." in seen(browser_like, browser_like.post("/console/undo", data={"token": token}))
     again = jobs.get("a")
     assert again is not None
     assert (again["tags"], again["max_attempts"], again["state"]) == (["x"], 4, "delayed")
     raw = browser_like.get(f"/console/topics/{jobs.topic}/jobs/a/raw/body").text
     assert raw == '{"n":12345678901234567890}'
-    assert "too late" in seen(browser_like, browser_like.post("/console/undo", data={"token": token}))
+    assert "it is too late, or it was done already" in seen(
+        browser_like, browser_like.post("/console/undo", data={"token": token})
+    )
 
 
 def test_what_an_undo_could_not_put_can_be_put_later_and_the_rest_not_twice(
@@ -201,13 +213,14 @@ def test_what_an_undo_could_not_put_can_be_put_later_and_the_rest_not_twice(
     jobs.put("a", "b", delay=600)
     _, done = act(browser_like, jobs.topic, "cancel", {"ids": ["a", "b"]})
     token = done.headers["location"].partition("undo=")[2]
+    sent = {"token": token, "topic": jobs.topic}
     jobs.http.put(f"/topics/{jobs.topic}", json={"max_jobs": 1}).raise_for_status()
-    page = seen(browser_like, browser_like.post("/console/undo", data={"token": token}))
-    assert "Put 1 job again. 1 could not be put: topic_full." in page
+    page = seen(browser_like, browser_like.post("/console/undo", data=sent))
+    assert "2 could not be put back: other jobs have their ids by now, or the topic is full." in page
     assert f'value="{token}"' in page
     jobs.http.put(f"/topics/{jobs.topic}", json={"max_jobs": None}).raise_for_status()
-    page = seen(browser_like, browser_like.post("/console/undo", data={"token": token}))
-    assert "Put 1 job again." in page
+    page = seen(browser_like, browser_like.post("/console/undo", data=sent))
+    assert "Put 2 jobs back." in page
     assert "could not" not in page
     assert jobs.counts()["delayed"] == 2
 
@@ -218,7 +231,7 @@ def test_an_undo_never_replaces_a_job(browser_like: httpx.Client, jobs: Producer
     token = cancelled.headers["location"].partition("undo=")[2]
     jobs.put("a", delay=600, body="new")
     page = seen(browser_like, browser_like.post("/console/undo", data={"token": token}))
-    assert "1 could not be put: job_exists" in page
+    assert "1 could not be put back: other jobs have their ids by now" in page
     assert (jobs.get("a") or {})["body"] == "new"
 
 
@@ -228,11 +241,48 @@ def test_what_a_consumer_holds_is_spared_unless_asked(browser_like: httpx.Client
     jobs.put("delayed", delay=600)
     preview, done = act(browser_like, jobs.topic, "cancel", {"ids": ["held", "delayed"]})
     assert "Consumers hold 1 of them" in preview
-    assert "1 left: a consumer holds them." in seen(browser_like, done)
+    assert "1 of 2 left: a consumer holds it." in seen(browser_like, done)
     assert jobs.counts() == {"delayed": 0, "ready": 0, "reserved": 1, "dead": 0, "finished": 0}
-    cancelled = browser_like.post(f"/console/topics/{jobs.topic}/jobs/held/cancel")
+    path = f"console/topics/{jobs.topic}/jobs/held"
+    fields = fields_of(browser_like.get(f"/{path}").text, f"{path}/cancel")
+    cancelled = browser_like.post(f"/{path}/cancel", data=fields)
     assert "undo" not in cancelled.headers["location"]
     assert jobs.counts()["reserved"] == 0
+
+
+@pytest.mark.parametrize(
+    ("action", "sent"),
+    [
+        ("cancel", {"ids": ["a", "b"]}),
+        ("cancel", {"tag": "x", "all": "1"}),
+        ("purge", {"ids": ["a", "b"]}),
+        ("purge", {"tag": "x", "all": "1"}),
+    ],
+)
+def test_a_job_that_began_to_run_after_the_preview_goes_on(
+    browser_like: httpx.Client, jobs: Producer, action: str, sent: dict[str, Any]
+) -> None:
+    jobs.put("a", tags=["x"])
+    jobs.put("b", tags=["x"], delay=600)
+    path = f"console/topics/{jobs.topic}/bulk"
+    preview = browser_like.post(f"/{path}/preview", data={"action": action, **sent})
+    [popped] = jobs.pop()
+    page = seen(browser_like, browser_like.post(f"/{path}", data=fields_of(preview.text, path)))
+    assert "1 of 2 left: a consumer holds it." in page
+    assert jobs.counts() == {"delayed": 0, "ready": 0, "reserved": 1, "dead": 0, "finished": 0}
+    finished = jobs.http.post(f"/jobs/{jobs.topic}/a/finish", json={"receipt": popped["receipt"]})
+    assert finished.status_code == 200
+    assert "A job that a consumer holds by then is left alone." in preview.text
+
+
+def test_a_job_that_began_to_run_after_its_page_was_shown_goes_on(browser_like: httpx.Client, jobs: Producer) -> None:
+    jobs.put("a")
+    path = f"console/topics/{jobs.topic}/jobs/a"
+    fields = fields_of(browser_like.get(f"/{path}").text, f"{path}/cancel")
+    jobs.pop()
+    page = seen(browser_like, browser_like.post(f"/{path}/cancel", data=fields))
+    assert '<p class="error" role="alert">Nothing was cancelled: a consumer holds it by now' in page
+    assert jobs.counts()["reserved"] == 1
 
 
 def test_jobs_that_come_or_die_after_the_preview_are_not_touched(browser_like: httpx.Client, jobs: Producer) -> None:
@@ -264,7 +314,7 @@ def test_a_relative_time_means_what_it_meant_in_the_preview(browser_like: httpx.
     wait_until(lambda: 'data-row="beyond"' in browser_like.get(path).text, 10, "the other one comes within the time")
     fields = fields_of(preview.text, f"console/topics/{jobs.topic}/bulk")
     done = browser_like.post(f"/console/topics/{jobs.topic}/bulk", data=fields)
-    assert "1 job cancelled." in seen(browser_like, done)
+    assert "Undo puts it back as it was." in seen(browser_like, done)
     assert jobs.get("beyond") is not None
 
 
@@ -286,6 +336,27 @@ def test_more_than_a_thousand_jobs_need_the_name_of_the_topic(browser_like: http
     wait_until(lambda: ">1,200</strong> of 1,200 cancelled" in browser_like.get(task_path).text, 15, "the task ends")
     assert task_path[1:] in browser_like.get("/console/tasks").text
     assert browser_like.post(f"{task_path}/stop").status_code == 303
+    ended = browser_like.get(task_path).text
+    assert "Undo puts 1,200 jobs back as they were." in ended
+    undone = browser_like.post("/console/undo", data=fields_of(ended, "console/undo"))
+    assert "Put 1,200 jobs back." in seen(browser_like, undone)
+    assert jobs.counts()["delayed"] == 1200
+    assert "Undo puts" not in browser_like.get(task_path).text
+
+
+def test_a_preview_of_a_cancel_says_whether_it_can_be_undone(browser_like: httpx.Client, jobs: Producer) -> None:
+    jobs.put("a", "b", delay=600, tags=["x"])
+    jobs.fail("dead", "x", dead=True, tags=["x"])
+    for sent, action, word in (
+        ({"ids": ["a", "b"]}, "cancel", "You can undo it for 10 minutes: that puts all of them back as they were"),
+        ({"state": "delayed", "all": "1"}, "cancel", "You can undo it for 10 minutes: that puts all of them back"),
+        ({"tag": "x", "all": "1"}, "cancel", "that puts the 2 delayed and ready ones back as they were"),
+        ({"ids": ["dead"]}, "cancel", "It can't be undone: only delayed and ready jobs can be put back."),
+        ({"ids": ["a"]}, "purge", "It can't be undone."),
+    ):
+        data = {"action": action, **sent}
+        page = browser_like.post(f"/console/topics/{jobs.topic}/bulk/preview", data=data).text
+        assert word in html.unescape(page), sent
 
 
 def test_what_only_a_search_finds_can_be_acted_on(browser_like: httpx.Client, jobs: Producer) -> None:
@@ -367,6 +438,78 @@ def test_a_selection_is_rescheduled_run_and_purged(browser_like: httpx.Client, j
     assert jobs.get("b") is None
 
 
+def test_actions_that_do_not_concern_jobs_of_a_state_are_not_offered(
+    browser_like: httpx.Client, jobs: Producer
+) -> None:
+    jobs.put("a", delay=600)
+    jobs.fail("b", "x", dead=True)
+    offered = {
+        state: re.findall(
+            r'name="action" value="(\w+)"', browser_like.get(f"/console/topics/{jobs.topic}/jobs?{state}").text
+        )
+        for state in ("", "state=delayed", "state=ready", "state=dead", "state=reserved", "state=finished")
+    }
+    assert offered == {
+        "": ["run_now", "reschedule", "redrive", "cancel", "purge"],
+        "state=delayed": ["run_now", "reschedule", "cancel", "purge"],
+        "state=ready": ["reschedule", "cancel", "purge"],
+        "state=dead": ["redrive", "cancel", "purge"],
+        "state=reserved": ["cancel", "purge"],
+        "state=finished": ["cancel", "purge"],
+    }
+    path = f"/console/topics/{jobs.topic}/bulk/preview"
+    preview = browser_like.post(path, data={"action": "reschedule", "ids": "b"}).text
+    assert "Reschedule 0 jobs" in " ".join(preview.split())
+    assert 'name="when"' not in preview
+    assert '<button class="button primary"' not in preview
+
+
+def test_a_list_says_in_which_order_it_is_and_that_there_is_more(browser_like: httpx.Client, jobs: Producer) -> None:
+    for job_id, delay in (("b", 100), ("a", 200), ("c", 300)):
+        jobs.put(job_id, delay=delay, tags=["x"])
+    jobs.put(*(f"d{number:02}" for number in range(60)), delay=600, tags=["x"])
+    page = browser_like.get(f"/console/topics/{jobs.topic}/jobs?tag=x").text
+    assert re.findall(r'data-row="([^"]+)"', page)[:3] == ["a", "b", "c"]
+    assert '<option value="asc" selected>By id</option>' in page
+    assert "50 of 63" in " ".join(page.split())
+    due = browser_like.get(f"/console/topics/{jobs.topic}/jobs?state=delayed&due_before=%2B500s").text
+    assert "3 of 3" in " ".join(due.split())
+    searched = browser_like.get(f"/console/topics/{jobs.topic}/jobs?state=delayed&tag=x").text
+    assert "50 found on this page, there may be more" in " ".join(searched.split())
+    first = browser_like.get(f"/console/topics/{jobs.topic}/jobs").text
+    assert '<option value="asc" selected>State by state</option>' in first
+    delayed = browser_like.get(f"/console/topics/{jobs.topic}/jobs?state=delayed").text
+    assert '<option value="asc" selected>Due first</option>' in delayed
+
+
+def test_a_preview_says_when_jobs_are_due_and_what_is_in_them(browser_like: httpx.Client, jobs: Producer) -> None:
+    jobs.put("a", run_at="2035-01-31T09:30:00Z", tags=["customer:7"], body={"n": 12345678901234567890})
+    jobs.put("b", run_at="2035-02-28T09:30:00Z")
+    path = f"/console/topics/{jobs.topic}/bulk/preview"
+    preview = html.unescape(browser_like.post(path, data={"action": "cancel", "ids": ["a", "b"]}).text)
+    assert "2035-01-31 09:30:00 UTC" in preview
+    assert "2035-02-28 09:30:00 UTC" in preview
+    assert '<span class="tag">customer:7</span>' in preview
+    assert '{"n":12345678901234567890}' in preview
+
+
+def test_many_jobs_are_moved_each_by_as_much_and_spread(browser_like: httpx.Client, jobs: Producer) -> None:
+    jobs.put("a", run_at="2035-01-31T09:30:00Z")
+    jobs.put("b", run_at="2035-02-28T09:30:00Z")
+    path = f"console/topics/{jobs.topic}/bulk"
+    preview = browser_like.post(f"/{path}/preview", data={"action": "reschedule", "ids": ["a", "b"]})
+    typed = {"by": "-1d", "spread": "1h"}
+    shown = browser_like.post(f"/{path}", data={**fields_of(preview.text, path), **typed})
+    assert "2035-01-30 09:30:00 UTC" in shown.text
+    assert "2035-02-27 10:30:00 UTC" in shown.text
+    assert (jobs.get("a") or {})["due_at"] == "2035-01-31T09:30:00.000Z", "nothing moves before that was shown"
+    done = browser_like.post(f"/{path}", data={**fields_of(shown.text, path), **typed})
+    assert "2 jobs rescheduled." in seen(browser_like, done)
+    for job_id, day in (("a", "2035-01-30T"), ("b", "2035-02-27T")):
+        due_at = (jobs.get(job_id) or {})["due_at"]
+        assert f"{day}09:30:00.000Z" <= due_at <= f"{day}10:30:00.000Z"
+
+
 def test_nothing_is_done_without_a_choice(browser_like: httpx.Client, jobs: Producer) -> None:
     jobs.put("a", delay=600)
     path = f"/console/topics/{jobs.topic}/bulk/preview"
@@ -386,7 +529,7 @@ def test_a_notice_that_nothing_was_done_is_an_error(browser_like: httpx.Client, 
         (f"{root}/jobs/a/redrive", {}, "It is not dead any more."),
         (f"{root}/jobs/gone/cancel", {}, "There is no such job any more."),
         (f"{root}/jobs/gone/run", {}, "Nothing was changed: "),
-        ("/console/undo", {"token": "x"}, "It is too late to undo this"),
+        ("/console/undo", {"token": "x"}, "There is nothing to put back"),
     ):
         page = seen(browser_like, browser_like.post(path, data=data))
         assert f'<p class="error" role="alert">{text}' in page, path

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import tempfile
+import uuid
 from importlib.resources import files
 from pathlib import Path
 
@@ -139,6 +140,14 @@ async def use_partitions(engine: Engine) -> None:
     assert (await engine.consistency.audit_topic("parted")).clean
 
 
+async def cancel_and_undo(engine: Engine) -> None:
+    """Cancel the jobs with a tag, and put them back."""
+    name = uuid.uuid4().hex
+    call = {"select": {"tag": "x"}, "request_id": name, "undo": True}
+    await engine.bulk.cancel(CancelSelected.model_validate(call))
+    await engine.undos.undo_cancel(name, None)
+
+
 async def call_everything(driver: EngineDriver) -> None:
     """Run every script at least once, in an order that works from any state."""
     await use_partitions(driver.engine)
@@ -173,7 +182,7 @@ async def call_all_of_a_topic(driver: EngineDriver) -> None:
     await driver.cancels.cancel_many(TOPIC, [CancelItem(id="c")])
     await driver.puts.put(job("d", on_conflict="replace", delay=60, tags=["x"]))
     await driver.engine.bulk.reschedule(RescheduleSelected.model_validate({"select": {"tag": "x"}, "by": 1}))
-    await driver.engine.bulk.cancel(CancelSelected.model_validate({"select": {"tag": "x"}}))
+    await cancel_and_undo(driver.engine)
     await driver.puts.put(job("e", on_conflict="replace", delay=60, tags=["x"]))
     await driver.topics.jobs(TOPIC)
     await driver.topics.search(TOPIC, JobFilter(id_prefix="e"))
@@ -231,7 +240,6 @@ async def use_rare_options(driver: EngineDriver) -> None:
     await driver.put("c", unique_for=60, retain=30)
     await driver.pop(3)
     await driver.queue.finish(TOPIC, "c", ANY_RECEIPT)
-    await driver.engine.console_undo.keep(b"{}", 1000)
     await driver.engine.calendars.put("office", PutCalendar(windows=[Window.model_validate({"from": "09:00"})]))
     call = CancelSelected.model_validate({"select": {"tag": "x"}, "request_id": "r"})
     await driver.engine.bulk.cancel(call, None, "shop")

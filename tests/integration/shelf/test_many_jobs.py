@@ -26,8 +26,9 @@ from deferd.engine.bulk_actions import BulkOutcome
 from deferd.engine.engine import Engine
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
-from deferd.engine.shelf import Asked, Page
+from deferd.engine.shelf import Asked, Page, Wanted
 from deferd.engine.topic_sweeps import Pace, Sweep
+from deferd.engine.undos import UndoOutcome
 from deferd.shelf.moving import Mover
 from deferd.shelf.rows import Rows
 from deferd.store.connection import Store
@@ -321,6 +322,60 @@ async def test_only_jobs_of_a_time_leave_the_shelf(driver: EngineDriver, mover: 
     }
 
 
+# Undo
+
+
+@pytest.mark.usefixtures("small_steps")
+async def test_a_cancel_of_jobs_on_the_shelf_is_undone(driver: EngineDriver, mover: Mover) -> None:
+    due = await put_many(driver, 50)
+    await shelve(mover, 30)
+    assert (await cancel(driver, select=TAG, request_id="r", undo=True)).done == 50
+    assert await due_times(driver) == {}
+    assert await driver.engine.undos.undo_cancel("r", None) == UndoOutcome(50, 0)
+    assert await due_times(driver) == due
+    await shelve(mover)
+    assert (await shelved(driver), await due_times(driver)) == (50, due)
+
+
+@pytest.mark.usefixtures("small_steps")
+async def test_an_undo_leaves_ids_that_were_put_again_and_are_on_the_shelf(driver: EngineDriver, mover: Mover) -> None:
+    due = await put_many(driver, 50)
+    await cancel(driver, select=STATE, request_id="r", undo=True)
+    again = [PutJob(topic=TOPIC, id=f"j{number}", delay=9000, body="new") for number in range(10)]
+    await driver.puts.put_many(again)
+    mover._kept_until_s.clear()
+    await shelve(mover)
+    assert await shelved(driver) == 10
+    assert await driver.engine.undos.undo_cancel("r", None) == UndoOutcome(40, 10)
+    found = await due_times(driver)
+    assert found.keys() == due.keys()
+    assert {job_id for job_id, due_ms in found.items() if due_ms != due[job_id]} == {f"j{n}" for n in range(10)}
+    await shelve(mover)
+    assert await shelved(driver) == 50
+
+
+async def test_an_undo_asks_the_shelf_again_when_jobs_may_have_left_meanwhile(
+    driver: EngineDriver, mover: Mover
+) -> None:
+    await put_many(driver, 5)
+    await cancel(driver, select=STATE, request_id="r", undo=True)
+    left: list[None] = []
+
+    async def put_and_shelve_once() -> None:
+        if not left:
+            left.append(None)
+            await driver.puts.put(PutJob(topic=TOPIC, id="j0", delay=9000, body="new"))
+            await shelve(mover)
+
+    async def nothing() -> None:
+        pass
+
+    around_scripts(driver.engine, "undo_cancel", put_and_shelve_once, nothing)
+    assert await driver.engine.undos.undo_cancel("r", None) == UndoOutcome(4, 1)
+    assert (await driver.queue.get(TOPIC, "j0")).body == b'"new"'
+    assert len(await due_times(driver)) == 5
+
+
 # Counts
 
 
@@ -333,6 +388,11 @@ async def test_a_dry_run_counts_jobs_where_they_are(driver: EngineDriver, mover:
     counts = await verb(driver, select=STATE, dry_run=True, samples=40, **by)
     assert (counts.matched, counts.done, counts.was, counts.complete) == (50, 0, {DELAYED: 50}, True)
     assert len({job_id for _, job_id, _ in counts.preview.samples}) == 40
+    on_both = {
+        *(await due_times(driver)).values(),
+        *[job.due_ms for job in (await mover.page(TOPIC, Wanted(), 100)).jobs],
+    }
+    assert (counts.preview.first_due_ms, counts.preview.last_due_ms) == (min(on_both), max(on_both))
     assert await shelved(driver) == 30
     await asyncio.sleep(0.005)
     await put_many(driver, 10, prefix="later")
@@ -345,6 +405,14 @@ async def test_a_dry_run_counts_jobs_where_they_are(driver: EngineDriver, mover:
     limited = await verb(driver, select=STATE, dry_run=True, limit=7, **by)
     assert (limited.matched, limited.complete) == (7, False)
     assert {f"later{n}" for n in range(10)} <= (await due_times(driver)).keys()
+
+
+async def test_delayed_jobs_that_match_are_counted_on_the_shelf_too(driver: EngineDriver, mover: Mover) -> None:
+    due = sorted((await put_many(driver, 50)).values())
+    await shelve(mover, 30)
+    wanted = topics.JobFilter(due_after_ms=due[5], due_before_ms=due[45])
+    assert await driver.topics.matching(TOPIC, wanted, DELAYED) == 40
+    assert await driver.topics.matching(TOPIC, topics.JobFilter(tag="x")) is None
 
 
 @pytest.mark.parametrize("conditions", [{"state": DELAYED}, {"tag": "x"}, {}])

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from deferd.console.job_puts import put_command, put_text
 from deferd.console.json_text import Members, parse
-from deferd.console.undo import put_command, put_text
 from deferd.console.views.bulk import Target, api_call, is_selectable
 from deferd.console.views.filters import read_filter
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from deferd.console.views.filters import read_filter
-from deferd.console.views.typed_times import read_instant, read_new_due_time
+from deferd.console.views.typed_times import read_instant, read_length, read_new_due_time
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 NOW_MS = round(NOW.timestamp() * 1000)
@@ -80,3 +80,36 @@ def test_a_new_due_time_counts_only_as_it_was_shown() -> None:
     refused = read_new_due_time({"when": "soon"}, NOW_MS)
     assert (refused.when, refused.at) == ("soon", None)
     assert (refused.problem or "").startswith("Say when: it must be an instant, such as")
+
+
+@pytest.mark.parametrize(
+    ("text", "length_s"), [("30m", 1800.0), ("+2h30m", 9000.0), (" -1d ", -86_400.0), ("1 h 5 min", 3900.0)]
+)
+def test_a_length_of_time_is_read(text: str, length_s: float) -> None:
+    assert read_length(text) == length_s
+
+
+@pytest.mark.parametrize("text", ["", "5", "0m", "now+5m", "19:00", "--1h", "+"])
+def test_what_is_no_length_of_time_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="a length of time, such as 30m"):
+        read_length(text)
+
+
+def test_many_jobs_move_by_a_length_of_time_and_are_spread() -> None:
+    first = read_new_due_time({"by": "-30m", "spread": "1h"}, NOW_MS)
+    assert (first.options(), first.is_read, first.is_seen) == ({"by": -1800.0, "spread": 3600.0}, True, False)
+    shown = {"by": "-30m", "spread": "1h", "seen": first.seen}
+    assert read_new_due_time(shown, NOW_MS).is_seen
+    for change in ({"by": "30m"}, {"spread": ""}, {"spread": "2h"}, {"by": "", "when": "-30m"}):
+        assert not read_new_due_time({**shown, **change}, NOW_MS).is_seen
+    at = read_new_due_time({"when": "+1h", "spread": "10m"}, NOW_MS)
+    assert at.options() == {"run_at": "2026-03-01T13:00:00.000Z", "spread": 600.0}
+    for given, problem in (
+        ({"when": "+1h", "by": "1h"}, "not both"),
+        ({"by": "soon"}, "Say by how much each job moves"),
+        ({"by": "1h", "spread": "2d"}, "at most a day"),
+        ({"by": "1h", "spread": "-1m"}, "more than 0 s"),
+        ({"spread": "1h"}, "Say when"),
+    ):
+        refused = read_new_due_time(given, NOW_MS)
+        assert (refused.is_read, problem in (refused.problem or "")) == (False, True), given

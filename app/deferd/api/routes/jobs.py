@@ -10,16 +10,16 @@ from msgspec.structs import replace
 from pydantic import Field
 from starlette.responses import Response
 
-from deferd.api.auth.api_keys import Arguments, Recorded
+from deferd.api.auth.api_keys import Arguments, Recorded, no_topics
 from deferd.api.context import CurrentRequest, RequestContext
 from deferd.api.job_responses import job as job_of
 from deferd.api.job_responses import job_without_bodies, written_job, written_put
 from deferd.api.openapi.document import model_of
 from deferd.api.operation_router import OperationRouter
-from deferd.api.responses import JsonResponse
+from deferd.api.responses import JsonResponse, instant_or_none
 from deferd.api.routes.queries import WithBodies
 from deferd.api.routes.tasks import ACCEPTED, begin_call
-from deferd.contract.bulk_model import CancelSelected, RescheduleSelected
+from deferd.contract.bulk_model import CancelSelected, RescheduleSelected, UndoCancel
 from deferd.contract.model import (
     CancelBatch,
     ChangeJob,
@@ -34,7 +34,7 @@ from deferd.contract.model import (
 )
 from deferd.contract.operations import bulk
 from deferd.contract.operations import jobs as contract
-from deferd.contract.operations.bulk import BulkResult, SampleJob
+from deferd.contract.operations.bulk import BulkResult, CancelUndone, SampleJob
 from deferd.contract.operations.jobs import Cancelled, CancelResults, Job, PutResults, StoredJob
 from deferd.contract.strict_model import StrictModel
 from deferd.contract.timestamps import instant
@@ -168,7 +168,19 @@ async def cancel_selected_jobs(request: CurrentRequest, call: CancelSelected) ->
     admission = request.admission
     with request.room_for_call(call):
         outcome = await request.engine.bulk.cancel(call, admission.visible_topics, admission.key_name)
-    return _bulk_result(request, outcome)
+    result = _bulk_result(request, outcome)
+    if not call.undo or call.request_id is None:
+        return result
+    kept = await request.engine.undos.undoable(call.request_id, admission.key_name)
+    return replace(result, undoable=kept.jobs)
+
+
+@router.serves(bulk.UNDO_CANCEL, topics=no_topics)
+async def undo_cancel(request: CurrentRequest, call: UndoCancel) -> CancelUndone:
+    admission = request.admission
+    undone = await request.engine.undos.undo_cancel(call.request_id, admission.key_name, admission.visible_topics)
+    request.changed = undone.put_back
+    return CancelUndone(put_back=undone.put_back, left=undone.left)
 
 
 @router.serves(bulk.RESCHEDULE_SELECTED_JOBS, topics=_topics_of_selection, recorded=_BULK, responses=ACCEPTED)
@@ -193,4 +205,6 @@ def _bulk_result(request: RequestContext, outcome: BulkOutcome) -> BulkResult:
         samples=None
         if preview is None
         else [SampleJob(topic=topic, id=job_id, state=JobState(state)) for topic, job_id, state in preview.samples],
+        first_due_at=None if preview is None else instant_or_none(preview.first_due_ms),
+        last_due_at=None if preview is None else instant_or_none(preview.last_due_ms),
     )

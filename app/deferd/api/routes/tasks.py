@@ -20,6 +20,7 @@ from deferd.api.responses import JsonResponse, instant_or_none
 from deferd.api.routes.queries import page_limit
 from deferd.contract.bulk_model import CancelSelected, RescheduleSelected
 from deferd.contract.errors import FieldError, InvalidInput, TaskNotFound
+from deferd.contract.limits import BULK_MAX
 from deferd.contract.model import JobId
 from deferd.contract.operations import bulk as contract
 from deferd.contract.operations.bulk import CANCEL_SELECTED_JOBS, RESCHEDULE_SELECTED_JOBS
@@ -89,7 +90,7 @@ _OPERATIONS = {
     "redrive": REDRIVE_JOBS.id,
     "purge": PURGE_TOPIC.id,
 }
-_NOT_OF_THE_ACTION = {"as_task", "dry_run", "samples", "request_id", "limit"}
+_NOT_OF_THE_ACTION = {"as_task", "dry_run", "samples", "request_id", "limit", "undo"}
 _NOT_OF_THE_SELECTION = {"verb", "topic", "ids", "cutoff_ms", "limit", "frees_taken"}
 
 
@@ -116,6 +117,8 @@ async def begin_call(
         "cutoff": now_ms if select.cutoff is None else min(instant_ms(select.cutoff), now_ms),
         "limit": call.limit if "limit" in call.model_fields_set else None,
     }
+    if isinstance(call, CancelSelected) and call.undo:
+        spec |= {"undo": call.request_id, "limit": spec["limit"] or BULK_MAX}
     task = await _begin(request, kind, spec, call, call.request_id)
     asked = type(call).model_validate(task.spec["call"]), task.spec["limit"]
     if asked != (type(call).model_validate(fields), spec["limit"]):
@@ -178,6 +181,7 @@ def _shown(task: Task) -> contract.Task:
         topic=spec["topic"],
         select=spec["select"],
         action=spec.get("action") or None,
+        request_id=spec.get("undo"),
         cutoff=instant(spec["cutoff"]),
         by=spec["by"],
         via=spec["change"]["via"],

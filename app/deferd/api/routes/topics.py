@@ -202,14 +202,18 @@ async def resume_topic(request: CurrentRequest, topic: Topic, _body: EmptyBody =
 @router.serves(contract.LIST_JOBS)
 async def list_jobs(request: CurrentRequest, topic: Topic, query: Annotated[JobsQuery, Query()]) -> JobPage:
     topics, wanted, looked_at, reverse = request.engine.topics, query.wanted(), None, query.order == "desc"
+    matching = None
     state = (wanted.only_state if wanted is not None else None) or query.state
     page = (state, query.cursor, query.limit)
     if wanted is None:
         records, next_cursor = await topics.jobs(topic, *page, reverse=reverse)
     else:
         records, next_cursor, looked_at = await topics.search(topic, wanted, *page, reverse=reverse)
+        matching = await topics.matching(topic, wanted, state)
     shown = written_job if query.bodies else job_without_bodies
-    return JobPage(jobs=[shown(record) for record in records], next_cursor=next_cursor, looked_at=looked_at)
+    return JobPage(
+        jobs=[shown(record) for record in records], next_cursor=next_cursor, looked_at=looked_at, matching=matching
+    )
 
 
 @router.serves(contract.REDRIVE_JOBS, recorded=Recorded(filter="redrive"), responses=ACCEPTED)

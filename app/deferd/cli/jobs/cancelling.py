@@ -143,6 +143,7 @@ def _cancel_each(topic: str, ids: tuple[str, ...], options: Any, *, as_json: boo
 @click.option("--by", type=values.signed_duration, help="move the due times by this much: 1h, -30m")
 @click.option("--delay", type=values.duration, help="due this long from now: 90, 30m, 24h, 7d")
 @click.option("--run-at", type=values.instant, help="due at this instant: 2030-01-31T09:30:00Z")
+@click.option("--spread", type=values.duration, help="not all at once, but spread over this: 10m, 1h")
 @click.option("--request-id", metavar="ID", help="repeats of this command with the same ID move no job twice")
 def reschedule(
     *,
@@ -151,6 +152,7 @@ def reschedule(
     by: float | None,
     delay: float | None,
     run_at: datetime | None,
+    spread: float | None,
     request_id: str | None,
     client: Client,
     as_json: bool,
@@ -167,7 +169,7 @@ def reschedule(
         raise UsageError("--task is for --tag and --state")
     select = _selector(topic, ids, **many)
     calls = (client.reschedule_all, client.start_reschedule_all)
-    action = {"by": by, "delay": delay, "run_at": run_at, "request_id": request_id}
+    action = {"by": by, "delay": delay, "run_at": run_at, "spread": spread, "request_id": request_id}
     _act_on_many(client, calls, select, "rescheduled", action, as_json=as_json, **many)
 
 

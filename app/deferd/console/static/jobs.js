@@ -78,7 +78,8 @@ function countSelected() {
   if (!count) return;
   const all = document.getElementById("all-matching").checked;
   const selected = boxes().filter((box) => box.checked).length;
-  count.textContent = all ? "All pages" : `${selected} selected`;
+  const total = region.querySelector("[data-total]")?.dataset.total;
+  count.textContent = all ? (total ? `All ${total}` : "All pages") : `${selected} selected`;
   form.classList.toggle("has-selection", all || selected > 0);
   for (const box of boxes()) box.closest("tr").classList.toggle("selected", box.checked || all);
   const whole = document.getElementById("check-all");
@@ -122,6 +123,8 @@ function startSelection() {
 // A bar that says until when something can be undone
 
 function startUndo(bar) {
+  if (bar.dataset.started) return;
+  bar.dataset.started = "1";
   const left = bar.querySelector("[data-left]");
   const ends = Number(bar.dataset.ends);
   const tick = () => {
@@ -206,7 +209,9 @@ function startFilter() {
 
 startFilter();
 if (form && region) startSelection();
-for (const bar of document.querySelectorAll("[data-undo]")) startUndo(bar);
+const startUndos = () => document.querySelectorAll("[data-undo]").forEach(startUndo);
+startUndos();
+document.addEventListener("htmx:afterSwap", startUndos); // that of a task comes with its end
 startCopying();
 startMenus();
 startTyped();

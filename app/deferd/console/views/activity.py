@@ -8,6 +8,7 @@ from typing import Any
 from starlette.responses import Response
 
 from deferd.console.api_calls import api_path, page_path
+from deferd.console.undo import undoable
 from deferd.console.views.filters import read_filtered, topics_filter
 from deferd.console.visit import PageList, Visit
 from deferd.contract.operations.operation import all_operations
@@ -61,7 +62,9 @@ async def tasks(visit: Visit) -> Response:
 @pages.page("/console/tasks/{id}")
 async def task(visit: Visit, id: str) -> Response:
     """The progress of a task, or its result."""
-    return visit.render("task.html", here="activity", task=await visit.read(api_path("tasks", id)))
+    found = await visit.read(api_path("tasks", id))
+    token = found.get("request_id") if "ended_at" in found else None
+    return visit.render("task.html", here="activity", task=found, undo=await undoable(visit, token))
 
 
 @pages.action("/console/tasks/{id}/stop")

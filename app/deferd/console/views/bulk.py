@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from starlette.responses import Response
 
 from deferd.console.api_calls import ApiRefused, api_path, page_path
-from deferd.console.undo import UNDO_JOBS_MAX, can_undo, cancel, put_back
+from deferd.console.json_text import member_text, off_loop, parse, plain
+from deferd.console.undo import undo as undo_cancel
 from deferd.console.views.filters import JobListFilter, read_filter, refuse_masked_error
-from deferd.console.views.jobs import KEPT_IN_URL, jobs_url, read_rows
+from deferd.console.views.jobs import ACTIONS, KEPT_IN_URL, jobs_url, read_rows
 from deferd.console.views.typed_times import NewDueTime, read_new_due_time
 from deferd.console.visit import PageList, Visit
 from deferd.contract.limits import BULK_MAX, REDRIVE_MAX, SELECT_IDS_MAX
+from deferd.contract.timestamps import format_instant, parse_instant
 
 pages = PageList()
 _PAGES_SEARCHED = 20
 _VALUE_SHOWN = 100
-SCOPES = {"cancel": "cancel", "reschedule": "put", "run_now": "put", "redrive": "admin", "purge": "admin"}
-"""The actions, and the scope that each needs."""
-VERBS = {
-    "cancel": ("Cancel", "cancelled"),
-    "reschedule": ("Reschedule", "rescheduled"),
-    "run_now": ("Run now", "made due now"),
-    "redrive": ("Redrive", "ready again"),
-    "purge": ("Purge", "removed"),
-}
+_BODY_SHOWN = 160
+_CALLS_KEPT = 5
+"""Requests that the action itself needs: it would be refused if reading the samples used up the rate limit."""
 TYPED_ABOVE = 1000
 """Above this many jobs, people must type the name of the topic, and a task does it."""
 
@@ -56,7 +54,7 @@ async def preview(visit: Visit, topic: str) -> Response:
     form = await visit.form_lists()
     fields = {name: values[-1] for name, values in form.items()}
     action = fields.get("action", "")
-    if action not in SCOPES:
+    if action not in ACTIONS:
         return visit.redirect(jobs_url(topic), problem="Choose what to do.")
     wanted = _filter_of(visit, fields)
     is_complete = True
@@ -80,7 +78,7 @@ async def act(visit: Visit, topic: str) -> Response:
     """Carry out what was previewed."""
     fields = await visit.form()
     action = fields.get("action", "")
-    if action not in SCOPES:
+    if action not in ACTIONS:
         return visit.redirect(jobs_url(topic))
     ids = tuple(fields["id_list"].split()) if fields.get("id_list") else None
     frozen = {name: at for name in ("due_after", "due_before") if (at := fields.get(f"frozen_{name}"))}
@@ -98,50 +96,40 @@ async def act(visit: Visit, topic: str) -> Response:
         problem = f"Type the name of the topic, {topic}, to confirm: these are more than {TYPED_ABOVE:,} jobs."
         return await _preview(visit, action, target, cutoff, fields, problem=problem, new=new)
     back = _back(topic, fields)
-    if action == "cancel" and ids is not None and len(ids) <= UNDO_JOBS_MAX:
-        with_undo, spare_held = can_undo(visit, len(ids)), fields.get("held") == "spare"
-        done = await cancel(visit, topic, list(ids), spare_held=spare_held, cutoff=cutoff, with_undo=with_undo)
-        parts = [f"{done.done:,} of {len(ids):,} cancelled."]
-        parts += [f"{done.held:,} left: a consumer holds them."] if done.held else []
-        if done.was_held:
-            parts.append(f"{done.was_held:,} were running: their consumers get an error at their next request.")
-        if done.done and not with_undo:
-            parts.append("It can't be undone: the rate limit of your key has no room to keep the jobs.")
-        separator = "&" if "?" in back else "?"
-        to = back if done.undo is None else f"{back}{separator}undo={done.undo}"
-        text = " ".join(parts)
-        if not done.done:
-            return visit.redirect(to, problem=text)
-        return visit.redirect(to, notice=None if done.undo and not done.held and not done.was_held else text)
     as_task = ids is None and matched > TYPED_ABOVE
-    options = _options(action, fields) if new is None else {"run_at": new.at}
+    options = _options(action, fields) if new is None else new.options()
     call = api_call(action, target, cutoff=cutoff, options=options, as_task=as_task)
-    if action in {"reschedule", "run_now"} and call.body is not None:
-        call.body["request_id"] = fields.get("request_id") or secrets.token_hex(12)
+    token = fields.get("request_id") or secrets.token_hex(12)
+    with_undo = action == "cancel" and fields.get("undo") == "1"
+    if call.body is not None and (with_undo or action in {"reschedule", "run_now"}):
+        call.body.update({"request_id": token}, **({"undo": True} if with_undo else {}))
     result = await visit.write(call.method, call.path, call.body, **call.query)
     if as_task:
         return visit.redirect(page_path("console", "tasks", result["id"]))
     text, is_any = _result_text(action, result)
-    return visit.redirect(back, notice=text, problem=None if is_any else text)
+    if result.get("undoable"):
+        back += f"{'&' if '?' in back else '?'}undo={token}"
+    is_all_said = result.get("undoable") == result.get("matched", 0)  # by the bar with the undo
+    return visit.redirect(back, notice=None if is_all_said else text, problem=None if is_any else text)
 
 
 @pages.action("/console/undo")
 async def undo(visit: Visit) -> Response:
-    """Put cancelled jobs again, within some seconds of the cancel."""
+    """Put cancelled jobs back, within ten minutes of the cancel."""
     form = await visit.form()
-    undone = await put_back(visit, form.get("token", ""))
-    if undone is None:
-        return visit.redirect("./", problem="It is too late to undo this, or that is under way.")
-    failed = [result for result in undone.results if result["status"] != 201]
-    done = len(undone.results) - len(failed)
-    notice = f"Put {done:,} {'job' if done == 1 else 'jobs'} again."
-    if failed:
-        notice += f" {len(failed):,} could not be put: {failed[0].get('code', failed[0]['status'])}."
-    to = jobs_url(undone.topic)
-    if len(undone.results) == 1:
-        to = page_path("console", "topics", undone.topic, "jobs", undone.results[0]["id"])
-    to = to if undone.undo is None else f"{to}?undo={undone.undo}"
-    return visit.redirect(to, notice=notice, problem=notice if failed else None)
+    put_back, left = await undo_cancel(visit, form.get("token", ""))
+    topic, job_id = form.get("topic", ""), form.get("id", "")
+    to = "console/tasks" if not topic else jobs_url(topic)
+    if topic and job_id:
+        to = page_path("console", "topics", topic, "jobs", job_id)
+    if left:
+        to += f"?undo={form.get('token', '')}"
+    if not put_back and not left:
+        return visit.redirect(to, problem="There is nothing to put back: it is too late, or it was done already.")
+    notice = f"Put {put_back:,} {'job' if put_back == 1 else 'jobs'} back."
+    if left:
+        notice += f" {left:,} could not be put back: other jobs have their ids by now, or the topic is full."
+    return visit.redirect(to, notice=notice, problem=notice if left else None)
 
 
 async def _preview(
@@ -157,15 +145,15 @@ async def _preview(
 ) -> Response:
     """The page that counts. Without a cutoff that of the count holds: it is by the clock of the topic's own shard."""
     found = await _count(visit, action, target, cutoff)
-    scope = SCOPES[action]
+    await _show_samples(visit, target.topic, found["samples"])
     return visit.render(
         "bulk_preview.html",
         status=200 if problem is None else 422,
         here="topics",
         topic=target.topic,
         action=action,
-        verb=VERBS[action][0],
-        scope=scope,
+        verb=ACTIONS[action].verb,
+        scope=ACTIONS[action].scope,
         target=target,
         id_list=" ".join(target.ids or ()),
         kept={name: value for name, value in fields.items() if name in KEPT_IN_URL},
@@ -177,10 +165,41 @@ async def _preview(
         given=fields,
         problem=problem,
         new=new,
+        lands=None if new is None or not new.is_read else _lands(new, found, visit.now_ms or 0),
         request_id=secrets.token_hex(12),
         back=_back(target.topic, fields),
-        has_undo=action == "cancel" and target.ids is not None and can_undo(visit, len(target.ids), ever=True),
+        has_undo=action == "cancel" and found["complete"],
+        most_undone=BULK_MAX,
     )
+
+
+def _lands(new: NewDueTime, found: dict[str, Any], now_ms: int) -> tuple[str, str]:
+    """When the first and the last of the jobs are due then."""
+    now = datetime.fromtimestamp(now_ms / 1000, UTC)
+    first, last = (parse_instant(found[name]) if name in found else now for name in ("first_due_at", "last_due_at"))
+    if new.at is not None:
+        first = last = parse_instant(new.at)
+    elif new.by_s is not None:
+        first, last = (max(at + timedelta(seconds=new.by_s), min(at, now)) for at in (first, last))
+    return format_instant(first), format_instant(last + timedelta(seconds=new.spread_s or 0))
+
+
+async def _show_samples(visit: Visit, topic: str, samples: list[dict[str, Any]]) -> None:
+    """Add due time, tags and the beginning of the body to the samples, if the key's rate limit has room for that."""
+    if not visit.has_room_for(len(samples) + _CALLS_KEPT):
+        return
+    for sample in samples:
+        try:
+            content = await visit.read_bytes(api_path("jobs", topic, sample["id"]))
+        except ApiRefused:  # it is gone, or the key may not read
+            continue
+        sample["shown"] = await off_loop(len(content), partial(_shown, content))
+
+
+def _shown(content: bytes) -> dict[str, Any]:
+    body = member_text(content, "body") or "null"
+    job = plain(parse(content))
+    return {"due_at": job["due_at"], "tags": job.get("tags") or [], "body": body[: _BODY_SHOWN + 1]}
 
 
 async def _count(
@@ -242,7 +261,7 @@ def api_call(
         if dry_run:
             body["dry_run"] = True
         return _ApiCall("POST", api_path("topics", topic, "redrive"), body, {})
-    if action == "purge" and ids is None:
+    if action == "purge" and ids is None and (wanted.state or of_group):
         query: dict[str, Any] = {"state": wanted.state, "tag": wanted.tag or None, **of_group, **cut}
         query |= {"dry_run": True} if dry_run else {"as_task": True} if as_task else {}
         return _ApiCall("DELETE", api_path("topics", topic), None, query)
@@ -278,16 +297,26 @@ def _options(action: str, fields: Mapping[str, str]) -> dict[str, Any]:
     """The members of the call that say what happens, but for a new due time."""
     if action == "run_now":
         return {"delay": 0}
-    return {"if_reserved": "refuse"} if action == "cancel" and fields.get("held") == "spare" else {}
+    # A job that began to run since the preview is left alone: it was not among what the preview showed.
+    return {"if_reserved": "refuse"} if action in {"cancel", "purge"} and fields.get("held") != "cancel" else {}
 
 
 def _result_text(action: str, result: dict[str, Any]) -> tuple[str, bool]:
     """What was done in words, and whether anything was."""
     done = next(result[name] for name in ("done", "redriven", "removed") if name in result)
-    text = f"{done:,} {'job' if done == 1 else 'jobs'} {VERBS[action][1]}."
+    text = f"{done:,} {'job' if done == 1 else 'jobs'} {ACTIONS[action].done}."
     matched = result.get("matched", done)
-    if matched > done:
-        text += f" {matched - done:,} of {matched:,} stayed as they were."
+    left = matched - done
+    if left and action in {"cancel", "purge"}:
+        text += f" {left:,} of {matched:,} left: {'a consumer holds it' if left == 1 else 'consumers hold them'}."
+    elif left:
+        text += f" {left:,} of {matched:,} stayed as {'it was' if left == 1 else 'they were'}."
+    were_held = result.get("was", {}).get("reserved", 0) - left if action in {"cancel", "purge"} else 0
+    if were_held > 0:
+        text += f" Consumers held {were_held:,} of them, and get an error at their next request."
+    undoable = result.get("undoable", done)
+    if undoable < done:
+        text += f" {done - undoable:,} of them can't be put back." if undoable else " That can't be undone."
     return text if result.get("complete", True) else f"{text} There are more: do it again for them.", done > 0
 
 

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 from starlette.responses import Response
 
 from deferd.console.api_calls import ApiRefused, api_path, page_path
+from deferd.console.job_puts import put_command, put_text
 from deferd.console.json_text import Members, compact, member_text, off_loop, parse, plain, pretty
 from deferd.console.masks import Masks
 from deferd.console.rendering import duration
 from deferd.console.undo import cancel as cancel_with_undo
-from deferd.console.undo import put_command, put_text, undoable
+from deferd.console.undo import undoable
 from deferd.console.views.jobs import jobs_url
 from deferd.console.views.typed_times import read_new_due_time
 from deferd.console.visit import PageList, Visit
@@ -60,7 +61,7 @@ async def job(visit: Visit, topic: str, id: str) -> Response:
         "topic": topic,
         "id": id,
         "why": why,
-        "undo": await undoable(visit) if visit.fragment is None else None,
+        "undo": await undoable(visit, visit.query.get("undo")) if visit.fragment is None else None,
         "first": SHOWN_FIRST,
     }
     shown = await visit.read_or_none({404}, api_path("jobs", topic, id), bodies=False)
@@ -171,10 +172,14 @@ async def copy(visit: Visit, topic: str, id: str) -> Response:
 
 @pages.action(_PATH + "/cancel")
 async def cancel(visit: Visit, topic: str, id: str) -> Response:
-    """Cancel the job; if nobody holds it, that can be undone for some seconds."""
-    done = await cancel_with_undo(visit, topic, [id], spare_held=False)
+    """Cancel the job, also while a consumer holds it if the page said so; else that can be undone."""
+    spare_held = (await visit.form()).get("held") != "cancel"
+    done = await cancel_with_undo(visit, topic, [id], spare_held=spare_held)
     if done.undo is not None:
         return visit.redirect(f"{_job_url(topic, id)}?undo={done.undo}")
+    if done.held:
+        text = "Nothing was cancelled: a consumer holds it by now, and may be at work."
+        return visit.redirect(_job_url(topic, id), problem=text)
     if not done.done:
         return visit.redirect(_job_url(topic, id), problem="There is no such job any more.")
     held = " The consumer that holds it gets an error at its next request." if done.was_held else ""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection
+from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
@@ -22,6 +23,27 @@ KEPT_IN_URL = (
 """The query of the list's URL, for the way back to it."""
 
 
+class Action(NamedTuple):
+    """What can be done with many jobs: the verb, what the jobs then are, and the scope that it needs.
+
+    `states` are those of the jobs that it concerns; others stay as they are.
+    """
+
+    verb: str
+    done: str
+    scope: str
+    states: Collection[str] = STATES
+
+
+ACTIONS = {
+    "run_now": Action("Run now", "made due now", "put", {"delayed"}),
+    "reschedule": Action("Reschedule", "rescheduled", "put", {"delayed", "ready"}),
+    "redrive": Action("Redrive", "ready again", "admin", {"dead"}),
+    "cancel": Action("Cancel", "cancelled", "cancel"),
+    "purge": Action("Purge", "removed", "admin"),
+}
+
+
 @pages.page("/console/topics/{topic}/jobs")
 async def jobs(visit: Visit, topic: str) -> Response:
     """A page of jobs that match the filter in the URL."""
@@ -39,7 +61,10 @@ async def jobs(visit: Visit, topic: str) -> Response:
         "order": visit.query.get("order") if visit.query.get("order") in {"asc", "desc"} else _order_of(wanted),
         "default_order": _order_of(wanted),
         "title_state": wanted.state or "all",
-        "undo": await undoable(visit) if visit.fragment is None else None,
+        "actions": {
+            name: action for name, action in ACTIONS.items() if wanted.state is None or wanted.state in action.states
+        },
+        "undo": await undoable(visit, visit.query.get("undo")) if visit.fragment is None else None,
         "every_s": _SEARCHED_EVERY_S if wanted.is_search and not wanted.tag else _EVERY_S,
     }
     if visit.wants("tabs", "rows"):
@@ -61,7 +86,9 @@ def _order_of(wanted: JobListFilter) -> str:
 async def _read_page(visit: Visit, topic: str, wanted: JobListFilter, values: dict[str, Any]) -> dict[str, Any]:
     """The rows, where the next page begins, and how much of the topic has been searched."""
     if wanted.problems:
-        return dict.fromkeys(("exact", "next_url", "first_url", "searched", "total", "refused")) | {"rows": []}
+        return dict.fromkeys(("exact", "next_url", "first_url", "searched", "matching", "total", "refused")) | {
+            "rows": []
+        }
     refused = None
     page: dict[str, Any] = {"jobs": [], "next_cursor": None}
     exact = None
@@ -79,13 +106,14 @@ async def _read_page(visit: Visit, topic: str, wanted: JobListFilter, values: di
     searched = page.get("looked_at")
     if searched is not None and before.isdecimal() and "cursor" in visit.query:
         searched += int(before[:15])
-    next_cursor = page["next_cursor"]
+    next_cursor, matching = page["next_cursor"], page.get("matching")
     counts = values["view"]["counts"]
     return {
         "rows": rows,
         "exact": exact,
         "refused": refused,
-        "searched": searched,
+        "searched": None if matching is not None else searched,
+        "matching": matching,
         "total": counts[wanted.state] if wanted.state else sum(counts.values()),
         "next_url": visit.url(cursor=next_cursor, searched=searched) if next_cursor else None,
         "first_url": visit.url(cursor=None, searched=None) if "cursor" in visit.query else None,

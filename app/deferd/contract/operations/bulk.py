@@ -34,10 +34,19 @@ class BulkResult(Response, frozen=True, kw_only=True):
         "False when the `limit` was reached and there may be more: repeat the call, a reschedule with "
         "the same `request_id`.",
     ]
+    undoable: Annotated[
+        int | None,
+        "Only with `undo`: how many of the jobs `POST /jobs/undo` puts back now. Not those that a consumer held, dead "
+        "and finished ones, those with a follow-up, collections, and what there was no room for.",
+    ] = None
     cutoff: Annotated[
         datetime | None, "Only with `samples`: only jobs that were there, or dead, by then were counted."
     ] = None
     samples: Annotated[list[SampleJob] | None, "Only with `samples`: some of the jobs."] = None
+    first_due_at: Annotated[
+        datetime | None, "Only with `samples`: when the first of the delayed and ready jobs is due, if there are any."
+    ] = None
+    last_due_at: Annotated[datetime | None, "Only with `samples`: when the last of them is due."] = None
 
     schema_examples = ({"matched": 4, "done": 4, "was": {"delayed": 3, "ready": 1}, "complete": True},)
 
@@ -84,6 +93,19 @@ class DryRun(Response, frozen=True, kw_only=True):
     samples: Annotated[list[SampleJob], "Some of the jobs."]
 
 
+class CancelUndone(Response, frozen=True, kw_only=True):
+    """What an undo of a cancel did."""
+
+    put_back: Annotated[int, "Jobs that are there again, as they were."]
+    left: Annotated[
+        int,
+        "Jobs that are not: their ids were put again meanwhile or are taken, or their topics have more partitions now, "
+        "or no room for them, for which the undo can be repeated.",
+    ]
+
+    schema_examples = ({"put_back": 49_998, "left": 2},)
+
+
 class Task(Response, frozen=True, kw_only=True):
     """An action on many jobs that runs in the background."""
 
@@ -97,6 +119,9 @@ class Task(Response, frozen=True, kw_only=True):
     topic: Annotated[str | None, "The topic, if it concerns one alone."] = None
     select: Annotated[dict[str, Any], "What selects the jobs, as it was given."]
     action: Annotated[dict[str, Any] | None, "What happens to the jobs, as it was given, if anything."] = None
+    request_id: Annotated[
+        str | None, "Only with `undo`: for ten minutes after its end `POST /jobs/undo` with this undoes the cancel."
+    ] = None
     cutoff: Annotated[
         datetime,
         "It acts on jobs that were put until then, and on dead ones that died until then: when it "
@@ -165,12 +190,30 @@ RESCHEDULE_SELECTED_JOBS = Operation(
     summary="Reschedule jobs by tag, name or state",
     description=(
         "Gives the selected jobs that are delayed or ready a new due time: `by` seconds later than theirs, "
-        f"after `delay` seconds, or at `run_at`. {_STEPS} with the same `request_id`, which moves none twice."
+        "after `delay` seconds, or at `run_at`; with `spread` not all at once. "
+        f"{_STEPS} with the same `request_id`, which moves none twice."
     ),
     response=BulkResult,
     response_description="What was rescheduled.",
     repeatable=False,
     done="rescheduled jobs",
+)
+UNDO_CANCEL = Operation(
+    "undo_cancel",
+    "POST",
+    "/jobs/undo",
+    tag="jobs",
+    scope=Scope.PUT,
+    summary="Undo a cancel",
+    description=(
+        "Puts back the jobs that a call with `undo` and this `request_id` has cancelled within ten minutes, with the "
+        "same key. Each is as it was, with its attempts: due when it was due, and if that is past, behind those that "
+        "are ready. An id that was put again meanwhile stays as it is. The bounds of keys do not count. To repeat it "
+        "puts no job back twice; without anything to put back, and when it is too late, both numbers are 0."
+    ),
+    response=CancelUndone,
+    response_description="What was put back.",
+    done="undid a cancel",
 )
 
 LIST_TASKS = Operation(

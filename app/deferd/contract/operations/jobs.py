@@ -228,6 +228,11 @@ class JobPage(Response, frozen=True, kw_only=True):
     jobs: list[Job]
     next_cursor: Annotated[str | None, "The `cursor` of the next page; `null` on the last page."]
     looked_at: Annotated[int | None, "With a filter: how many jobs were searched for this page."] = None
+    matching: Annotated[
+        int | None,
+        "How many jobs match on all pages together, where that is known without looking at each: with `tag` alone, "
+        "unless the service has a shelf, and with `due_after` and `due_before` alone for delayed jobs.",
+    ] = None
 
     schema_examples = ({"jobs": [_EXAMPLE], "next_cursor": None},)
 

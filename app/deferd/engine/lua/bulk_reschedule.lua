@@ -3,6 +3,8 @@
 -- @flags allow-oom
 -- KEYS, ARGV: see lib/selection.lua; further in ARGV[2] one of
 --     by     ms to add to the due time of each job | delay  ms from now | at  an instant, ms
+--   and maybe
+--     spread  ms: each job is due later by a part of this, from 0 to all of it, that depends on its id
 -- Returns: see lib/selection.lua
 -- Bound: see lib/selection.lua
 -- No due time becomes earlier than now, and `by` makes no job due earlier that is due already. A job that `by` would move
@@ -12,10 +14,17 @@
 local MOST_AHEAD_MS = 315576000000
 local last = last_position()
 
+-- By how much later a job is due because of the spread.
+local function spread_of(id)
+  return OPTIONS.spread and tonumber(string.sub(redis.sha1hex(id), 1, 12), 16) % (OPTIONS.spread + 1) or 0
+end
+
 -- The new due time of a job; nil if the job stays as it is.
-local function new_due(due)
-  if not OPTIONS.by then return math.max(OPTIONS.delay and now + OPTIONS.delay or OPTIONS.at, now) end
-  local wanted = math.max(due + OPTIONS.by, math.min(due, now))
+local function new_due(due, id)
+  if not OPTIONS.by then
+    return math.max(OPTIONS.delay and now + OPTIONS.delay or OPTIONS.at, now) + spread_of(id)
+  end
+  local wanted = math.max(due + OPTIONS.by, math.min(due, now)) + spread_of(id)
   if wanted > due and wanted > now + MOST_AHEAD_MS then return nil end
   return wanted
 end
@@ -43,7 +52,7 @@ return run_step(function(jobs)
   local expiries = redis.call('EXISTS', EXPIRY) == 1 and redis.call('ZMSCORE', EXPIRY, unpack(jobs.ids)) or {}
   for index, id in ipairs(jobs.ids) do
     local state = jobs.states[index]
-    local raw, due = jobs.raws[index], (state == 'delayed' or state == 'ready') and new_due(jobs.dues[index])
+    local raw, due = jobs.raws[index], (state == 'delayed' or state == 'ready') and new_due(jobs.dues[index], id)
     if due then
       dues[index] = due
       count = count + 1

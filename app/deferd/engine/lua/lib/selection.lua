@@ -19,7 +19,8 @@
 --     to_score, to_id  with state delayed: the end of the range, see lib/paging.lua
 --   ARGV[3..] ids
 -- and returns { jobs looked at, 1 when the state may have more jobs, score, id, end,
---   done, and of the matched jobs: delayed, ready, reserved, dead, finished; then id and state of each sample }
+--   done, and of the matched jobs: delayed, ready, reserved, dead, finished, the first and the last due time, ms, of those
+--   that are delayed or ready, '' without one; then id and state of each sample }
 -- Bound: the ids or `most`, at most 1000, and 1 MiB of records, or one; if their sizes differ much, some more are read.
 local OPTIONS = cjson.decode(ARGV[2])
 local now = now_ms()
@@ -123,10 +124,13 @@ local function run_step(act)
   end
   local jobs, looked = { ids = {} }, 0
   if #ids > 0 then jobs, looked = matching(ids) end
-  local matched = { delayed = 0, ready = 0, reserved = 0, dead = 0, finished = 0 }
+  local matched, first_due, last_due = { delayed = 0, ready = 0, reserved = 0, dead = 0, finished = 0 }, math.huge, 0
   for index = 1, #jobs.ids do
     local state = jobs.states[index]
     matched[state] = matched[state] + 1
+    if state == 'delayed' or state == 'ready' then
+      first_due, last_due = math.min(first_due, jobs.dues[index]), math.max(last_due, jobs.dues[index])
+    end
   end
   local done, left = 0, {}
   if #jobs.ids > 0 and not OPTIONS.dry_run then
@@ -149,6 +153,9 @@ local function run_step(act)
   for _, state in ipairs(COUNTED) do
     reply[#reply + 1] = matched[state]
   end
+  local has_due = first_due < math.huge
+  reply[#reply + 1] = has_due and string.format('%.0f', first_due) or ''
+  reply[#reply + 1] = has_due and string.format('%.0f', last_due) or ''
   for index = 1, math.min(OPTIONS.samples or 0, #jobs.ids) do
     reply[#reply + 1] = jobs.ids[index]
     reply[#reply + 1] = jobs.states[index]

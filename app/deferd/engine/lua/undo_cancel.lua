@@ -1,0 +1,71 @@
+-- Put jobs back that a call on many jobs has cancelled and kept, those of one step, as they were: due when they were due, or
+-- behind all ready ones if that is past. An id that was put again meanwhile, or is taken, stays as it is.
+-- @flags allow-oom
+-- KEYS: see lib/topic.lua
+-- ARGV[1] topic | ARGV[2] name of the call | ARGV[3] number of the step, see lib/undo.lua | ARGV[4] in which generation the
+--   shelf was asked for the ids
+-- Returns { number of jobs that are back, number of those that are not }: both 0 when they were put back already, or it is
+--   too late. None is back when the topic has another number of partitions now; and when it has no room for all of them, in
+--   which case they stay kept. Or { -1, the first generation in which the shelf must have been asked }, and nothing is done
+-- Bound: the jobs of a step, at most 60, with a megabyte of records, or one.
+local name, step, generation = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local NO_SHELF = 9007199254740991
+local key, now = UNDO.key(name, step), now_ms()
+local kept = redis.call('LRANGE', key, 0, -1)
+if #kept == 0 then return { 0, 0 } end
+local first = generation == NO_SHELF and 0 or SHELF.first_generation()
+if generation < first then return { -1, first } end
+local ids, raws = {}, {}
+for id in string.gmatch(kept[2], '%S+') do
+  ids[#ids + 1] = id
+  raws[#raws + 1] = kept[#ids + 2]
+end
+-- These fail for a key of the wrong type, before a job is stored.
+local last = last_position()
+redis.call('ZCARD', DELAY)
+redis.call('ZCARD', EXPIRY)
+redis.call('ZCARD', CANCELLED)
+local taken = redis.call('ZMSCORE', TAKEN, unpack(ids))
+local settings = stored_settings()
+local is_same = (settings.n or 1) == tonumber(kept[1])
+local max_jobs = settings.j or 0
+if is_same and max_jobs > 0 and live_jobs() + #ids > math.ceil(max_jobs / (settings.n or 1)) then return { 0, #ids } end
+local back, delayed, ready, watched, tagged, earliest, noted = {}, {}, {}, {}, {}, math.huge, {}
+for index, id in ipairs(ids) do
+  local is_read, record = pcall(read_record, raws[index])
+  local is_free = is_same and is_read and not (taken[index] and tonumber(taken[index]) > now)
+  if is_free and redis.call('HSETNX', POOL, id, raws[index]) == 1 then
+    back[#back + 1] = id
+    noted[#noted + 1] = string.format('P%.0f %s %.0f', now, id, record.due)
+    if record.due > now then
+      delayed[#delayed + 1], delayed[#delayed + 2] = string.format('%.0f', record.due), id
+      earliest = math.min(earliest, record.due)
+    else
+      ready[#ready + 1] = id
+    end
+    local has_limits, expiry = pcall(end_of_waiting, record)  -- another program may have damaged them
+    if has_limits and expiry then
+      watched[#watched + 1], watched[#watched + 2] = expiry, id
+      earliest = math.min(earliest, expiry)
+    end
+    if record.extra.g then tagged[id] = record.extra.g end
+  end
+end
+if #back > 0 then
+  ensure_topic()
+  redis.call('ZREM', TAKEN, unpack(back))
+  redis.call('ZREM', CANCELLED, unpack(back))
+  if #delayed > 0 then redis.call('ZADD', DELAY, unpack(delayed)) end
+  if #ready > 0 then append_ready(ready, last) end
+  if #watched > 0 then redis.call('ZADD', EXPIRY, unpack(watched)) end
+  tally('put', #back)
+  if settings.ev then note_events(settings.ev, noted) end
+  if earliest < math.huge then schedule(earliest) end
+  if #ready > 0 then wake_consumers() end
+end
+redis.call('HINCRBY', of_shard('undos'), UNDO.minute(now, redis.call('PTTL', key)), -UNDO.bytes(ids, raws))
+redis.call('DEL', key)
+redis.pcall('LSET', UNDO.key(name), step, '')  -- an error when it has expired
+-- Last, and without an error when another program has replaced the key of a tag: the jobs are stored.
+for id, tags in pairs(tagged) do pcall(index_tags, { id }, tags) end
+return { #back, #ids - #back }
