@@ -39,6 +39,8 @@ from tests.waiting import until
 
 FAR_S = 100_000
 HOUR_MS = 3_600_000
+SEEN_S = 0.5
+"""Some looks of a shelf with `short_pauses`."""
 
 
 def configuration(server: StoreServer, folder: Path, after_ms: int | None) -> ShelfConfiguration:
@@ -89,6 +91,12 @@ class Running:
                 except StoreUnavailable:
                     pass
                 await asyncio.sleep(0.01)
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the shelf look often for what is to move, so that what does not move within SEEN_S stays."""
+    monkeypatch.setattr(shelving, "PAUSE_S", 0.1)
 
 
 async def put_far(driver: EngineDriver, *ids: str, topic: str = TOPIC, **more: Any) -> None:
@@ -176,7 +184,7 @@ async def test_an_orphan_ends_with_its_last_connection(shelf: Running) -> None:
 
 async def test_jobs_come_back_before_they_are_due(shelf: Running, driver: EngineDriver) -> None:
     driver.move_clock(FAR_S - HOUR_MS // 2000 - 60)
-    await asyncio.sleep(1.5)
+    await asyncio.sleep(SEEN_S)
     assert (await shelf.client.status()).jobs == 3
     driver.move_clock(60)
     status = await shelf.status_when(lambda status: status.jobs < 3)
@@ -185,13 +193,14 @@ async def test_jobs_come_back_before_they_are_due(shelf: Running, driver: Engine
 
 
 async def test_jobs_that_were_loaded_until_some_time_stay_until_the_clock_has_moved(
-    driver: EngineDriver, server: StoreServer, tmp_path: Path
+    driver: EngineDriver, server: StoreServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(moving, "LOADED_S", 3 * SEEN_S)
     await put_far(driver, "a", "b")
     async with Running(server, tmp_path, after_ms=0) as shelf:
         await shelf.status_when(lambda status: status.jobs == 2)
         await shelf.client.load_due(1 << 47)
-        await asyncio.sleep(1.2)
+        await asyncio.sleep(SEEN_S)
         assert (await shelf.client.status()).jobs == 0
         await shelf.status_when(lambda status: status.jobs == 2)
 
@@ -202,9 +211,9 @@ async def test_after_a_restart_jobs_stay_for_as_long_as_was_promised(
     await shelf.client.end()
     await shelf.ended()
     await put_far(driver, "d")
-    monkeypatch.setattr("deferd.shelf.process.KEPT_S", 1.5)
+    monkeypatch.setattr("deferd.shelf.process.KEPT_S", 3 * SEEN_S)
     async with Running(server, tmp_path) as again:
-        await asyncio.sleep(1.2)
+        await asyncio.sleep(SEEN_S)
         assert (await again.client.status()).jobs == 3
         await again.status_when(lambda status: status.jobs == 4)
 
@@ -231,7 +240,7 @@ async def test_an_error_of_the_files_is_named_and_logged_once(
         for _ in range(3):
             with pytest.raises(StoreUnavailable, match="the shelf's files cannot be used: IO error: No space left"):
                 await shelf.client.load(TOPIC, ["a"])
-        await asyncio.sleep(2.5)
+        await asyncio.sleep(SEEN_S)
     assert await shelf.client.first_due(TOPIC) is not None
     await shelf.status_when(lambda status: status.jobs == 5)
     [logged] = [record.message for record in caplog.records if "No space" in record.message]
@@ -385,7 +394,7 @@ async def test_no_job_begins_to_move_while_a_backup_opens_files(
     async with files_at_rest(tmp_path) as files:
         await put_far(driver, "d")
         load = asyncio.create_task(shelf.client.load(TOPIC, ["a"]))
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(SEEN_S)
         assert not load.done()
         assert (await shelf.client.status()).jobs == 3
         await shelf.client.page(TOPIC, Wanted(), 1)  # what only reads does not wait
