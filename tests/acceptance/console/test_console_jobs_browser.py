@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from tests.acceptance.console.conftest import KeyedService, OpenPage
 from tests.acceptance.console.job_pages import Producer
@@ -78,6 +78,32 @@ def test_refreshes_never_move_a_selection(jobs: Producer, root: str, open_page: 
     assert ids_on(page) == ["earlier-1", "earlier-2", "m-2", "m-3"]
     expect(page.get_by_label("Select m-2")).to_be_checked()
     expect(page.get_by_role("button", name="2 new")).to_be_hidden()
+
+
+def test_only_rows_of_jobs_that_are_gone_are_struck_out(jobs: Producer, root: str, open_page: OpenPage) -> None:
+    jobs.put(*(f"m-{number:02}" for number in range(60)), delay=600)
+    page = open_page(f"{root}?state=delayed").page
+
+    def row(job_id: str) -> Locator:
+        return page.locator(f"[data-row='{job_id}']")
+
+    for number in range(3, 50):  # behind those that were on the second page
+        jobs.http.patch(f"/jobs/{jobs.topic}/m-{number:02}", json={"delay": 90_000}).raise_for_status()
+    jobs.http.patch(f"/jobs/{jobs.topic}/m-01", json={"delay": 0}).raise_for_status()
+    jobs.http.delete(f"/jobs/{jobs.topic}/m-02").raise_for_status()
+    expect(row("m-02")).to_have_class(re.compile("gone"))
+    expect(row("m-02")).to_contain_text("gone")
+    expect(row("m-01")).to_contain_text("ready")
+    expect(row("m-01")).to_have_class("left")
+    expect(row("m-03")).to_contain_text("in 1 d")
+    expect(row("m-49")).to_contain_text("in 1 d")
+    assert page.locator("[data-row]").count() == 50
+    assert page.locator("[data-row]:is(.gone, .left)").evaluate_all("rows => rows.map(row => row.dataset.row)") == [
+        "m-01",
+        "m-02",
+    ]
+    jobs.put("m-02", delay=300)
+    expect(row("m-02")).to_have_class("")
 
 
 def test_rows_between_are_selected_and_acted_on(jobs: Producer, root: str, open_page: OpenPage) -> None:
