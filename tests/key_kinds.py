@@ -9,7 +9,10 @@ _OF_TOPICS_BY_SETTING = ("events/seq", "events/log", "push/state", "history/10s"
 _OF_SCHEDULES = ("schedules", "schedule_due", "earlier_runs", "schedule/NAME", "schedules/missed", "schedules/zones")
 _OF_CALLS = ("of_key/KEY", "bulk/CALL", "tasks", "tasks/running", "task/ID", "undo/CALL", "undos")
 _OF_SERVICE = ("lock", "clock", "idle", "partitioned", "tally", "aside", "push", "calendars", "events/topics")
-_OF_OPERATORS = ("activity", "activity/admin", "history/topics", "history/process/PROCESS", "history/10s", "history/5m")
+_OF_OPERATORS = (
+    *("acknowledged", "activity", "activity/admin"),
+    *("history/topics", "history/process/PROCESS", "history/10s", "history/5m"),
+)
 _OF_CONSUMERS = ("consumers/reports", "consumers/reported", "consumers/topics", "request/ID")
 _OF_CONSOLE = ("console/sessions",)
 TOPIC_KINDS = frozenset(_TOPIC_KEYS + _LATER_TOPIC_KEYS + _MORE_OF_TOPICS + _OF_TOPICS_BY_SETTING)

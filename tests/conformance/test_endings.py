@@ -35,6 +35,14 @@ def test_a_retained_job_is_kept_with_its_result_until_its_retention_ends(door: D
     assert not door.has("a")
 
 
+def test_a_retained_job_says_who_finished_it(door: Door) -> None:
+    for job_id, consumer in (("a", "worker-1"), ("b", None)):
+        door.put(job_id, retain=60)
+        held = door.pop_one(**({"consumer": consumer} if consumer else {}))
+        door.finish(job_id, held["receipt"])
+        assert door.get(job_id).get("finished_by") == consumer
+
+
 def test_a_repeated_finish_succeeds_while_the_record_is_kept(door: Door) -> None:
     held = door.reserve("a", retain=60)
     door.finish("a", held["receipt"])

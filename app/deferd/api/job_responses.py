@@ -85,6 +85,7 @@ def _rare_fields(record: JobRecord) -> dict[str, Any]:
         "dead_at": instant_or_none(record.dead_at_ms),
         "deadline_at": instant_or_none(record.deadline_at_ms),
         "finished_at": instant_or_none(record.finished_at_ms),
+        "finished_by": record.finished_by,
         "result": None if record.result is None else Raw(record.result),
     }
     numbers = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 
-from deferd.client.request_body import instant, listed, without_none
+from deferd.client.request_body import encode, instant, listed, without_none
 from deferd.client.requests import ready, request_for
 from deferd.client.sender import Sender
 from deferd.client.topics import MANY_JOBS_S
@@ -16,7 +16,7 @@ from deferd.contract.operations.audits import AUDIT_TOPIC, REPAIR_TOPIC, StoreAu
 from deferd.contract.operations.events import LIST_ACTIVITY, Change
 from deferd.contract.operations.history import History
 from deferd.contract.operations.inspection import Consumer, DeadErrors, Explanation, Forecast
-from deferd.contract.operations.now import GET_NOW, Now
+from deferd.contract.operations.now import ACKNOWLEDGE_ALERTS, GET_NOW, Now
 from deferd.contract.operations.system import Overview, OwnKey, System, Upgrade
 
 _MANY_TOPICS_S = 30.0
@@ -36,6 +36,17 @@ class InspectionMethods:
         """
         query = without_none(topics=listed(topics), limit=limit)
         return await self._sender.send(request_for(GET_NOW, query=query, wait_s=_MANY_TOPICS_S))
+
+    async def acknowledge_alerts(
+        self, code: str, *, reason: str, until: datetime, topics: Sequence[str] | None = None
+    ) -> int:
+        """Acknowledge the alerts of a kind that there are now until an end: `now` has them in `acknowledged` then.
+
+        `topics` are names; by default all. An end that is past ends acknowledgements. Returns how many alerts.
+        """
+        fields = without_none(code=code, reason=reason, topics=None if topics is None else list(topics))
+        request = request_for(ACKNOWLEDGE_ALERTS, body=encode({**fields, "until": instant("until", until)}))
+        return (await self._sender.send(request)).alerts
 
     async def why(self, topic: str, id: str) -> Explanation:
         """Explain why a job has not run. A job that does not exist is no error: its reason is `unknown_job`."""

@@ -35,6 +35,8 @@ MANY_JOBS_S = 600.0
 class JobFilters(TypedDict, total=False):
     """Which jobs a list shows, and how. Without a `tag`, the filters make the service search the topic's jobs."""
 
+    ids: Sequence[str] | None
+    """Jobs with these ids, 1 to 100, in whichever state."""
     tag: str | None
     """Jobs with this tag."""
     due_after: datetime | None
@@ -71,6 +73,8 @@ def jobs(
     for at in ("due_after", "due_before"):
         if at in query:
             query[at] = instant(at, query[at])
+    if "ids" in query:
+        query["ids"] = ",".join(query["ids"])
     for name in ("bodies", "retrying"):
         if name in query:
             query[name] = str(bool(query[name])).lower()
@@ -152,7 +156,7 @@ class TopicMethods:
     ) -> AsyncIterator[Job]:
         """List the jobs of a topic, or those in one state. One whose state changes may be missed or repeated.
 
-        The filters, all keyword-only, are the keys of JobFilters: `tag`, `due_after`, `due_before`, `id_prefix`,
+        The filters, all keyword-only, are the keys of JobFilters: `ids`, `tag`, `due_after`, `due_before`, `id_prefix`,
         `error`, `order` and `bodies`. Raises TopicNotFound.
         """
         cursor = None

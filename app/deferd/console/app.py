@@ -41,6 +41,7 @@ _SECURITY_HEADERS = {
     "x-frame-options": "DENY",
     "referrer-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
 }
 _FOR_A_DAY = "public, max-age=86400"
 _FOR_EVER = "public, max-age=31536000, immutable"

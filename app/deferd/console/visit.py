@@ -259,16 +259,23 @@ class Visit:
         return response
 
     def _context(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        def region(name: str, every_s: float = 2, *, brings: Sequence[str] = (), follows: str | None = None) -> Markup:
+        def region(
+            name: str,
+            every_s: float = 2,
+            *,
+            brings: Sequence[str] = (),
+            follows: str | None = None,
+            **query: QueryValue,
+        ) -> Markup:
             """The attributes of the element around the block `region_<name>`.
 
             `brings` names regions whose blocks come in the same response, which saves their requests. They say so by
-            `follows`, and the ids of their elements are their names.
+            `follows`, and the ids of their elements are their names. `query` is further parameters of its request.
             """
             if follows is not None:
                 return Markup('data-region="{}" data-follows="{}"').format(name, follows)
             attributes = Markup('data-region="{}" data-every="{}" hx-get="{}" hx-trigger="refresh" hx-swap="innerHTML"')
-            return attributes.format(name, every_s, self.url(fragment=",".join((name, *brings))))
+            return attributes.format(name, every_s, self.url(fragment=",".join((name, *brings)), **query))
 
         files = static_files()
         notice = unquote("".join(cookie_values(self.scope, NOTICE_COOKIE)[:1]))

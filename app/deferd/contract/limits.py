@@ -72,6 +72,7 @@ POP_MATCHES_MAX = 1000
 """Most topics that the names and patterns of a pop may match together."""
 TOPIC_OR_PATTERN = r"^[A-Za-z0-9*][A-Za-z0-9._:*-]{0,127}$"
 PAGE_MAX = 1000
+LISTED_IDS_MAX = 100
 PAGE_DEFAULT = 100
 SAMPLES_DEFAULT = 10
 SAMPLES_MAX = 100

@@ -20,6 +20,7 @@ from deferd.engine.dispatcher import Dispatcher
 from deferd.engine.event_streams import EventHub
 from deferd.engine.events import EventReader
 from deferd.engine.history import FinishRates, Histories, HistoryPublisher
+from deferd.engine.inspection.acknowledgements import Acknowledgements
 from deferd.engine.inspection.attention import Alerts, AttentionReader
 from deferd.engine.inspection.consumers import ConsumerList, ConsumerRegistry, Sample
 from deferd.engine.inspection.dead_errors import DeadJobs
@@ -219,7 +220,8 @@ class Engine:
                 failing=self.failing,
                 shelf=self.shelf,
                 dead_retention_ms=dead_retention_ms,
-            )
+            ),
+            Acknowledgements(scripts, keys),
         )
         self.system = SystemReader(store, scripts, keys, self.shelf)
 

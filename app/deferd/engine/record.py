@@ -12,8 +12,8 @@ kept when dead (`k`, a limit of the API key that put it), the trace context of t
 `max_wait` allows (`w`), the number of items that appends have made of its body (`y`; 0 while they are in a list of
 their own), 1 while a follow-up waits for it (`o`), the receipt of the delivery that finished the job whose place it
 took, as nonce and attempt (`p`), and what happened to the job (`e` last error, `d` why it is dead, `da` since which
-ms, `f` finished at ms, `n` length of the result in bytes, which then precedes the body, `s` how often it was snoozed,
-`a` the log of its attempts).
+ms, `f` finished at ms, `fb` by which consumer, `n` length of the result in bytes, which then precedes the body, `s` how
+often it was snoozed, `a` the log of its attempts).
 The body is kept as the JSON bytes of the put; scripts never parse it.
 
 Of a job with opening hours or a spread, `wi` is the JSON of its `window`, as a string, `sp` its spread in ms, and `sh`
@@ -59,6 +59,7 @@ _ATTRIBUTES = {
     "d": "reason",
     "da": "dead_at_ms",
     "f": "finished_at_ms",
+    "fb": "finished_by",
     "c": "traceparent",
     "g": "tags",
     "h": "headers",
@@ -157,6 +158,7 @@ class JobRecord(msgspec.Struct, gc=False):
     reason: str | None = None
     dead_at_ms: int | None = None
     finished_at_ms: int | None = None
+    finished_by: str | None = None
     result: bytes | None = None
     traceparent: str | None = None
     tags: list[str] | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic
@@ -195,66 +196,66 @@ class Topics:
 
         `state` is `only_state` of the filter, if it has one.
 
-        Looks at about 10,000 jobs at most: a page may have no job and yet not be the last. With a tag it reads the tag
-        index, partition by partition in the order of the ids, and looks only at jobs that have the tag.
+        Looks at about 10,000 jobs at most: a page may have no job and yet not be the last. With ids it looks only at
+        those, partition by partition in their order. With a tag and no ids it reads the tag index in the same order,
+        and looks only at jobs that have the tag.
 
         Raises as `jobs`.
         """
         partitions = await partitions_of(self._scripts, self._keys, self._partitions, topic)
-        kinds = [one.value for one in (STATES if state is None else (state,))] if wanted.tag is None else ["tag"]
+        by_state = wanted.ids is None and wanted.tag is None
+        kinds = [one.value for one in (STATES if state is None else (state,))] if by_state else ["id"]
         places = _places(kinds, partitions, reverse=reverse)
         place, score, last_id = _position(cursor, places)
         found = _Found(limit, wanted.error_group)
         for current in places[places.index(place) :]:
             partition = partitions[number_of(current)]
-            if wanted.tag is None:
+            if by_state:
                 in_state = topic_of(current)
                 ended_at = await self._search_state(
                     partition, in_state, wanted, (score, last_id), found, reverse=reverse
                 )
             else:
                 options = wanted.options() | ({} if state is None else {"state": state.value})
-                tagged = ids_with_tag(
-                    self._scripts, self._keys, partition, wanted.tag, last_id, reverse=reverse, shelf=self._shelf.calls
-                )
-                ended_at = await self._search_ids(partition, options, tagged, last_id, found)
+                pages = self._ids_after(partition, wanted, last_id, reverse=reverse)
+                ended_at = await self._search_ids(partition, options, pages, last_id, found)
             if ended_at is not None:
                 return found.jobs, write_cursor(current, *ended_at), found.looked_at
             score, last_id = "", ""
         return found.jobs, None, found.looked_at
 
     async def matching(self, topic: str, wanted: JobFilter, state: JobState | None = None) -> int | None:
-        """How many jobs match, where that is known without looking at each of them; else None.
-
-        That is so for a tag alone, unless there is a shelf, and for delayed jobs by their due times alone.
+        """How many jobs match, where that is known without looking at each of them: for delayed jobs by their due times
+        alone. Else None.
 
         Raises TopicNotFound.
         """
-        partitions = await partitions_of(self._scripts, self._keys, self._partitions, topic)
-        calls = self._shelf.calls
-        if state is None and calls is None and wanted.tag is not None and wanted == JobFilter(tag=wanted.tag):
-            counts: list[int] = [
-                await self._scripts.command(
-                    "ZLEXCOUNT",
-                    self._keys.of_shard(self._keys.shard_of(partition), TAG_PREFIX + wanted.tag),
-                    f"[{partition} ",
-                    f"({partition}!",  # the character after the space
-                )
-                for partition in partitions
-            ]
-            return sum(counts)
         after_ms, before_ms = wanted.due_after_ms or 0, wanted.due_before_ms or _LATEST_MS
         by_times = JobFilter(due_after_ms=wanted.due_after_ms, due_before_ms=wanted.due_before_ms)
         if state is not JobState.DELAYED or wanted != by_times:
             return None
-        count = 0
-        for partition in partitions:
+        count, calls = 0, self._shelf.calls
+        for partition in await partitions_of(self._scripts, self._keys, self._partitions, topic):
             delay = self._keys.named(partition, "delay")
-            count += await self._scripts.command("ZCOUNT", delay, after_ms, f"({before_ms}")
-            if calls is not None:
-                before_first, before_last = await calls.counts_before(partition, [after_ms, max(after_ms, before_ms)])
-                count += before_last - before_first
+            async with nullcontext() if calls is None else calls.still(partition):
+                count += await self._scripts.command("ZCOUNT", delay, after_ms, f"({before_ms}")
+                if calls is not None:
+                    times = [after_ms, max(after_ms, before_ms)]
+                    before_first, before_last = await calls.counts_before(partition, times)
+                    count += before_last - before_first
         return count
+
+    async def _ids_after(
+        self, partition: str, wanted: JobFilter, last_id: str, *, reverse: bool
+    ) -> AsyncIterator[list[str]]:
+        """The ids that a filter names, or else those with its tag, that follow `last_id` in their order."""
+        if wanted.ids is not None:
+            ids = sorted({*wanted.ids}, reverse=reverse)
+            yield [one for one in ids if not last_id or (one < last_id if reverse else one > last_id)]
+            return
+        shelf, place = self._shelf.calls, (self._scripts, self._keys, partition)
+        async for page in ids_with_tag(*place, wanted.tag or "", last_id, reverse=reverse, shelf=shelf):
+            yield page
 
     async def _search_state(
         self, partition: str, state: str, wanted: JobFilter, after: Position, found: _Found, *, reverse: bool
@@ -310,9 +311,10 @@ class JobFilter:
     """The conditions on a listed job. `error` must be a part of its last error, `id_prefix` the beginning of its id.
 
     `reason` is why it is dead, and `error_group` its normalized error, '' for none. `retrying`: it is delayed, and had
-    an attempt.
+    an attempt. `ids`: it has one of these.
     """
 
+    ids: tuple[str, ...] | None = None
     tag: str | None = None
     due_after_ms: int | None = None
     due_before_ms: int | None = None

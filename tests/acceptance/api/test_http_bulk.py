@@ -109,6 +109,9 @@ async def test_lists_are_filtered(http: Http, client: AsyncClient, tag: str) -> 
     due = page["jobs"][0]["due_at"]
     page = ok(await http.get(http.topic_path("jobs"), params={"due_before": due, "id_prefix": "j", "limit": 1}))
     assert ([job["id"] for job in page["jobs"]], page["looked_at"]) == (["j0"], 1)
+    page = ok(await http.get(http.topic_path("jobs"), params={"ids": "j2,none,j0"}))
+    assert ([job["id"] for job in page["jobs"]], page["next_cursor"]) == (["j0", "j2"], None)
+    assert [job.id async for job in client.jobs(http.topic, ids=["j1", "none"])] == ["j1"]
     assert "looked_at" not in ok(await http.get(http.topic_path("jobs")))
     listed = [job.id async for job in client.jobs(http.topic, due_after=datetime.fromisoformat(due), state="delayed")]
     assert listed == ["j1", "j2"]
@@ -117,6 +120,8 @@ async def test_lists_are_filtered(http: Http, client: AsyncClient, tag: str) -> 
         ({"tag": "a b"}, "query.tag"),
         ({"due_after": "soon"}, "query.due_after"),
         ({"id_prefix": ""}, "query.id_prefix"),
+        ({"ids": "a,,b"}, "query.ids"),
+        ({"ids": ",".join(f"j{number}" for number in range(101))}, "query.ids"),
         ({"error": "x" * 1001}, "query.error"),
         ({"reason": "bored"}, "query.reason"),
         ({"order": "newest"}, "query.order"),
@@ -201,12 +206,10 @@ async def test_a_list_says_how_many_jobs_match_where_that_is_known(http: Http, t
         count: int | None = page.get("matching")
         return count
 
-    assert await matching(tag=tag) == 6
-    assert await matching(tag="none") == 0
     assert await matching(state="delayed", due_after="2035-01-02T09:30:00Z", due_before="2035-01-04T09:30:00Z") == 2
     assert await matching(state="delayed", due_after="2035-01-04T00:00:00Z") == 2
     assert await matching(state="delayed", due_before="2035-01-04T00:00:00Z") == 3
-    for query in ({"tag": tag, "state": "delayed"}, {"due_before": "2035-01-04T00:00:00Z"}, {"id_prefix": "d"}, {}):
+    for query in ({"tag": tag}, {"tag": tag, "state": "delayed"}, {"due_before": "2035-01-04T00:00:00Z"}, {"id_prefix": "d"}, {}):
         assert await matching(**query) is None, query
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from deferd.client import AsyncClient
 from tests.acceptance.api.keyed_service import KeysFile, call
 from tests.acceptance.http_calls import Http, Json, moment, ok, refusal
 from tests.acceptance.service_process import ServiceProcess
@@ -35,6 +37,34 @@ async def test_ready_jobs_without_a_consumer(http: Http) -> None:
     assert alert["text"].endswith(" s, no consumer")
     assert 0 <= alert["oldest_age"] < 20
     assert set(alert) == {"severity", "code", "topic", "text", "ready", "oldest_age"}
+
+
+async def test_alerts_are_acknowledged_with_a_reason_and_an_end(http: Http, shared_service: ServiceProcess) -> None:
+    await http.put_job("a")
+    await when(http, code="no_consumer")
+    until = datetime.now(UTC) + timedelta(hours=1)
+    call = {"code": "no_consumer", "topics": [http.topic], "reason": "moved", "until": until.isoformat()}
+    assert ok(await http.post("/now/acknowledge", json=call)) == {"alerts": 1}
+    found = ok(await http.get("/now", params={"topics": http.topic}))
+    assert [one.get("topic") for one in found["alerts"] if one.get("topic")] == []
+    [alert] = found["acknowledged"]
+    assert (alert["topic"], alert["acknowledged"]["reason"]) == (http.topic, "moved")
+    assert moment(alert["acknowledged"]["until"]) == pytest.approx(until.timestamp(), abs=0.01)
+    past = datetime(2020, 1, 1, tzinfo=UTC)
+    async with AsyncClient(shared_service.url) as client:
+        ended = await client.acknowledge_alerts("no_consumer", reason="done", until=past, topics=[http.topic])
+        assert ended == 1
+        now = await client.now(topics=http.topic)
+    assert [one.topic for one in now.alerts] == [http.topic]
+    assert list(now.acknowledged) == []
+    for change, field in (
+        ({"code": "bored"}, "body.code"),
+        ({"reason": ""}, "body.reason"),
+        ({"until": "soon"}, "body.until"),
+        ({"until": "2999-01-01T00:00:00Z"}, "body.until"),
+        ({"topics": []}, "body.topics"),
+    ):
+        assert refusal(await http.post("/now/acknowledge", json={**call, **change}), field)
 
 
 @pytest.mark.slow

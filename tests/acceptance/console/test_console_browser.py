@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from tests.acceptance.console.conftest import KeyedService, OpenPage
 from tests.acceptance.console.job_pages import call
@@ -99,12 +100,54 @@ def test_a_person_logs_in_and_out(with_keys: KeyedService, open_page: OpenPage) 
     page.get_by_role("button", name="Log in").click()
     expect(page).to_have_title(TITLE_OF_NOW)
     [cookie] = [one for one in page.context.cookies() if one["name"] == "deferd_session"]
-    assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Strict", "/")
+    assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Lax", "/")
 
     page.get_by_role("button", name="Log out").click()
     expect(page).to_have_title("Log in · deferd")
     page.goto(f"{with_keys.url}/")
     expect(page).to_have_title("Log in · deferd")
+
+
+@pytest.fixture
+def elsewhere(with_keys: KeyedService, open_page: OpenPage, topic: str) -> Callable[[str], Page]:
+    """Opens a page of another origin, with a link and a form to a topic, in a browser that has a session."""
+    put(with_keys.service, topic, with_keys.keys.tokens["admin"])
+    console = f"{with_keys.url}/console/topics/{topic}"
+    context = open_page(f"{with_keys.url}/", token=with_keys.keys.tokens["everything"]).page.context
+    form = f'<form method="post" action="{console}/pause"><button>Pause</button></form>'
+
+    content = f'<a href="{console}">Look</a>{form}'
+
+    def open_there(url: str) -> Page:
+        page = context.new_page()
+        page.route(url, lambda route: route.fulfill(body=content, content_type="text/html"))
+        page.goto(url)
+        return page
+
+    return open_there
+
+
+OTHER_SITE, OTHER_PORT = "http://chat.example/", "http://127.0.0.1:8899/"
+
+
+@pytest.mark.parametrize("other", [OTHER_SITE, OTHER_PORT])
+def test_a_link_of_another_site_opens_its_page(elsewhere: Callable[[str], Page], topic: str, other: str) -> None:
+    page = elsewhere(other)
+    page.get_by_role("link", name="Look").click()
+    expect(page.get_by_role("heading", name=topic, level=1)).to_be_visible()
+
+
+@pytest.mark.parametrize("other", [OTHER_SITE, OTHER_PORT])
+def test_a_form_of_another_site_changes_nothing(
+    elsewhere: Callable[[str], Page], with_keys: KeyedService, topic: str, other: str
+) -> None:
+    page = elsewhere(other)
+    with page.expect_navigation():
+        page.get_by_role("button", name="Pause").click()
+    if other == OTHER_PORT:  # it has the session: to a browser the ports of a host are one site
+        expect(page.locator("main")).to_contain_text("did not come from a page of this console")
+    view = call(with_keys.service, "GET", f"/topics/{topic}", token=with_keys.keys.tokens["read"])
+    assert view["paused"] is False
 
 
 def test_it_works_below_a_prefix(with_keys: KeyedService, behind_prefix: str, open_page: OpenPage, topic: str) -> None:

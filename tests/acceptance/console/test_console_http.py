@@ -251,7 +251,7 @@ def test_the_cookie_is_secure_over_https(with_keys: KeyedService) -> None:
     ]
 
     assert re.sub(r"=[\w-]{43};", "=...;", cookie) == (
-        "deferd_session=...; HttpOnly; Path=/x/deferd/; SameSite=strict; Secure"
+        "deferd_session=...; HttpOnly; Path=/x/deferd/; SameSite=lax; Secure"
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from tests.acceptance.console.conftest import KeyedService, OpenPage
 from tests.acceptance.console.job_pages import Producer
@@ -78,6 +78,32 @@ def test_refreshes_never_move_a_selection(jobs: Producer, root: str, open_page: 
     assert ids_on(page) == ["earlier-1", "earlier-2", "m-2", "m-3"]
     expect(page.get_by_label("Select m-2")).to_be_checked()
     expect(page.get_by_role("button", name="2 new")).to_be_hidden()
+
+
+def test_only_rows_of_jobs_that_are_gone_are_struck_out(jobs: Producer, root: str, open_page: OpenPage) -> None:
+    jobs.put(*(f"m-{number:02}" for number in range(60)), delay=600)
+    page = open_page(f"{root}?state=delayed").page
+
+    def row(job_id: str) -> Locator:
+        return page.locator(f"[data-row='{job_id}']")
+
+    for number in range(3, 50):  # behind those that were on the second page
+        jobs.http.patch(f"/jobs/{jobs.topic}/m-{number:02}", json={"delay": 90_000}).raise_for_status()
+    jobs.http.patch(f"/jobs/{jobs.topic}/m-01", json={"delay": 0}).raise_for_status()
+    jobs.http.delete(f"/jobs/{jobs.topic}/m-02").raise_for_status()
+    expect(row("m-02")).to_have_class(re.compile("gone"))
+    expect(row("m-02")).to_contain_text("gone")
+    expect(row("m-01")).to_contain_text("ready")
+    expect(row("m-01")).to_have_class("left")
+    expect(row("m-03")).to_contain_text("in 1 d")
+    expect(row("m-49")).to_contain_text("in 1 d")
+    assert page.locator("[data-row]").count() == 50
+    assert page.locator("[data-row]:is(.gone, .left)").evaluate_all("rows => rows.map(row => row.dataset.row)") == [
+        "m-01",
+        "m-02",
+    ]
+    jobs.put("m-02", delay=300)
+    expect(row("m-02")).to_have_class("")
 
 
 def test_rows_between_are_selected_and_acted_on(jobs: Producer, root: str, open_page: OpenPage) -> None:
@@ -177,8 +203,60 @@ def test_a_page_follows_its_job(jobs: Producer, root: str, open_page: OpenPage) 
     expect(page.locator(".job-title")).to_contain_text("ready")
     [popped] = jobs.pop()
     expect(page.locator(".job-title")).to_contain_text("held by w1")
+    expect(page.locator("#timeline")).to_contain_text("Attempt 1 handed out to w1")
+    finish = {"receipt": popped["receipt"], "result": {"sent": 7}}
+    jobs.http.post(f"/jobs/{jobs.topic}/j/finish", json=finish).raise_for_status()
+    expect(page.locator(".job-title")).to_contain_text(re.compile(r"finished .* by w1", re.DOTALL))
+    expect(page.locator("#timeline")).to_contain_text(re.compile(r"Finished in attempt 1 by w1\s+after about \d+ s"))
+    expect(page.locator("#timeline")).not_to_contain_text("earlier attempt")
+    expect(page.locator("#result pre")).to_contain_text('"sent": 7')
+
+
+def test_a_page_keeps_what_it_knew_of_a_job_that_is_gone(jobs: Producer, root: str, open_page: OpenPage) -> None:
+    jobs.put("done", "stopped", "quick", body={"n": 7}, tags=["vip"])
+    pages = {}
+    for job_id in ("done", "stopped", "quick"):
+        page = pages[job_id] = open_page(f"{root}/{job_id}").page
+        expect(page.locator("pre.json")).to_contain_text('"n": 7')
+    done, stopped = jobs.pop(2)
+    for job_id in ("done", "stopped"):
+        expect(pages[job_id].locator("#timeline")).to_contain_text("Attempt 1 handed out to w1")
+    for one in (done, *jobs.pop()):
+        finish = {"receipt": one["receipt"]}
+        jobs.http.post(f"/jobs/{jobs.topic}/{one['id']}/finish", json=finish).raise_for_status()
+    jobs.http.delete(f"/jobs/{jobs.topic}/{stopped['id']}").raise_for_status()
+    ends = {
+        "done": r"handed out to w1.*Ended in attempt 1 by w1 after about \d+ s, and not kept",
+        "stopped": "handed out to w1.*Cancelled while w1 held it",
+        "quick": "Due.*(Gone finished or cancelled, within|Ended in attempt 1 by w1)",
+    }
+    for job_id, end in ends.items():
+        page = pages[job_id]
+        expect(page.locator("#timeline")).to_contain_text(re.compile(f"Put.*{end}", re.DOTALL))
+        expect(page.locator(".job-title")).to_contain_text(re.compile("gone.*noticed", re.DOTALL))
+        expect(page.locator("#why")).not_to_contain_text("never put")
+        expect(page.locator("#facts")).to_contain_text("vip")
+        expect(page.locator("#facts")).to_contain_text("Attempts1" if job_id == "done" else "Attempts")
+        expect(page.locator("pre.json")).to_contain_text('"n": 7')
+        expect(page.locator("#timeline .tl-predicted")).to_have_count(0)
+        expect(page.locator("#timeline")).not_to_contain_text("is running")
+
+
+def test_events_tell_the_whole_life_of_a_job_that_is_gone(jobs: Producer, root: str, open_page: OpenPage) -> None:
+    jobs.http.put(f"/topics/{jobs.topic}", json={"events": 100}).raise_for_status()
+    jobs.put("j", "other")
+    [popped, _] = jobs.pop(2)
+    page = open_page(f"{root}/j").page
+    expect(page.locator("#timeline")).to_contain_text("Attempt 1 handed out to w1")
     jobs.http.post(f"/jobs/{jobs.topic}/j/finish", json={"receipt": popped["receipt"]}).raise_for_status()
-    expect(page.locator(".job-title")).to_contain_text("finished")
+    life = re.compile(r"Put.*Attempt 1 handed out to w1.*Finished in attempt 1 by w1 after [\d.]+ m?s", re.DOTALL)
+    expect(page.locator("#timeline")).to_contain_text(life)
+    expect(page.locator("#timeline")).not_to_contain_text("as this page saw")
+    watched = open_page(f"{root}/other")
+    watched.expected_statuses.add(404)
+    watched.page.goto(f"{root}/j")  # also when it is opened only now
+    expect(watched.page.locator("#timeline")).to_contain_text(life)
+    expect(watched.page.locator("#why")).not_to_contain_text("never put")
 
 
 @pytest.fixture

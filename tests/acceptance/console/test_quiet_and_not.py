@@ -55,8 +55,10 @@ def test_the_headline_and_the_title_say_that_nothing_is_known_while_the_store_is
 @pytest.mark.parametrize("is_complete", [True, False])
 def test_the_headline_is_quiet_only_if_all_topics_were_read(*, is_complete: bool) -> None:
     attention = {
-        "alerts": [], "left_out": 0, "next_due_at": None, "next_due_jobs": 0, "complete": is_complete
+        "left_out": 0, "next_due_at": None, "next_due_jobs": 0, "complete": is_complete
     }  # fmt: skip
-    shown = Renderer().render_regions("now.html", ["attention"], {"attention": attention})
+    shown = Renderer().render_regions(
+        "now.html", ["attention"], {"attention": attention, "lines": [], "acknowledged": []}
+    )
     assert ("All quiet." in shown) is is_complete
     assert ("as far as topics could be read" in shown) is not is_complete

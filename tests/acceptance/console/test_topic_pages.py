@@ -75,10 +75,48 @@ def test_now_names_what_needs_somebody_and_counts_it_in_the_title(service: Servi
         expect(page).to_have_title("(1) Now · deferd")
         expect(page.get_by_role("heading", level=1)).to_have_text("1 thing needs you")
         expect(page.locator(".alert")).to_contain_text("(<b>the bank</b> is closed), 1 ready")
-        page.locator(".alert a").click()
+        page.locator(".alert a").first.click()
         expect(page.get_by_role("heading", level=1)).to_have_text(topic)
     finally:
         call(service, "DELETE", f"/topics/{topic}")
+
+
+def test_equal_alerts_are_one_line_that_is_acknowledged(service: ServiceProcess, open_page: OpenPage) -> None:
+    topics = [f"held-{number}-{uuid.uuid4().hex[:8]}" for number in range(25)]
+    for topic in topics:
+        call(service, "POST", "/jobs", {"topic": topic})
+        call(service, "POST", f"/topics/{topic}/pause", {"reason": "the bank is closed"})
+    watched = open_page(f"{service.url}/")
+    watched.expected_statuses.add(422)
+    page = watched.page
+    try:
+        expect(page).to_have_title("(1) Now · deferd")
+        line = page.locator(".alert")
+        expect(line).to_have_count(1)
+        expect(line).to_contain_text("25 topics are paused (the bank is closed) and hold back 25 jobs")
+        line.locator("summary").click()
+        expect(line.get_by_role("listitem")).to_have_count(20)
+        page.get_by_role("link", name="All 25").click()
+        expect(line.get_by_role("listitem")).to_have_count(25)
+        page.get_by_role("link", name="Acknowledge…").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("Acknowledge 25 alerts")
+        page.get_by_label("Reason").fill("until the bank opens")
+        page.get_by_label("Until").fill("-1h")
+        page.get_by_role("button", name="Acknowledge").click()
+        expect(page.get_by_role("alert")).to_have_text("The end must be in the future.")
+        page.get_by_label("Until").fill("+2h")
+        page.get_by_role("button", name="Acknowledge").click()
+        expect(page.locator(".new-time")).to_contain_text("They are acknowledged until")
+        page.get_by_role("button", name="Acknowledge").click()
+        expect(page.locator("main")).to_contain_text("Acknowledged 25 alerts until")
+        expect(page.get_by_role("heading", level=1)).to_have_text("All quiet.")
+        page.locator("#acknowledged summary").click()
+        expect(page.locator("#acknowledged")).to_contain_text(re.compile("25 topics.*“until the bank opens”, until 20"))
+        page.get_by_role("button", name="End").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("1 thing needs you")
+    finally:
+        for topic in topics:
+            call(service, "DELETE", f"/topics/{topic}")
 
 
 def test_topics_are_sorted_and_found(service: ServiceProcess, open_page: OpenPage) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
+from deferd.contract.errors import InvalidInput
 from deferd.contract.model import PutJob, TopicSettings
 from deferd.contract.operations.push import SetPush
 from deferd.contract.operations.schedules_and_calendars import PutSchedule
@@ -462,3 +463,56 @@ async def test_a_push_that_fails_is_named_in_place_of_consumers_that_are_behind(
     assert (await only_alert(driver)).code == "behind"
     await driver.engine.cancels.cancel(TOPIC, "a")
     assert await alerts(driver) == []
+
+
+async def acknowledge(driver: EngineDriver, topic: str | None, minutes: float, reason: str = "moved") -> int:
+    until_ms = (await now(driver)).now_ms + round(minutes * 60_000)
+
+    def is_meant(one: Alert) -> bool:
+        return topic is None or one.topic == topic
+
+    return await driver.engine.alerts.acknowledge(is_meant, reason, "ops", until_ms)
+
+
+async def test_an_acknowledged_alert_is_apart_until_its_end(driver: EngineDriver) -> None:
+    await driver.put("a")
+    await driver.puts.put(PutJob(topic="other", id="a", body=None))
+    await driver.pass_time(1)
+    assert await acknowledge(driver, TOPIC, 2) == 1
+    assert await acknowledge(driver, "none", 2) == 0
+    found = await now(driver)
+    assert [one.topic for one in found.alerts] == ["other"]
+    [(alert, noted)] = found.acknowledged
+    assert (alert.topic, noted.reason, noted.by) == (TOPIC, "moved", "ops")
+    assert (await now(driver, "other")).acknowledged == []
+    await driver.pass_time(130)
+    assert {one.topic for one in await alerts(driver)} == {TOPIC, "other"}
+    assert await acknowledge(driver, None, 60 * 24 * 30) == 2
+    assert await acknowledge(driver, "other", 1, "again") == 1
+    assert [noted.reason for _, noted in (await now(driver)).acknowledged] == ["moved", "again"]
+    assert await acknowledge(driver, "other", -1) == 1, "it ends"
+    assert {one.topic for one in await alerts(driver)} == {"other"}
+    with pytest.raises(InvalidInput, match="30 days"):
+        await acknowledge(driver, None, 60 * 24 * 31)
+
+
+async def test_an_alert_that_becomes_critical_needs_somebody_again(driver: EngineDriver) -> None:
+    await driver.put("a")
+    await driver.pass_time(1)
+    assert (await only_alert(driver)).severity == "warning"
+    await acknowledge(driver, TOPIC, 10_000)
+    assert await alerts(driver) == []
+    await driver.pass_time(7200)
+    assert (await only_alert(driver)).severity == "critical"
+    await acknowledge(driver, TOPIC, 10_000)
+    assert await alerts(driver) == []
+
+
+async def test_what_another_program_writes_among_acknowledgements_is_no_acknowledgement(driver: EngineDriver) -> None:
+    await driver.put("a")
+    await driver.pass_time(1)
+    driver.server.command("HSET", "deferd:{0}:acknowledged", f"no_consumer {TOPIC}", "[]", b"\xff", "x")
+    await only_alert(driver)
+    driver.server.command("SET", "deferd:{0}:acknowledged", "x")
+    driver.engine.alerts._acknowledgements._reads._values.clear()
+    await only_alert(driver)

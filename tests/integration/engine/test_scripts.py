@@ -23,6 +23,7 @@ from deferd.engine import console_store
 from deferd.engine.activity_list import Change
 from deferd.engine.engine import Engine
 from deferd.engine.history import COUNTS
+from deferd.engine.inspection.acknowledgements import Acknowledgement
 from deferd.engine.inspection.consumers import Sample, SeenConsumer
 from deferd.engine.inspection.failing import FailingTopics
 from deferd.engine.placement import ANY_DEFAULT, Terms
@@ -64,6 +65,7 @@ async def inspect_everything(engine: Engine) -> None:
     await engine.finish_rates.best_of([TOPIC])
     await FailingTopics(engine._scripts, engine._keys).retrying([TOPIC])
     await engine.alerts.now(lambda _: True)
+    await engine.alerts._acknowledgements.add({("late", TOPIC): Acknowledgement("warning", "moved", None, 1)}, 0)
     await engine.held_jobs.check_many(TOPIC, [HeldJob(id="a", receipt="0.1")])
     engine.activity.record(Change(operation="pause_topic", by=None, via="api", outcome="done"))
     await engine.activity.page(lambda _: True, None, 10)

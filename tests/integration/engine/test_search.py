@@ -64,6 +64,11 @@ async def test_each_filter_finds_its_jobs(driver: EngineDriver, limit: int) -> N
     assert await search(driver, DEAD, error='"send" a-1', limit=limit) == (["a-1"], 5)
     assert (await search(driver, error="502", id_prefix="a-", tag="even", limit=limit))[0] == ["a-0", "a-2"]
     assert (await search(driver, error=".", limit=limit))[0] == [], "a text, not a pattern"
+    some = ("b-1", "a-1", "none", "a-4", "a-1")
+    assert await search(driver, ids=some, limit=limit) == (["a-1", "a-4", "b-1"], 4)
+    assert (await search(driver, ids=some, limit=limit, reverse=True))[0] == ["b-1", "a-4", "a-1"]
+    assert (await search(driver, DEAD, ids=some, tag="even", limit=limit))[0] == ["a-4"]
+    assert (await search(driver, ids=some, due_before_ms=due[1], limit=limit))[0] == ["a-1", "a-4"]
 
 
 @pytest.mark.parametrize("limit", [1, 100])

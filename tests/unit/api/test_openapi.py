@@ -15,7 +15,7 @@ from deferd.api.openapi import document
 from deferd.api.openapi.__main__ import FILE, render
 from deferd.api.openapi.document import model_of, schema_examples
 from deferd.contract import bulk_model, model, windows
-from deferd.contract.operations import push, schedules_and_calendars
+from deferd.contract.operations import now, push, schedules_and_calendars
 from deferd.contract.operations.jobs import Job
 from deferd.contract.operations.operation import all_operations
 from deferd.contract.operations.response import Response
@@ -54,6 +54,7 @@ def model_named(name: str) -> type[BaseModel]:
         document,
         model,
         windows,
+        now,
         push,
         schedules_and_calendars,
         bulk_model,

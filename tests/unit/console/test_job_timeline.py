@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deferd.console.views.job import predicted_retries, timeline, wait_after
+from deferd.console.views.job import predicted_retries, timeline, timeline_of_gone, wait_after
 
 EXPONENTIAL = {"kind": "exponential", "base": 2, "cap": 60, "jitter": 0}
 
@@ -84,3 +84,54 @@ def test_each_state_has_its_entry() -> None:
     assert titles(job("finished", finished_at="2026-01-01T02:00:00.000Z"))[-1] == "Finished"
     limits = job("delayed", ttl=60, deadline_at="2026-01-01T05:00:00.000Z")
     assert {"Deadline", "Expires"} <= set(titles(limits))
+
+
+def test_the_attempt_that_succeeded_is_not_an_earlier_one() -> None:
+    finished = {"finished_at": "2026-01-01T02:00:00.000Z", "finished_by": "w1"}
+    entries = timeline(job("finished", attempts=1, **finished))
+    assert [(entry["title"], entry["text"]) for entry in entries] == [("Put", ""), ("Finished", "in attempt 1 by w1")]
+    assert titles(job("finished", attempts=3, **finished)) == ["Put", "2 earlier attempts", "Finished"]
+    assert titles(job("reserved", attempts=3))[:3] == ["Put", "2 earlier attempts", "Attempt 3 is running"]
+
+
+EVENTS: list[dict[str, Any]] = [
+    {"event": "put", "at": "2026-01-01T00:00:00.000Z"},
+    {"event": "popped", "at": "2026-01-01T00:10:00.000Z", "attempt": 1, "consumer": "w1"},
+    {"event": "released", "at": "2026-01-01T00:10:02.500Z", "attempt": 1, "error": "SMTP 421"},
+    {"event": "popped", "at": "2026-01-01T00:20:00.000Z", "attempt": 2},
+]
+
+
+def test_events_tell_when_and_to_whom_a_job_was_handed_out() -> None:
+    log = [{"attempt": 1, "ended_at": "2026-01-01T00:10:02.500Z", "how": "released", "by": "w1", "error": "SMTP 421"}]
+    entries = timeline(
+        job("finished", attempts=2, attempts_log=log, finished_at="2026-01-01T00:20:00.250Z", finished_by="w2"), EVENTS
+    )
+    assert [(entry["title"], entry["text"]) for entry in entries] == [
+        ("Put", ""),
+        ("Attempt 1 handed out", "to w1"),
+        ("Attempt 1 failed", "by w1 after 2.5 s"),
+        ("Attempt 2 handed out", ""),
+        ("Finished", "in attempt 2 by w2 after 250 ms"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("end", "entry"),
+    [
+        ({"event": "finished", "attempt": 2}, ("Finished", "in attempt 2 after 1.0 s", None)),
+        ({"event": "dead", "reason": "buried", "error": "bad"}, ("Dead", "buried by a consumer", "bad")),
+        ({"event": "cancelled", "was": "reserved"}, ("Cancelled", "it was reserved", None)),
+        (
+            {"event": "lease_ended", "attempt": 2, "reason": "time_limit"},
+            ("Attempt 2 took longer than its time limit", "after 1.0 s", None),
+        ),
+    ],
+)
+def test_events_tell_what_became_of_a_job_that_is_gone(end: dict[str, Any], entry: tuple[str, str, str | None]) -> None:
+    entries = timeline_of_gone([*EVENTS, {**end, "at": "2026-01-01T00:20:01.000Z"}])
+    assert [one["title"] for one in entries[:-1]] == [
+        "Put", "Attempt 1 handed out", "Attempt 1 failed", "Attempt 2 handed out"
+    ]  # fmt: skip
+    assert (entries[-1]["title"], entries[-1]["text"], entries[-1]["error"]) == entry
+    assert timeline_of_gone([]) == []

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import msgspec
 from fastapi import Query
 
+from deferd.api.auth.api_keys import Recorded
 from deferd.api.context import CurrentRequest
 from deferd.api.operation_router import OperationRouter
 from deferd.api.responses import instant_or_none, seconds
@@ -14,8 +16,9 @@ from deferd.api.routes.queries import TopicsQuery, page_limit
 from deferd.contract.operations import now as contract
 from deferd.contract.timestamps import instant
 from deferd.contract.topic_patterns import TopicPatterns
-from deferd.engine.inspection.attention import Alert
+from deferd.engine.inspection.attention import Alert, Now
 from deferd.engine.inspection.dead_errors import UNKNOWN
+from deferd.engine.record import instant_ms
 
 router = OperationRouter()
 
@@ -44,7 +47,36 @@ async def get_now(request: CurrentRequest, query: Annotated[NowQuery, Query()]) 
         next_due_jobs=found.next_due_jobs,
         topics_looked_at=found.looked_at,
         complete=found.is_complete,
+        **({"acknowledged": acknowledged} if (acknowledged := _acknowledged(found, query.limit)) else {}),
     )
+
+
+def _acknowledged(found: Now, most: int) -> list[contract.Alert]:
+    return [
+        msgspec.structs.replace(
+            alert(one, found.now_ms),
+            acknowledged=contract.Acknowledgement(reason=noted.reason, by=noted.by, until=instant(noted.until_ms)),
+        )
+        for one, noted in found.acknowledged[:most]
+    ]
+
+
+@router.serves(
+    contract.ACKNOWLEDGE_ALERTS,
+    topics=lambda arguments: arguments["meant"].topics or (),
+    recorded=Recorded(filter="meant"),
+)
+async def acknowledge_alerts(request: CurrentRequest, meant: contract.AcknowledgeAlerts) -> contract.Acknowledged:
+    wanted = None if meant.topics is None else frozenset(meant.topics)
+    visible = request.admission.visible_topics
+
+    def is_meant(one: Alert) -> bool:
+        is_seen = visible is None or (one.topic is not None and visible.match(one.topic))
+        return one.code == meant.code and is_seen and (wanted is None or one.topic in wanted)
+
+    by, until_ms = request.admission.key_name, instant_ms(meant.until)
+    request.changed = await request.engine.alerts.acknowledge(is_meant, meant.reason, by, until_ms)
+    return contract.Acknowledged(alerts=request.changed)
 
 
 def alert(one: Alert, now_ms: int) -> contract.Alert:

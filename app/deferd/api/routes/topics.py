@@ -52,6 +52,8 @@ from deferd.engine.topics import JobFilter, TopicView
 
 router = OperationRouter()
 
+_ID = limits.ID_PATTERN.removeprefix("^").removesuffix("$")
+Ids = Annotated[str, StringConstraints(pattern=f"^{_ID}(,{_ID}){{0,{limits.LISTED_IDS_MAX - 1}}}$")]
 IdPrefix = Annotated[str, StringConstraints(pattern=limits.ID_PATTERN)]
 ErrorPart = Annotated[str, StringConstraints(min_length=1, max_length=limits.ERROR_PART_MAX)]
 _OLDEST = Redrive()
@@ -75,9 +77,14 @@ class JobsQuery(StrictModel):
     order: Literal["asc", "desc"] = Field(
         "asc",
         description="`asc`: what happens first comes first, that is by due time, turn, end of the lease or end of the "
-        "retention; with `tag` by id. `desc`: the opposite.",
+        "retention; with `tag` or `ids` by id. `desc`: the opposite.",
     )
     bodies: WithBodies = True
+    ids: Ids | None = Field(
+        None,
+        description=f"Only the jobs with these ids, in whichever state: up to {limits.LISTED_IDS_MAX} with commas "
+        "between them. Ids without a job are left out.",
+    )
     tag: Tag | None = Field(None, description="Only jobs with this tag, which the tag index finds.")
     due_after: Instant | None = Field(None, description="Only jobs due at this instant or later.")
     due_before: Instant | None = Field(None, description="Only jobs due before this instant.")
@@ -111,6 +118,7 @@ class JobsQuery(StrictModel):
         """The conditions on the jobs; None without a filter."""
         due_after, due_before = (None if at is None else instant_ms(at) for at in (self.due_after, self.due_before))
         wanted = JobFilter(
+            ids=None if self.ids is None else tuple(self.ids.split(",")),
             tag=self.tag,
             due_after_ms=due_after,
             due_before_ms=due_before,

@@ -59,6 +59,8 @@ def now(topics: tuple[str, ...], critical: bool, limit: int | None, client: Clie
         output.line(_next_line(found))
     else:
         output.line(f"{_calm(found)} {_next_line(found)}")
+    if found.acknowledged and not as_json:
+        output.line(f"{output.count(len(found.acknowledged), 'alert')} acknowledged; the console and --json show why")
     if not found.complete:
         output.complain("not all topics were read: alerts may be missing")
     return exit_codes.FINDINGS if alerts else exit_codes.DONE

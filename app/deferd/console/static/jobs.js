@@ -2,8 +2,11 @@
 import { onKey } from "./keyboard.js";
 import { duration, serverNow, showTimes } from "./times.js";
 
-// Rows. A refresh changes the cells of rows that are there, marks those that are gone, and counts new ones: to see these
-// is one click. So no row moves while somebody selects or reads.
+// Rows. A refresh changes the cells of rows, fades those whose job has left the list, strikes out those whose job is
+// gone, and counts new ones: to see these is one click. So no row moves while somebody selects or reads. A row that is
+// not in the page any more may have been moved behind it: what became of its job is asked for.
+const ASKED_CHARACTERS = 4000; // of ids in one URL, which proxies limit; of more rows some are asked for later
+const ASKED_MAX = 100; // as the API lists by their ids
 
 const form = document.getElementById("rows-form");
 const region = document.getElementById("rows");
@@ -21,18 +24,58 @@ function merge(html) {
     afterSwap();
     return;
   }
-  for (const [id, row] of shown) {
-    const now = found.get(id);
-    row.classList.toggle("gone", !now);
-    if (now) updateCells(row, now);
-  }
+  for (const [id, row] of shown) showAs(row, found.get(id));
   showTimes(region);
+  askFor([...shown.values()].filter((row) => !found.has(row.dataset.row) && !row.classList.contains("gone")));
   const added = [...found.keys()].filter((id) => !shown.has(id)).length;
   newest = html;
   if (pill) {
     pill.hidden = added === 0;
     pill.textContent = `${added} new`;
   }
+}
+
+function showAs(row, now) {
+  if (!now) return;
+  row.classList.remove("gone");
+  row.classList.toggle("left", now.classList.contains("left"));
+  updateCells(row, now);
+}
+
+const askedAt = new WeakMap();
+let isAsking = false;
+
+async function askFor(missing) {
+  if (isAsking || missing.length === 0) return;
+  missing.sort((one, other) => (askedAt.get(one) ?? 0) - (askedAt.get(other) ?? 0));
+  let characters = 0;
+  const some = missing.slice(0, ASKED_MAX).filter((row) => (characters += row.dataset.row.length + 1) < ASKED_CHARACTERS);
+  const url = new URL(region.getAttribute("hx-get"), document.baseURI);
+  url.searchParams.set("among", some.map((row) => row.dataset.row).join(","));
+  isAsking = true;
+  try {
+    const response = await fetch(url, { headers: { "HX-Request": "true" } });
+    if (response.status !== 200) return; // the next refresh says why
+    const found = rowsOf(new DOMParser().parseFromString(await response.text(), "text/html").body);
+    for (const row of some.filter((one) => one.isConnected)) {
+      askedAt.set(row, Date.now());
+      showAs(row, found.get(row.dataset.row));
+      if (!found.has(row.dataset.row)) showGone(row);
+    }
+    showTimes(region);
+  } catch {
+    // the service can't be reached: the next refresh says so
+  } finally {
+    isAsking = false;
+  }
+}
+
+function showGone(row) {
+  row.classList.remove("left");
+  row.classList.add("gone");
+  const state = row.querySelector(".state .pill");
+  state.className = "pill";
+  state.textContent = "gone";
 }
 
 function updateCells(row, now) {

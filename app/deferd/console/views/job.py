@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from deferd.console.undo import undoable
 from deferd.console.views.jobs import jobs_url
 from deferd.console.views.typed_times import read_new_due_time
 from deferd.console.visit import PageList, Visit
+from deferd.contract import limits
 
 pages = PageList()
 SHOWN_FIRST = 64_000
@@ -54,21 +56,42 @@ def _job_url(topic: str, job_id: str, *more: str) -> str:
 
 @pages.page(_PATH)
 async def job(visit: Visit, topic: str, id: str) -> Response:
-    """The job as it is, or what is known about a job that is gone."""
+    """The job as it is, or what is known about a job that is gone.
+
+    A page that has shown the job polls with `seen`: what it has shown stays there, see static/follow.js.
+    """
     why = await visit.read(api_path("jobs", topic, id, "why"))
+    events = await _events_of(visit, topic, id) if visit.wants("timeline", "why") else []
     values: dict[str, Any] = {
         "here": "topics",
         "topic": topic,
         "id": id,
         "why": why,
+        "seen": "seen" in visit.query,
+        "has_events": bool(events),
         "undo": await undoable(visit, visit.query.get("undo")) if visit.fragment is None else None,
         "first": SHOWN_FIRST,
     }
     shown = await visit.read_or_none({404}, api_path("jobs", topic, id), bodies=False)
     if shown is None:
         status = 404 if visit.fragment is None else 200
-        return visit.render("job.html", status=status, job=None, entries=[], **values)
-    return visit.render("job.html", job=shown, entries=timeline(shown), **values)
+        return visit.render("job.html", status=status, job=None, entries=timeline_of_gone(events), **values)
+    return visit.render("job.html", job=shown, entries=timeline(shown, events), **values)
+
+
+async def _events_of(visit: Visit, topic: str, job_id: str) -> list[dict[str, Any]]:
+    """The events of the job that its topic has kept, the earliest first; those since it was put last."""
+    view = await visit.read_or_none({404}, api_path("topics", topic))
+    if view is None or not view["settings"].get("events"):
+        return []
+    latest = await visit.read(api_path("events", "latest"), topics=topic, limit=limits.PAGE_MAX)
+    events: list[dict[str, Any]] = []
+    for event in latest["events"]:
+        if event.get("id") == job_id:
+            events.append(event)
+            if event["event"] == "put":
+                break
+    return events[::-1]
 
 
 @pages.page(_PATH + "/part/{part}")
@@ -283,24 +306,27 @@ def _edit_form(  # noqa: PLR0917 (a form and its problem)
     )
 
 
-def timeline(job: dict[str, Any]) -> list[Entry]:
+def timeline(job: dict[str, Any], events: Sequence[dict[str, Any]] = ()) -> list[Entry]:
     """The life of a job: what happened, what happens now, and what is likely by its backoff and limits.
 
-    `job` is as the API shows it. The earliest entry is the first. Each has `at` (RFC 3339), `kind` (past, now or
-    predicted), `title`, and may have `text` and `error`.
+    `job` is as the API shows it, `events` those of it that are kept, which tell when it was handed out. The earliest
+    entry is the first. Each has `at` (RFC 3339), `kind` (past, now or predicted), `title`, and may have `text` and
+    `error`.
     """
     state = job["state"]
+    pops = {event["attempt"]: event for event in events if event["event"] == "popped"}
     entries = [_entry(job["created_at"], "past", "Put", _put_text(job))]
     log = job.get("attempts_log") or []
-    first_logged = log[0]["attempt"] if log else job["attempts"] + 1
-    ended_before = min(first_logged - 1, job["attempts"])
-    if ended_before > 0 and state != "reserved":
+    failed = job["attempts"] - (state in {"reserved", "finished"})  # the last one runs, or was no failure
+    ended_before = min(log[0]["attempt"] - 1 if log else failed, failed)
+    if ended_before > 0:
         title = f"{ended_before} earlier {'attempt' if ended_before == 1 else 'attempts'}"
         entries.append(_entry(None, "past", title, "no longer in the log"))
+    entries += [_handed_out(pop) for pop in pops.values()]
     for ended in log:
-        by = f"by {ended['by']}" if ended.get("by") else ""
         title = f"Attempt {ended['attempt']} {_HOW.get(ended['how'], ended['how'].replace('_', ' '))}"
-        entries.append(_entry(ended["ended_at"], "past", title, by, ended.get("error")))
+        text = _by_and_after(ended.get("by"), pops.get(ended["attempt"]), ended["ended_at"])
+        entries.append(_entry(ended["ended_at"], "past", title, text, ended.get("error")))
     match state:
         case "reserved":
             by = f" by {job['reserved_by']}" if job.get("reserved_by") else ""
@@ -317,8 +343,10 @@ def timeline(job: dict[str, Any]) -> list[Entry]:
             logged = any(ended.get("error") for ended in log)
             entries.append(_entry(job.get("dead_at"), "now", "Dead", text, None if logged else job.get("last_error")))
         case "finished":
-            text = f"in attempt {job['attempts']}" if job["attempts"] else ""
-            entries.append(_entry(job.get("finished_at"), "now", "Finished", text))
+            at, pop = job.get("finished_at"), pops.get(job["attempts"])
+            parts = [f"in attempt {job['attempts']}"] if job["attempts"] else []
+            parts += [text] if (text := _by_and_after(job.get("finished_by"), pop, at)) else []
+            entries.append(_entry(at, "now", "Finished", " ".join(parts)))
     if state in {"delayed", "ready", "reserved"}:
         entries += predicted_retries(job)
         if job.get("deadline_at"):
@@ -326,6 +354,51 @@ def timeline(job: dict[str, Any]) -> list[Entry]:
         if job.get("ttl") and not job["attempts"]:
             at = _moved_later(job["due_at"], job["ttl"])
             entries.append(_entry(at, "predicted", "Expires", "dead if not delivered by then"))
+    return _in_order(entries)
+
+
+def timeline_of_gone(events: Sequence[dict[str, Any]]) -> list[Entry]:
+    """What the events that are kept tell of a job that is gone. See `timeline`."""
+    entries: list[Entry] = []
+    pop: dict[str, Any] | None = None
+    for event in events:
+        at, attempt = event["at"], event.get("attempt")
+        text = _by_and_after(None if pop is None else pop.get("consumer"), pop, at)
+        match event["event"]:
+            case "put":
+                text = "it took the place of another" if event.get("replaced") else ""
+                entries.append(_entry(at, "past", "Put", text))
+            case "popped":
+                pop = event
+                entries.append(_handed_out(pop))
+            case "released" | "lease_ended":
+                how = _HOW[event.get("reason") or event["event"]]
+                entries.append(_entry(at, "past", f"Attempt {attempt} {how}", text, event.get("error")))
+            case "finished":
+                entries.append(_entry(at, "now", "Finished", f"in attempt {attempt} {text}".strip()))
+            case "dead":
+                entries.append(_entry(at, "now", "Dead", _DIED.get(event.get("reason") or "", ""), event.get("error")))
+            case "cancelled":
+                entries.append(_entry(at, "now", "Cancelled", f"it was {event.get('was', 'there')}"))
+    return _in_order(entries)
+
+
+def _handed_out(pop: dict[str, Any]) -> Entry:
+    to = f"to {pop['consumer']}" if pop.get("consumer") else ""
+    return _entry(pop["at"], "past", f"Attempt {pop['attempt']} handed out", to)
+
+
+def _by_and_after(consumer: str | None, pop: dict[str, Any] | None, ended_at: str | None) -> str:
+    """Who had an attempt that ended, and for how long."""
+    consumer = consumer or (None if pop is None else pop.get("consumer"))
+    parts = [f"by {consumer}"] if consumer else []
+    if pop is not None and ended_at is not None:
+        took = datetime.fromisoformat(ended_at) - datetime.fromisoformat(pop["at"])
+        parts.append(f"after {duration(max(took.total_seconds(), 0))}")
+    return " ".join(parts)
+
+
+def _in_order(entries: list[Entry]) -> list[Entry]:
     places, last = [], ""
     for entry in entries:  # those without an instant stay behind the one that precedes them
         last = entry["at"] or last

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from starlette.responses import Response
@@ -11,6 +11,7 @@ from deferd.console.api_calls import ApiRefused, api_path, page_path
 from deferd.console.undo import undoable
 from deferd.console.views.filters import STATES, JobListFilter, read_filter, refuse_masked_error
 from deferd.console.visit import PageList, Visit
+from deferd.contract import limits
 
 pages = PageList()
 PAGE_SIZES = (50, 200, 1000)
@@ -21,6 +22,11 @@ KEPT_IN_URL = (
     *("order", "limit"),
 )
 """The query of the list's URL, for the way back to it."""
+_NOTHING: dict[str, Any] = {
+    **dict.fromkeys(("exact", "next_url", "first_url", "searched", "matching", "total", "refused")),
+    "rows": [],
+    "left": [],
+}
 
 
 class Action(NamedTuple):
@@ -67,11 +73,23 @@ async def jobs(visit: Visit, topic: str) -> Response:
         "undo": await undoable(visit, visit.query.get("undo")) if visit.fragment is None else None,
         "every_s": _SEARCHED_EVERY_S if wanted.is_search and not wanted.tag else _EVERY_S,
     }
+    among = visit.query.get("among", "").split(",")
+    if visit.fragment == "rows" and among != [""]:
+        return visit.render("jobs.html", **values, **await _read_shown(visit, topic, wanted, among))
     if visit.wants("tabs", "rows"):
         values["view"] = await visit.read(api_path("topics", topic))
     if visit.wants("rows"):
         values |= await _read_page(visit, topic, wanted, values)
     return visit.render("jobs.html", **values)
+
+
+async def _read_shown(visit: Visit, topic: str, wanted: JobListFilter, ids: Sequence[str]) -> dict[str, Any]:
+    """What became of jobs that the reader's page lists and this one does not; `left` match the filter no more."""
+    page = await visit.read(api_path("topics", topic, "jobs"), ids=",".join(ids), bodies=False)
+    rows = [_row(job, job["body_bytes"]) for job in page["jobs"]]
+    matching, _ = await read_rows(visit, topic, wanted, order="asc", limit=limits.LISTED_IDS_MAX, ids=ids)
+    still = {row["id"] for row in matching}
+    return {**_NOTHING, "rows": rows, "total": len(rows), "left": [row["id"] for row in rows if row["id"] not in still]}
 
 
 def _size(visit: Visit) -> int:
@@ -86,9 +104,7 @@ def _order_of(wanted: JobListFilter) -> str:
 async def _read_page(visit: Visit, topic: str, wanted: JobListFilter, values: dict[str, Any]) -> dict[str, Any]:
     """The rows, where the next page begins, and how much of the topic has been searched."""
     if wanted.problems:
-        return dict.fromkeys(("exact", "next_url", "first_url", "searched", "matching", "total", "refused")) | {
-            "rows": []
-        }
+        return dict(_NOTHING)
     refused = None
     page: dict[str, Any] = {"jobs": [], "next_cursor": None}
     exact = None
@@ -110,6 +126,7 @@ async def _read_page(visit: Visit, topic: str, wanted: JobListFilter, values: di
     counts = values["view"]["counts"]
     return {
         "rows": rows,
+        "left": [],
         "exact": exact,
         "refused": refused,
         "searched": None if matching is not None else searched,
@@ -121,11 +138,21 @@ async def _read_page(visit: Visit, topic: str, wanted: JobListFilter, values: di
 
 
 async def read_rows(
-    visit: Visit, topic: str, wanted: JobListFilter, *, order: str, limit: int, cursor: str | None = None
+    visit: Visit,
+    topic: str,
+    wanted: JobListFilter,
+    *,
+    order: str,
+    limit: int,
+    cursor: str | None = None,
+    ids: Sequence[str] = (),
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """One page of the list: the jobs without their bodies, and the response of the API. Raises ApiRefused."""
+    """One page of the list: the jobs without their bodies, and the response of the API. Raises ApiRefused.
+
+    `ids`: only of these jobs.
+    """
     refuse_masked_error(visit, wanted.error or wanted.group)
-    query = {**wanted.query(), "order": order, "limit": limit, "cursor": cursor}
+    query = {**wanted.query(), "order": order, "limit": limit, "cursor": cursor, "ids": ",".join(ids) or None}
     page = await visit.read(api_path("topics", topic, "jobs"), **query, bodies=False)
     return [_row(job, job["body_bytes"]) for job in page["jobs"]], page
 

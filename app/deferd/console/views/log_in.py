@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from starlette.responses import Response
 
@@ -11,6 +12,16 @@ from deferd.console.visit import PageList, Visit
 from deferd.contract.errors import Forbidden, RateLimited, StoreUnavailable, Unauthorized
 
 SESSION_COOKIE = "deferd_session"
+_SAME_SITE: Final = "lax"
+"""With `strict` a link in a chat or a ticket leads to the log-in although there is a session: the browser sends no
+cookie where another site began the navigation. `lax` adds just these: a GET that fills the window. No GET of the
+console has an effect, no frame may hold its pages, and another site's window learns nothing of one
+(`Cross-Origin-Opener-Policy`).
+
+Forged writes depend on no cookie: a POST does nothing unless the browser says that a page of this host sent it
+(`browser_requests.is_from_own_page`). That also covers what `strict` never did: other ports of the host, which are the
+same site. `lax` still keeps the cookie from all POSTs, frames and requests of scripts of other sites.
+"""
 _PAGE_OF_CONSOLE = re.compile(r"(?:\./|console/)[!-\[\]-~]*")
 pages = PageList()
 
@@ -46,7 +57,7 @@ async def log_in(visit: Visit) -> Response:
         cookie,
         path=cookie_paths(visit.scope)[-1],
         httponly=True,
-        samesite="strict",
+        samesite=_SAME_SITE,
         secure=is_secure(visit.scope),
     )
     return response
@@ -62,7 +73,7 @@ async def log_out(visit: Visit) -> Response:
         problem = "Logged out here. The store can't be reached; if it still has the session, that ends within 12 hours."
     response = visit.redirect("console/login", problem=problem)
     for path in cookie_paths(visit.scope):
-        response.delete_cookie(SESSION_COOKIE, path=path, httponly=True, samesite="strict")
+        response.delete_cookie(SESSION_COOKIE, path=path, httponly=True, samesite=_SAME_SITE)
     return response
 
 

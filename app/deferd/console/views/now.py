@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from starlette.responses import Response
 
-from deferd.console.api_calls import QueryValue, api_path
+from deferd.console.api_calls import ApiRefused, QueryValue, api_path
 from deferd.console.chart_series import due_series, lateness_series
+from deferd.console.rendering import duration, shortened
 from deferd.console.views.filters import read_filtered
 from deferd.console.views.topics import read_topics, without_now
+from deferd.console.views.typed_times import NewDueTime, read_new_due_time
 from deferd.console.visit import PageList, Visit
+from deferd.contract import limits
 
 pages = PageList()
 HOURS = 6
 """On each side of now."""
 _DUE_BUCKET_S = 600
 """Half as many searches of the store as with the 5 minutes of the history: thousands of topics are read."""
-_ALERTS = 20
+_ALERTS = limits.PAGE_MAX
+_EQUAL = 4
+"""So many alerts of one cause are one line, which opens."""
+_NO_ALERT = "There is no such alert any more."
+_SHOWN = 20
+"""Alerts of a cause, unless all are asked for."""
 _TOPICS_DUE = 1000
 _CONSUMERS_READ, _CONSUMERS_SHOWN = 1000, 300
 
@@ -37,7 +46,148 @@ async def now(visit: Visit) -> Response:
 
 
 async def _read_attention(visit: Visit) -> dict[str, Any]:
-    return {"attention": without_now(await visit.read(api_path("now"), limit=_ALERTS))}
+    found = without_now(await visit.read(api_path("now"), limit=_ALERTS))
+    opened = visit.query.get("cause")
+    return {
+        "attention": found,
+        "lines": lines_of(found.pop("alerts"), opened),
+        "acknowledged": lines_of(found.pop("acknowledged", []), opened),
+    }
+
+
+def lines_of(alerts: list[dict[str, Any]], opened: str | None) -> list[dict[str, Any]]:
+    """The alerts, in their order, those of one cause as one line where the first of them was.
+
+    A line has `severity`, `cause` and the alerts that are `shown`; one for several alerts also their `text` and number,
+    `equal`. Of the cause `opened` all are shown. Those that are acknowledged have one cause only if they are so alike.
+    """
+    causes: dict[str, list[dict[str, Any]]] = {}
+    for alert in alerts:
+        causes.setdefault(_cause(alert), []).append(alert)
+    lines = []
+    for cause, equal in causes.items():
+        if len(equal) < _EQUAL:
+            lines += [{"severity": alert["severity"], "cause": cause, "count": 1, "shown": [alert]} for alert in equal]
+        else:
+            shown = equal if cause == opened else equal[:_SHOWN]
+            text = cause_words(equal)
+            line = {"severity": equal[0]["severity"], "cause": cause, "count": len(equal), "shown": shown}
+            lines.append({**line, "text": text, "equal": len(equal)})
+    return lines
+
+
+def _cause(alert: Mapping[str, Any]) -> str:
+    """What alerts of one cause have in common, as a word for URLs."""
+    said = "\n".join(str(alert.get(name, "")) for name in ("top_error", "last_error", "why", "by", "acknowledged"))
+    return f"{alert['code']}-{hashlib.sha256(said.encode()).hexdigest()[:8]}"
+
+
+def cause_words(alerts: Sequence[Mapping[str, Any]]) -> str:
+    """What many alerts of one cause say together."""
+    first, count = alerts[0], f"{len(alerts):,}"
+
+    def total(*names: str) -> str:
+        return f"{sum(alert.get(name) or 0 for alert in alerts for name in names):,}"
+
+    error = first.get("top_error") or first.get("last_error")
+    of_error = f": {shortened(error)}" if error else ""
+    oldest = duration(max((alert.get("oldest_age") or 0 for alert in alerts), default=0))
+    match first["code"]:
+        case "no_consumer":
+            return f"{count} topics have no consumer: {total('ready')} jobs ready, the oldest for {oldest}"
+        case "behind":
+            return f"{count} topics are behind: {total('ready')} jobs ready, the oldest for {oldest}"
+        case "push_failing":
+            return f"{count} push targets fail, {total('ready')} jobs ready{of_error}"
+        case "failing":
+            return f"{count} topics: {total('released')} attempts failed{of_error}"
+        case "dying":
+            return f"{count} topics: {total('dead')} dead in 1 h{of_error}"
+        case "late":
+            return f"{count} topics: {total('jobs')} jobs are due and still delayed"
+        case "topic_full":
+            return f"{count} topics are full, or nearly"
+        case "paused":
+            by = f" by {first['by']}" if first.get("by") else ""
+            why = f" ({first['why']})" if first.get("why") else ""
+            return f"{count} topics are paused{by}{why} and hold back {total('ready', 'due')} jobs"
+        case "schedules_missed":
+            return f"{count} schedules missed {total('missed')} runs"
+        case "overload":
+            return f"{count} topics: {total('due')} jobs are due in the next hour, more than consumers handle"
+        case "durability":
+            return f"{count} topics ask for a durability that the store does not give ({first.get('why', 'unknown')})"
+        case code:
+            return f"{count} alerts of the kind {code.replace('_', ' ')}"
+
+
+@pages.page("/console/acknowledge")
+async def acknowledge_form(visit: Visit) -> Response:
+    """The alerts of a cause, or one of them, with the form that acknowledges them."""
+    return await _acknowledge_form(visit, visit.query)
+
+
+async def _acknowledge_form(
+    visit: Visit, fields: Mapping[str, str], problem: str | None = None, new: NewDueTime | None = None
+) -> Response:
+    alerts = await _alerts_of(visit, fields)
+    return visit.render(
+        "acknowledge.html",
+        status=200 if problem is None else 422,
+        here="now",
+        alerts=alerts,
+        line=lines_of(alerts, None)[0] if alerts else None,
+        cause=fields.get("cause", ""),
+        topic=fields.get("topic"),
+        reason=fields.get("reason", ""),
+        new=new,
+        problem=problem,
+    )
+
+
+async def _alerts_of(visit: Visit, fields: Mapping[str, str], named: str = "alerts") -> list[dict[str, Any]]:
+    """The alerts of the `cause`, with a `topic` only that of this one."""
+    found = await visit.read(api_path("now"), limit=_ALERTS)
+    cause, topic = fields.get("cause"), fields.get("topic")
+    return [one for one in found.get(named, []) if _cause(one) == cause and topic in {None, one.get("topic")}]
+
+
+@pages.action("/console/acknowledge")
+async def acknowledge(visit: Visit) -> Response:
+    """Acknowledge alerts until an end, once the page has shown which instant that is."""
+    form = await visit.form()
+    if not visit.may("admin"):
+        raise ApiRefused(403, {"detail": "Your key can't acknowledge alerts."}, "admin")
+    new = read_new_due_time(form, visit.now_ms)
+    problem = new.problem
+    if not form.get("reason", "").strip():
+        problem = "Say why: others read it in place of the alert."
+    elif new.is_past:
+        problem = "The end must be in the future."
+    if problem is not None or not new.is_seen:
+        return await _acknowledge_form(visit, form, problem, new)
+    done = await _acknowledge(visit, await _alerts_of(visit, form), form["reason"].strip(), new.at)
+    text = f"Acknowledged {done:,} {'alert' if done == 1 else 'alerts'} until {new.at}."
+    return visit.redirect("./", notice=text if done else None, problem=None if done else _NO_ALERT)
+
+
+@pages.action("/console/acknowledge/end")
+async def end_acknowledgement(visit: Visit) -> Response:
+    """Let alerts that are acknowledged need somebody again."""
+    alerts = await _alerts_of(visit, await visit.form(), "acknowledged")
+    now = datetime.fromtimestamp((visit.now_ms or 0) / 1000, UTC).isoformat()
+    done = await _acknowledge(visit, alerts, "ended", now)
+    return visit.redirect("./", problem=None if done else _NO_ALERT)
+
+
+async def _acknowledge(visit: Visit, alerts: Sequence[Mapping[str, Any]], reason: str, until: str | None) -> int:
+    done = 0
+    codes = {one["code"] for one in alerts}
+    for code in codes:
+        topics = sorted({one["topic"] for one in alerts if one["code"] == code and one.get("topic") is not None})
+        call = {"code": code, "reason": reason, "until": until, **({"topics": topics} if topics else {})}
+        done += (await visit.write("POST", api_path("now", "acknowledge"), call))["alerts"]
+    return done
 
 
 async def _read_series(visit: Visit) -> dict[str, Any]:

@@ -136,6 +136,7 @@ class Job(Response, frozen=True, kw_only=True, eq=False, gc=False):
     reason: Annotated[DeadReason | None, "Why the job is dead."] = None
     dead_at: Annotated[datetime | None, "When the job became dead, if known."] = None
     finished_at: Annotated[datetime | None, "When the job was finished."] = None
+    finished_by: Annotated[str | None, "Name of the consumer that finished the job, if the pop gave one."] = None
     result: Annotated[Any, "JSON value from the finish."] = None
     durability: Annotated[str | None, UNLISTED] = None
     body_bytes: Annotated[int | None, "With `bodies=false`: the length of the body's JSON, which is left out."] = None
@@ -230,8 +231,8 @@ class JobPage(Response, frozen=True, kw_only=True):
     looked_at: Annotated[int | None, "With a filter: how many jobs were searched for this page."] = None
     matching: Annotated[
         int | None,
-        "How many jobs match on all pages together, where that is known without looking at each: with `tag` alone, "
-        "unless the service has a shelf, and with `due_after` and `due_before` alone for delayed jobs.",
+        "How many jobs match on all pages together, where that is known without looking at each: for delayed jobs with "
+        "`due_after` and `due_before` alone.",
     ] = None
 
     schema_examples = ({"jobs": [_EXAMPLE], "next_cursor": None},)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Final, get_args
+from typing import Annotated, Final, Literal, get_args
 
+from msgspec import field
+from pydantic import Field, StringConstraints
+
+from deferd.contract import limits
+from deferd.contract.model import Instant, Topic
 from deferd.contract.operations.operation import Operation
 from deferd.contract.operations.push import CircuitState
 from deferd.contract.operations.response import Response, one_of
 from deferd.contract.scopes import Scope
+from deferd.contract.strict_model import StrictModel
 
-ALERT_CODES: Final = (
+AlertCode = Literal[
     "shard_unavailable",
     "timer",
     "durability",
@@ -25,8 +31,17 @@ ALERT_CODES: Final = (
     "paused",
     "schedules_missed",
     "overload",
-)
+]
+ALERT_CODES: Final[tuple[AlertCode, ...]] = get_args(AlertCode)
 """All codes. Alerts of one severity are in this order: what stops most jobs comes first."""
+
+
+class Acknowledgement(Response, frozen=True, kw_only=True):
+    """That somebody has seen to an alert."""
+
+    reason: Annotated[str, "Why it needs nobody else, or what is being done."]
+    by: Annotated[str | None, "Name of the key that acknowledged it, if it was one."] = None
+    until: Annotated[datetime, "When the alert needs somebody again, if there is still one."]
 
 
 class Alert(Response, frozen=True, kw_only=True):
@@ -109,6 +124,7 @@ class Alert(Response, frozen=True, kw_only=True):
     schedule: Annotated[str | None, "`schedules_missed`: name of the schedule."] = None
     missed: Annotated[int | None, "`schedules_missed`: its missed runs, in all."] = None
     last_missed_at: Annotated[datetime | None, "`schedules_missed`: when a run was last missed."] = None
+    acknowledged: Annotated[Acknowledgement | None, "Who has acknowledged it; only in the list of those."] = None
 
 
 class Now(Response, frozen=True, kw_only=True):
@@ -117,6 +133,10 @@ class Now(Response, frozen=True, kw_only=True):
     now: Annotated[datetime, "The store's clock when it was read."]
     alerts: Annotated[list[Alert], "The most urgent first; empty when all is quiet."]
     left_out: Annotated[int, "How many less urgent alerts `limit` left out."]
+    acknowledged: Annotated[
+        list[Alert],
+        "Alerts that somebody has acknowledged, apart from `alerts`, at most `limit`; omitted when there are none.",
+    ] = field(default_factory=list)
     next_due_at: Annotated[datetime | None, "When the next delayed job is due; `null` when none is."]
     next_due_jobs: Annotated[int, "Delayed jobs that are due in the same second as that one."]
     topics_looked_at: Annotated[int, "Topics that were read."]
@@ -177,4 +197,57 @@ GET_NOW = Operation(
     ),
     response=Now,
     response_description="The alerts.",
+)
+
+
+class AcknowledgeAlerts(StrictModel):
+    """Which alerts are acknowledged, why, and until when."""
+
+    code: AlertCode = Field(description="The kind of the alerts.")
+    topics: list[Topic] | None = Field(
+        None,
+        min_length=1,
+        max_length=limits.PAGE_MAX,
+        description="1 to 1000 topics: only alerts of these. By default all of the kind, also those of the store.",
+    )
+    reason: Annotated[str, StringConstraints(min_length=1, max_length=limits.PAUSE_REASON_MAX)] = Field(
+        description="Why they need nobody else, for people; at most 200 characters."
+    )
+    until: Instant = Field(
+        description="Until when, at most 30 days ahead. An instant that is past ends acknowledgements."
+    )
+
+    schema_examples = (
+        {
+            "code": "no_consumer",
+            "topics": ["orders.close"],
+            "reason": "workers are being moved",
+            "until": "2026-11-21T09:00:00Z",
+        },
+    )
+
+
+class Acknowledged(Response, frozen=True, kw_only=True):
+    """The result of an acknowledgement."""
+
+    alerts: Annotated[int, "How many alerts there were, and are acknowledged now, or are not any more."]
+
+    schema_examples = ({"alerts": 1},)
+
+
+ACKNOWLEDGE_ALERTS = Operation(
+    "acknowledge_alerts",
+    "POST",
+    "/now/acknowledge",
+    tag="inspection",
+    scope=Scope.ADMIN,
+    summary="Acknowledge alerts",
+    description=(
+        "Until an end, `GET /now` lists the alerts that there are now apart from others, in `acknowledged`, with the "
+        "reason and who says so. Alerts of further topics are not meant, and one that becomes critical needs somebody "
+        "again. A key for some topics acknowledges alerts of these only. Alert rules of Prometheus know nothing of it."
+    ),
+    response=Acknowledged,
+    response_description="The number of alerts.",
+    done="acknowledged alerts of",
 )

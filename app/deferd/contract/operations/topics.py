@@ -199,10 +199,9 @@ LIST_JOBS = Operation(
     description=(
         "Returns the jobs page by page. A job that changes state meanwhile may be missing or appear twice. The "
         "filters `due_after`, `due_before`, `id_prefix`, `error`, `reason` and `error_group` search the jobs in their "
-        "order, about 10000 a "
-        "page at most, so a page may be short or empty and yet have a `next_cursor`; `looked_at` says how many were "
-        "searched. In a topic with several `partitions` the jobs of one state come partition by partition: the order "
-        "holds within each."
+        "order, about 10000 a page at most, so a page may be short or empty and yet have a `next_cursor`; `looked_at` "
+        "says how many were searched. With `ids` or `tag` only those jobs are read. In a topic with several "
+        "`partitions` the jobs of one state come partition by partition: the order holds within each."
     ),
     response=JobPage,
     response_description="One page of jobs.",

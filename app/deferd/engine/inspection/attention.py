@@ -14,12 +14,13 @@ from typing import Any, Final, Literal, NamedTuple
 
 import orjson
 
-from deferd.contract.errors import StoreUnavailable
+from deferd.contract.errors import FieldError, InvalidInput, StoreUnavailable
 from deferd.contract.operations.now import ALERT_CODES
 from deferd.contract.operations.push import CircuitState
 from deferd.contract.topic_patterns import TopicPatterns, is_pattern
 from deferd.engine.caches import SharedReads
 from deferd.engine.history import BestRate, FinishRates
+from deferd.engine.inspection.acknowledgements import ACKNOWLEDGED_MAX_S, Acknowledgement, Acknowledgements, AlertId
 from deferd.engine.inspection.consumers import ConsumerRegistry, Reports
 from deferd.engine.inspection.dead_errors import DeadErrors, DeadGroup, DeadJobs
 from deferd.engine.inspection.failing import Failing, FailingTopics, Retrying
@@ -454,7 +455,10 @@ class Alert:
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """The alerts, most urgent first, and what comes next: when jobs are due, and how many in that second."""
+    """The alerts, most urgent first, and what comes next: when jobs are due, and how many in that second.
+
+    Those that somebody has acknowledged are apart, in the same order.
+    """
 
     now_ms: int
     alerts: list[Alert]
@@ -462,6 +466,7 @@ class Now:
     next_due_jobs: int
     looked_at: int
     is_complete: bool
+    acknowledged: list[tuple[Alert, Acknowledgement]] = field(default_factory=list)
 
 
 async def _alerts_of(found: Attention) -> list[Alert]:
@@ -654,11 +659,16 @@ def _overload(found: Attention, state: TopicState) -> Iterator[Alert]:
         yield Alert("warning", "overload", state.topic, state.due_soon, facts)
 
 
+def _id_of(one: Alert) -> AlertId:
+    return one.code, one.topic or ""
+
+
 class Alerts:
     """What needs a person now. Reads are shared and cached for up to 5 s; larger reads are cached longer."""
 
-    def __init__(self, reader: AttentionReader) -> None:
+    def __init__(self, reader: AttentionReader, acknowledgements: Acknowledgements) -> None:
         self._reader = reader
+        self._acknowledgements = acknowledgements
         self._reads: SharedReads[tuple[Attention, list[Alert]]] = SharedReads(_KEPT_S, 1, least_s=_KEPT_LEAST_S)
 
     async def read(self) -> Attention:
@@ -672,6 +682,16 @@ class Alerts:
         Raises StoreUnavailable when no shard of the store can be reached.
         """
         found, alerts = await self._reads.get(None, self._read)
+        acknowledgements = await self._acknowledgements.at(found.now_ms)
+        needing, acknowledged = list[Alert](), list[tuple[Alert, Acknowledgement]]()
+        for one in alerts:
+            if one.topic is None or is_visible(one.topic):
+                noted = acknowledgements.get(_id_of(one))
+                has_worsened = noted is not None and one.severity == "critical" and noted.severity != "critical"
+                if noted is None or has_worsened:
+                    needing.append(one)
+                else:
+                    acknowledged.append((one, noted))
         next_due_ms, jobs = None, 0
         visible = [state for state in found.topics.values() if state.next_due_ms >= 0 and is_visible(state.topic)]
         if visible:
@@ -680,12 +700,35 @@ class Alerts:
             jobs = sum(state.next_due_jobs for state in visible if state.next_due_ms // 1000 == second)
         return Now(
             found.now_ms,
-            [one for one in alerts if one.topic is None or is_visible(one.topic)],
+            needing,
             next_due_ms,
             jobs,
             sum(map(is_visible, found.names)),
             found.is_complete and not found.unreadable,
+            acknowledged,
         )
+
+    async def acknowledge(self, is_meant: Callable[[Alert], bool], reason: str, by: str | None, until_ms: int) -> int:
+        """Acknowledge the alerts that there are now until an end, also those that are acknowledged already.
+
+        An end that is past ends their acknowledgements. Returns how many alerts.
+
+        Raises:
+            InvalidInput: the end is too far, or these are too many.
+            StoreUnavailable.
+        """
+        now = await self.now(lambda _topic: True)
+        if until_ms > now.now_ms + ACKNOWLEDGED_MAX_S * 1000:
+            message = f"must be at most {ACKNOWLEDGED_MAX_S // 86_400} days ahead"
+            raise InvalidInput([FieldError(("body", "until"), message)])
+        meant = [one for one in (*now.alerts, *(one for one, _ in now.acknowledged)) if is_meant(one)]
+        if until_ms <= now.now_ms:
+            meant = [one for one, _ in now.acknowledged if is_meant(one)]
+            await self._acknowledgements.remove([_id_of(one) for one in meant])
+        elif meant:
+            new = {_id_of(one): Acknowledgement(one.severity, reason, by, until_ms) for one in reversed(meant)}
+            await self._acknowledgements.add(new, now.now_ms)
+        return len(meant)
 
     async def _read(self) -> tuple[Attention, list[Alert]]:
         found = await self._reader.read()

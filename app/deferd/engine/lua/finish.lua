@@ -55,7 +55,7 @@ local function finish(id, raw, extra_length, argument, result_at)
   done[id] = 'finished'
   local record, result = read_record(raw), string.sub(argument, result_at)
   record.attempts = record.attempts + 1
-  record.extra.f = now
+  record.extra.f, record.extra.fb = now, redis.call('HGET', HOLDERS, id) or nil
   if result ~= '' then
     record.extra.n = #result
     record.rest = result .. record.rest
