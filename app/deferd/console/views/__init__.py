@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from deferd.console.views import activity, bulk, dead, go, job, jobs, log_in, now, schedule_pages, topics
+from deferd.console.views import (
+    activity,
+    bulk,
+    dead,
+    go,
+    job,
+    jobs,
+    log_in,
+    now,
+    schedule_form,
+    schedule_pages,
+    topics,
+)
 
-_MODULES = (activity, bulk, dead, go, job, jobs, log_in, now, schedule_pages, topics)
+_MODULES = (activity, bulk, dead, go, job, jobs, log_in, now, schedule_form, schedule_pages, topics)
 ROUTES = [route for module in _MODULES for route in module.pages.routes]
