@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import re
+import time
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.acceptance.console.conftest import KeyedService, console
+from deferd.contract.webhook_signature import BadSignature, verify
+from tests.acceptance.console.conftest import OWN_PAGE, KeyedService, console
 from tests.acceptance.console.job_pages import call
 from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess
+from tests.push_receiver import Received, Receiver, receiver
 
 pytestmark = pytest.mark.slow
 NIGHTLY = {"topic": "reports", "cron": "30 2 * * *", "zone": "Europe/Berlin", "overlap": "skip", "catch_up": "all"}
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 EXACT = '{"n": 1.25, "b": 12345678901234567890123}'
 
 
@@ -198,3 +204,113 @@ def test_masked_fields_of_a_scheduled_job_are_not_shown_and_stay(masking: KeyedS
         assert client.post("/console/schedules/forms.masked/edit", data=sent).status_code == 303
     found = call(masking.service, "GET", "/schedules/forms.masked", token=token)
     assert (found["every"], found["job"]) == (90, {"body": body, "headers": {"x": "z"}})
+
+
+# Push
+
+
+@pytest.fixture
+async def target() -> AsyncIterator[Receiver]:
+    async with receiver() as one:
+        yield one
+
+
+@pytest.fixture
+async def pushing(pushing_service: ServiceProcess) -> AsyncIterator[httpx.AsyncClient]:
+    """A browser without scripts at the console of a service that may push to this host."""
+    async with httpx.AsyncClient(base_url=pushing_service.url, headers=OWN_PAGE, timeout=10, verify=NO_TLS) as client:
+        yield client
+
+
+def signers(request: Received, secrets: Iterable[str]) -> list[str]:
+    """The secrets that signed a request."""
+    signed = []
+    for secret in secrets:
+        with contextlib.suppress(BadSignature):
+            verify([secret], request.headers, request.body, time.time())
+            signed.append(secret)
+    return signed
+
+
+async def test_a_push_is_set_tested_and_removed_and_its_secret_rotated(
+    pushing: httpx.AsyncClient, target: Receiver, topic: str
+) -> None:
+    path = f"/console/topics/{topic}/push"
+
+    async def store(**typed: str) -> str:
+        form = values_of((await pushing.get(path)).text)
+        saved = await pushing.post(path, data={**form, **typed})
+        assert saved.status_code == 303, errors_of(saved.text)
+        tested = await pushing.post(f"{path}/test")
+        assert (tested.status_code, "responded with status <strong>200</strong>" in tested.text) == (200, True)
+        return tested.text
+
+    async def new_secret() -> str:
+        form = values_of((await pushing.get(path)).text)
+        page = await pushing.post(path, data={**form, "url": target.url, "then": "secret"})
+        typed = values_of(page.text)
+        assert typed["url"] == target.url
+        return typed["secrets.0"]
+
+    old = await new_secret()
+    assert (await pushing.get(f"/topics/{topic}/push")).status_code == 404  # only filled in
+    page = await store(url=target.url, **{"secrets.0": old, "timeout": "5s"})
+    assert old not in page
+    new = await new_secret()
+    assert new != old
+    page = await store(**{"secrets.0": new, "secrets.1": old})
+    assert "Two secrets sign each request" in page
+    await store(timeout="6")
+    await store(**{"secrets.0": new})
+    assert [signers(request, (old, new)) for request in target.requests] == [[old], [old, new], [old, new], [new]]
+    shown = (await pushing.get(f"/topics/{topic}/push")).json()
+    assert (shown["url"], shown["timeout"], shown["secret_count"]) == (target.url, 6, 1)
+
+    refused = await pushing.post(f"{path}/remove", data={"typed": "another"})
+    assert refused.status_code == 303
+    assert (await pushing.get(f"/topics/{topic}/push")).status_code == 200
+    assert (await pushing.post(f"{path}/remove", data={"typed": topic})).status_code == 303
+    assert (await pushing.get(f"/topics/{topic}/push")).status_code == 404
+
+
+async def test_a_refused_push_keeps_what_was_typed_and_what_is_stored(pushing: httpx.AsyncClient, topic: str) -> None:
+    path = f"/console/topics/{topic}/push"
+    base = values_of((await pushing.get(path)).text)["base"]
+    typed = {"base": base, "url": "ftp://x", "secrets.0": "whsec_short", "timeout": "soon", "rate": "0", "mode": "job",
+             "headers": "host: x"}  # fmt: skip
+    refused = await pushing.post(path, data=typed)
+    assert set(errors_of(refused.text)) == {"url", "secrets.0", "timeout", "rate", "headers"}
+    assert {name: values_of(refused.text)[name] for name in typed} == typed
+    fine = {"base": base, "url": "https://hooks.example.net/", "mode": "job"}
+    assert "--push-allow" in errors_of((await pushing.post(path, data={**fine, "secrets.0": SECRET})).text)["url"]
+    fine["url"] = "https://hooks.example.com/"
+    assert "is required" in errors_of((await pushing.post(path, data=fine)).text)["secrets.0"]
+    sent = {**fine, "secrets.0": SECRET, "headers": "authorization: Bearer hidden7\nx-shop: 7"}
+    assert (await pushing.post(path, data=sent)).status_code == 303
+
+    page = (await pushing.get(path)).text
+    assert ("hidden7" in page, values_of(page)["headers"]) == (False, "authorization:\nx-shop:")
+    lost = await pushing.post(path, data={**values_of(page), "timeout": "7"})  # the values would be lost
+    assert (lost.status_code, set(errors_of(lost.text))) == (422, {"headers"})
+    late = await pushing.post(path, data={**sent, "timeout": "7"})
+    assert (late.status_code, "changed meanwhile" in late.text) == (422, True)
+    assert (await pushing.get(f"/topics/{topic}/push")).json()["timeout"] == 30
+
+
+async def test_a_test_says_why_a_target_does_not_respond(pushing: httpx.AsyncClient, topic: str) -> None:
+    body = {"url": "http://127.0.0.1:9/", "secrets": [SECRET]}
+    (await pushing.put(f"/topics/{topic}/push", json=body)).raise_for_status()
+    page = await pushing.post(f"/console/topics/{topic}/push/test")
+    assert (page.status_code, page.text.count("no connection to the target")) == (200, 1)
+
+
+def test_a_key_without_admin_sees_no_push(with_keys: KeyedService) -> None:
+    call(with_keys.service, "POST", "/jobs", {"topic": "unpushed"}, token=with_keys.keys.tokens["put"])
+    with console(with_keys, "read") as reader:
+        topic = reader.get("/console/topics/unpushed").text
+        assert re.search(r'<button[^>]*disabled title="needs scope admin">Push to a URL', topic)
+        for method in ("GET", "POST"):
+            page = reader.request(method, "/console/topics/unpushed/push")
+            assert (page.status_code, "This needs scope <code>admin</code>" in page.text) == (403, True)
+        for action in ("test", "remove"):
+            assert reader.post(f"/console/topics/unpushed/push/{action}", data={"typed": "unpushed"}).status_code == 403

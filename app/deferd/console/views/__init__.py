@@ -11,10 +11,14 @@ from deferd.console.views import (
     jobs,
     log_in,
     now,
+    push_form,
     schedule_form,
     schedule_pages,
     topics,
 )
 
-_MODULES = (activity, bulk, dead, go, job, jobs, log_in, now, schedule_form, schedule_pages, topics)
+_MODULES = (
+    *(activity, bulk, dead, go, job, jobs, log_in, now),
+    *(push_form, schedule_form, schedule_pages, topics),
+)
 ROUTES = [route for module in _MODULES for route in module.pages.routes]
