@@ -314,3 +314,84 @@ def test_a_key_without_admin_sees_no_push(with_keys: KeyedService) -> None:
             assert (page.status_code, "This needs scope <code>admin</code>" in page.text) == (403, True)
         for action in ("test", "remove"):
             assert reader.post(f"/console/topics/unpushed/push/{action}", data={"typed": "unpushed"}).status_code == 403
+
+
+# Calendars
+
+OFFICE = {
+    "windows.0.days": "Mon-Fri",
+    "windows.0.from": "09:00",
+    "windows.0.to": "18:00",
+    "windows.0.zone": "Europe/Berlin",
+}
+
+
+def test_a_calendar_is_created_changed_and_deleted(without_keys: ServiceProcess, browser_like: httpx.Client) -> None:
+    form = values_of(browser_like.get("/console/new-calendar").text)
+    more = values_of(browser_like.post("/console/new-calendar", data={**form, **OFFICE, "then": "row"}).text)
+    assert (more["windows.0.days"], more["windows.1.days"]) == ("Mon-Fri", "")
+    sent = {**more, "name": "forms.office", "windows.1.from": "10:00", "windows.1.except": "2030-12-24, 2030-12-31"}
+    assert browser_like.post("/console/new-calendar", data=sent).status_code == 303
+    windows = stored(without_keys, "/calendars/forms.office")["windows"]
+    assert windows == [
+        {"zone": "Europe/Berlin", "days": ["mon", "tue", "wed", "thu", "fri"], "from": "09:00", "to": "18:00"},
+        {"from": "10:00", "except": ["2030-12-24", "2030-12-31"]},
+    ]
+
+    path = "/console/calendars/forms.office"
+    assert 'href="console/calendars/forms.office"' in browser_like.get("/console/schedules").text
+    form = values_of(browser_like.get(path).text)
+    first = {name: "" for name in form if name.startswith("windows.0.")}
+    assert browser_like.post(path, data={**form, **first}).status_code == 303
+    assert stored(without_keys, "/calendars/forms.office")["windows"] == windows[1:]
+    late = browser_like.post(path, data=form)
+    assert (late.status_code, "changed meanwhile" in late.text) == (422, True)
+    assert stored(without_keys, "/calendars/forms.office")["windows"] == windows[1:]
+
+    assert browser_like.post(f"{path}/delete", data={"typed": "office"}).status_code == 303
+    assert stored(without_keys, "/calendars/forms.office") is not None
+    assert browser_like.post(f"{path}/delete", data={"typed": "forms.office"}).status_code == 303
+    assert stored(without_keys, "/calendars/forms.office") is None
+
+
+def test_a_refused_calendar_keeps_what_was_typed(without_keys: ServiceProcess, browser_like: httpx.Client) -> None:
+    sent = {"name": "forms.wrong", **OFFICE, "windows.3.from": "9", "windows.3.except": "tomorrow"}
+    refused = browser_like.post("/console/new-calendar", data=sent)
+    assert (refused.status_code, set(errors_of(refused.text))) == (422, {"windows.1.from", "windows.1.except"})
+    assert values_of(refused.text)["windows.1.from"] == "9"
+    for wrong, field in (
+        ({"windows.0.zone": "Mars/Base"}, "windows.0.zone"),
+        ({"windows.0.days": "Mon-Someday"}, "windows.0.days"),
+        ({"name": "a b"}, "name"),
+        ({"name": ""}, "name"),
+    ):
+        refused = browser_like.post("/console/new-calendar", data={"name": "forms.wrong", **OFFICE, **wrong})
+        assert (refused.status_code, set(errors_of(refused.text))) == (422, {field})
+    assert browser_like.post("/console/new-calendar", data={"name": "forms.wrong"}).status_code == 422
+    assert stored(without_keys, "/calendars/forms.wrong") is None
+
+
+def test_a_new_calendar_replaces_no_other(without_keys: ServiceProcess, browser_like: httpx.Client) -> None:
+    call(without_keys, "PUT", "/calendars/forms.taken", {"windows": [{"from": "10:00"}]})
+    refused = browser_like.post("/console/new-calendar", data={"name": "forms.taken", **OFFICE})
+    assert errors_of(refused.text) == {"name": "is that of another calendar"}
+    assert stored(without_keys, "/calendars/forms.taken")["windows"] == [{"from": "10:00"}]
+
+
+def test_a_key_without_admin_can_change_no_calendar(with_keys: KeyedService) -> None:
+    admin = with_keys.keys.tokens["admin"]
+    call(with_keys.service, "PUT", "/calendars/forms.guarded", {"windows": [{"from": "10:00"}]}, token=admin)
+    with console(with_keys, "read") as reader:
+        for path in ("/console/schedules", "/console/new-calendar", "/console/calendars/forms.guarded"):
+            assert 'disabled title="needs scope admin"' in reader.get(path).text, path
+        form = values_of(reader.get("/console/calendars/forms.guarded").text)
+        for path, sent in (
+            ("/console/calendars/forms.guarded", {**form, "windows.0.from": "11:00"}),
+            ("/console/calendars/forms.guarded/delete", {"typed": "forms.guarded"}),
+            ("/console/new-calendar", {"name": "forms.other", **OFFICE}),
+        ):
+            refused = reader.post(path, data=sent)
+            assert (refused.status_code, "This needs scope <code>admin</code>" in refused.text) == (403, True), path
+    assert call(with_keys.service, "GET", "/calendars", token=admin)["calendars"] == [
+        {"name": "forms.guarded", "windows": [{"from": "10:00"}]}
+    ]

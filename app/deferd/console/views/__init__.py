@@ -5,6 +5,7 @@ from __future__ import annotations
 from deferd.console.views import (
     activity,
     bulk,
+    calendar_form,
     dead,
     go,
     job,
@@ -18,7 +19,7 @@ from deferd.console.views import (
 )
 
 _MODULES = (
-    *(activity, bulk, dead, go, job, jobs, log_in, now),
+    *(activity, bulk, calendar_form, dead, go, job, jobs, log_in, now),
     *(push_form, schedule_form, schedule_pages, topics),
 )
 ROUTES = [route for module in _MODULES for route in module.pages.routes]
