@@ -14,7 +14,7 @@ import pytest
 
 from deferd.contract.webhook_signature import BadSignature, verify
 from tests.acceptance.console.conftest import OWN_PAGE, KeyedService, console
-from tests.acceptance.console.job_pages import call
+from tests.acceptance.console.job_pages import Producer, call
 from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess
 from tests.push_receiver import Received, Receiver, receiver
@@ -395,3 +395,61 @@ def test_a_key_without_admin_can_change_no_calendar(with_keys: KeyedService) -> 
     assert call(with_keys.service, "GET", "/calendars", token=admin)["calendars"] == [
         {"name": "forms.guarded", "windows": [{"from": "10:00"}]}
     ]
+
+
+# A job
+
+
+def test_tags_headers_and_options_of_a_job_are_changed(browser_like: httpx.Client, jobs: Producer) -> None:
+    jobs.put("a", delay=600, body={"n": 1}, tags=["x"], headers={"tenant": "acme"}, ttl=900)
+    path = f"/console/topics/{jobs.topic}/jobs/a/edit"
+    before = jobs.get("a")
+    assert before is not None
+    form = values_of(browser_like.get(path).text)
+    assert (form["tags"], form["ttr"], form["ttl"], form["max_attempts"]) == ("x", "60", "900", "none")
+    page = browser_like.post(path, data=form, follow_redirects=True).text
+    assert "Nothing was changed." in page
+    assert jobs.get("a") == before
+    sent = {**form, "tags": "x, y", "headers": '{"tenant": "other"}', "ttr": "2m", "ttl": "none", "max_attempts": "3"}
+    page = browser_like.post(path, data=sent, follow_redirects=True).text
+    assert "Changed: tags, headers, ttr, max_attempts, ttl." in page
+    changed = {"tags": ["x", "y"], "headers": {"tenant": "other"}, "ttr": 120, "ttl": None, "max_attempts": 3}
+    assert jobs.get("a") == {**before, **changed}
+    form = values_of(browser_like.get(path).text)
+    assert browser_like.post(path, data={**form, "tags": "", "headers": "", "max_attempts": ""}).status_code == 303
+    left = jobs.get("a") or {}
+    assert ("tags" in left, "headers" in left, left["max_attempts"]) == (False, False, None)
+
+
+def test_a_refused_change_of_a_job_keeps_what_was_typed(browser_like: httpx.Client, jobs: Producer) -> None:
+    jobs.put("a", delay=600, body={"n": 1})
+    path = f"/console/topics/{jobs.topic}/jobs/a/edit"
+    before = jobs.get("a")
+    form = values_of(browser_like.get(path).text)
+    wrong = {"body": "{", "tags": "a b", "headers": "[]", "ttr": "", "ttl": "soon"}
+    refused = browser_like.post(path, data={**form, **wrong})
+    assert (refused.status_code, set(errors_of(refused.text))) == (422, {"body", "ttr", "ttl"})
+    assert {name: values_of(refused.text)[name] for name in wrong} == wrong
+    refused = browser_like.post(path, data={**form, "tags": "a b", "headers": "[]"})
+    assert (refused.status_code, set(errors_of(refused.text))) == (422, {"tags", "headers"})
+    assert jobs.get("a") == before
+
+
+def test_a_job_that_was_changed_a_moment_ago_stays(browser_like: httpx.Client, jobs: Producer) -> None:
+    jobs.put("a", delay=600)
+    path = f"/console/topics/{jobs.topic}/jobs/a/edit"
+    form = values_of(browser_like.get(path).text)  # what is read for a page is kept for a second
+    jobs.http.patch(f"/jobs/{jobs.topic}/a", json={"tags": ["late"]}).raise_for_status()
+    late = browser_like.post(path, data={**form, "ttr": "90"})
+    assert (late.status_code, "changed meanwhile" in late.text) == (422, True)
+    assert (jobs.get("a") or {})["ttr"] == 60
+
+
+def test_a_job_that_a_consumer_holds_is_not_changed(browser_like: httpx.Client, jobs: Producer) -> None:
+    jobs.put("a")
+    path = f"/console/topics/{jobs.topic}/jobs/a/edit"
+    form = values_of(browser_like.get(path).text)
+    jobs.pop()
+    refused = browser_like.post(path, data={**form, "ttr": "90"})
+    assert (refused.status_code, "Nothing was changed" in refused.text) == (422, True)
+    assert (jobs.get("a") or {})["ttr"] == 60

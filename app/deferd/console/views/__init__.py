@@ -9,6 +9,7 @@ from deferd.console.views import (
     dead,
     go,
     job,
+    job_edit,
     jobs,
     log_in,
     now,
@@ -19,7 +20,7 @@ from deferd.console.views import (
 )
 
 _MODULES = (
-    *(activity, bulk, calendar_form, dead, go, job, jobs, log_in, now),
+    *(activity, bulk, calendar_form, dead, go, job, job_edit, jobs, log_in, now),
     *(push_form, schedule_form, schedule_pages, topics),
 )
 ROUTES = [route for module in _MODULES for route in module.pages.routes]
