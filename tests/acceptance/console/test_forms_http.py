@@ -18,6 +18,7 @@ from tests.acceptance.console.job_pages import Producer, call
 from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess
 from tests.push_receiver import Received, Receiver, receiver
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 NIGHTLY = {"topic": "reports", "cron": "30 2 * * *", "zone": "Europe/Berlin", "overlap": "skip", "catch_up": "all"}
@@ -453,3 +454,81 @@ def test_a_job_that_a_consumer_holds_is_not_changed(browser_like: httpx.Client, 
     refused = browser_like.post(path, data={**form, "ttr": "90"})
     assert (refused.status_code, "Nothing was changed" in refused.text) == (422, True)
     assert (jobs.get("a") or {})["ttr"] == 60
+
+
+# Settings of many topics
+
+
+def test_settings_of_many_topics_are_seen_before_they_are_stored(
+    without_keys: ServiceProcess, browser_like: httpx.Client
+) -> None:
+    before = {"tenant.a": {"ttr": 30, "retain": 5}, "tenant.b": {"ttr": 90, "events": 10}, "other.c": {"ttr": 30}}
+    for topic, settings in before.items():
+        call(without_keys, "PUT", f"/topics/{topic}", settings)
+
+    def settings_of(topic: str) -> dict[str, Any]:
+        settings = stored(without_keys, f"/topics/{topic}")["settings"]
+        return {name: value for name, value in settings.items() if value}
+
+    wait_until(
+        lambda: "2 of 2 topics change" in _preview_of_groups(browser_like, topics="tenant.*", ttr="45").text,
+        10,
+        "the list of all topics has the new ones",
+    )
+    typed = {"topics": "tenant.*, tenant.new", "ttr": "90", "retain": "default"}
+    preview = _preview_of_groups(browser_like, **typed)
+    rows = dict(re.findall(r'<th scope="row"><a[^>]*>([^<]*)</a></th>\s*<td class="wrap">(.*?)</td>', preview.text))
+    assert list(rows) == ["tenant.a", "tenant.b", "tenant.new"]
+    assert [text.count("→") for text in rows.values()] == [2, 0, 1]
+    assert {topic: settings_of(topic) for topic in before} == before
+    sent = {**values_of(preview.text), **typed}
+    assert sent["seen"]
+    call(without_keys, "PUT", "/topics/tenant.a", {"ttr": 31, "retain": 5})
+    again = browser_like.post("/console/topic-settings", data=sent)
+    assert (again.status_code, settings_of("tenant.a")["ttr"]) == (200, 31)  # it was changed since it was shown
+    done = browser_like.post("/console/topic-settings", data={**values_of(again.text), **typed})
+    assert done.status_code == 303
+    after = {**before, "tenant.a": {"ttr": 90}, "tenant.new": {"ttr": 90}}
+    assert {topic: settings_of(topic) for topic in after} == after
+
+
+def _preview_of_groups(client: httpx.Client, **typed: str) -> httpx.Response:
+    return client.post("/console/topic-settings", data=typed)
+
+
+def test_refused_settings_of_many_topics_are_stored_for_none(browser_like: httpx.Client) -> None:
+    for typed, field in (
+        ({"topics": "tenant.*", "ttr": "soon"}, "ttr"),
+        ({"topics": "tenant.*", "ttr": "0"}, "ttr"),
+        ({"topics": "nobody.*", "ttr": "30"}, "topics"),
+        ({"ttr": "30"}, "topics"),
+    ):
+        refused = _preview_of_groups(browser_like, **typed)
+        assert (refused.status_code, set(errors_of(refused.text))) == (422, {field}), typed
+        assert values_of(refused.text)["ttr"] == typed["ttr"]
+    refused = _preview_of_groups(browser_like, topics="tenant.*")
+    assert (refused.status_code, "at least one setting" in refused.text) == (422, True)
+
+
+def test_a_topic_that_refuses_settings_is_named_and_the_others_have_them(
+    without_keys: ServiceProcess, browser_like: httpx.Client
+) -> None:
+    call(without_keys, "PUT", "/topics/grown.a", {"partitions": 4})
+    typed = {"topics": "grown.a, grown.b", "partitions": "2"}
+    preview = _preview_of_groups(browser_like, **typed)
+    done = browser_like.post("/console/topic-settings", data={**values_of(preview.text), **typed})
+    assert (done.status_code, "Stored for 1 topic, but not for these" in done.text) == (422, True)
+    assert "grown.a: partitions must be at least 4" in html.unescape(done.text)
+    assert [stored(without_keys, f"/topics/grown.{one}")["settings"]["partitions"] for one in "ab"] == [4, 2]
+
+
+def test_a_key_without_admin_can_store_no_settings_of_many(with_keys: KeyedService) -> None:
+    call(with_keys.service, "POST", "/jobs", {"topic": "unset"}, token=with_keys.keys.tokens["put"])
+    typed = {"topics": "unset", "ttr": "77"}
+    with console(with_keys, "read") as reader:
+        assert 'disabled title="needs scope admin"' in reader.get("/console/topic-settings").text
+        preview = reader.post("/console/topic-settings", data=typed)
+        refused = reader.post("/console/topic-settings", data={**values_of(preview.text), **typed})
+        assert (refused.status_code, "not for these" in refused.text) == (403, False)
+    settings = call(with_keys.service, "GET", "/topics/unset", token=with_keys.keys.tokens["admin"])["settings"]
+    assert settings["ttr"] is None
