@@ -17,11 +17,12 @@ from deferd.console.views import (
     push_form,
     schedule_form,
     schedule_pages,
+    search,
     topics,
 )
 
 _MODULES = (
     *(activity, bulk, calendar_form, dead, go, group_settings, job, job_edit, jobs),
-    *(log_in, now, push_form, schedule_form, schedule_pages, topics),
+    *(log_in, now, push_form, schedule_form, schedule_pages, search, topics),
 )
 ROUTES = [route for module in _MODULES for route in module.pages.routes]
