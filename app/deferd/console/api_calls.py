@@ -136,17 +136,27 @@ class ApiCalls:
         key = (self.writes, caller.key_digest, caller.host, path, encoded)
         return await self._reads.get(key, lambda: self._read_masked(caller, path, encoded))
 
+    async def read_fresh(self, caller: Caller, path: str) -> bytes:
+        """As `read`, but as it is now: for what a form compares before it writes."""
+        return await self._read_masked(caller, path, b"")
+
     async def read_unmasked(self, caller: Caller, path: str) -> bytes:
         """As `read`, with hidden fields: for requests to the API, never for a page."""
         return await self._read(caller, path, b"")
 
-    async def write(
-        self, caller: Caller, method: str, path: str, body: Any = None, query: Mapping[str, QueryValue] = _NO_QUERY
+    async def write(  # noqa: PLR0917 (a request)
+        self,
+        caller: Caller,
+        method: str,
+        path: str,
+        body: Any = None,
+        query: Mapping[str, QueryValue] = _NO_QUERY,
+        headers: tuple[tuple[bytes, bytes], ...] = (),
     ) -> bytes:
         """Carry out an operation with an effect; a body of bytes is JSON already. Raises ApiRefused."""
         content = body if isinstance(body, bytes) else b"" if body is None else orjson.dumps(body)
         try:
-            response = await self._respond(caller, _Call(method, path, _encoded(query), content))
+            response = await self._respond(caller, _Call(method, path, _encoded(query), content, headers))
             return await self._masked(bytes(response.body))
         finally:
             self.writes += 1

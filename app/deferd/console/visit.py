@@ -110,6 +110,11 @@ class Visit:
         """Whether the session's key has a scope. Its topics are not considered: the API checks them."""
         return not self.has_keys or (self.key is not None and KeyScope(scope) in self.key.scopes)
 
+    def require(self, scope: str) -> None:
+        """For a page that calls no operation with the scope that it needs. Raises ApiRefused without the scope."""
+        if not self.may(scope):
+            raise ApiRefused(403, {"detail": f"The key of this session does not have the scope {scope}."}, scope)
+
     def sees(self, topic: str) -> bool:
         """Whether the session's key is for this topic, or with `*` for all: a refusal would be in the audit log."""
         return self.key is None or self.key.topics.include(topic)
@@ -140,6 +145,10 @@ class Visit:
         """As `read`, but the JSON as the API wrote it, with exact numbers."""
         return await self._services.calls.read(self._caller, path, query)
 
+    async def read_fresh(self, path: str) -> bytes:
+        """As `read_bytes`, but as it is now: for what a form compares before it writes."""
+        return await self._services.calls.read_fresh(self._caller, path)
+
     async def read_unmasked(self, path: str) -> bytes:
         """As `read_bytes`, with hidden fields: for requests to the API, never for a page."""
         return await self._services.calls.read_unmasked(self._caller, path)
@@ -161,6 +170,10 @@ class Visit:
         """
         content = await self._services.calls.write(self._caller, method, path, body, query)
         return orjson.loads(content) if content else None
+
+    async def create(self, path: str, body: Any) -> None:
+        """A PUT that replaces nothing. Raises ApiRefused, also if there is something at this path."""
+        await self._services.calls.write(self._caller, "PUT", path, body, headers=((b"if-none-match", b"*"),))
 
     async def stream(self, path: str, after: str, /, **query: QueryValue) -> Response:
         """The response of an operation that streams events behind the one with the id `after` (empty: from now).

@@ -54,8 +54,8 @@ overlaps many of the next level: with RocksDB's first level of 256 MB each compa
 jobs were late by 20 ms meanwhile."""
 _COMPACTING, _COMPACTION_NICE = "rocksdb:low", 10
 _DELETED_OF, _DELETED = 20_000, 5_000
-"""A file of an index is compacted if it has so many deletions among so many entries in a row: reads pass over them. Some
-hundred scattered ones, such as cancels of random jobs, must not do that: they would have all files of an index rewritten.
+"""A file of an index is compacted if it has so many deletions among so many entries in a row: reads pass over them.
+A few hundred scattered ones, as of cancels of random jobs, must not do that: all files of an index would be rewritten.
 """
 _BLOOM_BITS = 10
 _LOG_BYTES, _LOGS_KEPT = 4 * 1024 * 1024, 4

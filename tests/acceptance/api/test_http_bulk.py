@@ -209,7 +209,13 @@ async def test_a_list_says_how_many_jobs_match_where_that_is_known(http: Http, t
     assert await matching(state="delayed", due_after="2035-01-02T09:30:00Z", due_before="2035-01-04T09:30:00Z") == 2
     assert await matching(state="delayed", due_after="2035-01-04T00:00:00Z") == 2
     assert await matching(state="delayed", due_before="2035-01-04T00:00:00Z") == 3
-    for query in ({"tag": tag}, {"tag": tag, "state": "delayed"}, {"due_before": "2035-01-04T00:00:00Z"}, {"id_prefix": "d"}, {}):
+    for query in (
+        {"tag": tag},
+        {"tag": tag, "state": "delayed"},
+        {"due_before": "2035-01-04T00:00:00Z"},
+        {"id_prefix": "d"},
+        {},
+    ):
         assert await matching(**query) is None, query
 
 

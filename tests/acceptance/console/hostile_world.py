@@ -27,6 +27,8 @@ CLIENT = "evil/1.0 <img src=x data-hacked onerror=window.hacked=1>"
 _TIMEOUT_S = 10.0
 _DEAD_GROUP = {"topic": TOPIC, "reason": "buried"}
 _VALUES = {"topic": TOPIC, "id": DEAD_JOB, "job": DEAD_JOB, "name": SCHEDULE, "part": "body"}
+_VALUES_BELOW = {"calendars": CALENDAR, "consumers": "closer-2"}
+"""In place of these, by the folder of the path; `page_paths` adds that of tasks."""
 _QUERIES: dict[str, dict[str, str]] = {"/console/dead/redrive": _DEAD_GROUP, "/console/dead/purge": _DEAD_GROUP}
 """What a page must have in its URL."""
 _JOBS = f"/console/topics/{TOPIC}/jobs"
@@ -48,8 +50,10 @@ def path_of(route: PageRoute) -> str:
 
     def value(found: re.Match[str]) -> str:
         name = found[1].partition(":")[0]
-        assert name in _VALUES, f"{route.path}: say in hostile_world.py which {name} a test of every page should see"
-        return quote(_VALUES["task" if name == "id" and "/tasks/" in route.path else name], safe="")
+        folder = route.path[: found.start()].split("/")[-2]
+        wanted = _VALUES_BELOW.get(folder) or _VALUES.get(name)
+        assert wanted, f"{route.path}: say in hostile_world.py which {name} a test of every page should see"
+        return quote(wanted, safe="")
 
     path = re.sub(r"\{([^}]+)\}", value, route.path)
     query = _QUERIES.get(route.path)
@@ -61,7 +65,7 @@ def page_paths(client: httpx.Client) -> list[str]:
     found = []
     task = re.search(r'"console/tasks/(\w+)"', client.get("/console/tasks", timeout=_TIMEOUT_S).text)
     assert task is not None
-    _VALUES["task"] = task[1]  # each service has its own
+    _VALUES_BELOW["tasks"] = task[1]  # each service has its own
     for route in ROUTES:
         if route.method != "GET":
             continue

@@ -559,7 +559,7 @@ def test_a_body_is_edited_unless_it_changed_meanwhile(browser_like: httpx.Client
     base = fields_of(browser_like.get(path).text, path[1:])["base"]
     exact = '{"n": 1.25, "b": 12345678901234567890123}'
     assert browser_like.post(path, data={"body": "{", "base": base}).status_code == 422
-    assert "The body was changed." in seen(browser_like, browser_like.post(path, data={"body": exact, "base": base}))
+    assert "Changed: body." in seen(browser_like, browser_like.post(path, data={"body": exact, "base": base}))
     raw = browser_like.get(f"/console/topics/{jobs.topic}/jobs/a/raw/body").text
     assert raw == exact.replace(" ", "")
     late = browser_like.post(path, data={"body": '{"n": 2}', "base": base})

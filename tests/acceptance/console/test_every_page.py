@@ -43,6 +43,7 @@ ADMIN_PAGES = {
     "/console/dead/purge",
     "/console/system/audit",
     f"/console/topics/{TOPIC}/audit",
+    f"/console/topics/{TOPIC}/push",
 }
 """Pages of what only admins may read: what an action would do, and audits."""
 WIDE: ViewportSize = {"width": 1280, "height": 800}

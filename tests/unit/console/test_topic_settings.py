@@ -7,15 +7,14 @@ from typing import Any
 import orjson
 import pytest
 
-from deferd.console.views.topics import (
-    FIELDS,
-    field_values,
-    fields_of,
-    refused_settings,
-    settings_of,
-    unknown_settings,
-)
+from deferd.console.views.forms import Form
+from deferd.console.views.topics import FIELDS
 from deferd.contract.model import TopicSettings
+
+
+def read(texts: dict[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+    form = Form(FIELDS, texts)
+    return form.body(), form.errors
 
 
 def test_the_form_has_every_setting() -> None:
@@ -27,6 +26,7 @@ def test_the_form_has_every_setting() -> None:
     [
         ("ttr", "30", 30),
         ("ttr", " 0.5 ", 0.5),
+        ("ttr", "1h30m", 5400),
         ("max_jobs", "1e3", 1000),
         ("backoff", '{"kind": "fixed", "seconds": 10}', {"kind": "fixed", "seconds": 10}),
         ("window", "office", "office"),
@@ -34,20 +34,21 @@ def test_the_form_has_every_setting() -> None:
     ],
 )
 def test_text_becomes_a_value_and_back(name: str, text: str, value: Any) -> None:
-    settings, errors = settings_of({name: text, "unknown": "1"})
+    settings, errors = read({name: text, "unknown": "1"})
     assert (settings, errors) == ({name: value}, {})
-    assert settings_of(field_values(settings)) == (settings, {})
+    assert read(dict(Form.of_stored(FIELDS, settings).texts)) == (settings, {})
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("ttr", "soon"), ("ttr", "nan"), ("ttr", "inf"), ("backoff", "{"), ("window", "[")]
+    ("name", "text"),
+    [("ttr", "soon"), ("ttr", "nan"), ("ttr", "inf"), ("max_jobs", "1_000"), ("backoff", "{"), ("window", "[")],
 )
 def test_what_is_no_value_is_an_error_at_its_field(name: str, text: str) -> None:
-    settings, errors = settings_of({name: text, "retain": "1"})
-    assert settings == {"retain": 1}
-    assert list(errors) == [name]
-    shown = {field.name: field for field in fields_of({name: text}, errors)}
-    assert (shown[name].value, shown[name].error) == (text, errors[name])
+    form = Form(FIELDS, {name: text, "retain": "1"})
+    assert form.body() == {"retain": 1}
+    assert list(form.errors) == [name]
+    shown = {field.name: field for field in form.shown()}
+    assert (shown[name].value, shown[name].error) == (text, form.errors[name])
     assert shown["retain"].error is None
 
 
@@ -55,26 +56,26 @@ def test_what_is_no_value_is_an_error_at_its_field(name: str, text: str) -> None
     "text", ['{"a":' * 300 + "1" + "}" * 300, "[" * 100_000, '{"seconds": 123456789012345678901234567890}']
 )
 def test_what_can_not_be_sent_is_an_error_at_its_field(text: str) -> None:
-    settings, errors = settings_of({"backoff": text})
+    settings, errors = read({"backoff": text})
     assert (settings, list(errors)) == ({}, ["backoff"])
 
 
 def test_a_large_number_can_be_sent() -> None:
-    settings, errors = settings_of({"max_jobs": "1e300"})
+    settings, errors = read({"max_jobs": "1e300"})
     assert not errors
     orjson.dumps(settings)
 
 
 def test_settings_without_a_field_are_kept() -> None:
-    assert unknown_settings({"ttr": 1, "later": {"a": 1}}) == {"later": {"a": 1}}
+    assert Form(FIELDS, {}).unshown({"ttr": 1, "later": {"a": 1}}) == {"later": {"a": 1}}
 
 
 def test_all_errors_of_settings_are_named_each_at_its_field() -> None:
     backoff = '{"kind": "fixed", "seconds": -1, "jitter": 7}'
-    settings, errors = settings_of({"ttr": "soon", "max_attempts": "-1", "retain": "5", "backoff": backoff})
-    errors |= refused_settings(settings)
-    assert errors == {
-        "ttr": "must be a number",
+    form = Form(FIELDS, {"ttr": "soon", "max_attempts": "-1", "retain": "5", "backoff": backoff})
+    form.check(TopicSettings, form.body())
+    assert form.errors == {
+        "ttr": "is not a duration: write seconds, such as 90, or 90s, 30m, 24h, 7d, 1h30m, 250ms",
         "max_attempts": "must be at least 1",
         "backoff": "seconds must be at least 0 seconds; jitter must be at most 1",
     }

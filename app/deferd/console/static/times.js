@@ -113,19 +113,24 @@ function kept(name) {
   }
 }
 
+// The zones that fields offer, once one of them has the focus.
+function startZones() {
+  const zones = document.getElementById("zones");
+  document.addEventListener("focusin", ({ target }) => {
+    if (target.getAttribute?.("list") !== "zones" || zones.children.length) return;
+    for (const name of Intl.supportedValuesOf?.("timeZone") ?? []) zones.append(new Option(name));
+  });
+}
+
 function startChoice(tick) {
   const dialog = document.getElementById("times-dialog");
   if (!dialog) return;
   const form = dialog.querySelector("form");
-  const zones = document.getElementById("zones");
   document.getElementById("own-zone").textContent = ownZone;
   form.elements.times.value = isAbsolute ? "absolute" : "relative";
   form.elements.zone.value = zone === ownZone ? "own" : zone === "UTC" ? "UTC" : "other";
   if (form.elements.zone.value === "other") form.elements.other.value = zone;
   document.getElementById("clock")?.addEventListener("click", () => {
-    if (!zones.children.length) {
-      for (const name of Intl.supportedValuesOf?.("timeZone") ?? []) zones.append(new Option(name));
-    }
     dialog.showModal();
   });
   form.elements.other.addEventListener("input", () => { form.elements.zone.value = "other"; });
@@ -153,6 +158,7 @@ export function startTimes() {
     if (shown) shown.title = `the time of the store's clock, in ${zone}; click to choose how times are shown`;
   };
   startChoice(tick);
+  startZones();
   tick();
   setInterval(tick, 1000);
   document.addEventListener("visibilitychange", tick);

@@ -2,7 +2,27 @@
 
 from __future__ import annotations
 
-from deferd.console.views import activity, bulk, dead, go, job, jobs, log_in, now, schedule_pages, topics
+from deferd.console.views import (
+    activity,
+    bulk,
+    calendar_form,
+    dead,
+    go,
+    group_settings,
+    job,
+    job_edit,
+    jobs,
+    log_in,
+    now,
+    push_form,
+    schedule_form,
+    schedule_pages,
+    search,
+    topics,
+)
 
-_MODULES = (activity, bulk, dead, go, job, jobs, log_in, now, schedule_pages, topics)
+_MODULES = (
+    *(activity, bulk, calendar_form, dead, go, group_settings, job, job_edit, jobs),
+    *(log_in, now, push_form, schedule_form, schedule_pages, search, topics),
+)
 ROUTES = [route for module in _MODULES for route in module.pages.routes]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -11,12 +10,11 @@ from starlette.responses import Response
 
 from deferd.console.api_calls import ApiRefused, api_path, page_path
 from deferd.console.job_puts import put_command, put_text
-from deferd.console.json_text import Members, compact, member_text, off_loop, parse, plain, pretty
+from deferd.console.json_text import member_text, off_loop, parse, pretty
 from deferd.console.masks import Masks
 from deferd.console.rendering import duration
 from deferd.console.undo import cancel as cancel_with_undo
 from deferd.console.undo import undoable
-from deferd.console.views.jobs import jobs_url
 from deferd.console.views.typed_times import read_new_due_time
 from deferd.console.visit import PageList, Visit
 from deferd.contract import limits
@@ -24,10 +22,8 @@ from deferd.contract import limits
 pages = PageList()
 SHOWN_FIRST = 64_000
 """Characters of a body that are shown at once."""
-_EDITED_UP_TO = 200_000
 _PARTS = ("body", "result", "headers", "curl")
 _PATH = "/console/topics/{topic}/jobs/{id}"
-_NO_JSON = "This is not JSON"
 _NOT_CHANGED = {404, 409, 422}
 _PREDICTED = 4
 """Most retries that are predicted."""
@@ -153,37 +149,6 @@ async def raw(visit: Visit, topic: str, id: str, part: str) -> Response:
     return Response((text or "null").encode(), 200, headers)
 
 
-@pages.page(_PATH + "/edit")
-async def edit(visit: Visit, topic: str, id: str) -> Response:
-    """A form with the body, for a new one or for a copy."""
-    return _edit_form(visit, topic, id, await _edited(visit, topic, id))
-
-
-@pages.action(_PATH + "/edit")
-async def save(visit: Visit, topic: str, id: str) -> Response:
-    """Give the job the body that was written, unless the job was changed meanwhile."""
-    form = await visit.form()
-    text = form.get("body", "")
-    shown = await _edited(visit, topic, id)
-    try:
-        content = await off_loop(len(text), lambda: compact(Members([("body", parse(text))])).encode())
-    except ValueError as error:
-        return _edit_form(visit, topic, id, shown, text, f"{_NO_JSON}: {error}.", base=form.get("base"))
-    if shown.is_masked:
-        problem = "This body has masked fields, which the console can't write."
-        return _edit_form(visit, topic, id, shown, text, problem)
-    if form.get("base") != shown.base:
-        problem = "The body was changed meanwhile. Below is what you wrote; open the job again to see what it is now."
-        return _edit_form(visit, topic, id, shown, text, problem)
-    try:
-        await visit.write("PATCH", api_path("jobs", topic, id), content)
-    except ApiRefused as refused:
-        if refused.status not in {404, 409, 413, 422}:
-            raise
-        return _edit_form(visit, topic, id, shown, text, str(refused))
-    return visit.redirect(_job_url(topic, id), notice="The body was changed.")
-
-
 @pages.action(_PATH + "/copy")
 async def copy(visit: Visit, topic: str, id: str) -> Response:
     """Put a job like this one, under a new id. Masked fields are copied as they are: they don't leave the service."""
@@ -254,56 +219,6 @@ async def _change(visit: Visit, topic: str, job_id: str, change: dict[str, Any],
             raise
         return visit.redirect(_job_url(topic, job_id), problem=f"Nothing was changed: {refused}")
     return visit.redirect(_job_url(topic, job_id), notice=done)
-
-
-class _Edited(NamedTuple):
-    """A body to edit, with a mark that tells whether it has changed in the meantime."""
-
-    state: str
-    text: str
-    base: str
-    is_masked: bool
-
-
-async def _edited(visit: Visit, topic: str, job_id: str) -> _Edited:
-    content = await visit.read_bytes(api_path("jobs", topic, job_id))
-
-    def read() -> _Edited:
-        written = member_text(content, "body") or "null"
-        value = parse(written)
-        base = hashlib.sha256(written.encode()).hexdigest()[:24]
-        state = plain(parse(member_text(content, "state") or "null"))
-        return _Edited(state, pretty(value, _EDITED_UP_TO + 1)[0], base, visit.masks.hides(value))
-
-    return await off_loop(len(content), read)
-
-
-def _edit_form(  # noqa: PLR0917 (a form and its problem)
-    visit: Visit,
-    topic: str,
-    job_id: str,
-    shown: _Edited,
-    typed: str | None = None,
-    problem: str | None = None,
-    *,
-    base: str | None = None,
-) -> Response:
-    text = shown.text if typed is None else typed
-    return visit.render(
-        "job_edit.html",
-        status=200 if problem is None else 422,
-        here="topics",
-        topic=topic,
-        id=job_id,
-        state=shown.state,
-        text=text if len(text) <= _EDITED_UP_TO else "",
-        is_too_long=len(text) > _EDITED_UP_TO,
-        most=_EDITED_UP_TO,
-        is_masked=shown.is_masked,
-        base=base or shown.base,
-        problem=problem,
-        back=jobs_url(topic),
-    )
 
 
 def timeline(job: dict[str, Any], events: Sequence[dict[str, Any]] = ()) -> list[Entry]:

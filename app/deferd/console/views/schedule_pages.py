@@ -31,7 +31,7 @@ class PreviewedRun:
     clocks_change: bool
 
 
-_WEEK = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+WEEK = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
 @pages.page("/console/schedules")
@@ -133,14 +133,14 @@ def rule_words(schedule: Mapping[str, Any]) -> str:
 
 def days_words(days: Iterable[str]) -> str:
     """Days of the week, three or more in a row as a range: `Mon-Fri, Sun`."""
-    places = sorted(_WEEK.index(day) for day in days)
+    places = sorted(WEEK.index(day) for day in days)
     ranges: list[list[int]] = []
     for place in places:
         if ranges and ranges[-1][-1] == place - 1:
             ranges[-1].append(place)
         else:
             ranges.append([place])
-    names = [[_WEEK[place].capitalize() for place in one] for one in ranges]
+    names = [[WEEK[place].capitalize() for place in one] for one in ranges]
     return ", ".join(f"{one[0]}-{one[-1]}" if len(one) > 2 else ", ".join(one) for one in names)
 
 

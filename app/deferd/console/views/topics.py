@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
-import orjson
-from pydantic import ValidationError
 from starlette.responses import Response
 
-from deferd.api.validation_errors import field_errors
 from deferd.console.api_calls import ApiRefused, api_path, page_path
 from deferd.console.chart_series import due_series, flow_series, lateness_series
+from deferd.console.views.forms import Form, setting
 from deferd.console.visit import PageList, Visit
-from deferd.contract.fields import POLICY, TOPIC, Field, Kind
-from deferd.contract.json_values import is_number
+from deferd.contract.fields import POLICY, TOPIC
 from deferd.contract.model import TopicSettings
 from deferd.contract.topic_patterns import TopicPatterns
 
@@ -36,20 +30,7 @@ SORTS = (
 SPANS = {"1h": (60, 60), "6h": (360, 72), "2d": (2880, 96)}
 """By the value in the URL: minutes on each side of now, and buckets of the forecast."""
 _CONSUMERS_SHOWN = 20
-FIELDS = (*POLICY, *TOPIC)
-_FORM_KINDS = {Kind.BACKOFF: "json", Kind.WINDOW: "json", Kind.TEXT: "text", Kind.DURABILITY: "text"}
-"""How the text becomes JSON, if not as a number."""
-
-
-class _ShownField(NamedTuple):
-    """A setting as the form shows it: its name in the API, what people read, an example, its text and its error."""
-
-    name: str
-    label: str
-    hint: str
-    kind: str
-    value: str
-    error: str | None
+FIELDS = tuple(map(setting, (*POLICY, *TOPIC)))
 
 
 async def read_topics(visit: Visit) -> dict[str, Any]:
@@ -96,8 +77,7 @@ async def _page(visit: Visit, topic: str, *, status: int = 200, **more: Any) -> 
         "span": span,
         "spans": list(SPANS),
         "base": page_path("console", "topics", topic),
-        "form_errors": {},
-        "form_values": None,
+        "form": None,
         **more,
     }
     if visit.wants("counts"):
@@ -105,9 +85,8 @@ async def _page(visit: Visit, topic: str, *, status: int = 200, **more: Any) -> 
         view.pop("oldest_ready_age")  # it changes with each read; the page has `oldest_ready_at`
         values["view"] = view
         values["target"] = await _read_target(visit, topic) if "push" in view else None
-        if visit.fragment is None and values["form_values"] is None:
-            values["form_values"] = field_values(view["settings"])
-        values["fields"] = fields_of(values["form_values"] or {}, values["form_errors"])
+        if visit.fragment is None and values["form"] is None:
+            values["form"] = Form.of_stored(FIELDS, view["settings"])
     if visit.wants("series"):
         values |= await _read_series(visit, topic, span)
     if visit.wants("consumers"):
@@ -170,110 +149,18 @@ async def resume(visit: Visit, topic: str) -> Response:
 @pages.action("/console/topics/{topic}/settings")
 async def settings(visit: Visit, topic: str) -> Response:
     """Replace the settings; with errors the form comes back, each error at its field."""
-    form = await visit.form()
-    wanted, errors = settings_of(form)
-    errors |= refused_settings(wanted)
-    if not errors:
+    form = Form(FIELDS, await visit.form())
+    wanted = form.body()
+    form.check(TopicSettings, wanted)
+    if not form.errors:
         try:
             view = await visit.read(api_path("topics", topic))
-            await visit.write("PUT", api_path("topics", topic), {**unknown_settings(view["settings"]), **wanted})
+            await visit.write("PUT", api_path("topics", topic), {**form.unshown(view["settings"]), **wanted})
         except ApiRefused as refused:
-            if refused.status != 422:
-                raise
-            for error in refused.problem.get("errors", []):
-                name, _, inner = error["field"].removeprefix("body.").replace("[", ".", 1).partition(".")
-                _add_error(errors, name, f"{inner} {error['message']}".strip())
-            errors = errors or {"": refused.problem.get("detail", "The settings were refused.")}
-    if errors:
+            form.add_refusal(refused)
+    if form.errors:
         visit.page = "/" + page_path("console", "topics", topic)
-        return await _page(visit, topic, status=422, form_errors=errors, form_values=form)
+        return await _page(visit, topic, status=422, form=form)
     return visit.redirect(
         page_path("console", "topics", topic), notice=f"The settings of {topic} apply to jobs put from now on."
     )
-
-
-def field_values(settings: Mapping[str, Any]) -> dict[str, str]:
-    """The text of each field for the settings that the API returned."""
-    return {field.name: _field_text(settings.get(field.name)) for field in FIELDS}
-
-
-def fields_of(values: Mapping[str, str], errors: Mapping[str, str]) -> list[_ShownField]:
-    """The fields as the page shows them."""
-    return [
-        _ShownField(
-            *(field.name, field.label, field.hint, _form_kind(field)),
-            values.get(field.name, ""),
-            errors.get(field.name),
-        )
-        for field in FIELDS
-    ]
-
-
-def _form_kind(field: Field) -> str:
-    return _FORM_KINDS.get(field.kind, "number")
-
-
-def settings_of(form: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The settings for the API, which checks the values, and by field the errors of text that cannot be read."""
-    settings: dict[str, Any] = {}
-    errors: dict[str, str] = {}
-    for field in FIELDS:
-        text = form.get(field.name, "").strip()
-        if not text:
-            continue
-        try:
-            settings[field.name] = _field_value(field, text)
-        except ValueError:
-            errors[field.name] = "must be a number" if _form_kind(field) == "number" else "is not JSON"
-    return settings, errors
-
-
-def refused_settings(settings: Mapping[str, Any]) -> dict[str, str]:
-    """By field what the API would refuse, so that people see it beside the text that cannot be read."""
-    errors: dict[str, str] = {}
-    try:
-        TopicSettings.model_validate(settings)
-    except ValidationError as error:
-        for found in field_errors(error, "body", settings):
-            name, *inner = map(str, found.path[1:])
-            _add_error(errors, name, f"{'.'.join(inner)} {found.message}".strip())
-    return errors
-
-
-def _add_error(errors: dict[str, str], name: str, text: str) -> None:
-    errors[name] = f"{errors[name]}; {text}" if name in errors else text
-
-
-def unknown_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings without a field in the form, which it leaves as they are."""
-    names = {field.name for field in FIELDS}
-    return {name: value for name, value in settings.items() if name not in names}
-
-
-def _field_value(field: Field, text: str) -> Any:
-    match _form_kind(field):
-        case "text":
-            return text
-        case "json" if not text.startswith(("{", "[", '"')):
-            return text  # the name of a calendar
-        case "json":
-            return _sendable(text)
-    if not is_number(text) or not math.isfinite(number := float(text)):
-        raise ValueError(text)
-    return int(number) if number.is_integer() and abs(number) < 2**53 else number
-
-
-def _sendable(text: str) -> Any:
-    """The value. Raises ValueError also for what can't be sent: too deep, or integers of more than 64 bits."""
-    try:
-        value = json.loads(text)
-        orjson.dumps(value)
-    except (RecursionError, TypeError) as error:
-        raise ValueError(str(error)) from None
-    return value
-
-
-def _field_text(value: Any) -> str:
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
