@@ -119,8 +119,8 @@ class Undos:
     async def _undo_step(self, shard: int, name: str, step: int, partition: str, jobs: int) -> tuple[int, int]:
         ids: list[str] = []
         if self._shelf.calls is not None:
-            kept = await self._scripts.command("LINDEX", f"{self._key(shard, name)} {step}", 1)
-            ids = [] if kept is None else kept.decode().split(" ")
+            kept = await self._scripts.command("LRANGE", f"{self._key(shard, name)} {step}", 1, 1)
+            ids = kept[0].decode().split(" ") if kept else []
         keys = self._keys.of_topic(partition)
         for _ in range(_ASKED_MOST):
             asked = Asked(await self._shelf.ask(partition, ids), ids)

@@ -472,7 +472,7 @@ def test_a_list_says_in_which_order_it_is_and_that_there_is_more(browser_like: h
     page = browser_like.get(f"/console/topics/{jobs.topic}/jobs?tag=x").text
     assert re.findall(r'data-row="([^"]+)"', page)[:3] == ["a", "b", "c"]
     assert '<option value="asc" selected>By id</option>' in page
-    assert "50 of 63" in " ".join(page.split())
+    assert "50 found on this page, there may be more" in " ".join(page.split())
     due = browser_like.get(f"/console/topics/{jobs.topic}/jobs?state=delayed&due_before=%2B500s").text
     assert "3 of 3" in " ".join(due.split())
     searched = browser_like.get(f"/console/topics/{jobs.topic}/jobs?state=delayed&tag=x").text
