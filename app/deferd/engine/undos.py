@@ -42,7 +42,7 @@ class Undoable:
 class UndoOutcome:
     """How many jobs are back, and how many are not: their ids are taken, or their topics have no room for them.
 
-    Or their topics have another number of partitions now.
+    Or their topics have another number of partitions now, or they are runs of schedules that have gone on.
     """
 
     put_back: int
