@@ -37,6 +37,10 @@ async def undo(engine: Engine, caller: str | None = None, visible: TopicPatterns
     return undone.put_back, undone.left
 
 
+async def nothing(_: object) -> None:
+    """Do nothing."""
+
+
 def contents(driver: EngineDriver) -> Contents:
     with driver.server.client() as client:
         return read_contents(client, TOPIC)
@@ -340,3 +344,37 @@ async def test_a_run_whose_schedule_has_gone_on_stays_cancelled(schedules: Sched
     assert await undo(schedules.engine) == (0, 1)
     assert await schedules.counters() == (0, 1, 0, 1)
     await schedules.assert_clean()
+
+
+async def test_jobs_that_belong_to_another_partition_by_now_do_not_come_back(store: Store) -> None:
+    """They may have been put again there, and a topic forgets where jobs of earlier numbers of partitions were."""
+    engine = Engine(store, shards=4, movable_clock=True)
+    jobs = {f"j{n}": PutJob(topic="t", id=f"j{n}", delay=60, tags=["x"]) for n in range(20)}
+    await engine.puts.put_many(list(jobs.values()))
+    await engine.topics.set("t", TopicSettings(partitions=4))
+    layout = engine.partitions.known.layout_of("t")
+    at_home = {job_id for job_id in jobs if layout.home("t", job_id) == "t"}
+    assert (await cancel(engine)).done == 20
+    again = set(list(jobs)[:10])
+    await engine.puts.put_many([jobs[job_id] for job_id in again])
+    assert 0 < len(at_home - again) < 10
+    assert await undo(engine) == (len(at_home - again), 20 - len(at_home - again))
+    page, _ = await engine.topics.jobs("t", JobState.DELAYED, None, 100)
+    assert sorted(job.id for job in page) == sorted(again | at_home)
+    assert (await engine.consistency.audit_store()).clean
+    await engine.close()
+
+
+async def test_an_undo_by_a_process_that_knows_an_earlier_number_of_partitions_can_be_repeated(store: Store) -> None:
+    engine = Engine(store, shards=4, movable_clock=True)
+    await engine.topics.set("t", TopicSettings(partitions=4))
+    await engine.puts.put_many([PutJob(topic="t", id=f"j{n}", delay=60, tags=["x"]) for n in range(20)])
+    await cancel(engine)
+    other = Engine(store, shards=4, movable_clock=True)
+    refresh = other.partitions.refresh_all
+    other.partitions.refresh_all = nothing  # type: ignore[method-assign, assignment]
+    assert await undo(other) == (0, 20)
+    other.partitions.refresh_all = refresh  # type: ignore[method-assign]
+    assert await undo(other) == (20, 0)
+    await other.close()
+    await engine.close()

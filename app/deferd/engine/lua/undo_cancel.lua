@@ -5,10 +5,11 @@
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] name of the call | ARGV[3] number of the step, see lib/undo.lua | ARGV[4] in which generation the
---   shelf was asked for the ids
+--   shelf was asked for the ids | ARGV[5] how many partitions the topic has, as the caller knows | ARGV[6..] those of the ids
+--   that belong to another partition by now, where they may have been put again: they are not put back
 -- Returns { number of jobs that are back, number of those that are not }: both 0 when they were put back already, or it is
 --   too late. None is back when the topic has another number of partitions now; and when it has no room for all of them, in
---   which case they stay kept. Or { -1, the first generation in which the shelf must have been asked }, and nothing is done
+--   which case they stay kept, as they do when ARGV[5] is outdated. Or { -1, the first generation in which the shelf must have been asked }, and nothing is done
 -- Bound: the jobs of a step, at most 60, with a megabyte of records, or one.
 local name, step, generation = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local NO_SHELF = 9007199254740991
@@ -39,13 +40,16 @@ redis.call('ZCARD', CANCELLED)
 redis.call('HLEN', attached().RUNS)
 local taken = redis.call('ZMSCORE', TAKEN, unpack(ids))
 local settings = stored_settings()
-local is_same = (settings.n or 1) == tonumber(kept[1])
+local count = settings.n or 1
+if count ~= tonumber(ARGV[5]) then return { 0, #ids } end
+local is_same, elsewhere = count == tonumber(kept[1]), {}
+for at = 6, #ARGV do elsewhere[ARGV[at]] = true end
 local max_jobs = settings.j or 0
-if is_same and max_jobs > 0 and live_jobs() + #ids > math.ceil(max_jobs / (settings.n or 1)) then return { 0, #ids } end
+if is_same and max_jobs > 0 and live_jobs() + #ids > math.ceil(max_jobs / count) then return { 0, #ids } end
 local back, delayed, ready, watched, tagged, earliest, noted, done = {}, {}, {}, {}, {}, math.huge, {}, {}
 for index, id in ipairs(ids) do
   local is_read, record = pcall(read_record, raws[index])
-  local is_free = is_same and is_read and not (taken[index] and tonumber(taken[index]) > now)
+  local is_free = is_same and is_read and not elsewhere[id] and not (taken[index] and tonumber(taken[index]) > now)
   local schedule_key = is_free and runs[id] and schedule_of(id)
   if runs[id] then is_free = schedule_key end
   if is_free and redis.call('HSETNX', POOL, id, raws[index]) == 1 then
