@@ -129,7 +129,7 @@ class Engine:
         )
         self.push = PushStore(self._scripts, keys, self.queue, labels.label)
         self.bulk = BulkActions(self._scripts, keys, labels, throttle, usage=self.usage, partitions=self.partitions)
-        self.undos = Undos(self._scripts, keys, labels, throttle, self.shelf)
+        self.undos = Undos(self._scripts, keys, labels, throttle, self.partitions)
         self.activity = ActivityList(self._scripts, keys)
         run_windows = RunWindows(self.placer)
         schedule_store = ScheduleStore(self._scripts, keys, run_windows, labels.counted, self.shelf)

@@ -428,15 +428,15 @@ async def take_inventory(store: Store, shards: int) -> Inventory:
     """Count everything, in bounded steps.
 
     The tag index counts as one key, `tag`, and so do the schedules, `schedule`. Leaves out the shelf, remembered
-    requests, what a repair moved out of the way, the tallies of forgotten topics (which shards may share after a copy),
-    and keys whose names are not text.
+    requests, what a copy leaves behind, what a repair moved out of the way, the tallies of forgotten topics (which
+    shards may share after a copy), and keys whose names are not text.
 
     Raises:
         StoreUnavailable.
     """
     elements: Counter[str] = Counter()
     async for found in _keys_of(store, shards):
-        is_left_out = found.part == (_SHELF if found.topic else "tally")
+        is_left_out = found.part == (_SHELF if found.topic else "tally") or found.part.startswith(_LEFT_BEHIND)
         part = _counted_as(found)
         if found.kind and found.size and ("/" not in part or part == ITEMS_PREFIX) and not is_left_out:
             elements[part] += found.size

@@ -14,10 +14,11 @@ from deferd.contract.errors import StoreUnavailable
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine import metrics
 from deferd.engine.job_batches import AT_ONCE, BulkThrottle, all_results
+from deferd.engine.partition_store import PartitionStore
 from deferd.engine.partitions import topic_of
 from deferd.engine.redis_keys import UNDO_PREFIX, Keys
 from deferd.engine.scripts import Scripts
-from deferd.engine.shelf import Asked, Shelf
+from deferd.engine.shelf import Asked
 
 UNDO_S = 600
 """For how long after its last step a call can be undone, as in lua/lib/undo.lua."""
@@ -42,7 +43,7 @@ class Undoable:
 class UndoOutcome:
     """How many jobs are back, and how many are not: their ids are taken, or their topics have no room for them.
 
-    Or their topics have another number of partitions now.
+    Or their topics have another number of partitions now, or they are runs of schedules that have gone on.
     """
 
     put_back: int
@@ -53,13 +54,19 @@ class Undos:
     """What can be put back, and putting it back. All methods raise StoreUnavailable."""
 
     def __init__(
-        self, scripts: Scripts, keys: Keys, labels: metrics.TopicLabels, throttle: BulkThrottle, shelf: Shelf
+        self,
+        scripts: Scripts,
+        keys: Keys,
+        labels: metrics.TopicLabels,
+        throttle: BulkThrottle,
+        partitions: PartitionStore,
     ) -> None:
         self._scripts = scripts
         self._keys = keys
         self._labels = labels
         self._throttle = throttle
-        self._shelf = shelf
+        self._partitions = partitions
+        self._shelf = partitions.shelf
 
     async def undoable(self, request_id: str, caller: str | None) -> Undoable:
         """What is kept of a call."""
@@ -86,13 +93,15 @@ class Undos:
         counts = [0, 0]
 
         async def in_shard(shard: int) -> None:
-            steps = iter([step async for step in self._steps(shard, name)])
+            found = [step async for step in self._steps(shard, name)]
+            await self._partitions.refresh_all({topic_of(partition) for _, partition, _ in found})
+            steps = iter(found)
 
             async def work() -> None:
                 for step, partition, jobs in steps:
                     if visible is None or visible.match(topic_of(partition)):
-                        found = await self._undo_step(shard, name, step, partition, jobs)
-                        counts[:] = (count + more for count, more in zip(counts, found, strict=True))
+                        outcome = await self._undo_step(shard, name, step, partition, jobs)
+                        counts[:] = (count + more for count, more in zip(counts, outcome, strict=True))
 
             await all_results(work() for _ in range(AT_ONCE))
 
@@ -118,14 +127,19 @@ class Undos:
 
     async def _undo_step(self, shard: int, name: str, step: int, partition: str, jobs: int) -> tuple[int, int]:
         ids: list[str] = []
-        if self._shelf.calls is not None:
+        topic = topic_of(partition)
+        layout = self._keys.partitions.layout_of(topic)
+        if self._shelf.calls is not None or layout.count > 1:
             kept = await self._scripts.command("LRANGE", f"{self._key(shard, name)} {step}", 1, 1)
             ids = kept[0].decode().split(" ") if kept else []
+        # An id that was put before the topic had more partitions belongs to another one by now.
+        elsewhere = [job_id for job_id in ids if layout.home(topic, job_id) != partition]
         keys = self._keys.of_topic(partition)
         for _ in range(_ASKED_MOST):
             asked = Asked(await self._shelf.ask(partition, ids), ids)
             async with self._throttle.slot(partition, jobs):
-                back, left = await self._scripts.run("undo_cancel", keys, (partition, name, step, asked.generation))
+                args = [partition, name, str(step), str(asked.generation), str(layout.count), *elsewhere]
+                back, left = await self._scripts.run("undo_cancel", keys, args)
             self._shelf.note_done(partition, asked)
             if back < 0:
                 self._shelf.note_shelved(partition, left)

@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from deferd import AsyncClient, BulkResult, Client, InvalidInput, JobState
 from deferd.client.job_requests import matches_put
 from tests.acceptance.cli.command_line import Shell
 from tests.acceptance.http_calls import Http, Json, moment, ok, problem, refusal
-from tests.acceptance.service_process import ServiceProcess
+from tests.acceptance.service_process import ServiceProcess, running_service
 
 
 @pytest.fixture
@@ -176,6 +177,20 @@ async def test_a_cancel_is_undone(http: Http, client: AsyncClient, tag: str) -> 
     result = await client.undo_cancel(f"{tag}-2")
     assert (result.put_back, result.left) == (1, 1)
     assert "undoable" not in ok(await http.post("/jobs/cancel", json={"select": {"tag": tag}}))
+
+
+def test_a_cancel_is_undone_after_the_service_was_killed(tmp_path: Path) -> None:
+    with running_service(data_dir=tmp_path) as service, Client(service.url) as client:
+        for number in range(70):
+            client.put("trials", id=f"j{number}", delay=600, tags=["x"])
+        assert client.cancel_all(tag="x", request_id="r", undo=True).undoable == 70
+        service.kill()
+    with running_service(data_dir=tmp_path) as service, Client(service.url) as client:
+        assert client.topic("trials").counts[JobState.DELAYED] == 0
+        undone = [client.undo_cancel("r") for _ in range(2)]
+        assert [(one.put_back, one.left) for one in undone] == [(70, 0), (0, 0)]
+        assert client.cancel_all(tag="x", request_id="r", undo=True).done == 70, "of the first attempt"
+        assert client.topic("trials").counts[JobState.DELAYED] == 70
 
 
 async def test_a_task_that_cancels_is_undone(http: Http, client: AsyncClient, tag: str) -> None:

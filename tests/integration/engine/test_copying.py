@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from deferd.contract.bulk_model import CancelSelected
 from deferd.contract.model import JobState, PutJob
 from deferd.contract.operations.push import SetPush
 from deferd.engine.engine import Engine
@@ -126,6 +127,18 @@ async def test_every_element_of_every_key_is_copied(
     assert not target_server.command("KEYS", "*:history/*")
     assert reported[-1][0] == reported[-1][1]
     await assert_sound(target, 1, 1500, TOPICS[:2])
+
+
+async def test_what_can_be_undone_is_left_behind(store: Store, target: Store, target_server: StoreServer) -> None:
+    await seed(store)
+    engine = Engine(store)
+    call = {"select": {"state": "delayed", "topics": ["t0"]}, "request_id": "campaign:9", "undo": True}
+    assert (await engine.bulk.cancel(CancelSelected.model_validate(call))).done == 10
+    await engine.close()
+    report = await copy_store(store, target)
+    assert report.adds_up
+    assert report.left_out == []
+    assert target_server.command("KEYS", "*undo*") == []
 
 
 async def test_a_large_key_that_the_store_keeps_packed_is_copied(

@@ -15,11 +15,13 @@ from deferd.engine.engine import Engine
 from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.undos import UndoOutcome
 from deferd.store.connection import Store
-from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver
+from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, started_engine
+from tests.integration.engine.schedule_driver import NAME, ScheduleDriver, anyone
 from tests.integration.engine.test_bulk_actions import assert_consistent, put_many, put_one_in_every_state
-from tests.integration.engine.test_tasks import call, counted, spec_of
+from tests.integration.engine.test_tasks import call, counted, killed_in_step, spec_of
 from tests.integration.store.store_contents import Contents, read_contents
 from tests.integration.store.store_servers import StoreServer
+from tests.waiting import BUSY_S
 
 BY_TAG = {"tag": "x"}
 MOST_BYTES = 128 * 1024 * 1024
@@ -33,6 +35,10 @@ async def cancel(engine: Engine, caller: str | None = None, **fields: Any) -> Bu
 async def undo(engine: Engine, caller: str | None = None, visible: TopicPatterns | None = None) -> tuple[int, int]:
     undone = await engine.undos.undo_cancel("r", caller, visible)
     return undone.put_back, undone.left
+
+
+async def nothing(_: object) -> None:
+    """Do nothing."""
 
 
 def contents(driver: EngineDriver) -> Contents:
@@ -201,3 +207,174 @@ async def test_a_topic_that_was_forgotten_comes_back(driver: EngineDriver) -> No
     driver.server.command("ZREM", "deferd:{0}:topics", TOPIC)
     assert await undo(driver.engine) == (2, 0)
     assert (await driver.topics.get(TOPIC)).counts[JobState.DELAYED] == 2
+
+
+async def test_a_cancel_that_is_repeated_after_its_undo_leaves_the_jobs(driver: EngineDriver) -> None:
+    """A response may have been lost, and the repetition may come late: it acts on no job twice."""
+    await put_many(driver, 3, delay=60, tags=["x"])
+    assert (await cancel(driver.engine)).done == 3
+    assert await undo(driver.engine) == (3, 0)
+    assert (await cancel(driver.engine)).done == 3, "its numbers are those of the first attempt"
+    assert contents(driver).pool.keys() == {"j0", "j1", "j2"}
+    assert driver.server.command("PTTL", "deferd:{0}:bulk/cancel/r") > 0
+    assert (await cancel(driver.engine, request_id="another")).done == 3
+
+
+async def test_a_task_that_another_process_continues_leaves_what_an_undo_has_put_back(driver: EngineDriver) -> None:
+    await put_many(driver, 700, delay=60)
+    driver.move_clock(0.005)
+    spec = await spec_of(driver.engine, "cancel", call=call(), undo="r")
+    async with started_engine(driver.server.url, movable_clock=True) as other:
+        goes_on = killed_in_step(other, "bulk_cancel", 2)
+        await other.task_runner.begin("t1", spec)
+        async with asyncio.timeout(BUSY_S):
+            while len(contents(driver).pool) != 340:
+                await asyncio.sleep(0.01)
+        assert await undo(driver.engine) == (360, 0)
+        driver.move_clock(5)
+        await driver.engine.task_runner.look()
+        assert await counted(driver) == ("done", 700, 700)
+        goes_on()
+    assert len(contents(driver).pool) == 360
+    assert await undo(driver.engine) == (340, 0)
+
+
+async def test_a_cancel_that_goes_on_when_its_undo_has_ended_keeps_its_own_jobs_only(driver: EngineDriver) -> None:
+    """Steps are kept for a minute longer than their list."""
+    await put_many(driver, 2, delay=60, tags=["x"])
+    assert (await cancel(driver.engine, limit=1)).done == 1
+    [first] = {"j0", "j1"} - contents(driver).pool.keys()
+    driver.server.command("PEXPIRE", "deferd:{0}:undo/r", 0)
+    assert (await cancel(driver.engine, limit=2)).done == 2
+    assert contents(driver).pool.keys() == set()
+    assert await undo(driver.engine) == (1, 0)
+    assert contents(driver).pool.keys() == {"j0", "j1"} - {first}
+
+
+async def test_a_job_is_put_back_once_when_another_program_has_replaced_the_sums(driver: EngineDriver) -> None:
+    await driver.put("a", tags=["x"])
+    await cancel(driver.engine)
+    driver.server.command("SET", "deferd:{0}:undos", "damaged")
+    assert await undo(driver.engine) == (1, 0)
+    popped = await driver.pop_one()
+    await driver.queue.finish(TOPIC, popped.id, popped.receipt)
+    assert await undo(driver.engine) == (0, 0)
+    assert await driver.counts() == {}
+    await assert_consistent(driver)
+
+
+async def test_another_process_undoes_a_cancel_after_a_restart_of_the_service(
+    driver: EngineDriver, store: Store
+) -> None:
+    await put_many(driver, 200, delay=60, tags=["x"])
+    before = contents(driver).pool
+    await cancel(driver.engine, "shop")
+    await driver.engine.close()
+    after_restart = Engine(store, movable_clock=True)
+    assert (await after_restart.undos.undoable("r", "shop")).jobs == 200
+    assert await undo(after_restart, "shop") == (200, 0)
+    assert contents(driver).pool == before
+    assert (await after_restart.consistency.audit_store()).clean
+    await after_restart.close()
+
+
+async def test_jobs_whose_time_is_over_when_they_come_back_become_dead(driver: EngineDriver) -> None:
+    await driver.put("late", tags=["x"], deadline=60)
+    await driver.put("unwanted", tags=["x"], ttl=60)
+    await cancel(driver.engine)
+    driver.move_clock(100)
+    assert await undo(driver.engine) == (2, 0)
+    await driver.run_timer()
+    assert await driver.counts() == {"dead": 2}
+    assert await driver.pop(2) == []
+    await assert_consistent(driver)
+
+
+async def test_a_pop_before_the_timer_hands_out_no_job_whose_time_is_over(driver: EngineDriver) -> None:
+    await driver.put("late", tags=["x"], deadline=60)
+    await cancel(driver.engine)
+    driver.move_clock(100)
+    assert await undo(driver.engine) == (1, 0)
+    assert await driver.pop(2) == []
+
+
+async def cancel_next_run(schedules: ScheduleDriver, **options: Any) -> str:
+    """Put a schedule that runs every minute, and cancel its next run."""
+    await schedules.schedule(every=60, **options)
+    run = await schedules.next_id()
+    assert (await cancel(schedules.engine, select={"ids": [{"topic": TOPIC, "id": run}]})).done == 1
+    assert await schedules.counters() == (0, 1, 0, 0)
+    return run
+
+
+async def test_the_next_run_of_a_schedule_comes_back_as_that(schedules: ScheduleDriver) -> None:
+    run = await cancel_next_run(schedules)
+    assert await undo(schedules.engine) == (1, 0)
+    assert await schedules.counters() == (0, 0, 0, 1)
+    assert schedules.waiting_runs().keys() == {run}
+    await schedules.assert_clean()
+    await schedules.advance(65)
+    assert schedules.ready_list() == [run]
+    assert await schedules.counters() == (1, 0, 0, 1)
+    await schedules.assert_clean()
+
+
+@pytest.mark.parametrize("verb", ["pause", "delete"])
+async def test_what_ends_a_run_of_a_schedule_ends_one_that_came_back(schedules: ScheduleDriver, verb: str) -> None:
+    await cancel_next_run(schedules)
+    assert await undo(schedules.engine) == (1, 0)
+    await getattr(schedules.engine.schedules, verb)(NAME, anyone)
+    assert schedules.delayed() == []
+    await schedules.assert_clean()
+
+
+@pytest.mark.parametrize("verb", ["pause", "delete"])
+async def test_a_run_of_a_schedule_that_has_ended_stays_cancelled(schedules: ScheduleDriver, verb: str) -> None:
+    await cancel_next_run(schedules)
+    await getattr(schedules.engine.schedules, verb)(NAME, anyone)
+    assert await undo(schedules.engine) == (0, 1)
+    assert schedules.delayed() == []
+    await schedules.assert_clean()
+
+
+async def test_a_run_whose_schedule_has_gone_on_stays_cancelled(schedules: ScheduleDriver) -> None:
+    run = await cancel_next_run(schedules, overlap="skip")
+    await schedules.advance(65)
+    assert await schedules.next_id() != run
+    assert await undo(schedules.engine) == (0, 1)
+    assert await schedules.counters() == (0, 1, 0, 1)
+    await schedules.assert_clean()
+
+
+async def test_jobs_that_belong_to_another_partition_by_now_do_not_come_back(store: Store) -> None:
+    """They may have been put again there, and a topic forgets where jobs of earlier numbers of partitions were."""
+    engine = Engine(store, shards=4, movable_clock=True)
+    jobs = {f"j{n}": PutJob(topic="t", id=f"j{n}", delay=60, tags=["x"]) for n in range(20)}
+    await engine.puts.put_many(list(jobs.values()))
+    await engine.topics.set("t", TopicSettings(partitions=4))
+    layout = engine.partitions.known.layout_of("t")
+    at_home = {job_id for job_id in jobs if layout.home("t", job_id) == "t"}
+    assert (await cancel(engine)).done == 20
+    again = set(list(jobs)[:10])
+    await engine.puts.put_many([jobs[job_id] for job_id in again])
+    assert 0 < len(at_home - again) < 10
+    assert await undo(engine) == (len(at_home - again), 20 - len(at_home - again))
+    page, _ = await engine.topics.jobs("t", JobState.DELAYED, None, 100)
+    assert sorted(job.id for job in page) == sorted(again | at_home)
+    assert (await engine.consistency.audit_store()).clean
+    await engine.close()
+
+
+async def test_an_undo_by_a_process_that_knows_an_earlier_number_of_partitions_can_be_repeated(store: Store) -> None:
+    engine = Engine(store, shards=4, movable_clock=True)
+    await engine.topics.set("t", TopicSettings(partitions=4))
+    await engine.puts.put_many([PutJob(topic="t", id=f"j{n}", delay=60, tags=["x"]) for n in range(20)])
+    await cancel(engine)
+    other = Engine(store, shards=4, movable_clock=True)
+    refresh = other.partitions.refresh_all
+    other.partitions.refresh_all = nothing  # type: ignore[method-assign, assignment]
+    assert await undo(other) == (0, 20)
+    other.partitions.refresh_all = refresh  # type: ignore[method-assign]
+    assert await undo(other) == (20, 0)
+    await other.close()
+    await engine.close()

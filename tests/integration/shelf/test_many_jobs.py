@@ -34,6 +34,7 @@ from deferd.shelf.rows import Rows
 from deferd.store.connection import Store
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver, started_engine
 from tests.integration.engine.test_tasks import counted, killed_in_step, spec_of
+from tests.integration.store.store_rights import PASSWORD, USER, as_user, documented_permissions
 from tests.integration.store.store_servers import StoreServer
 from tests.shelving import ShelfInProcess, let_go
 from tests.waiting import BUSY_S
@@ -709,3 +710,19 @@ async def test_another_process_goes_on_with_a_task(
         assert after == {name: due + by_ms for name, due in before.items()}
     else:
         assert after == {}
+
+
+async def test_an_undo_needs_no_other_permissions_than_the_documented_ones(
+    driver: EngineDriver, mover: Mover, server: StoreServer
+) -> None:
+    await put_many(driver, 5)
+    await shelve(mover, 3)
+    server.command("ACL", "SETUSER", USER, "reset", f">{PASSWORD}", *documented_permissions())
+    try:
+        async with started_engine(as_user(server.url), movable_clock=True, shelf=mover) as engine:
+            call = {"select": TAG, "request_id": "r", "undo": True}
+            assert (await engine.bulk.cancel(CancelSelected.model_validate(call))).done == 5
+            assert (await engine.undos.undoable("r", None)).jobs == 5
+            assert await engine.undos.undo_cancel("r", None) == UndoOutcome(5, 0)
+    finally:
+        server.command("ACL", "DELUSER", USER)

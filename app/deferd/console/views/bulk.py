@@ -128,7 +128,8 @@ async def undo(visit: Visit) -> Response:
         return visit.redirect(to, problem="There is nothing to put back: it is too late, or it was done already.")
     notice = f"Put {put_back:,} {'job' if put_back == 1 else 'jobs'} back."
     if left:
-        notice += f" {left:,} could not be put back: other jobs have their ids by now, or the topic is full."
+        notice += f" {left:,} could not be put back: other jobs have their ids by now, the topic is full, or a schedule"
+        notice += " has gone on."
     return visit.redirect(to, notice=notice, problem=notice if left else None)
 
 

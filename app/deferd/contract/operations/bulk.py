@@ -99,8 +99,8 @@ class CancelUndone(Response, frozen=True, kw_only=True):
     put_back: Annotated[int, "Jobs that are there again, as they were."]
     left: Annotated[
         int,
-        "Jobs that are not: their ids were put again meanwhile or are taken, or their topics have more partitions now, "
-        "or no room for them, for which the undo can be repeated.",
+        "Jobs that are not: their ids were put again meanwhile or are taken, they are runs of a schedule that has gone "
+        "on, or their topics have more partitions now, or no room for them, for which the undo can be repeated.",
     ]
 
     schema_examples = ({"put_back": 49_998, "left": 2},)
@@ -209,7 +209,8 @@ UNDO_CANCEL = Operation(
         "Puts back the jobs that a call with `undo` and this `request_id` has cancelled within ten minutes, with the "
         "same key. Each is as it was, with its attempts: due when it was due, and if that is past, behind those that "
         "are ready. An id that was put again meanwhile stays as it is. The bounds of keys do not count. To repeat it "
-        "puts no job back twice; without anything to put back, and when it is too late, both numbers are 0."
+        "puts no job back twice; without anything to put back, and when it is too late, both numbers are 0. The cancel "
+        "leaves what is back alone also when it is repeated: another one needs another `request_id`."
     ),
     response=CancelUndone,
     response_description="What was put back.",

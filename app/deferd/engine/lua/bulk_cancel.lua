@@ -3,11 +3,11 @@
 -- @flags allow-oom
 -- KEYS, ARGV: see lib/selection.lua; further in ARGV[2]:
 --     refuse_reserved  true: leave jobs that a consumer holds
---     undo  the name under which the cancelled jobs are kept for a while, see lib/undo.lua
+--     undo  the name under which the cancelled jobs are kept for a while, see lib/undo.lua; only with `request`
 -- Returns: see lib/selection.lua
 -- Bound: see lib/selection.lua
 return run_step(function(jobs)
-  if OPTIONS.undo then UNDO.keep(OPTIONS.undo, jobs, now) end
+  if OPTIONS.undo then UNDO.keep(OPTIONS.undo, jobs, now, 'bulk/' .. OPTIONS.request) end
   local of_state, removed, held, done = {}, {}, {}, 0
   for index, id in ipairs(jobs.ids) do
     local state = jobs.states[index]

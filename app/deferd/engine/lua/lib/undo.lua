@@ -2,7 +2,8 @@
 --   undo/NAME    LIST of "partition jobs", one for each step of the undo of the call NAME; '' for one whose jobs were put
 --                back
 --   undo/NAME N  LIST of what its step N, from 0, has kept: the number of the topic's partitions, the ids with spaces
---                between, their records
+--                between, the key bulk/CALL without the shard (lib/selection.lua), the records; then for each run of a
+--                schedule that waits to be due its id, and its entry in `runs` (lib/transitions.lua)
 --   undos        HASH minute of the clock -> bytes that are kept until then
 -- @include clock topic transitions
 -- Its steps are kept for a minute longer, so that the first one of a call that takes long can be undone with the last.
@@ -22,18 +23,20 @@ function UNDO.bytes(ids, raws)
 end
 
 -- Keep jobs that are about to be cancelled, if there is room: those that wait, without a follow-up and collected items.
--- `jobs` is as in lib/selection.lua. Bound: the jobs, at most 1000.
-function UNDO.keep(name, jobs, now)
-  local ids, raws, here, more = {}, {}, attached(), {}
+-- `jobs` is as in lib/selection.lua, `bulk` the call's key there, without the shard. Bound: the jobs, at most 1000.
+function UNDO.keep(name, jobs, now, bulk)
+  local ids, raws, runs, here, more, entries = {}, {}, {}, attached(), {}, {}
   if here.may_exist() then
     for _, key in ipairs({ here.FOLLOW, here.ITEMS }) do
       for index, value in ipairs(redis.call('HMGET', key, unpack(jobs.ids))) do more[index] = more[index] or value end
     end
+    entries = redis.call('HMGET', here.RUNS, unpack(jobs.ids))
   end
   for index, id in ipairs(jobs.ids) do
     local state = jobs.states[index]
     if (state == 'delayed' or state == 'ready') and not more[index] then
       ids[#ids + 1], raws[#raws + 1] = id, jobs.raws[index]
+      runs[#ids] = entries[index] or nil
     end
   end
   if #ids == 0 then return end
@@ -54,7 +57,11 @@ function UNDO.keep(name, jobs, now)
     local steps = redis.pcall('RPUSH', UNDO.key(name), TOPIC .. ' ' .. to - from + 1)
     if type(steps) ~= 'number' then return end  -- as above
     local key = UNDO.key(name, steps - 1)
-    redis.call('RPUSH', key, partitions, table.concat(ids, ' ', from, to), unpack(raws, from, to))
+    redis.call('DEL', key)  -- the list may have expired, and begin again, before a step of the call's first attempt has
+    redis.call('RPUSH', key, partitions, table.concat(ids, ' ', from, to), bulk, unpack(raws, from, to))
+    for index = from, to do
+      if runs[index] then redis.call('RPUSH', key, ids[index], runs[index]) end
+    end
     redis.call('PEXPIRE', key, UNDO.STEP_MS)
   end
   redis.call('PEXPIRE', UNDO.key(name), UNDO.FOR_MS)
