@@ -115,10 +115,10 @@ def test_rows_between_are_selected_and_acted_on(jobs: Producer, root: str, open_
     page.get_by_role("button", name="Cancel…").click()
     expect(page.get_by_role("heading", name="Cancel 4 jobs")).to_be_visible()
     page.get_by_role("button", name="Cancel 4").click()
-    expect(page.get_by_text("Cancelled 4 jobs.")).to_be_visible()
+    expect(page.get_by_text("Undo puts 4 jobs back as they were.")).to_be_visible()
     assert ids_on(page) == ["r-0", "r-5"]
     page.get_by_role("button", name="Undo").click()
-    expect(page.get_by_role("status").first).to_contain_text("Put 4 jobs again.")
+    expect(page.get_by_role("status").first).to_contain_text("Put 4 jobs back.")
     assert jobs.counts()["delayed"] == 6
 
 
@@ -280,8 +280,8 @@ def test_pages_work_behind_a_prefix(
     page.get_by_role("button", name="Cancel 1").click()
     expect(page).to_have_url(re.compile(f"^{re.escape(url)}"))
     page.get_by_role("button", name="Undo").click()
-    expect(page.get_by_role("status").first).to_contain_text("Put 1 job again.")
-    expect(page).to_have_url(f"{url}/a")
+    expect(page.get_by_role("status").first).to_contain_text("Put 1 job back.")
+    expect(page).to_have_url(url)
 
 
 def test_a_command_is_copied_without_the_key(with_keys: KeyedService, operator: Producer, open_page: OpenPage) -> None:

@@ -393,7 +393,8 @@ def test_a_key_without_admin_can_change_no_calendar(with_keys: KeyedService) -> 
         ):
             refused = reader.post(path, data=sent)
             assert (refused.status_code, "This needs scope <code>admin</code>" in refused.text) == (403, True), path
-    assert call(with_keys.service, "GET", "/calendars", token=admin)["calendars"] == [
+    calendars = call(with_keys.service, "GET", "/calendars", token=admin)["calendars"]
+    assert [one for one in calendars if one["name"].startswith("forms.")] == [
         {"name": "forms.guarded", "windows": [{"from": "10:00"}]}
     ]
 

@@ -112,7 +112,7 @@ def test_consumers_that_wait_and_that_work(without_keys: ServiceProcess, open_pa
         expect(page.get_by_role("row", name=f"waits-{topic}")).to_contain_text("waits", timeout=12_000)
         row = page.get_by_role("row", name=f"works-{topic}")
         expect(row).to_contain_text(re.compile(r"works.*1.*in \d+ s", re.DOTALL), timeout=12_000)
-        expect(row.get_by_role("link", name=topic)).to_be_visible()
+        expect(row.get_by_role("link", name=topic, exact=True)).to_be_visible()
     finally:
         call(without_keys, "POST", "/jobs", {"topic": topic})
         waiting.join()

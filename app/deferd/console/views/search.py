@@ -129,7 +129,7 @@ async def _for_all(names: Iterable[str], act: Callable[[str], Awaitable[Found]])
 
 @pages.page("/console/consumers/{name}")
 async def consumer(visit: Visit, name: str) -> Response:
-    """A consumer, and the jobs that it holds."""
+    """A consumer, and the jobs that it holds. One that has been away for a minute is not known, and may come back."""
     listing = await visit.read(api_path("consumers"), limit=_CONSUMERS_READ)
     found = next((one for one in listing["consumers"] if one["name"] == name), None)
     topics = [topic for topic in found["topics"] if "*" not in topic] if found and found["held"] else []
@@ -137,7 +137,6 @@ async def consumer(visit: Visit, name: str) -> Response:
     held = sorted((job for jobs, _ in read for job in jobs), key=lambda job: (job["reserved_until"], job["id"]))
     return visit.render(
         "consumer.html",
-        status=200 if found or visit.fragment is not None else 404,
         here="consumers",
         name=name,
         found=found,
