@@ -461,7 +461,7 @@ class Rows:
 
 
 def _let_others_go_first() -> None:
-    """Lower the priority of the threads of this process that compact files: they take a core for seconds."""
+    """Lower the priority of the threads of this process that compact files: each compaction keeps a core busy."""
     with contextlib.suppress(OSError):  # there is no /proc
         for task in Path("/proc/self/task").iterdir():
             if (task / "comm").read_text().startswith(_COMPACTING):

@@ -8,8 +8,9 @@
 --   shelf was asked for the ids | ARGV[5] how many partitions the topic has, as the caller knows | ARGV[6..] those of the ids
 --   that belong to another partition by now, where they may have been put again: they are not put back
 -- Returns { number of jobs that are back, number of those that are not }: both 0 when they were put back already, or it is
---   too late. None is back when the topic has another number of partitions now; and when it has no room for all of them, in
---   which case they stay kept, as they do when ARGV[5] is outdated. Or { -1, the first generation in which the shelf must have been asked }, and nothing is done
+--   too late. None is back when the topic has another number of partitions now. None is back, and all stay kept, when it
+--   has no room for all of them, or ARGV[5] is outdated.
+--   Or { -1, the first generation in which the shelf must have been asked }, and nothing is done
 -- Bound: the jobs of a step, at most 60, with a megabyte of records, or one.
 local name, step, generation = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local NO_SHELF = 9007199254740991

@@ -7,8 +7,8 @@
 --   undos        HASH minute of the clock -> bytes that are kept until then
 -- @include clock topic transitions
 -- Its steps are kept for a minute longer, so that the first one of a call that takes long can be undone with the last.
--- Of all that a shard keeps MOST bytes: a job takes memory for ten minutes longer. OF_EACH is what a server needs for a job
--- beside its id and record. A step puts back TOGETHER jobs: with tags that takes two milliseconds.
+-- A shard keeps MOST bytes in all, as kept jobs use memory for ten minutes. OF_EACH is what a server needs for a job beside
+-- its id and record. A step puts back TOGETHER jobs: with tags that takes two milliseconds.
 local UNDO = { FOR_MS = 600000, STEP_MS = 660000, MOST = 128 * 1024 * 1024, OF_EACH = 200, TOGETHER = 60 }
 
 function UNDO.key(name, step) return of_shard('undo/' .. name) .. (step and ' ' .. step or '') end
