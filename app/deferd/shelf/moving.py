@@ -434,6 +434,10 @@ class Mover:
         """Raise StoreUnavailable if nothing can be written until the files are opened again."""
         await self._on_thread(self._rows.check_writing)
 
+    async def is_compaction_behind(self) -> bool:
+        """Whether no further jobs should leave the store, so that those that come back need not wait for compaction."""
+        return await self._on_thread(self._rows.is_compaction_behind)
+
     async def bytes_on_disk(self) -> int:
         """How large the shelf's files are."""
         return await self._on_thread(self._rows.bytes_on_disk)

@@ -52,7 +52,10 @@ _FILE_BYTES, _FILES_GROW = 8 * 1024 * 1024, 2
 """The files of the first level, and by what they grow from level to level. Due times and most ids are random, so a file
 overlaps many of the next level: with RocksDB's first level of 256 MB each compaction took a core for seconds, and other
 jobs were late by 20 ms meanwhile."""
-_COMPACTING, _COMPACTION_NICE = "rocksdb:low", 10
+_COMPACTING = "rocksdb:low"
+_LEVEL_0_FILES_MOST = 12
+"""More than so many files of a table that are not compacted yet: compaction does not keep up. It begins with 4;
+RocksDB makes each write wait from 20 on."""
 _DELETED_OF, _DELETED = 20_000, 5_000
 """A file of an index is compacted if it has so many deletions among so many entries in a row: reads pass over them.
 A few hundred scattered ones, as of cancels of random jobs, must not do that: all files of an index would be rewritten.
@@ -287,6 +290,11 @@ class Rows:
         sizes = (table.property_int_value("rocksdb.total-sst-files-size") for table in self._tables.values())
         return sum(size or 0 for size in sizes)
 
+    def is_compaction_behind(self) -> bool:
+        """Whether much that was written waits to be compacted. Further writes would soon have to wait for that."""
+        files = (table.property_value("rocksdb.num-files-at-level0") for table in self._tables.values())
+        return any(int(count or 0) > _LEVEL_0_FILES_MOST for count in files)
+
     def counts(self) -> Iterator[tuple[str, int]]:
         """The topics that have jobs, and how many rows each has. It reads all of them, and so finds damaged ones."""
         options = ReadOptions()
@@ -461,11 +469,14 @@ class Rows:
 
 
 def _let_others_go_first() -> None:
-    """Lower the priority of the threads of this process that compact files: each compaction keeps a core busy."""
-    with contextlib.suppress(OSError):  # there is no /proc
+    """Let the threads of this process that compact files run when nothing else does: they keep a core busy for seconds.
+
+    A nice value is not enough: with one of 10, other threads that wake up still wait for some milliseconds.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # not on Linux
         for task in Path("/proc/self/task").iterdir():
             if (task / "comm").read_text().startswith(_COMPACTING):
-                os.setpriority(os.PRIO_PROCESS, int(task.name), _COMPACTION_NICE)
+                os.sched_setscheduler(int(task.name), os.SCHED_IDLE, os.sched_param(0))
 
 
 def _options(cache: Cache, *, is_index: bool) -> Options:

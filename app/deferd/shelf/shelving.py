@@ -135,6 +135,8 @@ class _Leaving:
 
     async def _take(self, turn: _Turn) -> bool:
         """Whether more jobs of the topic may leave."""
+        if await self._shelving.mover.is_compaction_behind():
+            raise StoreUnavailable("jobs stay in the store while the shelf's files are compacted")
         from_ms = await self._shelving.now_ms(turn.topic) + self._after_ms
         for _ in range(_BATCHES_PER_TURN):
             try:

@@ -68,7 +68,9 @@ class ValkeyProcess:
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    start_new_session=True,
+                    # Ctrl-C goes to the service, which ends the store. With a session of its own, it would be scheduled
+                    # beside the service as a whole: what the service runs at a low priority would delay the store.
+                    preexec_fn=os.setpgrp,
                     pass_fds=(lock,),
                 )
         except (OSError, ValkeyServerError) as exc:

@@ -25,7 +25,7 @@ from deferd.shelf.calls import CHECKPOINT, ShelfConfiguration, frame
 from deferd.shelf.client import ShelfClient
 from deferd.shelf.moving import Mover
 from deferd.shelf.process import ShelfProcess
-from deferd.shelf.rows import Rows
+from deferd.shelf.rows import _LEVEL_0_FILES_MOST, Rows
 from deferd.shelf.shelving import Shelving
 from deferd.shelf.still_files import still_files
 from deferd.shelf.unserved import unserved_shelf
@@ -364,6 +364,29 @@ async def test_topics_take_turns_and_those_whose_jobs_stay_are_looked_at_less_of
     order = [topic for topic in looks if topic != "stays"]
     assert order[:8] == ["t1"] * 4 + ["t2"] * 4
     assert 6 <= looks.count("stays") <= 16  # two calls each; without longer pauses it would be 30 looks
+
+
+async def test_jobs_stay_in_the_store_while_compaction_is_behind(
+    store: Store, driver: EngineDriver, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Rows(tmp_path / "rows") as rows:
+        jobs = rows._tables["jobs"]
+        jobs.set_options({"disable_auto_compactions": "true"})
+        for number in range(_LEVEL_0_FILES_MOST + 1):
+            assert not rows.is_compaction_behind()
+            jobs[b"other\0%d" % number] = b""
+            jobs.flush()
+        await put_far(driver, "a")
+        mover = Mover(rows, Scripts(store, movable_clock=True), Keys(1))
+        shelving = Shelving(mover, mover._scripts, Keys(1), after_ms=HOUR_MS, wait_s=0)
+        running = asyncio.create_task(shelving.run(), name="shelving of the test")
+        await until(lambda: "while the shelf's files are compacted" in caplog.text, "it is logged")
+        assert rows.count() == 0
+        jobs.set_options({"disable_auto_compactions": "false"})
+        await until(lambda: rows.count() == 1, "the job leaves")
+        running.cancel()
+        await asyncio.wait({running})
+        await mover.close()
 
 
 class OfFolder(DataDirectory):
