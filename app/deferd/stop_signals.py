@@ -20,6 +20,15 @@ _replaced: dict[signal.Signals, tuple[Any, Any]] = {}
 _forking = threading.local()
 
 
+def leave_process_group() -> None:
+    """In a child process of the service, before its program starts: Ctrl-C then goes to the service, which ends it.
+
+    It stays in the session, as Linux schedules each session as a whole: what one runs at the lowest priority would get
+    as much of the processor as another one.
+    """
+    os.setpgrp()
+
+
 def stop_signals() -> tuple[signal.Signals, ...]:
     """SIGTERM, SIGINT, and SIGHUP (the terminal was closed) unless it is ignored, as under `nohup`."""
     always = (signal.SIGTERM, signal.SIGINT)

@@ -24,6 +24,7 @@ from deferd.server.startup_errors import CannotServe
 from deferd.settings import Settings, flag
 from deferd.shelf.calls import ShelfConfiguration
 from deferd.shelf.client import ShelfClient
+from deferd.stop_signals import leave_process_group
 from deferd.store.data_dir import DataDirectory, lock_within
 from deferd.store.embedded import TAKE_OVER_S
 from deferd.store.supervision import keep_running
@@ -122,6 +123,7 @@ class ShelfKeeper:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.DEVNULL,
                 pass_fds=(lock,),
+                preexec_fn=leave_process_group,
             )
             self._data_dir.note_pid(lock, process.pid)
         except OSError as exc:

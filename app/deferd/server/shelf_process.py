@@ -24,9 +24,6 @@ _INPUT_FD = 0
 def main() -> int:
     """Serve until SIGTERM, the end of the service, or another one's claim."""
     os.umask(0o077)
-    # Ctrl-C goes to the service, which ends this process. A session of its own would be scheduled apart from the
-    # service: its threads that compact would then get as much of the processor as the service, at any priority.
-    os.setpgrp()
     line = sys.stdin.buffer.readline()
     if not line:
         return 1  # the service died while this process started

@@ -30,7 +30,7 @@ from deferd.server.serve_context import ServeContext
 from deferd.server.server_process import SERVING
 from deferd.server.startup_errors import CannotServe
 from deferd.settings import Settings
-from deferd.stop_signals import StopSignals
+from deferd.stop_signals import StopSignals, leave_process_group
 from deferd.store.disk import MIB, write_fault
 from deferd.store.valkey_process import end_of
 
@@ -245,7 +245,7 @@ class ServerProcess:
                         *(listener.fileno() for listener in context.listeners),
                         *context.inherited,
                     ),
-                    start_new_session=True,  # Ctrl-C goes to the supervisor, which ends its processes
+                    preexec_fn=leave_process_group,
                     env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": self._pool.metrics_dir},
                 )
             except OSError as exc:

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from deferd.stop_signals import leave_process_group
 from deferd.store.data_dir import DataDirectory
 from deferd.store.preflight import StoreRefused
 from deferd.store.redis_client import common_options
@@ -68,9 +69,7 @@ class ValkeyProcess:
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    # Ctrl-C goes to the service, which ends the store. With a session of its own, it would be scheduled
-                    # beside the service as a whole: what the service runs at a low priority would delay the store.
-                    preexec_fn=os.setpgrp,
+                    preexec_fn=leave_process_group,
                     pass_fds=(lock,),
                 )
         except (OSError, ValkeyServerError) as exc:
