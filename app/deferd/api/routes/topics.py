@@ -235,6 +235,7 @@ async def redrive_jobs(request: CurrentRequest, topic: Topic, redrive: Redrive =
         reason=redrive.reason,
         error=redrive.error,
         cutoff_ms=None if redrive.cutoff is None else instant_ms(redrive.cutoff),
+        rate=redrive.rate,
     )
     if redrive.dry_run:
         return Redriven(redriven=0, **await _preview(request, sweep))

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from deferd.console.api_calls import api_path, page_path
 from deferd.console.undo import undoable
 from deferd.console.views.filters import read_filtered, topics_filter
+from deferd.console.views.redrive_rate import RedriveRate
 from deferd.console.visit import PageList, Visit
 from deferd.contract.operations.operation import all_operations
 
@@ -61,10 +62,20 @@ async def tasks(visit: Visit) -> Response:
 
 @pages.page("/console/tasks/{id}")
 async def task(visit: Visit, id: str) -> Response:
-    """The progress of a task, or its result."""
-    found = await visit.read(api_path("tasks", id))
+    """The progress of a task, or its result, and what became of redriven jobs."""
+    is_looked_up = visit.wants("became")
+    found = await visit.read(api_path("tasks", id), became="true" if is_looked_up else None)
     token = found.get("request_id") if "ended_at" in found else None
-    return visit.render("task.html", here="activity", task=found, undo=await undoable(visit, token))
+    per_s = found.get("action", {}).get("rate")
+    left = None if per_s is None or found["total"] is None else max(found["total"] - found["done"], 0)
+    return visit.render(
+        "task.html",
+        here="activity",
+        task=found,
+        ends_at=None if left is None else RedriveRate(per_s=per_s).ends_at(left, visit.now_ms),
+        became=found.get("became"),
+        undo=await undoable(visit, token),
+    )
 
 
 @pages.action("/console/tasks/{id}/stop")
