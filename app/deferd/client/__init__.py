@@ -12,7 +12,7 @@ from deferd.client.scheduling import ScheduledJobOptions, ScheduleOptions
 from deferd.contract.operations.audits import StoreAudit, TopicAudit
 from deferd.contract.operations.bulk import Became, BulkResult, CancelUndone, RepeatedError, SampleJob, Task
 from deferd.contract.operations.bulk import DryRun as Preview
-from deferd.contract.operations.events import Change, JobEvent
+from deferd.contract.operations.events import Change, FieldChange, JobEvent
 from deferd.contract.operations.history import History
 from deferd.contract.operations.inspection import (
     Consumer,
@@ -65,6 +65,7 @@ __all__ = [
     "Delivery",
     "EndedAttempt",
     "Explanation",
+    "FieldChange",
     "FinishResult",
     "Forecast",
     "History",
