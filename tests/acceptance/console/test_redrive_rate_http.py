@@ -57,6 +57,9 @@ def test_a_group_is_redriven_at_a_rate_that_was_shown(browser_like: httpx.Client
     browser_like.post(f"{task}/stop")
     wait_until(lambda: "the others are still dead" in browser_like.get(task).text, 10, "it stops")
     assert dead_jobs.counts()["dead"] == 3
+    activity = f"/console/activity?topics={dead_jobs.topic}"
+    wait_until(lambda: "redrove" in browser_like.get(activity).text, 10, "the end is recorded")
+    assert f'as task</span> <a class="mono" href="{task[1:]}">' in browser_like.get(activity).text
 
 
 def test_all_dead_jobs_of_a_topic_are_redriven_at_a_rate(browser_like: httpx.Client, dead_jobs: Producer) -> None:
