@@ -76,6 +76,20 @@ def test_a_repeated_request_is_that_of_the_first_task(door: Door) -> None:
 
 
 @on_tasks
+def test_at_a_rate_jobs_stay_dead_until_their_turn(door: Door) -> None:
+    for number in range(3):
+        door.kill(f"dead{number}", error=f"no {number}")
+    task = begin(door, "redrive", rate=0.01)
+    assert task["action"] == {"rate": 0.01}
+    wait_until(lambda: door.task(task["id"])["done"] == 1, BUSY_S, "the first one's turn")
+    assert door.counts() == {"dead": 2, "ready": 1}
+    door.task(task["id"], "stop")
+    stopped = ended(door, task)
+    assert (stopped["state"], stopped["done"], stopped["total"]) == ("stopped", 1, 3)
+    assert door.counts() == {"dead": 2, "ready": 1}
+
+
+@on_tasks
 def test_a_limit_bounds_a_task(door: Door) -> None:
     for job_id in ("a", "b", "c"):
         door.put(job_id, delay=60)

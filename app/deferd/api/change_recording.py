@@ -18,6 +18,7 @@ from deferd.api.auth.audit_log import reporting
 from deferd.api.context import RequestContext
 from deferd.api.incoming_request import IncomingRequest
 from deferd.api.operation import OperationRoute
+from deferd.api.recorded_values import changed_fields
 from deferd.engine.activity_list import Change
 
 VIA_HEADER = b"deferd-via"
@@ -63,6 +64,7 @@ def _change(operation: OperationRoute, request: RequestContext, arguments: Mappi
         subject=_subject(arguments),
         filter=None if selector is None else filter_text(selector),
         count=request.changed,
+        fields=changed_fields(request.was, request.now) if outcome == "done" else (),
         joins=recorded.joins and via != "console",
         by_admin=request.admission.is_of_admin,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -31,17 +31,18 @@ if TYPE_CHECKING:
     from deferd.push.pushers import Pushers
 
 _NO_QUOTA = nullcontext()
+_NOTHING: Mapping[str, Any] = {}
 Result = TypeVar("Result")
 
 
 class RequestContext:
     """One admitted request. Its methods check the quota of its key; without a key or a quota they pass.
 
-    A route whose changes are recorded sets `changed`, how many jobs it changed, and `changed_topic`, if only the store
-    knew the topic.
+    A route whose changes are recorded sets `changed`, how many jobs it changed, `changed_topic`, if only the store knew
+    the topic, and `was` and `now`, what it changed by field (see `api.recorded_values`).
     """
 
-    __slots__ = ("admission", "app", "changed", "changed_topic", "incoming")
+    __slots__ = ("admission", "app", "changed", "changed_topic", "incoming", "now", "was")
 
     def __init__(self, app: AppContext, incoming: IncomingRequest, admission: Admission) -> None:
         self.app = app
@@ -49,6 +50,8 @@ class RequestContext:
         self.admission = admission
         self.changed: int | None = None
         self.changed_topic: str | None = None
+        self.was: Mapping[str, Any] | None = _NOTHING
+        self.now: Mapping[str, Any] = _NOTHING
 
     @property
     def engine(self) -> Engine:

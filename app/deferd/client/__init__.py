@@ -10,9 +10,9 @@ from deferd.client.put_options import PutDefaults, PutOptions
 from deferd.client.request_body import Backoff, JobRef, OpeningHours, WindowDict
 from deferd.client.scheduling import ScheduledJobOptions, ScheduleOptions
 from deferd.contract.operations.audits import StoreAudit, TopicAudit
-from deferd.contract.operations.bulk import BulkResult, CancelUndone, SampleJob, Task
+from deferd.contract.operations.bulk import Became, BulkResult, CancelUndone, RepeatedError, SampleJob, Task
 from deferd.contract.operations.bulk import DryRun as Preview
-from deferd.contract.operations.events import Change, JobEvent
+from deferd.contract.operations.events import Change, FieldChange, JobEvent
 from deferd.contract.operations.history import History
 from deferd.contract.operations.inspection import (
     Consumer,
@@ -47,6 +47,7 @@ __all__ = [
     "AsyncClient",
     "AsyncJob",
     "Backoff",
+    "Became",
     "BlockingJob",
     "BoundJob",
     "BulkResult",
@@ -64,6 +65,7 @@ __all__ = [
     "Delivery",
     "EndedAttempt",
     "Explanation",
+    "FieldChange",
     "FinishResult",
     "Forecast",
     "History",
@@ -84,6 +86,7 @@ __all__ = [
     "PutOptions",
     "PutResult",
     "Released",
+    "RepeatedError",
     "Run",
     "SampleJob",
     "Schedule",

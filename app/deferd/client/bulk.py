@@ -218,9 +218,19 @@ class BulkMethods:
         body |= _reschedule_fields(by, delay, run_at, spread)
         return await self._sender.send(_start(operations.RESCHEDULE_SELECTED_JOBS, body=body))
 
-    async def start_redrive(self, topic: str, *, limit: int | None = None, **conditions: Unpack[JobConditions]) -> Task:
-        """Begin to redrive dead jobs as `redrive` does. Raises TopicNotFound."""
-        body = {**without_none(limit=limit), **condition_fields(conditions)}
+    async def start_redrive(
+        self,
+        topic: str,
+        *,
+        limit: int | None = None,
+        rate: float | None = None,
+        **conditions: Unpack[JobConditions],
+    ) -> Task:
+        """Begin to redrive dead jobs as `redrive` does, at most `rate` a second. Raises TopicNotFound.
+
+        Each job stays dead until its turn, also when the task is stopped.
+        """
+        body = {**without_none(limit=limit, rate=rate), **condition_fields(conditions)}
         return await self._sender.send(_start(topics.REDRIVE_JOBS, topic, body=body))
 
     async def start_purge(
@@ -234,9 +244,13 @@ class BulkMethods:
         """List the tasks that began last, the newest first; at most 100 by default."""
         return (await self._sender.send(request_for(operations.LIST_TASKS, query=without_none(limit=limit)))).tasks
 
-    async def task(self, id: str) -> Task:
-        """Get a task. Raises TaskNotFound: there is none, or it ended a week ago."""
-        return await self._sender.send(request_for(operations.GET_TASK, id))
+    async def task(self, id: str, *, became: bool = False) -> Task:
+        """Get a task, or with `became` of a redrive also what became of its jobs.
+
+        Raises TaskNotFound: there is none, or it ended a week ago.
+        """
+        query = {"became": "true"} if became else None
+        return await self._sender.send(request_for(operations.GET_TASK, id, query=query))
 
     async def stop_task(self, id: str) -> Task:
         """Ask for the end of a task, which may still run for about a second. What is done stays done."""

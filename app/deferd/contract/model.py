@@ -678,6 +678,15 @@ class Redrive(StrictModel):
         default=False, strict=True, description="Change nothing: count the jobs, and name ten of them."
     )
     as_task: AsTask = False
+    rate: float | None = Field(
+        default=None,
+        strict=True,
+        ge=limits.REDRIVE_RATE_MIN,
+        le=limits.REDRIVE_RATE_MAX,
+        allow_inf_nan=False,
+        description="Only with `as_task`: at most so many jobs a second, 0.01 to 1000, so that what has failed is not "
+        "flooded again. Each stays dead until its turn, also when the task is stopped.",
+    )
 
     @model_validator(mode="after")
     def _error_or_ids(self) -> Redrive:
@@ -685,6 +694,8 @@ class Redrive(StrictModel):
             raise ValueError("must not have both `ids` and `error`")
         if self.as_task and (self.dry_run or self.ids is not None):
             raise ValueError("must have `as_task` only without `dry_run` and `ids`")
+        if self.rate is not None and not self.as_task:
+            raise ValueError("must have `rate` only with `as_task`")
         return self
 
-    schema_examples = ({"ids": ["order-1042"]}, {"limit": 100})
+    schema_examples = ({"ids": ["order-1042"]}, {"limit": 100}, {"reason": "buried", "as_task": True, "rate": 10})

@@ -34,6 +34,14 @@ _READ_AT_ONCE = 400
 _WAIT_FOR_WRITES_S = 1.0
 
 
+class FieldValues(NamedTuple):
+    """What a field was and is now, None for nothing; both None: it changed, and there was no room for more."""
+
+    field: str
+    was: str | None = None
+    now: str | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """A change as it is recorded; None for what is not known or does not apply.
@@ -41,7 +49,8 @@ class Change:
     `by` is the name of the key, without keys the client's address. `subject` is the name of a job, schedule or
     calendar. `filter` selected the jobs. `count` is how many it changed. `via` is `console`, `cli` or `api`. `outcome`
     is `done`, or `unknown` when the store failed. `joins`: calls like it within ten minutes become one entry.
-    `by_admin`: the key has the scope `admin`.
+    `by_admin`: the key has the scope `admin`. `fields` have what was changed, and what it was; of a change that stands
+    for several those of the last one.
     """
 
     operation: str
@@ -52,6 +61,7 @@ class Change:
     subject: str | None = None
     filter: str | None = None
     count: int | None = None
+    fields: tuple[FieldValues, ...] = ()
     joins: bool = False
     by_admin: bool = False
 
@@ -84,6 +94,7 @@ class ActivityList:
         """Add a change to the list, soon. Never raises and never waits."""
         fields = {name: getattr(change, name) for name in Change.__slots__}
         entry = {name: value for name, value in fields.items() if value is not None and value is not False}
+        entry["fields"] = list(map(list, change.fields))
         entry["id"] = os.urandom(8).hex()
         entry |= {name: 1 for name in ("joins", "by_admin") if name in entry}
         encoded = orjson.dumps(entry)
@@ -162,7 +173,8 @@ def _read(raw: bytes) -> RecordedChange | None:
         fields: dict[str, Any] = orjson.loads(raw)
         known = {name: fields[name] for name in _SHOWN if name in fields}
         at_ms = fields["at"]
-        change = Change(**{"by": None, **known})
+        values = tuple(FieldValues(*one) for one in known.pop("fields", ()))
+        change = Change(**{"by": None, **known}, fields=values)
         return RecordedChange(at_ms, change, fields.get("times", 1), fields.get("last_at", at_ms))
     except (ValueError, TypeError, KeyError, AttributeError):
         return None

@@ -26,6 +26,7 @@ from deferd.engine.inspection.consumers import ConsumerList, ConsumerRegistry, S
 from deferd.engine.inspection.dead_errors import DeadJobs
 from deferd.engine.inspection.failing import FailingTopics
 from deferd.engine.inspection.forecast import Forecasts, ScheduledRuns
+from deferd.engine.inspection.redriven_jobs import RedrivenJobs
 from deferd.engine.inspection.system import SystemReader
 from deferd.engine.job_batches import BulkThrottle
 from deferd.engine.movable_clock import MovableClock
@@ -145,6 +146,7 @@ class Engine:
         )
         self.sweeps = TopicSweeps(self._scripts, keys, labels, self.dead_jobs, self.partitions)
         self.topics = Topics(self._scripts, keys, self.placer, self.partitions)
+        self.redriven_jobs = RedrivenJobs(self._scripts, keys, self.partitions, self.sweeps)
         self.task_actions = TaskActions(self._scripts, keys, self.bulk, self.sweeps, throttle)
         self.tasks = TaskStore(self._scripts, keys)
         self.task_runner = TaskRunner(self.tasks, self.task_actions, self.activity)

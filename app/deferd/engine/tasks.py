@@ -30,7 +30,7 @@ from deferd.engine.bulk_actions import BulkActions, SelectedTask, forget_key
 from deferd.engine.job_batches import BulkThrottle
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts, request_ending_at
-from deferd.engine.topic_sweeps import STEPS, Pace, Sweep, TopicSweeps
+from deferd.engine.topic_sweeps import STEPS, Pace, Sweep, TopicSweeps, Turns
 from deferd.engine.undos import name_of
 from deferd.store.task_cancellation import cancel_and_wait
 
@@ -264,7 +264,7 @@ class TaskActions:
     def action_of(self, task_id: str, spec: dict[str, Any]) -> TaskAction:
         """The action of a task. Raises ValueError, KeyError or TypeError for one that this release does not know."""
         kind, cutoff_ms, limit = spec["kind"], spec["cutoff"], spec["limit"]
-        request = f"{kind}/task/{task_id}/{spec['begun']}"  # an hour after its end another task may have its id
+        request = request_of(task_id, spec)
         if kind in {"cancel", "reschedule"}:
             model = CancelSelected if kind == "cancel" else RescheduleSelected
             visible = None if spec["visible"] is None else TopicPatterns(spec["visible"])
@@ -290,6 +290,11 @@ class TaskActions:
         return int(min(times))
 
 
+def request_of(task_id: str, spec: dict[str, Any]) -> str:
+    """The name under which the scripts note what a task does: an hour after its end another task may have its id."""
+    return f"{spec['kind']}/task/{task_id}/{spec['begun']}"
+
+
 class _Swept:
     """Redrives or purges jobs of a topic."""
 
@@ -297,10 +302,13 @@ class _Swept:
         self._actions = actions
         self._sweep = sweep
         self._request = request
+        self._turns = None if sweep.rate is None else Turns(sweep.rate)
 
     def _pace(self, on_step: OnStep, *, is_named: bool) -> Pace:
-        request = self._request if is_named else None
-        return Pace(STEPS[self._sweep.verb], self._actions._throttle.slot, request, KEPT_MS, on_step)
+        slot, jobs = self._actions._throttle.slot, STEPS[self._sweep.verb]
+        if not is_named:
+            return Pace(jobs, slot, on_step=on_step)
+        return Pace(jobs, slot, self._request, KEPT_MS, on_step, self._turns)
 
     async def _left(self) -> Sweep:
         if self._sweep.limit is None:

@@ -9,11 +9,15 @@ The cutoff is one instant for all: the earliest that a clock of their shards sho
 
 A purge loads jobs on the shelf before the step that they belong to. A preview counts those of a state where they are;
 one that is loaded meanwhile it may count twice.
+
+A redrive at a rate waits between its steps: jobs stay dead until their turn. So to stop it is to end it, and another
+process that goes on with it keeps to the rate as well.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -36,6 +40,14 @@ Steps of a thousand made jobs of other topics late by 50 ms and more."""
 _LOOK_AT = 250
 """Most jobs that a shorter step looks at, to find those that match: about three milliseconds of the store's time."""
 _PREVIEW_STEP = 250
+_BURST_S = 0.25
+"""With a rate, a step has the jobs of this time, or one."""
+DRAWN = 1000
+"""Of how many jobs of a redrive that has a request the ids are kept: shares of them are those of all, give or take 3
+percentage points.
+"""
+_LOOK_EVERY_S = 0.5
+"""How often a sweep that waits for its turn looks whether it is to end."""
 SETTLE_S = 0.002
 """After the cutoff of a preview was read: what has it as its time is in the store when the clock shows a later one."""
 
@@ -46,8 +58,8 @@ class Sweep:
 
     `state` is for purges. `error` is an error text as GET /dead shows it, '' for dead jobs without one, not together
     with `ids`. `cutoff_ms`: only jobs that were put until then, and dead ones that died until then, as far as that is
-    known. `limit` is for redrives without `ids`. `frees_taken`: a purge of all finished jobs frees the ids that
-    `unique_for` keeps taken also with a `cutoff_ms`; without one it always does.
+    known. `limit` is for redrives without `ids`. `rate` is the most jobs a second, for tasks. `frees_taken`: a purge of
+    all finished jobs frees the ids that `unique_for` keeps taken also with a `cutoff_ms`; without one it always does.
     """
 
     verb: Literal["redrive", "purge"]
@@ -59,6 +71,7 @@ class Sweep:
     error: str | None = None
     cutoff_ms: int | None = None
     limit: int | None = None
+    rate: float | None = None
     frees_taken: bool = False
 
     def with_limit(self, limit: int | None) -> Sweep:
@@ -92,10 +105,33 @@ class SweepPreview:
     is_complete: bool
 
 
+@dataclass(slots=True)
+class Turns:
+    """When a sweep may make its next step so that it changes at most `rate` jobs a second."""
+
+    rate: float
+    next_s: float = 0.0
+
+    @property
+    def jobs(self) -> int:
+        """Most jobs of a step."""
+        return max(1, int(self.rate * _BURST_S))
+
+    async def wait(self, goes_on: Callable[[], bool]) -> None:
+        """Wait for the next turn, while it goes on."""
+        while goes_on() and (left_s := self.next_s - time.monotonic()) > 0:  # noqa: ASYNC110 (it waits for a time)
+            await asyncio.sleep(min(left_s, _LOOK_EVERY_S))
+
+    def note(self, jobs: int) -> None:
+        """Note how many jobs a step has changed just now."""
+        self.next_s = time.monotonic() + jobs / self.rate
+
+
 @dataclass
 class Pace:
     """How a sweep proceeds: in steps of at most `jobs`, each in a `slot`, which is called with the partition.
 
+    With `turns`, which outlive a run that the store has interrupted, each step waits for its turn.
     `request` is the name under which the scripts count what it has done, in each shard, for `kept_ms`. `on_step` is
     called after each step with the jobs that matched in it; when it returns False the sweep ends.
     """
@@ -105,6 +141,7 @@ class Pace:
     request: str | None = None
     kept_ms: int = 0
     on_step: Callable[[int], bool] = field(default=lambda _: True)
+    turns: Turns | None = None
 
 
 class TopicSweeps:
@@ -130,13 +167,7 @@ class TopicSweeps:
         if sweep.error is not None and sweep.cutoff_ms is None:
             sweep = replace(sweep, cutoff_ms=await self._now_ms(partitions))
         work = _Run(self, sweep, partitions, pace or Pace(STEPS[sweep.verb]))
-        try:
-            await work.run()
-        finally:
-            for partition in work.reached:
-                self._labels.counted.of(partition)
-            if sweep.verb == "redrive":
-                metrics.REDRIVES.labels(self._labels.label(sweep.topic)).inc(work.matched)
+        await work.run()
         if sweep.is_for_all:
             await self._scripts.run("forget", self._keys.of_topic(sweep.topic), (sweep.topic,))
         return work.matched
@@ -204,6 +235,7 @@ class _Run:
         is_for_shelved = sweep.verb == "purge" and JobState.DELAYED in sweep.states
         self._shelf = sweeps._partitions.shelf if is_for_shelved else Shelf()
         self._dead_jobs = sweeps._dead_jobs
+        self._labels = sweeps._labels
         self._sweep = sweep
         self._partitions = partitions
         self._pace = pace
@@ -220,14 +252,14 @@ class _Run:
         self.matched = 0
         self.samples: list[tuple[str, JobState]] = []
         self.is_limit_reached = False
-        self.reached: list[str] = []
-        """The partitions that the run has reached."""
         self._is_stopped = False
+        self._turns = pace.turns
+        self._jobs = pace.jobs if pace.turns is None else min(pace.jobs, pace.turns.jobs)
+        """Most jobs of a step."""
 
     async def run(self) -> None:
         by_home = None if self._sweep.ids is None else self._by_home(self._sweep.ids)
         for partition in self._partitions if by_home is None else by_home:
-            self.reached.append(partition)
             if by_home is None:
                 goes_on = await self._act_on_partition(partition)
             else:
@@ -275,7 +307,7 @@ class _Run:
                 self.is_limit_reached = True
                 return False
             named = {"state": states[0].value} if self._sweep.verb == "purge" and len(states) == 1 else {}
-            at += (await self._step(partition, named, ids[at : at + self._pace.jobs])).looked_at
+            at += (await self._step(partition, named, ids[at : at + self._jobs])).looked_at
             if self._is_stopped:
                 return False
         return True
@@ -332,13 +364,24 @@ class _Run:
         limit = None if self._sweep.ids is not None else self._sweep.limit
         return None if limit is None else limit - self.matched
 
+    def _goes_on(self) -> bool:
+        self._is_stopped = not self._pace.on_step(0)
+        return not self._is_stopped
+
     async def _step(self, partition: str, options: dict[str, Any], ids: Sequence[str]) -> _Step:
+        if self._turns is not None:
+            await self._turns.wait(self._goes_on)
+            if self._is_stopped:
+                return _Step(0, "", "", 0)
+            self._turns.note(self._jobs)  # also if the reply is lost
         left = self._left()
-        most = self._pace.jobs if left is None else min(left, self._pace.jobs)
+        most = self._jobs if left is None else min(left, self._jobs)
         options = {**self._options, **options, "most": len(ids) if self._sweep.ids is not None else most}
         if self._sweep.verb == "redrive":
-            options["look_at"] = max(self._pace.jobs, _LOOK_AT)
-        if self._most_samples is not None:
+            options |= {"look_at": max(self._pace.jobs, _LOOK_AT), "drawn": DRAWN}
+        if self._most_samples is None:
+            self._labels.counted.of(partition)
+        else:
             options["samples"] = self._most_samples - len(self.samples)
         async with self._pace.slot(partition), self._shelf.loaded(partition, ids):
             reply = await self._scripts.run(
@@ -346,6 +389,10 @@ class _Run:
             )
         count, more, score, last_id, looked_at, *named = reply
         self.matched += count
+        if self._sweep.verb == "redrive" and self._most_samples is None:
+            metrics.REDRIVES.labels(self._labels.label(self._sweep.topic)).inc(count)
+        if self._turns is not None:
+            self._turns.note(count)
         self.samples += (
             (job_id.decode(), JobState(was.decode())) for job_id, was in zip(named[::2], named[1::2], strict=True)
         )

@@ -24,6 +24,69 @@ async def changes(http: Http, **query: Any) -> list[Json]:
     return found
 
 
+def values(change: Json) -> list[tuple[str, str | None, str | None]]:
+    """The fields that it changed, what they were, and what they are now."""
+    return [(one["field"], one.get("was"), one.get("now")) for one in change.get("fields_changed", ())]
+
+
+async def test_changes_say_what_was_and_what_is_now(http: Http) -> None:
+    name = http.topic
+    ok(await http.put(http.topic_path(), json={"ttr": 30, "max_attempts": 3}))
+    ok(await http.put(http.topic_path(), json={"ttr": 60, "window": [{"from": "09:00", "to": "17:00"}]}))
+    ok(await http.post(http.topic_path("pause"), json={"reason": "down"}))
+    ok(await http.post(http.topic_path("resume")))
+    resumed, paused, changed, created = await changes(http)
+    assert values(resumed) == [
+        ("paused", "true", "false"),
+        ("paused_reason", '"down"', None),
+    ]
+    assert values(paused) == [("paused", "false", "true"), ("paused_reason", None, '"down"')]
+    assert values(created) == [("ttr", None, "30"), ("max_attempts", None, "3")]
+    assert values(changed)[:2] == [("ttr", "30", "60"), ("max_attempts", "3", None)]
+    [(field, was, now)] = values(changed)[2:]
+    assert (field, was, json.loads(now or "")[0]["from"]) == ("window", None, "09:00")
+
+    job = {"body": "secret", "headers": {"x": "secret"}, "ttr": 9}
+    ok(await http.put(f"/schedules/{name}", json={"topic": name, "every": 3600, "job": job}), 201)
+    job |= {"body": "SECRET", "headers": {"x": "SECRET"}}
+    ok(await http.put(f"/schedules/{name}", json={"topic": name, "every": 60, "job": job}))
+    ok(await http.post(f"/schedules/{name}/pause"))
+    ok(await http.post(f"/schedules/{name}/resume"))
+    ok(await http.delete(f"/schedules/{name}"))
+    deleted, resumed, paused, changed, created = (await changes(http))[:5]
+    assert {("every", "60", None), ("job.ttr", "9", None), ("job.body", "8 bytes", None)} <= set(values(deleted))
+    assert (values(resumed), values(paused)) == ([("paused", "true", "false")], [("paused", "false", "true")])
+    assert set(values(changed)) == {
+        ("every", "3600", "60"),
+        ("job.body", "8 bytes", "8 bytes, changed"),
+        ("job.headers", "x", "x, changed"),
+    }
+    assert ("every", None, "3600") in values(created)
+
+    await http.put_job("a", delay=60, body="secret")
+    ok(await http.patch(http.job_path("a"), json={"ttr": 7, "tags": ["x"], "body": "secrets"}, headers=CLI))
+    assert set(values((await changes(http))[0])) == {
+        ("ttr", "60", "7"),
+        ("tags", None, '["x"]'),
+        ("body", "8 bytes", "9 bytes"),
+    }
+    assert "secret" not in str(await changes(http)).lower()
+
+
+async def test_changes_of_calendars_say_what_was(http: Http) -> None:
+    name = http.topic
+    ok(await http.put(f"/calendars/{name}", json={"windows": [{"from": "09:00", "to": "17:00"}]}), 201)
+    ok(await http.put(f"/calendars/{name}", json={"windows": [{"from": "08:00", "to": "17:00"}]}))
+    ok(await http.delete(f"/calendars/{name}"))
+    found = ok(await http.get("/activity", params={"limit": 50}))["activity"]
+    deleted, changed, created = (values(one) for one in found if one.get("subject") == name)
+    assert [(field, "09:00" in (was or ""), "08:00" in (now or "")) for field, was, now in changed] == [
+        ("windows", True, True)
+    ]
+    assert created[0][1] is None
+    assert deleted[0][2] is None
+
+
 async def test_changes_of_a_topic(http: Http) -> None:
     ok(await http.put(http.topic_path(), json={"ttr": 30}))
     ok(await http.post(http.topic_path("pause")))

@@ -77,8 +77,18 @@ async def test_a_push_is_set_shown_replaced_and_removed(
     assert (await api.delete(path)).status_code == 404
     assert (await api.get(f"/topics/{topic}/pop?wait=0")).json() == {"jobs": []}
     changes = (await api.get("/activity")).json()["activity"]
-    operations = [one["operation"] for one in changes if one["topic"] == topic]
-    assert {"set_push", "remove_push"} <= set(operations)
+    removed, replaced, first = (one for one in changes if one.get("topic") == topic)
+    assert [one["operation"] for one in (removed, replaced, first)] == ["remove_push", "set_push", "set_push"]
+    was_and_now = {one["field"]: (one.get("was"), one.get("now")) for one in replaced["fields_changed"]}
+    assert was_and_now == {
+        "timeout": ("5", "30"),
+        "max_in_flight": ("10", "3"),
+        "rate": ("50", None),
+        "headers": ("X-Shop", None),
+    }
+    assert {"field": "secrets", "now": "1 secret"} in first["fields_changed"]
+    assert {"field": "secrets", "was": "1 secret"} in removed["fields_changed"]
+    assert not [secret for secret in ("MfKQ", "a1b2c3") if secret in str(changes)]
     assert "MfKQ" not in service.output()
 
 

@@ -77,6 +77,7 @@ async def test_a_purge_frees_ids_that_stay_taken(http: Http, params: Json) -> No
         ("/jobs/cancel", {"select": {"ids": [{"topic": "t", "id": "j"}]}, "as_task": True}),
         ("/topics/t/redrive", {"ids": ["j"], "as_task": True}),
         ("/topics/t/redrive", {"dry_run": True, "as_task": True}),
+        ("/topics/t/redrive", {"rate": 10}),
     ],
 )
 async def test_what_no_task_does(http: Http, path: str, body: Json) -> None:
@@ -87,6 +88,31 @@ async def test_unknown_tasks_and_parameters(http: Http) -> None:
     assert problem(await http.get("/tasks/none"), 404, "task_not_found")["task"] == "none"
     refusal(await http.delete(http.topic_path(), params={"as_task": "true", "dry_run": "true"}), "query")
     refusal(await http.get("/tasks", params={"limit": "1001"}), "query.limit")
+
+
+async def test_what_became_of_redriven_jobs(http: Http, shared_service: ServiceProcess) -> None:
+    for number in range(3):
+        await http.bury(f"j{number}")
+    await asyncio.sleep(0.002)
+    shell = Shell(shared_service.url)
+    preview = shell.good("redrive", http.topic, "--rate", "0.5", "--dry-run").splitlines()[1]
+    assert preview.startswith("at 0.5 jobs a second: 6s, if it begins now until 20")
+    begun = shell.json("redrive", http.topic, "--rate", "1000", "--task")[0]
+    assert begun["action"] == {"rate": 1000}
+    done = await ended(http, begun["id"])
+    held = await http.pop_one()
+    ok(await http.post(http.job_path(held["id"], "bury"), json={"receipt": held["receipt"], "error": "no 17"}))
+    counts = {"looked_at": 3, "waiting": 2, "retrying": 0, "running": 0, "finished": 0, "dead": 1, "gone": 0}
+    became = {**counts, "errors": [{"error": "no *", "jobs": 1}]}
+    task = ok(await http.get(f"/tasks/{begun['id']}", params={"became": "true"}))
+    assert task == {**done, "became": became}
+    with Client(shared_service.url) as client:
+        assert client.task(begun["id"], became=True).fields["became"] == became
+    said = shell.good("tasks", begun["id"], "--became").splitlines()[-1]
+    assert said == f"{begun['id']}: of 3 jobs 2 waiting, 1 dead again; 1 with no *"
+    purge = ok(await http.delete(http.topic_path(), params={"as_task": "true"}), 202)
+    assert "became" not in ok(await http.get(f"/tasks/{purge['id']}", params={"became": "true"}))
+    await ended(http, purge["id"])
 
 
 async def test_commands(http: Http, shared_service: ServiceProcess) -> None:
@@ -115,6 +141,8 @@ async def test_commands(http: Http, shared_service: ServiceProcess) -> None:
         assert [one.id for one in client.tasks(limit=1)] == [task_id]
     for wrong in (
         ("tasks", "--stop"),
+        ("tasks", "--became"),
+        ("redrive", http.topic, "--rate", "10"),
         ("redrive", http.topic, "a", "--task"),
         ("cancel", http.topic, "a", "--task"),
         ("purge", http.topic, "--task", "--dry-run"),

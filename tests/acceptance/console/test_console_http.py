@@ -423,3 +423,11 @@ def test_the_command_for_events_keeps_the_other_settings(without_keys: ServicePr
     subprocess.run(arguments, env=environment, check=True, timeout=20, capture_output=True)
     settings = httpx.get(f"{without_keys.url}/topics/hello", verify=NO_TLS).json()["settings"]
     assert (settings["ttr"], settings["events"]) == (77, 1000)
+
+
+def test_the_activity_says_what_was_and_what_is_now(browser_like: httpx.Client, jobs: Producer) -> None:
+    for settings in ({"ttr": 30}, {"ttr": 60, "max_jobs": 5}):
+        jobs.http.put(f"/topics/{jobs.topic}", json=settings).raise_for_status()
+    page = browser_like.get(f"/console/activity?topics={jobs.topic}").text
+    [changed, _] = re.findall(r'<ul class="values".*?</ul>', page, re.DOTALL)
+    assert " ".join(re.sub(r"<[^>]*>", " ", changed).split()) == "ttr 30 → 60 max_jobs 5"

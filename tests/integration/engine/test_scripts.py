@@ -34,6 +34,7 @@ from deferd.engine.script_arguments import NO_BOUNDS
 from deferd.engine.scripts import translate
 from deferd.engine.store_copy import split_key
 from deferd.engine.topic_search import TopicSelection
+from deferd.engine.topic_sweeps import Pace, Sweep
 from deferd.engine.topics import JobFilter
 from deferd.shelf.moving import Mover
 from deferd.shelf.rows import Rows
@@ -169,7 +170,8 @@ async def call_all_of_a_topic(driver: EngineDriver) -> None:
     await driver.deliveries.release(TOPIC, "a", ANY_RECEIPT)
     await driver.deliveries.bury(TOPIC, "b", ANY_RECEIPT)
     await inspect_everything(driver.engine)  # with a dead job
-    await redrive_jobs(driver.engine, TOPIC)
+    await driver.engine.sweeps.run(Sweep(verb="redrive", topic=TOPIC), Pace(request="r", kept_ms=60_000))
+    assert (await driver.engine.redriven_jobs.became(TOPIC, "r", 2**47)).waiting == 1
     await driver.pop()
     await inspect_everything(driver.engine)  # with a held one
     await driver.queue.finish_many(TOPIC, [FinishItem(id="b")])

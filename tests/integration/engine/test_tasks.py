@@ -11,9 +11,11 @@ import pytest
 
 from deferd.contract.errors import RateLimited, StoreUnavailable, TaskNotFound
 from deferd.contract.model import JobState
-from deferd.engine import tasks
+from deferd.engine import tasks, topic_sweeps
 from deferd.engine.engine import Engine
-from deferd.engine.tasks import Task
+from deferd.engine.inspection import redriven_jobs
+from deferd.engine.inspection.redriven_jobs import Became
+from deferd.engine.tasks import Task, request_of
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver, job, started_engine
 from tests.waiting import BUSY_S
 
@@ -295,6 +297,104 @@ async def test_stop(driver: EngineDriver, kind: str) -> None:
     for unknown in (driver.engine.tasks.stop("none"), driver.engine.tasks.get("none")):
         with pytest.raises(TaskNotFound):
             await unknown
+
+
+async def kill_many(driver: EngineDriver, number: int) -> None:
+    await put_many(driver, number=number, delay=None, ttl=1)
+    await driver.pass_time(2)
+    assert await driver.counts() == {"dead": number}
+
+
+async def states_of(driver: EngineDriver) -> tuple[int, int]:
+    counts = await driver.counts()
+    return counts.get("ready", 0), counts.get("dead", 0)
+
+
+async def test_a_redrive_keeps_to_its_rate(driver: EngineDriver) -> None:
+    await kill_many(driver, 12)
+    spec = await spec_of(driver.engine, "redrive", sweep={"topic": TOPIC, "rate": 20.0})
+    await driver.engine.task_runner.begin("t1", spec)
+    assert await counted(driver) == ("done", 12, 12)
+    ready, _ = await driver.topics.jobs(TOPIC, JobState.READY)
+    times = sorted(one.due_at_ms for one in ready)
+    assert times[5] - times[0] >= 245, "five are there at once, a quarter of a second's"
+    assert times[10] - times[0] >= 490
+
+
+async def test_another_process_goes_on_at_the_rate(driver: EngineDriver) -> None:
+    await kill_many(driver, 6)
+    spec = await spec_of(driver.engine, "redrive", sweep={"topic": TOPIC, "rate": 0.01})
+    async with started_engine(driver.server.url, movable_clock=True) as other:
+        goes_on = killed_in_step(other, "redrive", 1)
+        await other.task_runner.begin("t1", spec)
+        while await states_of(driver) != (1, 5):
+            await asyncio.sleep(0.01)
+        driver.move_clock(5)
+        await driver.engine.task_runner.look()
+        while await states_of(driver) != (2, 4):
+            await asyncio.sleep(0.01)
+        goes_on()
+    await driver.engine.tasks.stop("t1")
+    assert await counted(driver) == ("stopped", 2, 6)
+    assert await states_of(driver) == (2, 4)
+
+
+async def test_a_redrive_whose_reply_was_lost_waits_for_its_next_turn(driver: EngineDriver) -> None:
+    await kill_many(driver, 3)
+    run, steps = driver.engine._scripts.run, [0]
+
+    async def run_and_lose_reply(called: str, *args: Any, **options: Any) -> Any:
+        reply = await run(called, *args, **options)
+        if called == "redrive" and b'"request"' in args[1][1]:
+            steps[0] += 1
+            raise StoreUnavailable("the reply was lost")
+        return reply
+
+    driver.engine._scripts.run = run_and_lose_reply  # type: ignore[method-assign, assignment]
+    spec = await spec_of(driver.engine, "redrive", sweep={"topic": TOPIC, "rate": 0.01})
+    await driver.engine.task_runner.begin("t1", spec)
+    while (await driver.engine.tasks.get("t1")).done != 1:  # as the next attempt finds
+        await asyncio.sleep(0.01)
+    await driver.engine.tasks.stop("t1")
+    assert await counted(driver) == ("stopped", 1, 3)
+    assert steps == [1]
+
+
+async def became(driver: EngineDriver) -> Became:
+    task = await driver.engine.tasks.get("t1")
+    return await driver.engine.redriven_jobs.became(TOPIC, request_of("t1", task.spec), task.spec["cutoff"])
+
+
+async def test_what_became_of_redriven_jobs(driver: EngineDriver) -> None:
+    await kill_many(driver, 6)
+    await driver.engine.task_runner.begin("t1", await spec_of(driver.engine, "redrive"))
+    assert await counted(driver) == ("done", 6, 6)
+    assert (await became(driver)) == Became(looked_at=6, waiting=6)
+    [running, finished, buried, released] = await driver.pop(4)
+    await driver.queue.finish(TOPIC, finished.id, finished.receipt)
+    await driver.deliveries.bury(TOPIC, buried.id, buried.receipt, error="KeyError: 17")
+    await driver.deliveries.release(TOPIC, released.id, released.receipt, error="KeyError: 18")
+    [again, *_] = (await driver.topics.jobs(TOPIC, JobState.READY))[0]
+    await driver.cancels.cancel(TOPIC, again.id)
+    driver.move_clock(0.005)
+    await driver.put(again.id, delay=60)
+    found = await became(driver)
+    assert found.top_errors == [("KeyError: *", 2)]
+    found.errors.clear()
+    assert found == Became(looked_at=6, waiting=2, retrying=1, running=1, dead=1, gone=2)
+    assert running.state is JobState.RESERVED
+
+
+async def test_of_many_redriven_jobs_some_are_drawn(driver: EngineDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_sweeps, "DRAWN", 100)
+    monkeypatch.setattr(redriven_jobs, "DRAWN", 100)
+    await kill_many(driver, 600)
+    await driver.engine.task_runner.begin("t1", await spec_of(driver.engine, "redrive"))
+    assert (await counted(driver))[1] == 600
+    [key] = driver.server.command("KEYS", "deferd:{0}:bulk/redrive/task/t1/*/jobs")
+    assert driver.server.command("ZCARD", key) == 100
+    assert driver.server.command("PTTL", key) > tasks.KEPT_MS - 60_000
+    assert await became(driver) == Became(looked_at=100, waiting=100)
 
 
 async def test_a_task_of_another_release_fails(driver: EngineDriver) -> None:

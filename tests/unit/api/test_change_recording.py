@@ -31,6 +31,8 @@ def outcome_of(
         engine=SimpleNamespace(activity=SimpleNamespace(record=recorded.append)),
         changed=changed,
         changed_topic=None,
+        was={},
+        now={},
     )
     operation: Any = SimpleNamespace(permission=permission, operation_id="redrive_jobs")
     given = arguments or {"topic": "t", "redrive": Redrive()}

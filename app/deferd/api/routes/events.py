@@ -132,6 +132,7 @@ def _change(recorded: RecordedChange) -> contract.Change:
         subject=change.subject,
         filter=change.filter,
         count=change.count,
+        fields_changed=[contract.FieldChange(**one._asdict()) for one in change.fields] or None,
         times=recorded.times,
         last_at=instant(recorded.last_at_ms) if recorded.times > 1 else None,
     )

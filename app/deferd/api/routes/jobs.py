@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Annotated
+from typing import Annotated, Any
 
+import orjson
 from fastapi import Query
 from msgspec.structs import replace
 from pydantic import Field
 from starlette.responses import Response
 
 from deferd.api.auth.api_keys import Arguments, Recorded, no_topics
+from deferd.api.change_recording import is_recorded
 from deferd.api.context import CurrentRequest, RequestContext
 from deferd.api.job_responses import job as job_of
 from deferd.api.job_responses import job_without_bodies, written_job, written_put
 from deferd.api.openapi.document import model_of
 from deferd.api.operation_router import OperationRouter
-from deferd.api.responses import JsonResponse, instant_or_none
+from deferd.api.recorded_values import names_of, size_of, values_before
+from deferd.api.responses import JsonResponse, encode, instant_or_none
 from deferd.api.routes.queries import WithBodies
 from deferd.api.routes.tasks import ACCEPTED, begin_call
 from deferd.contract.bulk_model import CancelSelected, RescheduleSelected, UndoCancel
@@ -39,6 +42,7 @@ from deferd.contract.operations.jobs import Cancelled, CancelResults, Job, PutRe
 from deferd.contract.strict_model import StrictModel
 from deferd.contract.timestamps import instant
 from deferd.engine.bulk_actions import BulkOutcome
+from deferd.engine.record import JobRecord
 
 router = OperationRouter()
 
@@ -113,8 +117,27 @@ async def get_job(request: CurrentRequest, topic: Topic, id: JobId, query: Annot
 
 @router.serves(contract.CHANGE_JOB, recorded=_BY_PEOPLE)
 async def change_job(request: CurrentRequest, topic: Topic, id: JobId, change: ChangeJob) -> Job:
+    is_by_people = is_recorded(_BY_PEOPLE, request.incoming)
+    request.was = await values_before(_recorded_before(request, topic, id)) if is_by_people else None
     with request.room_for_change(change):
-        return job_of(await request.engine.queue.change(topic, id, change))
+        record = await request.engine.queue.change(topic, id, change)
+    if is_by_people:
+        request.now = _recorded(record)
+    return job_of(record)
+
+
+_CHANGING = {"body", "body_bytes", "headers", "result", "result_bytes", "followed_by", "attempts_log", "last_error"}
+
+
+async def _recorded_before(request: RequestContext, topic: str, job_id: str) -> dict[str, Any]:
+    return _recorded(await request.engine.queue.get(topic, job_id))
+
+
+def _recorded(record: JobRecord) -> dict[str, Any]:
+    """What the list of changes says of a job."""
+    fields: dict[str, Any] = orjson.loads(encode(job_without_bodies(record)))
+    shown = {name: value for name, value in fields.items() if name not in _CHANGING}
+    return {**shown, "headers": names_of(fields.get("headers") or {}), "body": size_of(record.body)}
 
 
 class CancelQuery(StrictModel):

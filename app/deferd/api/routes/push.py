@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from starlette.responses import Response
 
-from deferd.api.context import CurrentRequest
+from deferd.api.context import CurrentRequest, RequestContext
 from deferd.api.openapi.document import model_of
 from deferd.api.operation import EMPTY_BODY, EmptyBody
 from deferd.api.operation_router import OperationRouter
+from deferd.api.recorded_values import Unshown, host_of, names_of, values_before
 from deferd.api.responses import JsonResponse, whole
 from deferd.contract.errors import FieldError, InvalidInput
 from deferd.contract.model import Topic
@@ -33,8 +34,11 @@ async def set_push(request: CurrentRequest, topic: Topic, push: SetPush) -> Resp
         request.app.targets.check_url(push.url)
     except TargetRefused as refused:
         _refuse(refused)
+    request.was = await values_before(_recorded_before(request, topic))
     is_new = await request.engine.push.set(topic, push)
-    return JsonResponse(_shown(await request.engine.push.get(topic)), 201 if is_new else 200)
+    stored = await request.engine.push.get(topic)
+    request.now = _recorded(stored)
+    return JsonResponse(_shown(stored), 201 if is_new else 200)
 
 
 @router.serves(contract.GET_PUSH)
@@ -44,6 +48,7 @@ async def get_push(request: CurrentRequest, topic: Topic) -> contract.Push:
 
 @router.serves(contract.REMOVE_PUSH)
 async def remove_push(request: CurrentRequest, topic: Topic) -> contract.RemovedPush:
+    request.was = await values_before(_recorded_before(request, topic))
     await request.engine.push.remove(topic)
     return contract.RemovedPush(topic=topic, removed=True)
 
@@ -81,3 +86,21 @@ def _shown(stored: PushDefinition) -> contract.Push:
         header_names=sorted(push.headers),
         mode=push.mode,
     )
+
+
+async def _recorded_before(request: RequestContext, topic: str) -> dict[str, Any]:
+    return _recorded(await request.engine.push.get(topic))
+
+
+def _recorded(stored: PushDefinition) -> dict[str, Any]:
+    """What the list of changes says of a push."""
+    push, secrets = stored.push, stored.secrets
+    return {
+        "url": host_of(push.url),
+        "secrets": Unshown("1 secret" if len(secrets) == 1 else f"{len(secrets)} secrets", list(secrets)),
+        "timeout": push.timeout,
+        "max_in_flight": push.max_in_flight,
+        "rate": push.rate,
+        "headers": names_of(push.headers),
+        "mode": push.mode,
+    }

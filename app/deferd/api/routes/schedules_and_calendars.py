@@ -7,16 +7,18 @@ from datetime import datetime
 from functools import partial
 from typing import Annotated, Any, cast
 
+import orjson
 from fastapi import Path, Query
 from msgspec import Raw
 from pydantic import Field, StringConstraints
 from starlette.responses import Response
 
-from deferd.api.context import CurrentRequest
+from deferd.api.context import CurrentRequest, RequestContext
 from deferd.api.job_responses import written_put
 from deferd.api.openapi.document import model_of
 from deferd.api.operation import EMPTY_BODY, EmptyBody
 from deferd.api.operation_router import OperationRouter
+from deferd.api.recorded_values import names_of, size_of, values_before
 from deferd.api.responses import JsonResponse, instant_or_none, whole
 from deferd.api.routes.queries import Cursor
 from deferd.contract import limits
@@ -95,10 +97,12 @@ class PreviewQuery(StrictModel):
 )
 async def put_schedule(request: CurrentRequest, name: ScheduleName, schedule: PutSchedule) -> Response:
     only_new = any(header == b"if-none-match" and value.strip() == b"*" for header, value in request.incoming.headers)
+    request.was = await values_before(_recorded_before(request, name))
     with request.room_for_schedule(schedule):
         stored, created = await request.engine.schedules.put(
             name, schedule, request.put_bounds(), request.admission.check_topic, only_new=only_new
         )
+    request.now = _recorded(stored)
     shown = _shown(stored)
     return JsonResponse(shown, 201, ((b"location", f"/schedules/{name}".encode()),)) if created else JsonResponse(shown)
 
@@ -122,6 +126,7 @@ async def get_schedule(request: CurrentRequest, name: ScheduleName) -> contract.
 async def delete_schedule(request: CurrentRequest, name: ScheduleName) -> contract.Schedule:
     stored = await request.engine.schedules.delete(name, request.admission.check_topic)
     request.changed_topic = stored.topic
+    request.was = _recorded(stored)
     return _shown(stored)
 
 
@@ -129,8 +134,10 @@ async def delete_schedule(request: CurrentRequest, name: ScheduleName) -> contra
 async def pause_schedule(
     request: CurrentRequest, name: ScheduleName, _body: EmptyBody = EMPTY_BODY
 ) -> contract.Schedule:
+    request.was = await values_before(_pause_before(request, name))
     stored = await request.engine.schedules.pause(name, request.admission.check_topic)
     request.changed_topic = stored.topic
+    request.now = _pause_of(stored)
     return _shown(stored)
 
 
@@ -143,6 +150,7 @@ async def resume_schedule(
     request.changed_topic = paused.topic
     with request.room_for_run(paused):
         stored = await request.engine.schedules.resume(name, request.admission.check_topic)
+    request.was, request.now = _pause_of(paused), _pause_of(stored)
     return _shown(stored)
 
 
@@ -174,6 +182,29 @@ async def preview_unsaved_schedule(
     schedules = request.engine.schedules
     runs = await request.compute(partial(schedules.preview_of, _UNSAVED, schedule, query.count))
     return _preview(schedule, runs)
+
+
+async def _recorded_before(request: RequestContext, name: str) -> dict[str, Any]:
+    return _recorded(await request.engine.schedules.get(name))
+
+
+async def _pause_before(request: RequestContext, name: str) -> dict[str, Any]:
+    return _pause_of(await request.engine.schedules.get(name))
+
+
+def _recorded(stored: StoredSchedule) -> dict[str, Any]:
+    """What the list of changes says of a schedule."""
+    fields = stored.definition.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"job"})
+    job = job_fields(stored.definition.job)
+    job |= {
+        "headers": names_of(job.get("headers") or {}),
+        "body": None if stored.body is None else size_of(stored.body),
+    }
+    return {**fields, **{f"job.{name}": value for name, value in job.items()}}
+
+
+def _pause_of(stored: StoredSchedule) -> dict[str, Any]:
+    return {"paused": stored.state.is_paused}
 
 
 def _shown(stored: StoredSchedule, *, with_job: bool = True) -> contract.Schedule:
@@ -239,7 +270,9 @@ def _shown_calendar(calendar: Calendar) -> contract.Calendar:
     responses={200: {"model": model_of(contract.Calendar), "description": "The calendar was replaced."}},
 )
 async def put_calendar(request: CurrentRequest, name: NameOfCalendar, calendar: PutCalendar) -> Response:
+    request.was = await values_before(_windows_before(request, name))
     stored, is_new = await request.engine.calendars.put(name, calendar)
+    request.now = _windows_of(stored)
     return JsonResponse(_shown_calendar(stored), 201 if is_new else 200)
 
 
@@ -255,5 +288,14 @@ async def get_calendar(request: CurrentRequest, name: NameOfCalendar) -> contrac
 
 @router.serves(contract.DELETE_CALENDAR, all_topics=True)
 async def delete_calendar(request: CurrentRequest, name: NameOfCalendar) -> contract.DeletedCalendar:
+    request.was = await values_before(_windows_before(request, name))
     await request.engine.calendars.delete(name)
     return contract.DeletedCalendar(name=name, deleted=True)
+
+
+async def _windows_before(request: RequestContext, name: str) -> dict[str, Any]:
+    return _windows_of(await request.engine.calendars.get(name))
+
+
+def _windows_of(calendar: Calendar) -> dict[str, Any]:
+    return {"windows": orjson.loads(window_text(list(calendar.windows)))}

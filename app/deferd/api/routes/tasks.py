@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import orjson
 from fastapi import Query
+from msgspec.structs import replace
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
@@ -16,7 +17,7 @@ from deferd.api.change_recording import filter_text, via_of, who_of
 from deferd.api.context import CurrentRequest, RequestContext
 from deferd.api.openapi.document import model_of
 from deferd.api.operation_router import OperationRouter
-from deferd.api.responses import JsonResponse, instant_or_none
+from deferd.api.responses import JsonResponse, instant_or_none, whole
 from deferd.api.routes.queries import page_limit
 from deferd.contract.bulk_model import CancelSelected, RescheduleSelected
 from deferd.contract.errors import FieldError, InvalidInput, TaskNotFound
@@ -28,7 +29,7 @@ from deferd.contract.operations.topics import PURGE_TOPIC, REDRIVE_JOBS
 from deferd.contract.strict_model import StrictModel
 from deferd.contract.timestamps import instant
 from deferd.engine.record import instant_ms
-from deferd.engine.tasks import KEPT, Task
+from deferd.engine.tasks import KEPT, Task, request_of
 from deferd.engine.topic_sweeps import Sweep
 
 router = OperationRouter()
@@ -49,9 +50,22 @@ async def list_tasks(request: CurrentRequest, query: Annotated[TasksQuery, Query
     return contract.Tasks(tasks=[_shown(task) for task in tasks[: query.limit]])
 
 
+class TaskQuery(StrictModel):
+    """The parameters of one task."""
+
+    became: bool = Field(False, description="`true`: of a redrive, with what became of the jobs, which is looked up.")
+
+
 @router.serves(contract.GET_TASK)
-async def get_task(request: CurrentRequest, id: TaskId) -> contract.Task:
-    return _shown(await _visible_task(request, id))
+async def get_task(request: CurrentRequest, id: TaskId, query: Annotated[TaskQuery, Query()]) -> contract.Task:
+    task = await _visible_task(request, id)
+    if not query.became or task.spec["kind"] != "redrive":
+        return _shown(task)
+    of_request = request_of(task.id, task.spec)
+    became = await request.engine.redriven_jobs.became(task.spec["topic"], of_request, task.spec["cutoff"])
+    errors = [contract.RepeatedError(error=error, jobs=jobs) for error, jobs in became.top_errors]
+    counts = {name: getattr(became, name) for name in contract.Became.__struct_fields__ if name != "errors"}
+    return replace(_shown(task), became=contract.Became(**counts, errors=errors))
 
 
 @router.serves(contract.STOP_TASK)
@@ -91,7 +105,7 @@ _OPERATIONS = {
     "purge": PURGE_TOPIC.id,
 }
 _NOT_OF_THE_ACTION = {"as_task", "dry_run", "samples", "request_id", "limit", "undo"}
-_NOT_OF_THE_SELECTION = {"verb", "topic", "ids", "cutoff_ms", "limit", "frees_taken"}
+_NOT_OF_THE_SELECTION = {"verb", "topic", "ids", "cutoff_ms", "limit", "rate", "frees_taken"}
 
 
 async def begin_call(
@@ -137,6 +151,7 @@ async def begin_sweep(request: RequestContext, sweep: Sweep, given: BaseModel) -
     spec = {
         "sweep": of_sweep,
         "select": {name: value for name, value in fields.items() if name not in _NOT_OF_THE_SELECTION},
+        "action": {} if sweep.rate is None else {"rate": whole(sweep.rate)},
         "topic": sweep.topic,
         "begun": now_ms,
         "cutoff": now_ms if sweep.cutoff_ms is None else min(sweep.cutoff_ms, now_ms),

@@ -15,6 +15,7 @@ from deferd.api.context import CurrentRequest, RequestContext
 from deferd.api.job_responses import job_without_bodies, written_job
 from deferd.api.operation import EMPTY_BODY, EmptyBody
 from deferd.api.operation_router import OperationRouter
+from deferd.api.recorded_values import values_before
 from deferd.api.responses import instant_or_none, seconds, whole
 from deferd.api.routes.queries import Cursor, WithBodies, page_limit
 from deferd.api.routes.tasks import ACCEPTED, begin_sweep
@@ -193,18 +194,45 @@ async def get_topic(request: CurrentRequest, topic: Topic) -> contract.TopicView
 
 @router.serves(contract.SET_TOPIC)
 async def set_topic(request: CurrentRequest, topic: Topic, settings: TopicSettings) -> contract.TopicView:
-    return _shown(await request.engine.topics.set(topic, settings), request.engine.shelf)
+    request.was = await values_before(_recorded_settings(request, topic))
+    view = await request.engine.topics.set(topic, settings)
+    request.now = _given(view.settings)
+    return _shown(view, request.engine.shelf)
 
 
 @router.serves(contract.PAUSE_TOPIC)
 async def pause_topic(request: CurrentRequest, topic: Topic, pause: PauseTopic = _NO_REASON) -> contract.TopicView:
-    by = request.admission.key_name
-    return _shown(await request.engine.topics.pause(topic, by, pause.reason), request.engine.shelf)
+    request.was = await values_before(_recorded_pause(request, topic))
+    view = await request.engine.topics.pause(topic, request.admission.key_name, pause.reason)
+    request.now = _pause_of(view)
+    return _shown(view, request.engine.shelf)
 
 
 @router.serves(contract.RESUME_TOPIC)
 async def resume_topic(request: CurrentRequest, topic: Topic, _body: EmptyBody = EMPTY_BODY) -> contract.TopicView:
-    return _shown(await request.engine.topics.resume(topic), request.engine.shelf)
+    request.was = await values_before(_recorded_pause(request, topic))
+    view = await request.engine.topics.resume(topic)
+    request.now = _pause_of(view)
+    return _shown(view, request.engine.shelf)
+
+
+async def _recorded_settings(request: RequestContext, topic: str) -> dict[str, Any]:
+    return _given((await request.engine.topics.get(topic)).settings)
+
+
+def _given(settings: TopicSettings) -> dict[str, Any]:
+    """The settings that have a value."""
+    return settings.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+
+
+async def _recorded_pause(request: RequestContext, topic: str) -> dict[str, Any]:
+    return _pause_of(await request.engine.topics.get(topic))
+
+
+def _pause_of(view: TopicView) -> dict[str, Any]:
+    if not view.paused or view.pause is None:
+        return {"paused": view.paused}
+    return {"paused": True, "paused_by": view.pause.by, "paused_reason": view.pause.reason or None}
 
 
 @router.serves(contract.LIST_JOBS)
@@ -235,6 +263,7 @@ async def redrive_jobs(request: CurrentRequest, topic: Topic, redrive: Redrive =
         reason=redrive.reason,
         error=redrive.error,
         cutoff_ms=None if redrive.cutoff is None else instant_ms(redrive.cutoff),
+        rate=redrive.rate,
     )
     if redrive.dry_run:
         return Redriven(redriven=0, **await _preview(request, sweep))

@@ -27,7 +27,8 @@ def _times(change: Change) -> str:
 
 
 def _what(change: Change) -> str:
-    what = " ".join(text for text in (change.subject, change.filter) if text)
+    values = ", ".join(f"{one.field}: {one.was or '-'} -> {one.now or '-'}" for one in change.fields_changed or ())
+    what = " ".join(text for text in (change.subject, change.filter, values) if text)
     return (what or "-") + ("" if change.fields["outcome"] == "done" else " (outcome unknown)")
 
 

@@ -6,7 +6,8 @@ Also `tasks`, and what all commands on many jobs print: the task that has begun,
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -30,6 +31,7 @@ from deferd.contract.timestamps import format_instant
 if TYPE_CHECKING:
     from deferd.client import BulkResult, Client, Task
     from deferd.client.bulk import Selector
+    from deferd.contract.operations.bulk import Became
 
 _WHICH: Final = "say which jobs: TOPIC and ID, --tag, or TOPIC and --state"
 _select_options: Final = all_of(
@@ -176,20 +178,41 @@ def reschedule(
 @client_command(
     "deferd tasks",
     "deferd tasks 5f0c9a3be7d2481c --stop",
+    "deferd tasks 5f0c9a3be7d2481c --became",
     "deferd tasks --json | jq -r 'select(.state == \"running\").id'",
 )
 @click.argument("ids", metavar="[ID]...", nargs=-1, help="these tasks; without any, those that began last")
 @click.option("--stop", is_flag=True, help="ask for their end; what is done stays done")
+@click.option("--became", is_flag=True, help="with the ID of a redrive: what became of its jobs")
 @click.option("--limit", type=values.count_from_1, metavar="N", help="most tasks, up to 1000; default 100")
-def tasks(ids: tuple[str, ...], stop: bool, limit: int | None, client: Client, as_json: bool) -> None:
+def tasks(*, ids: tuple[str, ...], stop: bool, became: bool, limit: int | None, client: Client, as_json: bool) -> None:
     """Show how far actions on many jobs are that run in the background: those of `cancel`, `reschedule`, `redrive` and
     `purge` with --task. Ended ones are kept for 7 days.
     """
-    if stop and not ids:
-        raise UsageError("--stop needs the ID of a task")
-    read = client.stop_task if stop else client.task
+    if (stop or became) and not ids:
+        raise UsageError(f"{'--stop' if stop else '--became'} needs the ID of a task")
+    if stop and became:
+        raise UsageError("--stop and --became exclude each other")
+    read = client.stop_task if stop else partial(client.task, became=became)
     found = [read(task_id) for task_id in ids] if ids else client.tasks(limit=limit)
     output.json_or_table(found, _TASK_CELLS, "no task has begun within 7 days", as_json=as_json)
+    for task in found:
+        if task.became is not None and not as_json:
+            output.line(f"{task.id}: {_became(task.became)}")
+
+
+def _became(became: Became) -> str:
+    counts = {
+        "waiting": became.waiting,
+        "of those after an error": became.retrying,
+        "running": became.running,
+        "finished": became.finished,
+        "dead again": became.dead,
+        "gone (finished, cancelled or removed)": became.gone,
+    }
+    parts = [f"{count:,} {text}" for text, count in counts.items() if count]
+    errors = "".join(f"; {one.jobs:,} with {one.error}" for one in became.errors)
+    return output.printable(f"of {output.count(became.looked_at, 'job')} {', '.join(parts) or 'none'}{errors}")
 
 
 def _act_on_many(
@@ -258,8 +281,11 @@ def show_begun(task: Task, *, as_json: bool) -> None:
     output.json_or_line(task.fields, f"task {task.id} has begun: deferd tasks {task.id}", as_json=as_json)
 
 
-def show_preview(preview: Preview, *, as_json: bool) -> None:
-    """Print the count, the cutoff with which the command acts on nothing else, and samples."""
+def show_preview(preview: Preview, *, as_json: bool, rate: float | None = None) -> None:
+    """Print the count, the cutoff with which the command acts on nothing else, and samples.
+
+    `rate`: how many jobs a second are acted on; then it also says how long that takes.
+    """
     if as_json:
         output.json_line(preview.fields)
         return
@@ -267,5 +293,9 @@ def show_preview(preview: Preview, *, as_json: bool) -> None:
     more = "" if preview.complete else ", and there may be more"
     cutoff = format_instant(preview.cutoff)
     output.line(f"{preview.matched:,} {noun}{more}; to act on no other: --cutoff {cutoff}")
+    if rate:
+        takes_s = preview.matched / rate
+        end = datetime.now().astimezone() + timedelta(seconds=takes_s)
+        output.line(f"at {rate:g} jobs a second: {output.span(takes_s)}, if it begins now until {end:%Y-%m-%d %H:%M}")
     for sample in preview.samples:
         output.line(f"{sample.topic}/{sample.id} ({sample.state.value})")

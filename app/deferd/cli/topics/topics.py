@@ -25,7 +25,7 @@ from deferd.cli.framework.options import (
 from deferd.cli.framework.output import Cells, Column
 from deferd.cli.jobs.cancelling import show_begun, show_preview
 from deferd.contract.fields import POLICY, TOPIC, Field
-from deferd.contract.limits import REDRIVE_DEFAULT
+from deferd.contract.limits import REDRIVE_DEFAULT, REDRIVE_MAX
 from deferd.contract.timestamps import format_instant
 
 if TYPE_CHECKING:
@@ -228,17 +228,20 @@ def jobs(topic: str, client: Client, as_json: bool, **options: Any) -> None:
     "deferd redrive orders.close",
     "deferd redrive orders.close order-1042 order-1043",
     "deferd redrive mail --reason buried --error 'SMTP 421: * try again' --dry-run",
+    "deferd redrive mail --task --rate 10",
     timeout_s=LONG_TIMEOUT_S,
 )
 @topic_argument()
 @click.argument("ids", metavar="[ID]...", nargs=-1, help="these jobs; without any, those that have been dead longest")
 @click.option("--limit", type=values.whole, metavar="N", help="most jobs, without ID; default 1000, with --task all")
+@click.option("--rate", type=float, metavar="N", help="with --task: most jobs a second; the others stay dead")
 @_conditions
 def redrive(
     *,
     topic: str,
     ids: tuple[str, ...],
     limit: int | None,
+    rate: float | None,
     dry_run: bool,
     as_task: bool,
     client: Client,
@@ -249,12 +252,15 @@ def redrive(
     named = list(ids) or None
     if as_task and (named or dry_run):
         raise UsageError("--task is not for ID or --dry-run")
+    if rate is not None and not as_task and (named or not dry_run):
+        raise UsageError("--rate is for --task and --dry-run, without ID")
     if as_task:
-        show_begun(client.start_redrive(topic, limit=limit, **conditions), as_json=as_json)
+        show_begun(client.start_redrive(topic, limit=limit, rate=rate, **conditions), as_json=as_json)
         return
-    limit = REDRIVE_DEFAULT if limit is None else limit
+    if limit is None:
+        limit = REDRIVE_DEFAULT if rate is None else REDRIVE_MAX  # a task, for which the rate is, has no limit
     if dry_run:
-        show_preview(client.preview_redrive(topic, ids=named, limit=limit, **conditions), as_json=as_json)
+        show_preview(client.preview_redrive(topic, ids=named, limit=limit, **conditions), as_json=as_json, rate=rate)
         return
     count = client.redrive(topic, ids=named, limit=limit, **conditions)
     text = f"{output.count(count, 'dead job')} of {topic} ready again"

@@ -10,11 +10,18 @@ from starlette.responses import Response
 from deferd.console.api_calls import api_path, page_path
 from deferd.console.undo import undoable
 from deferd.console.views.filters import read_filtered, topics_filter
+from deferd.console.views.redrive_rate import RedriveRate
 from deferd.console.visit import PageList, Visit
+from deferd.contract.operations.bulk import CANCEL_SELECTED_JOBS, RESCHEDULE_SELECTED_JOBS, STOP_TASK
 from deferd.contract.operations.operation import all_operations
+from deferd.contract.operations.topics import PURGE_TOPIC, REDRIVE_JOBS
+from deferd.contract.timestamps import parse_instant
+from deferd.engine.tasks import KEPT_MS
 
 pages = PageList()
 _SHOWN = 100
+_BY_TASKS = {one.id for one in (CANCEL_SELECTED_JOBS, RESCHEDULE_SELECTED_JOBS, REDRIVE_JOBS, PURGE_TOPIC)}
+"""Their `subject` is the task that did it, if one did."""
 _WORDS = {operation.id: operation.done for operation in all_operations() if operation.done}
 
 
@@ -27,9 +34,15 @@ async def activity(visit: Visit) -> Response:
     return visit.render(
         "activity.html",
         here="activity",
-        changes=[{**one, "words": action_words(one), "kind": subject_kind(one)} for one in found["activity"]]
-        if found
-        else [],
+        changes=[
+            {
+                **one,
+                "words": action_words(one),
+                "page": subject_page(one, visit.now_ms or 0),
+                "task": "subject" in one and one["operation"] in _BY_TASKS,
+            }
+            for one in (found["activity"] if found else ())
+        ],
         next_cursor=found["next_cursor"] if found else None,
         wrong=wrong,
     )
@@ -41,12 +54,19 @@ def action_words(change: Mapping[str, Any]) -> str:
     return _WORDS.get(operation, operation.replace("_", " "))
 
 
-def subject_kind(change: Mapping[str, Any]) -> str | None:
-    """The kind of its `subject`: a `job`, a `schedule`, or None for something without a page."""
-    if change.get("subject") is None:
+def subject_page(change: Mapping[str, Any], now_ms: int) -> str | None:
+    """The page of its `subject`: of a job, schedule, calendar, or a task that is kept; None for what has none."""
+    operation, subject = change["operation"], change.get("subject")
+    noun = operation.rpartition("_")[2]
+    if subject is None or operation.startswith("delete_"):
         return None
-    noun = change["operation"].rpartition("_")[2]
-    return noun if noun == "schedule" or (noun == "job" and change.get("topic")) else None
+    if noun == "job" and change.get("topic"):
+        return page_path("console", "topics", change["topic"], "jobs", subject)
+    if noun in {"schedule", "calendar"}:
+        return page_path("console", f"{noun}s", subject)
+    is_kept = parse_instant(change["at"]).timestamp() * 1000 > now_ms - KEPT_MS
+    is_task = operation == STOP_TASK.id or operation in _BY_TASKS
+    return page_path("console", "tasks", subject) if is_task and is_kept else None
 
 
 _TASKS_SHOWN = 100
@@ -61,10 +81,20 @@ async def tasks(visit: Visit) -> Response:
 
 @pages.page("/console/tasks/{id}")
 async def task(visit: Visit, id: str) -> Response:
-    """The progress of a task, or its result."""
-    found = await visit.read(api_path("tasks", id))
+    """The progress of a task, or its result, and what became of redriven jobs."""
+    is_looked_up = visit.wants("became")
+    found = await visit.read(api_path("tasks", id), became="true" if is_looked_up else None)
     token = found.get("request_id") if "ended_at" in found else None
-    return visit.render("task.html", here="activity", task=found, undo=await undoable(visit, token))
+    per_s = found.get("action", {}).get("rate")
+    left = None if per_s is None or found["total"] is None else max(found["total"] - found["done"], 0)
+    return visit.render(
+        "task.html",
+        here="activity",
+        task=found,
+        ends_at=None if left is None else RedriveRate(per_s=per_s).ends_at(left, visit.now_ms),
+        became=found.get("became"),
+        undo=await undoable(visit, token),
+    )
 
 
 @pages.action("/console/tasks/{id}/stop")

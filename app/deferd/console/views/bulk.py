@@ -16,6 +16,7 @@ from deferd.console.json_text import member_text, off_loop, parse, plain
 from deferd.console.undo import undo as undo_cancel
 from deferd.console.views.filters import JobListFilter, read_filter, refuse_masked_error
 from deferd.console.views.jobs import ACTIONS, KEPT_IN_URL, jobs_url, read_rows
+from deferd.console.views.redrive_rate import RedriveRate, read_redrive_rate
 from deferd.console.views.typed_times import NewDueTime, read_new_due_time
 from deferd.console.visit import PageList, Visit
 from deferd.contract.limits import BULK_MAX, REDRIVE_MAX, SELECT_IDS_MAX
@@ -91,13 +92,17 @@ async def act(visit: Visit, topic: str) -> Response:
     new = read_new_due_time(fields, visit.now_ms) if action == "reschedule" else None
     if new is not None and not new.is_seen:
         return await _preview(visit, action, target, cutoff, fields, problem=new.problem, new=new)
+    rate = read_redrive_rate(fields) if action == "redrive" and ids is None else RedriveRate()
+    if not rate.is_seen:
+        return await _preview(visit, action, target, cutoff, fields, problem=rate.problem)
     matched = (await _count(visit, action, target, cutoff, limit=TYPED_ABOVE + 1))["matched"]
     if matched > TYPED_ABOVE and fields.get("typed", "").strip() != topic:
         problem = f"Type the name of the topic, {topic}, to confirm: these are more than {TYPED_ABOVE:,} jobs."
         return await _preview(visit, action, target, cutoff, fields, problem=problem, new=new)
     back = _back(topic, fields)
-    as_task = ids is None and matched > TYPED_ABOVE
+    as_task = ids is None and (matched > TYPED_ABOVE or rate.per_s is not None)
     options = _options(action, fields) if new is None else new.options()
+    options |= {} if rate.per_s is None else {"rate": rate.per_s}
     call = api_call(action, target, cutoff=cutoff, options=options, as_task=as_task)
     token = fields.get("request_id") or secrets.token_hex(12)
     with_undo = action == "cancel" and fields.get("undo") == "1"
@@ -163,6 +168,7 @@ async def _preview(
         cutoff=found["cutoff"],
         is_complete=is_complete and found["complete"],
         typed_above=TYPED_ABOVE,
+        rate=read_redrive_rate(fields),
         given=fields,
         problem=problem,
         new=new,
@@ -243,7 +249,7 @@ def api_call(
     limit: int | None = None,
     as_task: bool = False,
 ) -> _ApiCall:
-    """The call for an action. `options` are the members of a reschedule or a cancel; `limit` bounds what is counted.
+    """The call for an action. `options` are members of the call that say what happens; `limit` bounds what is counted.
 
     `as_task` is for a filter: then there is no limit.
     """
@@ -252,7 +258,7 @@ def api_call(
     of_group = {} if not wanted.reason else {"reason": wanted.reason}
     of_group |= {} if wanted.group is None else {"error": wanted.group}
     if action == "redrive":
-        body: dict[str, Any] = dict(cut)
+        body: dict[str, Any] = {**cut, **options}
         if ids is not None:
             body["ids"] = list(ids)
         else:

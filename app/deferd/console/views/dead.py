@@ -12,6 +12,7 @@ from deferd.console.api_calls import api_path, page_path
 from deferd.console.rendering import number
 from deferd.console.views.bulk import TYPED_ABOVE
 from deferd.console.views.filters import LOOKS_BACK, read_filtered, refuse_masked_error, since_instant, topics_filter
+from deferd.console.views.redrive_rate import RedriveRate, read_redrive_rate
 from deferd.console.visit import PageList, Visit
 from deferd.contract.limits import REDRIVE_MAX
 
@@ -86,6 +87,8 @@ async def _preview(visit: Visit, action: str, group: Mapping[str, str], problem:
         is_typed=found["matched"] > TYPED_ABOVE,
         matched=found["matched"],
         cutoff=found["cutoff"],
+        rate=read_redrive_rate(group),
+        typed=group.get("typed", ""),
         # Of a job that was removed just now the id alone is known.
         samples=[job or {"id": sample["id"]} for job, sample in zip(read, found["samples"], strict=True)],
         problem=problem,
@@ -97,11 +100,15 @@ async def _act(visit: Visit, action: str) -> Response:
     topic, matched = form.get("topic", ""), form.get("matched", "")
     if not form.get("cutoff"):
         return await _preview(visit, action, form, "Nothing was done: this is what it would do.")
+    rate = read_redrive_rate(form) if action == "redrive" else RedriveRate()
+    if not rate.is_seen:
+        return await _preview(visit, action, form, rate.problem)
     are_many = not matched.isdecimal() or int(matched) > TYPED_ABOVE
     if are_many and form.get("typed", "").strip() != topic:
         return await _preview(visit, action, form, f"Nothing was done: type {topic} to go on.")
-    result = await _sweep(visit, action, form, as_task=are_many)
-    if are_many:
+    as_task = are_many or rate.per_s is not None
+    result = await _sweep(visit, action, form, rate.per_s, as_task=as_task)
+    if as_task:
         return visit.redirect(page_path("console", "tasks", result["id"]))
     count = result["redriven" if action == "redrive" else "removed"]
     done = "ready again" if action == "redrive" else "purged"
@@ -111,7 +118,7 @@ async def _act(visit: Visit, action: str) -> Response:
     return visit.redirect("console/dead", notice=text, problem=None if count else text)
 
 
-async def _sweep(visit: Visit, action: str, group: Mapping[str, str], **how: bool) -> Any:
+async def _sweep(visit: Visit, action: str, group: Mapping[str, str], rate: float | None = None, **how: bool) -> Any:
     """A redrive or purge of the jobs with this topic, reason and error that were dead at the cutoff."""
     refuse_masked_error(visit, group.get("error"))
     topic = api_path("topics", group.get("topic", ""))
@@ -119,6 +126,6 @@ async def _sweep(visit: Visit, action: str, group: Mapping[str, str], **how: boo
     wanted["cutoff"] = group.get("cutoff") or None
     if action == "purge":
         return await visit.write("DELETE", topic, state="dead", **wanted, **how)
-    given = {name: value for name, value in wanted.items() if value is not None}
+    given = {name: value for name, value in {**wanted, "rate": rate}.items() if value is not None}
     limit = {} if how.get("as_task") else {"limit": REDRIVE_MAX}
     return await visit.write("POST", f"{topic}/redrive", {**given, **how, **limit})

@@ -106,6 +106,28 @@ class CancelUndone(Response, frozen=True, kw_only=True):
     schema_examples = ({"put_back": 49_998, "left": 2},)
 
 
+class RepeatedError(Response, frozen=True, kw_only=True):
+    """An error that redriven jobs have again."""
+
+    error: Annotated[str, "The error, with `*` in place of what varies, as in `GET /dead`."]
+    jobs: Annotated[int, "How many of the jobs have it."]
+
+
+class Became(Response, frozen=True, kw_only=True):
+    """What became of jobs that a task has redriven, as they are now."""
+
+    looked_at: Annotated[
+        int, "How many jobs it is about: all that were redriven, or of more than 1000 so many, drawn at random."
+    ]
+    waiting: Annotated[int, "Delayed and ready ones."]
+    retrying: Annotated[int, "Those among them that had a failed attempt since."]
+    running: Annotated[int, "Those that a consumer holds."]
+    finished: Annotated[int, "Finished ones that are kept."]
+    dead: Annotated[int, "Those that are dead again."]
+    gone: Annotated[int, "Those of which nothing is kept: finished without `retain`, cancelled, or removed."]
+    errors: Annotated[list[RepeatedError], "The most frequent errors of the dead and the retrying ones, at most three."]
+
+
 class Task(Response, frozen=True, kw_only=True):
     """An action on many jobs that runs in the background."""
 
@@ -133,6 +155,9 @@ class Task(Response, frozen=True, kw_only=True):
     total: Annotated[int | None, "How many it found to change; `null` until they are counted."]
     started_at: Annotated[datetime, "When it began."]
     ended_at: Annotated[datetime | None, "When it ended."] = None
+    became: Annotated[
+        Became | None, "Only with `became=true`, of a `redrive`: what became of its jobs, kept for 7 days."
+    ] = None
 
     schema_examples = (
         {
@@ -239,7 +264,10 @@ GET_TASK = Operation(
     tag="tasks",
     scope=Scope.READ,
     summary="Get a task",
-    description="Shows how far an action on many jobs is.",
+    description=(
+        "Shows how far an action on many jobs is. With `became=true` it looks up what became of the jobs of a redrive: "
+        "all of up to 1000, else 1000 that are drawn at random."
+    ),
     response=Task,
     response_description="The task.",
     errors=("task_not_found",),

@@ -141,6 +141,18 @@ LIST_EVENTS = Operation(
 )
 
 
+class FieldChange(Response, frozen=True, kw_only=True):
+    """What a field was, and what it is now. With neither there was no room for the values."""
+
+    field: Annotated[str, "Its name, such as `ttr` or `job.priority`."]
+    was: Annotated[
+        str | None,
+        "As JSON, cut off after 300 bytes; omitted: it had no value. Of bodies, headers and URLs of pushes it is only "
+        "the size, the names and the host, and of secrets their number.",
+    ] = None
+    now: Annotated[str | None, "The same of the new value."] = None
+
+
 class Change(Response, frozen=True, kw_only=True):
     """A change that a person or a key made. What does not apply is omitted."""
 
@@ -162,16 +174,22 @@ class Change(Response, frozen=True, kw_only=True):
         "`unknown`: the store failed during the call, so it may have been done, or a part of it.",
     ]
     topic: Annotated[str | None, "The topic, if it concerns one."] = None
-    subject: Annotated[str | None, "The id of the job, or the name of the schedule or calendar."] = None
+    subject: Annotated[
+        str | None, "The id of the job or task, or the name of the schedule or calendar. Tasks are kept for 7 days."
+    ] = None
     filter: Annotated[
         str | None, "What selected the jobs: the request's JSON, cut after 500 bytes; omitted for all."
     ] = None
     count: Annotated[int | None, "How many jobs it changed, where that is counted."] = None
+    fields_changed: Annotated[
+        list[FieldChange] | None,
+        "What was changed of settings, a pause, a schedule, a calendar, a push or a job.",
+    ] = None
     times: Annotated[
         int,
         "How many calls the entry stands for, if several: calls on many jobs by a program, and "
         "commands with one job each, with the same operation, caller and topic within ten minutes. "
-        "`count` is their sum; `subject` and `filter` belong to the last one.",
+        "`count` is their sum; `subject`, `filter` and `fields_changed` belong to the last one.",
     ] = 1
     last_at: Annotated[datetime | None, "With `times`: when the last of them was recorded."] = None
 
@@ -199,9 +217,10 @@ class Activity(Response, frozen=True, kw_only=True):
                     "at": "2026-11-21T07:20:01.402Z",
                     "by": "ops",
                     "via": "cli",
-                    "operation": "pause_topic",
+                    "operation": "set_topic",
                     "outcome": "done",
                     "topic": "orders.close",
+                    "fields_changed": [{"field": "ttr", "was": "60", "now": "30"}],
                 },
             ],
             "next_cursor": None,

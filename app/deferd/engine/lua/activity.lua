@@ -3,7 +3,7 @@
 -- KEYS[1] activity ZSET, KEYS[2] activity/admin ZSET, see record_activity.lua
 -- ARGV[1] only entries with a lower number than this, '' to begin | ARGV[2] most entries
 -- Returns { the time, ms, then two for each entry: its number, its JSON object }
--- Bound: two times ARGV[2] entries of about 1 KiB; the caller sends at most 400.
+-- Bound: two times ARGV[2] entries of at most about 4 KiB; the caller sends at most 400.
 local before = ARGV[1] == '' and '+inf' or '(' .. ARGV[1]
 local found = {}
 for _, key in ipairs(KEYS) do

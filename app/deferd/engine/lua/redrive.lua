@@ -6,6 +6,8 @@
 -- ARGV[1] topic | ARGV[2] a JSON object: what all sweeps have, see lib/sweep.lua, and
 --     most  most jobs to redrive: of the ids, if there are any, else of those that are dead longest
 --     look_at  without ids, with a reason or cutoff: most jobs to look at
+--     drawn    with `request`: how many ids of all its steps to keep in bulk/<request>/jobs, a ZSET id -> its hash, the
+--              lowest ones (engine/inspection/redriven_jobs.py)
 -- ARGV[3..] ids
 -- Returns: see lib/sweep.lua. Ids that are not dead, jobs that do not match, and those that cannot be read are skipped.
 -- Bound: the ids; without ids `look_at` jobs or, of all dead jobs, `most`. The caller sends at most 1000. It ends early
@@ -46,5 +48,14 @@ if #redriven > 0 and not OPTIONS.samples then
     note_events(most_events, noted)
   end
   wake_consumers()
+end
+if #redriven > 0 and OPTIONS.request and OPTIONS.drawn then
+  local key, members = of_shard('bulk/') .. OPTIONS.request .. '/jobs', {}
+  for index, id in ipairs(redriven) do
+    members[2 * index - 1], members[2 * index] = tonumber(string.sub(redis.sha1hex(id), 1, 12), 16), id
+  end
+  redis.call('ZADD', key, unpack(members))
+  redis.call('ZREMRANGEBYRANK', key, OPTIONS.drawn, -1)
+  redis.call('PEXPIRE', key, OPTIONS.kept)
 end
 return sweep_reply(#redriven, more, ids, scores, looked, redriven, 'dead')
