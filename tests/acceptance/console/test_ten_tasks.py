@@ -189,6 +189,18 @@ def test_3_cancel_a_campaign_of_50000_and_undo_it(within: Within, service: Keyed
     assert ask(service, f"/topics/{CAMPAIGN}")["counts"] == before
 
 
+def test_4_who_holds_a_job_and_since_when(within: Within, service: KeyedService) -> None:
+    token = service.keys.tokens["operator"]
+    put(service.service, token, "shop.ship", 1, "parcel-1", ttr=3600)
+    call(service.service, "POST", "/topics/shop.ship/pop?consumer=worker-7", None, token)
+    with within(2) as page:
+        go_to(page, "shop.ship/parcel-1")
+        state = page.get_by_role("region", name="State")
+        expect(state).to_contain_text(re.compile("held by worker-7, handed out .* ago", re.DOTALL))
+        since = ask(service, "/jobs/shop.ship/parcel-1")["reserved_since"]
+        expect(state.locator(f"time[datetime='{since}']").first).to_be_visible()
+
+
 def test_5_how_many_jobs_are_due_in_the_hour_after_midnight_and_of_which_topics(
     within: Within, midnight: datetime
 ) -> None:
@@ -200,6 +212,19 @@ def test_5_how_many_jobs_are_due_in_the_hour_after_midnight_and_of_which_topics(
         expect(page.get_by_role("row", name="All topics")).to_contain_text(str(sum(DUE_AT_MIDNIGHT.values())))
         rows = page.get_by_role("region", name="Topics", exact=True).locator("tbody tr")
         assert rows.all_inner_texts() == [f"{topic}\t{count}" for topic, count in DUE_AT_MIDNIGHT.items()]
+
+
+def test_6_pause_all_topics_of_a_tenant(within: Within, service: KeyedService) -> None:
+    with within(4) as page:
+        open_page_of(page, "Topics")
+        page.get_by_role("button", name="Pause or resume …").click()
+        page.get_by_role("textbox", name="Topics").fill("tenant-7.*")
+        page.get_by_role("button", name="Show the topics").click()
+        expect(page.get_by_role("row", name="tenant-")).to_have_count(len(TENANT))
+        page.get_by_label("Reason").fill("tenant-7 moves to another region")
+        page.get_by_role("button", name=f"Pause {len(TENANT)} topics").click()
+        expect(page.get_by_role("status")).to_have_text(f"Paused {len(TENANT)} topics.")
+    assert {topic for topic in (*TENANT, *OTHERS) if ask(service, f"/topics/{topic}")["paused"]} == set(TENANT)
 
 
 def test_7_edit_a_job_and_run_it_now(within: Within, service: KeyedService) -> None:
