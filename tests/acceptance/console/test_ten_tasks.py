@@ -182,7 +182,7 @@ def test_3_cancel_a_campaign_of_50000_and_undo_it(within: Within, service: Keyed
         page.get_by_role("button", name="Undo").wait_for(timeout=WORKS_WITHIN_MS)
         expect(page.get_by_role("region", name="Task")).to_contain_text(f"{IN_CAMPAIGN:,} of {IN_CAMPAIGN:,}")
         assert ask(service, f"/topics/{CAMPAIGN}")["counts"]["delayed"] == before["delayed"] - IN_CAMPAIGN
-        page.get_by_role("button", name="Undo").click()
+        page.get_by_role("button", name="Undo").click(timeout=WORKS_WITHIN_MS)
         expect(page.get_by_role("status").first).to_have_text(
             f"Put {IN_CAMPAIGN:,} jobs back.", timeout=WORKS_WITHIN_MS
         )
