@@ -35,6 +35,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow(seconds=80)
 AXE = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
+AXE_OF_ALL = "axe.run(document, { resultTypes: ['violations'] })"
 AXE_OF_COLORS = """axe.run(document, { resultTypes: ['violations'],
   runOnly: { type: 'rule', values: ['color-contrast', 'link-in-text-block'] } })"""
 """The themes differ in nothing else."""
@@ -144,7 +145,7 @@ def look(page: Page, url: str, path: str) -> Seen:
     keyboard: list[str] = []
     if path not in PATHS_OF_JOBS:
         keyboard = keyboard_problems(page, path)  # before a region is read again, which would lose its numbers
-        axe = axe_findings(page)
+        axe = axe_findings(page, AXE_OF_ALL)
     is_hacked = page.evaluate("window.hacked !== undefined || document.querySelector('[data-hacked]') !== null")
     page.set_viewport_size(NARROW)
     with contextlib.suppress(PlaywrightTimeout):  # charts are drawn again a moment later
@@ -152,9 +153,11 @@ def look(page: Page, url: str, path: str) -> Seen:
     return Seen(axe, page.evaluate("document.documentElement.scrollWidth"), is_hacked, keyboard)
 
 
-def axe_findings(page: Page) -> list[str]:
+def axe_findings(page: Page, in_light: str) -> list[str]:
+    """What `in_light` finds in the light theme, and the rules of colours in the dark one."""
     page.evaluate(AXE)
-    violations = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
+    page.emulate_media(color_scheme="light")
+    violations = page.evaluate(in_light)["violations"]
     page.emulate_media(color_scheme="dark")
     violations += page.evaluate(AXE_OF_COLORS)["violations"]
     findings = []
@@ -291,18 +294,32 @@ def test_buttons_that_a_key_may_not_use_name_the_scope(world_with_keys: KeyedSer
     assert [one for one in of_admin if "needs scope" in one[1]] == []
 
 
-def test_all_pages_dim_while_the_store_is_down_and_recover(
-    world: ServiceProcess, texts: dict[str, str], open_page: OpenPage
+def narrow_problems(page: Page, findings: list[str]) -> list[str]:
+    """What axe found, and whether the page scrolls sideways."""
+    width = page.evaluate("document.documentElement.scrollWidth")
+    return [*findings, *([f"is {width} wide"] if width > NARROW["width"] else [])]
+
+
+def test_pages_are_sound_with_a_key_that_only_reads_and_dim_and_recover_when_the_store_is_down(
+    world_with_keys: KeyedService, open_page: OpenPage
 ) -> None:
-    first = open_page(world.url)
+    with console(world_with_keys, "admin") as admin, console(world_with_keys, "read") as reader:
+        paths = [path for path in page_paths(admin) if path.partition("?")[0] not in ADMIN_PAGES]
+        texts = {path: reader.get(path).text for path in paths}
+    first = open_page(f"{world_with_keys.url}/", token=world_with_keys.keys.tokens["read"], viewport=NARROW)
     pages: dict[str, Page] = {}
-    for path in (path for path, text in texts.items() if 'data-region="' in text and path not in PATHS_OF_JOBS):
-        watched = open_page(world.url + path, beside=first)
+    problems: dict[str, list[str]] = {}
+    for path, text in texts.items():
+        watched = open_page(world_with_keys.url + path, beside=first)
         watched.expected_statuses = {0, 500, 503}
-        pages[path] = watched.page
+        problems[path] = narrow_problems(watched.page, axe_findings(watched.page, AXE_OF_ALL))
+        if 'data-region="' in text:
+            pages[path] = watched.page
+        else:
+            watched.page.close()
     first.page.close()
     assert len(pages) >= 7
-    store = world.store_pid()
+    store = world_with_keys.service.store_pid()
     assert store is not None
     os.kill(store, signal.SIGSTOP)
     try:
@@ -311,9 +328,16 @@ def test_all_pages_dim_while_the_store_is_down_and_recover(
             note.wait_for(timeout=30_000)
             assert re.search(r"\d+ (ms|s|min).* old; trying again", note.inner_text()), path
             assert page.locator("[data-region].stale").count() > 0, path
+            problems[f"stale {path}"] = narrow_problems(page, axe_findings(page, AXE_OF_COLORS))
+        page.goto(f"{world_with_keys.url}/console/topics")
+        expect(page.get_by_role("heading", name="Service Unavailable")).to_be_visible()
+        problems["503"] = narrow_problems(page, axe_findings(page, AXE_OF_ALL))
     finally:
         os.kill(store, signal.SIGCONT)
     ends_s = time.monotonic() + BACK_WITHIN_S
     for page in pages.values():
         left_s = max(ends_s - time.monotonic(), 0.1)
         expect(page.locator(".stale-note")).to_have_count(0, timeout=left_s * 1000)
+    page.get_by_role("link", name="Try again").click()
+    expect(page.get_by_role("heading", name="Topics", level=1)).to_be_visible()
+    assert {path: found for path, found in problems.items() if found} == {}

@@ -80,6 +80,15 @@ def test_a_filter_is_typed_in_the_zone_that_its_fields_name(jobs: Producer, root
     elsewhere = open_page(f"{root}?state=delayed&due_after=2035-01-31+19:00&zone=Europe/Berlin").page
     expect(elsewhere.get_by_label("Due from, Europe/Berlin")).to_have_value("2035-01-31 19:00")
     expect(elsewhere.locator("[data-row]")).to_have_count(1)
+    page.goto(f"{root.partition('console/')[0]}console/due")
+    page.get_by_label("Due from, Europe/Berlin").fill("2035-01-31 18:59")
+    page.get_by_label("Due before, Europe/Berlin").fill("19 o'clock")
+    page.get_by_role("button", name="Show", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("Due before must be an instant, such as 19:00")
+    expect(page.get_by_label("Due from")).to_have_value("2035-01-31 18:59")
+    page.get_by_label("Due before").fill("2035-01-31 19:00")
+    page.get_by_role("button", name="Show", exact=True).click()
+    expect(page.get_by_role("row", name=jobs.topic).locator(".num")).to_have_text("1")
 
 
 def visible_times(page: Page) -> list[str]:

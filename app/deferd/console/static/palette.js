@@ -3,6 +3,7 @@
 const WAIT_MS = 120;
 let timer = 0;
 let sent = 0;
+let shownFor = null; // the text whose links are shown
 
 export function startPalette() {
   const palette = document.getElementById("palette");
@@ -27,8 +28,9 @@ export function startPalette() {
 
   async function look() {
     const number = ++sent;
+    const typed = input.value.trim();
     const here = /\/console\/topics\/([^/?]+)/.exec(location.pathname)?.[1] ?? "";
-    const query = new URLSearchParams({ q: input.value.trim(), here: decodeURIComponent(here), fragment: "found" });
+    const query = new URLSearchParams({ q: typed, here: decodeURIComponent(here), fragment: "found" });
     try {
       const response = await fetch(new URL(`console/go?${query}`, document.baseURI));
       const text = response.ok ? await response.text() : "";
@@ -36,9 +38,19 @@ export function startPalette() {
       list.innerHTML = text || "<p class=\"muted\">Nothing can be looked up now.</p>";
       links().forEach((link, index) => { link.id = `go-${index}`; });
       choose(0);
+      shownFor = typed;
     } catch {
       if (number === sent) list.textContent = "The service can't be reached.";
     }
+  }
+
+  // Enter may come before the links of what was typed: those of an earlier text lead elsewhere.
+  async function follow() {
+    if (shownFor !== input.value.trim()) {
+      clearTimeout(timer);
+      await look();
+    }
+    if (shownFor === input.value.trim()) links()[chosen()]?.click();
   }
 
   function open() {
@@ -66,7 +78,7 @@ export function startPalette() {
       choose(chosen() + by);
     } else if (event.key === "Enter") {
       event.preventDefault();
-      links()[chosen()]?.click();
+      follow();
     }
   });
   palette.addEventListener("click", (event) => { if (event.target === palette) palette.close(); });

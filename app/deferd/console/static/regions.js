@@ -1,7 +1,7 @@
 // Regions: parts of a page that are read again every few seconds while somebody can see them.
 //
 // `region("name")` in a template makes one. htmx sends the request and puts the response in; this decides when, sends
-// the ETag of what is shown, keeps what the reader does (focus, selection, current row, scrolling), and dims a region
+// the ETag of what is shown, keeps what the reader does (focus, selection, current row, scrolling), and marks a region
 // that the service can't renew, with the age of what it shows. A text that says what is so now has
 // data-stale-text, which then takes its place, and data-fresh-text; data-title and data-stale-title are the page's title.
 //
@@ -44,7 +44,7 @@ function poll() {
   showStale();
 }
 
-// Each region that can't be renewed is dimmed; the first one says why, and how old it is.
+// Each region that can't be renewed is marked; the first one says why, and how old it is.
 function showStale() {
   let isSaid = false;
   for (const region of regions()) {

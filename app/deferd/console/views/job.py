@@ -252,7 +252,7 @@ def timeline(job: dict[str, Any], events: Sequence[dict[str, Any]] = ()) -> list
             most = f" of {job['max_attempts']}" if job.get("max_attempts") else ""
             entries.append(_entry(job["due_at"], "predicted", title, f"attempt {job['attempts'] + 1}{most}"))
         case "ready":
-            entries.append(_entry(job["due_at"], "now", "Due", "waits for a consumer"))
+            entries.append(_entry(job["due_at"], "now", "Due", "waits to be handed out"))
         case "dead":
             text = _DIED.get(job.get("reason") or "", "")
             logged = any(ended.get("error") for ended in log)

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from deferd.console.api_calls import ApiRefused, QueryValue, api_path
 from deferd.console.chart_series import due_series, lateness_series
 from deferd.console.rendering import duration, shortened
-from deferd.console.views.filters import read_filtered
+from deferd.console.views.filters import read_filter, read_filtered
 from deferd.console.views.topics import read_topics, without_now
 from deferd.console.views.typed_times import NewDueTime, read_new_due_time
 from deferd.console.visit import PageList, Visit
@@ -192,8 +192,7 @@ async def _acknowledge(visit: Visit, alerts: Sequence[Mapping[str, Any]], reason
 
 async def _read_series(visit: Visit) -> dict[str, Any]:
     """Six hours of lateness, and six hours of what comes due."""
-    begin_s = (visit.now_ms or 0) // 1000
-    begin = datetime.fromtimestamp(begin_s - begin_s % _DUE_BUCKET_S, UTC)
+    begin = _bucket_of_now(visit)
     history, forecast = await asyncio.gather(
         visit.read(api_path("history"), minutes=60 * HOURS),
         visit.read(
@@ -210,16 +209,26 @@ async def _read_series(visit: Visit) -> dict[str, Any]:
     }
 
 
+def _bucket_of_now(visit: Visit) -> datetime:
+    """When the bucket of the forecast begins in which now is: so reads of some minutes are of the same period."""
+    now_s = (visit.now_ms or 0) // 1000
+    return datetime.fromtimestamp(now_s - now_s % _DUE_BUCKET_S, UTC)
+
+
 @pages.page("/console/due")
 async def due(visit: Visit) -> Response:
-    """The topics whose jobs come due between two instants: what a bar of the chart on Now counts."""
-    begin, end = visit.query.get("due_after") or None, visit.query.get("due_before") or None
-    query: dict[str, QueryValue] = {"from": begin, "to": end, "buckets": 1, "limit": _TOPICS_DUE}
-    found, wrong = await read_filtered(visit, api_path("forecast"), **query)
+    """The topics whose jobs come due between two instants, which a bar of the chart on Now names, or somebody types."""
+    wanted = read_filter(visit.query, visit.now_ms)
+    begin = wanted.due_after or _bucket_of_now(visit).isoformat()
+    query: dict[str, QueryValue] = {"from": begin, "to": wanted.due_before, "buckets": 1, "limit": _TOPICS_DUE}
+    found, wrong = None, None
+    if not wanted.problems:
+        found, wrong = await read_filtered(visit, api_path("forecast"), **query)
     counts = [(topic["topic"], sum(topic["counts"])) for topic in found["topics"]] if found else []
     return visit.render(
         "due.html",
         here="now",
+        wanted=wanted,
         found=found and without_now(found),
         topics=[one for one in counts if one[1]],
         wrong=wrong,
