@@ -16,22 +16,28 @@ import pytest
 
 from tests.acceptance.console.conftest import KeyedService, console
 from tests.acceptance.console.job_pages import SECRETS, Producer
+from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess
 from tests.waiting import wait_until
 
 
 def fields_of(page: str, action: str) -> dict[str, str]:
     """The fields that the form with this action sends as it is."""
-    form = re.search(rf'<form[^>]*action="{re.escape(action)}"[^>]*>(.*?)</form>', page, re.DOTALL)
+    form = re.search(rf'<form[^>]*action="{re.escape(action)}(?:\?[^"]*)?"[^>]*>(.*?)</form>', page, re.DOTALL)
     assert form is not None, page
     hidden = re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)">', form[1])
     checked = re.findall(r'<input type="radio" name="([^"]+)" value="([^"]*)" checked>', form[1])
     return {name: html.unescape(value) for name, value in hidden + checked}
 
 
+def preview_of(client: httpx.Client, topic: str, sent: dict[str, Any]) -> httpx.Response:
+    """The preview to which a choice in the list of a topic's jobs leads."""
+    return client.post(f"/console/topics/{topic}/bulk/preview", data=sent, follow_redirects=True)
+
+
 def act(client: httpx.Client, topic: str, action: str, sent: dict[str, Any], **more: str) -> tuple[str, httpx.Response]:
     """Preview an action and confirm it, and a new due time once more: the preview, and the last response."""
-    preview = client.post(f"/console/topics/{topic}/bulk/preview", data={"action": action, **sent})
+    preview = preview_of(client, topic, {"action": action, **sent})
     assert preview.status_code == 200, preview.headers
     path = f"console/topics/{topic}/bulk"
     done = client.post(f"/{path}", data={**fields_of(preview.text, path), **more})
@@ -84,7 +90,7 @@ def test_masked_values_are_in_no_response(masking: KeyedService, masked_jobs: Pr
     jobs.http.post(f"/jobs/{jobs.topic}/done/finish", json=result).raise_for_status()
     with console(masking, "operator") as client:
         pages = crawl(client, f"{root}/jobs", f"{root}/jobs?state=dead")
-        preview = client.post(f"/{root}/bulk/preview", data={"action": "cancel", "ids": ["plain", "died", "failed"]})
+        preview = preview_of(client, jobs.topic, {"action": "cancel", "ids": ["plain", "died", "failed"]})
         cancelled = client.post(f"/{root}/jobs/plain/cancel")
         pages |= {"preview": preview.text, "cancelled": seen(client, cancelled)}
 
@@ -175,7 +181,7 @@ def test_a_key_that_only_reads_sees_which_scopes_are_missing(masking: KeyedServi
             ("bulk/preview", {"action": "cancel", "ids": "a"}, "cancel"),
             ("bulk", {"action": "redrive", "id_list": "b", "cutoff": "2030-01-01T00:00:00Z"}, "admin"),
         ):
-            refused = client.post(f"/{root}/{path}", data=data)
+            refused = client.post(f"/{root}/{path}", data=data, follow_redirects=True)
             assert (refused.status_code, f"needs scope <code>{scope}</code>" in refused.text) == (403, True), path
     assert jobs.counts()["delayed"] == 1
     assert jobs.counts()["dead"] == 1
@@ -265,7 +271,7 @@ def test_a_job_that_began_to_run_after_the_preview_goes_on(
     jobs.put("a", tags=["x"])
     jobs.put("b", tags=["x"], delay=600)
     path = f"console/topics/{jobs.topic}/bulk"
-    preview = browser_like.post(f"/{path}/preview", data={"action": action, **sent})
+    preview = preview_of(browser_like, jobs.topic, {"action": action, **sent})
     [popped] = jobs.pop()
     page = seen(browser_like, browser_like.post(f"/{path}", data=fields_of(preview.text, path)))
     assert "1 of 2 left: a consumer holds it." in page
@@ -289,7 +295,7 @@ def test_jobs_that_come_or_die_after_the_preview_are_not_touched(browser_like: h
     jobs.put("a", delay=600)
     jobs.fail("dead-1", "x", dead=True)
     first, second = (
-        browser_like.post(f"/console/topics/{jobs.topic}/bulk/preview", data=data)
+        preview_of(browser_like, jobs.topic, data)
         for data in (
             {"action": "cancel", "state": "delayed", "all": "1"},
             {"action": "redrive", "state": "dead", "all": "1"},
@@ -309,7 +315,7 @@ def test_a_relative_time_means_what_it_meant_in_the_preview(browser_like: httpx.
     jobs.put("within", delay=590)
     jobs.put("beyond", delay=601)
     sent = {"action": "cancel", "state": "delayed", "due_before": "+600s", "all": "1"}
-    preview = browser_like.post(f"/console/topics/{jobs.topic}/bulk/preview", data=sent)
+    preview = preview_of(browser_like, jobs.topic, sent)
     path = f"/console/topics/{jobs.topic}/jobs?state=delayed&due_before=%2B600s&id=beyond"
     wait_until(lambda: 'data-row="beyond"' in browser_like.get(path).text, 10, "the other one comes within the time")
     fields = fields_of(preview.text, f"console/topics/{jobs.topic}/bulk")
@@ -355,7 +361,7 @@ def test_a_preview_of_a_cancel_says_whether_it_can_be_undone(browser_like: httpx
         ({"ids": ["a"]}, "purge", "It can't be undone."),
     ):
         data = {"action": action, **sent}
-        page = browser_like.post(f"/console/topics/{jobs.topic}/bulk/preview", data=data).text
+        page = preview_of(browser_like, jobs.topic, data).text
         assert word in html.unescape(page), sent
 
 
@@ -458,8 +464,7 @@ def test_actions_that_do_not_concern_jobs_of_a_state_are_not_offered(
         "state=reserved": ["cancel", "purge"],
         "state=finished": ["cancel", "purge"],
     }
-    path = f"/console/topics/{jobs.topic}/bulk/preview"
-    preview = browser_like.post(path, data={"action": "reschedule", "ids": "b"}).text
+    preview = preview_of(browser_like, jobs.topic, {"action": "reschedule", "ids": "b"}).text
     assert "Reschedule 0 jobs" in " ".join(preview.split())
     assert 'name="when"' not in preview
     assert '<button class="button primary"' not in preview
@@ -486,8 +491,7 @@ def test_a_list_says_in_which_order_it_is_and_that_there_is_more(browser_like: h
 def test_a_preview_says_when_jobs_are_due_and_what_is_in_them(browser_like: httpx.Client, jobs: Producer) -> None:
     jobs.put("a", run_at="2035-01-31T09:30:00Z", tags=["customer:7"], body={"n": 12345678901234567890})
     jobs.put("b", run_at="2035-02-28T09:30:00Z")
-    path = f"/console/topics/{jobs.topic}/bulk/preview"
-    preview = html.unescape(browser_like.post(path, data={"action": "cancel", "ids": ["a", "b"]}).text)
+    preview = html.unescape(preview_of(browser_like, jobs.topic, {"action": "cancel", "ids": ["a", "b"]}).text)
     assert "2035-01-31 09:30:00 UTC" in preview
     assert "2035-02-28 09:30:00 UTC" in preview
     assert '<span class="tag">customer:7</span>' in preview
@@ -498,7 +502,7 @@ def test_many_jobs_are_moved_each_by_as_much_and_spread(browser_like: httpx.Clie
     jobs.put("a", run_at="2035-01-31T09:30:00Z")
     jobs.put("b", run_at="2035-02-28T09:30:00Z")
     path = f"console/topics/{jobs.topic}/bulk"
-    preview = browser_like.post(f"/{path}/preview", data={"action": "reschedule", "ids": ["a", "b"]})
+    preview = preview_of(browser_like, jobs.topic, {"action": "reschedule", "ids": ["a", "b"]})
     typed = {"by": "-1d", "spread": "1h"}
     shown = browser_like.post(f"/{path}", data={**fields_of(preview.text, path), **typed})
     assert "2035-01-30 09:30:00 UTC" in shown.text
@@ -509,6 +513,82 @@ def test_many_jobs_are_moved_each_by_as_much_and_spread(browser_like: httpx.Clie
     for job_id, day in (("a", "2035-01-30T"), ("b", "2035-02-27T")):
         due_at = (jobs.get(job_id) or {})["due_at"]
         assert f"{day}09:30:00.000Z" <= due_at <= f"{day}10:30:00.000Z"
+
+
+def test_a_preview_is_a_page_that_others_can_open(browser_like: httpx.Client, jobs: Producer) -> None:
+    jobs.put("a", delay=600)
+    jobs.put("b", "later", delay=1200)
+    root = f"/console/topics/{jobs.topic}"
+    for sent in ({"ids": ["a", "b"]}, {"state": "delayed", "due_before": "+20m", "zone": "Europe/Berlin", "all": "1"}):
+        chosen = browser_like.post(f"{root}/bulk/preview", data={"action": "cancel", **sent})
+        link = str(urljoin(str(chosen.request.url), chosen.headers["location"]))
+        assert "%2B20m" not in link, "it means the same later"
+        elsewhere = {"Sec-Fetch-Site": "cross-site"}
+        for path in (link, f"{link}&cutoff=2099-01-01T00:00:00Z&typed={jobs.topic}&held=cancel"):
+            page = httpx.get(path, headers=elsewhere, verify=NO_TLS).text
+            fields = fields_of(page, f"console/topics/{jobs.topic}/bulk")
+            assert fields["cutoff"] < "2099"
+            assert f'href="{html.escape(link.partition(str(browser_like.base_url))[2][1:])}" data-copy-link' in page
+        assert httpx.post(link, data=fields, headers=elsewhere, verify=NO_TLS).status_code == 403
+        assert jobs.counts()["delayed"] == 3
+        assert browser_like.post(link, data=fields).status_code == 303
+        assert jobs.get("later") is not None
+        jobs.put("a", delay=600)
+        jobs.put("b", delay=1100)
+
+
+def test_a_preview_of_a_new_due_time_can_be_opened_by_others(browser_like: httpx.Client, jobs: Producer) -> None:
+    jobs.put("a", delay=600)
+    path = f"console/topics/{jobs.topic}/bulk"
+    preview = preview_of(browser_like, jobs.topic, {"action": "reschedule", "ids": ["a"]})
+    typed = {"when": "2035-01-31 09:30", "when_zone": "Europe/Berlin", "spread": "1h"}
+    shown = browser_like.post(f"/{path}", data={**fields_of(preview.text, path), **typed}).text
+    [link] = re.findall(r'href="([^"]+)" data-copy-link', shown)
+    opened = browser_like.get(f"/{html.unescape(link)}").text
+    assert "2035-01-31 08:30:00 UTC" in opened
+    assert "2035-01-31 09:30:00 UTC" in opened
+    assert "Say when" in browser_like.get(f"/{html.unescape(link).replace('when=2035', 'when=soon')}").text
+
+
+def test_a_preview_of_too_many_jobs_for_a_link_says_so(browser_like: httpx.Client, jobs: Producer) -> None:
+    ids = [f"order-{number:06}" for number in range(1000)]
+    jobs.put(*ids, delay=600)
+    path = f"console/topics/{jobs.topic}/bulk"
+    preview = browser_like.post(f"/{path}/preview", data={"action": "cancel", "ids": ids})
+    assert (preview.status_code, "The jobs are too many for a link" in preview.text) == (200, True)
+    done = browser_like.post(f"/{path}", data=fields_of(preview.text, path))
+    assert "Undo puts 1,000 jobs back" in seen(browser_like, done)
+
+
+def test_a_link_to_a_preview_leads_through_the_log_in(with_keys: KeyedService) -> None:
+    ids = [f"{number:02}:{'x' * 80}" for number in range(99)]
+    with console(with_keys, "everything") as client:
+
+        def choose() -> httpx.Response:
+            return client.post("/console/topics/any/bulk/preview", data={"action": "cancel", "ids": ids})
+
+        while (chosen := choose()).status_code != 303:  # the longest link
+            ids.pop()
+    link = urljoin(str(chosen.request.url), chosen.headers["location"])
+    to_log_in = httpx.get(link, verify=NO_TLS)
+    page = httpx.get(urljoin(link, to_log_in.headers["location"]), verify=NO_TLS)
+    assert page.status_code == 200
+    [wanted] = re.findall(r'name="next" value="([^"]+)"', page.text)
+    assert urljoin(f"{with_keys.url}/", html.unescape(wanted)) == link
+
+
+def test_a_list_has_a_link_that_means_the_same_later(browser_like: httpx.Client, jobs: Producer) -> None:
+    jobs.put("a", delay=600, tags=["x"])
+    root = f"/console/topics/{jobs.topic}/jobs"
+    query = "state=delayed&id=&tag=x&due_before=%2B1h&zone=Europe%2FBerlin&order=desc&limit=200&cursor=&undo=abc"
+    page = browser_like.get(f"{root}?{query}").text
+    [link] = re.findall(r'href="([^"]+)" data-copy-link', page)
+    parts = dict(parse_qsl(urlsplit(html.unescape(link)).query))
+    due_before = parts.pop("due_before")
+    assert parts == {"state": "delayed", "tag": "x", "order": "desc", "limit": "200"}
+    assert due_before.endswith("Z")
+    assert f"<title>{jobs.topic}: delayed jobs with tag x, due before {due_before} · deferd</title>" in page
+    assert row_ids(browser_like.get(f"/{html.unescape(link)}").text) == {"a"}
 
 
 def test_nothing_is_done_without_a_choice(browser_like: httpx.Client, jobs: Producer) -> None:
@@ -545,7 +625,7 @@ def test_many_jobs_keep_the_name_that_was_typed_while_the_due_time_is_shown(
     jobs.put(*(f"j{number}" for number in range(1000)), delay=600)
     jobs.put("last", delay=600)
     path = f"/console/topics/{jobs.topic}/bulk"
-    preview = browser_like.post(f"{path}/preview", data={"action": "reschedule", "state": "delayed", "all": "1"})
+    preview = preview_of(browser_like, jobs.topic, {"action": "reschedule", "state": "delayed", "all": "1"})
     sent = {**fields_of(preview.text, path[1:]), "when": "+1h", "typed": jobs.topic}
     shown = browser_like.post(path, data=sent).text
     assert f'name="typed" value="{jobs.topic}"' in shown
@@ -622,7 +702,7 @@ def test_a_job_put_after_the_preview_is_left_alone_when_the_store_had_stood_stil
     finally:
         os.kill(store, signal.SIGCONT)
     visit.join()
-    preview = browser_like.post(f"{path}/bulk/preview", data={"action": "cancel", "state": "delayed", "all": "1"})
+    preview = preview_of(browser_like, jobs.topic, {"action": "cancel", "state": "delayed", "all": "1"})
     jobs.put("late", delay=3600)
     time.sleep(FROZEN_S)
     done = browser_like.post(f"{path}/bulk", data=fields_of(preview.text, f"{path[1:]}/bulk"))
@@ -636,7 +716,7 @@ def test_a_preview_that_is_corrected_keeps_its_cutoff(browser_like: httpx.Client
     with Producer(str(browser_like.base_url), topic) as jobs:
         jobs.put("a", delay=600)
         form = {"action": "reschedule", "state": "delayed", **sent}
-        preview = browser_like.post(f"/console/topics/{topic}/bulk/preview", data=form)
+        preview = preview_of(browser_like, topic, form)
         jobs.put("late", delay=600)
         fields = fields_of(preview.text, f"console/topics/{topic}/bulk")
         again = browser_like.post(f"/console/topics/{topic}/bulk", data={**fields, "when": "soon"})

@@ -14,7 +14,7 @@ import pytest
 from deferd.engine.inspection.normalized_errors import normalized
 from tests.acceptance.console.conftest import OWN_PAGE, KeyedService, console
 from tests.acceptance.console.job_pages import SECRETS, Producer
-from tests.acceptance.console.test_console_jobs_http import fields_of, seen
+from tests.acceptance.console.test_console_jobs_http import fields_of, preview_of, seen
 from tests.acceptance.http_calls import NO_TLS
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.waiting import wait_until
@@ -177,7 +177,7 @@ def test_no_region_has_the_value_when_the_limit_is_used_up(masking: KeyedService
 
 def cancel_all(client: httpx.Client, topic: str, ids: list[str]) -> tuple[str, httpx.Response]:
     """Preview a cancel of these jobs and confirm it: the preview, and the response."""
-    preview = client.post(f"/console/topics/{topic}/bulk/preview", data={"action": "cancel", "ids": ids})
+    preview = preview_of(client, topic, {"action": "cancel", "ids": ids})
     fields = fields_of(preview.text, f"console/topics/{topic}/bulk")
     return preview.text, client.post(f"/console/topics/{topic}/bulk", data=fields)
 

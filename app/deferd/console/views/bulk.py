@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from starlette.responses import Response
 
@@ -15,7 +15,7 @@ from deferd.console.api_calls import ApiRefused, api_path, page_path
 from deferd.console.json_text import member_text, off_loop, parse, plain
 from deferd.console.undo import undo as undo_cancel
 from deferd.console.views.filters import JobListFilter, read_filter, refuse_masked_error
-from deferd.console.views.jobs import ACTIONS, KEPT_IN_URL, jobs_url, read_rows
+from deferd.console.views.jobs import ACTIONS, KEPT_IN_URL, jobs_url, list_query, read_rows
 from deferd.console.views.typed_times import NewDueTime, read_new_due_time
 from deferd.console.visit import PageList, Visit
 from deferd.contract.limits import BULK_MAX, REDRIVE_MAX, SELECT_IDS_MAX
@@ -25,8 +25,12 @@ pages = PageList()
 _PAGES_SEARCHED = 20
 _VALUE_SHOWN = 100
 _BODY_SHOWN = 160
+_LINK_MAX = 6000
+"""Characters of a link, percent-encoded once more: so it is in the URL of the log-in, which has at most 8,192 bytes."""
 _CALLS_KEPT = 5
 """Requests that the action itself needs: it would be refused if reading the samples used up the rate limit."""
+_IN_LINK = (*KEPT_IN_URL, "action", "all", "id_list", "when", "when_zone", "by", "spread")
+"""What a link to a preview may say; whoever opens it confirms by themselves."""
 TYPED_ABOVE = 1000
 """Above this many jobs, people must type the name of the topic, and a task does it."""
 
@@ -49,28 +53,68 @@ class _ApiCall(NamedTuple):
 
 
 @pages.action("/console/topics/{topic}/bulk/preview")
-async def preview(visit: Visit, topic: str) -> Response:
-    """Count what an action would change; nothing changes."""
+async def select(visit: Visit, topic: str) -> Response:
+    """Lead to the preview of an action on the selected jobs: its URL names them, unless they are too many for one."""
     form = await visit.form_lists()
     fields = {name: values[-1] for name, values in form.items()}
-    action = fields.get("action", "")
-    if action not in ACTIONS:
-        return visit.redirect(jobs_url(topic), problem="Choose what to do.")
+    if not fields.get("all"):
+        fields["id_list"] = " ".join(list(dict.fromkeys(form.get("ids", [])))[:SELECT_IDS_MAX])
     wanted = _filter_of(visit, fields)
+    problem = _not_chosen(fields, wanted)
+    if problem is not None:
+        return visit.redirect(jobs_url(topic, list_query(fields, wanted)), problem=problem)
+    link = _link(topic, fields, wanted)
+    return await _first_preview(visit, topic, fields) if link is None else visit.redirect(link)
+
+
+@pages.page("/console/topics/{topic}/bulk")
+async def preview(visit: Visit, topic: str) -> Response:
+    """Count what an action would change; nothing changes."""
+    return await _first_preview(visit, topic, {name: visit.query[name] for name in _IN_LINK if name in visit.query})
+
+
+async def _first_preview(visit: Visit, topic: str, fields: Mapping[str, str]) -> Response:
+    """The preview of what was selected, or of what somebody else's link selects, with a cutoff of now."""
+    wanted = _filter_of(visit, fields)
+    problem = _not_chosen(fields, wanted)
+    back = jobs_url(topic, list_query(fields, wanted))
+    if problem is not None:
+        return visit.redirect(back, problem=problem)
+    action = fields["action"]
+    ids = None if fields.get("all") else tuple(dict.fromkeys(fields["id_list"].split()))[:SELECT_IDS_MAX]
     is_complete = True
-    if fields.get("all"):
-        ids = None
-        if not is_selectable(action, wanted):
-            if not wanted.is_search and wanted.state is None:
-                return visit.redirect(jobs_url(topic), problem="Choose a state or a tag first: not all jobs at once.")
-            found, is_complete = await _matching_ids(visit, topic, wanted)
-            ids = tuple(found)
-    else:
-        ids = tuple(dict.fromkeys(form.get("ids", [])))[:SELECT_IDS_MAX]
+    if ids is None and not is_selectable(action, wanted):
+        found, is_complete = await _matching_ids(visit, topic, wanted)
+        ids = tuple(found)
     if ids == ():
-        text = "No job matches." if fields.get("all") else "Select some jobs first."
-        return visit.redirect(_back(topic, fields), problem=text)
-    return await _preview(visit, action, Target(topic, ids, wanted), None, fields, is_complete=is_complete)
+        return visit.redirect(back, problem="No job matches.")
+    is_timed = action == "reschedule" and any(fields.get(name) for name in ("when", "by", "spread"))
+    new = read_new_due_time(fields, visit.now_ms) if is_timed else None
+    problem = None if new is None else new.problem
+    target = Target(topic, ids, wanted)
+    return await _preview(visit, action, target, None, fields, problem=problem, new=new, is_complete=is_complete)
+
+
+def _not_chosen(fields: Mapping[str, str], wanted: JobListFilter) -> str | None:
+    """What a person has not chosen yet."""
+    if fields.get("action") not in ACTIONS:
+        return "Choose what to do."
+    if not fields.get("all"):
+        return None if fields.get("id_list", "").split() else "Select some jobs first."
+    if wanted.is_search or wanted.state is not None or is_selectable(fields["action"], wanted):
+        return None
+    return "Choose a state or a tag first: not all jobs at once."
+
+
+def _link(topic: str, fields: Mapping[str, str], wanted: JobListFilter, new: NewDueTime | None = None) -> str | None:
+    """The URL of a preview, which selects the same for everybody; None if it would be too long."""
+    selected = {"all": "1"} if fields.get("all") else {"id_list": fields.get("id_list", "")}
+    query = {"action": fields["action"], **list_query(fields, wanted), **selected}
+    if new is not None and new.is_read:
+        query |= {"when": new.at} if new.at is not None else {"by": new.given_by}
+        query |= {"spread": new.given_spread} if new.given_spread else {}
+    link = f"{page_path('console', 'topics', topic, 'bulk')}?{urlencode(query)}"
+    return link if len(quote(link, safe="")) <= _LINK_MAX else None
 
 
 @pages.action("/console/topics/{topic}/bulk")
@@ -81,8 +125,7 @@ async def act(visit: Visit, topic: str) -> Response:
     if action not in ACTIONS:
         return visit.redirect(jobs_url(topic))
     ids = tuple(fields["id_list"].split()) if fields.get("id_list") else None
-    frozen = {name: at for name in ("due_after", "due_before") if (at := fields.get(f"frozen_{name}"))}
-    target = Target(topic, ids, _filter_of(visit, {**fields, **frozen}))
+    target = Target(topic, ids, _filter_of(visit, fields))
     if ids is None and not is_selectable(action, target.wanted):
         raise ApiRefused(422, {"detail": "Nothing was done: for this filter the jobs must be named. Preview it again."})
     cutoff = fields.get("cutoff", "")
@@ -95,7 +138,7 @@ async def act(visit: Visit, topic: str) -> Response:
     if matched > TYPED_ABOVE and fields.get("typed", "").strip() != topic:
         problem = f"Type the name of the topic, {topic}, to confirm: these are more than {TYPED_ABOVE:,} jobs."
         return await _preview(visit, action, target, cutoff, fields, problem=problem, new=new)
-    back = _back(topic, fields)
+    back = jobs_url(topic, list_query(fields, target.wanted))
     as_task = ids is None and matched > TYPED_ABOVE
     options = _options(action, fields) if new is None else new.options()
     call = api_call(action, target, cutoff=cutoff, options=options, as_task=as_task)
@@ -147,6 +190,7 @@ async def _preview(
     """The page that counts. Without a cutoff that of the count holds: it is by the clock of the topic's own shard."""
     found = await _count(visit, action, target, cutoff)
     await _show_samples(visit, target.topic, found["samples"])
+    kept = list_query(fields, target.wanted)
     return visit.render(
         "bulk_preview.html",
         status=200 if problem is None else 422,
@@ -157,8 +201,8 @@ async def _preview(
         scope=ACTIONS[action].scope,
         target=target,
         id_list=" ".join(target.ids or ()),
-        kept={name: value for name, value in fields.items() if name in KEPT_IN_URL},
-        frozen={"due_after": target.wanted.due_after, "due_before": target.wanted.due_before},
+        kept=kept,
+        link=_link(target.topic, fields, target.wanted, new),
         found=found,
         cutoff=found["cutoff"],
         is_complete=is_complete and found["complete"],
@@ -168,7 +212,7 @@ async def _preview(
         new=new,
         lands=None if new is None or not new.is_read else _lands(new, found, visit.now_ms or 0),
         request_id=secrets.token_hex(12),
-        back=_back(target.topic, fields),
+        back=jobs_url(target.topic, kept),
         has_undo=action == "cancel" and found["complete"],
         most_undone=BULK_MAX,
     )
@@ -319,12 +363,6 @@ def _result_text(action: str, result: dict[str, Any]) -> tuple[str, bool]:
     if undoable < done:
         text += f" {done - undoable:,} of them can't be put back." if undoable else " That can't be undone."
     return text if result.get("complete", True) else f"{text} There are more: do it again for them.", done > 0
-
-
-def _back(topic: str, fields: Mapping[str, str]) -> str:
-    # An empty group is that of the jobs without an error.
-    kept = {name: fields[name] for name in KEPT_IN_URL if fields.get(name) or (name == "group" and name in fields)}
-    return f"{jobs_url(topic)}?{urlencode(kept)}" if kept else jobs_url(topic)
 
 
 def _filter_of(visit: Visit, fields: Mapping[str, str]) -> JobListFilter:
