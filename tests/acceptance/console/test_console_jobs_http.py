@@ -256,22 +256,14 @@ def test_what_a_consumer_holds_is_spared_unless_asked(browser_like: httpx.Client
     assert jobs.counts()["reserved"] == 0
 
 
-@pytest.mark.parametrize(
-    ("action", "sent"),
-    [
-        ("cancel", {"ids": ["a", "b"]}),
-        ("cancel", {"tag": "x", "all": "1"}),
-        ("purge", {"ids": ["a", "b"]}),
-        ("purge", {"tag": "x", "all": "1"}),
-    ],
-)
+@pytest.mark.parametrize("sent", [{"ids": ["a", "b"]}, {"tag": "x", "all": "1"}], ids=["selected", "all"])
 def test_a_job_that_began_to_run_after_the_preview_goes_on(
-    browser_like: httpx.Client, jobs: Producer, action: str, sent: dict[str, Any]
+    browser_like: httpx.Client, jobs: Producer, sent: dict[str, Any]
 ) -> None:
     jobs.put("a", tags=["x"])
     jobs.put("b", tags=["x"], delay=600)
     path = f"console/topics/{jobs.topic}/bulk"
-    preview = preview_of(browser_like, jobs.topic, {"action": action, **sent})
+    preview = preview_of(browser_like, jobs.topic, {"action": "cancel", **sent})
     [popped] = jobs.pop()
     page = seen(browser_like, browser_like.post(f"/{path}", data=fields_of(preview.text, path)))
     assert "1 of 2 left: a consumer holds it." in page
@@ -358,7 +350,7 @@ def test_a_preview_of_a_cancel_says_whether_it_can_be_undone(browser_like: httpx
         ({"state": "delayed", "all": "1"}, "cancel", "You can undo it for 10 minutes: that puts all of them back"),
         ({"tag": "x", "all": "1"}, "cancel", "that puts the 2 delayed and ready ones back as they were"),
         ({"ids": ["dead"]}, "cancel", "It can't be undone: only delayed and ready jobs can be put back."),
-        ({"ids": ["a"]}, "purge", "It can't be undone."),
+        ({"state": "dead", "all": "1"}, "cancel", "It can't be undone: only delayed and ready jobs can be put back."),
     ):
         data = {"action": action, **sent}
         page = preview_of(browser_like, jobs.topic, data).text
@@ -402,7 +394,7 @@ def test_all_jobs_of_a_dead_group_without_an_error_are_those_without_one(
     wait_until(lambda: jobs.counts()["dead"] == 2, 10, "it has expired")
     query = {"state": "dead", "reason": "expired", "group": ""}
     assert row_ids(browser_like.get(f"/console/topics/{jobs.topic}/jobs", params=query).text) == {"b"}
-    _, done = act(browser_like, jobs.topic, "purge", {**query, "all": "1"})
+    _, done = act(browser_like, jobs.topic, "cancel", {**query, "all": "1"})
     assert "group=" in done.headers["location"]
     assert (jobs.get("a") or {})["state"] == "dead"
     assert jobs.get("b") is None
@@ -432,7 +424,7 @@ def test_jobs_that_fail_and_are_retried_have_a_tab_and_show_their_error(
     assert re.findall(r'<td class="error-text[^>]*>(?!</td>)', delayed) == []  # an empty column is not shown
 
 
-def test_a_selection_is_rescheduled_run_and_purged(browser_like: httpx.Client, jobs: Producer) -> None:
+def test_a_selection_is_rescheduled_run_and_cancelled(browser_like: httpx.Client, jobs: Producer) -> None:
     jobs.put("a", "b", delay=600)
     _, bad = act(browser_like, jobs.topic, "reschedule", {"ids": ["a"]}, when="soon")
     assert (bad.status_code, "Say when" in bad.text) == (422, True)
@@ -440,8 +432,8 @@ def test_a_selection_is_rescheduled_run_and_purged(browser_like: httpx.Client, j
     assert (jobs.get("a") or {})["due_at"] == "2035-01-31T09:30:00.000Z"
     act(browser_like, jobs.topic, "run_now", {"ids": ["b"]})
     assert (jobs.get("b") or {})["state"] == "ready"
-    _, done = act(browser_like, jobs.topic, "purge", {"state": "ready", "all": "1"})
-    assert "1 job removed." in seen(browser_like, done)
+    _, done = act(browser_like, jobs.topic, "cancel", {"state": "ready", "all": "1"})
+    assert "Cancelled. Undo puts it back" in seen(browser_like, done)
     assert jobs.get("b") is None
 
 
@@ -457,12 +449,12 @@ def test_actions_that_do_not_concern_jobs_of_a_state_are_not_offered(
         for state in ("", "state=delayed", "state=ready", "state=dead", "state=reserved", "state=finished")
     }
     assert offered == {
-        "": ["run_now", "reschedule", "redrive", "cancel", "purge"],
-        "state=delayed": ["run_now", "reschedule", "cancel", "purge"],
-        "state=ready": ["reschedule", "cancel", "purge"],
-        "state=dead": ["redrive", "cancel", "purge"],
-        "state=reserved": ["cancel", "purge"],
-        "state=finished": ["cancel", "purge"],
+        "": ["run_now", "reschedule", "redrive", "cancel"],
+        "state=delayed": ["run_now", "reschedule", "cancel"],
+        "state=ready": ["reschedule", "cancel"],
+        "state=dead": ["redrive", "cancel"],
+        "state=reserved": ["cancel"],
+        "state=finished": ["cancel"],
     }
     preview = preview_of(browser_like, jobs.topic, {"action": "reschedule", "ids": "b"}).text
     assert "Reschedule 0 jobs" in " ".join(preview.split())
@@ -733,8 +725,8 @@ def test_a_preview_that_is_corrected_keeps_its_cutoff(browser_like: httpx.Client
 def test_an_action_without_the_cutoff_of_a_preview_does_nothing(browser_like: httpx.Client, value: str) -> None:
     with Producer(str(browser_like.base_url), "no-cutoff") as jobs:
         jobs.put("a", delay=600)
-        for action in ("cancel", "purge"):
-            data = {"action": action, "state": "delayed", "cutoff": value}
+        for state in ("delayed", "dead"):
+            data = {"action": "cancel", "state": state, "cutoff": value}
             assert browser_like.post("/console/topics/no-cutoff/bulk", data=data).status_code == 422
         assert jobs.get("a") is not None
         browser_like.post("/console/topics/no-cutoff/jobs/a/cancel")
@@ -743,14 +735,11 @@ def test_an_action_without_the_cutoff_of_a_preview_does_nothing(browser_like: ht
 @pytest.mark.parametrize(
     ("field", "value"), [("due_before", "tomorow"), ("due_after", "2030-13-01"), ("state", "delay")]
 )
-@pytest.mark.parametrize("action", ["cancel", "purge"])
-def test_a_filter_that_cannot_be_read_does_nothing(
-    browser_like: httpx.Client, field: str, value: str, action: str
-) -> None:
-    topic = f"bad-{field}-{action}"
+def test_a_filter_that_cannot_be_read_does_nothing(browser_like: httpx.Client, field: str, value: str) -> None:
+    topic = f"bad-{field}"
     with Producer(str(browser_like.base_url), topic) as jobs:
         jobs.put("a", delay=600)
-        data = {"action": action, "state": "delayed", "all": "1", field: value}
+        data = {"action": "cancel", "state": "delayed", "all": "1", field: value}
         after_preview = {**data, "cutoff": "2099-01-01T00:00:00Z"}
         for path, sent in (("bulk/preview", data), ("bulk", after_preview)):
             refused = browser_like.post(f"/console/topics/{topic}/{path}", data=sent)
@@ -783,13 +772,13 @@ def test_a_group_of_dead_jobs_needs_the_cutoff_of_its_preview(browser_like: http
     with Producer(str(browser_like.base_url), "dead-cutoff") as jobs:
         jobs.fail("a", "boom", dead=True)
         group = {"topic": "dead-cutoff", "reason": "buried", "error": "boom"}
-        linked = browser_like.get("/console/dead/purge", params={**group, "cutoff": "2099-01-01T00:00:00Z"})
-        fields = fields_of(linked.text, "console/dead/purge")
+        linked = browser_like.get("/console/dead/cancel", params={**group, "cutoff": "2099-01-01T00:00:00Z"})
+        fields = fields_of(linked.text, "console/dead/cancel")
         assert not fields["cutoff"].startswith("2099")
-        again = browser_like.post("/console/dead/purge", data={**fields, "cutoff": ""})
-        assert (again.status_code, "Purge 1 job" in again.text) == (200, True)
+        again = browser_like.post("/console/dead/cancel", data={**fields, "cutoff": ""})
+        assert (again.status_code, "Cancel 1 job" in again.text) == (200, True)
         assert jobs.get("a") is not None
-        assert browser_like.post("/console/dead/purge", data=fields).status_code == 303
+        assert browser_like.post("/console/dead/cancel", data=fields).status_code == 303
         assert jobs.get("a") is None
 
 

@@ -71,7 +71,7 @@ def test_a_group_with_an_error_has_no_buttons(browser_like: httpx.Client) -> Non
     assert "disabled" not in plain
 
 
-@pytest.mark.parametrize("action", ["redrive", "purge"])
+@pytest.mark.parametrize("action", ["redrive", "cancel"])
 def test_a_guess_of_a_masked_value_is_not_confirmed(browser_like: httpx.Client, action: str) -> None:
     """Two jobs have the right one in their error: pages and actions are refused as those of a wrong one."""
     right, wrong = (f"no user {normalized(value)}" for value in (SECRET, SECRET.replace("hunter", "fisher")))
@@ -112,7 +112,7 @@ def test_errors_are_not_searched(browser_like: httpx.Client) -> None:
     assert (refused.status_code, "does not search errors" in refused.text) == (422, True)
 
 
-@pytest.mark.parametrize("action", ["redrive", "purge", "cancel"])
+@pytest.mark.parametrize("action", ["redrive", "cancel"])
 def test_the_jobs_of_a_group_with_an_error_are_neither_listed_nor_acted_on(
     browser_like: httpx.Client, action: str
 ) -> None:

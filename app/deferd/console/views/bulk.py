@@ -83,7 +83,7 @@ async def _first_preview(visit: Visit, topic: str, fields: Mapping[str, str]) ->
     action = fields["action"]
     ids = None if fields.get("all") else tuple(dict.fromkeys(fields["id_list"].split()))[:SELECT_IDS_MAX]
     is_complete = True
-    if ids is None and not is_selectable(action, wanted):
+    if ids is None and not is_selectable(action, wanted, is_admin=visit.may("admin")):
         found, is_complete = await _matching_ids(visit, topic, wanted)
         ids = tuple(found)
     if ids == ():
@@ -101,7 +101,7 @@ def _not_chosen(fields: Mapping[str, str], wanted: JobListFilter) -> str | None:
         return "Choose what to do."
     if not fields.get("all"):
         return None if fields.get("id_list", "").split() else "Select some jobs first."
-    if wanted.is_search or wanted.state is not None or is_selectable(fields["action"], wanted):
+    if wanted.is_search or wanted.state is not None or fields["action"] == "redrive":
         return None
     return "Choose a state or a tag first: not all jobs at once."
 
@@ -126,7 +126,7 @@ async def act(visit: Visit, topic: str) -> Response:
         return visit.redirect(jobs_url(topic))
     ids = tuple(fields["id_list"].split()) if fields.get("id_list") else None
     target = Target(topic, ids, _filter_of(visit, fields))
-    if ids is None and not is_selectable(action, target.wanted):
+    if ids is None and not is_selectable(action, target.wanted, is_admin=visit.may("admin")):
         raise ApiRefused(422, {"detail": "Nothing was done: for this filter the jobs must be named. Preview it again."})
     cutoff = fields.get("cutoff", "")
     if not cutoff:
@@ -259,22 +259,25 @@ async def _count(
     return {"was": {}, "samples": [], "complete": True, **found}
 
 
-def is_selectable(action: str, wanted: JobListFilter) -> bool:
+def is_selectable(action: str, wanted: JobListFilter, *, is_admin: bool) -> bool:
     """Whether the API itself can select these jobs for this action. Otherwise they are found first and named by id."""
-    if (wanted.reason or wanted.group is not None) and action not in {"redrive", "purge"}:
-        return False
     if wanted.id or wanted.error or wanted.retrying:
-        return False
-    if wanted.tag and wanted.state and action not in {"redrive", "purge"}:
         return False
     has_due = wanted.due_after is not None or wanted.due_before is not None
     if action == "redrive":
         return wanted.state in {None, "dead"} and not has_due
-    if action == "purge":
-        return not has_due
+    if _is_of_ended(action, wanted):
+        return is_admin and not has_due
+    if wanted.reason or wanted.group is not None:
+        return False
     if wanted.tag:
-        return not has_due
+        return wanted.state is None and not has_due
     return wanted.state in {"delayed", "ready"}
+
+
+def _is_of_ended(action: str, wanted: JobListFilter) -> bool:
+    """Whether it is a cancel of dead or finished jobs: for a filter that is the purge of the API, which admins may."""
+    return action == "cancel" and wanted.state in {"dead", "finished"}
 
 
 def api_call(
@@ -306,11 +309,11 @@ def api_call(
         if dry_run:
             body["dry_run"] = True
         return _ApiCall("POST", api_path("topics", topic, "redrive"), body, {})
-    if action == "purge" and ids is None and (wanted.state or of_group):
+    if ids is None and _is_of_ended(action, wanted):
         query: dict[str, Any] = {"state": wanted.state, "tag": wanted.tag or None, **of_group, **cut}
         query |= {"dry_run": True} if dry_run else {"as_task": True} if as_task else {}
         return _ApiCall("DELETE", api_path("topics", topic), None, query)
-    verb = "cancel" if action in {"cancel", "purge"} else "reschedule"
+    verb = "cancel" if action == "cancel" else "reschedule"
     select: dict[str, Any] = dict(cut)
     if ids is not None:
         select["ids"] = [{"topic": topic, "id": job_id} for job_id in ids]
@@ -343,7 +346,7 @@ def _options(action: str, fields: Mapping[str, str]) -> dict[str, Any]:
     if action == "run_now":
         return {"delay": 0}
     # A job that began to run since the preview is left alone: it was not among what the preview showed.
-    return {"if_reserved": "refuse"} if action in {"cancel", "purge"} and fields.get("held") != "cancel" else {}
+    return {"if_reserved": "refuse"} if action == "cancel" and fields.get("held") != "cancel" else {}
 
 
 def _result_text(action: str, result: dict[str, Any]) -> tuple[str, bool]:
@@ -352,11 +355,11 @@ def _result_text(action: str, result: dict[str, Any]) -> tuple[str, bool]:
     text = f"{done:,} {'job' if done == 1 else 'jobs'} {ACTIONS[action].done}."
     matched = result.get("matched", done)
     left = matched - done
-    if left and action in {"cancel", "purge"}:
+    if left and action == "cancel":
         text += f" {left:,} of {matched:,} left: {'a consumer holds it' if left == 1 else 'consumers hold them'}."
     elif left:
         text += f" {left:,} of {matched:,} stayed as {'it was' if left == 1 else 'they were'}."
-    were_held = result.get("was", {}).get("reserved", 0) - left if action in {"cancel", "purge"} else 0
+    were_held = result.get("was", {}).get("reserved", 0) - left if action == "cancel" else 0
     if were_held > 0:
         text += f" Consumers held {were_held:,} of them, and get an error at their next request."
     undoable = result.get("undoable", done)

@@ -1,4 +1,4 @@
-"""Dead jobs by error, and a redrive or purge of all jobs of one error."""
+"""Dead jobs by error, and a redrive or cancel of all jobs of one error."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ async def redrive_page(visit: Visit) -> Response:
     return await _preview(visit, "redrive", _without_cutoff(visit.query))
 
 
-@pages.page("/console/dead/purge")
-async def purge_page(visit: Visit) -> Response:
-    """What a purge of a group would do."""
-    return await _preview(visit, "purge", _without_cutoff(visit.query))
+@pages.page("/console/dead/cancel")
+async def cancel_page(visit: Visit) -> Response:
+    """What a cancel of a group would do."""
+    return await _preview(visit, "cancel", _without_cutoff(visit.query))
 
 
 @pages.action("/console/dead/redrive")
@@ -59,10 +59,10 @@ async def redrive(visit: Visit) -> Response:
     return await _act(visit, "redrive")
 
 
-@pages.action("/console/dead/purge")
-async def purge(visit: Visit) -> Response:
-    """Purge the jobs of a group that were dead at its preview."""
-    return await _act(visit, "purge")
+@pages.action("/console/dead/cancel")
+async def cancel(visit: Visit) -> Response:
+    """Cancel the jobs of a group that were dead at its preview."""
+    return await _act(visit, "cancel")
 
 
 def _without_cutoff(group: Mapping[str, str]) -> dict[str, str]:
@@ -86,7 +86,7 @@ async def _preview(visit: Visit, action: str, group: Mapping[str, str], problem:
         is_typed=found["matched"] > TYPED_ABOVE,
         matched=found["matched"],
         cutoff=found["cutoff"],
-        # Of a job that was removed just now the id alone is known.
+        # Of a job that was cancelled just now the id alone is known.
         samples=[job or {"id": sample["id"]} for job, sample in zip(read, found["samples"], strict=True)],
         problem=problem,
     )
@@ -104,7 +104,7 @@ async def _act(visit: Visit, action: str) -> Response:
     if are_many:
         return visit.redirect(page_path("console", "tasks", result["id"]))
     count = result["redriven" if action == "redrive" else "removed"]
-    done = "ready again" if action == "redrive" else "purged"
+    done = "ready again" if action == "redrive" else "cancelled"
     jobs = "1 job" if count == 1 else f"{number(count)} jobs"
     verb = ("is" if count == 1 else "are") if action == "redrive" else ("was" if count == 1 else "were")
     text = f"{jobs} of {topic} {verb} {done}."
@@ -112,12 +112,12 @@ async def _act(visit: Visit, action: str) -> Response:
 
 
 async def _sweep(visit: Visit, action: str, group: Mapping[str, str], **how: bool) -> Any:
-    """A redrive or purge of the jobs with this topic, reason and error that were dead at the cutoff."""
+    """A redrive or cancel of the jobs with this topic, reason and error that were dead at the cutoff."""
     refuse_masked_error(visit, group.get("error"))
     topic = api_path("topics", group.get("topic", ""))
     wanted = {"reason": group.get("reason") or None, "error": group.get("error", "")}
     wanted["cutoff"] = group.get("cutoff") or None
-    if action == "purge":
+    if action == "cancel":  # of a group that is the purge of the API
         return await visit.write("DELETE", topic, state="dead", **wanted, **how)
     given = {name: value for name, value in wanted.items() if value is not None}
     limit = {} if how.get("as_task") else {"limit": REDRIVE_MAX}

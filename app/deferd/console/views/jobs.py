@@ -47,7 +47,6 @@ ACTIONS = {
     "reschedule": Action("Reschedule", "rescheduled", "put", {"delayed", "ready"}),
     "redrive": Action("Redrive", "ready again", "admin", {"dead"}),
     "cancel": Action("Cancel", "cancelled", "cancel"),
-    "purge": Action("Purge", "removed", "admin"),
 }
 
 
