@@ -246,8 +246,8 @@ def test_what_a_consumer_holds_is_spared_unless_asked(browser_like: httpx.Client
     jobs.pop()
     jobs.put("delayed", delay=600)
     preview, done = act(browser_like, jobs.topic, "cancel", {"ids": ["held", "delayed"]})
-    assert "Consumers hold 1 of them" in preview
-    assert "1 of 2 left: a consumer holds it." in seen(browser_like, done)
+    assert "A consumer holds 1 of them" in preview
+    assert "1 was left alone: a consumer holds it." in seen(browser_like, done)
     assert jobs.counts() == {"delayed": 0, "ready": 0, "reserved": 1, "dead": 0, "finished": 0}
     path = f"console/topics/{jobs.topic}/jobs/held"
     fields = fields_of(browser_like.get(f"/{path}").text, f"{path}/cancel")
@@ -266,7 +266,7 @@ def test_a_job_that_began_to_run_after_the_preview_goes_on(
     preview = preview_of(browser_like, jobs.topic, {"action": "cancel", **sent})
     [popped] = jobs.pop()
     page = seen(browser_like, browser_like.post(f"/{path}", data=fields_of(preview.text, path)))
-    assert "1 of 2 left: a consumer holds it." in page
+    assert "1 was left alone: a consumer holds it." in page
     assert jobs.counts() == {"delayed": 0, "ready": 0, "reserved": 1, "dead": 0, "finished": 0}
     finished = jobs.http.post(f"/jobs/{jobs.topic}/a/finish", json={"receipt": popped["receipt"]})
     assert finished.status_code == 200
@@ -362,7 +362,7 @@ def test_what_only_a_search_finds_can_be_acted_on(browser_like: httpx.Client, jo
     jobs.fail("a-2", "other", dead=True)
     preview, done = act(browser_like, jobs.topic, "redrive", {"state": "dead", "error": "SMTP", "all": "1"})
     assert "Redrive 1 job" in " ".join(preview.split())
-    assert "1 job ready again" in seen(browser_like, done)
+    assert "1 job was redriven." in seen(browser_like, done)
     assert (jobs.get("a-1") or {})["state"] == "ready"
     assert (jobs.get("a-2") or {})["state"] == "dead"
 
@@ -380,7 +380,7 @@ def test_the_jobs_of_a_dead_group_are_listed_and_redriven_and_no_others(
     assert set(query) == {"state", "reason", "group"}
     preview, done = act(browser_like, jobs.topic, "redrive", {**query, "all": "1"})
     assert "Redrive 2 jobs" in " ".join(preview.split())
-    assert "2 jobs ready again" in seen(browser_like, done)
+    assert "2 jobs were redriven." in seen(browser_like, done)
     assert {job_id: (jobs.get(job_id) or {})["state"] for job_id in "abc"} == {"a": "ready", "b": "dead", "c": "ready"}
     left = browser_like.get("/console/dead", params={"topics": jobs.topic}).text
     assert f"no &#39;total&#39; in order {ord('b')}" in left, "the error as it is, under that of the group"
@@ -501,7 +501,7 @@ def test_many_jobs_are_moved_each_by_as_much_and_spread(browser_like: httpx.Clie
     assert "2035-02-27 10:30:00 UTC" in shown.text
     assert (jobs.get("a") or {})["due_at"] == "2035-01-31T09:30:00.000Z", "nothing moves before that was shown"
     done = browser_like.post(f"/{path}", data={**fields_of(shown.text, path), **typed})
-    assert "2 jobs rescheduled." in seen(browser_like, done)
+    assert "2 jobs were rescheduled." in seen(browser_like, done)
     for job_id, day in (("a", "2035-01-30T"), ("b", "2035-02-27T")):
         due_at = (jobs.get(job_id) or {})["due_at"]
         assert f"{day}09:30:00.000Z" <= due_at <= f"{day}10:30:00.000Z"
@@ -608,7 +608,7 @@ def test_a_notice_that_nothing_was_done_is_an_error(browser_like: httpx.Client, 
         assert f'<p class="error" role="alert">{text}' in page, path
         assert 'class="notice"' not in page, path
     _, done = act(browser_like, jobs.topic, "redrive", {"ids": ["a"]})
-    assert '<p class="error" role="alert">0 jobs ready again.' in seen(browser_like, done)
+    assert '<p class="error" role="alert">0 jobs were redriven.' in seen(browser_like, done)
 
 
 def test_many_jobs_keep_the_name_that_was_typed_while_the_due_time_is_shown(
@@ -717,7 +717,7 @@ def test_a_preview_that_is_corrected_keeps_its_cutoff(browser_like: httpx.Client
         shown = browser_like.post(f"/console/topics/{topic}/bulk", data={**fields, "when": "now"})
         fields = fields_of(shown.text, f"console/topics/{topic}/bulk")
         done = browser_like.post(f"/console/topics/{topic}/bulk", data={**fields, "when": "now"})
-        assert "1 job rescheduled." in seen(browser_like, done)
+        assert "1 job was rescheduled." in seen(browser_like, done)
         assert (jobs.get("late") or {})["state"] == "delayed"
 
 

@@ -41,7 +41,7 @@ def browser_like(service: ServiceProcess) -> Iterator[httpx.Client]:
 
 
 def test_no_page_has_a_part_of_the_value(browser_like: httpx.Client) -> None:
-    wait_until(lambda: "dead in 1 h" in browser_like.get("/").text, 15, "Now has the alert")
+    wait_until(lambda: "died in the last hour" in browser_like.get("/").text, 15, "Now has the alert")
     for path in ("", "console/dead", "console/events", "console/topics/t/jobs?state=dead", "console/topics/t/jobs/why"):
         page = html.unescape(browser_like.get(f"/{path}").text)
         assert "hunter" not in page, path

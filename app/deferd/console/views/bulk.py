@@ -18,6 +18,7 @@ from deferd.console.views.filters import JobListFilter, read_filter, refuse_mask
 from deferd.console.views.jobs import ACTIONS, KEPT_IN_URL, jobs_url, list_query, read_rows
 from deferd.console.views.typed_times import NewDueTime, read_new_due_time
 from deferd.console.visit import PageList, Visit
+from deferd.contract.counted import counted
 from deferd.contract.limits import BULK_MAX, REDRIVE_MAX, SELECT_IDS_MAX
 from deferd.contract.timestamps import format_instant, parse_instant
 
@@ -127,7 +128,7 @@ async def act(visit: Visit, topic: str) -> Response:
     ids = tuple(fields["id_list"].split()) if fields.get("id_list") else None
     target = Target(topic, ids, _filter_of(visit, fields))
     if ids is None and not is_selectable(action, target.wanted, is_admin=visit.may("admin")):
-        raise ApiRefused(422, {"detail": "Nothing was done: for this filter the jobs must be named. Preview it again."})
+        raise ApiRefused(422, {"detail": "Nothing was done: this filter needs the ids of the jobs. Preview it again."})
     cutoff = fields.get("cutoff", "")
     if not cutoff:
         raise ApiRefused(422, {"detail": "Nothing was done: only what a preview has counted is changed. Preview it."})
@@ -169,7 +170,7 @@ async def undo(visit: Visit) -> Response:
         to += f"?undo={form.get('token', '')}"
     if not put_back and not left:
         return visit.redirect(to, problem="There is nothing to put back: it is too late, or it was done already.")
-    notice = f"Put {put_back:,} {'job' if put_back == 1 else 'jobs'} back."
+    notice = f"Put {counted(put_back, 'job')} back."
     if left:
         notice += f" {left:,} could not be put back: other jobs have their ids by now, the topic is full, or a schedule"
         notice += " has gone on."
@@ -352,20 +353,21 @@ def _options(action: str, fields: Mapping[str, str]) -> dict[str, Any]:
 def _result_text(action: str, result: dict[str, Any]) -> tuple[str, bool]:
     """What was done in words, and whether anything was."""
     done = next(result[name] for name in ("done", "redriven", "removed") if name in result)
-    text = f"{done:,} {'job' if done == 1 else 'jobs'} {ACTIONS[action].done}."
+    text = f"{counted(done, 'job was', 'jobs were')} {ACTIONS[action].done}."
     matched = result.get("matched", done)
     left = matched - done
     if left and action == "cancel":
-        text += f" {left:,} of {matched:,} left: {'a consumer holds it' if left == 1 else 'consumers hold them'}."
+        one, many = "was left alone: a consumer holds it", "were left alone: consumers hold them"
+        text += f" {counted(left, one, many)}."
     elif left:
-        text += f" {left:,} of {matched:,} stayed as {'it was' if left == 1 else 'they were'}."
+        text += f" {counted(left, 'stayed as it was', 'stayed as they were')}."
     were_held = result.get("was", {}).get("reserved", 0) - left if action == "cancel" else 0
     if were_held > 0:
-        text += f" Consumers held {were_held:,} of them, and get an error at their next request."
+        text += f" Consumers held {were_held:,} of them and get an error at their next request."
     undoable = result.get("undoable", done)
     if undoable < done:
-        text += f" {done - undoable:,} of them can't be put back." if undoable else " That can't be undone."
-    return text if result.get("complete", True) else f"{text} There are more: do it again for them.", done > 0
+        text += f" {done - undoable:,} of them can't be put back." if undoable else " This can't be undone."
+    return text if result.get("complete", True) else f"{text} There are more of them: repeat the action.", done > 0
 
 
 def _filter_of(visit: Visit, fields: Mapping[str, str]) -> JobListFilter:

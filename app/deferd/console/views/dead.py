@@ -9,10 +9,10 @@ from typing import Any
 from starlette.responses import Response
 
 from deferd.console.api_calls import api_path, page_path
-from deferd.console.rendering import number
 from deferd.console.views.bulk import TYPED_ABOVE
 from deferd.console.views.filters import LOOKS_BACK, read_filtered, refuse_masked_error, since_instant, topics_filter
 from deferd.console.visit import PageList, Visit
+from deferd.contract.counted import counted
 from deferd.contract.limits import REDRIVE_MAX
 
 pages = PageList()
@@ -105,9 +105,8 @@ async def _act(visit: Visit, action: str) -> Response:
         return visit.redirect(page_path("console", "tasks", result["id"]))
     count = result["redriven" if action == "redrive" else "removed"]
     done = "ready again" if action == "redrive" else "cancelled"
-    jobs = "1 job" if count == 1 else f"{number(count)} jobs"
-    verb = ("is" if count == 1 else "are") if action == "redrive" else ("was" if count == 1 else "were")
-    text = f"{jobs} of {topic} {verb} {done}."
+    one, many = ("is", "are") if action == "redrive" else ("was", "were")
+    text = f"{counted(count, f'job of {topic} {one}', f'jobs of {topic} {many}')} {done}."
     return visit.redirect("console/dead", notice=text, problem=None if count else text)
 
 

@@ -45,7 +45,7 @@ class Action(NamedTuple):
 ACTIONS = {
     "run_now": Action("Run now", "made due now", "put", {"delayed"}),
     "reschedule": Action("Reschedule", "rescheduled", "put", {"delayed", "ready"}),
-    "redrive": Action("Redrive", "ready again", "admin", {"dead"}),
+    "redrive": Action("Redrive", "redriven", "admin", {"dead"}),
     "cancel": Action("Cancel", "cancelled", "cancel"),
 }
 
