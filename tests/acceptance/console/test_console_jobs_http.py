@@ -509,7 +509,8 @@ def test_many_jobs_are_moved_each_by_as_much_and_spread(browser_like: httpx.Clie
 
 def test_a_preview_is_a_page_that_others_can_open(browser_like: httpx.Client, jobs: Producer) -> None:
     jobs.put("a", delay=600)
-    jobs.put("b", "later", delay=1200)
+    jobs.put("b", delay=1100)
+    jobs.put("later", delay=3600)
     root = f"/console/topics/{jobs.topic}"
     for sent in ({"ids": ["a", "b"]}, {"state": "delayed", "due_before": "+20m", "zone": "Europe/Berlin", "all": "1"}):
         chosen = browser_like.post(f"{root}/bulk/preview", data={"action": "cancel", **sent})
@@ -736,7 +737,7 @@ def test_an_action_without_the_cutoff_of_a_preview_does_nothing(browser_like: ht
     ("field", "value"), [("due_before", "tomorow"), ("due_after", "2030-13-01"), ("state", "delay")]
 )
 def test_a_filter_that_cannot_be_read_does_nothing(browser_like: httpx.Client, field: str, value: str) -> None:
-    topic = f"bad-{field}"
+    topic = f"bad-filter-{field}"
     with Producer(str(browser_like.base_url), topic) as jobs:
         jobs.put("a", delay=600)
         data = {"action": "cancel", "state": "delayed", "all": "1", field: value}

@@ -203,4 +203,4 @@ def test_a_list_with_masks_leaves_room_for_actions(masking: KeyedService) -> Non
             assert "mailbox full" not in page.text
             assert "•••••" in page.text
         _, done = cancel_all(client, "failing", ["j1", "j2"])
-        assert "2 jobs cancelled. That can't be undone." in seen(client, done)
+        assert "2 jobs were cancelled. This can't be undone." in seen(client, done)

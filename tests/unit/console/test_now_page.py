@@ -83,5 +83,5 @@ def test_the_most_urgent_of_equal_alerts_counts() -> None:
 @pytest.mark.parametrize("code", ALERT_CODES)
 def test_each_kind_of_alert_has_words_for_many(code: str) -> None:
     words = cause_words([{"code": code}] * 12)
-    assert words.startswith("12 ")
+    assert "12 " in words
     assert "None" not in words

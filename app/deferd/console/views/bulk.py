@@ -31,7 +31,7 @@ _LINK_MAX = 6000
 _CALLS_KEPT = 5
 """Requests that the action itself needs: it would be refused if reading the samples used up the rate limit."""
 _IN_LINK = (*KEPT_IN_URL, "action", "all", "id_list", "when", "when_zone", "by", "spread")
-"""What a link to a preview may say; whoever opens it confirms by themselves."""
+"""What a link to a preview may say; the person who opens it confirms it."""
 TYPED_ABOVE = 1000
 """Above this many jobs, people must type the name of the topic, and a task does it."""
 

@@ -180,7 +180,7 @@ def jobs_url(topic: str, query: Mapping[str, str] | None = None) -> str:
 
 
 def list_query(fields: Mapping[str, str], wanted: JobListFilter) -> dict[str, str]:
-    """The query of a list that is the same whoever opens it, and when: with instants in place of typed times."""
+    """The query of a list that is the same for everybody, and later: with instants in place of typed times."""
     # An empty group is that of the jobs without an error.
     kept = {name: fields[name] for name in KEPT_IN_URL if fields.get(name) or (name == "group" and name in fields)}
     instants = {name: at for name in ("due_after", "due_before") if (at := getattr(wanted, name)) is not None}
