@@ -19,6 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from deferd.console.api_calls import page_path
+from deferd.contract.counted import counted
 
 REGION = "region_"
 """The beginning of the names of the blocks that can be rendered by themselves: see `render_regions`."""
@@ -49,6 +50,7 @@ class Renderer:
         )
         filters = (
             number,
+            counted,
             duration,
             instant,
             absolute,

@@ -33,8 +33,8 @@ async def test_ready_jobs_without_a_consumer(http: Http) -> None:
     await http.put_job("a")
     await http.put_job("b")
     alert = await when(http, code="no_consumer", severity="warning", ready=2)
-    assert alert["text"].startswith(f"{http.topic}: 2 ready, oldest ")
-    assert alert["text"].endswith(" s, no consumer")
+    assert alert["text"].startswith(f"{http.topic}: 2 jobs are ready, the oldest for ")
+    assert alert["text"].endswith(" s; there is no consumer")
     assert 0 <= alert["oldest_age"] < 20
     assert set(alert) == {"severity", "code", "topic", "text", "ready", "oldest_age"}
 

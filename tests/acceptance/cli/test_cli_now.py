@@ -28,9 +28,9 @@ def test_quiet_and_not(shell: Shell, topic: str) -> None:
     assert until(shell, topic, code=0, text="1 job.").startswith("All quiet. Next: ")
 
     shell.json("put", topic, "1")
-    lines = until(shell, topic, code=6, text="1 ready").splitlines()
+    lines = until(shell, topic, code=6, text="1 job has").splitlines()
     assert lines[0] == "1 thing needs you:"
-    assert lines[1].startswith(f"  warning   {topic}: 1 ready, oldest ")
+    assert lines[1].startswith(f"  warning   {topic}: 1 job has been ready for ")
     assert lines[2].startswith("Next: ")
 
     assert shell.good("now", topic, "--critical").startswith("Nothing is critical.")

@@ -29,7 +29,11 @@ _DEAD_GROUP = {"topic": TOPIC, "reason": "buried"}
 _VALUES = {"topic": TOPIC, "id": DEAD_JOB, "job": DEAD_JOB, "name": SCHEDULE, "part": "body"}
 _VALUES_BELOW = {"calendars": CALENDAR, "consumers": "closer-2"}
 """In place of these, by the folder of the path; `page_paths` adds that of tasks."""
-_QUERIES: dict[str, dict[str, str]] = {"/console/dead/redrive": _DEAD_GROUP, "/console/dead/purge": _DEAD_GROUP}
+_QUERIES: dict[str, dict[str, str]] = {
+    "/console/dead/redrive": _DEAD_GROUP,
+    "/console/dead/cancel": _DEAD_GROUP,
+    "/console/topics/{topic}/bulk": {"action": "redrive", "state": "dead", "all": "1"},
+}
 """What a page must have in its URL."""
 _JOBS = f"/console/topics/{TOPIC}/jobs"
 _SCRIPT = quote("<script>window.hacked=1</script>", safe="")

@@ -308,7 +308,7 @@ def test_an_action_without_ids_does_not_ignore_the_filter(
     with Producer(without_keys.url, "bulk-filter") as jobs:
         jobs.fail("a", "x", dead=True)
         for name in ("id", "error"):
-            data = {"action": "purge", "state": "dead", name: "other", "cutoff": "2030-01-01T00:00:00Z"}
+            data = {"action": "cancel", "state": "dead", name: "other", "cutoff": "2030-01-01T00:00:00Z"}
             refused = browser_like.post("/console/topics/bulk-filter/bulk", data=data)
             assert (refused.status_code, "Nothing was done" in refused.text) == (422, True)
         assert jobs.counts()["dead"] == 1

@@ -108,12 +108,16 @@ def test_only_rows_of_jobs_that_are_gone_are_struck_out(jobs: Producer, root: st
 
 def test_rows_between_are_selected_and_acted_on(jobs: Producer, root: str, open_page: OpenPage) -> None:
     jobs.put(*(f"r-{number}" for number in range(6)), delay=600)
-    page = open_page(f"{root}?state=delayed").page
+    page = open_page(f"{root}?state=delayed", permissions=["clipboard-read", "clipboard-write"]).page
     page.get_by_label("Select r-1").check()
     page.get_by_label("Select r-4").click(modifiers=["Shift"])
     expect(page.locator("#selected-count")).to_have_text("4 selected")
     page.get_by_role("button", name="Cancel…").click()
     expect(page.get_by_role("heading", name="Cancel 4 jobs")).to_be_visible()
+    page.reload()
+    page.get_by_role("link", name="Copy link").click()
+    expect(page.get_by_role("link", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == page.url
     page.get_by_role("button", name="Cancel 4").click()
     expect(page.get_by_text("Undo puts 4 jobs back as they were.")).to_be_visible()
     assert ids_on(page) == ["r-0", "r-5"]
@@ -144,12 +148,12 @@ def test_all_that_match_need_the_name_when_they_are_many(jobs: Producer, root: s
     jobs.put("one-more", delay=600)
     page = open_page(f"{root}?state=delayed").page
     page.get_by_label("all that match").check()
-    page.get_by_role("button", name="Purge…").click()
-    button = page.get_by_role("button", name="Purge 1,001")
+    page.get_by_role("button", name="Cancel…").click()
+    button = page.get_by_role("button", name="Cancel 1,001")
     expect(button).to_be_disabled()
     page.get_by_label("type the name of the topic").fill(jobs.topic)
     button.click()
-    expect(page.locator(".task-count")).to_have_text("1,001 of 1,001 removed")
+    expect(page.locator(".task-count")).to_have_text("1,001 of 1,001 cancelled")
     expect(page.locator(".task")).to_contain_text("All of them.")
     page.get_by_role("link", name="Jobs of").click()
     expect(page).to_have_url(re.compile("/jobs$"))

@@ -41,9 +41,10 @@ AXE_OF_COLORS = """axe.run(document, { resultTypes: ['violations'],
 """The themes differ in nothing else."""
 ADMIN_PAGES = {
     "/console/dead/redrive",
-    "/console/dead/purge",
+    "/console/dead/cancel",
     "/console/system/audit",
     f"/console/topics/{TOPIC}/audit",
+    f"/console/topics/{TOPIC}/bulk",
     f"/console/topics/{TOPIC}/push",
 }
 """Pages of what only admins may read: what an action would do, and audits."""

@@ -53,23 +53,23 @@ def test_a_redrive_of_an_error_leaves_out_what_died_after_its_preview(
     assert call(without_keys, "GET", f"/jobs/{topic}/late")["state"] == "dead"
 
 
-def test_many_jobs_are_purged_only_when_the_topic_is_typed(
+def test_many_jobs_are_cancelled_only_when_the_topic_is_typed(
     without_keys: ServiceProcess, open_page: OpenPage, topic: str
 ) -> None:
     jobs = [{"topic": topic, "id": f"j{number}", "ttl": 0.05} for number in range(MANY)]
     call(without_keys, "POST", "/jobs/batch", {"jobs": jobs[:1000]})
     call(without_keys, "POST", "/jobs/batch", {"jobs": jobs[1000:]})
     wait_until(lambda: counts(without_keys, topic) == {"dead": MANY}, 15, "all have expired")
-    page = open_page(f"{without_keys.url}/console/dead/purge?topic={topic}&reason=expired").page
-    expect(page.get_by_role("heading", level=1)).to_have_text(f"Purge 1,001 jobs of {topic}")
+    page = open_page(f"{without_keys.url}/console/dead/cancel?topic={topic}&reason=expired").page
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"Cancel 1,001 jobs of {topic}")
     expect(page.locator("[data-row]")).to_have_count(10)
     page.get_by_label("These are many").fill("another")
-    page.get_by_role("button", name="Purge 1,001 jobs").click()
+    page.get_by_role("button", name="Cancel 1,001 jobs").click()
 
     expect(page.get_by_role("alert")).to_contain_text("Nothing was done")
     assert counts(without_keys, topic) == {"dead": MANY}
     page.get_by_label("These are many").fill(topic)
-    page.get_by_role("button", name="Purge 1,001 jobs").click()
+    page.get_by_role("button", name="Cancel 1,001 jobs").click()
     page.wait_for_url("**/console/tasks/*")
     expect(page.locator("#task .pill")).to_have_text("done", timeout=15_000)
     expect(page.locator(".task-count")).to_contain_text("1,001 of 1,001")
@@ -84,8 +84,8 @@ def test_a_reader_sees_dead_jobs_and_why_the_buttons_do_nothing(
     page = open_page(f"{with_keys.url}/console/dead?topics={topic}", token=with_keys.keys.tokens["read"]).page
 
     expect(page.get_by_role("button", name="Redrive …")).to_be_disabled()
-    expect(page.get_by_role("button", name="Purge …")).to_have_attribute("title", "needs scope admin")
-    expect(page.get_by_text("Redrive and purge need scope admin.")).to_be_visible()
+    expect(page.get_by_role("button", name="Cancel …")).to_have_attribute("title", "needs scope admin")
+    expect(page.get_by_text("A redrive or cancel of a group needs scope admin.")).to_be_visible()
 
 
 def test_a_wrong_filter_is_explained_on_the_page(without_keys: ServiceProcess, open_page: OpenPage) -> None:

@@ -61,7 +61,7 @@ def test_a_due_time_that_is_changed_is_shown_again(jobs: Producer, root: str, op
     page.get_by_label("New due time").press("Enter")
     expect(page.locator(".new-time")).to_contain_text(SEVEN)
     page.get_by_label("New due time").press("Enter")
-    expect(page.get_by_text("1 job rescheduled.")).to_be_visible()
+    expect(page.get_by_text("1 job was rescheduled.")).to_be_visible()
     assert due_at(jobs, "a") == "2035-01-31T18:00:00.000Z"
 
 

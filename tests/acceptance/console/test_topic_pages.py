@@ -74,7 +74,7 @@ def test_now_names_what_needs_somebody_and_counts_it_in_the_title(service: Servi
     try:
         expect(page).to_have_title("(1) Now · deferd")
         expect(page.get_by_role("heading", level=1)).to_have_text("1 thing needs you")
-        expect(page.locator(".alert")).to_contain_text("(<b>the bank</b> is closed), 1 ready")
+        expect(page.locator(".alert")).to_contain_text("(<b>the bank</b> is closed); 1 job is ready")
         page.locator(".alert a").first.click()
         expect(page.get_by_role("heading", level=1)).to_have_text(topic)
     finally:

@@ -19,13 +19,13 @@ TEXTS: list[tuple[str, str | None, dict[str, Any], str]] = [
         "no_consumer",
         "orders.close",
         {"ready": 1204, "oldest_age_ms": 4 * MIN + 9, "last_consumer_at_ms": None},
-        "orders.close: 1,204 ready, oldest 4 min, no consumer",
+        "orders.close: 1,204 jobs are ready, the oldest for 4 min; there is no consumer",
     ),
     (
         "no_consumer",
         "a",
         {"ready": 1, "oldest_age_ms": 200, "last_consumer_at_ms": NOW_MS - 2 * HOUR},
-        "a: 1 ready, oldest 0 s, no consumer for 2 h",
+        "a: 1 job has been ready for 0 s; there has been no consumer for 2 h",
     ),
     (
         "push_failing",
@@ -40,8 +40,8 @@ TEXTS: list[tuple[str, str | None, dict[str, Any], str]] = [
             "next_try_at_ms": NOW_MS + 12_000,
         },
         (
-            "a: the push fails 7 times in a row, the last time 3 s ago (HTTP 502); 1,204 ready, oldest 4 min; next "
-            "try in 12 s"
+            "a: the push has failed 7 times in a row, the last time 3 s ago (HTTP 502); 1,204 jobs are ready, the "
+            "oldest for 4 min; the next try is in 12 s"
         ),
     ),
     (
@@ -56,7 +56,7 @@ TEXTS: list[tuple[str, str | None, dict[str, Any], str]] = [
             "last_error_at_ms": None,
             "next_try_at_ms": None,
         },
-        "a: the push fails; the next request tries it",
+        "a: the push has failed; the next request tests it",
     ),
     (
         "failing",
@@ -72,7 +72,7 @@ TEXTS: list[tuple[str, str | None, dict[str, Any], str]] = [
         },
         (
             "mail: 9,000 attempts failed and nothing was finished in 12 min; 1,500 jobs wait for another attempt; the "
-            "usual error: KeyError: 'email'"
+            "most frequent error is KeyError: 'email'"
         ),
     ),
     (
@@ -91,56 +91,77 @@ TEXTS: list[tuple[str, str | None, dict[str, Any], str]] = [
         "behind",
         "a",
         {"ready": 5000, "oldest_age_ms": 90 * MIN, "rate": 2.5, "estimated_wait_ms": 2_000_000, "reserved": 3},
-        "a: 5,000 ready, oldest 1 h 30 min, consumers take 2.5 a second, so the last waits 33 min",
+        "a: 5,000 jobs are ready, the oldest for 1 h 30 min; consumers take 2.5 a second, so the last one waits 33 min",
     ),
     (
         "behind",
         "a",
         {"ready": 5, "oldest_age_ms": 61_000, "rate": 0, "estimated_wait_ms": None, "reserved": 3},
-        "a: 5 ready, oldest 1 min, 3 held",
+        "a: 5 jobs are ready, the oldest for 1 min; consumers hold 3",
     ),
     (
         "dying",
         "mail.remind",
         {"dead": 312, "top_error": "SMTP 421", "top_reason": "attempts_exhausted", "top_dead": 298, "exact": True},
-        "mail.remind: 312 dead in 1 h, 298 of them SMTP 421",
+        "mail.remind: 312 jobs died in the last hour, 298 of them with the error SMTP 421",
     ),
     (
         "dying",
         "a",
         {"dead": 7, "top_error": "x" * 101, "top_reason": "buried", "top_dead": 7, "exact": False},
-        f"a: about 7 dead in 1 h, all of them {'x' * 99}…",
+        f"a: about 7 jobs died in the last hour, all of them with the error {'x' * 99}…",
     ),
     (
         "dying",
         "a",
         {"dead": 7, "top_error": None, "top_reason": "expired", "top_dead": 4, "exact": True},
-        "a: 7 dead in 1 h, 4 of them expired without an error",
+        "a: 7 jobs died in the last hour, 4 of them without an error (expired)",
+    ),
+    (
+        "dying",
+        "a",
+        {"dead": 1, "top_error": "boom", "top_reason": "buried", "top_dead": 1, "exact": False},
+        "a: about 1 job died in the last hour, with the error boom",
+    ),
+    (
+        "late",
+        "a",
+        {"jobs": 1, "overdue_ms": 12_000},
+        "a: 1 job is due and still delayed, by 12 s: the timer does not keep up",
+    ),
+    (
+        "schedules_missed",
+        "a",
+        {"schedule": "nightly", "missed": 1, "last_missed_at_ms": NOW_MS - 3 * MIN},
+        "a: schedule nightly missed a run 3 min ago",
     ),
     (
         "paused",
         "a",
         {"ready": 4, "due": 2, "by": "ops", "since_at_ms": NOW_MS - 26 * HOUR},
-        "a: paused for 1 d 2 h by ops, 4 ready, 2 due",
+        "a: it has been paused for 1 d 2 h by ops; 4 jobs are ready and 2 more are due",
     ),
-    ("paused", "a", {"ready": 4, "due": None, "by": None, "since_at_ms": None}, "a: paused, 4 ready"),
+    ("paused", "a", {"ready": 4, "due": None, "by": None, "since_at_ms": None}, "a: it is paused; 4 jobs are ready"),
     (
         "late",
         "a",
         {"jobs": 1000, "overdue_ms": 12_000},
-        "a: 1,000 delayed and due, oldest 12 s late: the timer does not keep up",
+        "a: 1,000 jobs are due and still delayed, the oldest by 12 s: the timer does not keep up",
     ),
     (
         "shelf_behind",
         None,
         {"jobs": 41_200, "within_ms": 30 * MIN, "first_due_at_ms": NOW_MS + 12 * MIN, "rate": 1234.5},
-        ("41,200 jobs due within 30 min are still on the shelf, the first is due in 12 min; 1,234 a second are loaded"),
+        (
+            "41,200 jobs due within 30 min are still on the shelf; the first is due in 12 min, and the "
+            "service loads 1,234 a second"
+        ),
     ),
     (
         "shelf_behind",
         None,
         {"jobs": 1, "within_ms": 0, "first_due_at_ms": NOW_MS - 3000, "rate": 0.0},
-        "1 job that is due is still on the shelf, the first is 3 s late; 0 a second are loaded",
+        "1 job that is due is still on the shelf; it is 3 s late, and the service loads 0 a second",
     ),
     (
         "shelf_behind",
@@ -153,47 +174,47 @@ TEXTS: list[tuple[str, str | None, dict[str, Any], str]] = [
         "a",
         {"durability": "fsync", "available": "memory", "why": "appendonly is no"},
         (
-            "a: asks for durability fsync, the store gives memory (appendonly is no): puts without a level of their "
-            "own are refused"
+            "a: it asks for durability fsync, and the store gives memory (appendonly is no): puts without a level of "
+            "their own are refused"
         ),
     ),
     (
         "timer",
         None,
         {"shard": 3, "running": False, "overdue_ms": 9000},
-        "shard 3: work is overdue by 9 s, no timer runs",
+        "shard 3: its work is overdue by 9 s, and no timer runs",
     ),
     (
         "timer",
         None,
         {"shard": 3, "running": True, "overdue_ms": 61_000},
-        "shard 3: work is overdue by 1 min, the timer does not get to it",
+        "shard 3: its work is overdue by 1 min, and the timer does not get to it",
     ),
     (
         "shard_unavailable",
         None,
         {"shards": [1, 5]},
-        "the store cannot be reached for shards 1, 5: topics are missing here",
+        "the store can't be reached for shards 1, 5: their topics are missing here",
     ),
     (
         "schedules_missed",
         "a",
         {"schedule": "nightly", "missed": 12, "last_missed_at_ms": NOW_MS - 3 * MIN},
-        "a: schedule nightly missed a run 3 min ago, 12 in all",
+        "a: schedule nightly missed 12 runs, the last one 3 min ago",
     ),
-    ("topic_full", "a", {"jobs": 9, "max_jobs": 10}, "a: 9 of 10 jobs: nearly full"),
-    ("topic_full", "a", {"jobs": 10, "max_jobs": 10}, "a: 10 of 10 jobs: full, puts are refused"),
+    ("topic_full", "a", {"jobs": 9, "max_jobs": 10}, "a: it is nearly full, with 9 of 10 jobs"),
+    ("topic_full", "a", {"jobs": 10, "max_jobs": 10}, "a: it is full, with 10 jobs: puts are refused"),
     (
         "overload",
         "a",
         {"due": 5000, "handled": 3600, "handled_at_ms": NOW_MS - 19 * HOUR},
-        "a: 5,000 due in the next hour, at their best in two days, 19 h ago, consumers handled 3,600 an hour",
+        "a: 5,000 jobs are due in the next hour; at their best in two days, 19 h ago, consumers handled 3,600 an hour",
     ),
     (
         "overload",
         "a",
         {"due": 5000, "handled": 3600, "handled_at_ms": None},
-        "a: 5,000 due in the next hour, consumers take 3,600 an hour now",
+        "a: 5,000 jobs are due in the next hour; consumers take 3,600 an hour now",
     ),
 ]
 

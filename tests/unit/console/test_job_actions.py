@@ -33,7 +33,11 @@ def test_a_filter_is_read_from_a_url() -> None:
     ("action", "fields", "selectable"),
     [
         ("cancel", {"state": "delayed", "due_before": "+1h"}, True),
-        ("cancel", {"state": "dead"}, False),
+        ("cancel", {"state": "dead"}, True),
+        ("cancel", {"state": "dead", "tag": "a", "group": ""}, True),
+        ("cancel", {"state": "finished"}, True),
+        ("cancel", {"state": "dead", "due_before": "now"}, False),
+        ("cancel", {"state": "reserved"}, False),
         ("cancel", {"tag": "a"}, True),
         ("cancel", {"tag": "a", "state": "ready"}, False),
         ("cancel", {}, False),
@@ -42,17 +46,18 @@ def test_a_filter_is_read_from_a_url() -> None:
         ("redrive", {"state": "ready"}, False),
         ("redrive", {"state": "dead", "error": "x"}, False),
         ("redrive", {"state": "dead", "reason": "buried", "group": "x"}, True),
-        ("purge", {"state": "dead", "group": ""}, True),
-        ("cancel", {"state": "dead", "tag": "a", "group": ""}, False),
         ("cancel", {"tag": "a", "reason": "buried"}, False),
         ("run_now", {"state": "delayed", "retrying": "1"}, False),
         ("cancel", {"state": "delayed", "retrying": "1", "tag": "a"}, False),
-        ("purge", {"state": "finished"}, True),
-        ("purge", {"state": "delayed", "due_after": "now"}, False),
     ],
 )
 def test_what_the_api_can_select_itself(action: str, fields: dict[str, str], selectable: bool) -> None:
-    assert is_selectable(action, read_filter(fields, NOW_MS)) == selectable
+    assert is_selectable(action, read_filter(fields, NOW_MS), is_admin=True) == selectable
+
+
+def test_cancels_of_dead_and_finished_jobs_by_a_filter_are_for_admins() -> None:
+    for state, selectable in (("dead", False), ("finished", False), ("ready", True)):
+        assert is_selectable("cancel", read_filter({"state": state}, NOW_MS), is_admin=False) == selectable
 
 
 def call(action: str, fields: dict[str, str], ids: tuple[str, ...] | None = None, **more: Any) -> Any:
@@ -60,11 +65,11 @@ def call(action: str, fields: dict[str, str], ids: tuple[str, ...] | None = None
     return api_call(action, target, **{"cutoff": "C", "options": {}, "dry_run": False, **more})
 
 
-def test_a_redrive_and_a_purge_of_a_group_name_its_reason_and_error() -> None:
+def test_a_redrive_and_a_cancel_of_a_group_name_its_reason_and_error() -> None:
     group = {"state": "dead", "reason": "buried", "group": ""}
     redrive = call("redrive", group).body
     assert (redrive["reason"], redrive["error"], redrive["cutoff"]) == ("buried", "", "C")
-    purge = call("purge", {**group, "group": "x *"}).query
+    purge = call("cancel", {**group, "group": "x *"}).query
     assert (purge["state"], purge["reason"], purge["error"]) == ("dead", "buried", "x *")
 
 
@@ -78,14 +83,14 @@ def test_every_call_has_the_cutoff() -> None:
     }  # fmt: skip
     assert call("redrive", {"state": "dead"}, ("x",)).body == {"cutoff": "C", "ids": ["x"]}
     assert call("redrive", {"tag": "a"}).body == {"cutoff": "C", "limit": 1_000_000, "tag": "a"}
-    purge = call("purge", {"state": "dead"}, dry_run=True)
+    purge = call("cancel", {"state": "dead"}, dry_run=True)
     assert purge[:2] == ("DELETE", "/topics/t")
     assert purge.query == {"state": "dead", "tag": None, "cutoff": "C", "dry_run": True}
     task = call("cancel", delayed, as_task=True).body
     assert (task["as_task"], "limit" in task) == (True, False)
-    assert call("purge", {"state": "dead"}, as_task=True).query["as_task"]
+    assert call("cancel", {"state": "dead"}, as_task=True).query["as_task"]
     assert call("redrive", {"state": "dead"}, as_task=True).body == {"cutoff": "C", "as_task": True}
-    assert call("purge", {}, ("x", "y")).body["select"] == {
+    assert call("cancel", {"state": "dead"}, ("x", "y")).body["select"] == {
         "cutoff": "C", "ids": [{"topic": "t", "id": "x"}, {"topic": "t", "id": "y"}]
     }  # fmt: skip
 

@@ -80,10 +80,21 @@ def test_sentences_end_where_they_quote_the_error(error: str, text: str, shown: 
 
 
 def test_alerts_do_not_quote_the_most_frequent_error() -> None:
-    alert = {"code": "dying", "text": "t: 3 dead in 1 h, all of them no user hunter*", "top_error": "no user hunter*"}
+    alert = {
+        "code": "dying",
+        "text": "t: 3 jobs died in the last hour, all of them with the error no user hunter*",
+        "top_error": "no user hunter*",
+    }
     late = {"code": "late", "text": "late", "top_error": None}
     assert masked("password", {"alerts": [alert, late]}) == {
-        "alerts": [{**alert, "text": f"t: 3 dead in 1 h, all of them {MASKED}", "top_error": MASKED}, late]
+        "alerts": [
+            {
+                **alert,
+                "text": f"t: 3 jobs died in the last hour, all of them with the error {MASKED}",
+                "top_error": MASKED,
+            },
+            late,
+        ]
     }
 
 

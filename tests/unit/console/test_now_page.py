@@ -59,9 +59,9 @@ def test_many_alerts_of_one_cause_are_one_line() -> None:
     alerts += [{"severity": "warning", "code": "overload", "topic": f"o{number}", "text": "x"} for number in range(3)]
     lines = lines_of(alerts, None)
     assert [line.get("text") for line in lines] == [
-        "848 topics have no consumer: 8,480 jobs ready, the oldest for 14 min 7 s",
-        "5 topics: 15 dead in 1 h: SMTP 421",
-        "5 topics: 15 dead in 1 h: KeyError: 'email'",
+        "848 topics have no consumer: 8,480 jobs are ready, the oldest for 14 min 7 s",
+        "15 jobs died in 5 topics in the last hour: SMTP 421",
+        "15 jobs died in 5 topics in the last hour: KeyError: 'email'",
         None, None, None,
     ]  # fmt: skip
     assert [len(line["shown"]) for line in lines] == [20, 5, 5, 1, 1, 1]
@@ -83,5 +83,5 @@ def test_the_most_urgent_of_equal_alerts_counts() -> None:
 @pytest.mark.parametrize("code", ALERT_CODES)
 def test_each_kind_of_alert_has_words_for_many(code: str) -> None:
     words = cause_words([{"code": code}] * 12)
-    assert words.startswith("12 ")
+    assert "12 " in words
     assert "None" not in words

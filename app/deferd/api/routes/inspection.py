@@ -15,6 +15,7 @@ from deferd.api.operation_router import OperationRouter
 from deferd.api.responses import instant_or_none, seconds
 from deferd.api.routes.queries import TopicsQuery, page_limit
 from deferd.contract import limits
+from deferd.contract.counted import counted
 from deferd.contract.model import Instant, JobId, JobState, Topic
 from deferd.contract.operations import inspection as contract
 from deferd.contract.operations.inspection import Explanation, WhyReason
@@ -330,7 +331,7 @@ def _pushed(facts: JobFacts) -> Iterator[WhyReason]:
     elif target.circuit == "half_open":
         parts.append("the circuit is half open: one request tries whether it responds again")
     else:
-        requests = "1 request is" if target.in_flight == 1 else f"{target.in_flight:,} requests are"
+        requests = counted(target.in_flight, "request is", "requests are")
         parts.append(f"the circuit is closed, and {requests} under way")
     yield WhyReason(
         code="push",
@@ -356,11 +357,7 @@ def _ready(facts: JobFacts, activity: TopicActivity | None) -> Iterator[WhyReaso
     age_ms = None if oldest_ms is None else max(facts.now_ms - oldest_ms, 0)
     rate = None if activity is None else activity.rate
     wait_s = (ahead + 1) / rate if rate else None
-    parts = [
-        f"{ahead:,} {'job is' if ahead == 1 else 'jobs are'} ahead of it"
-        if ahead
-        else "It is the next job of its topic"
-    ]
+    parts = [f"{counted(ahead, 'job is', 'jobs are')} ahead of it" if ahead else "It is the next job of its topic"]
     if age_ms is not None and ahead:
         parts.append(f"the oldest has waited {_span(age_ms / 1000)}")
     if rate is not None:
@@ -485,4 +482,4 @@ def _quoted(error: str) -> str:
 
 
 def _times(count: int | None) -> str:
-    return "once" if count == 1 else f"{count} times"
+    return "once" if count == 1 else f"{count:,} times"

@@ -13,6 +13,7 @@ from deferd.api.operation_router import OperationRouter
 from deferd.api.responses import instant_or_none, seconds
 from deferd.api.routes.inspection import is_visible
 from deferd.api.routes.queries import TopicsQuery, page_limit
+from deferd.contract.counted import counted
 from deferd.contract.operations import now as contract
 from deferd.contract.timestamps import instant
 from deferd.contract.topic_patterns import TopicPatterns
@@ -99,20 +100,25 @@ def _fact(name: str, value: Any) -> tuple[str, Any]:
 
 def _no_consumer(facts: dict[str, Any], now_ms: int) -> str:
     last_ms = facts["last_consumer_at_ms"]
-    seen = "" if last_ms is None else f" for {_span(now_ms - last_ms)}"
-    return f"{facts['ready']:,} ready, oldest {_span(facts['oldest_age_ms'])}, no consumer{seen}"
+    none = "there is no consumer" if last_ms is None else f"there has been no consumer for {_span(now_ms - last_ms)}"
+    return f"{_ready(facts)}; {none}"
+
+
+def _ready(facts: dict[str, Any]) -> str:
+    age = _span(facts["oldest_age_ms"])
+    return counted(facts["ready"], f"job has been ready for {age}", f"jobs are ready, the oldest for {age}")
 
 
 def _push_failing(facts: dict[str, Any], now_ms: int) -> str:
     at_ms, next_ms, failures = facts["last_error_at_ms"], facts["next_try_at_ms"], facts["failures"]
-    parts = [f"the push fails{f' {failures:,} times in a row' if failures > 1 else ''}"]
+    parts = [f"the push has failed{f' {failures:,} times in a row' if failures > 1 else ''}"]
     if at_ms is not None:
         parts[0] += f", the last time {_span(now_ms - at_ms)} ago"
     if facts["last_error"] is not None:
         parts[0] += f" ({_shortened(facts['last_error'])})"
     if facts["ready"]:
-        parts.append(f"{facts['ready']:,} ready, oldest {_span(facts['oldest_age_ms'])}")
-    parts.append("the next request tries it" if next_ms is None else f"next try in {_span(next_ms - now_ms)}")
+        parts.append(_ready(facts))
+    parts.append("the next request tests it" if next_ms is None else f"the next try is in {_span(next_ms - now_ms)}")
     return "; ".join(parts)
 
 
@@ -122,91 +128,93 @@ def _shortened(error: str) -> str:
 
 def _failing(facts: dict[str, Any], _now_ms: int) -> str:
     finished = facts["finished"]
-    done = f"{finished:,} jobs were" if finished > 1 else "1 job was" if finished else "nothing was"
-    parts = [f"{facts['released']:,} attempts failed and {done} finished in {_span(facts['window_ms'])}"]
+    done = counted(finished, "job was", "jobs were") if finished else "nothing was"
+    parts = [f"{counted(facts['released'], 'attempt')} failed and {done} finished in {_span(facts['window_ms'])}"]
     if facts.get("retrying"):
         least = "" if facts["exact"] else "at least "
-        jobs = "1 job waits" if facts["retrying"] == 1 else f"{facts['retrying']:,} jobs wait"
-        parts.append(f"{least}{jobs} for another attempt")
+        parts.append(f"{least}{counted(facts['retrying'], 'job waits', 'jobs wait')} for another attempt")
     if facts.get("top_error") is not None:
-        parts.append(f"the usual error: {_shortened(facts['top_error'])}")
+        parts.append(f"the most frequent error is {_shortened(facts['top_error'])}")
     return "; ".join(parts)
 
 
 def _behind(facts: dict[str, Any], _now_ms: int) -> str:
     rate, wait_ms = facts["rate"], facts["estimated_wait_ms"]
-    parts = [f"{facts['ready']:,} ready, oldest {_span(facts['oldest_age_ms'])}"]
     if wait_ms is not None:
-        parts.append(f"consumers take {rate:,.3g} a second, so the last waits {_span(wait_ms)}")
-    elif facts["reserved"]:
-        parts.append(f"{facts['reserved']:,} held")
-    return ", ".join(parts)
+        return f"{_ready(facts)}; consumers take {rate:,.3g} a second, so the last one waits {_span(wait_ms)}"
+    return f"{_ready(facts)}; consumers hold {facts['reserved']:,}" if facts["reserved"] else _ready(facts)
 
 
 def _dying(facts: dict[str, Any], _now_ms: int) -> str:
     about = "" if facts["exact"] else "about "
-    share = "all" if facts["top_dead"] == facts["dead"] else f"{about}{facts['top_dead']:,}"
+    share = "all of them " if facts["top_dead"] == facts["dead"] else f"{about}{facts['top_dead']:,} of them "
     error, reason = facts["top_error"], facts["top_reason"]
-    if error is None:
-        what = "without an error" if reason == UNKNOWN else f"{reason.replace('_', ' ')} without an error"
+    if error is not None:
+        what = f"with the error {_shortened(error)}"
     else:
-        what = _shortened(error)
-    return f"{about}{facts['dead']:,} dead in 1 h, {share} of them {what}"
+        what = "without an error" + ("" if reason == UNKNOWN else f" ({reason.replace('_', ' ')})")
+    return f"{about}{counted(facts['dead'], 'job')} died in the last hour, {'' if facts['dead'] == 1 else share}{what}"
 
 
 def _paused(facts: dict[str, Any], now_ms: int) -> str:
     since_ms = facts["since_at_ms"]
-    since = "" if since_ms is None else f" for {_span(now_ms - since_ms)}"
-    due = f", {facts['due']:,} due" if facts["due"] else ""
+    paused = "it is paused" if since_ms is None else f"it has been paused for {_span(now_ms - since_ms)}"
+    due = f" and {facts['due']:,} more {'is' if facts['due'] == 1 else 'are'} due" if facts["due"] else ""
     by = "" if facts["by"] is None else f" by {facts['by']}"
     why = "" if facts.get("why") is None else f" ({facts['why']})"
-    return f"paused{since}{by}{why}, {facts['ready']:,} ready{due}"
+    return f"{paused}{by}{why}; {counted(facts['ready'], 'job is', 'jobs are')} ready{due}"
 
 
 def _late(facts: dict[str, Any], _now_ms: int) -> str:
-    return f"{facts['jobs']:,} delayed and due, oldest {_span(facts['overdue_ms'])} late: the timer does not keep up"
+    late = f"{'by' if facts['jobs'] == 1 else 'the oldest by'} {_span(facts['overdue_ms'])}"
+    jobs = counted(facts["jobs"], "job is", "jobs are")
+    return f"{jobs} due and still delayed, {late}: the timer does not keep up"
 
 
 def _shelf_behind(facts: dict[str, Any], now_ms: int) -> str:
     if facts.get("why") is not None:
         return f"{facts['why']}: calls that need its jobs fail, and jobs become late if this lasts"
     first_ms, within_ms, rate = facts["first_due_at_ms"], facts["within_ms"], facts["rate"]
-    number, is_one = f"{facts['jobs']:,}", facts["jobs"] == 1
+    is_one = facts["jobs"] == 1
     due = f"due within {_span(within_ms)}" if within_ms else "that is due" if is_one else "that are due"
     first = f"{_span(now_ms - first_ms)} late" if first_ms <= now_ms else f"due in {_span(first_ms - now_ms)}"
     return (
-        f"{number} {'job' if is_one else 'jobs'} {due} {'is' if is_one else 'are'} still on the shelf, the first is "
-        f"{first}; {f'{rate:,.0f}' if rate >= 100 else f'{rate:.3g}'} a second are loaded"
+        f"{counted(facts['jobs'], 'job')} {due} {'is' if is_one else 'are'} still on the shelf; "
+        f"{'it' if is_one else 'the first'} is {first}, and the service loads "
+        f"{f'{rate:,.0f}' if rate >= 100 else f'{rate:.3g}'} a second"
     )
 
 
 def _durability(facts: dict[str, Any], _now_ms: int) -> str:
     return (
-        f"asks for durability {facts['durability']}, the store gives {facts['available']} ({facts['why']}): puts "
-        "without a level of their own are refused"
+        f"it asks for durability {facts['durability']}, and the store gives {facts['available']} ({facts['why']}): "
+        "puts without a level of their own are refused"
     )
 
 
 def _timer(facts: dict[str, Any], _now_ms: int) -> str:
     who = "the timer does not get to it" if facts["running"] else "no timer runs"
-    return f"shard {facts['shard']}: work is overdue by {_span(facts['overdue_ms'])}, {who}"
+    return f"shard {facts['shard']}: its work is overdue by {_span(facts['overdue_ms'])}, and {who}"
 
 
 def _shard_unavailable(facts: dict[str, Any], _now_ms: int) -> str:
     shards = facts["shards"]
     numbers = ", ".join(map(str, shards))
-    name = "shard" if len(shards) == 1 else "shards"
-    return f"the store cannot be reached for {name} {numbers}: topics are missing here"
+    name, their = ("shard", "its") if len(shards) == 1 else ("shards", "their")
+    return f"the store can't be reached for {name} {numbers}: {their} topics are missing here"
 
 
 def _schedules_missed(facts: dict[str, Any], now_ms: int) -> str:
     ago = _span(now_ms - facts["last_missed_at_ms"])
-    return f"schedule {facts['schedule']} missed a run {ago} ago, {facts['missed']:,} in all"
+    if facts["missed"] == 1:
+        return f"schedule {facts['schedule']} missed a run {ago} ago"
+    return f"schedule {facts['schedule']} missed {facts['missed']:,} runs, the last one {ago} ago"
 
 
 def _topic_full(facts: dict[str, Any], _now_ms: int) -> str:
-    full = "full, puts are refused" if facts["jobs"] >= facts["max_jobs"] else "nearly full"
-    return f"{facts['jobs']:,} of {facts['max_jobs']:,} jobs: {full}"
+    if facts["jobs"] >= facts["max_jobs"]:
+        return f"it is full, with {counted(facts['jobs'], 'job')}: puts are refused"
+    return f"it is nearly full, with {facts['jobs']:,} of {counted(facts['max_jobs'], 'job')}"
 
 
 def _overload(facts: dict[str, Any], now_ms: int) -> str:
@@ -215,7 +223,7 @@ def _overload(facts: dict[str, Any], now_ms: int) -> str:
         rate = f"consumers take {handled} now"
     else:
         rate = f"at their best in two days, {_span(now_ms - at_ms)} ago, consumers handled {handled}"
-    return f"{facts['due']:,} due in the next hour, {rate}"
+    return f"{counted(facts['due'], 'job is', 'jobs are')} due in the next hour; {rate}"
 
 
 _TEXTS = {

@@ -16,6 +16,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from deferd.cli.framework.standard_streams import discard
+from deferd.contract.counted import counted
 from deferd.contract.fields import Field, Kind
 from deferd.contract.timestamps import format_instant
 
@@ -213,9 +214,7 @@ def short_span(seconds: float | None) -> str:
     return "-" if seconds is None else span(float(int(seconds))).partition(" ")[0]
 
 
-def count(number: int, noun: str) -> str:
-    """``1 job``, ``1,200 jobs``."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+count = counted
 
 
 def number(value: float | None) -> str:

@@ -75,14 +75,16 @@ function timeCell(at) {
   return cell;
 }
 
+const counted = (number, one, many) => `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
+
 function rowOf(event) {
   const row = element("tr");
   row.event = event;
   if (event.event === "dropped") {
     row.className = "gap";
     const cell = element("td", "wrap", event.topics !== undefined
-      ? `Too many topics match: ${event.topics} of them are not followed. Filter by topic.`
-      : `${event.count === undefined ? "Some" : event.count.toLocaleString("en")} events of ${event.topic} are missing: the topic keeps fewer than came.`);
+      ? `Too many topics match, so ${counted(event.topics, "is", "are")} not followed. Filter by topic.`
+      : `${event.count === undefined ? "Some events" : counted(event.count, "event", "events")} of ${event.topic} ${event.count === 1 ? "is" : "are"} missing: the topic keeps fewer than came.`);
     cell.colSpan = 5;
     row.append(cell);
     return row;

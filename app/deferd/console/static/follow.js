@@ -29,7 +29,7 @@ function note(now, at) {
   const by = seen.by || "its consumer";
   goneFrom = seen.state;
   if (seen.state !== "reserved") {
-    const text = seen.state === "finished" || seen.state === "dead" ? "its retention ended, or it was removed"
+    const text = seen.state === "finished" || seen.state === "dead" ? "its retention ended, or it was cancelled"
       : `finished or cancelled, within ${spanText(lookedAt, at)}: this page saw no consumer`;
     notes.push({ at, title: "Gone", text, isLast: true });
   } else if (now.why === "cancelled") {

@@ -202,6 +202,21 @@ function startCopying() {
   });
 }
 
+// A link to the page becomes a button that copies it. Browsers allow copying only over HTTPS and on this machine.
+function startLinks() {
+  const links = navigator.clipboard ? document.querySelectorAll("[data-copy-link]") : [];
+  for (const link of links) {
+    link.textContent = "Copy link";
+    link.addEventListener("click", async (event) => {
+      if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+      event.preventDefault();
+      await navigator.clipboard.writeText(link.href);
+      link.textContent = "Copied";
+      setTimeout(() => { link.textContent = "Copy link"; }, 1500);
+    });
+  }
+}
+
 // An open menu has a form: its region waits, so that what is typed stays.
 function startMenus() {
   document.addEventListener("toggle", (event) => {
@@ -256,5 +271,6 @@ const startUndos = () => document.querySelectorAll("[data-undo]").forEach(startU
 startUndos();
 document.addEventListener("htmx:afterSwap", startUndos); // that of a task comes with its end
 startCopying();
+startLinks();
 startMenus();
 startTyped();

@@ -70,7 +70,7 @@ function showStale() {
       region.before(note);
     }
     isSaid = true;
-    note.textContent = `${state.why}. What is shown is ${duration((Date.now() - state.freshAt) / 1000)} old; trying again.`;
+    note.textContent = `${state.why.replace(/\.$/, "")}. What is shown is ${duration((Date.now() - state.freshAt) / 1000)} old; trying again.`;
   }
 }
 

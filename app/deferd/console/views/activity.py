@@ -101,7 +101,7 @@ async def task(visit: Visit, id: str) -> Response:
 async def stop(visit: Visit, id: str) -> Response:
     """End a task; what is done stays done."""
     await visit.write("DELETE", api_path("tasks", id))
-    return visit.redirect(page_path("console", "tasks", id), notice="It stops within a second.")
+    return visit.redirect(page_path("console", "tasks", id), notice="The task stops within a second.")
 
 
 _SHOWN_AT_FIRST = 100

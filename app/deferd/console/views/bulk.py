@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from starlette.responses import Response
 
@@ -15,10 +15,11 @@ from deferd.console.api_calls import ApiRefused, api_path, page_path
 from deferd.console.json_text import member_text, off_loop, parse, plain
 from deferd.console.undo import undo as undo_cancel
 from deferd.console.views.filters import JobListFilter, read_filter, refuse_masked_error
-from deferd.console.views.jobs import ACTIONS, KEPT_IN_URL, jobs_url, read_rows
+from deferd.console.views.jobs import ACTIONS, KEPT_IN_URL, jobs_url, list_query, read_rows
 from deferd.console.views.redrive_rate import RedriveRate, read_redrive_rate
 from deferd.console.views.typed_times import NewDueTime, read_new_due_time
 from deferd.console.visit import PageList, Visit
+from deferd.contract.counted import counted
 from deferd.contract.limits import BULK_MAX, REDRIVE_MAX, SELECT_IDS_MAX
 from deferd.contract.timestamps import format_instant, parse_instant
 
@@ -26,8 +27,12 @@ pages = PageList()
 _PAGES_SEARCHED = 20
 _VALUE_SHOWN = 100
 _BODY_SHOWN = 160
+_LINK_MAX = 6000
+"""Characters of a link, percent-encoded once more: so it is in the URL of the log-in, which has at most 8,192 bytes."""
 _CALLS_KEPT = 5
 """Requests that the action itself needs: it would be refused if reading the samples used up the rate limit."""
+_IN_LINK = (*KEPT_IN_URL, "action", "all", "id_list", "when", "when_zone", "by", "spread")
+"""What a link to a preview may say; the person who opens it confirms it."""
 TYPED_ABOVE = 1000
 """Above this many jobs, people must type the name of the topic, and a task does it."""
 
@@ -50,28 +55,68 @@ class _ApiCall(NamedTuple):
 
 
 @pages.action("/console/topics/{topic}/bulk/preview")
-async def preview(visit: Visit, topic: str) -> Response:
-    """Count what an action would change; nothing changes."""
+async def select(visit: Visit, topic: str) -> Response:
+    """Lead to the preview of an action on the selected jobs: its URL names them, unless they are too many for one."""
     form = await visit.form_lists()
     fields = {name: values[-1] for name, values in form.items()}
-    action = fields.get("action", "")
-    if action not in ACTIONS:
-        return visit.redirect(jobs_url(topic), problem="Choose what to do.")
+    if not fields.get("all"):
+        fields["id_list"] = " ".join(list(dict.fromkeys(form.get("ids", [])))[:SELECT_IDS_MAX])
     wanted = _filter_of(visit, fields)
+    problem = _not_chosen(fields, wanted)
+    if problem is not None:
+        return visit.redirect(jobs_url(topic, list_query(fields, wanted)), problem=problem)
+    link = _link(topic, fields, wanted)
+    return await _first_preview(visit, topic, fields) if link is None else visit.redirect(link)
+
+
+@pages.page("/console/topics/{topic}/bulk")
+async def preview(visit: Visit, topic: str) -> Response:
+    """Count what an action would change; nothing changes."""
+    return await _first_preview(visit, topic, {name: visit.query[name] for name in _IN_LINK if name in visit.query})
+
+
+async def _first_preview(visit: Visit, topic: str, fields: Mapping[str, str]) -> Response:
+    """The preview of what was selected, or of what somebody else's link selects, with a cutoff of now."""
+    wanted = _filter_of(visit, fields)
+    problem = _not_chosen(fields, wanted)
+    back = jobs_url(topic, list_query(fields, wanted))
+    if problem is not None:
+        return visit.redirect(back, problem=problem)
+    action = fields["action"]
+    ids = None if fields.get("all") else tuple(dict.fromkeys(fields["id_list"].split()))[:SELECT_IDS_MAX]
     is_complete = True
-    if fields.get("all"):
-        ids = None
-        if not is_selectable(action, wanted):
-            if not wanted.is_search and wanted.state is None:
-                return visit.redirect(jobs_url(topic), problem="Choose a state or a tag first: not all jobs at once.")
-            found, is_complete = await _matching_ids(visit, topic, wanted)
-            ids = tuple(found)
-    else:
-        ids = tuple(dict.fromkeys(form.get("ids", [])))[:SELECT_IDS_MAX]
+    if ids is None and not is_selectable(action, wanted, is_admin=visit.may("admin")):
+        found, is_complete = await _matching_ids(visit, topic, wanted)
+        ids = tuple(found)
     if ids == ():
-        text = "No job matches." if fields.get("all") else "Select some jobs first."
-        return visit.redirect(_back(topic, fields), problem=text)
-    return await _preview(visit, action, Target(topic, ids, wanted), None, fields, is_complete=is_complete)
+        return visit.redirect(back, problem="No job matches.")
+    is_timed = action == "reschedule" and any(fields.get(name) for name in ("when", "by", "spread"))
+    new = read_new_due_time(fields, visit.now_ms) if is_timed else None
+    problem = None if new is None else new.problem
+    target = Target(topic, ids, wanted)
+    return await _preview(visit, action, target, None, fields, problem=problem, new=new, is_complete=is_complete)
+
+
+def _not_chosen(fields: Mapping[str, str], wanted: JobListFilter) -> str | None:
+    """What a person has not chosen yet."""
+    if fields.get("action") not in ACTIONS:
+        return "Choose what to do."
+    if not fields.get("all"):
+        return None if fields.get("id_list", "").split() else "Select some jobs first."
+    if wanted.is_search or wanted.state is not None or fields["action"] == "redrive":
+        return None
+    return "Choose a state or a tag first: not all jobs at once."
+
+
+def _link(topic: str, fields: Mapping[str, str], wanted: JobListFilter, new: NewDueTime | None = None) -> str | None:
+    """The URL of a preview, which selects the same for everybody; None if it would be too long."""
+    selected = {"all": "1"} if fields.get("all") else {"id_list": fields.get("id_list", "")}
+    query = {"action": fields["action"], **list_query(fields, wanted), **selected}
+    if new is not None and new.is_read:
+        query |= {"when": new.at} if new.at is not None else {"by": new.given_by}
+        query |= {"spread": new.given_spread} if new.given_spread else {}
+    link = f"{page_path('console', 'topics', topic, 'bulk')}?{urlencode(query)}"
+    return link if len(quote(link, safe="")) <= _LINK_MAX else None
 
 
 @pages.action("/console/topics/{topic}/bulk")
@@ -82,10 +127,9 @@ async def act(visit: Visit, topic: str) -> Response:
     if action not in ACTIONS:
         return visit.redirect(jobs_url(topic))
     ids = tuple(fields["id_list"].split()) if fields.get("id_list") else None
-    frozen = {name: at for name in ("due_after", "due_before") if (at := fields.get(f"frozen_{name}"))}
-    target = Target(topic, ids, _filter_of(visit, {**fields, **frozen}))
-    if ids is None and not is_selectable(action, target.wanted):
-        raise ApiRefused(422, {"detail": "Nothing was done: for this filter the jobs must be named. Preview it again."})
+    target = Target(topic, ids, _filter_of(visit, fields))
+    if ids is None and not is_selectable(action, target.wanted, is_admin=visit.may("admin")):
+        raise ApiRefused(422, {"detail": "Nothing was done: this filter needs the ids of the jobs. Preview it again."})
     cutoff = fields.get("cutoff", "")
     if not cutoff:
         raise ApiRefused(422, {"detail": "Nothing was done: only what a preview has counted is changed. Preview it."})
@@ -99,7 +143,7 @@ async def act(visit: Visit, topic: str) -> Response:
     if matched > TYPED_ABOVE and fields.get("typed", "").strip() != topic:
         problem = f"Type the name of the topic, {topic}, to confirm: these are more than {TYPED_ABOVE:,} jobs."
         return await _preview(visit, action, target, cutoff, fields, problem=problem, new=new)
-    back = _back(topic, fields)
+    back = jobs_url(topic, list_query(fields, target.wanted))
     as_task = ids is None and (matched > TYPED_ABOVE or rate.per_s is not None)
     options = _options(action, fields) if new is None else new.options()
     options |= {} if rate.per_s is None else {"rate": rate.per_s}
@@ -131,7 +175,7 @@ async def undo(visit: Visit) -> Response:
         to += f"?undo={form.get('token', '')}"
     if not put_back and not left:
         return visit.redirect(to, problem="There is nothing to put back: it is too late, or it was done already.")
-    notice = f"Put {put_back:,} {'job' if put_back == 1 else 'jobs'} back."
+    notice = f"Put {counted(put_back, 'job')} back."
     if left:
         notice += f" {left:,} could not be put back: other jobs have their ids by now, the topic is full, or a schedule"
         notice += " has gone on."
@@ -152,6 +196,7 @@ async def _preview(
     """The page that counts. Without a cutoff that of the count holds: it is by the clock of the topic's own shard."""
     found = await _count(visit, action, target, cutoff)
     await _show_samples(visit, target.topic, found["samples"])
+    kept = list_query(fields, target.wanted)
     return visit.render(
         "bulk_preview.html",
         status=200 if problem is None else 422,
@@ -162,8 +207,8 @@ async def _preview(
         scope=ACTIONS[action].scope,
         target=target,
         id_list=" ".join(target.ids or ()),
-        kept={name: value for name, value in fields.items() if name in KEPT_IN_URL},
-        frozen={"due_after": target.wanted.due_after, "due_before": target.wanted.due_before},
+        kept=kept,
+        link=_link(target.topic, fields, target.wanted, new),
         found=found,
         cutoff=found["cutoff"],
         is_complete=is_complete and found["complete"],
@@ -174,7 +219,7 @@ async def _preview(
         new=new,
         lands=None if new is None or not new.is_read else _lands(new, found, visit.now_ms or 0),
         request_id=secrets.token_hex(12),
-        back=_back(target.topic, fields),
+        back=jobs_url(target.topic, kept),
         has_undo=action == "cancel" and found["complete"],
         most_undone=BULK_MAX,
     )
@@ -221,22 +266,25 @@ async def _count(
     return {"was": {}, "samples": [], "complete": True, **found}
 
 
-def is_selectable(action: str, wanted: JobListFilter) -> bool:
+def is_selectable(action: str, wanted: JobListFilter, *, is_admin: bool) -> bool:
     """Whether the API itself can select these jobs for this action. Otherwise they are found first and named by id."""
-    if (wanted.reason or wanted.group is not None) and action not in {"redrive", "purge"}:
-        return False
     if wanted.id or wanted.error or wanted.retrying:
-        return False
-    if wanted.tag and wanted.state and action not in {"redrive", "purge"}:
         return False
     has_due = wanted.due_after is not None or wanted.due_before is not None
     if action == "redrive":
         return wanted.state in {None, "dead"} and not has_due
-    if action == "purge":
-        return not has_due
+    if _is_of_ended(action, wanted):
+        return is_admin and not has_due
+    if wanted.reason or wanted.group is not None:
+        return False
     if wanted.tag:
-        return not has_due
+        return wanted.state is None and not has_due
     return wanted.state in {"delayed", "ready"}
+
+
+def _is_of_ended(action: str, wanted: JobListFilter) -> bool:
+    """Whether it is a cancel of dead or finished jobs: for a filter that is the purge of the API, which admins may."""
+    return action == "cancel" and wanted.state in {"dead", "finished"}
 
 
 def api_call(
@@ -268,11 +316,11 @@ def api_call(
         if dry_run:
             body["dry_run"] = True
         return _ApiCall("POST", api_path("topics", topic, "redrive"), body, {})
-    if action == "purge" and ids is None and (wanted.state or of_group):
+    if ids is None and _is_of_ended(action, wanted):
         query: dict[str, Any] = {"state": wanted.state, "tag": wanted.tag or None, **of_group, **cut}
         query |= {"dry_run": True} if dry_run else {"as_task": True} if as_task else {}
         return _ApiCall("DELETE", api_path("topics", topic), None, query)
-    verb = "cancel" if action in {"cancel", "purge"} else "reschedule"
+    verb = "cancel" if action == "cancel" else "reschedule"
     select: dict[str, Any] = dict(cut)
     if ids is not None:
         select["ids"] = [{"topic": topic, "id": job_id} for job_id in ids]
@@ -305,32 +353,27 @@ def _options(action: str, fields: Mapping[str, str]) -> dict[str, Any]:
     if action == "run_now":
         return {"delay": 0}
     # A job that began to run since the preview is left alone: it was not among what the preview showed.
-    return {"if_reserved": "refuse"} if action in {"cancel", "purge"} and fields.get("held") != "cancel" else {}
+    return {"if_reserved": "refuse"} if action == "cancel" and fields.get("held") != "cancel" else {}
 
 
 def _result_text(action: str, result: dict[str, Any]) -> tuple[str, bool]:
     """What was done in words, and whether anything was."""
     done = next(result[name] for name in ("done", "redriven", "removed") if name in result)
-    text = f"{done:,} {'job' if done == 1 else 'jobs'} {ACTIONS[action].done}."
+    text = f"{counted(done, 'job was', 'jobs were')} {ACTIONS[action].done}."
     matched = result.get("matched", done)
     left = matched - done
-    if left and action in {"cancel", "purge"}:
-        text += f" {left:,} of {matched:,} left: {'a consumer holds it' if left == 1 else 'consumers hold them'}."
+    if left and action == "cancel":
+        one, many = "was left alone: a consumer holds it", "were left alone: consumers hold them"
+        text += f" {counted(left, one, many)}."
     elif left:
-        text += f" {left:,} of {matched:,} stayed as {'it was' if left == 1 else 'they were'}."
-    were_held = result.get("was", {}).get("reserved", 0) - left if action in {"cancel", "purge"} else 0
+        text += f" {counted(left, 'stayed as it was', 'stayed as they were')}."
+    were_held = result.get("was", {}).get("reserved", 0) - left if action == "cancel" else 0
     if were_held > 0:
-        text += f" Consumers held {were_held:,} of them, and get an error at their next request."
+        text += f" Consumers held {were_held:,} of them and get an error at their next request."
     undoable = result.get("undoable", done)
     if undoable < done:
-        text += f" {done - undoable:,} of them can't be put back." if undoable else " That can't be undone."
-    return text if result.get("complete", True) else f"{text} There are more: do it again for them.", done > 0
-
-
-def _back(topic: str, fields: Mapping[str, str]) -> str:
-    # An empty group is that of the jobs without an error.
-    kept = {name: fields[name] for name in KEPT_IN_URL if fields.get(name) or (name == "group" and name in fields)}
-    return f"{jobs_url(topic)}?{urlencode(kept)}" if kept else jobs_url(topic)
+        text += f" {done - undoable:,} of them can't be put back." if undoable else " This can't be undone."
+    return text if result.get("complete", True) else f"{text} There are more of them: repeat the action.", done > 0
 
 
 def _filter_of(visit: Visit, fields: Mapping[str, str]) -> JobListFilter:

@@ -1,4 +1,4 @@
-"""Dead jobs by error, and a redrive or purge of all jobs of one error."""
+"""Dead jobs by error, and a redrive or cancel of all jobs of one error."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from starlette.responses import Response
 
 from deferd.console.api_calls import api_path, page_path
-from deferd.console.rendering import number
 from deferd.console.views.bulk import TYPED_ABOVE
 from deferd.console.views.filters import LOOKS_BACK, read_filtered, refuse_masked_error, since_instant, topics_filter
 from deferd.console.views.redrive_rate import RedriveRate, read_redrive_rate
 from deferd.console.visit import PageList, Visit
+from deferd.contract.counted import counted
 from deferd.contract.limits import REDRIVE_MAX
 
 pages = PageList()
@@ -48,10 +48,10 @@ async def redrive_page(visit: Visit) -> Response:
     return await _preview(visit, "redrive", _without_cutoff(visit.query))
 
 
-@pages.page("/console/dead/purge")
-async def purge_page(visit: Visit) -> Response:
-    """What a purge of a group would do."""
-    return await _preview(visit, "purge", _without_cutoff(visit.query))
+@pages.page("/console/dead/cancel")
+async def cancel_page(visit: Visit) -> Response:
+    """What a cancel of a group would do."""
+    return await _preview(visit, "cancel", _without_cutoff(visit.query))
 
 
 @pages.action("/console/dead/redrive")
@@ -60,10 +60,10 @@ async def redrive(visit: Visit) -> Response:
     return await _act(visit, "redrive")
 
 
-@pages.action("/console/dead/purge")
-async def purge(visit: Visit) -> Response:
-    """Purge the jobs of a group that were dead at its preview."""
-    return await _act(visit, "purge")
+@pages.action("/console/dead/cancel")
+async def cancel(visit: Visit) -> Response:
+    """Cancel the jobs of a group that were dead at its preview."""
+    return await _act(visit, "cancel")
 
 
 def _without_cutoff(group: Mapping[str, str]) -> dict[str, str]:
@@ -89,7 +89,7 @@ async def _preview(visit: Visit, action: str, group: Mapping[str, str], problem:
         cutoff=found["cutoff"],
         rate=read_redrive_rate(group),
         typed=group.get("typed", ""),
-        # Of a job that was removed just now the id alone is known.
+        # Of a job that was cancelled just now the id alone is known.
         samples=[job or {"id": sample["id"]} for job, sample in zip(read, found["samples"], strict=True)],
         problem=problem,
     )
@@ -111,20 +111,19 @@ async def _act(visit: Visit, action: str) -> Response:
     if as_task:
         return visit.redirect(page_path("console", "tasks", result["id"]))
     count = result["redriven" if action == "redrive" else "removed"]
-    done = "ready again" if action == "redrive" else "purged"
-    jobs = "1 job" if count == 1 else f"{number(count)} jobs"
-    verb = ("is" if count == 1 else "are") if action == "redrive" else ("was" if count == 1 else "were")
-    text = f"{jobs} of {topic} {verb} {done}."
+    done = "ready again" if action == "redrive" else "cancelled"
+    one, many = ("is", "are") if action == "redrive" else ("was", "were")
+    text = f"{counted(count, f'job of {topic} {one}', f'jobs of {topic} {many}')} {done}."
     return visit.redirect("console/dead", notice=text, problem=None if count else text)
 
 
 async def _sweep(visit: Visit, action: str, group: Mapping[str, str], rate: float | None = None, **how: bool) -> Any:
-    """A redrive or purge of the jobs with this topic, reason and error that were dead at the cutoff."""
+    """A redrive or cancel of the jobs with this topic, reason and error that were dead at the cutoff."""
     refuse_masked_error(visit, group.get("error"))
     topic = api_path("topics", group.get("topic", ""))
     wanted = {"reason": group.get("reason") or None, "error": group.get("error", "")}
     wanted["cutoff"] = group.get("cutoff") or None
-    if action == "purge":
+    if action == "cancel":  # of a group that is the purge of the API
         return await visit.write("DELETE", topic, state="dead", **wanted, **how)
     given = {name: value for name, value in {**wanted, "rate": rate}.items() if value is not None}
     limit = {} if how.get("as_task") else {"limit": REDRIVE_MAX}

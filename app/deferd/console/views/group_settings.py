@@ -14,6 +14,7 @@ from deferd.console.views.forms import Form, FormField, comma_separated, read_li
 from deferd.console.views.topics import FIELDS as SETTINGS
 from deferd.console.visit import PageList, Visit
 from deferd.contract import limits
+from deferd.contract.counted import counted
 from deferd.contract.model import TopicSettings
 from deferd.contract.topic_patterns import TopicPatterns
 
@@ -87,7 +88,7 @@ async def store(visit: Visit) -> Response:
             stored += 1
     if form.errors:
         return _page(visit, form, stored=stored)
-    notice = f"Stored for {stored} {'topic' if stored == 1 else 'topics'}, for jobs put from now on."
+    notice = f"Stored for {counted(stored, 'topic')}: jobs put from now on have these settings."
     return visit.redirect("console/topics", notice=notice)
 
 

@@ -18,6 +18,7 @@ from deferd.console.undo import undoable
 from deferd.console.views.typed_times import read_new_due_time
 from deferd.console.visit import PageList, Visit
 from deferd.contract import limits
+from deferd.contract.counted import counted
 
 pages = PageList()
 SHOWN_FIRST = 64_000
@@ -235,7 +236,7 @@ def timeline(job: dict[str, Any], events: Sequence[dict[str, Any]] = ()) -> list
     failed = job["attempts"] - (state in {"reserved", "finished"})  # the last one runs, or was no failure
     ended_before = min(log[0]["attempt"] - 1 if log else failed, failed)
     if ended_before > 0:
-        title = f"{ended_before} earlier {'attempt' if ended_before == 1 else 'attempts'}"
+        title = counted(ended_before, "earlier attempt")
         entries.append(_entry(None, "past", title, "no longer in the log"))
     entries += [_handed_out(pop) for pop in pops.values()]
     for ended in log:

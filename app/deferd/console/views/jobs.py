@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 from starlette.responses import Response
 
@@ -21,7 +22,7 @@ KEPT_IN_URL = (
     *("state", "id", "tag", "error", "reason", "group", "retrying", "due_after", "due_before", "zone"),
     *("order", "limit"),
 )
-"""The query of the list's URL, for the way back to it."""
+"""What says in a URL which jobs a list has, and how they are ordered."""
 _NOTHING: dict[str, Any] = {
     **dict.fromkeys(("exact", "next_url", "first_url", "searched", "matching", "total", "refused")),
     "rows": [],
@@ -44,9 +45,8 @@ class Action(NamedTuple):
 ACTIONS = {
     "run_now": Action("Run now", "made due now", "put", {"delayed"}),
     "reschedule": Action("Reschedule", "rescheduled", "put", {"delayed", "ready"}),
-    "redrive": Action("Redrive", "ready again", "admin", {"dead"}),
+    "redrive": Action("Redrive", "redriven", "admin", {"dead"}),
     "cancel": Action("Cancel", "cancelled", "cancel"),
-    "purge": Action("Purge", "removed", "admin"),
 }
 
 
@@ -66,7 +66,7 @@ async def jobs(visit: Visit, topic: str) -> Response:
         "size": _size(visit),
         "order": visit.query.get("order") if visit.query.get("order") in {"asc", "desc"} else _order_of(wanted),
         "default_order": _order_of(wanted),
-        "title_state": wanted.state or "all",
+        "link": jobs_url(topic, list_query(visit.query, wanted)),
         "actions": {
             name: action for name, action in ACTIONS.items() if wanted.state is None or wanted.state in action.states
         },
@@ -174,6 +174,16 @@ async def _exact(visit: Visit, topic: str, job_id: str) -> str | None:
     return job_id
 
 
-def jobs_url(topic: str) -> str:
+def jobs_url(topic: str, query: Mapping[str, str] | None = None) -> str:
     """The page of a topic's jobs."""
-    return page_path("console", "topics", topic, "jobs")
+    return page_path("console", "topics", topic, "jobs") + (f"?{urlencode(query)}" if query else "")
+
+
+def list_query(fields: Mapping[str, str], wanted: JobListFilter) -> dict[str, str]:
+    """The query of a list that is the same for everybody, and later: with instants in place of typed times."""
+    # An empty group is that of the jobs without an error.
+    kept = {name: fields[name] for name in KEPT_IN_URL if fields.get(name) or (name == "group" and name in fields)}
+    instants = {name: at for name in ("due_after", "due_before") if (at := getattr(wanted, name)) is not None}
+    if instants.keys() == kept.keys() & {"due_after", "due_before"}:  # otherwise one can't be read: it stays as typed
+        kept.pop("zone", None)
+    return {**kept, **instants}

@@ -18,6 +18,7 @@ from deferd.console.views.topics import read_topics, without_now
 from deferd.console.views.typed_times import NewDueTime, read_new_due_time
 from deferd.console.visit import PageList, Visit
 from deferd.contract import limits
+from deferd.contract.counted import counted
 
 pages = PageList()
 HOURS = 6
@@ -86,35 +87,37 @@ def cause_words(alerts: Sequence[Mapping[str, Any]]) -> str:
     """What many alerts of one cause say together."""
     first, count = alerts[0], f"{len(alerts):,}"
 
-    def total(*names: str) -> str:
-        return f"{sum(alert.get(name) or 0 for alert in alerts for name in names):,}"
+    def total(one: str, many: str, *names: str) -> str:
+        return counted(sum(alert.get(name) or 0 for alert in alerts for name in names), one, many)
 
     error = first.get("top_error") or first.get("last_error")
     of_error = f": {shortened(error)}" if error else ""
+    ready = total("job is", "jobs are", "ready")
     oldest = duration(max((alert.get("oldest_age") or 0 for alert in alerts), default=0))
     match first["code"]:
         case "no_consumer":
-            return f"{count} topics have no consumer: {total('ready')} jobs ready, the oldest for {oldest}"
+            return f"{count} topics have no consumer: {ready} ready, the oldest for {oldest}"
         case "behind":
-            return f"{count} topics are behind: {total('ready')} jobs ready, the oldest for {oldest}"
+            return f"{count} topics are behind: {ready} ready, the oldest for {oldest}"
         case "push_failing":
-            return f"{count} push targets fail, {total('ready')} jobs ready{of_error}"
+            return f"{count} push targets fail, and {ready} ready{of_error}"
         case "failing":
-            return f"{count} topics: {total('released')} attempts failed{of_error}"
+            return f"{total('attempt', 'attempts', 'released')} failed in {count} topics{of_error}"
         case "dying":
-            return f"{count} topics: {total('dead')} dead in 1 h{of_error}"
+            return f"{total('job', 'jobs', 'dead')} died in {count} topics in the last hour{of_error}"
         case "late":
-            return f"{count} topics: {total('jobs')} jobs are due and still delayed"
+            return f"{total('job is', 'jobs are', 'jobs')} due and still delayed in {count} topics"
         case "topic_full":
-            return f"{count} topics are full, or nearly"
+            return f"{count} topics are full, or nearly full"
         case "paused":
             by = f" by {first['by']}" if first.get("by") else ""
             why = f" ({first['why']})" if first.get("why") else ""
-            return f"{count} topics are paused{by}{why} and hold back {total('ready', 'due')} jobs"
+            return f"{count} topics are paused{by}{why} and hold back {total('job', 'jobs', 'ready', 'due')}"
         case "schedules_missed":
-            return f"{count} schedules missed {total('missed')} runs"
+            return f"{count} schedules missed {total('run', 'runs', 'missed')}"
         case "overload":
-            return f"{count} topics: {total('due')} jobs are due in the next hour, more than consumers handle"
+            due = total("job is", "jobs are", "due")
+            return f"{due} due in {count} topics in the next hour, more than consumers handle"
         case "durability":
             return f"{count} topics ask for a durability that the store does not give ({first.get('why', 'unknown')})"
         case code:
@@ -167,7 +170,7 @@ async def acknowledge(visit: Visit) -> Response:
     if problem is not None or not new.is_seen:
         return await _acknowledge_form(visit, form, problem, new)
     done = await _acknowledge(visit, await _alerts_of(visit, form), form["reason"].strip(), new.at)
-    text = f"Acknowledged {done:,} {'alert' if done == 1 else 'alerts'} until {new.at}."
+    text = f"Acknowledged {counted(done, 'alert')} until {new.at}."
     return visit.redirect("./", notice=text if done else None, problem=None if done else _NO_ALERT)
 
 

@@ -13,6 +13,7 @@ from deferd.console.api_calls import api_path, page_path
 from deferd.console.rendering import duration
 from deferd.console.views.filters import read_filtered
 from deferd.console.visit import PageList, Visit
+from deferd.contract.counted import counted
 
 pages = PageList()
 _SHOWN = 100
@@ -154,7 +155,7 @@ def window_words(window: Any) -> str:
     hours = "all day" if (opens, closes) == ("00:00", "24:00") else f"{opens} to {closes}"
     days = f"{days_words(window['days'])} " if window.get("days") else ""
     closed = window.get("except") or []
-    but = f", closed on {len(closed)} {'date' if len(closed) == 1 else 'dates'}" if closed else ""
+    but = f", closed on {counted(len(closed), 'date')}" if closed else ""
     return f"{days}{hours}, {window.get('zone', 'UTC')}{but}"
 
 

@@ -154,7 +154,7 @@ class Now(Response, frozen=True, kw_only=True):
                     "severity": "critical",
                     "code": "no_consumer",
                     "topic": "orders.close",
-                    "text": "orders.close: 1,204 ready, oldest 4 min, no consumer for 6 min",
+                    "text": "orders.close: 1,204 jobs are ready, the oldest for 4 min; there is no consumer",
                     "ready": 1204,
                     "oldest_age": 240.125,
                     "last_consumer_at": "2026-11-21T03:05:31.404Z",

@@ -254,7 +254,7 @@ SET_PUSH = Operation(
     response=Push,
     response_description="The topic was not pushed before.",
     status=201,
-    done="set push",
+    done="set the push of",
 )
 GET_PUSH = Operation(
     "get_push",
@@ -283,7 +283,7 @@ REMOVE_PUSH = Operation(
     response_description="The jobs are not pushed any more.",
     errors=("push_not_found",),
     repeatable=False,
-    done="removed push",
+    done="stopped the push of",
 )
 TEST_PUSH = Operation(
     "test_push",
@@ -300,5 +300,5 @@ TEST_PUSH = Operation(
     response_description="What the target responded.",
     errors=("push_not_found",),
     repeatable=False,
-    done="tested push",
+    done="tested the push of",
 )

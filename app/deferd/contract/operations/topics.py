@@ -242,5 +242,5 @@ PURGE_TOPIC = Operation(
     response_description="The number of removed jobs.",
     errors=("topic_not_found",),
     repeatable=False,
-    done="purged jobs of",
+    done="cancelled jobs of",
 )
