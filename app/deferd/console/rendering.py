@@ -35,10 +35,11 @@ class UnknownRegion(LookupError):
 class Renderer:
     """Renders templates of `console/templates`; they are compiled once.
 
-    A template that uses a name without a value fails. Macros of `ui.html` are there as `ui`.
+    A template that uses a name without a value fails. Macros of `ui.html` are there as `ui`. All pages show the name of
+    the service's `environment`, if it has one, in this color.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, environment: str | None = None, color: str = "gray") -> None:
         self._environment = Environment(
             loader=FileSystemLoader(str(files("deferd.console") / "templates")),
             autoescape=True,
@@ -63,7 +64,13 @@ class Renderer:
             size,
         )
         self._environment.filters.update({one.__name__: one for one in filters})
-        self._environment.globals.update(page_path=page_path, count_cell=count_cell, alert_link=alert_link)
+        functions = (page_path, count_cell, alert_link)
+        self._environment.globals.update({one.__name__: one for one in functions})
+        self._environment.globals.update(
+            environment=environment,
+            environment_color=color,
+            site="deferd" if environment is None else f"{environment} · deferd",
+        )
         self._environment.globals["ui"] = self._environment.get_template("ui.html").module
 
     def render(self, template: str, values: dict[str, Any]) -> str:

@@ -220,6 +220,14 @@ class Visit:
 
         A key is read from `$DEFERD_KEY`.
         """
+    def to_confirm(self, name: str) -> str:
+        """What somebody types to confirm an act on what has this name, as `production/orders`.
+
+        The environment is left out where the service names none.
+        """
+        environment = self._services.context.settings.environment
+        return name if environment is None else f"{environment}/{name}"
+
         scheme = "https" if is_secure(self.scope) else "http"
         host = header(self.scope, b"host").decode("latin-1")
         parts = ["curl -sS"]

@@ -523,6 +523,41 @@ def test_a_topic_that_refuses_settings_is_named_and_the_others_have_them(
     assert [stored(without_keys, f"/topics/grown.{one}")["settings"]["partitions"] for one in "ab"] == [4, 2]
 
 
+# An environment
+
+
+def test_the_environment_is_on_each_page_and_typed_to_confirm(masking: KeyedService, topic: str) -> None:
+    token = masking.keys.tokens["operator"]
+    hours = {"windows": [{"zone": "UTC", "from": "08:00", "to": "18:00"}]}
+    call(masking.service, "PUT", "/calendars/office", hours, token)
+    call(masking.service, "PUT", "/schedules/nightly", {"topic": topic, "every": 3600}, token)
+    jobs = [{"topic": topic, "id": f"j{number}", "delay": 600} for number in range(1001)]
+    for begin in (0, 1000):
+        call(masking.service, "POST", "/jobs/batch", {"jobs": jobs[begin : begin + 1000]}, token)
+    assert "production" in httpx.get(f"{masking.url}/console/login", verify=NO_TLS).text
+    with console(masking, "operator") as client:
+        page = client.get("/console/topics").text
+        assert "<title>Topics · production · deferd</title>" in page
+        assert '<header class="top environment-red">' in page
+        assert 'data-title="Now · production · deferd"' in client.get("/").text.replace("(1) ", "")
+        for path in ("/console/calendars/office", "/console/schedules/nightly"):
+            name = path.rpartition("/")[2]
+            assert f"<code>production/{name}</code>" in client.get(path).text
+            refused = client.post(f"{path}/delete", data={"typed": name}, follow_redirects=True)
+            assert f"type production/{name} to delete it" in refused.text
+            deleted = client.post(f"{path}/delete", data={"typed": f"production/{name}"}, follow_redirects=True)
+            assert "Deleted" in deleted.text
+        bulk = {"action": "cancel", "state": "delayed", "all": "1"}
+        preview = client.post(f"/console/topics/{topic}/bulk/preview", data=bulk).text
+        cutoff = re.search(r'name="cutoff" value="([^"]*)"', preview)
+        assert cutoff is not None
+        assert f'data-typed="production/{topic}"' in preview
+        wanted = {**bulk, "cutoff": cutoff[1]}
+        for typed, status in ((topic, 422), (f"production/{topic}", 303)):
+            acted = client.post(f"/console/topics/{topic}/bulk", data={**wanted, "typed": typed})
+            assert acted.status_code == status, acted.text
+
+
 def test_a_key_without_admin_can_store_no_settings_of_many(with_keys: KeyedService) -> None:
     call(with_keys.service, "POST", "/jobs", {"topic": "unset"}, token=with_keys.keys.tokens["put"])
     typed = {"topics": "unset", "ttr": "77"}

@@ -98,8 +98,8 @@ async def _act(visit: Visit, action: str) -> Response:
     if not form.get("cutoff"):
         return await _preview(visit, action, form, "Nothing was done: this is what it would do.")
     are_many = not matched.isdecimal() or int(matched) > TYPED_ABOVE
-    if are_many and form.get("typed", "").strip() != topic:
-        return await _preview(visit, action, form, f"Nothing was done: type {topic} to go on.")
+    if are_many and form.get("typed", "").strip() != visit.to_confirm(topic):
+        return await _preview(visit, action, form, f"Nothing was done: type {visit.to_confirm(topic)} to go on.")
     result = await _sweep(visit, action, form, as_task=are_many)
     if are_many:
         return visit.redirect(page_path("console", "tasks", result["id"]))
