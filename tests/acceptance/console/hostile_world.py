@@ -29,7 +29,11 @@ _DEAD_GROUP = {"topic": TOPIC, "reason": "buried"}
 _VALUES = {"topic": TOPIC, "id": DEAD_JOB, "job": DEAD_JOB, "name": SCHEDULE, "part": "body"}
 _VALUES_BELOW = {"calendars": CALENDAR, "consumers": "closer-2"}
 """In place of these, by the folder of the path; `page_paths` adds that of tasks."""
-_QUERIES: dict[str, dict[str, str]] = {"/console/dead/redrive": _DEAD_GROUP, "/console/dead/purge": _DEAD_GROUP}
+_QUERIES: dict[str, dict[str, str]] = {
+    "/console/dead/redrive": _DEAD_GROUP,
+    "/console/dead/purge": _DEAD_GROUP,
+    "/console/topic-pauses": {"topics": "shop.*, nobody"},
+}
 """What a page must have in its URL."""
 _JOBS = f"/console/topics/{TOPIC}/jobs"
 _SCRIPT = quote("<script>window.hacked=1</script>", safe="")
@@ -116,7 +120,7 @@ def fill(url: str, headers: Mapping[str, str] | None = None) -> None:
         call("PUT", f"/calendars/{CALENDAR}", {"windows": [{"zone": "Europe/Berlin", "from": "08:00", "to": "18:00"}]})
         call("PUT", f"/schedules/{SCHEDULE}", {"topic": "shop.reports", "cron": "0 3 * * *", "job": job})
         call("POST", f"/schedules/{SCHEDULE}/run")
-        call("POST", f"/topics/{TOPIC}/pause")
+        call("POST", f"/topics/{TOPIC}/pause", {"reason": HOSTILE[:200]})
         call("POST", "/topics/shop.reports/redrive", {})
         purge = "state=dead&reason=expired&as_task=true"
         call("DELETE", f"/topics/{TOPIC}?{purge}")

@@ -59,7 +59,7 @@ def without_now(found: dict[str, Any]) -> dict[str, Any]:
 @pages.page("/console/topics")
 async def topics(visit: Visit) -> Response:
     """All topics, page by page."""
-    return visit.render("topics.html", here="topics", **await read_topics(visit))
+    return visit.render("topics.html", here="topics", selectable=True, **await read_topics(visit))
 
 
 @pages.page("/console/topics/{topic}")
@@ -135,8 +135,11 @@ async def _read_consumers(visit: Visit, topic: str) -> dict[str, Any]:
 async def pause(visit: Visit, topic: str) -> Response:
     """Pause it, with the reason of the form."""
     reason = (await visit.form()).get("reason", "").strip()
-    await visit.write("POST", api_path("topics", topic, "pause"), {"reason": reason} if reason else None)
-    return visit.redirect(page_path("console", "topics", topic), notice=f"{topic} is paused: it hands out no jobs.")
+    view = await visit.write("POST", api_path("topics", topic, "pause"), {"reason": reason} if reason else None)
+    page = page_path("console", "topics", topic)
+    if view.get("paused_reason", "") != reason:
+        return visit.redirect(page, problem=f"{topic} was paused already: below is why.")
+    return visit.redirect(page, notice=f"{topic} is paused: it hands out no jobs.")
 
 
 @pages.action("/console/topics/{topic}/resume")
