@@ -40,7 +40,8 @@ async def read_topics(visit: Visit) -> dict[str, Any]:
     offset = visit.query.get("offset", "")
     first = int(offset[:6]) if offset.isdecimal() else 0
     name = visit.query.get("name", "").strip()[:128]
-    found = await visit.read(api_path("overview"), sort=sort, name=name or None, offset=first, limit=_TOPICS_SHOWN)
+    page = {"offset": first, "limit": _TOPICS_SHOWN}
+    found = await visit.read(api_path("overview"), sort=sort, name=name or None, **page, ready_history=True)
     return {
         "listing": without_now(found),
         "sorts": SORTS,
