@@ -218,6 +218,18 @@ class Settings(BaseSettings):
         "Its response tells the client to close the connection. The service ends sooner when all are closed.",
     )
     drain_timeout: float = _seconds(8.0, 0.0, 60.0, "How long requests in progress may take to finish at shutdown")
+    environment: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9._-]{1,32}$",
+        description="Name of the environment, such as production: the console shows it on each page and in its title, "
+        "and asks for it where a name must be typed to confirm.",
+    )
+    environment_color: Annotated[Literal["red", "orange", "green", "blue", "gray"], BeforeValidator(_lower_case)] = (
+        Field(
+            "gray",
+            description="Color of the environment in the console: red, orange, green, blue or gray.",
+        )
+    )
     console_mask: Annotated[
         tuple[str, ...], NoDecode, BeforeValidator(_split_names), AfterValidator(_mask_patterns)
     ] = Field(
@@ -328,6 +340,8 @@ def accepted(name: str) -> str:
     kind = _plain_type(field.annotation)
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(get_args(kind))
+    if name == "environment":
+        return "1 to 32 letters, digits, dots, hyphens and underscores, such as production"
     if name == "console_mask":
         return "names of fields with dots between them, such as password or *.token"
     if name == "shelf_after":

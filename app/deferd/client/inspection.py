@@ -134,10 +134,19 @@ class InspectionMethods:
                 return
 
     async def overview(
-        self, *, sort: str | None = None, name: str | None = None, offset: int | None = None, limit: int | None = None
+        self,
+        *,
+        sort: str | None = None,
+        name: str | None = None,
+        offset: int | None = None,
+        limit: int | None = None,
+        ready_history: bool = False,
     ) -> Overview:
-        """Get topics at a glance, in any order; see `GET /overview`. `name` is a part of their names."""
-        query = without_none(sort=sort, name=name, offset=offset, limit=limit)
+        """Get topics at a glance, in any order; see `GET /overview`. `name` is a part of their names.
+
+        `ready_history`: also how many jobs of each topic were ready in the last 3 hours.
+        """
+        query = without_none(sort=sort, name=name, offset=offset, limit=limit, ready_history=ready_history or None)
         return await self._sender.send(request_for(system.GET_OVERVIEW, query=query, wait_s=_MANY_TOPICS_S))
 
     async def system(self) -> System:

@@ -57,8 +57,10 @@ class Console:
     def __init__(self, context: AppContext, handler: RequestHandler) -> None:
         self._context = context
         self._routes = PageRoutes(ROUTES)
-        calls = ApiCalls(handler, Masks(context.settings.console_mask))
-        self._services = PageServices(context.gate.has_keys, calls, Renderer(), Sessions(context), {}, context)
+        settings = context.settings
+        calls = ApiCalls(handler, Masks(settings.console_mask))
+        renderer = Renderer(settings.environment, settings.environment_color)
+        self._services = PageServices(context.gate.has_keys, calls, renderer, Sessions(context), {}, context)
         self._regions: SharedReads[Response] = SharedReads(READS_KEPT_S, _REGIONS_KEPT, size=_size)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

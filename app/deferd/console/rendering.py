@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -36,10 +37,11 @@ class UnknownRegion(LookupError):
 class Renderer:
     """Renders templates of `console/templates`; they are compiled once.
 
-    A template that uses a name without a value fails. Macros of `ui.html` are there as `ui`.
+    A template that uses a name without a value fails. Macros of `ui.html` are there as `ui`. All pages show the name of
+    the service's `environment`, if it has one, in this color.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, environment: str | None = None, color: str = "gray") -> None:
         self._environment = Environment(
             loader=FileSystemLoader(str(files("deferd.console") / "templates")),
             autoescape=True,
@@ -65,7 +67,13 @@ class Renderer:
             size,
         )
         self._environment.filters.update({one.__name__: one for one in filters})
-        self._environment.globals.update(page_path=page_path, count_cell=count_cell, alert_link=alert_link)
+        functions = (page_path, count_cell, sparkline_cell, alert_link)
+        self._environment.globals.update({one.__name__: one for one in functions})
+        self._environment.globals.update(
+            environment=environment,
+            environment_color=color,
+            site="deferd" if environment is None else f"{environment} · deferd",
+        )
         self._environment.globals["ui"] = self._environment.get_template("ui.html").module
 
     def render(self, template: str, values: dict[str, Any]) -> str:
@@ -112,6 +120,37 @@ def count_cell(value: int, state: str) -> Markup:
     """A cell with a number of jobs in a state. Tables have thousands of them, and a macro takes three times as long."""
     kind = f"of-{escape(state)}" if value else "zero"
     return Markup(f'<td class="num {kind}">{int(value):,}</td>')  # noqa: S704 (both are escaped or numbers)
+
+
+_SPARK_STEP, _SPARK_HEIGHT = 2, 14
+_HOUR_BACK = 13
+"""Which place from the end of 5 minutes, the last of which are not over, an hour ago has."""
+
+
+def sparkline_cell(history: Sequence[int | None] | None, present: int) -> Markup:
+    """A cell with a line of how many jobs were ready every 5 minutes, and are at present; empty where nothing is known.
+
+    The line is relative and rounded to pixels, so that a page of them stays small.
+    """
+    if history is None or all(jobs is None for jobs in history):
+        return Markup("<td></td>")
+    most = max(present, *(jobs for jobs in history if jobs is not None))
+    first = next(place for place, jobs in enumerate(history) if jobs is not None)
+    heights = [round((jobs or 0) * _SPARK_HEIGHT / most) if most else 0 for jobs in (*history[first:], present)]
+    path, level = f"M{_SPARK_STEP * first} {_SPARK_HEIGHT + 1 - heights[0]}", 0
+    for before, height in itertools.pairwise(heights):
+        if height == before:
+            level += _SPARK_STEP
+            continue
+        path += f"{f'h{level}' if level else ''}l{_SPARK_STEP} {before - height}"
+        level = 0
+    path += f"h{level}" if level else ""
+    earlier = history[-_HOUR_BACK] if len(history) >= _HOUR_BACK else None
+    text = f"{present:,} ready, {number(earlier)} an hour ago, at most {most:,}" if most else "none was ready"
+    return Markup(  # noqa: S704 (numbers, which need no escapes)
+        f'<td><svg class="spark" role="img" viewBox="0 0 {_SPARK_STEP * len(history)} {_SPARK_HEIGHT + 2}">'
+        f'<title>{text}</title><path d="{path}"/></svg></td>'
+    )
 
 
 def duration(seconds: float | None) -> str:

@@ -102,6 +102,11 @@ class Visit:
         digest = None if self.key is None else self.key.digest
         return Caller(digest, header(self.scope, b"host"), self.request.client_address())
 
+    def query_values(self, name: str) -> list[str]:
+        """All values of a parameter of the URL, which `query` has the last of."""
+        pairs = parse_qsl(self.scope["query_string"].decode("latin-1"))
+        return [value for one, value in pairs if one == name]
+
     def wants(self, *regions: str) -> bool:
         """Whether the request asks for one of these regions, or for the whole page."""
         return self.fragment is None or not set(regions).isdisjoint(self.fragment.split(","))
@@ -214,6 +219,14 @@ class Visit:
         for name, value in pairs:
             fields.setdefault(name, []).append(value)
         return fields
+
+    def to_confirm(self, name: str) -> str:
+        """What somebody types to confirm an act on what has this name, as `production/orders`.
+
+        The environment is left out where the service names none.
+        """
+        environment = self._services.context.settings.environment
+        return name if environment is None else f"{environment}/{name}"
 
     def curl(self, path: str, *, method: str | None = None, body: Any = None) -> str:
         """A call of the API that people can copy: of `path` with its query, at the host that the browser asks for.

@@ -19,7 +19,7 @@ from deferd.engine.deliveries import Deliveries, HeldJobs
 from deferd.engine.dispatcher import Dispatcher
 from deferd.engine.event_streams import EventHub
 from deferd.engine.events import EventReader
-from deferd.engine.history import FinishRates, Histories, HistoryPublisher
+from deferd.engine.history import FinishRates, Histories, HistoryPublisher, ReadyHistories
 from deferd.engine.inspection.acknowledgements import Acknowledgements
 from deferd.engine.inspection.attention import Alerts, AttentionReader
 from deferd.engine.inspection.consumers import ConsumerList, ConsumerRegistry, Sample
@@ -207,6 +207,7 @@ class Engine:
         self.history_publisher = HistoryPublisher(scripts, keys, labels.counted)
         self.histories = Histories(scripts, keys)
         self.finish_rates = FinishRates(scripts, keys)
+        self.ready_histories = ReadyHistories(scripts, keys)
         self.failing = FailingTopics(scripts, keys)
         self.forecasts = Forecasts(scripts, keys, self.topic_list, scheduled_runs, self.shelf)
         self.dead_jobs = DeadJobs(scripts, keys, self.topic_list)

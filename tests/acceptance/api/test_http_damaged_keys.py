@@ -12,7 +12,10 @@ KEYS = (
     *("events/topics", "schedules/missed", "consumers/reports", "consumers/reported", "consumers/topics"),
     *("activity", "tasks", "tasks/running", "history/topics"),
 )
-READS = ("/overview", "/system", "/consumers", "/events/latest", "/history", "/forecast", "/dead", "/metrics", "/")
+READS = (
+    *("/overview", "/overview?ready_history=true", "/system", "/consumers", "/events/latest", "/history", "/forecast"),
+    *("/dead", "/metrics", "/"),
+)
 READS_OF_TOPIC = ("/topics/t", "/topics/t/history", "/jobs/t/a/why")
 OWN_PAGES = ("/activity", "/tasks")
 

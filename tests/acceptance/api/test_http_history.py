@@ -82,6 +82,9 @@ def test_columns(client: Client) -> None:
     }  # fmt: skip
     late = [number for number in found.lateness_p50 if number is not None]
     assert 0 <= late[0] <= (max(number for number in found.lateness_p99 if number is not None)) < 5
+    [seen] = client.overview(name="columns", ready_history=True).topics
+    assert seen.ready_history == [*([None] * 35), 1]
+    assert client.overview(name="columns").topics[0].ready_history is None
     long = client.history("columns", minutes=61)
     assert (long.bucket, total(long)) == (300, total(found))
     assert len(long.put) in {13, 14}

@@ -195,7 +195,9 @@ def with_keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyedService
 
 @pytest.fixture(scope="session")
 def masking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyedService]:
-    """A service that masks fields. The limits of some of its keys are used up at once, or by a selection."""
+    """A service that masks fields, and has the name of an environment. The limits of some of its keys are used up at
+    once, or by a selection.
+    """
     folder = tmp_path_factory.mktemp("console-masks")
     keys = KeysFile(folder / "keys.toml")
     keys.add("reader", "read")
@@ -205,7 +207,8 @@ def masking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyedService]:
     keys.add("lister", "read", "cancel", more="requests_per_second = 1\nburst = 40")
     for name in ("limited", "another"):
         keys.add(name, "read", "cancel", "put", more="requests_per_second = 10\nburst = 30")
-    flags = ("--keys-file", str(keys.path), "--console-mask", "password,*.token")
+    shown = ("--console-mask", "password,*.token", "--environment", "production", "--environment-color", "red")
+    flags = ("--keys-file", str(keys.path), *shown)
     with running_service(*flags, data_dir=folder / "service") as service:
         yield KeyedService(service, keys)
 

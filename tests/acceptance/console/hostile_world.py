@@ -33,6 +33,7 @@ _QUERIES: dict[str, dict[str, str]] = {
     "/console/dead/redrive": _DEAD_GROUP,
     "/console/dead/cancel": _DEAD_GROUP,
     "/console/topics/{topic}/bulk": {"action": "redrive", "state": "dead", "all": "1"},
+    "/console/topic-pauses": {"topics": "shop.*, nobody"},
 }
 """What a page must have in its URL."""
 _JOBS = f"/console/topics/{TOPIC}/jobs"
@@ -120,7 +121,7 @@ def fill(url: str, headers: Mapping[str, str] | None = None) -> None:
         call("PUT", f"/calendars/{CALENDAR}", {"windows": [{"zone": "Europe/Berlin", "from": "08:00", "to": "18:00"}]})
         call("PUT", f"/schedules/{SCHEDULE}", {"topic": "shop.reports", "cron": "0 3 * * *", "job": job})
         call("POST", f"/schedules/{SCHEDULE}/run")
-        call("POST", f"/topics/{TOPIC}/pause")
+        call("POST", f"/topics/{TOPIC}/pause", {"reason": HOSTILE[:200]})
         call("POST", "/topics/shop.reports/redrive", {})
         purge = "state=dead&reason=expired&as_task=true"
         call("DELETE", f"/topics/{TOPIC}?{purge}")

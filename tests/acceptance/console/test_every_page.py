@@ -97,7 +97,8 @@ class Seen:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    with running_service(data_dir=tmp_path_factory.mktemp("world")) as service:
+    environment = ("--environment", "staging_eu-central-1.of-the-shop", "--environment-color", "orange")
+    with running_service(*environment, data_dir=tmp_path_factory.mktemp("world")) as service:
         fill(service.url)
         with hostile_consumer(service.url):
             yield service

@@ -523,6 +523,117 @@ def test_a_topic_that_refuses_settings_is_named_and_the_others_have_them(
     assert [stored(without_keys, f"/topics/grown.{one}")["settings"]["partitions"] for one in "ab"] == [4, 2]
 
 
+# Pauses of many topics
+
+
+def test_topics_of_a_pattern_are_paused_and_resumed_as_they_were_shown(
+    without_keys: ServiceProcess, browser_like: httpx.Client
+) -> None:
+    for topic in ("pauses.a", "pauses.b", "pauses.held", "other.c"):
+        call(without_keys, "POST", "/jobs", {"topic": topic})
+    call(without_keys, "POST", "/topics/pauses.held/pause", {"reason": "held <before>"})
+    path = "/console/topic-pauses"
+
+    def shown() -> str:
+        return browser_like.get(path, params={"topics": "pauses.*, pauses.mistyped"}).text
+
+    wait_until(lambda: "4 topics: 2 hand out jobs, 1 is paused" in shown(), 10, "the list of all topics has them")
+    page = shown()
+    assert re.findall(r'<th scope="row"><a[^>]*>([^<]*)</a>', page) == [
+        "pauses.a", "pauses.b", "pauses.held", "pauses.mistyped",
+    ]  # fmt: skip
+    assert "there is no such topic" in page
+    assert "“held &lt;before&gt;”" in page
+
+    def states() -> dict[str, tuple[bool, str | None]]:
+        topics = {topic: stored(without_keys, f"/topics/pauses.{topic}") for topic in ("a", "b", "held", "mistyped")}
+        return {topic: (view["paused"], view.get("paused_reason")) for topic, view in topics.items() if view}
+
+    before = {"a": (False, None), "b": (False, None), "held": (True, "held <before>")}
+    sent = {**values_of(page), "act": "pause", "reason": "the bank is closed"}
+    for wrong in ({"seen": ""}, {"act": "purge"}, {"reason": "x" * 201}, {"topics": "nobody.*"}):
+        refused = browser_like.post(path, data={**sent, **wrong})
+        assert (refused.status_code, states()) == (422, before), wrong
+    call(without_keys, "POST", "/topics/pauses.b/pause", {"reason": "meanwhile"})
+    refused = browser_like.post(path, data=sent)
+    assert "Nothing was done: the topics are not as they were shown." in refused.text
+    assert states() == {**before, "b": (True, "meanwhile")}
+
+    done = browser_like.post(path, data={**values_of(refused.text), "act": "pause"})
+    assert done.status_code == 303
+    after = {"a": (True, "the bank is closed"), "b": (True, "meanwhile"), "held": (True, "held <before>")}
+    assert states() == after
+    page = browser_like.get(path, params={"topics": sent["topics"]}).text
+    assert "Paused 1 topic." in page
+    resumed = browser_like.post(path, data={**values_of(page), "act": "resume"})
+    assert (resumed.status_code, states()) == (303, dict.fromkeys(before, (False, None)))
+
+
+def test_a_key_without_admin_pauses_no_topic(with_keys: KeyedService) -> None:
+    call(with_keys.service, "POST", "/jobs", {"topic": "unpaused"}, token=with_keys.keys.tokens["put"])
+    path, query = "/console/topic-pauses", {"topics": "unpaused"}
+    with console(with_keys, "read") as reader:
+        page = reader.get(path, params=query).text
+        assert page.count('disabled title="needs scope admin"') == 1
+        refused = reader.post(path, data={**values_of(page), "act": "pause"})
+        assert (refused.status_code, "scope admin" in refused.text) == (403, True)
+    token = with_keys.keys.tokens["admin"]
+    assert not call(with_keys.service, "GET", "/topics/unpaused", token=token)["paused"]
+
+
+def test_a_selection_is_in_the_url_or_else_what_the_filter_found(browser_like: httpx.Client) -> None:
+    for path in ("/console/topic-pauses", "/console/topic-settings"):
+        page = browser_like.get(f"{path}?like=pause&topics=b.two&topics=a.one")
+        assert values_of(page.text)["topics"] == "b.two, a.one"
+        assert values_of(browser_like.get(f"{path}?like=pause").text)["topics"] == "*pause*"
+    topics = browser_like.get("/console/topics?name=pause").text
+    assert '<input type="hidden" name="like" value="pause">' in topics
+
+
+def test_a_pause_of_a_paused_topic_says_that_it_is_paused_already(browser_like: httpx.Client, jobs: Producer) -> None:
+    jobs.put("a")
+    path = f"/console/topics/{jobs.topic}"
+    browser_like.post(f"{path}/pause", data={"reason": "the first"})
+    again = browser_like.post(f"{path}/pause", data={"reason": "the second"}, follow_redirects=True)
+    assert f"{jobs.topic} was paused already" in again.text
+    assert "“the first”" in again.text
+
+
+# An environment
+
+
+def test_the_environment_is_on_each_page_and_typed_to_confirm(masking: KeyedService, topic: str) -> None:
+    token = masking.keys.tokens["operator"]
+    hours = {"windows": [{"zone": "UTC", "from": "08:00", "to": "18:00"}]}
+    call(masking.service, "PUT", "/calendars/office", hours, token)
+    call(masking.service, "PUT", "/schedules/nightly", {"topic": topic, "every": 3600}, token)
+    jobs = [{"topic": topic, "id": f"j{number}", "delay": 600} for number in range(1001)]
+    for begin in (0, 1000):
+        call(masking.service, "POST", "/jobs/batch", {"jobs": jobs[begin : begin + 1000]}, token)
+    assert "production" in httpx.get(f"{masking.url}/console/login", verify=NO_TLS).text
+    with console(masking, "operator") as client:
+        page = client.get("/console/topics").text
+        assert "<title>Topics · production · deferd</title>" in page
+        assert '<header class="top environment-red">' in page
+        assert 'data-title="Now · production · deferd"' in client.get("/").text.replace("(1) ", "")
+        for path in ("/console/calendars/office", "/console/schedules/nightly"):
+            name = path.rpartition("/")[2]
+            assert f"<code>production/{name}</code>" in client.get(path).text
+            refused = client.post(f"{path}/delete", data={"typed": name}, follow_redirects=True)
+            assert f"type production/{name} to delete it" in refused.text
+            deleted = client.post(f"{path}/delete", data={"typed": f"production/{name}"}, follow_redirects=True)
+            assert "Deleted" in deleted.text
+        bulk = {"action": "cancel", "state": "delayed", "all": "1"}
+        preview = client.post(f"/console/topics/{topic}/bulk/preview", data=bulk).text
+        cutoff = re.search(r'name="cutoff" value="([^"]*)"', preview)
+        assert cutoff is not None
+        assert f'data-typed="production/{topic}"' in preview
+        wanted = {**bulk, "cutoff": cutoff[1]}
+        for typed, status in ((topic, 422), (f"production/{topic}", 303)):
+            acted = client.post(f"/console/topics/{topic}/bulk", data={**wanted, "typed": typed})
+            assert acted.status_code == status, acted.text
+
+
 def test_a_key_without_admin_can_store_no_settings_of_many(with_keys: KeyedService) -> None:
     call(with_keys.service, "POST", "/jobs", {"topic": "unset"}, token=with_keys.keys.tokens["put"])
     typed = {"topics": "unset", "ttr": "77"}

@@ -131,6 +131,20 @@ def test_topics_are_sorted_and_found(service: ServiceProcess, open_page: OpenPag
     expect(page.locator("tbody tr")).to_have_attribute("data-row", "mail.remind")
 
 
+def test_selected_topics_are_paused_together(service: ServiceProcess, open_page: OpenPage) -> None:
+    page = open_page(f"{service.url}/console/topics").page
+    for topic in ("mail.remind", "orders.close"):
+        page.get_by_label(f"Select {topic}").check()
+    page.get_by_role("button", name="Pause or resume …").click()
+    expect(page.get_by_role("heading", level=2)).to_have_text("2 topics: 2 hand out jobs, 0 are paused")
+    page.get_by_label("Reason").fill("the bank is closed")
+    page.get_by_role("button", name="Pause 2 topics").click()
+    expect(page.get_by_role("status")).to_have_text("Paused 2 topics.")
+    expect(page.get_by_text("“the bank is closed”")).to_have_count(2)
+    page.get_by_role("button", name="Resume 2 topics").click()
+    expect(page.get_by_role("status")).to_have_text("Resumed 2 topics.")
+
+
 def test_a_topic_shows_its_jobs_its_charts_and_its_consumers(service: ServiceProcess, open_page: OpenPage) -> None:
     page = open_page(f"{service.url}/console/topics/orders.close").page
     tabs = page.get_by_role("navigation", name="Jobs by state")
@@ -236,6 +250,7 @@ def test_the_days_below_a_chart_do_not_touch(service: ServiceProcess, open_page:
 
 def test_a_pause_with_a_reason_and_a_resume(service: ServiceProcess, open_page: OpenPage) -> None:
     page = open_page(f"{service.url}/console/topics/mail.remind").page
+    page.get_by_text("Pause …").click()
     page.get_by_label("Reason, for people").fill("the <script>mail</script> server is down")
     page.get_by_role("button", name="Pause mail.remind").click()
     expect(page.locator("#counts").get_by_role("status")).to_contain_text("“the <script>mail</script> server is down”")
@@ -287,7 +302,7 @@ def test_a_key_without_admin_sees_what_it_lacks(with_keys: KeyedService, open_pa
     headers = {"Authorization": f"Bearer {tokens['put']}"}
     httpx.post(f"{with_keys.url}/jobs", json={"topic": "lacks"}, headers=headers, verify=NO_TLS).raise_for_status()
     page = open_page(f"{with_keys.url}/console/topics/lacks", token=tokens["read"]).page
-    expect(page.get_by_role("button", name="Pause lacks needs scope admin")).to_be_disabled()
+    expect(page.get_by_role("button", name="Pause … needs scope admin")).to_be_disabled()
     expect(page.get_by_role("button", name="Store settings needs scope admin")).to_be_disabled()
 
 

@@ -145,6 +145,34 @@ async def test_idle_topics_cost_nothing(driver: EngineDriver) -> None:
     assert calls["cmdstat_fcall"]["calls"] == after["cmdstat_fcall"]["calls"]
 
 
+async def test_ready_jobs_of_many_topics_are_known_for_three_hours(driver: EngineDriver) -> None:
+    """Also those that waited all the time without a change, and of a topic whose history was damaged meanwhile."""
+    assert driver.engine.clock is not None
+    now_ms = (await driver.engine.clock.read()).now_ms
+    driver.move_clock(300 - now_ms % 300_000 / 1000 + 1)  # the first second of a bucket
+    await driver.puts.put_many([job(f"j{number}") for number in range(5)] + [job(topic="damaged")])
+    await driver.engine.history_publisher.publish()
+    driver.move_clock(3600)
+    await driver.pop(3)
+    await driver.engine.history_publisher.publish()
+    driver.move_clock(300)
+    driver.server.command("SET", KEY.replace(TOPIC, "damaged") + ":history/5m", "text")
+    driver.server.command("LPUSH", KEY.replace(TOPIC, "other") + ":history/10s", "no record")
+
+    async def read(*topics: str) -> dict[str, list[int | None]]:
+        driver.engine.ready_histories._reads._values.clear()
+        return await driver.engine.ready_histories.of_topics(topics)
+
+    calls = driver.server.command("INFO", "commandstats")["cmdstat_fcall"]["calls"]
+    assert await read(TOPIC, "unknown", "damaged", "other") == {
+        TOPIC: [None] * 22 + [5] * 12 + [2] * 2,
+        "damaged": [None] * 22 + [1] * 14,
+    }
+    assert driver.server.command("INFO", "commandstats")["cmdstat_fcall"]["calls"] == calls + 1
+    driver.move_clock(4 * 3600)
+    assert await read(TOPIC) == {TOPIC: [2] * 36}
+
+
 async def test_a_topic_without_a_history(driver: EngineDriver) -> None:
     with pytest.raises(TopicNotFound):
         await driver.engine.histories.of_topic("unknown", 60)

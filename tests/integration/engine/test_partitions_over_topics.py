@@ -258,6 +258,8 @@ async def test_the_history_of_a_topic_is_the_sum_over_its_partitions(engine: Eng
         found = await engine.histories.of_all(visible, 60)
         assert sums(found) == {"put": 40, "popped": 15, "finished": 6}
         assert found.is_complete
+    ready = await engine.ready_histories.of_topics(["t", "u"])
+    assert ready["t"][-1] == 25
     assert sums(await engine.histories.of_all(TopicPatterns(["t2"]), 60)) == {}
     assert sums(await engine.histories.of_topic("u", 60)) == {}
     with pytest.raises(TopicNotFound):

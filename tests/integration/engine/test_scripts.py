@@ -64,6 +64,8 @@ async def inspect_everything(engine: Engine) -> None:
     await engine.finish_rates.read([TOPIC], None, lambda _: True)
     engine.finish_rates._best._values.clear()
     await engine.finish_rates.best_of([TOPIC])
+    engine.ready_histories._reads._values.clear()
+    await engine.ready_histories.of_topics([TOPIC])
     await FailingTopics(engine._scripts, engine._keys).retrying([TOPIC])
     await engine.alerts.now(lambda _: True)
     await engine.alerts._acknowledgements.add({("late", TOPIC): Acknowledgement("warning", "moved", None, 1)}, 0)

@@ -75,6 +75,12 @@ def test_settings_cannot_be_changed() -> None:
         ("max_body_bytes", "1e3", "a whole number from 1024 to 67108864"),
         ("test_clock", "perhaps", "true or false"),
         ("log_format", "xml", "one of console, json"),
+        (
+            "environment",
+            "eu/production",
+            "1 to 32 letters, digits, dots, hyphens and underscores, such as production",
+        ),
+        ("environment_color", "pink", "one of red, orange, green, blue, gray"),
         ("log_level", "loud", "one of debug, info, warning, error, critical"),
         ("host", "", "a non-empty text"),
         (

@@ -56,6 +56,7 @@ class OverviewQuery(StrictModel):
     )
     offset: int = Field(0, strict=True, ge=0, le=1_000_000, description="How many topics to skip.")
     limit: int = page_limit("topics")
+    ready_history: bool = Field(False, description="`true`: with the number of ready jobs of each topic lately.")
 
 
 @router.serves(contract.GET_OVERVIEW)
@@ -69,16 +70,19 @@ async def get_overview(request: CurrentRequest, query: Annotated[OverviewQuery, 
         offset=query.offset,
         limit=query.limit,
     )
+    of_each: dict[str, list[int | None]] = {}
+    if query.ready_history:
+        of_each = await request.engine.ready_histories.of_topics([row.topic for row in found.rows])
     return contract.Overview(
         now=instant(found.now_ms),
-        topics=[_row(row) for row in found.rows],
+        topics=[_row(row, of_each.get(row.topic)) for row in found.rows],
         matching=found.matching,
         totals=_counts(found.totals),
         complete=found.is_complete,
     )
 
 
-def _row(row: OverviewRow) -> contract.OverviewTopic:
+def _row(row: OverviewRow, ready_history: list[int | None] | None) -> contract.OverviewTopic:
     return contract.OverviewTopic(
         topic=row.topic,
         paused=row.pause is not None,
@@ -88,6 +92,7 @@ def _row(row: OverviewRow) -> contract.OverviewTopic:
         oldest_ready_at=instant_or_none(row.oldest_ready_ms),
         next_due_at=instant_or_none(row.next_due_ms),
         rate=None if row.rate is None else round(row.rate, 2),
+        ready_history=ready_history,
     )
 
 

@@ -8,6 +8,7 @@ from deferd.console.views import (
     calendar_form,
     dead,
     go,
+    group_pause,
     group_settings,
     job,
     job_edit,
@@ -22,7 +23,7 @@ from deferd.console.views import (
 )
 
 _MODULES = (
-    *(activity, bulk, calendar_form, dead, go, group_settings, job, job_edit, jobs),
+    *(activity, bulk, calendar_form, dead, go, group_pause, group_settings, job, job_edit, jobs),
     *(log_in, now, push_form, schedule_form, schedule_pages, search, topics),
 )
 ROUTES = [route for module in _MODULES for route in module.pages.routes]

@@ -140,8 +140,8 @@ async def act(visit: Visit, topic: str) -> Response:
     if not rate.is_seen:
         return await _preview(visit, action, target, cutoff, fields, problem=rate.problem)
     matched = (await _count(visit, action, target, cutoff, limit=TYPED_ABOVE + 1))["matched"]
-    if matched > TYPED_ABOVE and fields.get("typed", "").strip() != topic:
-        problem = f"Type the name of the topic, {topic}, to confirm: these are more than {TYPED_ABOVE:,} jobs."
+    if matched > TYPED_ABOVE and fields.get("typed", "").strip() != (name := visit.to_confirm(topic)):
+        problem = f"Type the name of the topic, {name}, to confirm: these are more than {TYPED_ABOVE:,} jobs."
         return await _preview(visit, action, target, cutoff, fields, problem=problem, new=new)
     back = jobs_url(topic, list_query(fields, target.wanted))
     as_task = ids is None and (matched > TYPED_ABOVE or rate.per_s is not None)

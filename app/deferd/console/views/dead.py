@@ -104,8 +104,8 @@ async def _act(visit: Visit, action: str) -> Response:
     if not rate.is_seen:
         return await _preview(visit, action, form, rate.problem)
     are_many = not matched.isdecimal() or int(matched) > TYPED_ABOVE
-    if are_many and form.get("typed", "").strip() != topic:
-        return await _preview(visit, action, form, f"Nothing was done: type {topic} to go on.")
+    if are_many and form.get("typed", "").strip() != visit.to_confirm(topic):
+        return await _preview(visit, action, form, f"Nothing was done: type {visit.to_confirm(topic)} to go on.")
     as_task = are_many or rate.per_s is not None
     result = await _sweep(visit, action, form, rate.per_s, as_task=as_task)
     if as_task:

@@ -5,26 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import orjson
 from starlette.responses import Response
 
-from deferd.console.api_calls import ApiRefused, api_path
+from deferd.console.api_calls import api_path
 from deferd.console.rendering import etag_of, tojson_text
-from deferd.console.views.forms import Form, FormField, comma_separated, read_list, without_empty
+from deferd.console.views.forms import Form, FormField, without_empty
+from deferd.console.views.topic_selection import TOPICS, change_each, chosen_topics, fresh_topic, matching_topics
 from deferd.console.views.topics import FIELDS as SETTINGS
 from deferd.console.visit import PageList, Visit
-from deferd.contract import limits
 from deferd.contract.counted import counted
 from deferd.contract.model import TopicSettings
-from deferd.contract.topic_patterns import TopicPatterns
 
 pages = PageList()
 _PATH = "/console/topic-settings"
-_TOPICS_MAX = 200
-_SEARCHED = limits.PAGE_MAX
 _DEFAULT = "default"
-_NO_TOPIC, _NOT_VALID = 404, 422
-_TOPICS = FormField("topics", "Topics", "names and patterns such as tenant.*", read_list, comma_separated)
 
 
 def _for_many(field: FormField) -> FormField:
@@ -32,7 +26,7 @@ def _for_many(field: FormField) -> FormField:
     return without_empty(field)._replace(read=lambda text: None if text == _DEFAULT else field.read(text))
 
 
-FIELDS = (_TOPICS, *map(_for_many, SETTINGS))
+FIELDS = (TOPICS, *map(_for_many, SETTINGS))
 
 
 class Change(NamedTuple):
@@ -48,7 +42,7 @@ class Change(NamedTuple):
 async def group_settings(visit: Visit) -> Response:
     """The form."""
     visit.require("read")
-    return _page(visit, Form(FIELDS, {"topics": visit.query.get("topics", "")}))
+    return _page(visit, Form(FIELDS, {"topics": chosen_topics(visit)}))
 
 
 @pages.action(_PATH)
@@ -61,7 +55,7 @@ async def store(visit: Visit) -> Response:
     form.check(TopicSettings, {name: value for name, value in wanted.items() if value is not None})
     if not wanted and not form.errors:
         form.add_error("", "Fill in at least one setting.")
-    topics = [] if form.errors else await _matching(visit, form, named)
+    topics = [] if form.errors else await matching_topics(visit, form, named)
     if form.errors:
         return _page(visit, form)
     changes = [change_of(topic, await _settings(visit, topic), wanted) for topic in topics]
@@ -69,25 +63,14 @@ async def store(visit: Visit) -> Response:
     changing = [change for change in changes if change.differences]
     if sent.get("seen") != seen or not changing:
         return _page(visit, form, changes=changes, seen=seen)
-    if not visit.has_room_for(len(changing)):
-        form.add_error("", f"Your key's rate limit has no room for {len(changing)} requests now.")
-        return _page(visit, form, changes=changes, seen=seen)
-    stored = 0
-    for place, change in enumerate(changing):
-        try:
-            await visit.write("PUT", api_path("topics", change.topic), change.then)
-        except ApiRefused as refused:
-            is_of_topic = refused.status == _NOT_VALID
-            if not is_of_topic and not place:
-                raise
-            form.add_error("", f"{change.topic}: {refused}")
-            if not is_of_topic:  # all others would be refused as well
-                form.add_error("", f"the {len(changing) - place - 1} after it were not tried")
-                break
-        else:
-            stored += 1
+    settings = {change.topic: change.then for change in changing}
+
+    async def put(topic: str) -> None:
+        await visit.write("PUT", api_path("topics", topic), settings[topic])
+
+    stored = await change_each(visit, form, list(settings), put)
     if form.errors:
-        return _page(visit, form, stored=stored)
+        return _page(visit, form, changes=None if stored else changes, seen=seen, stored=stored)
     notice = f"Stored for {counted(stored, 'topic')}: jobs put from now on have these settings."
     return visit.redirect("console/topics", notice=notice)
 
@@ -102,32 +85,8 @@ def change_of(topic: str, now: Mapping[str, Any], wanted: Mapping[str, Any]) -> 
 
 async def _settings(visit: Visit, topic: str) -> dict[str, Any]:
     """The settings of a topic; none of one that does not exist yet."""
-    try:
-        view = orjson.loads(await visit.read_fresh(api_path("topics", topic)))
-    except ApiRefused as refused:
-        if refused.status != _NO_TOPIC:
-            raise
-        return {}
-    return dict(view["settings"])
-
-
-async def _matching(visit: Visit, form: Form, named: list[str]) -> list[str]:
-    """The topics, sorted; none, with an error noted, if there are none or too many."""
-    found = {name for name in named if "*" not in name}
-    for pattern in (name for name in named if "*" in name):
-        part = max(pattern.split("*"), key=len)
-        listing = await visit.read(api_path("overview"), name=part or None, sort="topic", limit=_SEARCHED)
-        if listing["matching"] > _SEARCHED:
-            form.add_error("topics", f"{listing['matching']:,} topics have “{part}” in their names: name fewer")
-            return []
-        patterns = TopicPatterns([pattern])
-        found |= {one["topic"] for one in listing["topics"] if patterns.match(one["topic"])}
-    if not found:
-        form.add_error("topics", "is required" if not named else "matches no topic")
-    elif len(found) > _TOPICS_MAX:
-        form.add_error("topics", f"are {len(found):,}: at most {_TOPICS_MAX} can be changed at once")
-        return []
-    return sorted(found)
+    view = await fresh_topic(visit, topic)
+    return {} if view is None else dict(view["settings"])
 
 
 def _page(

@@ -114,8 +114,8 @@ async def test(visit: Visit, topic: str) -> Response:
 @pages.action(_PATH + "/remove")
 async def remove(visit: Visit, topic: str) -> Response:
     """Stop pushing, if the name of the topic was typed."""
-    if (await visit.form()).get("typed", "").strip() != topic:
-        return visit.redirect(_url(topic), problem=f"Nothing was changed: type {topic} to stop pushing its jobs.")
+    if (await visit.form()).get("typed", "").strip() != (wanted := visit.to_confirm(topic)):
+        return visit.redirect(_url(topic), problem=f"Nothing was changed: type {wanted} to stop pushing its jobs.")
     await visit.write("DELETE", api_path("topics", topic, "push"))
     notice = f"The jobs of {topic} are not pushed any more: consumers can pop them."
     return visit.redirect(page_path("console", "topics", topic), notice=notice)

@@ -114,8 +114,8 @@ async def run(visit: Visit, name: str) -> Response:
 @pages.action("/console/schedules/{name}/delete")
 async def delete(visit: Visit, name: str) -> Response:
     """Delete it, if its name was typed."""
-    if (await visit.form()).get("typed", "").strip() != name:
-        problem = f"Nothing was deleted: type {name} to delete it."
+    if (await visit.form()).get("typed", "").strip() != visit.to_confirm(name):
+        problem = f"Nothing was deleted: type {visit.to_confirm(name)} to delete it."
         return visit.redirect(page_path("console", "schedules", name), problem=problem)
     await visit.write("DELETE", api_path("schedules", name))
     return visit.redirect("console/schedules", notice=f"Deleted {name} and cancelled its next run.")

@@ -40,7 +40,8 @@ async def read_topics(visit: Visit) -> dict[str, Any]:
     offset = visit.query.get("offset", "")
     first = int(offset[:6]) if offset.isdecimal() else 0
     name = visit.query.get("name", "").strip()[:128]
-    found = await visit.read(api_path("overview"), sort=sort, name=name or None, offset=first, limit=_TOPICS_SHOWN)
+    page = {"offset": first, "limit": _TOPICS_SHOWN}
+    found = await visit.read(api_path("overview"), sort=sort, name=name or None, **page, ready_history=True)
     return {
         "listing": without_now(found),
         "sorts": SORTS,
@@ -59,7 +60,7 @@ def without_now(found: dict[str, Any]) -> dict[str, Any]:
 @pages.page("/console/topics")
 async def topics(visit: Visit) -> Response:
     """All topics, page by page."""
-    return visit.render("topics.html", here="topics", **await read_topics(visit))
+    return visit.render("topics.html", here="topics", selectable=True, **await read_topics(visit))
 
 
 @pages.page("/console/topics/{topic}")
@@ -135,8 +136,11 @@ async def _read_consumers(visit: Visit, topic: str) -> dict[str, Any]:
 async def pause(visit: Visit, topic: str) -> Response:
     """Pause it, with the reason of the form."""
     reason = (await visit.form()).get("reason", "").strip()
-    await visit.write("POST", api_path("topics", topic, "pause"), {"reason": reason} if reason else None)
-    return visit.redirect(page_path("console", "topics", topic), notice=f"{topic} is paused: it hands out no jobs.")
+    view = await visit.write("POST", api_path("topics", topic, "pause"), {"reason": reason} if reason else None)
+    page = page_path("console", "topics", topic)
+    if view.get("paused_reason", "") != reason:
+        return visit.redirect(page, problem=f"{topic} was paused already: below is why.")
+    return visit.redirect(page, notice=f"{topic} is paused: it hands out no jobs.")
 
 
 @pages.action("/console/topics/{topic}/resume")

@@ -54,6 +54,11 @@ class OverviewTopic(Response, frozen=True, kw_only=True):
     ]
     next_due_at: Annotated[datetime | None, "When the first delayed job is due; `null` when none is delayed."]
     rate: Annotated[float | None, "Jobs handed out per second in the last seconds; `null` when that is not known."]
+    ready_history: Annotated[
+        list[int | None] | None,
+        "With `ready_history`: ready jobs at the end of each 5 minutes of the last 3 hours, the earliest first; in the "
+        "last ones, which are not over, lately. `null` before anything is known. Omitted without a history.",
+    ] = None
 
 
 class Overview(Response, frozen=True, kw_only=True):
@@ -296,7 +301,8 @@ GET_OVERVIEW = Operation(
     description=(
         "Lists topics in any order: jobs by state, the oldest ready job, what is due next, and jobs handed out per "
         "second. What was read is kept for up to 5 seconds and shared with `GET /now`; `GET /topics` reads each "
-        "topic at once, with its settings."
+        "topic at once, with its settings. With `ready_history` each topic has how many jobs were ready in the last 3 "
+        "hours, which is kept for up to 30 seconds."
     ),
     response=Overview,
     response_description="The topics.",
