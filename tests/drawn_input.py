@@ -95,9 +95,8 @@ def _json_bytes(chance: Random) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode()
 
 
-def _damaged_json(chance: Random) -> bytes:
+def damaged(chance: Random, content: bytes) -> bytes:
     """JSON with a few bytes cut out or put in, or a few values replaced."""
-    content = _json_bytes(chance)
     for _ in range(chance.randint(1, 3)):
         scalars = [found.span() for found in _SCALAR.finditer(content)]
         if scalars and chance.randrange(3):
@@ -108,6 +107,10 @@ def _damaged_json(chance: Random) -> bytes:
             put_in = chance.choice(_TOKENS) if chance.randrange(2) else chance.randbytes(chance.randint(0, 3))
             content = content[:at] + put_in + content[at + chance.randint(0, 3) :]
     return content
+
+
+def _damaged_json(chance: Random) -> bytes:
+    return damaged(chance, _json_bytes(chance))
 
 
 def _soup(chance: Random) -> bytes:

@@ -9,9 +9,11 @@ import httpx
 import pytest
 import redis
 
+from deferd import AsyncClient
 from deferd.testing import ServiceForTests, start_service
 from tests.acceptance.cli.damaged_store import BreakableService, breakable_service
 from tests.acceptance.http_calls import NO_TLS, Http, Json
+from tests.acceptance.recorded_spans import RecordedSpans
 from tests.acceptance.resp_calls import redis_client
 from tests.acceptance.service_process import ServiceProcess, running_service
 
@@ -67,6 +69,17 @@ async def http(shared_service: ServiceProcess, topic: str) -> AsyncIterator[Http
     options: Json = {"timeout": CALL_TIMEOUT_S, "trust_env": False, "verify": NO_TLS}
     async with httpx.AsyncClient(base_url=shared_service.url, **options) as client:
         yield Http(client, topic)
+
+
+@pytest.fixture
+def spans() -> RecordedSpans:
+    return RecordedSpans()
+
+
+@pytest.fixture
+async def traced(shared_service: ServiceProcess, spans: RecordedSpans) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(shared_service.url, tracing=spans.tracing()) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")

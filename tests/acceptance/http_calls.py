@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import ssl
 import time
@@ -77,6 +78,15 @@ class Http:
             return {}
         counts: dict[str, int] = ok(response)["counts"]
         return {state: count for state, count in counts.items() if count}
+
+    async def ended(self, task_id: str) -> Json:
+        """The task, once it has ended."""
+        for _ in range(200):
+            task = ok(await self.get(f"/tasks/{task_id}"))
+            if task["state"] != "running":
+                return task
+            await asyncio.sleep(0.05)
+        raise AssertionError("the task does not end")
 
 
 def ok(response: httpx.Response, status: int = 200) -> Json:

@@ -64,6 +64,7 @@ CHANGES: list[dict[str, Any]] = [
     {"body": [1, 2]},
     {"body": None},
     {"ttr": 7, "max_attempts": 9, "ttl": 50, "retain": 3.5},
+    {"time_limit": 7, "dead_retain": 9},
     {"backoff": {"kind": "fixed", "seconds": 1, "jitter": 0}},
     {"tags": ["x"], "headers": {"h": "v"}},
 ]
@@ -81,9 +82,11 @@ def test_each_field_of_a_waiting_job_can_change(door: Door, delay: int) -> None:
 
 @pytest.mark.doors(without=(RESP,))  # it has no null
 def test_null_removes_limits(door: Door) -> None:
-    door.put("a", ttl=10, max_attempts=3)
-    changed = door.change("a", ttl=None, max_attempts=None)
-    assert (changed["ttl"], changed["max_attempts"]) == (None, None)
+    limits: dict[str, Any] = {"ttl": 10, "max_attempts": 3, "deadline": 20, "time_limit": 30}
+    put = door.put("a", **limits)
+    assert put["deadline_at"] - put["due_at"] == pytest.approx(20)
+    changed = door.change("a", **dict.fromkeys(limits))
+    assert not [name for name in (*limits, "deadline_at") if changed[name] is not None]
     door.pass_time(60)
     assert door.state() == "ready"
 

@@ -14,7 +14,7 @@ import pytest
 from deferd import AsyncClient, BulkResult, Client, InvalidInput, JobState
 from deferd.client.job_requests import matches_put
 from tests.acceptance.cli.command_line import Shell
-from tests.acceptance.http_calls import Http, Json, moment, ok, problem, refusal
+from tests.acceptance.http_calls import Http, Json, moment, ok, refusal
 from tests.acceptance.service_process import ServiceProcess, running_service
 
 
@@ -54,6 +54,9 @@ FAR = "2020-01-01T00:00:00Z"
         ({"select": SELECT, "dry_run": "yes"}, "body.dry_run", "true or false"),
         ({"select": SELECT, "request_id": "a b"}, "body.request_id", "1 to 255"),
         ({"select": SELECT, "now": 1}, "body.now", "not a known field"),
+        ({"select": {"tag": "x", "cutoff": 5}}, "body.select.cutoff", "must be"),
+        ({"select": SELECT, "samples": 10}, "body", "`samples`"),
+        ({"select": SELECT, "dry_run": True, "samples": 101}, "body.samples", "at most 100"),
     ],
 )
 async def test_bad_calls_are_refused(http: Http, call: dict[str, Any], field: str, message: str) -> None:
@@ -82,6 +85,8 @@ async def test_bad_times_are_refused(http: Http, when: dict[str, Any], field: st
 
 async def test_the_client_takes_durations_instants_and_jobs(http: Http, client: AsyncClient, tag: str) -> None:
     job = await client.put(http.topic, id="a", delay=60, tags=[tag])
+    preview = await client.preview_cancel_all(tag=tag)
+    assert (preview.matched, preview.samples[0].state) == (1, JobState.DELAYED)
     moved = await client.reschedule_all(tag=tag, by=timedelta(hours=1))
     assert moved == BulkResult(matched=1, done=1, was={JobState.DELAYED: 1}, complete=True)
     none = await client.reschedule_all(state="delayed", topics=http.topic, due_before=datetime.now(UTC), by=1)
@@ -89,6 +94,8 @@ async def test_the_client_takes_durations_instants_and_jobs(http: Http, client: 
     assert (await client.cancel_all(ids=[job, (http.topic, "j9")])).done == 1
     with pytest.raises(TypeError, match="unexpected keyword argument 'tags': the selectors are ids, tag"):
         await client.cancel_all(tags="x")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="the conditions are tag, reason, error, cutoff"):
+        await client.redrive(http.topic, colour="red")  # type: ignore[call-arg]
     with pytest.raises(InvalidInput, match="exactly one"):
         await client.cancel_all()
 
@@ -128,16 +135,6 @@ async def test_lists_are_filtered(http: Http, client: AsyncClient, tag: str) -> 
         ({"order": "newest"}, "query.order"),
     ):
         refusal(await http.get(http.topic_path("jobs"), params=query), field)
-
-
-async def test_wrong_conditions_of_a_redrive_or_purge_are_named(http: Http) -> None:
-    await http.put_job("a")
-    refusal(await http.delete(http.topic_path(), params={"reason": "buried", "state": "ready"}), "query")
-    refusal(await http.post(http.topic_path("redrive"), json={"reason": "bored"}), "body.reason")
-
-
-async def test_a_known_path_with_another_method_is_refused(http: Http) -> None:
-    assert problem(await http.get("/jobs/cancel"), 405, "method_not_allowed")
 
 
 # Cutoffs and previews
@@ -261,56 +258,25 @@ async def test_redrive_a_group_of_errors(http: Http) -> None:
     assert ok(await http.delete(http.topic_path(), params={"error": which["error"]})) == {"removed": 1}
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "field"),
-    [
-        ("redrive", {"cutoff": "yesterday"}, "body.cutoff"),
-        ("redrive", {"error": "x" * 1001}, "body.error"),
-        ("redrive", {"ids": ["a"], "error": "x"}, "body"),
-        ("redrive", {"dry_run": 1}, "body.dry_run"),
-    ],
-)
-async def test_invalid_redrives(http: Http, path: str, body: Json, field: str) -> None:
-    refusal(await http.post(http.topic_path(path), json=body), field)
-
-
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [
-        ({"select": {"tag": "x", "cutoff": 5}}, "body.select.cutoff"),
-        ({"select": {"tag": "x"}, "samples": 10}, "body"),
-        ({"select": {"tag": "x"}, "dry_run": True, "samples": 101}, "body.samples"),
-    ],
-)
-async def test_invalid_calls_on_many_jobs(http: Http, body: Json, field: str) -> None:
-    refusal(await http.post("/jobs/cancel", json=body), field)
-
-
-async def test_invalid_purges(http: Http) -> None:
-    refusal(await http.delete(http.topic_path(), params={"error": "x", "state": "ready"}), "query")
-    refusal(await http.delete(http.topic_path(), params={"cutoff": "now"}), "query.cutoff")
-    refusal(await http.delete(http.topic_path(), params={"dry_run": "maybe"}), "query.dry_run")
-
-
-async def test_client(http: Http, shared_service: ServiceProcess) -> None:
-    for number in range(2):
-        await bury(http, f"m{number}", f"order {number} is gone")
-    which: Any = {"reason": "buried", "error": "order * is gone"}
-    with Client(shared_service.url) as client:
-        preview = client.preview_redrive(http.topic, **which)
-        assert (preview.matched, preview.complete) == (2, True)
-        assert {(one.topic, one.state) for one in preview.samples} == {(http.topic, JobState.DEAD)}
-        assert client.preview_purge(http.topic, **which).matched == 2
-        await asyncio.sleep(0.002)
-        await bury(http, "m2", "order 2 is gone")
-        assert client.redrive(http.topic, cutoff=preview.cutoff, **which) == 2
-        many = client.preview_cancel_all(state="ready", topics=http.topic)
-        assert (many.matched, len(many.samples), many.samples[0].state) == (2, 2, JobState.READY)
-        assert client.cancel_all(state="ready", topics=http.topic, cutoff=many.cutoff).done == 2
-        assert client.purge(http.topic, state="dead", cutoff=preview.cutoff) == 0
-        assert client.purge(http.topic, state="dead") == 1
-        with pytest.raises(TypeError, match="the conditions are tag, reason, error, cutoff"):
-            client.redrive(http.topic, colour="red")  # type: ignore[call-arg]
+async def test_wrong_conditions_of_a_redrive_or_purge_are_named(http: Http) -> None:
+    await http.put_job("a")
+    redrives: list[tuple[Json, str]] = [
+        ({"reason": "bored"}, "body.reason"),
+        ({"cutoff": "yesterday"}, "body.cutoff"),
+        ({"error": "x" * 1001}, "body.error"),
+        ({"ids": ["a"], "error": "x"}, "body"),
+        ({"dry_run": 1}, "body.dry_run"),
+    ]
+    for body, field in redrives:
+        refusal(await http.post(http.topic_path("redrive"), json=body), field)
+    purges: list[tuple[Json, str]] = [
+        ({"reason": "buried", "state": "ready"}, "query"),
+        ({"error": "x", "state": "ready"}, "query"),
+        ({"cutoff": "now"}, "query.cutoff"),
+        ({"dry_run": "maybe"}, "query.dry_run"),
+    ]
+    for query, field in purges:
+        refusal(await http.delete(http.topic_path(), params=query), field)
 
 
 async def test_commands(http: Http, shared_service: ServiceProcess) -> None:

@@ -98,25 +98,10 @@ async def test_a_large_body_in_pieces_is_read(http: Http, wire: Wire) -> None:
     assert (await wire.read_response()).json()["body"] == body["body"]
 
 
-async def test_pipelined_requests_get_their_responses_in_order(http: Http, wire: Wire) -> None:
-    wire.send(*(request("POST", "/jobs", {"topic": http.topic, "id": f"j{n}", "delay": 1000}) for n in range(20)))
-    responses = [await wire.read_response() for _ in range(20)]
-    assert [f"j{n}" for n in range(20)] == [response.json()["id"] for response in responses]
-
-
 async def test_one_connection_may_alternate_between_fast_path_and_asgi(http: Http, wire: Wire) -> None:
     for n in range(6):
         wire.send(request("POST", "/jobs", {"topic": http.topic, "id": f"j{n}"}, through_asgi=n % 2 == 1))
         assert (await wire.read_response()).status == 201
-
-
-async def test_a_request_that_expects_100_continue_gets_it(http: Http, wire: Wire) -> None:
-    body = json.dumps({"topic": http.topic, "id": "j"}).encode()
-    head = f"POST /jobs HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-    wire.send(head)
-    assert (await wire.head()).startswith("HTTP/1.1 100")
-    wire.send(body)
-    assert (await wire.read_response()).status == 201
 
 
 @pytest.mark.parametrize("through_asgi", [False, True])
@@ -134,26 +119,16 @@ async def test_a_client_of_http_1_0_is_served(http: Http, wire: Wire) -> None:
     assert await wire.is_closed()
 
 
-@pytest.mark.parametrize("through_asgi", [False, True])
+@pytest.mark.parametrize(
+    ("wait", "behind"),
+    [("20", b""), ("%320", b""), ("20", request("GET", "/healthz"))],
+    ids=["plain", "asgi", "pipelined"],
+)
 async def test_a_pop_whose_client_disconnects_holds_up_no_job(
-    http: Http, wire: Wire, shared_service: ServiceProcess, through_asgi: bool
-) -> None:
-    path = f"/topics/{http.topic}/pop?wait=20" if not through_asgi else f"/topics/{http.topic}/pop?wait=%320"
-    await asyncio.to_thread(shared_service.wait_for_waiting_pops, 0)
-    wire.send(request("GET", path))
-    await asyncio.to_thread(shared_service.wait_for_waiting_pops, 1)
-    wire.writer.close()
-    await asyncio.to_thread(shared_service.wait_for_waiting_pops, 0)
-    await http.put_job("j")
-    [job] = await http.pop(wait=5)
-    assert (job["id"], job["attempt"]) == ("j", 1)
-
-
-async def test_a_pop_with_a_pipelined_request_behind_it_holds_up_no_job(
-    http: Http, wire: Wire, shared_service: ServiceProcess
+    http: Http, wire: Wire, shared_service: ServiceProcess, wait: str, behind: bytes
 ) -> None:
     await asyncio.to_thread(shared_service.wait_for_waiting_pops, 0)
-    wire.send(request("GET", f"/topics/{http.topic}/pop?wait=20"), request("GET", "/healthz"))
+    wire.send(request("GET", f"/topics/{http.topic}/pop?wait={wait}"), behind)
     await asyncio.to_thread(shared_service.wait_for_waiting_pops, 1)
     wire.writer.close()
     await asyncio.to_thread(shared_service.wait_for_waiting_pops, 0)

@@ -91,14 +91,6 @@ async def test_a_job_can_be_read_without_its_body_and_its_result(http: Http) -> 
     assert not {"body", "result"} & listed.keys()
 
 
-async def test_an_unknown_job_is_not_found(http: Http) -> None:
-    await http.put_job("other")
-    for call in (http.get, http.delete):
-        members = problem(await call(http.job_path("none")), 404, "job_not_found")
-        assert (members["topic"], members["id"]) == (http.topic, "none")
-    problem(await http.patch(http.job_path("none"), json={"delay": 1}), 404, "job_not_found")
-
-
 async def test_an_empty_change_changes_nothing(http: Http) -> None:
     job = await http.put_job("same", delay=60)
     assert ok(await http.patch(http.job_path("same"), json={})) == job
@@ -202,33 +194,15 @@ async def test_a_snooze_needs_a_delay(http: Http, delay: dict[str, Any]) -> None
     assert (await http.get_job("held"))["state"] == "reserved"
 
 
-async def test_a_change_sets_and_removes_deadline_and_time_limit(http: Http) -> None:
-    await http.put_job("a", delay=60)
-    bounds = {"deadline": 5, "time_limit": 7, "dead_retain": 9}
-    changed = ok(await http.patch(http.job_path("a"), json=bounds))
-    assert {name: changed[name] for name in bounds} == bounds
-    changed = ok(await http.patch(http.job_path("a"), json={"deadline": None, "time_limit": None}))
-    assert not {"deadline", "deadline_at", "time_limit"} & changed.keys()
-
-
-async def test_a_finish_puts_other_jobs(http: Http) -> None:
-    held = await http.reserve("first")
-    puts = [{"topic": http.topic, "id": "second", "delay": 60}, {"topic": http.topic, "body": 7}]
-    finished = ok(await http.post(http.job_path("first", "finish"), json={"receipt": held["receipt"], "put": puts}))
-    [second, third] = finished.pop("put")
-    assert finished == {"topic": http.topic, "id": "first", "state": "finished"}
-    assert second == {"topic": http.topic, "id": "second", "status": 201, "durability": second["durability"]}
-    assert (await http.get_job("second"))["state"] == "delayed"
-    assert (await http.get_job(third["id"]))["body"] == 7
-    assert not await http.has_job("first")
-    again = await http.post(http.job_path("first", "finish"), json={"receipt": held["receipt"], "put": puts})
-    problem(again, 404, "job_not_found")
-
-
-async def test_a_repeated_finish_of_a_retained_job_puts_nothing(http: Http) -> None:
+async def test_a_finish_shows_the_jobs_that_it_has_put(http: Http) -> None:
     held = await http.reserve("kept", retain=60)
-    finish = {"receipt": held["receipt"], "put": [{"topic": http.topic, "id": "next"}]}
-    assert "put" in ok(await http.post(http.job_path("kept", "finish"), json=finish))
+    puts = [{"topic": http.topic, "id": "second", "delay": 60}, {"topic": http.topic, "body": 7}]
+    finish = {"receipt": held["receipt"], "put": puts}
+    finished = ok(await http.post(http.job_path("kept", "finish"), json=finish))
+    [second, third] = finished.pop("put")
+    assert finished == {"topic": http.topic, "id": "kept", "state": "finished"}
+    assert second == {"topic": http.topic, "id": "second", "status": 201, "durability": second["durability"]}
+    assert (await http.get_job(third["id"]))["body"] == 7
     assert "put" not in ok(await http.post(http.job_path("kept", "finish"), json=finish))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import httpx
@@ -10,15 +9,6 @@ import httpx
 from tests.acceptance.http_calls import Http, Json, ok
 
 IDS = [f"job-{number}" for number in range(24)]
-
-
-async def ended(http: Http, task: Json) -> Json:
-    for _ in range(200):
-        task = ok(await http.get(f"/tasks/{task['id']}"))
-        if task["state"] != "running":
-            return task
-        await asyncio.sleep(0.05)
-    raise AssertionError("the task does not end")
 
 
 async def put_all(http: Http, **fields: Any) -> None:
@@ -68,9 +58,9 @@ async def test_no_response_names_a_partition(http: Http) -> None:
     assert (looked["matched"], looked["complete"]) == (24, True)
     response = await http.post(http.topic_path("redrive"), json={"ids": IDS[:4], "cutoff": looked["cutoff"]})
     assert ok(response)["redriven"] == 4
-    redriven = await ended(http, ok(await http.post(http.topic_path("redrive"), json={"as_task": True}), 202))
+    redriven = await http.ended(ok(await http.post(http.topic_path("redrive"), json={"as_task": True}), 202)["id"])
     assert (redriven["topic"], redriven["done"]) == (http.topic, 20)
-    purged = await ended(http, ok(await http.delete(http.topic_path(), params={"as_task": True}), 202))
+    purged = await http.ended(ok(await http.delete(http.topic_path(), params={"as_task": True}), 202)["id"])
     assert (purged["topic"], purged["done"]) == (http.topic, 24)
     await put_all(http)
     assert ok(await http.delete(http.topic_path()))["removed"] == 24

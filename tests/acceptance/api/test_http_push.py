@@ -153,14 +153,8 @@ async def test_the_console_and_the_overview_show_a_target_that_fails_without_its
 @pytest.mark.parametrize(
     ("fields", "field", "message"),
     [
-        ({"url": "hooks.example.com"}, "body.url", "must begin with https:// or http://"),
-        ({"url": "https://hooks.example.net/"}, "body.url", "is not allowed by --push-allow"),
         ({"url": "https://10.0.0.1/"}, "body.url", "is not allowed by --push-allow"),
-        ({"url": "http://hooks.example.com/"}, "body.url", "is not allowed by --push-allow"),
         ({"secrets": ["whsec_c2hvcnQ="]}, "body.secrets.0", "it has 5 bytes"),
-        ({"mode": "stream"}, "body.mode", "must be 'job' or 'batch'"),
-        ({"timeout": 0}, "body.timeout", "must be at least 0.1 seconds"),
-        ({"secrets": None}, "body.secrets", "must be a list"),
     ],
 )
 async def test_wrong_input_is_named_and_nothing_is_stored(

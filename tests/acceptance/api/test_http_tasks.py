@@ -12,15 +12,6 @@ from tests.acceptance.http_calls import Http, Json, moment, ok, problem, refusal
 from tests.acceptance.service_process import ServiceProcess
 
 
-async def ended(http: Http, task_id: str) -> Json:
-    for _ in range(200):
-        task = ok(await http.get(f"/tasks/{task_id}"))
-        if task["state"] != "running":
-            return task
-        await asyncio.sleep(0.05)
-    raise AssertionError("the task does not end")
-
-
 async def begin(http: Http, path: str, body: Json) -> Json:
     response = await http.post(path, json=body)
     task = ok(response, 202)
@@ -43,7 +34,7 @@ async def test_a_task_is_shown_and_recorded_when_it_has_ended(http: Http) -> Non
         "127.0.0.1",
         "api",
     )
-    done = await ended(http, task["id"])
+    done = await http.ended(task["id"])
     assert (done["state"], done["done"], done["total"]) == ("done", 3, 3)
     moment(done["ended_at"])
     listed = ok(await http.get("/tasks"))["tasks"]
@@ -63,10 +54,10 @@ async def test_a_purge_frees_ids_that_stay_taken(http: Http, params: Json) -> No
     assert await is_taken()
     cutoff = ok(await http.delete(http.topic_path(), params={**params, "dry_run": "true"}))["cutoff"]
     task = ok(await http.delete(http.topic_path(), params={**params, "cutoff": cutoff, "as_task": "true"}), 202)
-    await ended(http, task["id"])
+    await http.ended(task["id"])
     assert await is_taken()
     task = ok(await http.delete(http.topic_path(), params={**params, "as_task": "true"}), 202)
-    await ended(http, task["id"])
+    await http.ended(task["id"])
     assert not await is_taken()
 
 
@@ -129,7 +120,7 @@ async def test_commands(http: Http, shared_service: ServiceProcess) -> None:
         said = shell.good(*words, "--task")
         task_id = said.split()[1]
         assert said == f"task {task_id} has begun: deferd tasks {task_id}\n"
-        done = await ended(http, task_id)
+        done = await http.ended(task_id)
         assert (done["kind"], done["done"]) == (words[0], 0 if words[0] == "purge" else 2)
     [shown] = shell.json("tasks", task_id)
     assert (shown["id"], shown["via"]) == (task_id, "cli")

@@ -10,13 +10,6 @@ TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 OTHER_TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
 
 
-async def test_it_is_carried_from_the_put_to_the_consumer(http: Http) -> None:
-    put = await http.put_job("j", traceparent=TRACE)
-    assert put["traceparent"] == TRACE
-    assert (await http.get_job("j"))["traceparent"] == TRACE
-    assert (await http.pop_one())["traceparent"] == TRACE
-
-
 async def test_a_job_without_one_does_not_show_it(http: Http) -> None:
     put = await http.put_job("j", traceparent=None)
     assert "traceparent" not in put
@@ -94,15 +87,3 @@ async def test_a_change_does_not_touch_it(http: Http) -> None:
     await http.put_job("j", delay=1000, traceparent=TRACE)
     response = await http.patch(http.job_path("j"), json={"traceparent": OTHER_TRACE})
     assert refusal(response, "body.traceparent") == "is not a known field"
-
-
-async def test_it_is_not_a_setting_of_a_topic(http: Http) -> None:
-    response = await http.put(http.topic_path(), json={"traceparent": TRACE})
-    assert refusal(response, "body.traceparent") == "is not a known field"
-
-
-async def test_keep_shows_the_old_jobs_and_replace_puts_the_new_ones(http: Http) -> None:
-    await http.put_job("j", delay=1000, traceparent=TRACE)
-    job = {"topic": http.topic, "id": "j", "delay": 1000, "traceparent": OTHER_TRACE}
-    assert ok(await http.post("/jobs", json=job | {"on_conflict": "keep"}))["traceparent"] == TRACE
-    assert ok(await http.post("/jobs", json=job | {"on_conflict": "replace"}))["traceparent"] == OTHER_TRACE

@@ -111,12 +111,6 @@ def test_keys_that_are_missing_are_refused_at_the_start(tmp_path: Path) -> None:
     assert "none.toml is not readable: No such file" in line
 
 
-def test_keys_and_a_keys_file_exclude_each_other(tmp_path: Path) -> None:
-    done = serve("--keys-file", "keys.toml", DEFERD_KEYS="[[key]]", folder=tmp_path)
-    assert done.returncode == 2
-    assert "--keys (DEFERD_KEYS) cannot be combined with --keys-file" in done.stderr
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_changed_file_applies_without_a_restart(tmp_path: Path, workers: int) -> None:

@@ -128,12 +128,6 @@ def test_an_unreachable_service_ends_with_1(topic: str) -> None:
     assert "set its URL by --url or DEFERD_URL" in line
 
 
-def test_the_next_replica_is_tried_when_one_is_down(shell: Shell, topic: str) -> None:
-    [job] = shell.json("put", topic, "1", "--url", f"http://127.0.0.1:9,{shell.url}")
-
-    assert topic == job["topic"]
-
-
 def test_ctrl_c_ends_a_command_with_130(shell: Shell, topic: str) -> None:
     with terminal(shell.url, "put", topic, "-") as reading:
         reading.wait_for("Ctrl-D ends")

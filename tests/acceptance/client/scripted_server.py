@@ -160,3 +160,8 @@ def responding(peer: Peer) -> None:
     """The script of a server without faults."""
     while True:
         peer.send(job_response(peer.request()))
+
+
+def never_responding(peer: Peer) -> None:
+    """The script of a server that reads, and sends nothing."""
+    peer.until_closed()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import socket
-import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +21,7 @@ from deferd import (
     Unreachable,
 )
 from tests.acceptance.client.lossy_proxy import lossy_proxy
+from tests.acceptance.client.scripted_server import ScriptedServer, never_responding, scripted_server
 from tests.acceptance.service_process import ServiceProcess
 from tests.ports import free_port
 from tests.waiting import until, wait_until
@@ -31,40 +30,11 @@ AT_ONCE_S = 0.2
 """Far less than any time-out; these tests share the machine with others."""
 
 
-class SilentServer:
-    """Accepts connections and never responds; `close` breaks them."""
-
-    def __init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._connections: list[socket.socket] = []
-        self.port: int = self._listener.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        self._thread = threading.Thread(target=self._accept, daemon=True)
-        self._thread.start()
-
-    @property
-    def accepted(self) -> int:
-        return len(self._connections)
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                self._connections.append(self._listener.accept()[0])
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join(5)
-        for connection in self._connections:
-            connection.close()
-
-
 @pytest.fixture
-def silent() -> Iterator[SilentServer]:
-    server = SilentServer()
-    yield server
-    server.close()
+def silent() -> Iterator[ScriptedServer]:
+    """It accepts connections and never responds."""
+    with scripted_server(never_responding) as server:
+        yield server
 
 
 @pytest.fixture
@@ -103,20 +73,10 @@ async def test_calls_fail_at_once_when_the_service_has_been_down_for_retry_for(c
     assert any(re.search(r"; the next attempt is in \d\.\d s$", text) for text in texts)
 
 
-def test_threads_fail_at_once_as_well(port: int, topic: str) -> None:
-    with Client(f"http://127.0.0.1:{port}", timeout=5, retry_for=0.3) as client, ThreadPoolExecutor(8) as threads:
-        with pytest.raises(Unreachable):
-            client.put(topic)
-        began_s = time.monotonic()
-        calls = [threads.submit(client.put, topic) for _ in range(40)]
-        assert all(isinstance(call.exception(), Unreachable) for call in calls)
-        assert time.monotonic() - began_s < 10 * AT_ONCE_S
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("retry_for", [0.0, 5.0])
 async def test_one_call_at_a_time_asks_whether_the_service_is_back(
-    silent: SilentServer, topic: str, retry_for: float
+    silent: ScriptedServer, topic: str, retry_for: float
 ) -> None:
     """Many callers, for three seconds: with a time-out of 0.3 s a probe takes that long, and pauses grow to 1 s."""
     async with AsyncClient(silent.url, timeout=0.3, retry_for=0) as client:
@@ -124,7 +84,7 @@ async def test_one_call_at_a_time_asks_whether_the_service_is_back(
             await client.put(topic)
         with pytest.raises(NoAnswer):
             await client.put(topic)
-        before = silent.accepted
+        before = silent.connections
         end_s = time.monotonic() + 3
 
         async def call() -> None:
@@ -135,18 +95,18 @@ async def test_one_call_at_a_time_asks_whether_the_service_is_back(
 
         client._sender.retry_for_s = retry_for
         await asyncio.gather(*(call() for _ in range(30)))
-        assert 2 <= silent.accepted - before <= 12
+        assert 2 <= silent.connections - before <= 12
 
 
 @pytest.mark.slow
-async def test_a_service_that_hangs_costs_one_time_out_and_then_nothing(silent: SilentServer, topic: str) -> None:
+async def test_a_service_that_hangs_costs_one_time_out_and_then_nothing(silent: ScriptedServer, topic: str) -> None:
     async with AsyncClient(silent.url, timeout=1.2, retry_for=0.5) as client:
         began_s = time.monotonic()
         with pytest.raises(NoAnswer, match="POST"):
             await client.put(topic)
         assert time.monotonic() - began_s < 2.5
         probing = asyncio.create_task(until_it_probes(client, silent, topic))
-        await until(lambda: silent.accepted == 2, "a call probes")
+        await until(lambda: silent.connections == 2, "a call probes")
         for _ in range(10):
             took_s, error = await seconds_to_fail(client, f"{topic}-2")
             assert took_s < AT_ONCE_S
@@ -154,7 +114,9 @@ async def test_a_service_that_hangs_costs_one_time_out_and_then_nothing(silent: 
         probing.cancel()
 
 
-async def test_a_put_in_a_web_handler_takes_as_long_as_the_documentation_says(silent: SilentServer, topic: str) -> None:
+async def test_a_put_in_a_web_handler_takes_as_long_as_the_documentation_says(
+    silent: ScriptedServer, topic: str
+) -> None:
     """With the settings of its example: a second attempt, which starts within 2 s of the first and takes 1 s."""
     async with AsyncClient(silent.url, timeout=1, retry_for=2) as client:
         began_s = time.monotonic()
@@ -162,16 +124,16 @@ async def test_a_put_in_a_web_handler_takes_as_long_as_the_documentation_says(si
         outcomes = await asyncio.gather(*puts, return_exceptions=True)
         assert {NoAnswer} == {type(one) for one in outcomes}
         assert 2 <= time.monotonic() - began_s < 4
-        assert silent.accepted >= 3
+        assert silent.connections >= 3
 
 
-def _accepted_more(silent: SilentServer, than: int) -> bool:
-    return silent.accepted > than
+def _accepted_more(silent: ScriptedServer, than: int) -> bool:
+    return silent.connections > than
 
 
-async def until_it_probes(client: AsyncClient, silent: SilentServer, topic: str) -> None:
-    before = silent.accepted
-    while silent.accepted == before:
+async def until_it_probes(client: AsyncClient, silent: ScriptedServer, topic: str) -> None:
+    before = silent.connections
+    while silent.connections == before:
         with contextlib.suppress(NoAnswer):
             await client.put(topic)
         await asyncio.sleep(0.01)
@@ -228,21 +190,22 @@ def test_threads_with_time_left_wait_for_the_service_to_come_back(
 
 @pytest.mark.slow
 async def test_a_cancelled_probe_lets_others_probe(
-    shared_service: ServiceProcess, silent: SilentServer, topic: str
+    shared_service: ServiceProcess, silent: ScriptedServer, topic: str
 ) -> None:
     async with AsyncClient(silent.url, timeout=30, retry_for=0) as client:
         put = asyncio.create_task(client.put(topic))
-        await until(lambda: silent.accepted == 1, "a request hangs")
+        await until(lambda: silent.connections == 1, "a request hangs")
         client._sender._circuit.failed(NoAnswer("slow"), time.monotonic() - 2, None)
         put.cancel()
         for _ in range(3):
             probing = asyncio.create_task(until_it_probes(client, silent, topic))
-            accepted = silent.accepted
+            accepted = silent.connections
             await until(partial(_accepted_more, silent, accepted), "a call probes", within_s=5)
             probing.cancel()
             await asyncio.wait([probing])
-        silent.close()
-        with lossy_proxy(shared_service.url, silent.port):
+        port = silent.port
+        silent.stop()
+        with lossy_proxy(shared_service.url, port):
             back_s = time.monotonic()
             while True:
                 with contextlib.suppress(NoAnswer):
@@ -264,13 +227,13 @@ async def test_readiness_is_always_asked(
 
 @pytest.mark.slow
 async def test_many_calls_that_fail_at_one_replica_fail_none_at_another(
-    shared_service: ServiceProcess, silent: SilentServer, topic: str
+    shared_service: ServiceProcess, silent: ScriptedServer, topic: str
 ) -> None:
     with lossy_proxy(shared_service.url) as proxy:
         async with AsyncClient([silent.url, proxy.url], timeout=1.2, retry_for=0) as client:
             with proxy.responses_held():
                 looks = [asyncio.create_task(client.get(topic, "a")) for _ in range(20)]
-                await until(lambda: silent.accepted == 20, "all hang at the first replica")
+                await until(lambda: silent.connections == 20, "all hang at the first replica")
                 await until(lambda: len(proxy.heads) == 20, "all have failed there")
                 looks.append(asyncio.create_task(client.get(topic, "a")))
                 await until(lambda: len(proxy.heads) == 21 or looks[20].done(), "another call is sent")
@@ -279,7 +242,7 @@ async def test_many_calls_that_fail_at_one_replica_fail_none_at_another(
 
 
 async def test_a_call_that_cannot_be_repeated_moves_the_next_one_to_another_replica(
-    shared_service: ServiceProcess, silent: SilentServer, topic: str
+    shared_service: ServiceProcess, silent: ScriptedServer, topic: str
 ) -> None:
     async with AsyncClient([silent.url, shared_service.url], timeout=0.3, retry_for=5) as client:
         client._sender._current = 0

@@ -19,8 +19,6 @@ from deferd import (
     Delivery,
     InvalidInput,
     JobExists,
-    JobNotFound,
-    JobRef,
     PutJob,
     PutResult,
     TopicNotFound,
@@ -64,24 +62,6 @@ def test_a_naive_datetime_is_refused_before_it_is_sent(client: Client, topic: st
         [*client.put_many([{"topic": topic, "run_at": naive}])]
     with pytest.raises(TopicNotFound):
         client.topic(topic)
-
-
-def test_an_invalid_input_names_field_value_and_limit(client: Client, topic: str) -> None:
-    with pytest.raises(InvalidInput, match=r"ttr") as refused:
-        client.put(topic, ttr=0.01)
-    [field_error] = refused.value.field_errors
-    assert (field_error.path, field_error.value) == (("body", "ttr"), 0.01)
-    assert "0.1" in field_error.message
-
-
-def test_a_job_can_be_named_in_place_of_its_delivery(client: Client, topic: str) -> None:
-    client.put(topic, id="a")
-    client.put(topic, id="b")
-    first, _ = client.pop(topic, count=2)
-    client.finish(JobRef(topic, "a", first.receipt))
-    client.finish(JobRef(topic, "b"))
-    with pytest.raises(JobNotFound):
-        client.finish(JobRef(topic, "a"))
 
 
 def test_put_many_sends_batches_as_results_are_consumed(client: Client, topic: str) -> None:
@@ -159,17 +139,6 @@ def test_an_invalid_job_does_not_fail_those_of_other_threads(client: Client, top
         with pytest.raises(InvalidInput, match=r"ttr"):
             client.put(topic, ttr=-1)
     assert [f"j{number}" for number in range(10)] == [job.result().id for job in jobs]
-
-
-def test_many_threads_share_one_client(client: Client, topic: str) -> None:
-    def put_pop_and_finish(number: int) -> int:
-        client.put(topic, number)
-        [delivery] = client.pop(topic, wait=5)
-        client.finish(delivery)
-        return int(delivery.body)
-
-    with ThreadPoolExecutor(16) as threads:
-        assert list(range(200)) == sorted(threads.map(put_pop_and_finish, range(200)))
 
 
 def test_both_clients_have_the_same_methods() -> None:

@@ -20,14 +20,12 @@ from deferd import (
     ExponentialBackoff,
     FixedBackoff,
     InvalidInput,
-    Job,
     JobExists,
     JobRef,
     NoAnswer,
     ReceiptStale,
     ScheduleBackoff,
     TopicFull,
-    UnexpectedAnswer,
     Unreachable,
 )
 from deferd.client.errors import ClientClosed
@@ -84,13 +82,6 @@ def test_a_backoff_of_many_digits_is_the_same_job_after_a_lost_response(
     settings = client.set_topic(topic, {"backoff": backoff.model_dump()}).fields["settings"]
     assert settings["backoff"] == client.topic(topic).fields["settings"]["backoff"] == job.fields["backoff"]
     assert client.put(topic, id="c").fields["backoff"] == job.fields["backoff"]
-
-
-async def test_a_put_with_a_lost_response_succeeds_with_asyncio(proxy: LossyProxy, topic: str) -> None:
-    async with AsyncClient(proxy.url, timeout=5) as client:
-        proxy.cut_response()
-        job = await client.put(topic, "body", id="a")
-        assert (job.id, job.state) == ("a", "ready")
 
 
 @pytest.mark.parametrize(
@@ -198,13 +189,6 @@ def test_transient_errors_of_a_gateway_are_retried(
     assert client.topic(topic).counts["ready"] == 1
 
 
-def test_other_errors_of_a_gateway_are_raised_at_once(proxy: LossyProxy, client: Client, topic: str) -> None:
-    proxy.respond(403, sent=False, body=b"<html>no</html>")
-    with pytest.raises(UnexpectedAnswer, match="no") as failed:
-        client.put(topic)
-    assert failed.value.status == 403
-
-
 def test_retry_after_is_honoured(proxy: LossyProxy, client: Client, topic: str) -> None:
     problem = json.dumps({"code": "rate_limited", "detail": "slowly"}).encode()
     proxy.respond(429, "retry-after: 1", sent=False, body=problem)
@@ -233,13 +217,6 @@ def test_retries_end_after_retry_for_and_the_error_says_why() -> None:
     with Client([NOBODY, "http://127.0.0.1:10"], retry_for=0.3) as client, pytest.raises(Unreachable, match="POST"):
         client.put("orders")
     assert time.monotonic() - began_s < 10
-
-
-async def test_retries_end_after_retry_for_with_asyncio() -> None:
-    async with AsyncClient(NOBODY, retry_for=0.2) as client:
-        assert not await client.is_ready()
-        with pytest.raises(Unreachable):
-            await client.put("orders")
 
 
 def test_a_response_that_takes_too_long_raises_no_answer(proxy: LossyProxy, topic: str) -> None:
@@ -362,17 +339,6 @@ def test_a_body_that_is_not_json_is_refused_before_it_is_sent(proxy: LossyProxy,
 
 
 # A finish that puts jobs
-
-
-async def test_a_finish_without_response_is_repeated_and_puts_once(shared_service: ServiceProcess, topic: str) -> None:
-    with lossy_proxy(shared_service.url) as proxy:
-        async with AsyncClient(proxy.url) as client:
-            await client.put(topic, id="a")
-            [held] = await client.pop(topic)
-            proxy.lose_responses()
-            await client.finish(held, put=[{"topic": topic, "body": 1}])
-            jobs: list[Job] = [job async for job in client.jobs(topic)]
-            assert [job.body for job in jobs] == [1]
 
 
 # Under a wall clock that tests have frozen

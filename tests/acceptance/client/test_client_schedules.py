@@ -96,21 +96,6 @@ def test_runs_to_come_are_shown_in_the_zone_and_in_utc(client: Client) -> None:
         client.preview_schedule("spring", count=1001)
 
 
-async def test_the_asynchronous_client_has_the_same_calls(clocked_service: ServiceForTests) -> None:
-    clocked_service.purge()
-    async with clocked_service.async_client() as client:
-        made = await client.put_schedule("tick", "reports", every=timedelta(minutes=1))
-        assert [one.name async for one in client.schedules()] == ["tick"]
-        assert (await client.schedule("tick")).fields == made.fields
-        assert (await client.pause_schedule("tick")).paused
-        assert not (await client.resume_schedule("tick")).paused
-        assert (await client.run_schedule("tick")).topic == "reports"
-        assert len(await client.preview_schedule("tick", count=3)) == 3
-        await client.delete_schedule("tick")
-        with pytest.raises(ScheduleNotFound):
-            await client.schedule("tick")
-
-
 def test_after_a_lost_response_only_calls_that_are_safe_to_repeat_are_repeated(
     clocked_service: ServiceForTests,
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 from opentelemetry import trace
@@ -20,17 +20,6 @@ from tests.acceptance.recorded_spans import RecordedSpans, context_of, is_child,
 from tests.acceptance.service_process import ServiceProcess
 
 THEIRS = f"00-{'a' * 32}-{'b' * 16}-01"
-
-
-@pytest.fixture
-def spans() -> RecordedSpans:
-    return RecordedSpans()
-
-
-@pytest.fixture
-async def traced(shared_service: ServiceProcess, spans: RecordedSpans) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(shared_service.url, tracing=spans.tracing()) as client:
-        yield client
 
 
 async def test_a_job_carries_the_context_of_its_put_and_not_in_its_body(

@@ -19,7 +19,7 @@ import uvloop
 from deferd import AsyncClient, Client, Job, NoAnswer, PayloadTooLarge, Unreachable
 from deferd.client import async_transport, blocking_transport
 from deferd.client.errors import ClientBusy
-from tests.acceptance.client.scripted_server import Peer, job_response, responding, scripted_server
+from tests.acceptance.client.scripted_server import Peer, job_response, never_responding, responding, scripted_server
 from tests.acceptance.server.tls_files import TlsFiles
 from tests.deliveries import FIELDS
 from tests.waiting import until, wait_until
@@ -236,11 +236,7 @@ def test_a_response_that_drips_times_out_as_a_whole(caller: Calls, part: str) ->
 
 
 def test_silence_after_the_request_times_out(caller: Calls) -> None:
-    def script(peer: Peer) -> None:
-        peer.request()
-        peer.until_closed()
-
-    with scripted_server(script) as server, caller(server.url, timeout=0.2) as calls:
+    with scripted_server(never_responding) as server, caller(server.url, timeout=0.2) as calls:
         began_s = time.monotonic()
         with pytest.raises(NoAnswer, match=r"nothing was received for 0\.2 s"):
             calls.get()
@@ -360,15 +356,9 @@ async def test_tasks_take_turns_with_the_connections(connections: int) -> None:
             assert (await client.get("t", "last")).id == "last"
 
 
-def slow_pops(peer: Peer) -> None:
-    """Responds to nothing until the client closes the connection."""
-    peer.request()
-    peer.until_closed()
-
-
 def test_a_client_whose_connections_are_all_in_use_is_busy() -> None:
     with (
-        scripted_server(slow_pops) as server,
+        scripted_server(never_responding) as server,
         ThreadPoolExecutor(1) as threads,
         Client(server.url, timeout=0.3, retry_for=0, connections=1) as client,
     ):
@@ -381,7 +371,7 @@ def test_a_client_whose_connections_are_all_in_use_is_busy() -> None:
 
 
 async def test_a_client_whose_connections_are_all_in_use_is_busy_with_asyncio() -> None:
-    with scripted_server(slow_pops) as server:
+    with scripted_server(never_responding) as server:
         async with AsyncClient(server.url, timeout=0.3, retry_for=0, connections=1) as client:
             first = asyncio.create_task(client.pop("t", wait=1))
             await until(lambda: server.connections == 1, "the first call has connected")

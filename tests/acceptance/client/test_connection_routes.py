@@ -22,7 +22,14 @@ import pytest
 import uvloop
 
 from deferd import AsyncClient, Client, NoAnswer, UnexpectedAnswer, Unreachable
-from tests.acceptance.client.scripted_server import Peer, Script, job_response, responding, scripted_server
+from tests.acceptance.client.scripted_server import (
+    Peer,
+    Script,
+    job_response,
+    never_responding,
+    responding,
+    scripted_server,
+)
 from tests.acceptance.server.tls_files import TlsFiles, tls_in_front_of
 from tests.acceptance.service_process import ServiceProcess
 
@@ -392,12 +399,8 @@ def test_a_name_that_does_not_exist_is_unreachable(look: Look) -> None:
 # Cancellation while connecting
 
 
-def silent(peer: Peer) -> None:
-    peer.until_closed()
-
-
 @pytest.mark.parametrize("url", ["https://127.0.0.1:{}", "http://127.0.0.1:{}", "http://service.test"])
-@pytest.mark.parametrize("script", [silent, responding])
+@pytest.mark.parametrize("script", [never_responding, responding])
 async def test_a_call_that_is_cancelled_while_it_connects_frees_its_turn(
     url: str, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -487,16 +487,6 @@ async def test_a_storm_of_cancelled_callers_loses_and_doubles_nothing(
     assert (await client.topic(topic)).counts["reserved"] == 0
 
 
-async def test_puts_of_one_topic_do_not_wait_for_those_of_another(
-    proxy: LossyProxy, client: AsyncClient, topic: str
-) -> None:
-    proxy.hang(sent=False)
-    hanging = asyncio.create_task(client.put(f"{topic}-away"))
-    await until(lambda: len(proxy.heads) == 1, "a request hangs")
-    await asyncio.gather(*(client.put(topic) for _ in range(3)))
-    hanging.cancel()
-
-
 async def test_calls_that_wait_when_the_client_is_closed_end(proxy: LossyProxy, topic: str) -> None:
     client = AsyncClient(proxy.url, timeout=5)
     with proxy.responses_held():

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import random
 import statistics
 import time
@@ -26,6 +25,7 @@ from tests.acceptance.api.keyed_service import KeysFile
 from tests.acceptance.server.http_attacks import GET, Abuse
 from tests.acceptance.server.tls_files import TlsFiles
 from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.benchmarks.measuring import resident_bytes
 from tests.drawn_input import FACTOR
 from tests.integration.store.store_servers import StoreServer
 from tests.waiting import until
@@ -101,10 +101,6 @@ def open_files(pid: int) -> list[str]:
         with contextlib.suppress(OSError):  # closed since
             found.append(f"{file.name}: {file.readlink()}")
     return found
-
-
-def resident_bytes(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 async def leaked_files(pid: int, files_at_first: list[str]) -> list[str]:

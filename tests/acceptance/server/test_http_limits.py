@@ -19,6 +19,7 @@ from deferd.server.http_server import RESERVED_FILES
 from tests.acceptance.server.tls_files import TlsFiles
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.wire import Wire, WireResponse, connected, request
+from tests.benchmarks.measuring import resident_bytes
 from tests.waiting import until
 
 HEAD_TIMEOUT_S, BODY_TIMEOUT_S, RESPONSE_TIMEOUT_S = 0.6, 1.2, 1.5
@@ -299,11 +300,6 @@ async def test_a_request_that_is_not_http_gets_a_problem_document(wire: Wire) ->
     await refusal(wire, 400, "bad_request")
 
 
-async def test_an_invalid_chunk_is_reported_in_place_of_the_response(wire: Wire, topic: str) -> None:
-    wire.send(CHUNKED, b"zz\r\n")
-    await refusal(wire, 400, "bad_request")
-
-
 # Too many
 
 
@@ -407,7 +403,7 @@ async def test_very_many_pipelined_requests_get_their_responses_in_order(
 @pytest.mark.slow
 async def test_pipelined_requests_hold_little_memory_and_do_not_delay_the_shutdown(tmp_path: Path) -> None:
     with running_service(data_dir=tmp_path) as service:
-        before = resident_bytes(service)
+        before = resident_bytes(service.process.pid)
         async with contextlib.AsyncExitStack() as stack:
             wires = [await stack.enter_async_context(connected(service.port)) for _ in range(20)]
             for wire in wires:
@@ -415,11 +411,6 @@ async def test_pipelined_requests_hold_little_memory_and_do_not_delay_the_shutdo
             for _ in range(10):
                 assert (await send(service, "GET", "/readyz")).status == 200
                 await asyncio.sleep(0.05)
-            assert resident_bytes(service) - before < 25_000_000
+            assert resident_bytes(service.process.pid) - before < 25_000_000
             assert await asyncio.to_thread(service.stop) == 0
         assert "Traceback" not in service.output()
-
-
-def resident_bytes(service: ServiceProcess) -> int:
-    [line] = [line for line in Path(f"/proc/{service.process.pid}/status").read_text().splitlines() if "VmRSS" in line]
-    return int(line.split()[1]) * 1024

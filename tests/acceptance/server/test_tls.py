@@ -63,12 +63,6 @@ def test_the_client_works_over_https(service: ServiceProcess, files: TlsFiles, t
         run_a_job(client, topic)
 
 
-async def test_the_async_client_works_over_https(service: ServiceProcess, files: TlsFiles, topic: str) -> None:
-    async with AsyncClient(https(service), tls=files.trust()) as client:
-        await asyncio.gather(*(client.put(topic, {"n": n}, id=f"j{n}") for n in range(20)))
-        assert 20 == len(await client.pop(topic, count=20, wait=0))
-
-
 @pytest.mark.slow
 def test_several_processes_speak_https(files: TlsFiles, tmp_path: Path, topic: str) -> None:
     with (
@@ -77,11 +71,6 @@ def test_several_processes_speak_https(files: TlsFiles, tmp_path: Path, topic: s
     ):
         run_a_job(client, topic)
     assert "Traceback" not in service.output()
-
-
-def test_an_untrusted_certificate_is_refused_by_the_client(service: ServiceProcess) -> None:
-    with Client(https(service), retry_for=0) as client, pytest.raises(Unreachable, match="certificate"):
-        client.put("orders", 1)
 
 
 def test_plain_http_gets_no_response_on_an_https_port(service: ServiceProcess, files: TlsFiles) -> None:

@@ -142,10 +142,3 @@ def test_the_clock_stays_moved_and_its_data_directory_is_for_tests_only(tmp_path
         service.start()
         advance(client, DAY_S)
         assert pop(client, "t") == ["j"]
-
-
-def test_the_clock_is_refused_with_an_external_store() -> None:
-    flags = ("--test-clock", "--redis-url", "redis://127.0.0.1:1")
-    refused = run_preloaded("serve", *flags, environment=os.environ)
-    assert refused.returncode == 2
-    assert "cannot be combined with --redis-url" in refused.stderr

@@ -116,13 +116,6 @@ def test_a_day_passes_in_no_time(service: ServiceForTests) -> None:
         assert time.monotonic() - began < 10
 
 
-async def test_the_asyncio_client_works_too(service: ServiceForTests) -> None:
-    async with service.async_client(timeout=5) as client:
-        await client.put("trash", delay=timedelta(days=1))
-        service.clock.advance(days=1)
-        assert len(await client.pop("trash", wait=0)) == 1
-
-
 def test_the_clock_returns_the_time_of_the_service(service: ServiceForTests) -> None:
     before = service.clock.now()
     after = service.clock.advance(timedelta(hours=1), days=1, hours=1, minutes=1, seconds=0.5)
@@ -131,11 +124,6 @@ def test_the_clock_returns_the_time_of_the_service(service: ServiceForTests) -> 
     assert timedelta(0) <= service.clock.now() - after < timedelta(seconds=30)
     assert before.tzinfo is UTC
     assert before >= datetime.now(UTC) - timedelta(seconds=5)
-
-
-def test_the_clock_does_not_go_back(service: ServiceForTests) -> None:
-    with pytest.raises(InvalidInput, match="must be at least 0 seconds"):
-        service.clock.advance(seconds=-1)
 
 
 def test_a_purge_leaves_no_job_and_no_topic(service: ServiceForTests) -> None:

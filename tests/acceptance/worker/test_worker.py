@@ -47,17 +47,6 @@ async def test_an_async_handler_gets_the_parsed_body_and_returns_the_result(
     assert [one for one in caplog.records if hasattr(one, "job_id")] == []
 
 
-async def test_a_plain_handler_runs_in_a_thread(client: AsyncClient, worker: Worker, topic: str) -> None:
-    @worker.handler(topic)
-    def close(order: Order) -> Closed:
-        assert threading.current_thread() is not threading.main_thread()
-        return Closed(order=order.id, by="thread")
-
-    await client.put(topic, {"id": 7}, id="a", retain=60)
-    async with serving(worker):
-        assert (await in_state(client, topic, "a", "finished")).result == {"order": 7, "by": "thread"}
-
-
 async def test_a_job_definition_serves_producer_and_handler(
     shared_service: ServiceProcess, client: AsyncClient, worker: Worker, topic: str
 ) -> None:
@@ -292,16 +281,6 @@ async def test_run_inside_a_running_loop_is_refused_with_advice(worker: Worker, 
     worker.handler(topic)(lambda: None)
     with pytest.raises(RuntimeError, match=r"use `await worker\.serve\(\)` here"):
         worker.run()
-
-
-async def test_a_worker_logs_the_url_of_its_service(
-    worker: Worker, topic: str, shared_service: ServiceProcess, caplog: pytest.LogCaptureFixture
-) -> None:
-    worker.handler(topic)(lambda: None)
-    caplog.set_level(logging.INFO, "deferd.worker")
-    async with serving(worker):
-        await until(lambda: "starts at" in caplog.text, "the worker has started")
-    assert f"starts at {shared_service.url}: {topic}" in caplog.text
 
 
 async def test_the_url_passed_to_run_overrides_that_of_the_worker(

@@ -9,24 +9,11 @@ from datetime import timedelta
 
 import pytest
 
-from deferd import AsyncClient, Context, FixedBackoff, Snooze, Then, Worker
+from deferd import AsyncClient, Context, FixedBackoff, Then, Worker
 from tests.acceptance.client.lossy_proxy import LossyProxy
 from tests.acceptance.service_process import ServiceProcess
 from tests.acceptance.worker.worker_runs import in_state, serving
 from tests.waiting import until
-
-
-async def test_a_snooze_counts_no_attempt(client: AsyncClient, worker: Worker, topic: str) -> None:
-    @worker.handler(topic)
-    async def close(context: Context) -> list[int]:
-        if context.job.snoozes < 2:
-            raise Snooze(0.1, "not yet")
-        return [context.job.attempt, context.job.snoozes]
-
-    await client.put(topic, id="a", max_attempts=1, retain=60)
-    async with serving(worker):
-        done = await in_state(client, topic, "a", "finished")
-    assert (done.result, done.last_error) == ([1, 2], "not yet")
 
 
 async def test_is_failure_decides_which_exceptions_count(

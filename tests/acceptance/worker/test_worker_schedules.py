@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import subprocess
 import sys
@@ -18,10 +17,8 @@ from deferd import AsyncClient, Context, InvalidInput, ScheduleNotFound, StoreUn
 from deferd.cli.framework.exit_codes import USAGE
 from deferd.client.requests import ApiRequest
 from tests.acceptance.cli.command_line import environment
-from tests.acceptance.client.lossy_proxy import lossy_proxy
 from tests.acceptance.service_process import ServiceProcess
 from tests.acceptance.worker.worker_runs import WITHIN_S, serving
-from tests.ports import free_port
 from tests.waiting import until
 
 
@@ -152,30 +149,6 @@ async def test_a_definition_that_the_service_refuses_ends_the_start(
             await worker.serve()
     assert not began.is_set()
     assert (await client.get(topic, "a")).attempts == 0
-
-
-async def test_a_worker_that_starts_before_the_service_registers_later(
-    client: AsyncClient, shared_service: ServiceProcess, topic: str
-) -> None:
-    port = free_port()
-    worker = Worker(f"http://127.0.0.1:{port}")
-    handled = asyncio.Event()
-
-    @worker.schedule("@daily", name=f"{topic}.daily")
-    @worker.handler(topic)
-    async def handle() -> None:
-        handled.set()
-
-    await client.put(topic)
-    with contextlib.ExitStack() as started:
-        async with serving(worker), asyncio.timeout(WITHIN_S):
-            await asyncio.sleep(0.3)
-            assert [one.name async for one in client.schedules(prefix=topic)] == []
-            proxy = started.enter_context(lossy_proxy(shared_service.url, port))
-            await handled.wait()
-            await registered(client, f"{topic}.daily")
-    assert any(head.startswith(f"PUT /schedules/{topic}.daily ") for head in proxy.heads)
-    await client.delete_schedule(f"{topic}.daily")
 
 
 class LateRegistration(AsyncClient):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pytest
@@ -20,17 +19,6 @@ from tests.acceptance.worker.worker_runs import gone, in_state, serving
 
 ATTEMPT = "messaging.deferd.attempt"
 OUTCOME = "messaging.deferd.outcome"
-
-
-@pytest.fixture
-def spans() -> RecordedSpans:
-    return RecordedSpans()
-
-
-@pytest.fixture
-async def traced(shared_service: ServiceProcess, spans: RecordedSpans) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(shared_service.url, tracing=spans.tracing()) as client:
-        yield client
 
 
 @pytest.fixture

@@ -8,51 +8,10 @@ from deferd.api import problem_details
 from deferd.client.errors import UnexpectedAnswer
 from deferd.client.requests import read_problem
 from deferd.contract import errors
-
-RAISED: list[errors.DeferdError] = [
-    errors.InvalidInput([errors.FieldError(("body", "jobs", 3, "ttr"), "must be at least 0.1", 0.01)]),
-    errors.PayloadTooLarge(1000),
-    errors.Unauthorized("a key is needed"),
-    errors.Forbidden("this key may only pop"),
-    errors.JobNotFound("orders", "a", "job 'a' is done"),
-    errors.TopicNotFound("orders"),
-    errors.ScheduleNotFound("nightly"),
-    errors.ScheduleExists("nightly"),
-    errors.CalendarNotFound("office"),
-    errors.PushNotFound("orders.close"),
-    errors.TopicPushed("orders.close"),
-    errors.TaskNotFound("5f0c9a3be7d2481c"),
-    errors.JobExists("orders", "a"),
-    errors.JobReserved("orders", "a"),
-    errors.JobExists("orders", "a", "replicated:1"),
-    errors.DurabilityUnavailable("fsync", ["memory"], "durability 'fsync' is not available: it is off"),
-    errors.ReceiptStale("orders", "a"),
-    errors.JobCancelled("orders", "a"),
-    errors.DifferentShard("orders", "topic 'orders' is in another shard"),
-    errors.NotYetAvailable("field priority needs format 2 of the store"),
-    errors.TooLate("the instant was over 0.200 s ago"),
-    errors.TopicFull("orders", 7),
-    errors.RateLimited("slowly", 9),
-    errors.StoreUnavailable("the store is loading its data", 3),
-]
-ONLY_HTTP = {
-    "not_found",
-    "method_not_allowed",
-    "unsupported_media_type",
-    "bad_request",
-    "request_timeout",
-    "uri_too_long",
-    "half_closed",
-    "unsupported_transfer_coding",
-    "request_header_fields_too_large",
-    "too_many_connections",
-    "too_many_streams",
-    "too_many_unsent_bytes",
-}
-"""Codes without an error class: the client uses the status, or never gets them from a deferd service."""
+from tests.unit.errors_of_each_kind import OF_THE_CONTRACT
 
 
-@pytest.mark.parametrize("error", RAISED, ids=lambda error: error.code)
+@pytest.mark.parametrize("error", OF_THE_CONTRACT, ids=lambda error: error.code)
 def test_an_error_survives_the_round_trip_over_http(error: errors.DeferdError) -> None:
     response = problem_details.response(error)
     headers = {name.decode(): value.decode() for name, value in response.raw_headers}
@@ -62,10 +21,6 @@ def test_an_error_survives_the_round_trip_over_http(error: errors.DeferdError) -
     assert str(error) == str(read)
     facts = {name: value for name, value in vars(error).items() if name != "timed_out"}
     assert facts == {name: value for name, value in vars(read).items() if name != "timed_out"}
-
-
-def test_every_code_of_the_service_has_an_error() -> None:
-    assert {row.code for row in problem_details.ROWS} == {error.code for error in RAISED} | ONLY_HTTP
 
 
 FOREIGN = "status 500: GET http://h/x does not respond as a deferd service does: the response has"

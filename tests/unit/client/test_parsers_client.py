@@ -21,13 +21,13 @@ from deferd import Context
 from deferd.client import job_requests, topics
 from deferd.client.consuming import finish_many, pop
 from deferd.client.request_body import JobRef, as_json, instant
-from deferd.client.requests import ApiRequest, read_problem, ready
+from deferd.client.requests import ApiRequest, ready
 from deferd.contract.errors import DeferdError, InvalidInput
 from deferd.contract.model import DeadReason, JobState
 from deferd.contract.operations.response import Response
 from deferd.contract.operations.topics import TopicView
 from deferd.worker.handlers import Handler, InvalidBody
-from tests.deliveries import FIELDS, delivery_of
+from tests.deliveries import delivery_of
 from tests.drawn_input import contents, drawn, json_values, objects_with, outcome, plain_texts, texts
 from tests.kept_requests import request_of
 
@@ -158,24 +158,6 @@ def views_in(result: Any) -> Iterator[Response | TopicView]:
         case list() | tuple():
             for one in result:
                 yield from views_in(one)
-
-
-@drawn(300)
-@given(status=st.integers(100, 599), content=bodies, wait=st.none() | st.integers(0, 10**9))
-def test_an_error_response_is_read_as_a_deferd_error(status: int, content: bytes, wait: int | None) -> None:
-    error = read_problem(status, content, wait)
-    assert isinstance(error, DeferdError)
-    assert str(error) is not None
-    assert repr(error)
-
-
-@drawn(200)
-@given(fields=st.fixed_dictionaries({name: job_fields[name] for name in ("state", "body", "created_at", "due_at")}))
-def test_a_job_is_read_or_is_a_value_error(fields: dict[str, Any]) -> None:
-    job, _ = outcome(lambda: REQUESTS["look"].read(json.dumps({**FIELDS, **fields}).encode()), ValueError)
-    if job is not None:
-        assert (job.id, job.body) == ("a", fields["body"])
-        assert job.backoff is not None
 
 
 moments = st.datetimes() | st.sampled_from(

@@ -41,6 +41,7 @@ def errors_of(**fields: Any) -> dict[str, str]:
         ({"secrets": [SECRET, "whsec_" + "A" * 32, "whsec_" + "B" * 32]}, "body.secrets", "must have at most 2 items"),
         ({"secrets": [SECRET, SECRET]}, "body.secrets", "must not repeat a secret"),
         ({"secrets": SECRET}, "body.secrets", "must be a list"),
+        ({"secrets": None}, "body.secrets", "must be a list"),
         ({"secrets": [1]}, "body.secrets.0", "must be a string"),
         (
             {"secrets": [SECRET.removeprefix("whsec_")]},

@@ -24,16 +24,6 @@ def refusal(**flags: str) -> str:
     return sentence
 
 
-def test_defaults_are_those_of_the_contract() -> None:
-    settings = load_settings({})
-
-    assert settings.host == "127.0.0.1"
-    assert settings.port == 8000
-    assert settings.redis_url is None
-    assert settings.data_dir == Path("deferd-data")
-    assert settings.workers == 1
-
-
 def test_a_flag_wins_over_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEFERD_PORT", "9001")
     monkeypatch.setenv("DEFERD_WORKERS", "3")
@@ -95,21 +85,6 @@ def test_a_wrong_value_is_refused_with_setting_value_and_range(name: str, value:
     sentence = refusal(**{name: value})
 
     assert sentence == f"{flag(name)} ({variable(name)}) is {value!r}, but must be {wanted}"
-
-
-def test_a_wrong_variable_is_refused_in_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DEFERD_DRAIN_TIMEOUT", "ages")
-
-    sentence = refusal()
-
-    assert sentence == "--drain-timeout (DEFERD_DRAIN_TIMEOUT) is 'ages', but must be a number from 0 to 60"
-
-
-def test_all_wrong_values_are_reported_at_once() -> None:
-    with pytest.raises(SettingsError) as caught:
-        load_settings({"port": "-1", "tick": "never"})
-
-    assert [sentence.split()[0] for sentence in caught.value.problems] == ["--port", "--tick"]
 
 
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("1", True), ("false", False), ("", False)])
