@@ -90,7 +90,7 @@ async def test_what_became_of_redriven_jobs(http: Http, shared_service: ServiceP
     assert preview.startswith("at 0.5 jobs a second: 6s, if it begins now until 20")
     begun = shell.json("redrive", http.topic, "--rate", "1000", "--task")[0]
     assert begun["action"] == {"rate": 1000}
-    done = await ended(http, begun["id"])
+    done = await http.ended(begun["id"])
     held = await http.pop_one()
     ok(await http.post(http.job_path(held["id"], "bury"), json={"receipt": held["receipt"], "error": "no 17"}))
     counts = {"looked_at": 3, "waiting": 2, "retrying": 0, "running": 0, "finished": 0, "dead": 1, "gone": 0}
@@ -103,7 +103,7 @@ async def test_what_became_of_redriven_jobs(http: Http, shared_service: ServiceP
     assert said == f"{begun['id']}: of 3 jobs 2 waiting, 1 dead again; 1 with no *"
     purge = ok(await http.delete(http.topic_path(), params={"as_task": "true"}), 202)
     assert "became" not in ok(await http.get(f"/tasks/{purge['id']}", params={"became": "true"}))
-    await ended(http, purge["id"])
+    await http.ended(purge["id"])
 
 
 async def test_commands(http: Http, shared_service: ServiceProcess) -> None:
