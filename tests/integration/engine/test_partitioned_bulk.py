@@ -18,7 +18,7 @@ from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine import tasks
 from deferd.engine.bulk_actions import BulkOutcome
 from deferd.engine.engine import Engine
-from deferd.engine.tasks import Task
+from deferd.engine.tasks import Task, request_of
 from deferd.engine.topic_sweeps import Sweep
 from deferd.store.connection import Store
 from tests.integration.engine.partitioned_topic import (
@@ -247,6 +247,10 @@ async def test_a_redrive_task_with_a_limit(engine: Engine) -> None:
     await engine.task_runner.begin("t2", await spec_of(engine, "redrive"))
     task = await ended(engine, "t2")
     assert (task.state, task.done, task.total) == ("done", 15, 15)
+    for number, task_id in ((45, "t1"), (15, "t2")):
+        spec = (await engine.tasks.get(task_id)).spec
+        became = await engine.redriven_jobs.became(TOPIC, request_of(task_id, spec), spec["cutoff"])
+        assert (became.looked_at, became.waiting) == (number, number)
 
 
 async def test_a_call_goes_on_in_other_shards_when_that_of_the_topic_is_away(engine: Engine) -> None:

@@ -300,8 +300,8 @@ async def test_stop(driver: EngineDriver, kind: str) -> None:
 
 
 async def kill_many(driver: EngineDriver, number: int) -> None:
-    await put_many(driver, number=number, delay=None, ttl=1)
-    await driver.pass_time(2)
+    await put_many(driver, number=number, delay=None, ttl=600)
+    await driver.pass_time(601)
     assert await driver.counts() == {"dead": number}
 
 
@@ -383,6 +383,8 @@ async def test_what_became_of_redriven_jobs(driver: EngineDriver) -> None:
     found.errors.clear()
     assert found == Became(looked_at=6, waiting=2, retrying=1, running=1, dead=1, gone=2)
     assert running.state is JobState.RESERVED
+    await driver.pass_time(601)  # longer than the ttl of what was never handed out
+    assert ("expired", 1) in (await became(driver)).top_errors
 
 
 async def test_of_many_redriven_jobs_some_are_drawn(driver: EngineDriver, monkeypatch: pytest.MonkeyPatch) -> None:

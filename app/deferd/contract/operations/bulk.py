@@ -109,7 +109,11 @@ class CancelUndone(Response, frozen=True, kw_only=True):
 class RepeatedError(Response, frozen=True, kw_only=True):
     """An error that redriven jobs have again."""
 
-    error: Annotated[str, "The error, with `*` in place of what varies, as in `GET /dead`."]
+    error: Annotated[
+        str,
+        "The error, with `*` in place of what varies, as in `GET /dead`; of dead jobs without one the reason, such as "
+        "`expired`.",
+    ]
     jobs: Annotated[int, "How many of the jobs have it."]
 
 

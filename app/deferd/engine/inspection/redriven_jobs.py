@@ -8,6 +8,7 @@ which states they are is looked up when somebody asks, in a few steps however ma
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
@@ -30,7 +31,7 @@ class Became:
     """In which states the jobs are: `looked_at` is their sum. `retrying` are those that wait after a failed attempt.
 
     Of those that are `gone` nothing is kept: they were finished, cancelled or removed. `errors` are the normalized
-    errors of those that are dead or retrying.
+    errors of those that are dead or retrying; of dead ones without an error why they are dead.
     """
 
     looked_at: int = 0
@@ -94,20 +95,24 @@ def _hash(job_id: bytes) -> bytes:
 
 
 def _add(found: Became, topic: str, job_id: str, state: JobState, raw: bytes) -> None:
-    try:
+    had_attempt, error, reason = False, "", ""
+    with contextlib.suppress(ValueError, TypeError, AttributeError, LookupError):  # other programs may have written it
         record = read_record(topic, job_id, state, raw)
-        had_attempt, error = record.attempts > 0, normalized(record.last_error or "")
-    except (ValueError, TypeError, AttributeError, LookupError):  # something other than deferd has written it
-        had_attempt, error = False, ""
+        had_attempt, reason = record.attempts > 0, record.reason or ""
+        # Without an attempt since, it is the error for which the job was redriven.
+        error = normalized(record.last_error or "") if had_attempt else ""
     match state:
         case JobState.DEAD:
             found.dead += 1
+            error = error or reason
         case JobState.RESERVED:
             found.running += 1
+            return
         case JobState.FINISHED:
             found.finished += 1
+            return
         case _:
             found.waiting += 1
             found.retrying += had_attempt
-    if error and (state is JobState.DEAD or (had_attempt and state in {JobState.DELAYED, JobState.READY})):
+    if error:
         found.errors[error] += 1
