@@ -323,6 +323,8 @@ def test_more_than_a_thousand_jobs_need_the_name_of_the_topic(browser_like: http
     preview, refused = act(browser_like, jobs.topic, "cancel", sent)
     assert "Cancel 1,200 jobs" in " ".join(preview.split())
     assert preview.count("/jobs/j") == 10
+    link = {"action": "cancel", **sent, "typed": jobs.topic}
+    assert 'name="typed" value=""' in browser_like.get(f"/console/topics/{jobs.topic}/bulk", params=link).text
     assert (refused.status_code, "Type the name of the topic" in refused.text) == (422, True)
     assert jobs.counts()["delayed"] == 1200
     _, done = act(browser_like, jobs.topic, "cancel", sent, typed=jobs.topic)

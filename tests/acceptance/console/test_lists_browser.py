@@ -60,7 +60,8 @@ def test_many_jobs_are_cancelled_only_when_the_topic_is_typed(
     call(without_keys, "POST", "/jobs/batch", {"jobs": jobs[:1000]})
     call(without_keys, "POST", "/jobs/batch", {"jobs": jobs[1000:]})
     wait_until(lambda: counts(without_keys, topic) == {"dead": MANY}, 15, "all have expired")
-    page = open_page(f"{without_keys.url}/console/dead/cancel?topic={topic}&reason=expired").page
+    page = open_page(f"{without_keys.url}/console/dead/cancel?topic={topic}&reason=expired&typed={topic}").page
+    expect(page.get_by_label("These are many")).to_have_value("")
     expect(page.get_by_role("heading", level=1)).to_have_text(f"Cancel 1,001 jobs of {topic}")
     expect(page.locator("[data-row]")).to_have_count(10)
     page.get_by_label("These are many").fill("another")

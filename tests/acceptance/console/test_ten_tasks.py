@@ -227,12 +227,12 @@ def test_6_pause_all_topics_of_a_tenant(within: Within, service: KeyedService) -
     assert {topic for topic in (*TENANT, *OTHERS) if ask(service, f"/topics/{topic}")["paused"]} == set(TENANT)
 
 
-def test_7_edit_a_job_and_run_it_now(within: Within, service: KeyedService) -> None:
+def test_7_change_a_job_and_run_it_now(within: Within, service: KeyedService) -> None:
     with within(5) as page:
         go_to(page, "shop.orders/order-1-00007")
-        page.get_by_role("link", name="Edit").click()
+        page.get_by_role("link", name="Change …").click()
         page.get_by_label("Body").fill('{"to": "ada@example.org"}')
-        page.get_by_role("button", name="Save").click()
+        page.get_by_role("button", name="Store").click()
         expect(page.get_by_role("status")).to_have_text("Changed: body.")
         page.get_by_role("button", name="Run now").click()
         expect(page.get_by_role("region", name="State")).to_contain_text("ready")

@@ -45,13 +45,13 @@ async def dead(visit: Visit) -> Response:
 @pages.page("/console/dead/redrive")
 async def redrive_page(visit: Visit) -> Response:
     """What a redrive of a group would do."""
-    return await _preview(visit, "redrive", _without_cutoff(visit.query))
+    return await _preview(visit, "redrive", _of_link(visit.query))
 
 
 @pages.page("/console/dead/cancel")
 async def cancel_page(visit: Visit) -> Response:
     """What a cancel of a group would do."""
-    return await _preview(visit, "cancel", _without_cutoff(visit.query))
+    return await _preview(visit, "cancel", _of_link(visit.query))
 
 
 @pages.action("/console/dead/redrive")
@@ -66,9 +66,9 @@ async def cancel(visit: Visit) -> Response:
     return await _act(visit, "cancel")
 
 
-def _without_cutoff(group: Mapping[str, str]) -> dict[str, str]:
-    """The cutoff is never taken from a link: a future one would include jobs that nobody has counted."""
-    return {name: value for name, value in group.items() if name != "cutoff"}
+def _of_link(group: Mapping[str, str]) -> dict[str, str]:
+    """What confirms is never taken from a link: a future cutoff would include jobs that nobody has counted."""
+    return {name: value for name, value in group.items() if name not in {"cutoff", "typed"}}
 
 
 async def _preview(visit: Visit, action: str, group: Mapping[str, str], problem: str | None = None) -> Response:
