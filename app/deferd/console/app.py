@@ -23,7 +23,7 @@ from deferd.console.rendering import Renderer, UnknownRegion, static_files
 from deferd.console.sessions import Sessions
 from deferd.console.views import ROUTES
 from deferd.console.views.log_in import SESSION_COOKIE
-from deferd.console.visit import FormTooLarge, PageRoutes, PageServices, Region, Visit
+from deferd.console.visit import REGION_KEPT_UP_TO, FormTooLarge, PageRoutes, PageServices, Region, Visit
 from deferd.contract.errors import DeferdError, StoreUnavailable, TryLater
 from deferd.contract.scopes import Scope as KeyScope
 from deferd.engine.caches import SharedReads
@@ -61,7 +61,9 @@ class Console:
         calls = ApiCalls(handler, Masks(settings.console_mask))
         renderer = Renderer(settings.environment, settings.environment_color)
         self._services = PageServices(context.gate.has_keys, calls, renderer, Sessions(context), {}, context)
-        self._regions: SharedReads[Response] = SharedReads(READS_KEPT_S, _REGIONS_KEPT, size=_size)
+        self._regions: SharedReads[Response] = SharedReads(
+            READS_KEPT_S, _REGIONS_KEPT, size=_size, largest=REGION_KEPT_UP_TO
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request. Raises ClientDisconnect."""

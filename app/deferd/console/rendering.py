@@ -122,21 +122,26 @@ def count_cell(value: int, state: str) -> Markup:
     return Markup(f'<td class="num {kind}">{int(value):,}</td>')  # noqa: S704 (both are escaped or numbers)
 
 
-_SPARK_STEP, _SPARK_HEIGHT = 2, 14
+_SPARK_STEP, _SPARK_HEIGHT = 4, 14
+"""Pixels: for 10 minutes, and for the most jobs."""
 _HOUR_BACK = 13
 """Which place from the end of 5 minutes, the last of which are not over, an hour ago has."""
 
 
 def sparkline_cell(history: Sequence[int | None] | None, present: int) -> Markup:
-    """A cell with a line of how many jobs were ready every 5 minutes, and are at present; empty where nothing is known.
+    """A cell with a line of how many jobs were ready lately, and are at present; empty where nothing is known.
 
-    The line is relative and rounded to pixels, so that a page of them stays small.
+    `history` has a number for every 5 minutes, of which the line has the larger one of two. It is relative to the most,
+    and rounded to pixels, so that a page of such lines stays small.
     """
-    if history is None or all(jobs is None for jobs in history):
+    known = [] if history is None else [jobs for jobs in history if jobs is not None]
+    if history is None or not known:
         return Markup("<td></td>")
-    most = max(present, *(jobs for jobs in history if jobs is not None))
-    first = next(place for place, jobs in enumerate(history) if jobs is not None)
-    heights = [round((jobs or 0) * _SPARK_HEIGHT / most) if most else 0 for jobs in (*history[first:], present)]
+    most = max(present, *known)
+    pairs = zip(history[::2], history[1::2], strict=False)
+    levels = [max((jobs for jobs in pair if jobs is not None), default=None) for pair in pairs]
+    first = next((place for place, jobs in enumerate(levels) if jobs is not None), len(levels))
+    heights = [round((jobs or 0) * _SPARK_HEIGHT / most) if most else 0 for jobs in (*levels[first:], present)]
     path, level = f"M{_SPARK_STEP * first} {_SPARK_HEIGHT + 1 - heights[0]}", 0
     for before, height in itertools.pairwise(heights):
         if height == before:
@@ -147,10 +152,8 @@ def sparkline_cell(history: Sequence[int | None] | None, present: int) -> Markup
     path += f"h{level}" if level else ""
     earlier = history[-_HOUR_BACK] if len(history) >= _HOUR_BACK else None
     text = f"{present:,} ready, {number(earlier)} an hour ago, at most {most:,}" if most else "none was ready"
-    return Markup(  # noqa: S704 (numbers, which need no escapes)
-        f'<td><svg class="spark" role="img" viewBox="0 0 {_SPARK_STEP * len(history)} {_SPARK_HEIGHT + 2}">'
-        f'<title>{text}</title><path d="{path}"/></svg></td>'
-    )
+    # They are numbers, which need no escapes.
+    return Markup(f'<td><svg role="img"><title>{text}</title><path d="{path}"/></svg></td>')  # noqa: S704
 
 
 def duration(seconds: float | None) -> str:

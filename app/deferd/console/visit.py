@@ -34,7 +34,8 @@ _NOTICE_SHOWN = 300
 _PROBLEM = "!"
 """In front of a notice that says that nothing was done."""
 _REGIONS_KEPT = 200
-_REGION_KEPT_UP_TO = 64 * 1024
+REGION_KEPT_UP_TO = 128 * 1024
+"""Characters. The table of a page of topics has some 70,000."""
 _FORM_BYTES_MAX = 1024 * 1024
 _FORM_FIELDS_MAX = 10_000
 _COMPRESSED_FROM_BYTES = 1024
@@ -330,7 +331,7 @@ class Visit:
         region = made.pop(key, None)
         if region is None:
             region = Region(self._services.renderer.render_regions(template, names.split(","), context))
-        if len(region.text) <= _REGION_KEPT_UP_TO:
+        if len(region.text) <= REGION_KEPT_UP_TO:
             while len(made) >= _REGIONS_KEPT:
                 del made[next(iter(made))]
             made[key] = region

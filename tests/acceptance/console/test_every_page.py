@@ -282,7 +282,8 @@ def buttons(client: httpx.Client, paths: list[str]) -> set[tuple[str, str]]:
     for path in paths:
         main = client.get(path).text.partition("<main")[2]
         for form in re.findall(r"<form[^>]*method=\"post\".*?</form>", main, re.DOTALL):
-            found |= {(path, one) for one in re.findall(r"<button(?![^>]*type=\"button\")[^>]*>", form)}
+            writing = re.findall(r"<button(?![^>]*(?:type=\"button\"|formmethod=\"get\"))[^>]*>", form)
+            found |= {(path, one) for one in writing}
         found |= {(path, one) for one in re.findall(r"<button[^>]*disabled[^>]*>", main)}
     return found
 

@@ -624,7 +624,7 @@ def test_the_environment_is_on_each_page_and_typed_to_confirm(masking: KeyedServ
             deleted = client.post(f"{path}/delete", data={"typed": f"production/{name}"}, follow_redirects=True)
             assert "Deleted" in deleted.text
         bulk = {"action": "cancel", "state": "delayed", "all": "1"}
-        preview = client.post(f"/console/topics/{topic}/bulk/preview", data=bulk).text
+        preview = client.post(f"/console/topics/{topic}/bulk/preview", data=bulk, follow_redirects=True).text
         cutoff = re.search(r'name="cutoff" value="([^"]*)"', preview)
         assert cutoff is not None
         assert f'data-typed="production/{topic}"' in preview

@@ -453,6 +453,7 @@ ROWS = [
     ),
 ]
 BOUNDED_BEFORE = (
+    "settings.py",
     "api/direct/pop.py",
     "engine/topics.py",
     "store/backup.py",
@@ -462,9 +463,9 @@ BOUNDED_BEFORE = (
     "store/shard_guard.py",
     *("contract/durations.py", "contract/durations.py"),
 )
-"""Where a regular expression reads a short text: a query of at most 200 characters, a part of a cursor
-(limits.CURSOR_MAX), the name of a backup's file and its first bytes, an error of the system, the version of the store,
-the key that only an operator writes, a duration of at most 100 characters."""
+"""Where a regular expression reads a short text: the name of the environment, a query of at most 200 characters, a part
+of a cursor (limits.CURSOR_MAX), the name of a backup's file and its first bytes, an error of the system, the version of
+the store, the key that only an operator writes, a duration of at most 100 characters."""
 
 
 def time_s(act: Callable[[Any], object], value: Any) -> float:

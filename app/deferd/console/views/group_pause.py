@@ -12,6 +12,7 @@ from deferd.console.rendering import etag_of, tojson_text
 from deferd.console.views.forms import Form, FormField
 from deferd.console.views.topic_selection import TOPICS, change_each, chosen_topics, fresh_topic, matching_topics
 from deferd.console.visit import PageList, Visit
+from deferd.contract.counted import counted
 from deferd.contract.model import PauseTopic
 
 pages = PageList()
@@ -50,7 +51,7 @@ async def change(visit: Visit) -> Response:
         await visit.write("POST", api_path("topics", topic, act), reason if act == "pause" and reason else None)
 
     changed = await change_each(visit, form, changing, change_one)
-    text = f"{_DONE[act]} {changed:,} {'topic' if changed == 1 else 'topics'}"
+    text = f"{_DONE[act]} {counted(changed, 'topic')}"
     if form.errors:
         return _page(visit, form, await _topics(visit, form), done=text if changed else None)
     link = urlencode({"topics": sent.get("topics", "")})
