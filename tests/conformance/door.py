@@ -47,7 +47,7 @@ on_tasks = pytest.mark.doors(without=(ENGINE, ENGINE_4, GROWN, SHELVED, CLUSTER,
 also_eager = pytest.mark.doors(also=(EAGER,))
 
 _INSTANTS = (
-    *("created_at", "due_at", "reserved_until", "finished_at", "deadline_at", "due_by", "asked_for"),
+    *("created_at", "due_at", "reserved_since", "reserved_until", "finished_at", "deadline_at", "due_by", "asked_for"),
     *("next_run_at", "last_run_at", "updated_at", "started_at", "ended_at"),
 )
 

@@ -179,7 +179,7 @@ class JobModel(PutModel):
         for job_id in handed_out:
             job = self.jobs[job_id]
             job.is_open = False
-            job.live = Delivery(job_id, job.ended + 1, request_id)
+            job.live = Delivery(job_id, job.ended + 1, request_id, self.now_s)
             job.consumer = consumer
             limit_s = job.policy["time_limit"]
             ends_s = [end_s for end_s in (job.deadline_s, limit_s and self.now_s + limit_s) if end_s is not None]

@@ -94,6 +94,9 @@ class Job(Response, frozen=True, kw_only=True, eq=False, gc=False):
     ]
     retain: Annotated[float, "Seconds for which the finished job is kept. 0: not kept."]
     reserved_until: Annotated[datetime | None, "When the lease ends unless it is extended by a touch."] = None
+    reserved_since: Annotated[
+        datetime | None, "When the job is read while a consumer holds it: when it was handed out, if known."
+    ] = None
     reserved_by: Annotated[str | None, "Name of the consumer that holds the job, if the pop gave one."] = None
     asked_for: Annotated[
         datetime | None, "When the job would be due without its window and spread, if these have moved `due_at`."
