@@ -154,8 +154,10 @@ class Door(ABC):
     def bury(self, job_id: str, receipt: str | None = None, *, error: str | None = None) -> None: ...
 
     @abstractmethod
-    def on_deliveries(self, verb: str, items: Sequence[Mapping[str, Any]]) -> list[Result]:
-        """Finish, check or return many deliveries."""
+    def on_deliveries(
+        self, verb: str, items: Sequence[Mapping[str, Any]], *, consumer: str | None = None
+    ) -> list[Result]:
+        """Finish, check or return many deliveries; return only those of `consumer`."""
 
     @abstractmethod
     def set_topic(self, **settings: Any) -> None: ...

@@ -186,6 +186,23 @@ def test_a_returned_job_still_expires(door: Door) -> None:
 
 
 @on_batches
+def test_jobs_are_taken_back_from_their_consumer(door: Door) -> None:
+    held = door.reserve("a", max_attempts=1, ttl=10)
+    door.put("b")
+    [other] = door.pop(consumer="other")
+    door.pass_time(11)
+    items = [{"id": "a"}, {"id": "b"}, {"id": "none"}]
+    expected = [(409, "receipt_stale"), (200, None), (404, "job_not_found")]
+    assert door.on_deliveries("return", items, consumer="other") == expected
+    assert door.on_deliveries("return", items[:1]) == [(200, None)]
+    for job in (held, other):
+        with refused("receipt_stale"):
+            door.finish(job["id"], job["receipt"])
+    again = sorted(door.pop_all(), key=_id_of)
+    assert [(job["id"], job["attempt"], job["snoozes"]) for job in again] == [("a", 1, 1), ("b", 1, 1)]
+
+
+@on_batches
 def test_a_delivery_that_is_over_is_not_returned(door: Door) -> None:
     held = door.reserve("a", ttr=5)
     door.pass_time(6)
