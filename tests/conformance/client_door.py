@@ -81,9 +81,11 @@ class ClientDoor(Door):
     def bury(self, job_id: str, receipt: str | None = None, *, error: str | None = None) -> None:
         self._call(self._client.bury, self._ref(job_id, receipt), error=error)
 
-    def on_deliveries(self, verb: str, items: Sequence[Mapping[str, Any]]) -> list[Result]:
-        jobs = items if verb == "finish" else [self._ref(item["id"], item["receipt"]) for item in items]
-        return _results(self._call(getattr(self._client, f"{verb}_many"), self.topic, jobs))
+    def on_deliveries(
+        self, verb: str, items: Sequence[Mapping[str, Any]], *, consumer: str | None = None
+    ) -> list[Result]:
+        jobs = items if verb == "finish" else [self._ref(item["id"], item.get("receipt")) for item in items]
+        return _results(self._call(getattr(self._client, f"{verb}_many"), self.topic, jobs, consumer=consumer))
 
     def set_topic(self, **settings: Any) -> None:
         self._call(self._client.set_topic, self.topic, settings)

@@ -47,7 +47,7 @@ on_tasks = pytest.mark.doors(without=(ENGINE, ENGINE_4, GROWN, SHELVED, CLUSTER,
 also_eager = pytest.mark.doors(also=(EAGER,))
 
 _INSTANTS = (
-    *("created_at", "due_at", "reserved_until", "finished_at", "deadline_at", "due_by", "asked_for"),
+    *("created_at", "due_at", "reserved_since", "reserved_until", "finished_at", "deadline_at", "due_by", "asked_for"),
     *("next_run_at", "last_run_at", "updated_at", "started_at", "ended_at"),
 )
 
@@ -154,8 +154,10 @@ class Door(ABC):
     def bury(self, job_id: str, receipt: str | None = None, *, error: str | None = None) -> None: ...
 
     @abstractmethod
-    def on_deliveries(self, verb: str, items: Sequence[Mapping[str, Any]]) -> list[Result]:
-        """Finish, check or return many deliveries."""
+    def on_deliveries(
+        self, verb: str, items: Sequence[Mapping[str, Any]], *, consumer: str | None = None
+    ) -> list[Result]:
+        """Finish, check or return many deliveries; return only those of `consumer`."""
 
     @abstractmethod
     def set_topic(self, **settings: Any) -> None: ...

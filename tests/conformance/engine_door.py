@@ -12,7 +12,16 @@ import msgspec.json
 from deferd.api.job_responses import delivery, job
 from deferd.contract.bulk_model import CancelSelected, RescheduleSelected
 from deferd.contract.errors import DeferdError
-from deferd.contract.model import CancelItem, ChangeJob, FinishItem, HeldJob, JobState, PutJob, TopicSettings
+from deferd.contract.model import (
+    CancelItem,
+    ChangeJob,
+    FinishItem,
+    HeldJob,
+    JobState,
+    JobToReturn,
+    PutJob,
+    TopicSettings,
+)
 from deferd.contract.operations.schedules_and_calendars import PutCalendar, PutSchedule
 from deferd.engine.engine import Engine
 from deferd.engine.partitions import Layout
@@ -98,11 +107,15 @@ class EngineDoor(Door):
     def bury(self, job_id: str, receipt: str | None = None, *, error: str | None = None) -> None:
         self._run(self._engine.deliveries.bury(self.topic, job_id, Receipt.of(receipt), error=error))
 
-    def on_deliveries(self, verb: str, items: Sequence[Mapping[str, Any]]) -> list[Result]:
+    def on_deliveries(
+        self, verb: str, items: Sequence[Mapping[str, Any]], *, consumer: str | None = None
+    ) -> list[Result]:
         if verb == "finish":
             return _results(self._run(self._engine.queue.finish_many(self.topic, _models(FinishItem, items))))
-        call = getattr(self._engine.held_jobs, f"{verb}_many")
-        return _results(self._run(call(self.topic, _models(HeldJob, items))))
+        held = self._engine.held_jobs
+        if verb == "check":
+            return _results(self._run(held.check_many(self.topic, _models(HeldJob, items))))
+        return _results(self._run(held.return_many(self.topic, _models(JobToReturn, items), consumer)))
 
     def set_topic(self, **settings: Any) -> None:
         self._run(

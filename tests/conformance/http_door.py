@@ -99,8 +99,11 @@ class HttpDoor(Door):
     def bury(self, job_id: str, receipt: str | None = None, *, error: str | None = None) -> None:
         assert self._end("bury", job_id, receipt, error=error) == {"state": "dead"}
 
-    def on_deliveries(self, verb: str, items: Sequence[Mapping[str, Any]]) -> list[Result]:
-        return [*map(Result.of, self._call("POST", self._topic(verb), {"jobs": items})["results"])]
+    def on_deliveries(
+        self, verb: str, items: Sequence[Mapping[str, Any]], *, consumer: str | None = None
+    ) -> list[Result]:
+        body = {"jobs": items} if consumer is None else {"jobs": items, "consumer": consumer}
+        return [*map(Result.of, self._call("POST", self._topic(verb), body)["results"])]
 
     def set_topic(self, **settings: Any) -> None:
         self._call("PUT", self._topic(), {"partitions": self.partitions, **settings})

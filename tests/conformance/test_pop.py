@@ -24,6 +24,7 @@ def test_a_popped_job_carries_its_delivery(door: Door) -> None:
     assert job["reserved_until"] - put["created_at"] == pytest.approx(30, abs=20)
     assert door.pop() == []
     shown = {name: value for name, value in job.items() if name not in {"receipt", "attempt"}}
+    shown["reserved_since"] = pytest.approx(job["reserved_until"] - 30, abs=0.001)
     assert door.get() == shown, "getting a job changes nothing, and shows no receipt"
     assert door.get() == shown
 
@@ -182,6 +183,23 @@ def test_a_returned_job_still_expires(door: Door) -> None:
     door.on_deliveries("return", [{"id": "a", "receipt": held["receipt"]}])
     door.pass_time(11)
     assert (door.state(), door.get()["reason"]) == ("dead", "expired")
+
+
+@on_batches
+def test_jobs_are_taken_back_from_their_consumer(door: Door) -> None:
+    held = door.reserve("a", max_attempts=1, ttl=10)
+    door.put("b")
+    [other] = door.pop(consumer="other")
+    door.pass_time(11)
+    items = [{"id": "a"}, {"id": "b"}, {"id": "none"}]
+    expected = [(409, "receipt_stale"), (200, None), (404, "job_not_found")]
+    assert door.on_deliveries("return", items, consumer="other") == expected
+    assert door.on_deliveries("return", items[:1]) == [(200, None)]
+    for job in (held, other):
+        with refused("receipt_stale"):
+            door.finish(job["id"], job["receipt"])
+    again = sorted(door.pop_all(), key=_id_of)
+    assert [(job["id"], job["attempt"], job["snoozes"]) for job in again] == [("a", 1, 1), ("b", 1, 1)]
 
 
 @on_batches

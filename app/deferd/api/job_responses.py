@@ -66,6 +66,7 @@ def _fields(record: JobRecord) -> dict[str, Any]:
         "attempts": record.attempts,
         **_shown_policy(record.extra or {}),
         "reserved_until": instant_or_none(record.reserved_until_ms),
+        "reserved_since": instant_or_none(record.reserved_since_ms),
         "reserved_by": record.reserved_by,
     }
     if not record.is_plain or record.is_follow_up or record.followed_by is not None:

@@ -58,9 +58,9 @@ def finish_many(topic: str, jobs: Iterable[JobToFinish]) -> ApiRequest[list[Fini
 
 
 def _on_deliveries(
-    operation: Operation[Any], topic: str, jobs: Iterable[Delivery | JobRef]
+    operation: Operation[Any], topic: str, jobs: Iterable[Delivery | JobRef], **fields: Any
 ) -> ApiRequest[FinishResults]:
-    body = encode({"jobs": [finish_item(job) for job in jobs]})
+    body = encode({"jobs": [finish_item(job) for job in jobs], **fields})
     return request_for(operation, topic, body=body).reading(reader_of(FinishResults))
 
 
@@ -144,9 +144,16 @@ class ConsumerMethods:
         """Tell which of 1 to 1000 deliveries of a topic are over, and why. It changes nothing and extends no lease."""
         return (await self._sender.send(_on_deliveries(operations.CHECK_JOBS, topic, jobs))).results
 
-    async def return_many(self, topic: str, jobs: Sequence[Delivery | JobRef]) -> list[FinishResult]:
-        """Return 1 to 1000 deliveries that nobody worked on to the head of the queue. No attempt is counted."""
-        return (await self._sender.send(_on_deliveries(operations.RETURN_JOBS, topic, jobs))).results
+    async def return_many(
+        self, topic: str, jobs: Sequence[Delivery | JobRef], *, consumer: str | None = None
+    ) -> list[FinishResult]:
+        """Return 1 to 1000 deliveries that nobody worked on to the head of the queue. No attempt is counted.
+
+        A job without a receipt is taken from the consumer that holds it; with `consumer` only from this one. If that is
+        at work, the job may run twice.
+        """
+        request = _on_deliveries(operations.RETURN_JOBS, topic, jobs, **without_none(consumer=consumer))
+        return (await self._sender.send(request)).results
 
     async def release(
         self, job: Delivery | JobRef, *, delay: Seconds | None = None, error: str | None = None, count: bool = True

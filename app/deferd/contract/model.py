@@ -159,6 +159,7 @@ Receipt = Annotated[
     StringConstraints(max_length=limits.RECEIPT_MAX),
     Field(description="Fencing token of one delivery, from the pop. Without it the current delivery is meant."),
 ]
+ConsumerName = Annotated[str, StringConstraints(pattern=limits.ID_PATTERN)]
 Instant = Annotated[datetime, BeforeValidator(_rfc3339)]
 Cutoff = Annotated[
     Instant,
@@ -568,6 +569,31 @@ class HeldJobs(StrictModel):
     jobs: list[HeldJob] = Field(min_length=1, max_length=limits.BATCH_MAX, description="1 to 1000 deliveries.")
 
     schema_examples = ({"jobs": [{"id": "order-1042", "receipt": "0f3a9c21b7d4.1"}]},)
+
+
+class JobToReturn(StrictModel):
+    """One job of a batch return."""
+
+    id: JobId
+    receipt: Receipt | None = Field(
+        default=None,
+        description="Fencing token of the delivery, from the pop. Without it the job is taken from the consumer "
+        "that holds it: that counts as one of the job's `snoozes`.",
+    )
+
+
+class JobsToReturn(StrictModel):
+    """Jobs of one topic to return to the queue."""
+
+    jobs: list[JobToReturn] = Field(min_length=1, max_length=limits.BATCH_MAX, description="1 to 1000 jobs.")
+    consumer: ConsumerName | None = Field(
+        default=None, description="Only jobs that this consumer holds: for others the result is `receipt_stale`."
+    )
+
+    schema_examples = (
+        {"jobs": [{"id": "order-1042", "receipt": "0f3a9c21b7d4.1"}]},
+        {"jobs": [{"id": "order-1042"}, {"id": "order-1043"}], "consumer": "worker-7"},
+    )
 
 
 class ReleaseJob(StrictModel):

@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from deferd.contract.errors import JobCancelled, JobNotFound, ReceiptStale, StoreUnavailable
-from deferd.contract.model import FinishItem, HeldJob, JobState
+from deferd.contract.model import FinishItem, HeldJob, JobState, JobToReturn
 from deferd.contract.operations.jobs import FinishResult
 from deferd.engine import metrics
 from deferd.engine.group_commit import GroupCommit, OnResult
@@ -285,13 +285,18 @@ class HeldJobs:
         """
         return await self._send(topic, jobs, self._check)
 
-    async def return_many(self, topic: str, jobs: Sequence[HeldJob]) -> list[FinishResult]:
+    async def return_many(
+        self, topic: str, jobs: Sequence[JobToReturn], consumer: str | None = None
+    ) -> list[FinishResult]:
         """Return 1 to 1000 deliveries of one topic to the head of the queue in their order; no attempt is counted.
+
+        Without a receipt the delivery that is under way is meant; it counts as a snooze. With a `consumer` only jobs
+        that this one holds are returned; for others the result is that of a stale receipt.
 
         Raises:
             StoreUnavailable: the store confirmed none of them; else those that it did not confirm have status 503.
         """
-        return await self._send(topic, jobs, self._return)
+        return await self._send(topic, jobs, partial(self._return, consumer=consumer or ""))
 
     async def return_popped(self, deliveries: Iterable[JobRecord]) -> int:
         """As `return_many`, for deliveries of any topics that never reached their consumer.
@@ -317,7 +322,7 @@ class HeldJobs:
             raise error
         return returned
 
-    async def _send(self, topic: str, jobs: Sequence[HeldJob], send: _Send) -> list[FinishResult]:
+    async def _send(self, topic: str, jobs: Sequence[HeldJob | JobToReturn], send: _Send) -> list[FinishResult]:
         async def find(partition: str, items: Sequence[_Delivery]) -> list[int | StoreUnavailable]:
             return await self._partitions.find(
                 partition, items, itemgetter(0), send, is_not_here, is_cancelled=is_cancelled, shelf_s=OTHERS_WAIT_S
@@ -331,16 +336,16 @@ class HeldJobs:
         codes: list[int] = await self._scripts.run("check", self._keys.of_topic(partition), args)
         return codes
 
-    async def _return(self, partition: str, items: Sequence[_Delivery]) -> list[int]:
+    async def _return(self, partition: str, items: Sequence[_Delivery], *, consumer: str) -> list[int]:
         codes: list[int] = []
         for end in range(len(items), 0, -MOST_JOBS):  # the last ones first: each call puts its jobs before all others
             some = items[max(end - MOST_JOBS, 0) : end]
             async with self._throttle.slot(partition, len(items)):
-                codes = await self._prepend(partition, [(*item, "") for item in some]) + codes
+                codes = await self._prepend(partition, [(*item, "") for item in some], consumer) + codes
         return codes
 
-    async def _prepend(self, partition: str, deliveries: Sequence[tuple[Any, ...]]) -> list[int]:
-        args: tuple[Any, ...] = (partition, *chain.from_iterable(deliveries))
+    async def _prepend(self, partition: str, deliveries: Sequence[tuple[Any, ...]], consumer: str = "") -> list[int]:
+        args: tuple[Any, ...] = (partition, consumer, *chain.from_iterable(deliveries))
         codes: list[int] = await self._scripts.run("return", self._keys.of_topic(partition), args)
         metrics.RETURNS.labels(self._labels.label(partition)).inc(codes.count(OK))
         self._labels.counted.of(partition)
@@ -368,7 +373,7 @@ class Released(NamedTuple):
 
 
 def finish_results(
-    jobs: Sequence[HeldJob | FinishItem | EncodedFinish], codes: Sequence[int | StoreUnavailable]
+    jobs: Sequence[HeldJob | JobToReturn | FinishItem | EncodedFinish], codes: Sequence[int | StoreUnavailable]
 ) -> list[FinishResult]:
     """The results of deliveries in the response to a batch."""
     if codes.count(OK) == len(codes):

@@ -175,6 +175,8 @@ class JobRecord(msgspec.Struct, gc=False):
     """It waits until the job with its id has ended."""
     followed_by: JobRecord | None = None
     """The job's follow-up, where a call reads it."""
+    reserved_since_ms: int | None = None
+    """When a reserved job was handed out, where a call reads it and it is known."""
 
     @property
     def receipt(self) -> Receipt:
@@ -248,14 +250,16 @@ def read_deliveries(
 def read_reply(topic: str, job_id: str, reply: Sequence[Any]) -> JobRecord:
     """The job in a script's reply `state, record, score, consumer`; the score is the lease end while reserved.
 
-    `topic` is its topic or partition.
+    Some scripts add since when it is held, 0 if that is not known. `topic` is its topic or partition.
     """
     topic = topic_of(topic)
-    raw_state, raw, score, consumer = reply
+    raw_state, raw, score, consumer, *since = reply
     state = STATES_BY_NAME[raw_state]
     if state is not JobState.RESERVED:
         return read_record(topic, job_id, state, raw)
-    return read_record(topic, job_id, state, raw, int(score), consumer.decode() or None)
+    job = read_record(topic, job_id, state, raw, int(score), consumer.decode() or None)
+    job.reserved_since_ms = (since[0] or None) if since else None
+    return job
 
 
 def read_extra(record: JobRecord, extra: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ ITEM_OVERHEAD_BYTES = 8
 """What a collected item uses beyond its bytes, rounded up."""
 TAG_OVERHEAD_BYTES = 150
 """What a tag of a job uses in the tag index beyond the names of tag, topic and job, rounded up."""
-HELD_OVERHEAD_BYTES = 500
+HELD_OVERHEAD_BYTES = 550
 """What a held job uses in addition, including its touches and its part of a request, rounded up."""
 SCHEDULE_OVERHEAD_BYTES = 700
 """What a schedule uses beyond its texts, rounded up."""

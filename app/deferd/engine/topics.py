@@ -153,7 +153,7 @@ class Topics:
 
         async def in_store() -> tuple[JobPage, int]:
             more, score, last_id, shelved, *rows = await self._run("list", partition, state, *after, most, int(reverse))
-            jobs = [(rows[at].decode(), (state.encode(), *rows[at + 1 : at + 4])) for at in range(0, len(rows), 4)]
+            jobs = [(rows[at].decode(), (state.encode(), *rows[at + 1 : at + 5])) for at in range(0, len(rows), 5)]
             return JobPage(jobs, len(jobs), (_text(score), _text(last_id)), more == 1), shelved
 
         return await self._with_shelved(
@@ -391,7 +391,7 @@ class _Found:
 
 def _rows(rows: Sequence[Any]) -> list[tuple[str, Sequence[Any]]]:
     """The jobs that lua/search.lua returns."""
-    return [(rows[at].decode(), rows[at + 1 : at + 5]) for at in range(0, len(rows), 5)]
+    return [(rows[at].decode(), rows[at + 1 : at + 6]) for at in range(0, len(rows), 6)]
 
 
 def _records(topic: str, page: JobPage) -> list[JobRecord]:

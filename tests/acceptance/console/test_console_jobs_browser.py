@@ -208,6 +208,7 @@ def test_a_page_follows_its_job(jobs: Producer, root: str, open_page: OpenPage) 
     [popped] = jobs.pop()
     expect(page.locator(".job-title")).to_contain_text("held by w1")
     expect(page.locator("#timeline")).to_contain_text("Attempt 1 handed out to w1")
+    expect(page.locator("#timeline").get_by_text("Attempt 1 handed out")).to_have_count(1)
     finish = {"receipt": popped["receipt"], "result": {"sent": 7}}
     jobs.http.post(f"/jobs/{jobs.topic}/j/finish", json=finish).raise_for_status()
     expect(page.locator(".job-title")).to_contain_text(re.compile(r"finished .* by w1", re.DOTALL))

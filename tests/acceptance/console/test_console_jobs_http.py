@@ -256,6 +256,26 @@ def test_what_a_consumer_holds_is_spared_unless_asked(browser_like: httpx.Client
     assert jobs.counts()["reserved"] == 0
 
 
+def test_a_job_is_returned_to_the_queue_from_the_consumer_that_its_page_showed(
+    browser_like: httpx.Client, jobs: Producer
+) -> None:
+    jobs.put("held")
+    [popped] = jobs.pop()
+    path = f"console/topics/{jobs.topic}/jobs/held"
+    page = browser_like.get(f"/{path}").text
+    assert 'href="console/consumers/w1"' in page
+    assert f'handed out <time datetime="{(jobs.get("held") or {})["reserved_since"]}"' in page
+    fields = fields_of(page, f"{path}/return")
+    assert "It was returned to the queue." in seen(browser_like, browser_like.post(f"/{path}/return", data=fields))
+    assert jobs.counts()["ready"] == 1
+    finish = jobs.http.post(f"/jobs/{jobs.topic}/held/finish", json={"receipt": popped["receipt"]})
+    assert finish.json()["code"] == "receipt_stale"
+    jobs.http.post(f"/topics/{jobs.topic}/pop?consumer=w2").raise_for_status()
+    shown = seen(browser_like, browser_like.post(f"/{path}/return", data=fields))
+    assert "Nothing was changed: w1 does not hold it any more." in shown
+    assert jobs.counts()["reserved"] == 1
+
+
 @pytest.mark.parametrize("sent", [{"ids": ["a", "b"]}, {"tag": "x", "all": "1"}], ids=["selected", "all"])
 def test_a_job_that_began_to_run_after_the_preview_goes_on(
     browser_like: httpx.Client, jobs: Producer, sent: dict[str, Any]

@@ -100,20 +100,31 @@ def test_a_wrong_filter_is_explained_on_the_page(without_keys: ServiceProcess, o
 
 
 def test_consumers_that_wait_and_that_work(without_keys: ServiceProcess, open_page: OpenPage, topic: str) -> None:
-    call(without_keys, "POST", "/jobs", {"topic": topic})
-    call(without_keys, "POST", f"/topics/{topic}/pop?wait=5&consumer=works-{topic}")
+    for job_id in ("one", "two", "three"):
+        call(without_keys, "POST", "/jobs", {"topic": topic, "id": job_id})
+    call(without_keys, "POST", f"/topics/{topic}/pop?wait=5&count=3&consumer=works-{topic}")
     waiting = threading.Thread(
         target=httpx.post,
-        args=(f"{without_keys.url}/topics/{topic}/pop?wait=15&consumer=waits-{topic}",),
-        kwargs={"timeout": 20},
+        args=(f"{without_keys.url}/topics/{topic}/pop?wait=30&consumer=waits-{topic}",),
+        kwargs={"timeout": 40},
     )
     waiting.start()
     try:
         page = open_page(f"{without_keys.url}/console/consumers?q={topic}").page
         expect(page.get_by_role("row", name=f"waits-{topic}")).to_contain_text("waits", timeout=12_000)
         row = page.get_by_role("row", name=f"works-{topic}")
-        expect(row).to_contain_text(re.compile(r"works.*1.*in \d+ s", re.DOTALL), timeout=12_000)
+        expect(row).to_contain_text(re.compile(r"works.*3.*in \d+ s", re.DOTALL), timeout=12_000)
         expect(row.get_by_role("link", name=topic, exact=True)).to_be_visible()
+        row.get_by_role("link", name=f"works-{topic}").click()
+        page.get_by_role("link", name="two", exact=True).click()
+        expect(page.locator(".job-title")).to_contain_text(f"held by works-{topic}, handed out")
+        page.get_by_text("Return to queue…").click()
+        page.get_by_role("button", name="Return it").click()
+        expect(page.get_by_role("status").first).to_contain_text("It was returned to the queue.")
+        page.goto(f"{without_keys.url}/console/consumers/works-{topic}")
+        page.get_by_text("Return to queue …").click()
+        page.get_by_role("button", name="Return all").click()
+        expect(page.get_by_role("status").first).to_contain_text("2 jobs were returned to the queue.")
     finally:
         call(without_keys, "POST", "/jobs", {"topic": topic})
         waiting.join()

@@ -77,6 +77,13 @@ def test_a_consumer_has_a_page_with_its_jobs(without_keys: ServiceProcess, topic
         mine = {f"{topic}/mine-1", f"{topic}/mine-2"}
         wait_until(lambda: set(rows_of(jobs.http.get(path).text)) == mine, 10, "the consumer was seen with its jobs")
         assert path[1:] in jobs.http.get("/console/consumers").text
+        assert "the first was handed out <time" in jobs.http.get(path).text
+        assert jobs.http.post(f"{path}/return", headers=OWN_PAGE).status_code == 303
+        assert "2 jobs were returned to the queue." in jobs.http.get(path).text
+        assert jobs.counts()["ready"] == 2
+        assert others.counts()["reserved"] == 1
+        jobs.http.post(f"{path}/return", headers=OWN_PAGE)
+        assert "holds no job any more" in jobs.http.get(path).text
         missing = jobs.http.get(f"/console/consumers/nobody-{topic}")
         assert (missing.status_code, "Not here now" in missing.text) == (200, True)
 

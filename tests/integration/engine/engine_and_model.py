@@ -191,6 +191,7 @@ class EngineAndModel(RuleBasedStateMachine):
                 assert record is JobNotFound
                 continue
             self.is_as_modelled(record, job)
+            self.assert_same_instant(record.reserved_since_ms, None if job.live is None else job.live.since_s)
             assert (record.followed_by is None) == (job.follow_up is None)
             if job.follow_up is not None:
                 self.is_as_modelled(record.followed_by, job.follow_up)

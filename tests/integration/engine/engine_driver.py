@@ -99,9 +99,10 @@ class EngineDriver:
         return {state.value: count for state, count in view.counts.items() if count}
 
     def keys_left(self) -> set[str]:
-        """The last words of the names of the topic's keys, except its tally."""
+        """The last words of the names of the topic's keys, except its tally, and touches, which expire."""
         found = self.server.command("KEYS", f"{KEY}:*")
-        return {key.decode().rpartition(":")[2] for key in found} - {"tally"}
+        names = {key.decode().rpartition(":")[2] for key in found}
+        return {name for name in names - {"tally"} if not name.startswith("touches/")}
 
     def ready_list(self) -> list[str]:
         """The ids in the Ready list, in the order in which they will be handed out."""

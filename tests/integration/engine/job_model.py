@@ -179,7 +179,7 @@ class JobModel(PutModel):
         for job_id in handed_out:
             job = self.jobs[job_id]
             job.is_open = False
-            job.live = Delivery(job_id, job.ended + 1, request_id)
+            job.live = Delivery(job_id, job.ended + 1, request_id, self.now_s)
             job.consumer = consumer
             limit_s = job.policy["time_limit"]
             ends_s = [end_s for end_s in (job.deadline_s, limit_s and self.now_s + limit_s) if end_s is not None]
@@ -201,11 +201,22 @@ class JobModel(PutModel):
         for delivery in reversed(deliveries):
             request = self._requests.get((self.place_of(delivery.job_id), delivery.request_id or ""))
             if self._is_live(delivery) and not (request and request.repeated):
-                job = self._release(self.jobs[delivery.job_id], counted=False)
-                self._returns += 1
-                self._change(job, JobState.READY, ReadyPosition(-self._returns, "returned", 0))
+                self._return(self.jobs[delivery.job_id])
                 count += 1
         return count
+
+    def return_one(self, job_id: str, delivery: Delivery, consumer: str | None) -> None:
+        """Of several in a call, the last one is returned first."""
+        job = self._held(job_id, delivery)
+        if consumer not in {None, job.consumer}:
+            raise ReceiptStale(self.topic, job_id)
+        job.snoozes += delivery is ANY_DELIVERY
+        self._return(job)
+
+    def _return(self, job: ModelJob) -> None:
+        self._returns += 1
+        released = self._release(job, counted=False)
+        self._change(released, JobState.READY, ReadyPosition(-self._returns, "returned", 0))
 
     def finish(self, job_id: str, delivery: Delivery, result: Any = None) -> None:
         job = self.jobs.get(job_id)

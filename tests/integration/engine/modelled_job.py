@@ -52,6 +52,7 @@ class Delivery:
     job_id: str
     number: int
     request_id: str | None
+    since_s: int = 0
     receipt: Any = None
 
 

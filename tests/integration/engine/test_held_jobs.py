@@ -1,10 +1,17 @@
-"""check.lua and return.lua as consumers call them: every result they can have."""
+"""check.lua and return.lua: every result they can have; and since when jobs are held."""
 
 from __future__ import annotations
 
-from deferd.contract.model import CancelItem, FinishItem, HeldJob
+from typing import Any
+
+import pytest
+
+from deferd.contract.errors import ReceiptStale
+from deferd.contract.model import CancelItem, FinishItem, HeldJob, JobState, JobToReturn
+from deferd.engine.inspection.job_facts import JobFacts
 from deferd.engine.record import ANY_RECEIPT, JobRecord
-from tests.integration.engine.engine_driver import TOPIC, EngineDriver
+from deferd.engine.topics import JobFilter
+from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver
 
 HELD, MISSING, STALE, CANCELLED = (
     (200, None),
@@ -23,7 +30,30 @@ async def checked(driver: EngineDriver, *jobs: JobRecord) -> list[tuple[int, str
 
 
 async def returned(driver: EngineDriver, *jobs: JobRecord) -> list[tuple[int, str | None]]:
-    return [(one.status, one.code) for one in await driver.held_jobs.return_many(TOPIC, held(*jobs))]
+    items = [JobToReturn(id=job.id, receipt=str(job.receipt)) for job in jobs]
+    return [(one.status, one.code) for one in await driver.held_jobs.return_many(TOPIC, items)]
+
+
+async def taken_back(driver: EngineDriver, *ids: str, consumer: str | None = None) -> list[tuple[int, str | None]]:
+    items = [JobToReturn(id=job_id) for job_id in ids]
+    return [(one.status, one.code) for one in await driver.held_jobs.return_many(TOPIC, items, consumer)]
+
+
+async def since_ms(driver: EngineDriver, job_id: str = "a") -> int | None:
+    """Since when a job is held: everything that reads it says the same."""
+    [listed], _ = await driver.topics.jobs(TOPIC, JobState.RESERVED, limit=1)
+    [found], _, _ = await driver.topics.search(TOPIC, JobFilter(ids=(job_id,)))
+    facts = await driver.topics.why(TOPIC, job_id)
+    assert isinstance(facts, JobFacts)
+    read = await driver.queue.get(TOPIC, job_id)
+    [since] = {one.reserved_since_ms for one in (read, listed, found, facts.record)}
+    return since
+
+
+def now_ms(driver: EngineDriver) -> int:
+    seconds, microseconds = driver.server.command("TIME")
+    moved = driver.server.command("GET", "deferd:{0}:clock") or 0
+    return int(seconds) * 1000 + int(microseconds) // 1000 + int(moved)
 
 
 async def in_all_states(driver: EngineDriver) -> list[JobRecord]:
@@ -78,3 +108,61 @@ async def test_more_jobs_than_one_call_of_the_script_takes_return_in_their_order
     deliveries = await driver.pop(599, request_id="r1")
     assert {HELD} == set(await returned(driver, *deliveries))
     assert driver.ready_list() == names
+
+
+async def test_a_job_is_taken_back_from_the_consumer_that_holds_it(driver: EngineDriver) -> None:
+    await driver.put("a", ttl=10, max_attempts=1)
+    await driver.put("next")
+    held = await driver.pop_one(consumer="hangs")
+    assert await taken_back(driver, "a", consumer="another") == [STALE]
+    assert await driver.state() is JobState.RESERVED
+    await driver.pass_time(20)
+    assert await taken_back(driver, "a", "next", "none", consumer="hangs") == [HELD, STALE, MISSING]
+    assert driver.ready_list() == ["a", "next"]
+    with pytest.raises(ReceiptStale):
+        await driver.deliveries.touch(TOPIC, "a", held.receipt)
+    with pytest.raises(ReceiptStale):
+        await driver.queue.finish(TOPIC, "a", held.receipt)
+    await driver.run_timer()  # its ttl has passed, but it was delivered
+    again = await driver.pop_one(consumer="hangs")
+    assert (again.id, again.attempts, again.endings.snoozes) == ("a", 1, 1)
+    assert await taken_back(driver, "a") == [HELD]
+    assert (await driver.queue.get(TOPIC, "a")).endings.snoozes == 2
+
+
+@pytest.mark.parametrize(
+    ("put", "ttr_ms", "noted"),
+    [({}, None, False), ({"ttr": 7}, None, False), ({}, 7000, True), ({"time_limit": 7}, None, True)],
+    ids=["default ttr", "own ttr", "ttr of the pop", "time limit"],
+)
+async def test_a_held_job_says_since_when(
+    driver: EngineDriver, put: dict[str, Any], ttr_ms: int | None, noted: bool
+) -> None:
+    await driver.put(**put)
+    before = now_ms(driver)
+    await driver.pop_one(ttr_ms=ttr_ms)
+    since = await since_ms(driver)
+    assert since is not None
+    assert before <= since <= now_ms(driver)
+    assert driver.server.command("EXISTS", f"{KEY}:touches/a") == noted  # most pops store nothing
+    for seconds, touch_ms in ((2, None), (1, 5000), (1, None)):
+        driver.move_clock(seconds)
+        await driver.deliveries.touch(TOPIC, "a", ANY_RECEIPT, ttr_ms=touch_ms)
+        assert await since_ms(driver) == since
+    await taken_back(driver, "a")
+    assert (await driver.queue.get(TOPIC, "a")).reserved_since_ms is None
+    await driver.pop_one()
+    again = await since_ms(driver)
+    assert again is not None
+    assert again >= since + 4000
+
+
+async def test_since_when_a_job_is_held_may_not_be_known(driver: EngineDriver) -> None:
+    await driver.put()
+    await driver.pop_one()
+    await driver.deliveries.touch(TOPIC, "a", ANY_RECEIPT)
+    fields = driver.server.command("HKEYS", f"{KEY}:touches/a")
+    [noted] = [field for field in fields if field.endswith(b" since")]
+    driver.server.command("HDEL", f"{KEY}:touches/a", noted.decode())  # as versions leave it that do not note it
+    await driver.deliveries.touch(TOPIC, "a", ANY_RECEIPT)
+    assert await since_ms(driver) is None

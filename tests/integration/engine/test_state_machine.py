@@ -14,7 +14,7 @@ from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 
 from deferd.contract.bulk_model import CancelSelected, RescheduleSelected, Select
 from deferd.contract.errors import DeferdError, JobNotFound
-from deferd.contract.model import CancelItem, ChangeJob, FinishItem, JobState, PutJob, TopicSettings
+from deferd.contract.model import CancelItem, ChangeJob, FinishItem, JobState, JobToReturn, PutJob, TopicSettings
 from deferd.engine.bulk_actions import BulkOutcome
 from deferd.engine.deliveries import Released
 from deferd.engine.queue import PopRequest
@@ -222,6 +222,18 @@ class EveryCall(EngineAndModel):
             self.engine.held_jobs.return_popped([self.as_popped(topic, delivery) for delivery in deliveries])
         )
         assert actual == self.models[topic].return_popped(deliveries)
+
+    @drawn.verb(2, topic=drawn.topics, which=st.lists(drawn.receipts, min_size=1, max_size=3), consumer=drawn.consumers)
+    def return_many(self, topic: str, which: list[tuple[str, int]], consumer: str | None) -> None:
+        targets = [self.target_of(topic, pick) for pick in which]
+        jobs = [
+            JobToReturn(id=job_id, receipt=None if delivery is ANY_DELIVERY else str(receipt_of(delivery)))
+            for job_id, delivery in targets
+        ]
+        actual = self.run(self.engine.held_jobs.return_many(topic, jobs, consumer))
+        return_one = self.models[topic].return_one
+        expected = [result_of(partial(return_one, *one, consumer)) for one in reversed(targets)]
+        assert [result.code for result in actual] == [error and error.code for error in reversed(expected)]
 
     @drawn.verb(topic=drawn.topics, which=drawn.receipts, result=st.sampled_from([None, {"paid": [True]}]))
     def finish(self, topic: str, which: tuple[str, int], result: Any) -> None:

@@ -172,6 +172,8 @@ async def test_a_held_job_is_leased(driver: EngineDriver) -> None:
         "code": "leased", "by": "worker-1", "attempt": 1
     }  # fmt: skip
     assert found["lease_left"] == pytest.approx(60, abs=NOW_ISH)
+    assert found["text"].startswith("worker-1 has held it for ")
+    assert found["since"] == instant((await driver.queue.get(TOPIC, "a")).reserved_since_ms or 0)
     await driver.put(on_conflict="replace", if_reserved="after")
     assert (await reason(driver))["follow_up"] is True
     driver.move_clock(90)

@@ -78,6 +78,8 @@ def test_each_state_has_its_entry() -> None:
     assert titles(job("ready"))[:2] == ["Put", "Due"]
     reserved = job("reserved", attempts=1, reserved_by="w", reserved_until="2026-01-01T02:00:00.000Z")
     assert titles(reserved)[:3] == ["Put", "Attempt 1 is running", "Lease ends"]
+    handed_out = timeline(reserved | {"reserved_since": "2026-01-01T01:00:00.000Z"})[1]
+    assert (handed_out["title"], handed_out["text"]) == ("Attempt 1 handed out", "to w")
     dead = timeline(job("dead", dead_at="2026-01-01T03:00:00.000Z", reason="buried", last_error="bad"))
     assert (dead[-1]["title"], dead[-1]["text"], dead[-1]["error"]) == ("Dead", "buried by a consumer", "bad")
     assert timeline(job("dead"))[-1]["title"] == "Dead"  # died before its instant was kept

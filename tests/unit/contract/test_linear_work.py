@@ -226,6 +226,7 @@ ROWS = [
     Row("topic", validated(model.Topic), NAMES, ("contract/model.py", "api/routes/deliveries.py")),
     Row("topics of a pop", validated(deliveries.PopTopics), NAMES),
     Row("job id", validated(model.JobId), NAMES, ("contract/model.py", "api/routes/deliveries.py")),
+    Row("name of a consumer", validated(model.ConsumerName), NAMES, ("contract/model.py",)),
     Row("beginning of an id", validated(topics.IdPrefix), NAMES, ("api/routes/topics.py",)),
     Row("ids", validated(topics.Ids), NAMES, ("api/routes/topics.py",)),
     Row("tag", validated(model.Tag), NAMES, ("contract/model.py",)),

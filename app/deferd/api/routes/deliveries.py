@@ -12,6 +12,7 @@ from fastapi import Path, Query
 from pydantic import AfterValidator, Field, StringConstraints
 from starlette.responses import Response
 
+from deferd.api.auth.api_keys import Recorded
 from deferd.api.context import CurrentRequest, RequestContext
 from deferd.api.job_responses import written_deliveries
 from deferd.api.operation import EMPTY_BODY, EmptyBody
@@ -21,7 +22,19 @@ from deferd.api.routes.queries import TOPICS_PATTERN, distinct
 from deferd.api.unsent_bytes import LARGE_BYTES
 from deferd.contract import limits
 from deferd.contract.errors import DeferdError
-from deferd.contract.model import BuryJob, FinishBatch, FinishJob, HeldJobs, JobId, ReleaseJob, Topic, TouchJob, Ttr
+from deferd.contract.model import (
+    BuryJob,
+    ConsumerName,
+    FinishBatch,
+    FinishJob,
+    HeldJobs,
+    JobId,
+    JobsToReturn,
+    ReleaseJob,
+    Topic,
+    TouchJob,
+    Ttr,
+)
 from deferd.contract.operations import jobs as contract
 from deferd.contract.strict_model import StrictModel
 from deferd.contract.timestamps import instant
@@ -71,7 +84,7 @@ class PopQuery(StrictModel):
     ttr: Ttr | None = Field(
         None, description="Length of the leases in seconds, 0.1 to 86400; overrides the `ttr` of each job."
     )
-    consumer: Label | None = Field(
+    consumer: ConsumerName | None = Field(
         None,
         description="Name of the consumer, returned as `reserved_by`. 1 to 255 characters, like a job id.",
         examples=["worker-1"],
@@ -226,6 +239,11 @@ async def check_jobs(request: CurrentRequest, topic: Topic, held: HeldJobs) -> c
     return contract.FinishResults(results=await request.engine.held_jobs.check_many(topic, held.jobs))
 
 
-@router.serves(contract.RETURN_JOBS)
-async def return_jobs(request: CurrentRequest, topic: Topic, held: HeldJobs) -> contract.FinishResults:
-    return contract.FinishResults(results=await request.engine.held_jobs.return_many(topic, held.jobs))
+@router.serves(contract.RETURN_JOBS, recorded=Recorded(filter="batch"))
+async def return_jobs(request: CurrentRequest, topic: Topic, batch: JobsToReturn) -> contract.FinishResults:
+    results = await request.engine.held_jobs.return_many(topic, batch.jobs, batch.consumer)
+    # What consumers return of their own is no change that people look for.
+    request.changed = sum(
+        job.receipt is None and result.status == 200 for job, result in zip(batch.jobs, results, strict=True)
+    )
+    return contract.FinishResults(results=results)

@@ -383,15 +383,18 @@ def _leased(facts: JobFacts) -> WhyReason:
         holder = f"The push of the topic ({job.reserved_by})"
     waits = " A put waits until that has ended." if facts.has_follow_up else ""
     ends = "ends" if until_ms > facts.now_ms else "ended"
+    since_ms = job.reserved_since_ms
+    held = "holds it" if since_ms is None else f"has held it for {_span((facts.now_ms - since_ms) / 1000)}"
     touched = f"; it was touched {_times(facts.touches)}" if facts.touches else ""
     return WhyReason(
         code="leased",
-        text=f"{holder} holds it; the lease of attempt {job.attempts} {ends} {_when(until_ms, facts.now_ms)}"
+        text=f"{holder} {held}; the lease of attempt {job.attempts} {ends} {_when(until_ms, facts.now_ms)}"
         f"{touched}.{waits}",
         by=job.reserved_by,
         attempt=job.attempts,
         reserved_until=instant(until_ms),
         lease_left=seconds(until_ms - facts.now_ms),
+        since=instant_or_none(since_ms),
         touches=facts.touches,
         follow_up=True if facts.has_follow_up else None,
     )

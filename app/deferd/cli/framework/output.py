@@ -268,7 +268,8 @@ def where_it_stands(job: Job) -> str:
     match job.state:
         case "reserved" if job.reserved_until is not None:
             holder = f", held by {job.reserved_by}" if job.reserved_by else ""
-            return f"lease ends {from_now(job.reserved_until)}{holder}"
+            since = "" if job.reserved_since is None else f", handed out {from_now(job.reserved_since)}"
+            return f"lease ends {from_now(job.reserved_until)}{holder}{since}"
         case "dead":
             reason = "dead" if job.reason is None else job.reason.value
             return f"{reason}: {job.last_error}" if job.last_error else reason

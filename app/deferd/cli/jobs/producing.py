@@ -170,6 +170,7 @@ def _facts(job: Job) -> Iterator[tuple[str, str]]:
         ("followed by", None if job.followed_by is None else _pretty(job.followed_by.body)),
         ("lease ends", None if job.reserved_until is None else output.when(job.reserved_until)),
         ("held by", job.reserved_by),
+        ("held since", None if job.reserved_since is None else output.when(job.reserved_since)),
         ("finished", None if job.finished_at is None else output.when(job.finished_at)),
         *(("attempt " + str(one.attempt), _ended(one)) for one in job.attempts_log),
         ("last error", job.last_error),

@@ -11,8 +11,8 @@ let put = seen.put; // another job with this id has another one
 let goneFrom = ""; // the state in which it was last
 
 function look() {
-  const { state = "gone", attempt = "0", by = "", put = "", why = "" } = document.getElementById("followed").dataset;
-  return { state, attempt: Number(attempt), by, put, why };
+  const { state = "gone", attempt = "0", by = "", since = "", put = "", why = "" } = document.getElementById("followed").dataset;
+  return { state, attempt: Number(attempt), by, since, put, why };
 }
 
 const spanText = (fromMs, toMs) => duration(Math.max(toMs - fromMs, 1000) / 1000);
@@ -20,9 +20,10 @@ const handedOut = () => notes.findLast((note) => note.attempt === seen.attempt);
 
 // What has happened to the job between two looks.
 function note(now, at) {
-  const isHeldAnew = now.state === "reserved" && (seen.state !== "reserved" || seen.attempt !== now.attempt);
+  const isHeldAnew = now.state === "reserved" && (seen.state !== "reserved" || seen.attempt !== now.attempt || seen.since !== now.since);
   if (isHeldAnew) {
-    notes.push({ at, title: `Attempt ${now.attempt} handed out`, text: now.by ? `to ${now.by}` : "", attempt: now.attempt });
+    const text = now.by ? `to ${now.by}` : "";
+    notes.push({ at: Date.parse(now.since) || at, title: `Attempt ${now.attempt} handed out`, text, attempt: now.attempt });
   }
   if (now.state === "finished" && seen.state === "reserved" && handedOut()) handedOut().isFinished = true;
   if (now.state !== "gone" || seen.state === "gone") return;
@@ -65,7 +66,9 @@ function draw() {
   if (!list || "whole" in list.dataset) return;
   for (const item of list.querySelectorAll(".tl-seen")) item.remove();
   if (goneFrom) endWhatWasSo(list);
+  const told = new Set([...list.querySelectorAll("strong")].map((title) => title.textContent)); // by the service
   for (const one of notes) {
+    if (told.has(one.title)) continue;
     const isLater = (item) => item.matches(".tl-now, .tl-predicted") || Date.parse(item.querySelector("time")?.dateTime) > one.at;
     list.insertBefore(entry(one), [...list.children].find(isLater) ?? null);
     const finishedAt = one.isFinished && list.querySelector(".tl-now time"); // once it is there

@@ -25,7 +25,7 @@ SHOWN_FIRST = 64_000
 """Characters of a body that are shown at once."""
 _PARTS = ("body", "result", "headers", "curl")
 _PATH = "/console/topics/{topic}/jobs/{id}"
-_NOT_CHANGED = {404, 409, 422}
+_DONE, _NOT_CHANGED = 200, {404, 409, 422}
 _PREDICTED = 4
 """Most retries that are predicted."""
 _LONGEST_S = 315_576_000.0
@@ -203,6 +203,18 @@ async def reschedule(visit: Visit, topic: str, id: str) -> Response:
     )
 
 
+@pages.action(_PATH + "/return")
+async def return_to_queue(visit: Visit, topic: str, id: str) -> Response:
+    """Take the job from the consumer that the page showed: it is ready at once."""
+    by = (await visit.form()).get("by")
+    call = {"jobs": [{"id": id}], **({"consumer": by} if by else {})}
+    [result] = (await visit.write("POST", api_path("topics", topic, "return"), call))["results"]
+    if result["status"] != _DONE:
+        text = f"Nothing was changed: {f'{by} does not hold it' if by else 'nobody holds it'} any more."
+        return visit.redirect(_job_url(topic, id), problem=text)
+    return visit.redirect(_job_url(topic, id), notice="It was returned to the queue.")
+
+
 @pages.action(_PATH + "/redrive")
 async def redrive(visit: Visit, topic: str, id: str) -> Response:
     """Make a dead job ready again."""
@@ -239,6 +251,9 @@ def timeline(job: dict[str, Any], events: Sequence[dict[str, Any]] = ()) -> list
         title = counted(ended_before, "earlier attempt")
         entries.append(_entry(None, "past", title, "no longer in the log"))
     entries += [_handed_out(pop) for pop in pops.values()]
+    if job.get("reserved_since") and job["attempts"] not in pops:
+        under_way = {"at": job["reserved_since"], "attempt": job["attempts"], "consumer": job.get("reserved_by")}
+        entries.append(_handed_out(under_way))
     for ended in log:
         title = f"Attempt {ended['attempt']} {_HOW.get(ended['how'], ended['how'].replace('_', ' '))}"
         text = _by_and_after(ended.get("by"), pops.get(ended["attempt"]), ended["ended_at"])

@@ -160,7 +160,7 @@ async def read_rows(
 def _row(job: dict[str, Any], size: int) -> dict[str, Any]:
     names = (
         *("id", "state", "due_at", "attempts", "max_attempts", "tags", "last_error", "reason", "dead_at"),
-        *("finished_at", "reserved_until", "reserved_by", "created_at"),
+        *("finished_at", "reserved_until", "reserved_since", "reserved_by", "created_at"),
     )
     return {**{name: job.get(name) for name in names}, "size": size}
 

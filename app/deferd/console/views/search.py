@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from starlette.responses import Response
 
-from deferd.console.api_calls import api_path
+from deferd.console.api_calls import api_path, page_path
 from deferd.console.views.filters import topics_filter
 from deferd.console.visit import PageList, Visit
 from deferd.contract import limits
@@ -25,6 +25,7 @@ _CALLS_OF_TOPIC = 2
 _CONSUMERS_READ = 1000
 _HELD_READ = 1000
 _HELD_TOPICS = 50
+_RETURNED = 200
 _IS_ID = re.compile(limits.ID_PATTERN)
 _IS_TAG = re.compile(limits.TAG_PATTERN)
 _IS_NAME = re.compile(limits.TOPIC_PATTERN)
@@ -130,19 +131,38 @@ async def _for_all(names: Iterable[str], act: Callable[[str], Awaitable[Found]])
 @pages.page("/console/consumers/{name}")
 async def consumer(visit: Visit, name: str) -> Response:
     """A consumer, and the jobs that it holds. One that has been away for a minute is not known, and may come back."""
+    found, held, is_whole = await _read_consumer(visit, name)
+    held.sort(key=lambda job: (job.get("reserved_since", ""), job["id"]))
+    return visit.render("consumer.html", here="consumers", name=name, found=found, held=held, is_whole=is_whole)
+
+
+@pages.action("/console/consumers/{name}/return")
+async def return_held(visit: Visit, name: str) -> Response:
+    """Return all jobs that the consumer holds to the queue: they are ready at once."""
+    _, held, is_whole = await _read_consumer(visit, name)
+    of_topic: dict[str, list[dict[str, str]]] = {}
+    for job in held:
+        of_topic.setdefault(job["topic"], []).append({"id": job["id"]})
+    returned = 0
+    for topic, jobs in of_topic.items():
+        call = {"jobs": jobs, "consumer": name}
+        results = (await visit.write("POST", api_path("topics", topic, "return"), call))["results"]
+        returned += sum(result["status"] == _RETURNED for result in results)
+    page = page_path("console", "consumers", name)
+    if not returned:
+        return visit.redirect(page, problem=f"{name} holds no job any more.")
+    text = f"{returned:,} {'job was' if returned == 1 else 'jobs were'} returned to the queue."
+    return visit.redirect(page, notice=text if is_whole else f"{text} Not all could be read: there may be more.")
+
+
+async def _read_consumer(visit: Visit, name: str) -> tuple[dict[str, Any] | None, list[dict[str, Any]], bool]:
+    """The consumer, None if it is not known; the jobs that it holds, and whether these are all."""
     listing = await visit.read(api_path("consumers"), limit=_CONSUMERS_READ)
     found = next((one for one in listing["consumers"] if one["name"] == name), None)
     topics = [topic for topic in found["topics"] if "*" not in topic] if found and found["held"] else []
     read = await _for_all(topics[:_HELD_TOPICS], lambda topic: _held(visit, topic, name))
-    held = sorted((job for jobs, _ in read for job in jobs), key=lambda job: (job["reserved_until"], job["id"]))
-    return visit.render(
-        "consumer.html",
-        here="consumers",
-        name=name,
-        found=found,
-        held=held,
-        is_whole=len(topics) <= _HELD_TOPICS and all(is_whole for _, is_whole in read) and listing["complete"],
-    )
+    is_whole = len(topics) <= _HELD_TOPICS and all(is_whole for _, is_whole in read) and listing["complete"]
+    return found, [job for jobs, _ in read for job in jobs], is_whole
 
 
 async def _held(visit: Visit, topic: str, name: str) -> tuple[list[dict[str, Any]], bool]:

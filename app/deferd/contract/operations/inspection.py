@@ -37,8 +37,8 @@ class WhyReason(Response, frozen=True, kw_only=True):
     spread: Annotated[float | None, "`window`: its spread in seconds, if it has one."] = None
     since: Annotated[
         datetime | None,
-        "`paused`: since when. `no_consumers`: when the last consumer of the topic was seen, omitted when that is not "
-        "known.",
+        "`paused`: since when. `no_consumers`: when the last consumer of the topic was seen. `leased`: when the job "
+        "was handed out. The last two are omitted when that is not known.",
     ] = None
     reason: Annotated[str | None, shown_as(DeadReason | None), "`dead`: why."] = None
     by: Annotated[

@@ -94,6 +94,9 @@ class Job(Response, frozen=True, kw_only=True, eq=False, gc=False):
     ]
     retain: Annotated[float, "Seconds for which the finished job is kept. 0: not kept."]
     reserved_until: Annotated[datetime | None, "When the lease ends unless it is extended by a touch."] = None
+    reserved_since: Annotated[
+        datetime | None, "When the job is read while a consumer holds it: when it was handed out, if known."
+    ] = None
     reserved_by: Annotated[str | None, "Name of the consumer that holds the job, if the pop gave one."] = None
     asked_for: Annotated[
         datetime | None, "When the job would be due without its window and spread, if these have moved `due_at`."
@@ -712,12 +715,15 @@ RETURN_JOBS = Operation(
     "/topics/{topic}/return",
     tag="consumers",
     scope=Scope.POP,
-    summary="Return jobs that nobody worked on",
+    summary="Return jobs to the queue",
     description=(
-        "Returns up to 1000 jobs of one topic to the head of the queue, in their order: they are ready at once, as "
-        "if they had not been popped. No attempt and no snooze is counted, and the receipts are void. For jobs that "
-        "a consumer popped and will not begin."
+        "Returns up to 1000 jobs of one topic to the head of the queue, in their order: they are ready at once, and "
+        "their receipts are void. No attempt is counted. With its receipt a job is as if it had not been popped: for "
+        "jobs that a consumer popped and will not begin. Without a receipt it is taken from the consumer that "
+        "holds it, such as one that hangs: if that one is at work, it may run twice. Its consumer gets 409 "
+        "`receipt_stale` at its next request, and one of the job's `snoozes` is counted, as it was delivered."
     ),
     response=ReturnResults,
-    response_description="The result for each delivery, in the order of the request.",
+    response_description="The result for each job, in the order of the request.",
+    done="returned jobs",
 )

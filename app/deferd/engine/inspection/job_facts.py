@@ -149,7 +149,7 @@ async def _facts_in(scripts: Scripts, keys: Keys, partition: str, job_id: str) -
             len(compared),
             nearest(job_id, compared),
         )
-    score, consumer, ready, ahead, oldest_ms, has_follow_up, touches, raw = facts
+    score, consumer, ready, ahead, oldest_ms, has_follow_up, touches, since_ms, raw = facts
     in_state = JobState(state.decode())
     has_ended = in_state in {JobState.DEAD, JobState.FINISHED}
     has_end = has_ended or in_state is JobState.RESERVED
@@ -159,9 +159,11 @@ async def _facts_in(scripts: Scripts, keys: Keys, partition: str, job_id: str) -
     if "pu" in settings and not has_ended:
         target = TargetState.read_reply(await scripts.command("HGETALL", keys.named(partition, "push/state")), now_ms)
     lease = (until_ms, consumer.decode() or None) if in_state is JobState.RESERVED else (None, None)
+    record = read_record(topic_of(partition), job_id, in_state, raw, *lease)
+    record.reserved_since_ms = since_ms or None
     return JobFacts(
         now_ms,
-        read_record(topic_of(partition), job_id, in_state, raw, *lease),
+        record,
         until_ms,
         pause_of(settings),
         ready,

@@ -6,9 +6,9 @@
 -- ARGV[3] score of the last page's last job (a ready job's position), '' to begin | ARGV[4] its id
 -- ARGV[5] most jobs | ARGV[6] '1': in the opposite order, '' or left out: not
 -- Returns { 1 when there is more, else 0, score and id of the last job, of delayed jobs how many are on the shelf, else 0,
---   then four for each job:
---   id | record | score | consumer or '' }; for ready jobs the score is the position. Jobs that change their state
---   meanwhile may be missed or returned twice.
+--   then five for each job:
+--   id | record | score | consumer or '' | ms at which it was handed out, 0 when that is not known or it is not reserved };
+--   for ready jobs the score is the position. Jobs that change their state meanwhile may be missed or returned twice.
 -- Bound: ARGV[5] jobs; the caller sends at most 100. A page ends early when its records reach 1 MiB.
 local state, limit = ARGV[2], tonumber(ARGV[5])
 local reply = { 0, '', '', state == 'delayed' and shelved_jobs() or 0 }
@@ -27,6 +27,7 @@ local function add(id, score)
     reply[#reply + 1] = record
     reply[#reply + 1] = score
     reply[#reply + 1] = state == 'reserved' and redis.call('HGET', HOLDERS, id) or ''
+    reply[#reply + 1] = state == 'reserved' and HAND_OUT.read(id, record, score) or 0
   end
 end
 

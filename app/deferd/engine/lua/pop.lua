@@ -32,6 +32,7 @@ local replayed_bytes, skipped, expired, overdue
 local is_drained  -- whether the Ready list is known to be empty
 local taken, records, ttrs, latest_ends, next_taken, leases, earliest
 local holders, requested  -- pairs for HOLDERS and REQUESTS, of all requests of this call
+local unlike  -- the deliveries whose leases have another length than the ttr of the job, nil for none
 
 -- The live deliveries of an earlier response to this request. The caller that repeats the request becomes their holder.
 local function replay(request)
@@ -220,6 +221,10 @@ local function serve(request)
     if latest and latest < lease_end then lease_end = latest end
     if lease_end ~= last_end then last_end, last_end_text = lease_end, string.format('%.0f', lease_end) end
     leases[2 * next_taken - 1], leases[2 * next_taken] = last_end_text, id
+    if lease_end - now ~= ttrs[next_taken] then
+      unlike = unlike or {}
+      unlike[#unlike + 1] = { id, raw, lease_end }
+    end
     next_taken = next_taken + 1
     if lease_end < earliest then earliest = lease_end end
     if ttr > longest then longest = ttr end
@@ -278,7 +283,7 @@ end
 
 taken, records, ttrs, latest_ends, next_taken, leases, earliest = {}, {}, {}, nil, 1, {}, math.huge
 if wanted > 0 then taken, records, ttrs, latest_ends = take(wanted) end
-holders, requested = {}, {}
+holders, requested, unlike = {}, {}, nil
 
 local replies = {}
 for index, request in ipairs(requests) do
@@ -291,6 +296,11 @@ if #requested > 0 then set_fields(REQUESTS, requested) end
 if #leases > 0 then
   redis.call('ZADD', RESERVED, unpack(leases))
   schedule(earliest)
+end
+for _, one in ipairs(unlike or {}) do
+  local id, raw, lease_end = unpack(one)
+  HAND_OUT.note(id, raw, now)
+  redis.call('PEXPIRE', HAND_OUT.key(id), math.max(lease_end - now, 1))
 end
 if noted then note_events(settings.ev, noted) end
 for index, request in ipairs(requests) do

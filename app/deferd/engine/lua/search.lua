@@ -9,8 +9,9 @@
 --   `retrying`: true when it must have had an attempt; `reverse` true: the opposite order, with the state
 -- ARGV[3..] ids, to look at these; then `state` is what their state must be, if it is there
 -- Returns { jobs looked at, 1 when there may be more of the state or ids, score and id of the last job looked at, of
---   delayed jobs how many are on the shelf, else 0, then five for each job:
---   id | state | record | score (0 when ready) | consumer or '' }
+--   delayed jobs how many are on the shelf, else 0, then six for each job:
+--   id | state | record | score (0 when ready) | consumer or '' | ms at which it was handed out, 0 when that is not known
+--   or it is not reserved }
 -- Bound: `most` jobs or ids; the caller sends at most 250. A page ends early when 1 MiB of records was read, some more if
 --   their sizes differ much, or when 1 MiB was found.
 local options = cjson.decode(ARGV[2])
@@ -115,8 +116,11 @@ local looked = read_records(meant, function(index, raw)
   if here.may_exist() and redis.call('HEXISTS', here.ITEMS, id) == 1 and here.is_open(raw) then
     raw = here.with_items(id, raw)
   end
-  local consumer = state == 'reserved' and redis.call('HGET', HOLDERS, id)
-  for _, value in ipairs({ id, state, raw, state ~= 'ready' and score or 0, consumer or '' }) do
+  local consumer, since = '', 0
+  if state == 'reserved' then
+    consumer, since = redis.call('HGET', HOLDERS, id) or '', HAND_OUT.read(id, raw, score)
+  end
+  for _, value in ipairs({ id, state, raw, state ~= 'ready' and score or 0, consumer, since }) do
     reply[#reply + 1] = value
   end
   found, bytes = found + 1, bytes + #raw

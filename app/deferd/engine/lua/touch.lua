@@ -1,4 +1,5 @@
--- Extend leases to a ttr from now, but not beyond the job's time limit and deadline. Counts the touches.
+-- Extend leases to a ttr from now, but not beyond the job's time limit and deadline. Counts the touches, and notes with
+-- the first one when the job was handed out.
 -- @flags allow-oom
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2..] two for each job: id | nonce u48 | attempt u32 (0: any) | ttr ms u64, 0 for the job's own
@@ -8,7 +9,7 @@
 local TTR_AT = 11
 
 -- What the functions below know of the call; all of it is set at its beginning.
-local now, ids, replies
+local now, ids, replies, ends_before
 local latest_ends  -- of the leases of all jobs; few have a time limit or deadline
 local leases, touches, earliest
 
@@ -32,7 +33,7 @@ local function touch(index, raw)
   local id = ids[index]
   leases[#leases + 1] = lease_end
   leases[#leases + 1] = id
-  touches[#touches + 1] = { touches_key(id), string.format('%.0f %.0f', read_nonce_and_attempts(raw)), lease_end }
+  touches[#touches + 1] = { id, raw, tonumber(ends_before[index]), lease_end }
   earliest = math.min(earliest, lease_end)
   return lease_end
 end
@@ -40,7 +41,7 @@ end
 -- @call
 local raws
 now, latest_ends = now_ms(), nil
-ids, raws, replies = read_deliveries(2, now)
+ids, raws, replies, ends_before = read_deliveries(2, now)
 leases, touches, earliest = {}, {}, math.huge
 for index, code in ipairs(replies) do
   if code == LIVE then replies[index] = touch(index, raws[index]) end
@@ -50,7 +51,11 @@ if #leases > 0 then
   schedule(earliest)
 end
 for _, one in ipairs(touches) do
-  redis.call('HINCRBY', one[1], one[2], 1)
-  redis.call('PEXPIRE', one[1], math.max(one[3] - now, 1))
+  local id, raw, end_before, lease_end = unpack(one)
+  local key = HAND_OUT.key(id)
+  if redis.call('HINCRBY', key, HAND_OUT.field(raw), 1) == 1 then
+    HAND_OUT.note(id, raw, HAND_OUT.by_lease(raw, end_before))
+  end
+  redis.call('PEXPIRE', key, math.max(lease_end - now, 1))
 end
 return replies

@@ -5,7 +5,8 @@
 -- ARGV[1] topic | ARGV[2] id | ARGV[3] most ids to return from each end of each state when there is no such job
 -- Returns { now ms, settings JSON or '', 1 when the topic is known, state, score in the sorted set of its state (0 when
 --     ready), consumer or '', ready jobs, ready jobs ahead of it, due ms of the oldest ready job or -1, 1 when it has a
---     follow-up, how often its delivery was touched, the record up to the body }; for a job that is not ready the numbers of ready jobs are 0, 0 and -1;
+--     follow-up, how often its delivery was touched, ms at which it was handed out or 0, the record up to the
+--     body }; for a job that is not ready the numbers of ready jobs are 0, 0 and -1;
 --   or, when there is no such job, { now ms, settings JSON or '', 1 when the topic is known, '', ms until which it is
 --     remembered as cancelled or 0, ms until which its id stays taken or 0, jobs in the topic, ids of the topic ... }
 -- Bound: one job; without it 2 * ARGV[3] ids of each state. The caller sends at most 200.
@@ -30,15 +31,12 @@ if raw and #raw >= HEADER_BYTES then
     local first = redis.call('ZRANGE', READY, 0, 0)[1]
     oldest = due_of(first and redis.call('HGET', POOL, first))
   end
-  local touches = 0
-  if state == 'reserved' then
-    local delivery = string.format('%.0f %.0f', read_nonce_and_attempts(raw))
-    touches = tonumber(redis.call('HGET', touches_key(id), delivery) or 0)
-  end
+  local since, touches = 0, 0
+  if state == 'reserved' then since, touches = HAND_OUT.read(id, raw, score) end
   local length = struct.unpack('<I4', raw, 23)
   local facts = {
     state, score or 0, redis.call('HGET', HOLDERS, id) or '', ready, ahead, oldest,
-    attached().follow_up_of(id) and 1 or 0, touches, string.sub(raw, 1, HEADER_BYTES + length),
+    attached().follow_up_of(id) and 1 or 0, touches, since, string.sub(raw, 1, HEADER_BYTES + length),
   }
   for _, fact in ipairs(facts) do reply[#reply + 1] = fact end
   return reply

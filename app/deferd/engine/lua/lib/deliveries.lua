@@ -2,7 +2,8 @@
 -- @include record delivery bounded_reads
 
 -- Read the jobs in ARGV from `first` on, two for each: id | nonce u48 | attempt u32 (0: any) | what else the script reads.
--- Returns all ids, the records, and the codes of the first jobs only: as many as have a megabyte of records, or one.
+-- Returns all ids, the records, and the codes and lease ends of the first jobs only: as many as have a megabyte of
+-- records, or one.
 -- For the others, and for a job that comes again after this call has ended its delivery, a script returns nothing, and
 -- its caller makes another call.
 local function read_deliveries(first, now)
@@ -23,5 +24,5 @@ local function read_deliveries(first, now)
       codes[index] = code_for_missing(id, nonce, attempt, now)
     end
   end
-  return ids, raws, codes
+  return ids, raws, codes, lease_ends
 end

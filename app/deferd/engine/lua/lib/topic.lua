@@ -61,9 +61,6 @@ local function topic_key(name) return string.sub(POOL, 1, -5) .. name end
 -- that end a delivery do not know the request id; it is in the same slot as the others.
 local function request_key(request_id) return topic_key('request/') .. request_id end
 
--- The key of the touches of a job: a HASH "nonce attempts" -> how often that delivery was touched, until its lease ends.
-local function touches_key(id) return topic_key('touches/') .. id end
-
 local MOST_IN_LIST = 64
 local LONG_VALUE = '-----------------------------------------------------------------'
 
